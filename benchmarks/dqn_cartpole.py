@@ -23,7 +23,7 @@ ENVS, BATCH = 8, 32
 LOG_EVERY = 2048
 EXPLORATION = 0.1
 UPDATES = 8
-"""Gradient updates after every 4 vector steps; fewer come after fewer of them."""
+"""Gradient updates at a time, one for every 4 environment steps before them."""
 
 
 def benchmark(args: argparse.Namespace) -> None:

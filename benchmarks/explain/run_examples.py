@@ -116,8 +116,8 @@ class Runner:
         phases = self.results / f"{name}.phases.json"
         with tempfile.TemporaryDirectory() as folder:
             script, copy, origin = self.scripts(name, case, Path(folder))
-            beside = [folder, str(origin), str(origin.parent)]  # modules that the program imports
-            paths = {"PYTHONPATH": os.pathsep.join(beside)}
+            imported = [folder, str(origin), str(origin.parent)]
+            paths = {"PYTHONPATH": os.pathsep.join(imported)}
             python, words = self.pythons[case["python"]], case.get("arguments", [])
             explain = [
                 flatout(self.args), "explain", "--seconds", f"{self.args.seconds:g}", "--stop",

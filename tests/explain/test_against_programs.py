@@ -302,10 +302,10 @@ def test_two_programs_are_compared_and_the_file_goes_on_where_it_was(tmp_path: P
     extent = f"({ratio_words(said['low'], said['high'])})"
     assert f"second.py: {ratio_words(said['gain'])} {extent} calls of first:work" in again.err
     page = tmp_path / "r.html"
-    told = explained(save, "--json", shown, "--html", page)  # and the file says the same
+    reread = explained(save, "--json", shown, "--html", page)
     assert "Against a second program" in page.read_text()
     assert json.loads(shown.read_text())["against"] == said
-    assert "AGAINST" in told.err
+    assert "AGAINST" in reread.err
     second.write_text("import first\nfirst.main(0.001)\n")
     changed = against(second, first, *flags, "--minutes", 0.001)
     assert "have changed since" in changed.err

@@ -38,6 +38,14 @@ def lines_of(text: str) -> list[str]:
     return [str(line) for line in text.splitlines(keepends=True)]
 
 
+def run(text: str, file: str) -> dict[str, Any]:
+    """Run a source as if it were in a file, and return its global variables."""
+    linecache.cache[file] = (len(text), None, lines_of(text), file)
+    scope: dict[str, Any] = {}
+    exec(compile(text, file, "exec"), scope)
+    return scope
+
+
 class PjitFunction:
     """Stands in for a compiled function of JAX, which the probe knows by its type's name."""
 
@@ -76,10 +84,7 @@ def probe_source() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def frame(probe_source: Any) -> FrameType:
     """The running frame of ``train``."""
-    file = "/home/me/training.py"
-    linecache.cache[file] = (len(TRAINING), None, lines_of(TRAINING), file)
-    scope: dict[str, Any] = {}
-    exec(compile(TRAINING, file, "exec"), scope)
+    scope = run(TRAINING, "/home/me/training.py")
     found: list[FrameType] = []
 
     def log(value: Any) -> None:
@@ -148,10 +153,7 @@ def train(step):
 
 
 def test_a_line_that_waits_for_an_argument_is_explained_by_its_caller(probe_source: Any) -> None:
-    file = "/home/me/helper.py"
-    linecache.cache[file] = (len(HELPER), None, lines_of(HELPER), file)
-    scope: dict[str, Any] = {}
-    exec(compile(HELPER, file, "exec"), scope)
+    scope = run(HELPER, "/home/me/helper.py")
     found: list[Any] = []
 
     class Result:
@@ -196,10 +198,7 @@ def run(update, act, look, ready):
 def test_a_learning_call_whose_result_is_not_ready_is_in_flight(
     probe_source: Any, ready: bool
 ) -> None:
-    file = "/home/me/loop.py"
-    linecache.cache[file] = (len(LOOP), None, lines_of(LOOP), file)
-    scope: dict[str, Any] = {}
-    exec(compile(LOOP, file, "exec"), scope)
+    scope = run(LOOP, "/home/me/loop.py")
     found: list[Any] = []
 
     def look() -> None:
@@ -234,10 +233,7 @@ def test_a_result_in_flight_is_found_where_another_method_has_left_it(
 ) -> None:
     """As an agent's methods do: `train` learns, and `act` then waits for the parameters. The
     compiled function takes its gradients in another method of the class."""
-    file = "/home/me/agent.py"
-    linecache.cache[file] = (len(AGENT), None, lines_of(AGENT), file)
-    scope: dict[str, Any] = {}
-    exec(compile(AGENT, file, "exec"), scope)
+    scope = run(AGENT, "/home/me/agent.py")
     found: list[Any] = []
 
     def look() -> None:

@@ -59,9 +59,8 @@ def explain(argv: list[str]) -> int:
     elif path is not None and kind == "trace":
         _report(_traced(path), asked)
     elif path is not None:
-        diagnosis = _saved(path)
-        _report(diagnosis, asked, stderr=True)
-        _report_saved_comparison(path, asked, diagnosis)
+        diagnosis, comparison = _saved(path)
+        _report(diagnosis, asked, stderr=True, comparison=comparison)
     return 0
 
 
@@ -133,8 +132,8 @@ def _plan(path: Path, asked: ExplainArguments) -> Answer | None:
     return None
 
 
-def _saved(path: Path) -> Diagnosis:
-    """Diagnose evidence that was saved: of a program or of a run."""
+def _saved(path: Path) -> tuple[Diagnosis, Comparison | None]:
+    """Diagnose saved evidence of a program or a run; also return its comparison, if it has one."""
     from flatout.explain.own import runs
     from flatout.explain.program import diagnose, evidence
 
@@ -144,13 +143,14 @@ def _saved(path: Path) -> Diagnosis:
         raise FlatoutError(
             f"{path} is not evidence that flatout explain --save wrote: {one_line(error)}."
         ) from None
+    parts = dict(values) if isinstance(values, dict) else {}  # `from_json` takes its parts out
     try:
-        if isinstance(values, dict) and values.get("kind") == "run":
+        if parts.get("kind") == "run":
             found = runs.diagnose_evidence(runs.Evidence.from_json(values))
         else:
             found = diagnose.diagnose(evidence.from_json(values, path))
         found.check()
-        return found
+        return found, _comparison(path, parts)
     except FlatoutError as error:
         if str(path) in str(error):
             raise
@@ -187,45 +187,24 @@ def _compare(command: list[str], against: str, asked: ExplainArguments) -> int:
     found = rounds.compare(commands, asked.seconds, minutes, asked.count or "", save)
     assert found.recording is not None
     diagnosis = diagnose(build(*found.recording))
-    _report(diagnosis, asked, stderr=True)
-    _report_compared(found, asked, diagnosis)
+    _report(diagnosis, asked, stderr=True, comparison=found)
     return 0
 
 
-def _report_saved_comparison(path: Path, asked: ExplainArguments, diagnosis: Diagnosis) -> None:
-    """Also report the comparison that evidence of ``--against`` holds."""
+def _comparison(path: Path, values: dict[str, Any]) -> Comparison | None:
+    """Return the comparison in saved evidence, or None."""
     from flatout.explain.against.rounds import Comparison
-    from flatout.explain.program.evidence import MOST_BYTES
 
-    values = documents.read_json(path, limit=MOST_BYTES)
     if "against" not in values:
-        return
+        return None
     try:
         found = Comparison.from_json(values["against"])
-        _report_compared(found, asked, diagnosis)
+        _ = found.outcome  # which impossible figures make fail
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise FlatoutError(
             f"{path} holds a damaged comparison ({damage(error)}); measure it again."
         ) from None
-
-
-def _report_compared(found: Comparison, asked: ExplainArguments, diagnosis: Diagnosis) -> None:
-    """Print how much faster the second program is, and add it to the files that were asked for."""
-    from rich.console import Console
-
-    from flatout.explain import html
-    from flatout.explain.against.outcome import lines
-    from flatout.explain.report import show_lines
-
-    if (outcome := found.outcome) is None:
-        return
-    compared = lines(outcome, found.name, found.count)
-    show_lines("AGAINST", compared, Console(stderr=True))
-    if asked.html is not None:
-        html.write(diagnosis, Path(asked.html), compared)
-    if asked.json is not None:
-        more = {"command": found.name, "count": found.count or None, **outcome.as_json()}
-        _write(asked.json, diagnosis.as_json() | {"against": more})
+    return found
 
 
 def _diagnosed(recording: Recording, asked: ExplainArguments) -> Diagnosis:
@@ -245,19 +224,33 @@ def _diagnosed(recording: Recording, asked: ExplainArguments) -> Diagnosis:
     return join(diagnose(built), built, recording[1], asked.save)
 
 
-def _report(diagnosis: Diagnosis, asked: ExplainArguments, stderr: bool = False) -> None:
-    """Print the diagnosis, and write the files that were asked for."""
+def _report(
+    diagnosis: Diagnosis,
+    asked: ExplainArguments,
+    stderr: bool = False,
+    comparison: Comparison | None = None,
+) -> None:
+    """Print the diagnosis and the comparison with a second program, and write the files that were
+    asked for."""
     from rich.console import Console
 
-    from flatout.explain.report import show
+    from flatout.explain.report import show, show_lines
 
-    show(diagnosis, Console(stderr=stderr))
+    console, compared, said = Console(stderr=stderr), list[str](), diagnosis.as_json()
+    show(diagnosis, console)
+    if comparison is not None and (outcome := comparison.outcome) is not None:
+        from flatout.explain.against.outcome import lines
+
+        compared = lines(outcome, comparison.name, comparison.count)
+        show_lines("AGAINST", compared, console)
+        about = {"command": comparison.name, "count": comparison.count or None}
+        said["against"] = about | outcome.as_json()
     if asked.html is not None:
         from flatout.explain.html import write
 
-        write(diagnosis, Path(asked.html))
+        write(diagnosis, Path(asked.html), compared)
     if asked.json is not None:
-        _write(asked.json, diagnosis.as_json())
+        _write(asked.json, said)
 
 
 def _write(file: str, values: dict[str, Any]) -> None:

@@ -147,26 +147,27 @@ class Survey:
         target = inner
         for at, site in enumerate(frames):
             tag = self.tag(site[0])
-            target.add(None if tag == "copy" and self._checks(frames[at + 1 :]) else tag)
+            target.add(None if tag == "copy" and self._called_by_jax(frames[at + 1 :]) else tag)
             if self.program((site,)) and self.process.codes[site[0]].plain != "<module>":
                 target = outer
         return inner, outer
 
     def _imports_package(self, frames: Frames) -> bool:
-        """Whether an installed package is being imported, whose modules may call their functions.
+        """Whether an installed package is being imported: its modules may call functions.
 
-        Below the import of a file of the user's own, a whole program may run.
+        The import of one of the user's own files is not counted, because a launcher may run the
+        whole program by importing it.
         """
         module = ""
         for index, _ in frames:
             if self.tag(index) == "import":
-                return tags.is_installed(module)
+                return bool(tags.installed(module))
             if self.process.codes[index].plain == "<module>":
                 module = self.process.codes[index].file
         return False
 
-    def _checks(self, callers: Frames) -> bool:
-        """Whether a library calls its own copying function, as JAX does to check its arguments."""
+    def _called_by_jax(self, callers: Frames) -> bool:
+        """Whether JAX itself calls its copying function, as it does to check arguments."""
         codes = (self.process.codes[index] for index, _ in callers)
         caller = next((code for code in codes if code.plain not in tags.WRAPPERS), None)
         return caller is not None and tags.is_jax(caller)

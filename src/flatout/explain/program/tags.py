@@ -22,13 +22,13 @@ CORE = {
 """Packages that are a training program's tools; others count as the program."""
 
 
-INSTALLED = ("/site-packages/", "/dist-packages/")
-"""Folders of installed packages."""
-
-
-def is_installed(file: str) -> bool:
-    """Whether a file belongs to an installed package."""
-    return any(folder in file.replace("\\", "/") for folder in INSTALLED)
+def installed(file: str) -> str:
+    """The path of an installed package's file within the folder of packages; empty for others."""
+    file = file.replace("\\", "/")
+    for folder in ("/site-packages/", "/dist-packages/"):
+        if folder in file:
+            return file.rpartition(folder)[2]
+    return ""
 
 
 @lru_cache(maxsize=100_000)
@@ -37,9 +37,8 @@ def package(file: str, stdlib: str) -> str:
     file = file.replace("\\", "/")
     if file.startswith("<frozen importlib"):
         return "import"
-    if is_installed(file):
-        folder = next(folder for folder in INSTALLED if folder in file)
-        name = file.rpartition(folder)[2].split("/")[0].removesuffix(".py")
+    if inner := installed(file):
+        name = inner.split("/")[0].removesuffix(".py")
         return name if name in CORE else "program"
     if file.startswith((stdlib.replace("\\", "/") + "/", "<frozen ")):
         return "stdlib"

@@ -344,7 +344,7 @@ def first_call(text):
 
 
 def in_class(cls, name):
-    """What a class or one of its bases defines by a name, or None."""
+    """The value of a name in a class or the first of its bases that defines it, or None."""
     found = next((d[name] for d in map(defined_in, order_of(cls)) if name in d), None)
     return found.__func__ if type(found) in (staticmethod, classmethod) else found
 
@@ -376,7 +376,7 @@ def resolve(frame, dotted, profiled):
 
 
 def attribute_at(found, words):
-    """An attribute of an attribute and so on, as `attribute_of` finds each."""
+    """Follow a chain of attributes with `attribute_of`; return the last one, or None."""
     for word in words:
         found = attribute_of(found, word)
     return COUNTED[id(found)][1] if id(found) in COUNTED else found

@@ -185,16 +185,15 @@ def pending(frame, known, profiled):
         code = frame.f_code
         if is_users(code.co_filename):
             if id(code) not in known:
-                look = partial(read.resolve, frame, profiled=profiled)
-                search = Search(node_of(code), look)
-                known[id(code)] = (code, search.learned())
+                object_of = partial(read.resolve, frame, profiled=profiled)
+                known[id(code)] = (code, Search(node_of(code), object_of).learned())
             for name, line in known[id(code)][1].items():
                 if unready(read.resolve(frame, name, profiled)):
                     return code, line
             owner = owner_of(frame, profiled)
-            for made, words, line in by_methods(owner, known) if owner is not None else ():
-                if unready(read.attribute_at(owner, words)):
-                    return made, line
+            for method, names, line in by_methods(owner, known) if owner is not None else ():
+                if unready(read.attribute_at(owner, names)):
+                    return method, line
         frame = frame.f_back
     return None
 
@@ -209,32 +208,41 @@ def owner_of(frame, profiled):
 
 
 def by_methods(owner, known):
-    """[(code, attribute's words, line)] of what an object's methods assign to its attributes from
-    learning calls."""
+    """Rows [code, names, line] for the attributes (`names` is their chain) that an object's methods
+    assign from learning calls."""
     cls = type(owner)
-    if id(cls) in known:
-        return known[id(cls)][1]
-    found, seen = [], set()
-    known[id(cls)] = (cls, found)
+    if id(cls) not in known:
+        found = []
+        known[id(cls)] = (cls, found)  # first: a class that cannot be read is not tried again
+        for method in methods_of(cls):
+            found.extend(assigned_by(method, owner))
+    return known[id(cls)][1]
+
+
+def methods_of(cls):
+    """The functions that the user defines in a class and its bases, without overridden ones."""
+    seen = {}
     for base in read.order_of(cls):
-        for name, method in list(read.defined_in(base).items()):
-            if type(method) is not read.types.FunctionType or name in seen:
-                continue
-            seen.add(name)
-            code = method.__code__
-            if not is_users(code.co_filename) or not calls_learning(code, owner):
-                continue
-            scope = read.globals_of(method)
+        for name, value in list(read.defined_in(base).items()):
+            seen.setdefault(name, value)
+    functions = [one for one in seen.values() if type(one) is read.types.FunctionType]
+    return [one for one in functions if is_users(one.__code__.co_filename)]
 
-            def object_of(dotted, scope=scope, first=code.co_varnames[:1]):
-                start, *words = dotted.split(".")
-                return read.attribute_at(owner if start in first else scope.get(start), words)
 
-            for target, line in Search(node_of(code), object_of).learned().items():
-                start, *words = target.split(".")
-                if words and start in code.co_varnames[:1]:
-                    found.append((code, words, line))
-    return found
+def assigned_by(method, owner):
+    """The rows of one method, for `by_methods`."""
+    code = method.__code__
+    if not code.co_argcount or not calls_learning(code, owner):
+        return []
+    this, scope = code.co_varnames[0], read.globals_of(method)
+
+    def object_of(dotted):
+        first, *names = dotted.split(".")
+        return read.attribute_at(owner if first == this else scope.get(first), names)
+
+    learned = Search(node_of(code), object_of).learned()
+    chains = [(target.split("."), line) for target, line in learned.items()]
+    return [(code, names[1:], line) for names, line in chains if names[0] == this and names[1:]]
 
 
 def calls_learning(code, owner):
