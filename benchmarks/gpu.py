@@ -95,7 +95,7 @@ def ask(args: argparse.Namespace, rows: Sequence[Row]) -> None:
     with contextlib.suppress(OSError):  # if memory runs out, this process is the one to go
         Path("/proc/self/oom_score_adj").write_text("1000")
     with tempfile.TemporaryDirectory(prefix="flatout-gpu-") as folder:
-        bench = Bench(args.dry, Path(folder))
+        bench = Bench(args.dry, Path(folder), Path(args.results).resolve() / "gpu_kept")
         try:
             lines = row.ask(bench)
         except Exception as error:
@@ -234,6 +234,7 @@ def answer(row: Row, args: argparse.Namespace, results: Results, deadline: float
     with tempfile.TemporaryDirectory() as folder:
         into = Path(folder) / "found.json"
         argv = [sys.executable, str(Path(__file__)), "--ask", row.name, "--into", str(into)]
+        argv += ["--results", args.results]
         argv += ["--dry"] if args.dry else []
         argv += ["--rows", args.rows] if args.rows else []
         begun = time.monotonic()

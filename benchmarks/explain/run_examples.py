@@ -3,7 +3,7 @@
 Each program runs twice: unchanged under explain, and with timers around its phases, which are the
 truth. Programs of other projects are read from a checkout (`--checkout cleanrl=PATH`), and the
 timers are inserted into a copy; see examples/examples.toml. It resumes: finished runs are kept in
-benchmarks/results/explain_examples.
+benchmarks/results/explain_examples. With `--gpu` the PyTorch programs compute on a GPU.
 """
 
 from __future__ import annotations
@@ -93,6 +93,14 @@ def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
 # --- Running ----------------------------------------------------------------------------------
 
 
+def on_gpu(case: Row) -> Row:
+    """The same program on a GPU, if it asks for the CPU."""
+    words = [word for word in case.get("arguments", []) if word != "--no-cuda"]
+    replaced = [*case.get("replace", []), ['device="cpu"', 'device="cuda"']]
+    asks = case["file"].startswith("sb3")
+    return {**case, "arguments": words, **({"replace": replaced} if asks else {})}
+
+
 class Runner:
     """Runs programs with their interpreters, and keeps what was finished."""
 
@@ -132,7 +140,7 @@ class Runner:
                     _adding("own", phases),
                 ),
             }  # fmt: skip
-            settings = {"seconds": self.args.seconds, "case": case}
+            settings = {"seconds": self.args.seconds, "case": case, "gpu": self.args.gpu}
             store = Store(f"{NAME}/{name}", settings, self.args)
             rows = store.alternate({side: lambda _, c=c: c for side, c in sides.items()}, [0])
         own, explained = rows["timers"][0], rows["explain"][0]
@@ -190,6 +198,20 @@ def _adding(name: str, file: Path) -> Any:
     return add
 
 
+def gpu_name() -> str:
+    """The first card's name.
+
+    Raises:
+        BenchmarkError: there is none.
+    """
+    from flatout.hardware.inventory import inventory
+
+    gpus = inventory().usable_gpus
+    if not gpus:
+        raise BenchmarkError("--gpu: no GPU is usable here")
+    return gpus[0].name
+
+
 def benchmark(args: argparse.Namespace) -> None:
     """Run all programs and write the section.
 
@@ -197,15 +219,21 @@ def benchmark(args: argparse.Namespace) -> None:
         BenchmarkError: none ran.
     """
     cases = tomllib.loads((FOLDER / "examples.toml").read_text())
+    name, where_run = NAME, ""
+    if args.gpu:
+        cases = {key: on_gpu(case) for key, case in cases.items()}
+        card = gpu_name()
+        name, where_run = f"{NAME} {card}", f", on {card}"
     if args.cases:
-        cases, args.no_write = {name: cases[name] for name in args.cases}, True
+        cases = {key: cases[key] for key in args.cases}
+        args.no_write = args.no_write or not args.gpu
     runner, body, failed = Runner(args), list[list[str]](), list[str]()
     every, right, near, total = list[Row](), 0, 0, 0
-    for name, case in cases.items():
+    for key, case in cases.items():
         try:
-            truth, said, rows = runner.run(name, case)
+            truth, said, rows = runner.run(key, case)
         except BenchmarkError as error:
-            failed.append(f"- Not run: {name}: {str(error).splitlines()[-1]}")
+            failed.append(f"- Not run: {key}: {str(error).splitlines()[-1]}")
             continue
         every += rows
         first = next((one for one in said["findings"] if one["id"] != "contended"), None)
@@ -216,15 +244,22 @@ def benchmark(args: argparse.Namespace) -> None:
         near += sum(abs(own - share) <= NEAR for _, own, share in compared)
         total += len(compared)
         shares = ", ".join(f"{phase} {own:.0%} / {share:.0%}" for phase, own, share in compared)
-        remedy = "" if first is None else first["remedy"]
-        body.append([name, verdict + ("" if is_right else " **wrong**"), shares, remedy[:120]])
+        remedy = said["headline"] if args.gpu else "" if first is None else first["remedy"]
+        body.append(
+            [
+                key,
+                verdict + ("" if is_right else " **wrong**"),
+                shares,
+                remedy if args.gpu else remedy[:120],
+            ]
+        )
     if not every:
         raise BenchmarkError(f"nothing ran: {failed}")
     where = provenance(args, {"both": every}).replace(
         Path(__file__).name, f"explain/{Path(__file__).name}"
     )
-    head = ["program", "first finding", "timers / explain", "remedy"]
-    text = f"""## Explaining programs that people run
+    head = ["program", "first finding", "timers / explain", "headline" if args.gpu else "remedy"]
+    text = f"""## Explaining programs that people run{where_run}
 
 {where}
 - First finding right in **{right} of {len(body)}**; shares within {NEAR:.0%} of the timers' in
@@ -232,12 +267,13 @@ def benchmark(args: argparse.Namespace) -> None:
 
 {table(head, body)}
 """ + "\n".join(failed)
-    write_section(args, NAME, text)
+    write_section(args, name, text)
 
 
 if __name__ == "__main__":
     options = parser(__doc__, seeds=1)
     add = options.add_argument
+    add("--gpu", action="store_true", help="PyTorch programs compute on the first GPU")
     add("--cases", nargs="+", default=None, help="only these; then RESULTS.md stays as it is")
     add("--seconds", type=float, default=30.0, help="that each program is observed, or timed")
     add("--python", nargs="+", default=[], help="NAME=PATH of the interpreters")

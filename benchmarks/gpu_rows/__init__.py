@@ -10,8 +10,8 @@ from importlib import import_module
 from gpu_rows.base import Row
 
 GROUPS = (
-    "hello", "agree", "resume", "w2", "fused", "atari", "explain", "classify", "sharing", "several",
-    "transfer", "learn",
+    "hello", "agree", "resume", "w2", "plan", "fused", "atari", "explain", "record", "classify",
+    "sharing", "several", "transfer", "learn",
 )  # fmt: skip
 
 

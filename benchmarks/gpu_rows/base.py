@@ -61,12 +61,19 @@ class Bench:
     Attributes:
         dry: on virtual CPU devices, with the smallest sizes that mean anything.
         folder: the row's own, empty at its start.
+        kept_in: what is written here stays beside the results.
         notes: sentences that are printed below the group's table.
     """
 
     dry: bool
     folder: Path
+    kept_in: Path
     notes: list[str] = field(default_factory=list)
+
+    def kept(self, name: str) -> Path:
+        """The path of a file that is kept: evidence, a trace."""
+        self.kept_in.mkdir(parents=True, exist_ok=True)
+        return self.kept_in / name
 
     def size(self, real: int, dry: int) -> int:
         """A number of steps, environments, ...: the real one, or the one of a dry run."""

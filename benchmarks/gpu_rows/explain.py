@@ -30,11 +30,11 @@ def verdict(program: str, bench: Bench) -> list[Figures]:
         filled = str(bench.size(50_000, 1_000))
         script = [W1, "--device", device, "--updates", "100000", "--filled", filled, "--memory",
                   "500000", "--played", str(bench.size(2_000, 500))]  # fmt: skip
-    report, evidence = bench.folder / "report.json", bench.folder / "evidence.json"
-    contended = program == "memory-contended"
+    report, evidence = bench.folder / "report.json", bench.kept(f"explain-{program}.json")
+    contended, seconds = program == "memory-contended", 20 if program == "w1" else 12
     with holder(bench, 6000) if contended else contextlib.nullcontext():
         bench.flatout(
-            "explain", "--seconds", bench.size(15, 3), "--stop", "--json", report, "--save",
+            "explain", "--seconds", bench.size(seconds, 3), "--stop", "--json", report, "--save",
             evidence, "--", sys.executable, *script, timeout=110, check=False,
         )  # fmt: skip
     said = json.loads(report.read_text())
