@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def verdict(program: str, bench: Bench) -> list[Figures]:
         )  # fmt: skip
     said = json.loads(report.read_text())
     samples = json.loads(evidence.read_text()).get("monitor", [])
-    busy = usage_of(samples[2:])
+    busy = usage_of(steady(samples, said["seconds"]))
     first, found = said["findings"][0], [one["id"] for one in said["findings"]]
     return [{
         "program": program, "verdict": said["verdict"], "share": share(first["share"]),
@@ -48,6 +49,12 @@ def verdict(program: str, bench: Bench) -> list[Figures]:
         "headline": said["headline"], "GPU busy (NVML)": share(busy["gpu"]),
         "GPU full (GPM)": share(busy["full"]), "CPU busy": share(busy["cpu"]),
     }]  # fmt: skip
+
+
+def steady(samples: Sequence[Figures], seconds: float) -> list[Figures]:
+    """The samples of the explained time, which is the last of the observation."""
+    begin = samples[-1]["t"] - seconds if samples else 0.0
+    return [sample for sample in samples if sample["t"] >= begin]
 
 
 ROWS = [

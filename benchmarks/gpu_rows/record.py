@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from gpu_rows.base import Bench, Figures, Row, share, usage_of
-from gpu_rows.explain import PROGRAM
+from gpu_rows.explain import PROGRAM, steady
 
 JAX = Path(__file__).parent.parent / "explain"
 SCRIPTS = {
@@ -35,7 +35,7 @@ def recorded(name: str, bench: Bench) -> list[Figures]:
         "program": name, "verdict": said["verdict"], "said of the recording":
         " ".join(said["recorded"]) or " ".join(said["notes"]) or "-",
         "busy in it": ", ".join(f"{key} {share(value)}" for key, value in said["busy"].items())
-        or "-", "GPU busy (NVML, all the time)": share(usage_of(samples[2:])["gpu"]),
+        or "-", "GPU busy (NVML)": share(usage_of(steady(samples, said["seconds"]))["gpu"]),
     }]  # fmt: skip
 
 

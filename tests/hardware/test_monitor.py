@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +22,14 @@ from hypothesis import strategies as st
 
 from flatout.hardware import monitor as module
 from flatout.hardware.gpus import Gpus, GpuSample
-from flatout.hardware.monitor import Monitor, MonitorSample, Recorder, merged, read_samples
+from flatout.hardware.monitor import (
+    Monitor,
+    MonitorSample,
+    Recorder,
+    Sampler,
+    merged,
+    read_samples,
+)
 from flatout.hardware.processes import LinuxTree, PortableTree, Reading, open_tree
 
 SPIN = "import time\nend = time.time() + 60\nwhile time.time() < end: pass"
@@ -146,14 +154,15 @@ def test_threads_are_looked_at_more_rarely(clock: SimpleNamespace) -> None:
 
 def test_a_recording_is_readable_at_any_time(tmp_path: Path) -> None:
     path = tmp_path / "devices.jsonl"
-    recorder = Recorder(Monitor(os.getpid(), 0.02), path)
-    recorder.start()
+    recorder, sampler = Recorder(path), Sampler(Monitor(os.getpid(), 0.02))
+    sampler.add(recorder)
     deadline = time.monotonic() + 20
     while len(read_samples(path)) < 3:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert recorder.latest is not None
-    recorder.stop()
+    sampler.remove(recorder)
+    sampler.close()
     whole = read_samples(path)
     assert list(whole) == list(recorder.samples)
     assert all(0 <= sample.cpu <= 1 for sample in whole)
@@ -164,11 +173,34 @@ def test_a_recording_is_readable_at_any_time(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
-    recorder = Recorder(Monitor(os.getpid(), 0.01), tmp_path / "no" / "file")
-    recorder.start()
+    recorder, sampler = Recorder(tmp_path / "no" / "file"), Sampler(Monitor(os.getpid(), 0.01))
+    sampler.add(recorder)
     time.sleep(0.05)
-    recorder.stop()
+    sampler.remove(recorder)
+    sampler.close()
     assert recorder.samples
+
+
+def test_many_runs_of_a_process_share_one_sampler(tmp_path: Path) -> None:
+    """Hundreds of threads that read a GPU's counters crash its driver."""
+    sampler, paths = Sampler(Monitor(os.getpid(), 0.02)), [tmp_path / f"{i}" for i in range(40)]
+    before = threading.active_count()
+    recorders = [Recorder(path, clock=lambda: 7.0) for path in paths]
+    for recorder in recorders:
+        sampler.add(recorder)
+    assert threading.active_count() == before + 1
+    early = recorders.pop(0)
+    sampler.remove(early)
+    taken = len(early.samples)
+    assert taken, "a run that ends at once has a sample, too"
+    time.sleep(0.1)
+    assert len(early.samples) == taken, "none comes after its end"
+    for recorder in recorders:
+        sampler.remove(recorder)
+    sampler.close()
+    assert all(sample.t == 7.0 for path in paths for sample in read_samples(path))
+    assert len({len(read_samples(path)) for path in paths[1:-1]}) == 1
+    assert not sampler.is_alive()
 
 
 shares = st.floats(0, 1).map(lambda x: round(x, 4))

@@ -12,6 +12,7 @@ from flatout.hardware.gpus import GpuSample
 from flatout.hardware.monitor import MonitorSample
 
 WORKS = 0.02  # a card that is busy for a larger share of the time works
+SOME = 1e-6  # one that no other program holds works from this share on: an idle one has none at all
 LOST = 0.15
 """A smaller share of the time than this is lost to no cause that is worth naming before computing.
 """
@@ -58,7 +59,7 @@ class CardUse:
     @property
     def works(self) -> bool:
         """Whether it computes for this program."""
-        return self.ours and (self.busy or 0.0) > WORKS
+        return self.ours and (self.busy or 0.0) > (WORKS if self.others else SOME)
 
     @property
     def full(self) -> bool:
@@ -112,8 +113,11 @@ def _card_use(row: Sequence[GpuSample], steady: Sequence[GpuSample], ours: bool)
     others = fullest.others
     if ours and not listed:  # the program's own process is among those of unknown names
         others = max(others - 1, 0)
+    busy, worked = mean(gpu.busy for gpu in steady), mean(gpu.full for gpu in steady)
+    if busy is not None and worked is not None:  # NVML rounds a few short kernels down to nothing
+        busy = max(busy, worked)
     return CardUse(
-        fullest.index, fullest.name, mean(gpu.busy for gpu in steady), ours, held, grown,
+        fullest.index, fullest.name, busy, ours, held, grown,
         fullest.used_mb, fullest.total_mb, others, fullest.owners,
     )  # fmt: skip
 

@@ -7,6 +7,7 @@ environments step on the host, one call acts for all of a group and another teac
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,10 +19,12 @@ from typing import Any
 from flatout.config.hyper import OwnConfig
 from flatout.errors import CheckpointError, FlatoutError
 from flatout.fleet.members import SPREAD, Member, Strategy, placed
+from flatout.hardware.monitor import Monitor, Sampler
 from flatout.learner.programs import Programs
 from flatout.run.forecast import compiling
 from flatout.run.interrupts import Interrupts
 from flatout.run.progress import Display, Progress
+from flatout.run.recording import INTERVAL_S
 from flatout.run.trainer import Trainer
 from flatout.schedules.mapped import Mapped
 from flatout.schedules.together import Group, Together
@@ -126,6 +129,7 @@ class Population:
         with ExitStack() as stack:
             for folder in {path.parent.parent for path in paths}:
                 stack.enter_context(nofollow.confined(folder))
+            self._sampler = stack.enter_context(closing(Sampler(Monitor(os.getpid(), INTERVAL_S))))
             threads = stack.enter_context(
                 ThreadPoolExecutor(self._strategy.size if spread else self._on)
             )
@@ -229,7 +233,7 @@ class Population:
                 trainer = Trainer(
                     config, folder=folder, resume=resume, display=state,
                     interrupts=Following(self._interrupts, programs.together is not None),
-                    programs=programs, started=time.perf_counter_ns(),
+                    programs=programs, sampler=self._sampler, started=time.perf_counter_ns(),
                 )  # fmt: skip
                 state.sum_up(trainer.run())
         except FlatoutError as error:

@@ -86,7 +86,7 @@ class Monitor:
     """Samples a process and its descendants.
 
     Args:
-        interval_s: seconds between two samples of a recorder.
+        interval_s: seconds between two samples of a `Sampler`.
         cores: cores that the program may use; by default this machine's within its limits.
         clock: gives each sample's time, in seconds.
     """
@@ -187,57 +187,106 @@ class Monitor:
         return rates
 
 
-class Recorder(threading.Thread):
-    """Samples in a background thread, and appends JSON lines to a file; write errors are ignored.
+class Recorder:
+    """Keeps a run's samples, and appends them to a file as JSON lines; write errors are ignored.
 
     In a long recording each line merges several samples (`merged`), which limits the file's size.
+
+    Args:
+        path: of the file; None writes none.
+        clock: gives each sample's time, in seconds; None keeps the monitor's.
     """
 
-    def __init__(self, monitor: Monitor, path: Path | None = None) -> None:
-        super().__init__(name="monitor", daemon=True)
-        self._monitor = monitor
-        self._path = path
+    def __init__(
+        self, path: Path | None = None, clock: Callable[[], float] | None = None
+    ) -> None:  # fmt: skip
         self.latest: MonitorSample | None = None  # the newest sample
         self.samples: list[MonitorSample] = []  # written, or to be
+        self._clock = clock
         self._open: list[MonitorSample] = []  # not yet merged
+        self._began = time.monotonic()
+        self._file: Any = None
+        if path is not None:
+            with suppress(OSError):
+                self._file = nofollow.open_stream(path, nofollow.APPEND)
+
+    def take(self, sample: MonitorSample) -> None:
+        """Add a sample; write a line if enough samples are open."""
+        if self._clock is not None:
+            sample = replace(sample, t=round(self._clock(), 3))
+        self.latest = sample
+        self._open.append(sample)
+        age = time.monotonic() - self._began
+        if sum(sample.seconds for sample in self._open) >= age / GROWTH_S:
+            self._write()
+
+    def close(self) -> None:
+        """Write what is open."""
+        if self._open:
+            self._write()
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+
+    def _write(self) -> None:
+        line = merged(self._open)
+        self._open = []
+        self.samples.append(line)
+        if self._file is not None:
+            with suppress(OSError):  # a full disk must not end the run
+                text = json.dumps(line.as_json(), separators=(",", ":"))
+                self._file.write(text.encode() + b"\n")
+                self._file.flush()
+
+
+class Sampler(threading.Thread):
+    """Samples in a background thread, for the recorders of all runs in this process.
+
+    One for all of them: hundreds of threads that read a GPU's counters have crashed its driver.
+    """
+
+    def __init__(self, monitor: Monitor) -> None:
+        super().__init__(name="monitor", daemon=True)
+        self._monitor = monitor
+        self._recorders: list[Recorder] = []
+        self._lock = threading.Lock()  # of the monitor and the recorders
         self._last = threading.Event()
 
-    def stop(self) -> None:
-        """Take and write the last sample, and stop the thread."""
+    def add(self, recorder: Recorder) -> None:
+        """Give all samples from now on to this recorder, too."""
+        with self._lock:
+            self._recorders.append(recorder)
+            if not self.is_alive():
+                self.start()
+
+    def remove(self, recorder: Recorder) -> None:
+        """Close a recorder; the last one, or one without a sample, gets another before."""
+        with self._lock:
+            if recorder not in self._recorders:
+                return
+            if len(self._recorders) == 1 or recorder.latest is None:
+                self._sample()
+            self._recorders.remove(recorder)
+        recorder.close()
+
+    def close(self) -> None:
+        """Stop the thread and release the GPUs' driver."""
+        self._last.set()
         if self.is_alive():
-            self._last.set()
             self.join()
         self._monitor.close()
 
     def run(self) -> None:
-        began = time.monotonic()
-        file = None
-        if self._path is not None:
-            with suppress(OSError):
-                file = nofollow.open_stream(self._path, nofollow.APPEND)
-        try:
-            while not self._last.wait(self._monitor.interval_s):
-                self._take(file, time.monotonic() - began)
-            self._take(file, None)
-        finally:
-            if file is not None:
-                with suppress(OSError):
-                    file.close()
+        while not self._last.wait(self._monitor.interval_s):
+            with self._lock:
+                if self._recorders:
+                    self._sample()
 
-    def _take(self, file: Any, age: float | None) -> None:
-        """Take a sample; write a line if enough samples are open, or this is the last (no age)."""
-        self.latest = sample = self._monitor.sample()
-        self._open.append(sample)
-        seconds = sum(sample.seconds for sample in self._open)
-        if age is not None and seconds < age / GROWTH_S:
-            return
-        line = merged(self._open)
-        self._open = []
-        self.samples.append(line)
-        if file is not None:
-            with suppress(OSError):  # a full disk must not end the run
-                file.write(json.dumps(line.as_json(), separators=(",", ":")).encode() + b"\n")
-                file.flush()
+    def _sample(self) -> None:
+        sample = self._monitor.sample()
+        told = replace(sample, notes=tuple(self._monitor.notes))  # once to each recorder
+        for recorder in self._recorders:
+            recorder.take(sample if recorder.latest else told)
 
 
 def merged(samples: Sequence[MonitorSample]) -> MonitorSample:

@@ -12,7 +12,7 @@ from flatout.explain.own.rules import bottleneck
 from flatout.explain.own.runs import Evidence, closing, diagnose_evidence, recent_phases
 from flatout.explain.report import percent
 from flatout.hardware.inventory import Hardware
-from flatout.hardware.monitor import MonitorSample
+from flatout.hardware.monitor import MonitorSample, Sampler
 from flatout.planning.facts import shows_images
 from flatout.planning.kept import this_machine
 from flatout.run.auto import recalled
@@ -27,12 +27,17 @@ from flatout.types import NAMED, UserCode
 def start_recording(
     config: TrainConfig, components: Components, progress: Progress, spans: Spans, clock: RunClock,
     wall: Callable[[], float], folder: Path | None, sample_devices: bool,
+    sampler: Sampler | None = None,
 ) -> RunRecording:  # fmt: skip
-    """Keep where the time goes from now on; `wall` gives the run's seconds so far."""
+    """Keep where the time goes from now on; `wall` gives the run's seconds so far.
+
+    Args:
+        sampler: samples the devices for several runs; None makes one for this run.
+    """
     schedule, hardware = components.schedule, components.hardware
     recording = RunRecording(
         spans, lanes=schedule.work, wall=wall, folder=folder, kept_s=progress.wall_s,
-        cores=hardware.cores, devices=sample_devices,
+        cores=hardware.cores, devices=sample_devices, sampler=sampler,
         waited=lambda: schedule.stats().get("sampler_wait_s", 0.0),
     )  # fmt: skip
     cards = ", ".join(gpu.name for gpu in hardware.gpus) or "no GPU"

@@ -17,7 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flatout.hardware.monitor import GROWTH_S, Monitor, MonitorSample, Recorder, read_samples
+from flatout.hardware.monitor import (
+    GROWTH_S,
+    Monitor,
+    MonitorSample,
+    Recorder,
+    Sampler,
+    read_samples,
+)
 from flatout.spans import Spans, Work
 from flatout.storage import nofollow
 from flatout.storage.span_records import (
@@ -48,6 +55,7 @@ class RunRecording:
         folder: of the files; None writes no files.
         kept_s: the checkpoint's time; a resumed run truncates the files after it.
         devices: sample the CPU and the GPUs.
+        sampler: samples them for other runs, too; None makes one for this run.
     """
 
     def __init__(
@@ -61,10 +69,12 @@ class RunRecording:
         kept_s: float,
         cores: int,
         devices: bool = True,
+        sampler: Sampler | None = None,
     ) -> None:
         self._spans, self._lanes, self._waited, self._wall = spans, lanes, waited, wall
         self._folder = folder
         self._file: Any = None
+        self._sampler, self._own = sampler, sampler is None
         self._recorder: Recorder | None = None
         if folder is not None:
             with suppress(OSError):  # failing to record must not end a run
@@ -72,8 +82,8 @@ class RunRecording:
                     cut_after(folder / name, kept_s)
                 self._file = nofollow.open_stream(folder / SPANS, nofollow.APPEND)
         if devices:
-            monitor = Monitor(os.getpid(), INTERVAL_S, cores=cores, clock=wall)
-            self._recorder = Recorder(monitor, None if folder is None else folder / DEVICES)
+            self._recorder = Recorder(None if folder is None else folder / DEVICES, wall)
+            self._sampler = sampler or Sampler(Monitor(os.getpid(), INTERVAL_S, cores=cores))
         self._lines: list[dict[str, Any]] = []
         self._recent: deque[SpanRecord] = deque()
         self._counts = (0, 0, 0)
@@ -90,8 +100,8 @@ class RunRecording:
         self._begun = self._at = self._due = time.perf_counter()
         self._main, self._works = dict(self._spans.totals), dict(self._lanes())
         self._waited_s = self._waited()
-        if self._recorder is not None:
-            self._recorder.start()
+        if self._recorder is not None and self._sampler is not None:
+            self._sampler.add(self._recorder)
 
     def tick(self, counts: tuple[int, int, int]) -> bool:
         """After an iteration: write records if due; returns whether it wrote any."""
@@ -111,8 +121,10 @@ class RunRecording:
         if self._begun:
             self._write_records(self._counts, closing=True)
             self._begun = 0.0
-        if self._recorder is not None:
-            self._recorder.stop()
+        if self._recorder is not None and self._sampler is not None:
+            self._sampler.remove(self._recorder)
+            if self._own:
+                self._sampler.close()
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()

@@ -16,6 +16,7 @@ from typing import Any
 
 from flatout.config.schema import TrainConfig
 from flatout.errors import CallbackFailure, EnvironmentFailure, FlatoutError, Interrupt
+from flatout.hardware.monitor import Sampler
 from flatout.learner.programs import Programs
 from flatout.planning.predict import Prediction
 from flatout.run.acting import Acting
@@ -53,6 +54,7 @@ class Trainer:
         programs: that other runs of this shape have compiled.
         interrupts: handles signals already; by default handlers of its own are installed. Its
             `signum` also tells of a signal that found the run just finished.
+        sampler: samples the devices for other runs in this process, too.
     """
 
     config: TrainConfig
@@ -68,6 +70,7 @@ class Trainer:
     started: int | None = None
     interrupts: Interrupts = field(default_factory=Interrupts)
     programs: Programs | None = None
+    sampler: Sampler | None = None
 
     def __post_init__(self) -> None:
         self._callbacks = None if self.callback is None else Callbacks(self.callback)
@@ -125,7 +128,7 @@ class Trainer:
         )  # fmt: skip
         recording = start_recording(
             self.config, components, self.progress, self._spans, self._clock, self._wall,
-            self._path, self._path is not None or self.display.shows,
+            self._path, self._path is not None or self.display.shows, self.sampler,
         )  # fmt: skip
         stack.callback(recording.close)
         try:

@@ -60,7 +60,7 @@ class Ends(NamedTuple):
     info: dict[str, Array]
 
 
-@functools.lru_cache(64)
+@functools.lru_cache(4096)  # as many as one population has members
 def least_truncation(env: DeviceEnv) -> int:
     """Steps before which no episode is truncated; 0 if none ever is."""
     patience = 0 if _never_cuts(env) else env.patience or 1
@@ -85,7 +85,8 @@ def _never_cuts(env: DeviceEnv) -> bool:
             needed |= {id(variable) for variable in equation.invars}
     if any(id(variable) in needed for variable in program.invars):
         return False
-    return not jax.jit(first_step)()  # a constant: one small program
+    with jax.ensure_compile_time_eval():  # whoever asks first may be tracing
+        return not jax.jit(first_step)()  # a constant: one small program
 
 
 def final_rows(env: DeviceEnv, horizon: int) -> int:

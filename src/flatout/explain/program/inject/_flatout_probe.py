@@ -30,6 +30,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ARGV = list(map(str, getattr(sys, "orig_argv", None) or [sys.executable or "python"]))
 INTERVAL = 0.010
 COST = 0.008  # share of the time that sampling may take
+RISE = 1.1  # of the usual cost of a sample, from one to the next
 DENSE = 150  # samples of the main thread after which they are taken half as often
 FLUSH = 0.5
 PATIENCE = 20  # failed samples
@@ -280,7 +281,9 @@ class Probe:
         self.taken += self.ready
         if self.counter is not None:
             self.counter.look(now)
-        self.used = 0.9 * self.used + 0.1 * (CPU() - self.woken)
+        # A place that is met for the first time is described, which takes long, but only once.
+        usual = 0.9 * self.used + 0.1 * (CPU() - self.woken)
+        self.used = min(usual, RISE * self.used + 1e-5)
         if self.last - self.flushed >= FLUSH:
             self.flushed = self.last
             self.write()

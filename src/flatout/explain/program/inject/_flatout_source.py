@@ -7,6 +7,8 @@ from _flatout_own import STDLIB, __builtins__, source_lines  # noqa: F401
 
 ast = read.ast
 MOST_LINES = 8000  # files with more lines are not parsed: that would hold up the program
+BLOCKS = "body", "handlers", "cases", "orelse", "finalbody"  # what holds statements, in order
+CLOSING = 8  # lines with closing brackets at the end of a function
 CALLERS = 12  # frames in which results of learning are looked for
 DEPTH = 4  # assignments that are followed back from a value to the call that made it
 
@@ -23,8 +25,9 @@ FETCHES = {
 }  # fmt: skip
 """Calls that may wait for a device's result."""
 
-PARSED = {}  # file -> {(name, first line): node}
+PARSED = {}  # (file, name, first line) -> node, or None
 STANDARD = STDLIB.replace("\\", "/") + "/"
+INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
 def is_users(file):
@@ -32,29 +35,58 @@ def is_users(file):
     file = file.replace("\\", "/")
     if file.startswith("<") and not file.startswith("<ipython"):
         return False
-    for folder in ("/site-packages/", "/dist-packages/"):
+    for folder in INSTALLED:
         if folder in file:
             return file.rpartition(folder)[2].split("/")[0] not in LIBRARIES
     return not file.startswith(STANDARD)
 
 
 def node_of(code):
-    """The syntax tree of a function or module; None where its source cannot be read."""
-    file = code.co_filename
-    if file not in PARSED:
-        PARSED[file] = {}
-        lines = source_lines(file)
+    """The syntax tree of a function or module; None where its source cannot be read.
+
+    Of a function only its own lines are parsed: a whole file can hold up the program. An installed
+    module's own code runs once, while it is imported, and is not read.
+    """
+    key = code.co_filename, code.co_name, code.co_firstlineno
+    if key not in PARSED:
+        PARSED[key] = None
+        lines = source_lines(code.co_filename)
         try:
-            tree = read.parsed("\n".join(lines) if len(lines) <= MOST_LINES else "")
+            if code.co_name != "<module>":
+                PARSED[key] = function_in(lines, code)
+            elif len(lines) <= MOST_LINES and not any(map(code.co_filename.count, INSTALLED)):
+                PARSED[key] = read.parsed("\n".join(lines))
         except (SyntaxError, ValueError, RecursionError):
-            return None
-        PARSED[file]["<module>", None] = tree
-        for node in ast.walk(tree):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                first = min([node.lineno] + [one.lineno for one in node.decorator_list])
-                PARSED[file][node.name, first] = node
-    first = None if code.co_name == "<module>" else code.co_firstlineno
-    return PARSED[file].get((code.co_name, first))
+            pass
+    return PARSED[key]
+
+
+def function_in(lines, code):
+    """The syntax tree of a function, with the numbers of its lines in the file; or None."""
+    first, last = code.co_firstlineno, last_line(code)
+    if code.co_name.startswith("<") or first > len(lines):  # a lambda, a comprehension
+        return None
+    indented = lines[first - 1][:1].isspace()  # it is in a block
+    for end in range(last, last + CLOSING):
+        text = "\n".join(["if 1:"] * indented + lines[first - 1 : end])
+        try:
+            body = read.parsed(text).body
+        except SyntaxError:  # Python 3.10 and earlier do not tell where a call's brackets close
+            continue
+        node = body[0].body[0] if indented else body[0]
+        found = getattr(node, "name", None) == code.co_name and hasattr(node, "args")
+        return ast.increment_lineno(node, first - 1 - indented) if found else None
+    return None
+
+
+def last_line(code):
+    """The last line of a function and those inside of it."""
+    if hasattr(code, "co_positions"):
+        last = max((end for _, end, _, _ in code.co_positions() if end is not None), default=0)
+    else:
+        last = max((line for _, line in read.findlinestarts(code) if line is not None), default=0)
+    inner = [last_line(one) for one in code.co_consts if isinstance(one, type(code))]
+    return max([last, code.co_firstlineno, *inner])
 
 
 def loops_of(code):
@@ -65,12 +97,13 @@ def loops_of(code):
 
 def statements(node):
     """The statements of a function in order, without those of functions defined inside of it."""
-    for child in ast.iter_child_nodes(node) if node is not None else ():
-        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
-            continue
-        if isinstance(child, ast.stmt):
-            yield child
-        yield from statements(child)
+    for name in BLOCKS if node is not None else ():
+        for child in getattr(node, name, ()):
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                continue
+            if isinstance(child, ast.stmt):
+                yield child
+            yield from statements(child)
 
 
 def own_parts(statement):
@@ -114,6 +147,7 @@ class Search:
 
     def __init__(self, node, object_of):
         self.object_of = object_of
+        self.kinds = {}  # dotted name of a called function -> its description
         self.made = {}  # dotted name -> [(line, expression)]
         for one in statements(node):
             self.note(one)
@@ -147,9 +181,12 @@ class Search:
     def kind(self, call):
         """Describe the called object if it is compiled or calls a compiled function; else `{}`."""
         name = read.dotted(call.func)
-        found, owner = self.object_of(name), self.object_of(name.rpartition(".")[0])
-        kind = read.described(found, owner) if found is not None else {}
-        return kind if kind.get("compiled") or kind.get("calls_compiled") else {}
+        if name not in self.kinds:
+            found, owner = self.object_of(name), self.object_of(name.rpartition(".")[0])
+            kind = read.described(found, owner) if found is not None else {}
+            compiled = kind.get("compiled") or kind.get("calls_compiled")
+            self.kinds[name] = kind if compiled else {}
+        return self.kinds[name]
 
     def trace(self, expression, line, depth):
         """The call that made a value which is used at a line, or None."""
