@@ -131,6 +131,16 @@ def test_large_copies_are_a_transfer() -> None:
     assert found.headline.startswith("The GPU computes 15 % of the time. It waits")
 
 
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_card_with_few_short_kernels_is_in_use_unless_others_may_run_them(others: int) -> None:
+    """NVML rounds them down to nothing; GPM counts them."""
+    used = card(0.0, 800) | {"full": 6e-5, "others": others}
+    found = on(loop(env=0.19, learn=0.01), used)
+    assert found.verdict == "env-bound"
+    assert found.headline.startswith("The GPU computes <1 %") is not bool(others)
+    assert "gpu-unused" not in waits(found)
+
+
 def test_several_cards_that_work_are_told_by_their_mean() -> None:
     found = on(loop(env=0.15, learn=0.05), card(0.10, 2_000), card(0.30, 2_000), card(0.0, 0))
     assert found.headline.startswith("2 GPUs compute 20 % of the time. They wait 60 % for env")

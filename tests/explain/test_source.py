@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+import ast
+import dataclasses
 import json
 import linecache
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -98,6 +101,48 @@ def test_loops_are_found_with_their_lines(probe_source: Any, frame: FrameType) -
     assert probe_source.loops_of(frame.f_code) == [[3, 14], [8, 9]]
 
 
+def functions_of(code: CodeType) -> Iterator[CodeType]:
+    """The functions that are defined in a code, at any depth."""
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield from functions_of(one)
+            if not one.co_name.startswith("<") and one.co_flags & 0x2:
+                yield one
+
+
+@pytest.mark.parametrize("module", [argparse, dataclasses, json.decoder, sys.modules[__name__]])
+def test_a_functions_own_lines_give_the_tree_of_the_whole_file(
+    probe_source: Any, module: ModuleType
+) -> None:
+    file = str(module.__file__)
+    tree = ast.parse(Path(file).read_text())
+    nodes = {
+        (node.name, min([node.lineno, *(one.lineno for one in node.decorator_list)])): node
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    }
+    codes = list(functions_of(compile(tree, file, "exec")))
+    assert len(codes) >= 5
+    for code in codes:
+        whole = nodes[code.co_name, code.co_firstlineno]
+        found = probe_source.node_of(code)
+        assert [(one.lineno, one.end_lineno) for one in probe_source.statements(found)] == [
+            (one.lineno, one.end_lineno) for one in probe_source.statements(whole)
+        ]
+        assert ast.dump(found) == ast.dump(whole)
+
+
+@pytest.mark.usefixtures("probe_source")
+def test_one_dear_sample_does_not_make_the_next_ones_rare() -> None:
+    from _flatout_spent import usual_cost  # pyright: ignore[reportMissingImports]
+
+    assert usual_cost(3e-4, 0.1) < 1.2 * 3e-4
+    used = 0.0
+    for _ in range(200):
+        used = usual_cost(used, 2e-3)
+    assert used == pytest.approx(2e-3, rel=0.01), "samples that are always dear are rare"
+
+
 @pytest.mark.parametrize(
     ("line", "call", "learns"),
     [(4, "step", True), (6, "step", True), (7, "step", True), (12, "step", True),
@@ -126,7 +171,7 @@ def test_a_source_that_cannot_be_parsed_says_nothing(probe_source: Any) -> None:
     file = "/home/me/broken.py"
     code = compile("def f():\n    return 1\n", file, "exec").co_consts[0]
     for text in ("def f(:\n", "", "x" * 10):
-        probe_source.PARSED.pop(file, None)
+        probe_source.PARSED.clear()
         probe_source.source_lines.__globals__["SOURCES"].pop(file, None)
         linecache.cache[file] = (len(text), None, lines_of(text), file)
         assert probe_source.loops_of(code) == []

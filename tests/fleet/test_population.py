@@ -53,6 +53,19 @@ def test_each_member_is_the_run_that_it_would_be_alone(flatout: Cli, tmp_path: P
     assert "(2 runs)" in out.out
 
 
+def test_one_thread_reads_the_hardware_for_all_members(
+    flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flatout.run.recording.Monitor", None)  # so none makes one of its own
+    words = ("train", *SMALL, *SPREAD, "--seeds", 2, "--run-dir", tmp_path / "p")
+    assert flatout(*words).code == 0
+    for seed in range(2):
+        path = tmp_path / "p" / FOLDER / f"seed={seed}" / "devices.jsonl"
+        samples = [json.loads(line) for line in path.read_text().splitlines()]
+        assert samples
+        assert samples[0]["t"] < json.loads((path.parent / "summary.json").read_text())["wall_s"]
+
+
 @pytest.mark.slow
 def test_members_with_replay_draw_with_their_own_seed(flatout: Cli, tmp_path: Path) -> None:
     words = (*SPREAD, "--seeds", 3, "--run-dir", tmp_path / "p")

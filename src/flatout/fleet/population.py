@@ -135,8 +135,9 @@ class Population:
             )
             if spread:
                 jobs = [
-                    threads.submit(self._member, number, state, number % self._on, None)
+                    threads.submit(self._member, number, state, place, self._shared[place])
                     for number, state in enumerate(self.states)
+                    for place in (number % self._on,)
                 ]
             else:
                 jobs = [threads.submit(self._groups, place) for place in range(self._on)]
@@ -191,8 +192,15 @@ class Population:
         return Group(names, joint, saved, len(self.states) <= KEPT_APART), alone
 
     def _at_once(self, states: dict[int, State], place: int, together: Together | Mapped) -> None:
+        shared = Programs(several=True)
         with ThreadPoolExecutor(max(len(states), 1), "member") as threads:
-            jobs = [threads.submit(self._member, i, s, place, together) for i, s in states.items()]
+            jobs = [
+                threads.submit(
+                    self._member, number, state, place,
+                    Programs(together, number, several=True, shared=shared),
+                )
+                for number, state in states.items()
+            ]  # fmt: skip
         for job in jobs:
             job.result()
 
@@ -206,16 +214,14 @@ class Population:
         return self._interrupts.signum
 
     def _member(
-        self, number: int, state: State, place: int, together: Together | Mapped | None
-    ) -> None:
+        self, number: int, state: State, place: int, programs: Programs
+    ) -> None:  # fmt: skip
         """Train a member on the device of this number."""
+        together = programs.together
         try:
             if self._interrupts.signum is not None:
                 state.ended = "signal"
                 return
-            programs = self._shared[place]
-            if together is not None:
-                programs = Programs(together, number, several=True)
             self._train(state, place, programs)
         finally:
             if together is not None:

@@ -15,14 +15,15 @@ class Programs:
         member: this run's number among them.
         several: other runs go on beside this one.
         announce: receives a sentence when something is compiled; else each run's own does.
+        shared: has the programs of all members that are dispatched together.
     """
 
     def __init__(
         self, together: Any = None, member: int = 0, several: bool = False,
-        announce: Callable[[str], None] | None = None,
+        announce: Callable[[str], None] | None = None, shared: Programs | None = None,
     ) -> None:  # fmt: skip
         self.together, self.member, self.several = together, member, several
-        self.announce = announce
+        self.announce, self._shared = announce, shared
         self._made: dict[Any, Any] = {}
         self._asked: set[str] = set()
         self._lock = threading.Lock()
@@ -30,6 +31,8 @@ class Programs:
 
     def get(self, name: Any, make: Callable[[], Any]) -> Any:
         """The program; who asks first makes it, and others wait."""
+        if self._shared is not None:
+            return self._shared.get(name, make)
         with self._lock:
             making = self._making.setdefault(name, threading.RLock())
         with making:

@@ -85,8 +85,11 @@ class Factory:
     def shapes(self) -> Any:
         """The shapes of a trajectory."""
         layout = self.acting.policies[0].layout
-        num_envs = self._job.config.env.envs
-        return trajectory_shapes(self.rollout, num_envs, self._task.obs_spec, layout)
+        num_envs, specs = self._job.config.env.envs, self._task.obs_spec
+        return self._job.programs.get(
+            ("trajectory", self.rollout, num_envs),
+            lambda: trajectory_shapes(self.rollout, num_envs, specs, layout),
+        )
 
     def policy(self, device: DeviceName, count: int) -> Policy:
         """What acts for so many environments on any device, not compiled."""

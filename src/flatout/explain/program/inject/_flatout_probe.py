@@ -22,7 +22,7 @@ from _flatout_describe import built_in, dynamo_used, ended_by, loaded, thread_at
 from _flatout_own import CPU, STDLIB, __builtins__, _thread, json_of, os, signal, sys, time  # noqa: F401
 from _flatout_record import Recorder
 from _flatout_seen import Seen
-from _flatout_spent import Spent
+from _flatout_spent import Spent, usual_cost
 from _flatout_timer import Timer, Watch, scheduled
 from _flatout_window import Window
 
@@ -30,7 +30,6 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ARGV = list(map(str, getattr(sys, "orig_argv", None) or [sys.executable or "python"]))
 INTERVAL = 0.010
 COST = 0.008  # share of the time that sampling may take
-RISE = 1.1  # of the usual cost of a sample, from one to the next
 DENSE = 150  # samples of the main thread after which they are taken half as often
 FLUSH = 0.5
 PATIENCE = 20  # failed samples
@@ -281,9 +280,7 @@ class Probe:
         self.taken += self.ready
         if self.counter is not None:
             self.counter.look(now)
-        # A place that is met for the first time is described, which takes long, but only once.
-        usual = 0.9 * self.used + 0.1 * (CPU() - self.woken)
-        self.used = min(usual, RISE * self.used + 1e-5)
+        self.used = usual_cost(self.used, CPU() - self.woken)
         if self.last - self.flushed >= FLUSH:
             self.flushed = self.last
             self.write()

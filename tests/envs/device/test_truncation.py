@@ -1,0 +1,17 @@
+"""When a device environment's rules may truncate an episode."""
+
+from __future__ import annotations
+
+import jax
+import pytest
+
+from flatout.envs.device.make import device_env
+from flatout.samplers.rollout_state import least_truncation
+
+
+@pytest.mark.parametrize(("name", "steps"), [("CartPole-v1", 500), ("Pendulum-v1", 200)])
+def test_it_is_known_also_where_it_is_first_asked_while_tracing(name: str, steps: int) -> None:
+    env = device_env(name)
+    least_truncation.cache_clear()
+    assert int(jax.jit(lambda x: x + least_truncation(env))(0)) == steps
+    assert least_truncation(env) == steps
