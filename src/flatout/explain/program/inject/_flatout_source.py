@@ -67,15 +67,16 @@ def function_in(lines, code):
     if code.co_name.startswith("<") or first > len(lines):  # a lambda, a comprehension
         return None
     indented = lines[first - 1][:1].isspace()  # it is in a block
+    before = [""] * (first - 1 - indented) + ["if 1:"] * indented
     for end in range(last, last + CLOSING):
-        text = "\n".join(["if 1:"] * indented + lines[first - 1 : end])
+        text = "\n".join(before + lines[first - 1 : end])
         try:
             body = read.parsed(text).body
         except SyntaxError:  # Python 3.10 and earlier do not tell where a call's brackets close
             continue
         node = body[0].body[0] if indented else body[0]
         found = getattr(node, "name", None) == code.co_name and hasattr(node, "args")
-        return ast.increment_lineno(node, first - 1 - indented) if found else None
+        return node if found else None
     return None
 
 
