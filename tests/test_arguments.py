@@ -13,7 +13,7 @@ import pytest
 
 import flatout
 from flatout import PPO, CheckpointError, Population, UsageError
-from flatout.errors import short
+from flatout.errors import FlatoutError, short
 from tests import tiny
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
@@ -105,6 +105,12 @@ def test_arguments_of_wrong_types(
 def test_an_empty_path_is_refused(agent: PPO, call: Any, name: str) -> None:
     with pytest.raises(UsageError, match=rf"^{name} is empty: give a path\.$"):
         call(agent)
+
+
+def test_an_agent_is_not_saved_over_a_folder(agent: PPO, tmp_path: Path) -> None:
+    with pytest.raises(FlatoutError, match=rf"^{tmp_path} is a folder; name a file, such as "):
+        agent.save(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
