@@ -289,7 +289,9 @@ def save_agent(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[s
         FlatoutError: it cannot be written.
     """
     if path.is_dir():
-        raise FlatoutError(f"{path} is a folder; name a file, such as {path / 'agent.safetensors'}.")
+        raise FlatoutError(
+            f"{path} is a folder; name a file, such as {path / 'agent.safetensors'}."
+        )
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     values = json.loads(json.dumps({**metadata, "sha256": _contents(contiguous)}))
     signed_values = signing.signed(signing.AGENT, values)
