@@ -113,6 +113,7 @@ class Population:
         self._strategy, self._resume = strategy, resume
         self._interrupts = interrupts
         self._programs = programs or Programs(several=True)
+        self._sampler: Sampler | None = None  # of all members, while they train
         self._on = max(len(strategy.placements), 1)
         self._shared = {0: self._programs}
         for place in range(1, self._on):
