@@ -27,7 +27,7 @@ from flatout.spans import Spans
 from flatout.types import UserCode
 from tests import tiny
 from tests.fault_envs import Faulty
-from tests.kills import kill_at_random_times
+from tests.kills import kill_at_random_times, learned_state
 
 QUICK = {(1, "dqn"), (2, "ppo"), (3, "sac")}
 """Each lag and each algorithm once."""
@@ -212,7 +212,8 @@ def test_killed_at_random_times_and_resumed_is_bit_equal(
         "--checkpoint-every", "256", "--no-tensorboard", "--quiet",
         "--placement", "schedule=overlapped lag=2",
     )  # fmt: skip
-    kill_at_random_times(("train", *flags, *common), 2, random.Random(flags[0]), tmp_path)
+    words, dice = ("train", *flags, *common), random.Random(flags[0])
+    kill_at_random_times(words, 2, dice, tmp_path, left=learned_state)
 
 
 @pytest.mark.fault
