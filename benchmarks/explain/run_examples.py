@@ -93,14 +93,6 @@ def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
 # --- Running ----------------------------------------------------------------------------------
 
 
-def on_gpu(case: Row) -> Row:
-    """The same program on a GPU, if it asks for the CPU."""
-    words = [word for word in case.get("arguments", []) if word != "--no-cuda"]
-    replaced = [*case.get("replace", []), ['device="cpu"', 'device="cuda"']]
-    asks = case["file"].startswith("sb3")
-    return {**case, "arguments": words, **({"replace": replaced} if asks else {})}
-
-
 class Runner:
     """Runs programs with their interpreters, and keeps what was finished."""
 
@@ -221,7 +213,7 @@ def benchmark(args: argparse.Namespace) -> None:
     cases = tomllib.loads((FOLDER / "examples.toml").read_text())
     name, where_run = NAME, ""
     if args.gpu:
-        cases = {key: on_gpu(case) for key, case in cases.items()}
+        cases = {key: case | case.get("gpu", {}) for key, case in cases.items()}
         card = gpu_name()
         name, where_run = f"{NAME} {card}", f", on {card}"
     if args.cases:
@@ -244,15 +236,9 @@ def benchmark(args: argparse.Namespace) -> None:
         near += sum(abs(own - share) <= NEAR for _, own, share in compared)
         total += len(compared)
         shares = ", ".join(f"{phase} {own:.0%} / {share:.0%}" for phase, own, share in compared)
-        remedy = said["headline"] if args.gpu else "" if first is None else first["remedy"]
-        body.append(
-            [
-                key,
-                verdict + ("" if is_right else " **wrong**"),
-                shares,
-                remedy if args.gpu else remedy[:120],
-            ]
-        )
+        remedy = "" if first is None else first["remedy"][:120]
+        last = said["headline"] if args.gpu else remedy
+        body.append([key, verdict + ("" if is_right else " **wrong**"), shares, last])
     if not every:
         raise BenchmarkError(f"nothing ran: {failed}")
     where = provenance(args, {"both": every}).replace(
@@ -274,7 +260,12 @@ if __name__ == "__main__":
     options = parser(__doc__, seeds=1)
     add = options.add_argument
     add("--gpu", action="store_true", help="PyTorch programs compute on the first GPU")
-    add("--cases", nargs="+", default=None, help="only these; then RESULTS.md stays as it is")
+    add(
+        "--cases",
+        nargs="+",
+        default=None,
+        help="only these; RESULTS.md then changes only with --gpu",
+    )
     add("--seconds", type=float, default=30.0, help="that each program is observed, or timed")
     add("--python", nargs="+", default=[], help="NAME=PATH of the interpreters")
     add("--checkout", nargs="+", default=[], help="NAME=PATH of the projects")

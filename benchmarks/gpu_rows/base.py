@@ -61,7 +61,7 @@ class Bench:
     Attributes:
         dry: on virtual CPU devices, with the smallest sizes that mean anything.
         folder: the row's own, empty at its start.
-        kept_in: what is written here stays beside the results.
+        kept_in: the folder of files that are kept with the results.
         notes: sentences that are printed below the group's table.
     """
 
@@ -71,7 +71,7 @@ class Bench:
     notes: list[str] = field(default_factory=list)
 
     def kept(self, name: str) -> Path:
-        """The path of a file that is kept: evidence, a trace."""
+        """The path for a file that is kept with the results, such as evidence or a trace."""
         self.kept_in.mkdir(parents=True, exist_ok=True)
         return self.kept_in / name
 

@@ -31,16 +31,10 @@ def verdict(program: str, bench: Bench) -> list[Figures]:
         filled = str(bench.size(50_000, 1_000))
         script = [W1, "--device", device, "--updates", "100000", "--filled", filled, "--memory",
                   "500000", "--played", str(bench.size(2_000, 500))]  # fmt: skip
-    report, evidence = bench.folder / "report.json", bench.kept(f"explain-{program}.json")
-    contended, seconds = program == "memory-contended", 20 if program == "w1" else 12
+    seconds = bench.size(20 if program == "w1" else 12, 3)
+    contended = program == "memory-contended"
     with holder(bench, 6000) if contended else contextlib.nullcontext():
-        bench.flatout(
-            "explain", "--seconds", bench.size(seconds, 3), "--stop", "--json", report, "--save",
-            evidence, "--", sys.executable, *script, timeout=110, check=False,
-        )  # fmt: skip
-    said = json.loads(report.read_text())
-    samples = json.loads(evidence.read_text()).get("monitor", [])
-    busy = usage_of(steady(samples, said["seconds"]))
+        said, busy = explained(bench, f"explain-{program}.json", script, "--seconds", seconds)
     first, found = said["findings"][0], [one["id"] for one in said["findings"]]
     return [{
         "program": program, "verdict": said["verdict"], "share": share(first["share"]),
@@ -51,10 +45,24 @@ def verdict(program: str, bench: Bench) -> list[Figures]:
     }]  # fmt: skip
 
 
-def steady(samples: Sequence[Figures], seconds: float) -> list[Figures]:
-    """The samples of the explained time, which is the last of the observation."""
-    begin = samples[-1]["t"] - seconds if samples else 0.0
-    return [sample for sample in samples if sample["t"] >= begin]
+def explained(
+    bench: Bench, name: str, script: Sequence[str], *flags: object
+) -> tuple[Figures, Figures]:
+    """Run a Python script under explain, and keep the evidence as `name`.
+
+    Returns:
+        The report, and the usage of the hardware in the explained time (`usage_of`).
+    """
+    report, evidence = bench.folder / "report.json", bench.kept(name)
+    bench.flatout(
+        "explain", *flags, "--stop", "--json", report, "--save", evidence, "--", sys.executable,
+        *script, timeout=110, check=False,
+    )  # fmt: skip
+    said = json.loads(report.read_text())
+    samples = json.loads(evidence.read_text()).get("monitor", [])
+    # The explained time is the last part of the observation.
+    begin = samples[-1]["t"] - said["seconds"] if samples else 0.0
+    return said, usage_of([sample for sample in samples if sample["t"] >= begin])
 
 
 ROWS = [

@@ -1,56 +1,71 @@
-"""What planning says of a card: predicted speeds beside those of runs, its choice beside others."""
+"""Planning on a card: predicted speeds and those of runs, for its choice and other placements."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from functools import partial
 
 from gpu_rows.base import Bench, Figures, Row, speed
-from gpu_rows.w2 import PRESETS, STEPS
+from gpu_rows.w2 import PRESETS
 
 BY_HAND = ("cpu", "gpu", "cpu+gpu")
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training of PPO, and what a dry run has in its place.
+
+    Attributes:
+        flags: its settings, without the hidden layers.
+        hidden: the widths of these.
+        steps: its steps, the step from which they count, and the steps between two rows.
+        dry: the same three in a dry run.
+    """
+
+    flags: tuple[str, ...]
+    hidden: tuple[str, ...]
+    steps: tuple[int, int, int] = (16_000, 4_000, 500)
+    dry: tuple[int, int, int] = (1_200, 200, 100)
+
+
+SMALL = ("--preset", PRESETS["ppo"])
 LARGE = ("--env", "CartPole-v1", "--envs", "32", "--batch-size", "1024", "--n-steps", "128",
-         "--n-epochs", "4", "--hidden", "1024", "1024")  # fmt: skip
-RUNS = {
-    "w2-64": ("--preset", PRESETS["ppo"], "--hidden", "64"),
-    "w2-256x256": ("--preset", PRESETS["ppo"], "--hidden", "256", "256"),
-    "1024x1024": LARGE,
+         "--n-epochs", "4")  # fmt: skip
+TRAININGS = {
+    "w2-64": Training(SMALL, ("64",)),
+    "w2-256x256": Training(SMALL, ("256", "256")),
+    "1024x1024": Training(LARGE, ("1024", "1024"), (65_536, 16_384, 4_096), (8_192, 4_096, 4_096)),
 }
-"""By name, the flags of PPO."""
 
 
 def planned(name: str, bench: Bench) -> list[Figures]:
     """Plan, then train on the chosen placement and on those that a user writes by hand."""
     from flatout.config.placement import parse
 
-    flags, file, large = RUNS[name], bench.folder / "plan.json", RUNS[name] is LARGE
-    flags = (*flags[: flags.index("--hidden") + 1], "64") if bench.dry else flags
+    training, file = TRAININGS[name], bench.folder / "plan.json"
+    flags = [*training.flags, "--hidden", *(("64",) if bench.dry else training.hidden)]
     virtual = ["--virtual-devices", "3"] if bench.dry else []
     bench.flatout("plan", "ppo", *flags, *virtual, "--seconds", 10, "--json", file, timeout=90)
-    found = json.loads(file.read_text())
-    chosen = found["chosen"]
-    predicted = {str(parse(one["placement"])): one for one in found["predictions"]}
-    steps, start, few = STEPS["ppo"]
-    steps, start = bench.size(steps, few), bench.size(start, 200)
-    if large:
-        steps, start = bench.size(16, 2) * 4096, bench.size(4, 1) * 4096
-    every = 4096 if large else bench.size(500, 100)
+    plan = json.loads(file.read_text())
+    predictions = {str(parse(one["placement"])): one for one in plan["predictions"]}
     by_hand = [str(parse(bench.place(word))) for word in BY_HAND]
+    steps, start, every = training.dry if bench.dry else training.steps
     lines = []
-    for number, placement in enumerate(dict.fromkeys([chosen, *by_hand])):
+    for number, placement in enumerate(dict.fromkeys([plan["chosen"], *by_hand])):
         result = bench.train(
             "ppo", *flags, "--steps", steps, "--log-every", every, placement=placement,
             name=f"run-{number}", window_from=start,
         )  # fmt: skip
-        seen = speed(result)
-        told = predicted.get(placement)
+        measured, predicted = speed(result), predictions.get(placement)
         lines.append({
-            "run": name, "placement": placement, "chosen": "yes" if placement == chosen else "",
-            "predicted steps/s": told["rate"] if told else "-",
-            "interval": f"{told['low']:,.0f} - {told['high']:,.0f}" if told else "-",
-            "steps/s of a run": seen["steps/s"], "GPU busy": seen["GPU busy"],
+            "run": name, "placement": placement,
+            "chosen": "yes" if placement == plan["chosen"] else "",
+            "predicted steps/s": predicted["rate"] if predicted else "-",
+            "interval": "{low:,.0f} - {high:,.0f}".format(**predicted) if predicted else "-",
+            "steps/s of a run": measured["steps/s"], "GPU busy": measured["GPU busy"],
         })  # fmt: skip
     return lines
 
 
-ROWS = [Row(f"plan/{name}", partial(planned, name), limit_s=240) for name in RUNS]
+ROWS = [Row(f"plan/{name}", partial(planned, name), limit_s=240) for name in TRAININGS]

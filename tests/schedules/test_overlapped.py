@@ -27,7 +27,7 @@ from flatout.spans import Spans
 from flatout.types import UserCode
 from tests import tiny
 from tests.fault_envs import Faulty
-from tests.kills import kill_at_random_times, learned_state
+from tests.kills import assert_same_with_lag, kill_at_random_times
 
 QUICK = {(1, "dqn"), (2, "ppo"), (3, "sac")}
 """Each lag and each algorithm once."""
@@ -213,7 +213,7 @@ def test_killed_at_random_times_and_resumed_is_bit_equal(
         "--placement", "schedule=overlapped lag=2",
     )  # fmt: skip
     words, dice = ("train", *flags, *common), random.Random(flags[0])
-    kill_at_random_times(words, 2, dice, tmp_path, left=learned_state)
+    kill_at_random_times(words, 2, dice, tmp_path, same=assert_same_with_lag)
 
 
 @pytest.mark.fault

@@ -12,7 +12,7 @@ from flatout.hardware.gpus import GpuSample
 from flatout.hardware.monitor import MonitorSample
 
 WORKS = 0.02  # a card that is busy for a larger share of the time works
-SOME = 1e-6  # one that no other program holds works from this share on: an idle one has none at all
+WORKS_ALONE = 1e-6  # the same for a card that no other program uses; an idle one is busy for 0.0
 LOST = 0.15
 """A smaller share of the time than this is lost to no cause that is worth naming before computing.
 """
@@ -59,7 +59,7 @@ class CardUse:
     @property
     def works(self) -> bool:
         """Whether it computes for this program."""
-        return self.ours and (self.busy or 0.0) > (WORKS if self.others else SOME)
+        return self.ours and (self.busy or 0.0) > (WORKS if self.others else WORKS_ALONE)
 
     @property
     def full(self) -> bool:
@@ -113,9 +113,9 @@ def _card_use(row: Sequence[GpuSample], steady: Sequence[GpuSample], ours: bool)
     others = fullest.others
     if ours and not listed:  # the program's own process is among those of unknown names
         others = max(others - 1, 0)
-    busy, worked = mean(gpu.busy for gpu in steady), mean(gpu.full for gpu in steady)
-    if busy is not None and worked is not None:  # NVML rounds a few short kernels down to nothing
-        busy = max(busy, worked)
+    busy, filled = mean(gpu.busy for gpu in steady), mean(gpu.full for gpu in steady)
+    if busy is not None and filled is not None:  # NVML rounds a few short kernels down to 0 %
+        busy = max(busy, filled)
     return CardUse(
         fullest.index, fullest.name, busy, ours, held, grown,
         fullest.used_mb, fullest.total_mb, others, fullest.owners,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -136,9 +137,8 @@ class Population:
             )
             if spread:
                 jobs = [
-                    threads.submit(self._member, number, state, place, self._shared[place])
-                    for number, state in enumerate(self.states)
-                    for place in (number % self._on,)
+                    threads.submit(self._member, state, place, self._shared[place])
+                    for state, place in zip(self.states, cycle(range(self._on)), strict=False)
                 ]
             else:
                 jobs = [threads.submit(self._groups, place) for place in range(self._on)]
@@ -197,11 +197,10 @@ class Population:
         with ThreadPoolExecutor(max(len(states), 1), "member") as threads:
             jobs = [
                 threads.submit(
-                    self._member, number, state, place,
-                    Programs(together, number, several=True, shared=shared),
+                    self._member, state, place, Programs(together, number, True, shared=shared)
                 )
                 for number, state in states.items()
-            ]  # fmt: skip
+            ]
         for job in jobs:
             job.result()
 
@@ -214,20 +213,17 @@ class Population:
     def _signum(self) -> int | None:
         return self._interrupts.signum
 
-    def _member(
-        self, number: int, state: State, place: int, programs: Programs
-    ) -> None:  # fmt: skip
+    def _member(self, state: State, place: int, programs: Programs) -> None:
         """Train a member on the device of this number."""
-        together = programs.together
         try:
             if self._interrupts.signum is not None:
                 state.ended = "signal"
                 return
             self._train(state, place, programs)
         finally:
-            if together is not None:
+            if programs.together is not None:
                 lost = not state.error and not state.summary
-                together.leave(number, state.error, lost)
+                programs.together.leave(programs.member, state.error, lost)
 
     def _train(self, state: State, place: int, programs: Programs) -> None:
         config = state.member.config

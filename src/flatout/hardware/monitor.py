@@ -197,9 +197,7 @@ class Recorder:
         clock: gives each sample's time, in seconds; None keeps the monitor's.
     """
 
-    def __init__(
-        self, path: Path | None = None, clock: Callable[[], float] | None = None
-    ) -> None:  # fmt: skip
+    def __init__(self, path: Path | None = None, clock: Callable[[], float] | None = None) -> None:
         self.latest: MonitorSample | None = None  # the newest sample
         self.samples: list[MonitorSample] = []  # written, or to be
         self._clock = clock
@@ -240,9 +238,9 @@ class Recorder:
 
 
 class Sampler(threading.Thread):
-    """Samples in a background thread, for the recorders of all runs in this process.
+    """Samples in a background thread for the recorders of all runs in this process.
 
-    One for all of them: hundreds of threads that read a GPU's counters have crashed its driver.
+    All runs share one, because hundreds of threads that read a GPU's counters crash its driver.
     """
 
     def __init__(self, monitor: Monitor) -> None:
@@ -253,20 +251,19 @@ class Sampler(threading.Thread):
         self._last = threading.Event()
 
     def add(self, recorder: Recorder) -> None:
-        """Give all samples from now on to this recorder, too."""
+        """Pass all later samples to this recorder, too."""
         with self._lock:
             self._recorders.append(recorder)
             if not self.is_alive():
                 self.start()
 
     def remove(self, recorder: Recorder) -> None:
-        """Close a recorder; the last one, or one without a sample, gets another before."""
+        """Close a recorder. The last one, and one without a sample, gets a final sample first."""
         with self._lock:
-            if recorder not in self._recorders:
-                return
-            if len(self._recorders) == 1 or recorder.latest is None:
-                self._sample()
-            self._recorders.remove(recorder)
+            if recorder in self._recorders:
+                if len(self._recorders) == 1 or recorder.latest is None:
+                    self._sample()
+                self._recorders.remove(recorder)
         recorder.close()
 
     def close(self) -> None:
@@ -284,9 +281,9 @@ class Sampler(threading.Thread):
 
     def _sample(self) -> None:
         sample = self._monitor.sample()
-        told = replace(sample, notes=tuple(self._monitor.notes))  # once to each recorder
+        first = replace(sample, notes=tuple(self._monitor.notes))  # each file has all notes once
         for recorder in self._recorders:
-            recorder.take(sample if recorder.latest else told)
+            recorder.take(first if recorder.latest is None else sample)
 
 
 def merged(samples: Sequence[MonitorSample]) -> MonitorSample:

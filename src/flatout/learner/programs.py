@@ -15,7 +15,7 @@ class Programs:
         member: this run's number among them.
         several: other runs go on beside this one.
         announce: receives a sentence when something is compiled; else each run's own does.
-        shared: has the programs of all members that are dispatched together.
+        shared: the programs of all members that are dispatched together.
     """
 
     def __init__(

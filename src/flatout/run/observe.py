@@ -32,7 +32,7 @@ def start_recording(
     """Keep where the time goes from now on; `wall` gives the run's seconds so far.
 
     Args:
-        sampler: samples the devices for several runs; None makes one for this run.
+        sampler: samples the devices for several runs; None makes one for this run alone.
     """
     schedule, hardware = components.schedule, components.hardware
     recording = RunRecording(

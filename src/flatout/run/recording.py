@@ -55,7 +55,7 @@ class RunRecording:
         folder: of the files; None writes no files.
         kept_s: the checkpoint's time; a resumed run truncates the files after it.
         devices: sample the CPU and the GPUs.
-        sampler: samples them for other runs, too; None makes one for this run.
+        sampler: samples them for several runs; None makes one for this run alone.
     """
 
     def __init__(

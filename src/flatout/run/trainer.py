@@ -54,7 +54,7 @@ class Trainer:
         programs: that other runs of this shape have compiled.
         interrupts: handles signals already; by default handlers of its own are installed. Its
             `signum` also tells of a signal that found the run just finished.
-        sampler: samples the devices for other runs in this process, too.
+        sampler: samples the devices for several runs in this process.
     """
 
     config: TrainConfig

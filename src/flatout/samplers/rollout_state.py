@@ -85,7 +85,7 @@ def _never_cuts(env: DeviceEnv) -> bool:
             needed |= {id(variable) for variable in equation.invars}
     if any(id(variable) in needed for variable in program.invars):
         return False
-    with jax.ensure_compile_time_eval():  # whoever asks first may be tracing
+    with jax.ensure_compile_time_eval():  # the first caller may be a function that is being traced
         return not jax.jit(first_step)()  # a constant: one small program
 
 

@@ -7,8 +7,8 @@ from _flatout_own import STDLIB, __builtins__, source_lines  # noqa: F401
 
 ast = read.ast
 MOST_LINES = 8000  # files with more lines are not parsed: that would hold up the program
-BLOCKS = "body", "handlers", "cases", "orelse", "finalbody"  # what holds statements, in order
-CLOSING = 8  # lines with closing brackets at the end of a function
+BLOCKS = "body", "handlers", "cases", "orelse", "finalbody"  # fields that hold statements, in order
+CLOSING = 8  # maximum number of lines with closing brackets at the end of a function
 CALLERS = 12  # frames in which results of learning are looked for
 DEPTH = 4  # assignments that are followed back from a value to the call that made it
 
@@ -25,27 +25,32 @@ FETCHES = {
 }  # fmt: skip
 """Calls that may wait for a device's result."""
 
-PARSED = {}  # (file, name, first line) -> node, or None
+PARSED = {}  # (file, name, first line) -> syntax tree, or None
 STANDARD = STDLIB.replace("\\", "/") + "/"
-INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
 def is_users(file):
     """Whether a file belongs to the user's program, and not to a library."""
-    file = file.replace("\\", "/")
     if file.startswith("<") and not file.startswith("<ipython"):
         return False
-    for folder in INSTALLED:
+    package = installed(file)
+    return package not in LIBRARIES if package else not file.replace("\\", "/").startswith(STANDARD)
+
+
+def installed(file):
+    """The top-level name of the installed package that a file belongs to; empty for other files."""
+    file = file.replace("\\", "/")
+    for folder in ("/site-packages/", "/dist-packages/"):
         if folder in file:
-            return file.rpartition(folder)[2].split("/")[0] not in LIBRARIES
-    return not file.startswith(STANDARD)
+            return file.rpartition(folder)[2].split("/")[0]
+    return ""
 
 
 def node_of(code):
     """The syntax tree of a function or module; None where its source cannot be read.
 
-    Of a function only its own lines are parsed: a whole file can hold up the program. An installed
-    module's own code runs once, while it is imported, and is not read.
+    Only the lines of the function itself are parsed, because parsing a whole file can hold up the
+    program. The top-level code of installed modules runs once, at import, and is not parsed.
     """
     key = code.co_filename, code.co_name, code.co_firstlineno
     if key not in PARSED:
@@ -54,7 +59,7 @@ def node_of(code):
         try:
             if code.co_name != "<module>":
                 PARSED[key] = function_in(lines, code)
-            elif len(lines) <= MOST_LINES and not any(map(code.co_filename.count, INSTALLED)):
+            elif len(lines) <= MOST_LINES and not installed(code.co_filename):
                 PARSED[key] = read.parsed("\n".join(lines))
         except (SyntaxError, ValueError, RecursionError):
             pass
@@ -62,7 +67,7 @@ def node_of(code):
 
 
 def function_in(lines, code):
-    """The syntax tree of a function, with the numbers of its lines in the file; or None."""
+    """The syntax tree of a function, with line numbers of the file; None if it is not found."""
     first, last = code.co_firstlineno, last_line(code)
     if code.co_name.startswith("<") or first > len(lines):  # a lambda, a comprehension
         return None
@@ -74,14 +79,14 @@ def function_in(lines, code):
             body = read.parsed(text).body
         except SyntaxError:  # Python 3.10 and earlier do not tell where a call's brackets close
             continue
-        node = body[0].body[0] if indented else body[0]
-        found = getattr(node, "name", None) == code.co_name and hasattr(node, "args")
-        return node if found else None
+        node = next(iter(body[0].body if indented else body), None)
+        is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        return node if is_function and node.name == code.co_name else None
     return None
 
 
 def last_line(code):
-    """The last line of a function and those inside of it."""
+    """The last line of a function, including functions defined inside it."""
     if hasattr(code, "co_positions"):
         last = max((end for _, end, _, _ in code.co_positions() if end is not None), default=0)
     else:

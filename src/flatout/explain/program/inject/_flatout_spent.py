@@ -11,15 +11,15 @@ MISSED = 20.0
 waiting for a core. Such looks are rare, because the looking thread has to wait for a core, too."""
 OWED = 0.15  # seconds of sleep that no look has found: none could find it
 UNFOUND = 1.0  # the same for waiting for a core
-RISE = 1.1  # of the usual cost of a sample, from one to the next
+RISE = 1.1  # maximum growth of the usual cost of a sample, from one sample to the next
 PROMPT = 0.001  # a thread that had the lock so soon did not have to wait for it
 
 
 def usual_cost(before, cost):
-    """Seconds that samples usually take, after one that took `cost`.
+    """Update the usual cost of a sample in seconds, after one that took `cost`.
 
-    A place that is met for the first time is described. That takes long, but only once, and must
-    not make the next samples rare.
+    A sample that describes a new place takes long, but only once. It must not make the following
+    samples rare.
     """
     return min(0.9 * before + 0.1 * cost, RISE * before + 1e-5)
 
