@@ -3,8 +3,11 @@
     python tools/same_bits.py save before.json            # at the commit before
     python tools/same_bits.py compare before.json         # after the change: 1 where a bit differs
 
-Each algorithm, sampler and schedule trains briefly with the source tree beside this file (or
-``--source FOLDER``). Hashes are of the arrays alone, whatever their names and order.
+Each algorithm, sampler and schedule trains briefly with the source tree next to this file (or
+``--source FOLDER``): step by step, as one compiled program, as members of a population, and
+resumed. A hash covers the arrays of the final parameters, whatever their names and order, and the
+counts and the last losses of the summary. Programs are compiled for AVX2, so that a file that was
+saved on one x86 machine can be compared on another; with another version of JAX it cannot.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 from safetensors.numpy import load
@@ -26,6 +30,16 @@ ROLLOUT = (*CARTPOLE, "--n-steps", "32", "--batch-size", "64", "--steps", "1024"
 REPLAY = ("--learning-starts", "128", "--batch-size", "32", "--train-freq", "32",
           "--gradient-steps", "8", "--buffer-size", "1024", "--steps", "640")  # fmt: skip
 WORKERS = "sampler=processes workers=2x2"
+ON_DEVICE = ("--env-backend", "device")
+ON_HOST_SCHEDULE = "sampler=device schedule=serial"
+FUSED_ROLLOUT = (*ROLLOUT, *ON_DEVICE)
+AVX2 = "--xla_cpu_max_isa=AVX2"
+THEN = "then"
+"""Separates the words of one command from those of the next, in the same run folder."""
+
+SUMMARY = ("steps", "updates", "iterations", "episodes", "return_mean_last", "last")
+"""What of `summary.json` follows from the seed."""
+
 RUNS: dict[str, tuple[str, ...]] = {
     "ppo": ("ppo", *ROLLOUT),
     "ppo-pendulum": ("ppo", *PENDULUM, *ROLLOUT[4:], "--normalize-observation"),
@@ -53,27 +67,88 @@ RUNS: dict[str, tuple[str, ...]] = {
     "td3": ("td3", *PENDULUM, *REPLAY),
     "sac": ("sac", *PENDULUM, *REPLAY),
     "classify": ("classify", "--steps", "40"),
+    "fused-ppo": ("ppo", *FUSED_ROLLOUT),
+    "fused-ppo-pendulum": ("ppo", *PENDULUM, *FUSED_ROLLOUT[4:], "--normalize-observation"),
+    "fused-ppo-episodes": ("ppo", "--preset", "cartpole-ppo-w2", "--steps", "400", *ON_DEVICE),
+    "fused-ppo-shards": ("ppo", *FUSED_ROLLOUT, "--shards", "2"),
+    "fused-snake": ("ppo", "--preset", "snake-ppo", "--envs", "4", "--n-steps", "16",
+                    "--batch-size", "64", "--steps", "256", *ON_DEVICE),
+    "fused-a2c": ("a2c", *FUSED_ROLLOUT[:6], "--steps", "1024", *ON_DEVICE),
+    "fused-genetic": ("genetic", "--env", "CartPole-v1", "--envs", "8", "--n-steps", "32",
+                      "--steps", "1024", *ON_DEVICE),
+    "fused-dqn": ("dqn", *CARTPOLE, *REPLAY, *ON_DEVICE),
+    "fused-dqn-prioritised": ("dqn", *CARTPOLE, *REPLAY, "--prioritized", "--n-step", "3",
+                              *ON_DEVICE),
+    "fused-td3": ("td3", *PENDULUM, *REPLAY, *ON_DEVICE),
+    "fused-sac": ("sac", *PENDULUM, *REPLAY, *ON_DEVICE),
+    "device-ppo": ("ppo", *FUSED_ROLLOUT, "--placement", ON_HOST_SCHEDULE),
+    "device-ppo-trajectories": ("ppo", *FUSED_ROLLOUT, "--replay-trajectories", "2",
+                                "--placement", ON_HOST_SCHEDULE),
+    "device-ppo-shards": ("ppo", *FUSED_ROLLOUT, "--shards", "2", "--virtual-devices", "2",
+                          "--placement", f"{ON_HOST_SCHEDULE} learn=cpu:0,cpu:1", "--reduce",
+                          "ordered"),
+    "device-dqn": ("dqn", *CARTPOLE, *REPLAY, *ON_DEVICE, "--placement", ON_HOST_SCHEDULE),
+    "members-ppo": ("ppo", *FUSED_ROLLOUT, "--seeds", "3", "--strategy", "together"),
+    "members-dqn": ("dqn", *CARTPOLE, *REPLAY, *ON_DEVICE, "--seeds", "2", "--strategy",
+                    "together"),
+    "members-rates": ("ppo", *FUSED_ROLLOUT, "--population", "learning-rate=1e-3,1e-4",
+                      "--strategy", "together"),
+    "members-spread": ("ppo", *ROLLOUT, "--seeds", "2", "--strategy", "spread"),
+    "resumed-ppo": ("ppo", *ROLLOUT[:-1], "512", THEN, "--steps", "1024"),
+    "resumed-dqn": ("dqn", *CARTPOLE, *REPLAY[:-1], "320", THEN, "--steps", "640"),
+    "resumed-overlapped": ("ppo", *ROLLOUT[:-1], "512", "--placement",
+                           f"{WORKERS} schedule=overlapped", THEN, "--steps", "1024"),
+    "resumed-fused": ("ppo", *FUSED_ROLLOUT[:-3], "512", *ON_DEVICE, THEN, "--steps", "1024"),
+    "resumed-members": ("ppo", *FUSED_ROLLOUT[:-3], "512", *ON_DEVICE, "--seeds", "2",
+                        "--strategy", "together", THEN, "--steps", "1024"),
 }  # fmt: skip
 
 
 def trained(source: Path, words: tuple[str, ...]) -> str:
-    """The hash of a run's final arrays, or how it failed."""
+    """The hash of what a run learned, or how it failed."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        done = subprocess.run(
-            [sys.executable, "-m", "flatout", "train", *words, "--run-dir", str(run), "--quiet",
-             "--seed", "7", "--no-tensorboard"],
-            env=os.environ | {"PYTHONPATH": str(source)}, cwd=folder, capture_output=True,
-            text=True, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            return f"failed: {done.stderr.strip().splitlines()[-1:]}"
-        arrays = load((run / "params.safetensors").read_bytes())
+        for number, command in enumerate(_commands(words)):
+            target = ["--resume", str(run)] if number else ["--run-dir", str(run), "--seed", "7"]
+            quiet = ["--quiet"] if number else ["--quiet", "--no-tensorboard"]
+            done = subprocess.run(
+                [sys.executable, "-m", "flatout", "train", *command, *target, *quiet],
+                env=os.environ | {"PYTHONPATH": str(source), "XLA_FLAGS": AVX2}, cwd=folder,
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            if done.returncode:
+                return f"failed: {done.stderr.strip().splitlines()[-1:]}"
+        found = [_learned(file.parent) for file in sorted(run.rglob("params.safetensors"))]
+    if not found:
+        return "failed: no parameters were written"
+    return found[0] if len(found) == 1 else _hash("".join(found))
+
+
+def _commands(words: tuple[str, ...]) -> list[list[str]]:
+    """The words of each command of a run."""
+    found: list[list[str]] = [[]]
+    for word in words:
+        if word == THEN:
+            found.append([])
+        else:
+            found[-1].append(word)
+    return found
+
+
+def _learned(run: Path) -> str:
+    """The hash of one run folder: its final parameters, counts and losses."""
+    arrays = load((run / "params.safetensors").read_bytes())
     each = sorted(
         hashlib.sha256(f"{a.dtype}{a.shape}".encode() + a.tobytes()).hexdigest()
         for a in arrays.values()
     )
-    return hashlib.sha256("".join(each).encode()).hexdigest()
+    summary = json.loads((run / "summary.json").read_text())
+    summary["last"] = {k: v for k, v in summary["last"].items() if not k.endswith("_mb")}
+    return _hash("".join(each) + json.dumps([summary.get(key) for key in SUMMARY]))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def main() -> int:
@@ -86,7 +161,12 @@ def main() -> int:
     )
     parser.add_argument("--only", nargs="*", default=[], help="names of runs")
     args = parser.parse_args()
-    before = json.loads(args.file.read_text()) if args.what == "compare" else {}
+    before: dict[str, str] = {}
+    if args.what == "compare":
+        saved = json.loads(args.file.read_text())
+        if saved["jax"] != version("jax"):
+            parser.error(f"{args.file} was saved with JAX {saved['jax']}, not {version('jax')}.")
+        before = saved["bits"]
     found: dict[str, str] = {}
     for name, words in RUNS.items():
         if args.only and name not in args.only:
@@ -95,9 +175,10 @@ def main() -> int:
         said = found[name] if found[name].startswith("failed") else found[name][:12]
         if args.what == "compare":
             said += "  same" if found[name] == before.get(name) else f"  WAS {before.get(name)}"
-        print(f"{name:18} {said}", flush=True)
+        print(f"{name:22} {said}", flush=True)
     if args.what == "save":
-        args.file.write_text(json.dumps(found, indent=1) + "\n")
+        saved = {"jax": version("jax"), "bits": found}
+        args.file.write_text(json.dumps(saved, indent=1) + "\n")
         return 0
     return int(any(before.get(name) != value for name, value in found.items()))
 
