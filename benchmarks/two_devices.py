@@ -37,8 +37,8 @@ def network(params: Any, x: Any) -> Any:
     """Logits ``[B, 10]`` of images ``[B, 28, 28, 1]``."""
     import jax
 
-    from flatout.algorithms.classify import pool
     from flatout.networks.convolution import convolve
+    from flatout.supervised.classify import pool
 
     for kernel, bias in params[:2]:
         x = pool(jax.nn.relu(convolve(x, kernel, 1, "SAME") + bias))

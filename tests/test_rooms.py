@@ -12,10 +12,10 @@ import flatout
 SRC = Path(flatout.__file__).parent
 
 ORDER = (
-    "__main__", "cli", "api", "fleet", "run", "explain", "planning", "schedules", "samplers",
-    "learner", "buffers", "algorithms", "networks", "envs", "hardware", "storage", "config",
-    "child", "documents", "output_file", "hashes", "installing", "errors", "output", "spans",
-    "types",
+    "__main__", "cli", "api", "fleet", "run", "supervised", "explain", "planning", "schedules",
+    "samplers", "learner", "buffers", "algorithms", "networks", "envs", "hardware", "storage",
+    "config", "child", "documents", "output_file", "hashes", "installing", "errors", "output",
+    "evaluation", "spans", "types",
 )  # fmt: skip
 """From the command down to what everything may import."""
 
@@ -29,26 +29,23 @@ MODULES = {
 }
 
 
-def imported(path: Path) -> Iterator[tuple[str, bool]]:
-    """Flatout's modules that a file imports anywhere, and whether only for its types."""
+def imported(path: Path) -> Iterator[str]:
+    """Flatout's modules that a file imports anywhere, also those only for its types."""
 
-    def walk(node: ast.AST, typing: bool) -> Iterator[tuple[str, bool]]:
+    def walk(node: ast.AST) -> Iterator[str]:
         for child in ast.iter_child_nodes(node):
-            guarded = typing or (
-                isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
-            )
             if isinstance(child, ast.ImportFrom) and (child.module or "").startswith("flatout"):
                 package = (child.module or "").removeprefix("flatout").removeprefix(".")
                 for alias in child.names:
                     full = f"{package}.{alias.name}".removeprefix(".")
-                    yield (full if full in MODULES else package or "flatout"), guarded
+                    yield full if full in MODULES else package or "flatout"
             elif isinstance(child, ast.Import):
                 for alias in child.names:
                     if alias.name.startswith("flatout."):
-                        yield alias.name.removeprefix("flatout."), guarded
-            yield from walk(child, guarded)
+                        yield alias.name.removeprefix("flatout.")
+            yield from walk(child)
 
-    yield from walk(ast.parse(path.read_text()), False)
+    yield from walk(ast.parse(path.read_text()))
 
 
 def test_every_room_has_its_place_in_the_order() -> None:
@@ -60,7 +57,7 @@ def test_no_import_runs_up() -> None:
     up = [
         f"{module} imports {other}"
         for module, path in MODULES.items()
-        for other, _ in imported(path)
+        for other in imported(path)
         if {module, other}.isdisjoint(ANYWHERE)
         and rank[module.partition(".")[0]] > rank[other.partition(".")[0]]
     ]
@@ -69,7 +66,7 @@ def test_no_import_runs_up() -> None:
 
 def test_no_import_runs_in_a_circle() -> None:
     graph = {
-        module: {other for other, typing in imported(path) if not typing and other != module}
+        module: {other for other in imported(path) if other != module}
         for module, path in MODULES.items()
     }
     tuple(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError

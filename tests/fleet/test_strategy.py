@@ -177,10 +177,9 @@ def test_a_strategy_that_cannot_be_is_one_sentence(flatout: Cli, tmp_path: Path)
     assert "neither auto nor" in said("--seeds", 2, "--strategy", "best")
     assert "--strategy is for populations" in said("--strategy", "spread")
     shards = ("--shards", 2, "--seeds", 2, "--strategy", "together")
-    assert "--strategy together needs --shards 1, and these members have 2" in said(*shards)
-    host = ("--env-backend", "host", "--seeds", 2, "--strategy", "together")
-    later = ("--placement", "act=cpu schedule=overlapped")
-    assert "for environments on the host schedule=serial; these" in said(*host, *later)
+    assert "one program needs --shards 1, and these members have 2 shards." in said(*shards)
+    host = said("--env-backend", "host", "--seeds", 2, "--strategy", "together")
+    assert "one program needs environments on the device (--env-backend device" in host
 
 
 def test_a_resumed_population_keeps_its_strategy(flatout: Cli, tmp_path: Path) -> None:
@@ -193,6 +192,23 @@ def test_a_resumed_population_keeps_its_strategy(flatout: Cli, tmp_path: Path) -
     assert flatout(*again).code == 0
     summary = (tmp_path / FOLDER / "seed=1" / "summary.json").read_text()
     assert json.loads(summary)["steps"] == 960
+
+
+def test_members_on_the_host_that_began_together_resume_spread(
+    flatout: Cli, tmp_path: Path
+) -> None:
+    """An older release let them share acting calls and updates."""
+    host = ("--env-backend", "host", "--seeds", 2, "--run-dir", tmp_path)
+    assert flatout("train", *SMALL, *host).code == 0
+    path = tmp_path / "population.json"
+    saved = json.loads(path.read_text())
+    saved["strategy"] = {"name": "together", "size": 2}
+    path.write_text(json.dumps(saved))
+    result = flatout("train", "--resume", tmp_path, "--steps", 960)
+    assert result.code == 0
+    assert "it began together, which is no longer possible" in result.out + result.err
+    summary = json.loads((tmp_path / FOLDER / "seed=1" / "summary.json").read_text())
+    assert summary["steps"] == 960
 
 
 def test_an_impossible_strategy_of_python(tmp_path: Path) -> None:

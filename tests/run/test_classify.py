@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 
 from flatout.__main__ import main
 from flatout.algorithms.base import DATA, INIT, BuildSpec, raw_key
-from flatout.algorithms.classify import classify
 from flatout.config.hyper import ClassifyConfig
 from flatout.config.schema import NetworkConfig
-from flatout.envs.datasets import FILES, Dataset, load_dataset, read_idx
 from flatout.errors import UsageError
-from flatout.run.classifier import image_spec, steps_together
-from flatout.samplers.dataset import DatasetSampler, batches
 from flatout.spans import Spans
 from flatout.storage.checkpoint import named_leaves
+from flatout.supervised.classify import classify
+from flatout.supervised.datasets import FILES, Dataset, load_dataset, read_idx
+from flatout.supervised.parts import steps_together
+from flatout.supervised.sampler import DatasetSampler, batches
 from flatout.types import DiscreteSpec
 from tests import tiny
 from tests.conftest import Result, furthest, last_saved
@@ -116,9 +116,7 @@ def test_parts_that_agree_now_and_then_are_local_gradient_descent(
     data = load_dataset(None)
     rows = DatasetSampler(data, 4, 64, raw_key(0, DATA), Spans()).gathered(0)
     labels = DiscreteSpec(data.classes)
-    alone = classify(
-        ClassifyConfig(), BuildSpec(NetworkConfig(), image_spec(data), labels, 1, 4, 2)
-    )
+    alone = classify(ClassifyConfig(), BuildSpec(NetworkConfig(), data.image_spec, labels, 1, 4, 2))
     state, update = alone.init(raw_key(0, INIT), alone.hp), jax.jit(alone.update)
     for step in (0, 2):
         learned = []

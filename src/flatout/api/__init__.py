@@ -26,12 +26,13 @@ from flatout.config.values import Range
 from flatout.envs.host import action_array
 from flatout.envs.task import Task
 from flatout.errors import UsageError, writing
+from flatout.evaluation import Evaluation
 from flatout.fleet.curves import Picture, Run, picture
 from flatout.learner.policy import Policy
 from flatout.networks.torsos import Network
 from flatout.run.acting import Acting
 from flatout.run.callbacks import CallbackLike
-from flatout.run.evaluate import Evaluation, record
+from flatout.run.evaluate import record
 from flatout.run.notebook import page
 from flatout.run.resume import saved_agent
 from flatout.run.trainer import Trainer

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from flatout.algorithms.own import MakeAlgorithm
 from flatout.api.aliases import translated
+from flatout.api.history import History
 from flatout.config.settings import settings_of
 from flatout.errors import CheckpointError, NotInstalledError, UsageError
 from flatout.networks.torsos import Network
+from flatout.run.acting import Acting
 from flatout.run.resume import Saved
 
-if TYPE_CHECKING:
-    from flatout.api import Agent
+
+class Restorable(Protocol):
+    """The parts of an agent that `restored` uses."""
+
+    algorithm: str
+
+    def __init__(self, env: Any, **settings: Any) -> None: ...
+
+    _loads: bool
+    _acting: Acting
+    _history: History
+
+    @property
+    def task(self) -> Any: ...
 
 
-A = TypeVar("A", bound="Agent")
+A = TypeVar("A", bound=Restorable)
 
 
 def restored(

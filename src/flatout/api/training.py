@@ -4,24 +4,37 @@ from __future__ import annotations
 
 from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from flatout.api.history import goal_reached
+from flatout.api.history import History, goal_reached
+from flatout.config.schema import TrainConfig
 from flatout.output import say
+from flatout.run.acting import Acting
 from flatout.run.notebook import display_of
 from flatout.run.progress import Display
 from flatout.run.trainer import Trainer
 from flatout.storage.checkpoint import PREFIX
 from flatout.storage.run_folder import RunFolder
+from flatout.types import UserCode
 
-if TYPE_CHECKING:
-    from flatout.api import Agent
+
+class Trainable(Protocol):
+    """The parts of an agent that `train` uses."""
+
+    summary: dict[str, Any]
+    _acting: Acting
+    _history: History
+    _code: UserCode
+    _run: tuple[Trainer, bool] | None
+
+    @property
+    def config(self) -> TrainConfig: ...
 
 
 def train(
-    agent: Agent, total: int | None, callback: Any, shows: bool, path: Path | None, reset: bool
+    agent: Trainable, total: int | None, callback: Any, shows: bool, path: Path | None, reset: bool
 ) -> int | None:
     """Train the agent; its parameters, history and summary are then those of the run.
 

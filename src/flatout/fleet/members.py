@@ -43,8 +43,6 @@ class Strategy:
         size: members at a time: in one program, which each device has, or side by side.
         why: in words.
         key: what the members' programs are known by on this machine (`shape_key`).
-        host: environments step on the host: together, members share calls and keep checkpoints of
-            their own.
         placements: where members are, on the first device, the second, and so on in turn; empty
             where all are where the settings say.
     """
@@ -53,14 +51,13 @@ class Strategy:
     size: int
     why: str = ""
     key: str = ""
-    host: bool = False
     placements: tuple[Placement, ...] = ()
 
     def words(self, count: int) -> str:
         """What happens to so many members, and why, in a line."""
         all_ = "all" if self.size == count else f"{self.size} at a time"
         if self.name == TOGETHER:
-            how = f"{all_} in one {'acting call and one update' if self.host else 'program'}"
+            how = f"{all_} in one program"
         else:
             how = "one after another" if self.size == 1 else f"{all_}, each as a run of its own"
         if self.placements:

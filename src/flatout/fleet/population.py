@@ -1,8 +1,7 @@
 """Many agents at the same time, each an ordinary run; programs are compiled once.
 
 ``spread``: so many members train at the same time, each in a thread, and others follow.
-``together``: one program steps and teaches all of a group, and other groups follow. Where
-environments step on the host, one call acts for all of a group and another teaches all.
+``together``: one program steps and teaches all of a group, and other groups follow.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from flatout.run.interrupts import Interrupts
 from flatout.run.progress import Display, Progress
 from flatout.run.recording import INTERVAL_S
 from flatout.run.trainer import Trainer
-from flatout.schedules.mapped import Mapped
 from flatout.schedules.together import Group, Together
 from flatout.storage import checkpoint, nofollow
 from flatout.storage.joint import Joint
@@ -150,14 +148,13 @@ class Population:
 
     def _groups(self, place: int) -> None:
         """Train the groups of one device, one after another."""
-        size, host, compiled = self._strategy.size, self._strategy.host, dict[Any, Any]()
+        size, compiled = self._strategy.size, dict[Any, Any]()
         for first in range(place * size, len(self.states), self._on * size):
             states = dict(enumerate(self.states[first : first + size]))
             with ExitStack() as stack:
                 group, alone = self._group(states, first // size, stack)
                 for some, kept in ((states, group), *(({0: state}, None) for state in alone)):
-                    shared = (len(some), compiled, self._compiling, self._signum)
-                    together = Mapped(*shared) if host else Together(*shared, kept)
+                    together = Together(len(some), compiled, self._compiling, self._signum, kept)
                     self._at_once(some, place, together)
 
     def _group(
@@ -166,7 +163,7 @@ class Population:
         """What a group goes on from; members that are at another step, or have failed, are taken
         out of `states`: the former are returned."""
         hyper = self.states[0].member.config.hyper
-        if self._strategy.host or isinstance(hyper, OwnConfig) or (
+        if isinstance(hyper, OwnConfig) or (
             getattr(hyper, "rollout_episodes", None) is not None
         ):  # fmt: skip
             return None, []  # members keep checkpoints of their own
@@ -192,7 +189,7 @@ class Population:
                 del states[place]
         return Group(names, joint, saved, len(self.states) <= KEPT_APART), alone
 
-    def _at_once(self, states: dict[int, State], place: int, together: Together | Mapped) -> None:
+    def _at_once(self, states: dict[int, State], place: int, together: Together) -> None:
         shared = Programs(several=True)
         with ThreadPoolExecutor(max(len(states), 1), "member") as threads:
             jobs = [
@@ -207,8 +204,7 @@ class Population:
     def _compiling(self, size: int) -> AbstractContextManager[None]:
         """Around the compilation of what so many members share."""
         announce = self._programs.announce or (lambda _: None)
-        what = "update" if self._strategy.host else "program"
-        return compiling(f"one {what} for {size} members", self._strategy.key, announce)
+        return compiling(f"one program for {size} members", self._strategy.key, announce)
 
     def _signum(self) -> int | None:
         return self._interrupts.signum

@@ -20,7 +20,6 @@ from flatout.run.build import assemble, foreseen
 from flatout.run.forecast import shape_key
 from flatout.run.probe_process import MeasuringError, Report, call, unheard
 from flatout.schedules.base import Schedule
-from flatout.schedules.mapped import Mapped, refusal
 from flatout.schedules.together import Together
 from flatout.spans import Spans
 
@@ -66,20 +65,9 @@ def choose(
         raise FlatoutError(f"not even one member of this population fits: {error}") from error
     placements = placements[:count]
     placement = placements[0]
-    host = placement.schedule != "fused"
-    needs = "--shards 1" if config.run.shards > 1 else ""
-    if host:
-        needs = refusal(placement, config.run.shards)
-    elif asked == TOGETHER and needs:
-        raise UsageError(
-            f"--strategy together needs {needs}, and these members have {config.run.shards} shards."
-        )
-    if asked == TOGETHER and needs:
-        raise UsageError(
-            f"--strategy together needs the whole loop in one program (--env-backend device, "
-            f"schedule=fused), or for environments on the host {needs}; these members' placement "
-            f"is '{placement}'."
-        )
+    obstacle = _obstacle(config, placement)
+    if asked == TOGETHER and obstacle:
+        raise UsageError(f"--strategy together is not possible: {obstacle}.")
     fit, memory = _fitting(placements, expected, hardware)
     on, key = len(placements), shape_key(config, hardware, placement)
     groups = on * -(-count // (on * (fit // on)))
@@ -90,14 +78,30 @@ def choose(
         configs = [placed(one, placements[i % on]) for i, one in enumerate(configs)]
     if before is not None:
         name, why = before.name, "as it began"
+        if name == TOGETHER and obstacle:  # of a release whose members could share calls
+            name, why = SPREAD, f"it began together, which is no longer possible: {obstacle}"
+    elif obstacle:
+        name, why = SPREAD, obstacle
     elif asked == "auto":
-        name, why = _automatic(configs, placements, hardware, fit, key, programs, needs)
+        name, why = _automatic(configs, placements, hardware, fit, key, programs)
     else:
         name, why = asked, "as asked"
     size = min(fit, max(hardware.cores, on))
     if name == TOGETHER:
         size = -(-count // groups) if before is None else before.size
-    return Strategy(name, size, f"{why}; {memory}", key, host, several)
+    return Strategy(name, size, f"{why}; {memory}", key, several)
+
+
+def _obstacle(config: TrainConfig, placement: Placement) -> str:
+    """Why one program cannot train members of this placement; empty where it can."""
+    if placement.schedule != "fused":
+        return (
+            f"one program needs environments on the device (--env-backend device, "
+            f"schedule=fused), and these members' placement is '{placement}'"
+        )
+    if config.run.shards > 1:
+        return f"one program needs --shards 1, and these members have {config.run.shards} shards"
+    return ""
 
 
 def _fitting(
@@ -121,18 +125,13 @@ def _fitting(
 
 def _automatic(
     configs: Sequence[TrainConfig], placements: Sequence[Placement], hardware: Hardware, fit: int,
-    key: str, programs: Programs, needs: str,
+    key: str, programs: Programs,
 ) -> tuple[str, str]:  # fmt: skip
     """The faster strategy and why, measured where that is worth its time."""
-    config, count, placement = configs[0], len(configs), placements[0]
-    fused = placement.schedule == "fused"
-    rule = TOGETHER if fused or placement.learn[0].kind == "gpu" else SPREAD
-    if needs:
-        return SPREAD, f"calls for all members need {needs}"
+    config, count = configs[0], len(configs)
     if fit == 1:
         return SPREAD, "one at a time"
     announce: Callable[[str], None] = programs.announce or (lambda _: None)
-    what = "one program" if fused else "one acting call and one update"
     side = min(fit, max(hardware.cores, len(placements)))
     few = min(fit, FEW * len(placements))
     apart_key, together_key = f"{key} spread {side}", f"{key} together {few}"
@@ -145,8 +144,8 @@ def _automatic(
         expected_s = count * config.run.steps / apart
         limit_s = min(SHARE * expected_s, MOST_S)
         if limit_s < LEAST_S:
-            return rule, f"about {expected_s:,.0f} s of training, too short to measure"
-        announce(f"measuring {what} for all members; each part of it may take {limit_s:.0f} s")
+            return TOGETHER, f"about {expected_s:,.0f} s of training, too short to measure"
+        announce(f"measuring one program for all members; each part of it may take {limit_s:.0f} s")
         try:
             together = float(call(f"{__name__}:speed", (list(configs[:few]), True), limit_s))
             keep_number(together_key, together)
@@ -154,9 +153,9 @@ def _automatic(
             if stop.so_far is not None:
                 together = float(stop.so_far)
             elif stop.slow:
-                return rule, f"{what} for all members was not measured: {stop}"
+                return TOGETHER, f"one program for all members was not measured: {stop}"
             else:
-                announce(f"{what} for all members counts as slower: {stop}")
+                announce(f"one program for all members counts as slower: {stop}")
                 together = 0.0
                 keep_number(together_key, together)
     one = f"{together:,.0f}" if together else "failed"
@@ -183,10 +182,9 @@ def speed(
         shared[where[0]] = programs
     if len(shared) > 1:  # before JAX opens the first one's device alone
         backend.start(Placement(learn=tuple(parse(text).learn[0] for text in shared)))
-    joints: dict[str, Mapped | Together] = {}
+    joints: dict[str, Together] = {}
     if together:
-        kind = Together if foreseen(configs[0])[0][0].schedule == "fused" else Mapped
-        joints = {text: kind(where.count(text)) for text in where}
+        joints = {text: Together(where.count(text)) for text in where}
 
     def one(number: int) -> float:
         own, joint = shared[where[number]], joints.get(where[number])

@@ -43,8 +43,6 @@ class Learner:
         shapes: of the learning state.
         bundle: the newest acting parameters.
         hp: packed hyper-parameters, as `learn` takes them.
-        learns: takes the place of the compiled `learn`, for one of several members that learn
-            together.
     """
 
     def __init__(
@@ -63,7 +61,6 @@ class Learner:
         self._init_key = init_key
         self.key = key
         self.spans = spans
-        self.learns: Callable[[Learner, tuple[Any, ...]], Any] | None = None
         self.precision = precision
         self.mesh = mesh
         self._shardings = mesh.state(jax.tree.leaves(algorithm.shapes))
@@ -81,15 +78,12 @@ class Learner:
         self._shared, self._programs = programs or Programs(), dict[Any, Any]()
 
     def compile_update(self, trajectory: Trajectory) -> Any:
-        """Compile the programs for trajectories of these shapes; returns the one with updates, None
-        for one of several members that learn together.
+        """Compile the programs for trajectories of these shapes; returns the one with updates.
 
         Args:
             trajectory: arrays or `jax.ShapeDtypeStruct`.
         """
         self.trajectory = trajectory
-        if self.learns is not None:
-            return None
         device_state = self._device_state
         if device_state is None:
             device_state = self.buffer.device_state()
@@ -163,8 +157,6 @@ class Learner:
 
     def _program(self, inputs: Any) -> Callable[..., Any]:
         """What makes the updates of a dispatch with such inputs."""
-        if (learns := self.learns) is not None:
-            return lambda *arguments: learns(self, arguments)
         program = self._programs.get(signature((self._device_state, inputs)))
         if program is None:
             with self.spans.span("compile"):

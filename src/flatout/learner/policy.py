@@ -65,12 +65,11 @@ class Policy:
         self.layout = OutputLayout(outputs)
         self._arguments = (params, self._obs, draws)
 
-    def compile(self, programs: Programs | None = None, acts: bool = True) -> None:
+    def compile(self, programs: Programs | None = None) -> None:
         """Compile before the first step.
 
         Args:
             programs: that runs of this shape share.
-            acts: else only what draws noise: the rest is a part of another program (`explore`).
         """
         programs = programs or Programs()
         on = jax.sharding.SingleDeviceSharding(self.device)
@@ -89,8 +88,7 @@ class Policy:
         if self._key is None:
             self._act = made(self._greedy, params, obs)
             return
-        if acts:
-            self._act = made(self.explore, params, obs, draws, np.int32(0))
+        self._act = made(self._explore, params, obs, draws, np.int32(0))
         self._draws = made(self._draw, self._key, np.int32(0), np.int32(0))
         # On the device in advance: passing a number at each step costs time.
         self._offsets = [jax.device_put(np.int32(i), self.device) for i in range(NOISE_BLOCK)]
@@ -119,12 +117,6 @@ class Policy:
 
     def begin(self, obs: np.ndarray, step: int, first: int = 0) -> jax.Array:
         """`act` without waiting for the device."""
-        params, block, offset = self.prepared(step, first)
-        return self._act(params, obs, block, self._offsets[offset])
-
-    def prepared(self, step: int, first: int) -> tuple[tuple[jax.Array, ...], Any, int]:
-        """The arguments of `explore` beside the observations: the parameters, a block of noise, and
-        the step's place in it."""
         start, block = self._noise.get(first, (-1, None))
         offset = step - start
         if start < 0 or not 0 <= offset < NOISE_BLOCK:
@@ -133,7 +125,7 @@ class Policy:
             start = step - offset
             block = self._draws(self._key, np.int32(start), np.int32(first))
             self._noise[first] = (start, block)
-        return self._params, block, offset
+        return self._act(self._params, obs, block, self._offsets[offset])
 
     def greedy(self, obs: np.ndarray) -> np.ndarray:
         """Act without noise: the distribution's mode; result as of `act`."""
@@ -144,8 +136,9 @@ class Policy:
         action, _, extras = self._algorithm.act(actor, obs, (), draw)
         return {"action": action, **extras}
 
-    def explore(self, params: Any, obs: jax.Array, draws: Any, offset: jax.Array) -> jax.Array:
-        """`act`, pure: bundled parameters, observations, a block of noise and the place in it."""
+    def _explore(self, params: Any, obs: jax.Array, draws: Any, offset: jax.Array) -> jax.Array:
+        """`act` as a pure function of the bundled parameters, the observations, a block of noise
+        and the step's index in it."""
         draw = jax.tree.map(
             lambda block: jax.lax.dynamic_index_in_dim(block, offset, keepdims=False), draws
         )

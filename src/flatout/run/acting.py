@@ -21,12 +21,13 @@ from flatout.envs.device.make import in_library
 from flatout.envs.stored import stored
 from flatout.envs.task import Task
 from flatout.errors import UsageError, described
+from flatout.evaluation import Evaluation
 from flatout.hardware import backend
 from flatout.hardware.inventory import inventory, resolve_placement
 from flatout.hashes import is_typed_key
 from flatout.learner.policy import Policy
 from flatout.output import say
-from flatout.run.evaluate import Evaluation, Evaluator
+from flatout.run.evaluate import Evaluator
 from flatout.run.opening import open_environment
 from flatout.spans import Spans
 from flatout.storage import checkpoint

@@ -29,7 +29,7 @@ from flatout.hardware.inventory import Hardware, inventory, resolve_placement
 from flatout.learner.programs import Programs
 from flatout.planning.predict import Prediction
 from flatout.run.auto import Planner, plannable, recall, with_placement
-from flatout.run.components import Components, Job, compile_all
+from flatout.run.components import Components, Job, compile_all, learning_mesh
 from flatout.run.opening import backends, member_devices, open_environment
 from flatout.spans import Spans
 from flatout.types import NAMED, UserCode
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from flatout.algorithms.base import Algorithm
     from flatout.envs.device.base import DeviceEnv
     from flatout.learner.memory import Expectation
-    from flatout.run.classifier import Parts
     from flatout.run.factory import Factory
+    from flatout.supervised.parts import Parts
 
 
 def assemble(
@@ -98,9 +98,7 @@ def assemble(
         )
 
     if not config.hyper.acts:
-        from flatout.run.classifier import assemble_classifier
-
-        return assemble_classifier(job(True))
+        return _compile_classifier(job(True))
     with nullcontext() if checked else undisturbed(), ExitStack() as undo:
         with nullcontext() if checked else making(config.env.env, config.run.worker_timeout):
             task = open_environment(planned, code, hardware=hardware)
@@ -166,8 +164,8 @@ def _uncompiled(
     config: TrainConfig, announce: Callable[[str], None]
 ) -> tuple[Job, Factory | Parts]:
     """A run's placement, with JAX started there, and what makes its components."""
-    from flatout.run.classifier import parts
     from flatout.run.factory import Factory
+    from flatout.supervised.parts import make_parts
 
     backend.show_virtual_devices(config.run.virtual_devices)
     hardware = inventory()
@@ -181,7 +179,7 @@ def _uncompiled(
 
     if not config.hyper.acts:
         made = job(True)
-        return made, parts(made)
+        return made, make_parts(made.config, made.placement, made.spans)
     with closing(open_environment(planned, hardware=hardware)) as task:
         made = job(task.obs_spec.is_image, _device_env(planned, task))
         return made, Factory(made, task)
@@ -317,6 +315,34 @@ def _compile(job: Job, task: Task, code: UserCode) -> Components:
             job.placement, job.hardware, factory.algorithm, schedule, evaluator,
             expectation.by_purpose(job.placement), job.notes, _planner(job, task, code),
         )  # fmt: skip
+
+
+def _compile_classifier(job: Job) -> Components:
+    from flatout.schedules.serial import SerialSchedule
+    from flatout.supervised.parts import make_parts
+    from flatout.supervised.tester import Tester
+
+    config, placement = job.config, job.placement
+    parts = make_parts(config, placement, job.spans)
+    parts.expectation.check(placement, job.hardware)
+    mesh, dataset = learning_mesh(config, placement), parts.dataset
+    # Without dropout the update draws nothing: another program, of the same shapes.
+    programs = job.programs.get(("classify", config.hyper.dropout > 0), Programs)
+    learner = parts.learner(config, placement, mesh, job.spans, programs)
+    tester = Tester(parts.algorithm, dataset, mesh.first, config.run.precision)
+    update = partial(learner.compile_update, parts.shapes)
+    workspace = compile_all(job, update, [partial(tester.policy.compile, programs)])
+    expectation = replace(parts.expectation, workspace=workspace)
+    job.announce(expectation.check(placement, job.hardware))
+    job.announce(
+        f"{dataset.name}: {len(dataset.train_labels):,} images to learn from, "
+        f"{len(dataset.test_labels):,} to test with"
+    )
+    schedule = SerialSchedule(parts.sampler, [], learner, job.spans, job.discardable)
+    expected = expectation.by_purpose(placement)
+    return Components(
+        placement, job.hardware, parts.algorithm, schedule, tester, expected, job.notes
+    )
 
 
 def _planner(job: Job, task: Task, code: UserCode) -> Planner | None:

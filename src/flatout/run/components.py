@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from flatout.learner.mesh import Mesh
     from flatout.planning.predict import Prediction
     from flatout.run.auto import Planner
-    from flatout.run.classifier import Tester
     from flatout.run.evaluate import Evaluator
     from flatout.schedules.base import Schedule
+    from flatout.supervised.tester import Tester
 
 
 FUSED = "the program of the whole loop"

@@ -16,10 +16,9 @@ import numpy as np
 from flatout.config.placement import Placement
 from flatout.errors import FlatoutError
 from flatout.hardware.others import busiest_others
-from flatout.planning import measure
+from flatout.planning import measure, pieces
 from flatout.planning.stages import Stages
 from flatout.run.factory import Factory
-from flatout.schedules import pieces
 from flatout.schedules.fused import FusedSchedule
 from flatout.spans import Spans
 from flatout.types import Trajectory

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from flatout.errors import (
     raised_at,
     writing,
 )
+from flatout.evaluation import Evaluation
 from flatout.learner.policy import Policy
 from flatout.output import say
 from flatout.run.video import grid, progress, writer
@@ -32,44 +32,6 @@ from flatout.types import Device, Episode
 
 MAX_EPISODE_STEPS = 108_000
 """An evaluation episode that has not ended by then is truncated (half an hour of Atari)."""
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Raw returns and lengths of evaluation episodes, in the order of their numbers; and the mean
-    of `is_success` over those whose final `info` has it."""
-
-    returns: tuple[float, ...]
-    lengths: tuple[int, ...]
-    success_rate: float | None = None
-
-    @property
-    def return_mean(self) -> float:
-        return float(np.mean(self.returns))
-
-    @property
-    def return_std(self) -> float:
-        """Standard deviation of the returns over episodes."""
-        return float(np.std(self.returns))
-
-    @property
-    def length_mean(self) -> float:
-        return float(np.mean(self.lengths))
-
-    def words(self) -> str:
-        """What was reached, in a sentence."""
-        return (
-            f"return {self.return_mean:.1f} ± {self.return_std:.1f} over {len(self.returns)} "
-            "episodes"
-        )
-
-    def row(self) -> dict[str, float]:
-        """As a row of metrics has it."""
-        success = {} if self.success_rate is None else {"eval/success_rate": self.success_rate}
-        return {
-            "eval/return_mean": self.return_mean, "eval/return_std": self.return_std,
-            "eval/length_mean": self.length_mean, **success,
-        }  # fmt: skip
 
 
 class Evaluator:

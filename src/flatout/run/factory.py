@@ -23,7 +23,6 @@ from flatout.learner.policy import Policy
 from flatout.run.components import Job, learning_mesh
 from flatout.run.evaluate import Evaluator
 from flatout.samplers.base import Sampler
-from flatout.samplers.central import CentralSampler
 from flatout.samplers.device import DeviceSampler
 from flatout.samplers.make import ActingPolicies, make_sampler, start_workers
 from flatout.samplers.processes.pool import WorkerPool
@@ -31,10 +30,9 @@ from flatout.samplers.rollout import Rollout
 from flatout.samplers.rollout_state import final_rows, least_truncation
 from flatout.schedules.base import Schedule
 from flatout.schedules.fused import FusedSchedule
-from flatout.schedules.mapped import Mapped
+from flatout.schedules.members import for_all
 from flatout.schedules.overlapped import OverlappedSchedule
 from flatout.schedules.serial import SerialSchedule
-from flatout.schedules.together import for_all
 from flatout.spans import Spans
 from flatout.types import NAMED, UserCode
 
@@ -118,20 +116,11 @@ class Factory:
             )
         # A learner in a thread of its own has spans of its own.
         spans = Spans() if job.placement.schedule == "overlapped" else job.spans
-        learner = Learner(
+        return Learner(
             self.algorithm, buffer, learning_mesh(job.config, job.placement),
             raw_key(run.seed, INIT), raw_key(run.seed, LEARN), spans, run.precision,
             job.programs,
         )  # fmt: skip
-        if (mapped := self._mapped) is not None:
-            learner.learns = partial(mapped.learn, job.programs.member)
-        return learner
-
-    @property
-    def _mapped(self) -> Mapped | None:
-        """What acts and learns for all members of which this run is one."""
-        together = self._job.programs.together
-        return together if isinstance(together, Mapped) else None
 
     @cached_property
     def device_sampler(self) -> DeviceSampler:
@@ -144,12 +133,10 @@ class Factory:
         keys = keys[0] if run.shards == 1 else keys
         if job.programs.together is not None:
             rollout = replace(rollout, shared=for_all)
-        sampler = DeviceSampler(
+        return DeviceSampler(
             rollout, backend.device(job.placement.act[0]), keys,
-            raw_key(run.seed, ACT), job.spans, run.precision,
+            raw_key(run.seed, ACT), job.spans, run.precision, job.programs,
         )  # fmt: skip
-        sampler.starting = job.programs.get("start", lambda: sampler.starting)
-        return sampler
 
     def pool(self) -> WorkerPool | None:
         """The actor processes, started; None with ``sampler=inline``."""
@@ -171,10 +158,7 @@ class Factory:
         job = self._job
         if job.placement.sampler == "device":
             return self.device_sampler
-        sampler = make_sampler(job.config, self._task, self.acting, self.rollout, job.spans, pool)
-        if (mapped := self._mapped) is not None and isinstance(sampler, CentralSampler):
-            sampler.collects = partial(mapped.collect, job.programs.member)
-        return sampler
+        return make_sampler(job.config, self._task, self.acting, self.rollout, job.spans, pool)
 
     def evaluator(self) -> Evaluator:
         """What plays evaluation episodes, its policy not compiled."""
@@ -188,11 +172,10 @@ class Factory:
     def policies(self, pool: WorkerPool | None = None) -> list[Callable[[], Any]]:
         """What compiles the policies of this process."""
         if self._job.placement.sampler == "device":
-            return [partial(self.device_sampler.compile, self._job.programs)]
+            return [self.device_sampler.compile]
         if pool is not None and pool.local:
             return []
-        programs, acts = self._job.programs, self._mapped is None
-        return [partial(p.compile, programs, acts) for p in self.acting.policies]
+        return [partial(p.compile, self._job.programs) for p in self.acting.policies]
 
     def schedule(self, sampler: Sampler, learner: Learner, pool: WorkerPool | None) -> Schedule:
         """The data flow between a sampler and a learner."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from flatout.config.schema import TrainConfig
 from flatout.errors import CallbackFailure, EnvironmentFailure, FlatoutError, Interrupt
+from flatout.evaluation import Evaluation
 from flatout.hardware.monitor import Sampler
 from flatout.learner.programs import Programs
 from flatout.planning.predict import Prediction
@@ -25,7 +26,6 @@ from flatout.run.build import assemble
 from flatout.run.callbacks import SAVED, CallbackLike, Callbacks, Run
 from flatout.run.components import Components
 from flatout.run.curve import Points
-from flatout.run.evaluate import Evaluation
 from flatout.run.interrupts import Interrupts
 from flatout.run.loggers import RunLogs
 from flatout.run.observe import closing_verdict, current_load, start_recording

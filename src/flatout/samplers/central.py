@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from flatout.buffers.rollout import RolloutBuffer, share_room
 from flatout.errors import CheckpointError
 from flatout.samplers.base import Sampler, check_counts
-from flatout.samplers.env_group import ActingGroup, Chosen, LostEnv, Turn, driven
+from flatout.samplers.env_group import ActingGroup, LostEnv
 from flatout.samplers.episodes import MAX_REPLAYED_STEPS, ActionLog, EpisodeValues
 from flatout.spans import Spans, Work
 from flatout.types import Trajectory
@@ -30,9 +30,6 @@ class CentralSampler(Sampler):
             steps.
         spans: where the time goes.
         life_loss: a lost life counts as a terminal.
-
-    Attributes:
-        collects: takes the place of `collect`, for one of several members that act together.
     """
 
     def __init__(
@@ -46,7 +43,6 @@ class CentralSampler(Sampler):
         life_loss: bool = False,
     ) -> None:
         super().__init__()
-        self.collects: Callable[[CentralSampler], Trajectory] | None = None
         self._rounds = [list(groups) for groups in rounds]
         every = [group for groups in rounds for group in groups]
         self._groups = sorted(every, key=lambda group: group.envs.first)
@@ -89,12 +85,6 @@ class CentralSampler(Sampler):
 
     def collect(self, slot: int | None = None) -> Trajectory:
         """See `Sampler.collect`; into a slot, by default the next one."""
-        if self.collects is not None:
-            return self.collects(self)
-        return driven(self.turns(slot))
-
-    def turns(self, slot: int | None = None) -> Generator[Turn, Chosen | None, Trajectory]:
-        """`collect` up to where it needs actions, again and again: who drives it chooses them."""
         buffer = self._next_buffer(slot)
         self.episodes, self._ends, self.restarted = [], [], []
         for group in self._groups:
@@ -112,10 +102,8 @@ class CentralSampler(Sampler):
                     active = [group for group in groups if group.active != []]
                     if not active:
                         continue
-                    chosen = yield Turn(active, buffer.obs[t], self.steps + t)
-                    assert chosen is not None
-                    begin = clock() - chosen.spent
-                    self._begin(active, chosen.outputs, buffer, t)
+                    begin = clock()
+                    self._begin(active, buffer, t)
                     end = clock()
                     acting += end - begin
                     if spans.trace:
@@ -219,11 +207,10 @@ class CentralSampler(Sampler):
 
     # --- One step of one group ----------------------------------------------------------------
 
-    def _begin(
-        self, groups: Sequence[ActingGroup], chosen: Sequence[Any], buffer: RolloutBuffer, t: int
-    ) -> None:
-        """Begin the steps of a round whose actions are chosen."""
+    def _begin(self, groups: Sequence[ActingGroup], buffer: RolloutBuffer, t: int) -> None:
+        """Choose the actions of a round of groups, and begin their steps."""
         obs = buffer.obs[t]
+        chosen = [group.act(obs, self.steps + t) for group in groups]  # on all devices at once
         for group, outputs in zip(groups, chosen, strict=True):
             actions = group.write(outputs, buffer, t)
             if group.active is not None:  # idle environments keep their observations

@@ -33,6 +33,7 @@ class DeviceSampler(Sampler):
         act_key: raw key of the acting stream.
         spans: where the time goes.
         precision: of products on a GPU, see `RunConfig`.
+        programs: that runs of this shape share.
 
     Attributes:
         rolling: the environments' state at the last committed trajectory's end; of shards with a
@@ -42,13 +43,14 @@ class DeviceSampler(Sampler):
 
     def __init__(
         self, rollout: Rollout, device: Device, env_keys: np.ndarray, act_key: np.ndarray,
-        spans: Spans, precision: str = "highest",
+        spans: Spans, precision: str = "highest", programs: Programs | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.rollout, self.act_key = rollout, act_key
         self._device, self._env_keys, self._spans = device, env_keys, spans
         self._shards = env_keys.shape[:-1]  # () or (S,)
         self._precision = precision
+        self._programs = programs or Programs()
         self._bundle = Bundle(rollout.algorithm.actor_shapes)
         self.rolling: RolloutState | None = None
         self._next: RolloutState | None = None
@@ -58,19 +60,19 @@ class DeviceSampler(Sampler):
     @cached_property
     def shapes(self) -> RolloutState:
         """The shapes of one shard's `rolling`."""
+        return self._programs.get("rolling", self._start_shapes)
+
+    def _start_shapes(self) -> RolloutState:
         return jax.eval_shape(self.rollout.start, self._env_keys.reshape(-1, 2)[0], np.int32(0))
 
     @cached_property
     def starting(self) -> Any:
         """From the keys of environments and the first one's number to `rolling`."""
-        return jax.jit(jax.vmap(self.rollout.start) if self._shards else self.rollout.start)
+        start = jax.vmap(self.rollout.start) if self._shards else self.rollout.start
+        return self._programs.get("start", lambda: jax.jit(start))
 
-    def compile(self, programs: Programs | None = None) -> None:
-        """Compile before the first trajectory.
-
-        Args:
-            programs: that runs of this shape share.
-        """
+    def compile(self) -> None:
+        """Compile before the first trajectory."""
 
         def make() -> Any:
             on = jax.sharding.SingleDeviceSharding(self._device)
@@ -79,7 +81,7 @@ class DeviceSampler(Sampler):
                 lowered = program.lower(self._bundle.shapes, self.all_shapes, self.act_key)
                 return compiled(lowered, self._device)
 
-        self._program = (programs or Programs()).get(("collect", self._device), make)
+        self._program = self._programs.get(("collect", self._device), make)
 
     @property
     def all_shapes(self) -> RolloutState:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Generator, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from flatout.spans import Work
+from flatout.types import Episode
 
 if TYPE_CHECKING:
     from flatout.buffers.rollout import RolloutBuffer
     from flatout.envs.base import Ended, Envs
     from flatout.learner.policy import Policy
-    from flatout.samplers.processes.env_group import WorkerEnvGroup
 
 
 class EnvCounters(NamedTuple):
@@ -30,67 +30,31 @@ LostEnv = tuple[int, np.ndarray]
 group, and its last observation; the row now holds the new episode's first."""
 
 
-class Call(NamedTuple):
-    """A call of a policy that is not made yet; see `Policy.begin`."""
+class EnvGroup(ABC):
+    """Environments ``first .. first + num_envs - 1`` of a run, which step together.
 
-    policy: Policy
-    obs: np.ndarray
-    step: int
-    first: int
-
-
-class Turn(NamedTuple):
-    """Groups that need actions, for observations ``[N, ...]`` of all environments."""
-
-    groups: Sequence[ActingGroup]
-    obs: np.ndarray
-    step: int
-
-
-class Chosen(NamedTuple):
-    """What was chosen in a turn: each group's outputs, and the nanoseconds that it took."""
-
-    outputs: list[list[Any]]
-    spent: int
-
-
-class InlineEnvGroup:
-    """Environments ``first .. first + num_envs - 1`` of a run, which step in this process.
-
-    They read and write rows of a trajectory's arrays: step t leads from row t to row t + 1.
-
-    Args:
-        envs: steps them.
-        buffers: the trajectories' arrays by slot.
-        first: the number of the first environment.
+    They read and write rows of a trajectory's arrays: step t leads from row t to row t + 1. Several
+    trajectories may be in use at the same time, each in a slot.
 
     Attributes:
         span: of the time that waiting for them takes.
+        life_lost: see `Envs`; of the last step.
     """
 
-    span = "env"
+    span: str
+    first: int
+    num_envs: int
+    life_lost: np.ndarray | None
 
-    def __init__(self, envs: Envs, buffers: Sequence[RolloutBuffer], first: int = 0) -> None:
-        self._envs = envs
-        self.first, self.num_envs = first, envs.num_envs
-        columns = slice(first, first + envs.num_envs)
-        self._obs = [buffer.obs[:, columns] for buffer in buffers]
-        self._rewards = [buffer.rewards[:, columns] for buffer in buffers]
-        self.finished, self.close = envs.finished, envs.close
-
-    @property
-    def life_lost(self) -> np.ndarray | None:
-        """See `Envs`; of the last step."""
-        return self._envs.life_lost
-
+    @abstractmethod
     def reset_all(self) -> None:
         """Start an episode of each; observations go to row 0 of the first slot."""
-        self._envs.reset_all(self._obs[0][0])
 
+    @abstractmethod
     def send(self, slot: int, t: int, actions: np.ndarray, active: Sequence[int] | None) -> None:
         """Begin step t of the trajectory in a slot; see `Envs.step` for `active`."""
-        self._begun = (slot, t, actions, active)
 
+    @abstractmethod
     def receive(self, ended: Ended) -> list[LostEnv]:
         """Wait for the step that was begun.
 
@@ -104,32 +68,88 @@ class InlineEnvGroup:
         Raises:
             EnvironmentFailure: an environment failed and will not be restarted.
         """
-        slot, t, actions, active = self._begun
-        self._envs.step(actions, self._obs[slot][t + 1], self._rewards[slot][t], ended, active)
-        return []
 
     def again(self, actions: np.ndarray) -> None:
         """Begin the step once more for those that `receive` returned."""
         raise AssertionError("nothing is lost in this process")
 
     def work(self) -> dict[str, Work]:
-        """What the processes that step them have done so far, by name."""
+        """The work so far of the processes that step them, by name."""
         return {}
 
+    @abstractmethod
+    def finished(self, env: int) -> Episode:
+        """See `Envs.finished`."""
+
+    @abstractmethod
     def counters(self) -> EnvCounters:
         """The counters now."""
+
+    @abstractmethod
+    def reset(self, env: int, episode: int, slot: int = 0) -> None:
+        """Start one episode; its observation goes to row 0 of a slot."""
+
+    @abstractmethod
+    def replay_all(
+        self, origins: Sequence[int], actions: Sequence[np.ndarray | None]
+    ) -> list[bool]:
+        """See `Envs.replay_all`; observations go to row 0 of the first slot."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close every environment."""
+
+
+class InlineEnvGroup(EnvGroup):
+    """A group that steps in this process.
+
+    Args:
+        envs: steps them.
+        buffers: the trajectories' arrays by slot.
+        first: the number of the first environment.
+    """
+
+    span = "env"
+
+    def __init__(self, envs: Envs, buffers: Sequence[RolloutBuffer], first: int = 0) -> None:
+        self._envs = envs
+        self.first, self.num_envs = first, envs.num_envs
+        columns = slice(first, first + envs.num_envs)
+        self._obs = [buffer.obs[:, columns] for buffer in buffers]
+        self._rewards = [buffer.rewards[:, columns] for buffer in buffers]
+
+    @property
+    def life_lost(self) -> np.ndarray | None:  # type: ignore[override]
+        return self._envs.life_lost
+
+    def reset_all(self) -> None:
+        self._envs.reset_all(self._obs[0][0])
+
+    def send(self, slot: int, t: int, actions: np.ndarray, active: Sequence[int] | None) -> None:
+        self._begun = (slot, t, actions, active)
+
+    def receive(self, ended: Ended) -> list[LostEnv]:
+        slot, t, actions, active = self._begun
+        self._envs.step(actions, self._obs[slot][t + 1], self._rewards[slot][t], ended, active)
+        return []
+
+    def finished(self, env: int) -> Episode:
+        return self._envs.finished(env)
+
+    def counters(self) -> EnvCounters:
         envs = self._envs
         return EnvCounters(list(envs.episode), list(envs.origin), list(envs.since))
 
     def reset(self, env: int, episode: int, slot: int = 0) -> None:
-        """Start one episode; its observation goes to row 0 of a slot."""
         self._envs.reset(env, self._obs[slot][0], episode)
 
     def replay_all(
         self, origins: Sequence[int], actions: Sequence[np.ndarray | None]
     ) -> list[bool]:
-        """See `Envs.replay_all`; observations go to row 0 of the first slot."""
         return self._envs.replay_all(origins, actions, self._obs[0][0])
+
+    def close(self) -> None:
+        self._envs.close()
 
 
 class ActingGroup:
@@ -152,9 +172,7 @@ class ActingGroup:
         stepping: a step was begun and not yet waited for.
     """
 
-    def __init__(
-        self, envs: InlineEnvGroup | WorkerEnvGroup, policy: Policy, first: int | None = None
-    ) -> None:
+    def __init__(self, envs: EnvGroup, policy: Policy, first: int | None = None) -> None:
         self.envs, self.policy = envs, policy
         self.first = envs.first if first is None else first
         self.columns = slice(envs.first, envs.first + envs.num_envs)
@@ -169,11 +187,6 @@ class ActingGroup:
     def act(self, obs: np.ndarray, step: int) -> list[Any]:
         """Begin to choose the actions for observations ``[N, ...]`` of all environments."""
         return [self.policy.begin(obs[columns], step, first) for columns, first in self.calls]
-
-    def places(self, obs: np.ndarray, step: int) -> Iterator[tuple[int, Call]]:
-        """The calls that `act` makes, and where their outputs lie among all groups'."""
-        for place, (columns, first) in enumerate(self.calls, self.index):
-            yield place, Call(self.policy, obs[columns], step, first)
 
     def write(self, outputs: Sequence[Any], buffer: RolloutBuffer, t: int) -> np.ndarray:
         """Wait for what `act` began, and write it to row t; returns the actions."""
@@ -190,17 +203,3 @@ class ActingGroup:
         self.left = [episodes] * self.envs.num_envs
         self.rows = 0
         self.stepping = False
-
-
-def driven(turns: Generator[Turn, Chosen | None, Any]) -> Any:
-    """What turns come to where each group's policy chooses its actions."""
-    chosen, clock = None, time.perf_counter_ns
-    try:
-        while True:
-            groups, obs, step = turns.send(chosen)
-            begin = clock()
-            chosen = Chosen([group.act(obs, step) for group in groups], clock() - begin)
-    except StopIteration as end:
-        return end.value
-    finally:
-        turns.close()

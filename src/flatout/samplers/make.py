@@ -17,7 +17,7 @@ from flatout.errors import UsageError
 from flatout.learner.policy import Policy
 from flatout.samplers.base import Sampler
 from flatout.samplers.central import CentralSampler
-from flatout.samplers.env_group import ActingGroup, InlineEnvGroup
+from flatout.samplers.env_group import ActingGroup, EnvGroup, InlineEnvGroup
 from flatout.samplers.processes.env_group import WorkerEnvGroup
 from flatout.samplers.processes.local import LocalSampler, Remote
 from flatout.samplers.processes.pool import Worker, WorkerPool
@@ -205,7 +205,7 @@ def make_sampler(
         if pool.local:
             return LocalSampler(pool, buffers, acting.remote(pool), task.name, spans)
 
-    def env_group(share: Share) -> InlineEnvGroup | WorkerEnvGroup:
+    def env_group(share: Share) -> EnvGroup:
         if pool is None:
             envs = task.open(
                 share.count, config.run.seed, TRAINING, reseed_after(rollout), share.first

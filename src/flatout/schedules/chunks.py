@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from flatout.samplers.rollout_state import Ends, RolloutState
-from flatout.schedules.together import Part
+from flatout.schedules.members import Part
 from flatout.types import Episodes
 
 

@@ -18,7 +18,7 @@ from flatout.samplers.device import DeviceSampler, ended, infos, side_by_side, w
 from flatout.schedules.base import Schedule
 from flatout.schedules.chunks import Ahead, Carry, Chunk, Made, Told
 from flatout.schedules.loop import Loop
-from flatout.schedules.together import Part
+from flatout.schedules.members import Part
 from flatout.types import Episodes, Metrics, Snapshot
 
 CHUNK_S = 0.5

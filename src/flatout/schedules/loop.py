@@ -38,8 +38,6 @@ class Loop:
 
     def __init__(self, learner: Learner, sampler: DeviceSampler, programs: Programs) -> None:
         self.learner, self._sampler, self._programs = learner, sampler, programs
-        # Runs of one shape trace their environments once.
-        sampler.shapes = programs.get("rolling", lambda: sampler.shapes)
         rollout = sampler.rollout
         kept = rollout.spec.horizon * rollout.num_envs * learner.mesh.shards
         self.most = min(max(MOST_KEPT // kept, 1), MOST)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatout.samplers.env_group import EnvCounters, LostEnv
+from flatout.samplers.env_group import EnvCounters, EnvGroup, LostEnv
 from flatout.samplers.processes import protocol
 from flatout.samplers.processes.pool import Worker, WorkerLost, WorkerPool
 from flatout.spans import Work
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from flatout.envs.base import Ended
 
 
-class WorkerEnvGroup:
-    """The environments of consecutive workers of a pool; see `InlineEnvGroup`."""
+class WorkerEnvGroup(EnvGroup):
+    """The environments of consecutive workers of a pool."""
 
     span = "wait"
 

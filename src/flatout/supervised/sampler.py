@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from flatout.envs.datasets import Dataset
 from flatout.errors import CheckpointError
 from flatout.samplers.base import Sampler
 from flatout.spans import Spans
+from flatout.supervised.datasets import Dataset
 from flatout.types import Trajectory
 
 AHEAD = 2

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from flatout.errors import UsageError
+from flatout.types import ObservationSpec
 
 DIGITS = "digits"
 TEST_SHARE = 5
@@ -45,6 +46,11 @@ class Dataset:
     test_labels: np.ndarray
     high: int
     classes: int
+
+    @property
+    def image_spec(self) -> ObservationSpec:
+        """One image as networks see it."""
+        return ObservationSpec(self.train_images.shape[1:], "uint8", self.high)
 
 
 def load_dataset(folder: str | None) -> Dataset:
@@ -103,7 +109,7 @@ def read_idx(path: Path, dims: int) -> np.ndarray:
 
 
 def _digits() -> Dataset:
-    folder = resources.files("flatout.envs") / "data"
+    folder = resources.files("flatout.supervised") / "data"
     with resources.as_file(folder / "digits-images-idx3-ubyte.gz") as file:
         images = read_idx(file, 3)
     with resources.as_file(folder / "digits-labels-idx1-ubyte.gz") as file:

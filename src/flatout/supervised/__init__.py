@@ -1,0 +1,1 @@
+"""Supervised classification: a dataset takes the place of environments."""

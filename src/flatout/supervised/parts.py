@@ -1,0 +1,92 @@
+"""The parts of a classification run, from its settings: data, algorithm, sampler and learner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flatout.algorithms.base import DATA, INIT, LEARN, Algorithm, BuildSpec, raw_key, shapes_of
+from flatout.algorithms.registry import shards_of
+from flatout.buffers.make import build_buffer
+from flatout.config.placement import Placement
+from flatout.config.schema import TrainConfig, rows_every
+from flatout.errors import UsageError
+from flatout.learner.learner import Learner
+from flatout.learner.memory import Expectation, divided_mb, learned_mb, size_mb
+from flatout.learner.mesh import Mesh
+from flatout.learner.programs import Programs
+from flatout.spans import Spans
+from flatout.supervised.classify import classify
+from flatout.supervised.datasets import Dataset, load_dataset
+from flatout.supervised.sampler import DatasetSampler
+from flatout.types import DiscreteSpec, Trajectory
+
+TOGETHER = 10
+"""Gradient steps in one dispatch, at most: as often as figures are reported."""
+
+
+def steps_together(steps: int, every: int) -> int:
+    """U: gradient steps in one dispatch, so that the run and its rows end where they should."""
+    fits = range(min(TOGETHER, every), 0, -1)
+    return next(u for u in fits if steps % u == 0 and every % u == 0)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A classification run before anything is compiled.
+
+    Attributes:
+        expectation: of memory.
+        shapes: of what the sampler returns.
+    """
+
+    dataset: Dataset
+    algorithm: Algorithm
+    sampler: DatasetSampler
+    expectation: Expectation
+    shapes: Trajectory
+
+    def learner(
+        self, config: TrainConfig, placement: Placement, mesh: Mesh, spans: Spans,
+        programs: Programs,
+    ) -> Learner:  # fmt: skip
+        """The learner, not compiled."""
+        buffer = build_buffer(config, None, self.algorithm, placement, self.shapes)
+        seed = config.run.seed
+        return Learner(
+            self.algorithm, buffer, mesh, raw_key(seed, INIT), raw_key(seed, LEARN), spans,
+            config.run.precision, programs,
+        )  # fmt: skip
+
+
+def make_parts(config: TrainConfig, placement: Placement, spans: Spans) -> Parts:
+    """Load the data and build the algorithm.
+
+    Raises:
+        UsageError, FlatoutError: what cannot be done.
+    """
+    if placement.sampler != "inline" or placement.schedule != "serial":
+        raise UsageError(
+            "classify has no environments: leave sampler= and schedule= out of --placement."
+        )
+    dataset = load_dataset(config.hyper.data)
+    algorithm = build_classifier(config, dataset, placement)
+    key = raw_key(config.run.seed, DATA)
+    sampler = DatasetSampler(dataset, algorithm.horizon, config.hyper.batch_size, key, spans)
+    shapes = shapes_of(sampler.gathered(0))
+    expectation = Expectation(
+        *learned_mb(algorithm.shapes), 3 * size_mb(shapes),
+        divided=divided_mb(algorithm.shapes, len(placement.learn)),
+    )  # fmt: skip
+    return Parts(dataset, algorithm, sampler, expectation, shapes)
+
+
+def build_classifier(
+    config: TrainConfig, dataset: Dataset, placement: Placement | None = None
+) -> Algorithm:
+    """The pure functions of a classification run; `placement` as of `build_algorithm`."""
+    together = steps_together(config.run.steps, rows_every(config.run.log_every, 0))
+    spec = BuildSpec(
+        config.network, dataset.image_spec, DiscreteSpec(dataset.classes), 1, config.run.steps,
+        together, shards=shards_of(config, placement), micro_batch=config.run.micro_batch,
+    )  # fmt: skip
+    return classify(config.hyper, spec)

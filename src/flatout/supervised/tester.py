@@ -1,0 +1,55 @@
+"""The test of a classifier: which images of the test set it classifies correctly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flatout.algorithms.base import Algorithm
+from flatout.evaluation import Evaluation
+from flatout.learner.policy import Policy
+from flatout.spans import Spans
+from flatout.supervised.datasets import Dataset
+from flatout.types import Device
+
+TEST_BATCH = 1000
+
+
+class Accuracy(Evaluation):
+    """Which images of the test set were classified correctly (1 or 0 each)."""
+
+    def words(self) -> str:
+        return f"test accuracy {self.return_mean:.2%} of {len(self.returns):,} images"
+
+    def row(self) -> dict[str, float]:
+        return {"eval/accuracy": self.return_mean}
+
+
+class Tester:
+    """Classifies the whole test set; see `Evaluator`."""
+
+    def __init__(
+        self, algorithm: Algorithm, dataset: Dataset, device: Device, precision: str = "highest"
+    ) -> None:
+        self._dataset = dataset
+        self._batch = min(TEST_BATCH, len(dataset.test_labels))
+        spec = dataset.image_spec
+        self.policy = Policy(algorithm, spec, self._batch, device, precision=precision)
+
+    def run(self, params: Any, version: int) -> Accuracy:
+        """Classify all images with packed parameters."""
+        self.policy.publish(params, version, Spans())
+        images, labels = self._dataset.test_images, self._dataset.test_labels
+        predicted: list[np.ndarray] = []
+        for start in range(0, len(labels), self._batch):
+            batch = images[start : start + self._batch]
+            padded = np.zeros((self._batch, *images.shape[1:]), images.dtype)
+            padded[: len(batch)] = batch
+            classes = self.policy.layout.action(self.policy.greedy(padded))
+            predicted.append(classes[: len(batch)].copy())
+        correct = np.concatenate(predicted) == labels
+        return Accuracy(tuple(correct.astype(float)), (1,) * len(labels))
+
+    def close(self) -> None:
+        """Nothing is open."""
