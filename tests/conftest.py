@@ -142,9 +142,9 @@ def share_programs(monkeypatch: pytest.MonkeyPatch, programs_of: Callable[[Any, 
 
     assemble = trainer.assemble
 
-    def sharing(config: Any, spans: Any, *, programs: Any = None, **more: Any) -> Any:
-        programs = programs or programs_of(config, more["code"])
-        return assemble(config, spans, programs=programs, **more)
+    def sharing(run: Any, spans: Any, *, programs: Any = None, **more: Any) -> Any:
+        programs = programs or programs_of(run.config, run.code)
+        return assemble(run, spans, programs=programs, **more)
 
     monkeypatch.setattr(trainer, "assemble", sharing)
 

@@ -363,9 +363,9 @@ def share_programs() -> None:
 
     assemble = trainer.assemble
 
-    def sharing(config: Any, spans: Any, **more: Any) -> Any:
-        programs = tiny.programs(tiny.shape(config), more["code"])
-        return assemble(config, spans, **more | {"programs": programs})
+    def sharing(run: Any, spans: Any, **more: Any) -> Any:
+        programs = tiny.programs(tiny.shape(run.config), run.code)
+        return assemble(run, spans, **more | {"programs": programs})
 
     trainer.assemble = sharing
 

@@ -91,11 +91,12 @@ def _changed(before: dict[str, Any], after: dict[str, Any]) -> bool:
 def _parts(algorithm: str, name: str, placement: str, precision: str) -> Any:
     """A run's parts, compiled."""
     from flatout.run.build import assemble
+    from flatout.run.resolve import resolve_run
     from flatout.spans import Spans
 
     config = _config(algorithm, name)
     run = replace(config.run, placement=placement, precision=precision)
-    return assemble(replace(config, run=run), Spans())
+    return assemble(resolve_run(replace(config, run=run)), Spans())
 
 
 def _config(algorithm: str, name: str) -> Any:

@@ -16,6 +16,7 @@ from flatout.config.hyper import GeneticConfig
 from flatout.config.schema import NetworkConfig
 from flatout.config.settings import resolve
 from flatout.run.build import assemble
+from flatout.run.resolve import resolve_run
 from flatout.spans import Spans
 from flatout.types import ContinuousSpec, DiscreteSpec, ObservationSpec, Snapshot, Trajectory
 
@@ -151,7 +152,7 @@ def test_every_generation_begins_its_own_episodes(placement: str) -> None:
 
     def collected(saved: Snapshot | None) -> tuple[Snapshot, np.ndarray]:
         """A snapshot after two generations, or a given one, and what the next one sees first."""
-        parts = assemble(resolve("genetic", settings), Spans())
+        parts = assemble(resolve_run(resolve("genetic", settings)), Spans())
         flow: Any = parts.schedule
         try:
             if saved is None:

@@ -21,6 +21,7 @@ from flatout.envs.make import episode_limit, factory, specs
 from flatout.envs.task import open_task
 from flatout.errors import EnvironmentFailure, UsageError
 from flatout.run.build import assemble
+from flatout.run.resolve import resolve_run
 from flatout.spans import Spans
 from flatout.storage.trust import refuse_foreign
 from flatout.types import DiscreteSpec, ObservationSpec
@@ -360,7 +361,7 @@ def test_lost_lives_and_signs_reach_the_learner_and_raw_returns_the_log() -> Non
         "buffer_size": 1600, "learning_starts": 100_000, "terminal_on_life_loss": True,
         "clip_reward": True, "steps": 100_000,
     }  # fmt: skip
-    parts = assemble(resolve("dqn", settings), Spans())
+    parts = assemble(resolve_run(resolve("dqn", settings)), Spans())
     try:
         flow: Any = parts.schedule
         update, seen = flow.learner.update, list[Any]()

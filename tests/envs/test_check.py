@@ -25,6 +25,7 @@ from flatout.envs.check import refuse
 from flatout.envs.task import Task, open_task
 from flatout.errors import EnvironmentFailure, InvalidReturn
 from flatout.run import build
+from flatout.run.resolve import resolve_run
 from flatout.spans import Spans
 from flatout.types import UserCode
 from tests import tiny
@@ -158,7 +159,7 @@ def test_random_numbers_and_working_folder_of_the_process_stay_as_they_are(tmp_p
         made.append(Drawing(tmp_path))
         return made[-1]
 
-    build.assemble(config, Spans(), code=UserCode(env=make)).close()
+    build.assemble(resolve_run(config, UserCode(env=make)), Spans()).close()
     assert made[0].drawn == made[1].drawn, "the run's first one is not as without the check"
 
 

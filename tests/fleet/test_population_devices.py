@@ -20,6 +20,7 @@ from flatout.hardware.inventory import Gpu, inventory, resolve_placement
 from flatout.learner.programs import Programs
 from flatout.run.build import assemble, foreseen
 from flatout.run.opening import member_devices
+from flatout.run.resolve import resolve_run
 from flatout.spans import Spans
 from tests import tiny
 from tests.conftest import Result, furthest, last_saved
@@ -183,4 +184,4 @@ def test_the_loop_on_the_device_learns_on_the_devices_that_are_counted(
 def test_a_lone_run_on_several_devices_still_asks_for_shards() -> None:
     config, _ = train_config([str(word) for word in (*SMALL, "--devices", 2)])
     with pytest.raises(UsageError, match="cannot carry --shards 1 alike"):
-        assemble(config, Spans())
+        assemble(resolve_run(config), Spans())

@@ -19,7 +19,7 @@ from flatout.fleet.population import Population
 from flatout.hardware.inventory import inventory
 from flatout.learner.programs import Programs
 from flatout.planning.kept import plans
-from flatout.run import build
+from flatout.run import build, resolve
 from flatout.run.interrupts import Interrupts
 from flatout.run.probe_process import MeasuringError
 from flatout.schedules.together import Together
@@ -133,7 +133,7 @@ def test_members_are_divided_into_groups_that_fit(
 
 def limited(monkeypatch: pytest.MonkeyPatch, available_mb: float, cores: int) -> None:
     here = replace(inventory(), memory_available_mb=int(available_mb), cores=cores)
-    for module in (build, strategy):
+    for module in (resolve, strategy):
         monkeypatch.setattr(module, "inventory", lambda: here)
 
 

@@ -17,6 +17,7 @@ from flatout.config.settings import resolve
 from flatout.learner.programs import Programs
 from flatout.run.build import assemble
 from flatout.run.components import Components
+from flatout.run.resolve import resolve_run
 from flatout.spans import Spans
 from flatout.types import UserCode
 from tests import own_algorithms, tiny
@@ -57,7 +58,7 @@ def build(
     config = resolve(algorithm, small | {"env": "scripted", "steps": 64} | settings)
     said = [] if notes is None else notes
     passed = UserCode(env=envs or Envs(), algorithm=code)
-    return assemble(config, Spans(), code=passed, announce=said.append)
+    return assemble(resolve_run(config, passed, said.append), Spans(), announce=said.append)
 
 
 def children() -> set[int]:
@@ -214,7 +215,9 @@ def test_runs_of_one_shape_compile_no_program_twice(
     shared, compiled = Programs(several=True), list[list[str]]()
     for seed in range(2):
         seen.clear()
-        made = assemble(resolve(algorithm, values, {"seed": seed}), Spans(), programs=shared)
+        made = assemble(
+            resolve_run(resolve(algorithm, values, {"seed": seed})), Spans(), programs=shared
+        )
         made.schedule.start()
         assert made.evaluator is not None
         list(made.schedule.advance(1))

@@ -18,6 +18,7 @@ from flatout.errors import CheckpointError, EnvironmentFailure, FlatoutError
 from flatout.learner.programs import Programs
 from flatout.run.build import assemble
 from flatout.run.components import Components
+from flatout.run.resolve import resolve_run
 from flatout.run.trainer import Trainer
 from flatout.samplers import rollout
 from flatout.schedules import fused
@@ -56,7 +57,7 @@ def parts(algorithm: str, learns: bool = True, **more: Any) -> Iterator[Componen
     """The components of a run, started; with programs that the others of this file compiled."""
     config = resolve(algorithm, settings(algorithm, **more))
     programs = tiny.programs(tiny.shape(config)) if learns else Playing()
-    made = assemble(config, Spans(), programs=programs)
+    made = assemble(resolve_run(config), Spans(), programs=programs)
     try:
         made.schedule.start()
         yield made

@@ -22,6 +22,7 @@ from flatout.config.settings import resolve
 from flatout.errors import EnvironmentFailure
 from flatout.run.build import assemble
 from flatout.run.components import Components
+from flatout.run.resolve import resolve_run
 from flatout.schedules.overlapped import OverlappedSchedule
 from flatout.spans import Spans
 from flatout.types import UserCode
@@ -39,9 +40,8 @@ def parts(
 ) -> Iterator[Components]:
     found = tiny.settings(algorithm, steps=10_000, placement=placement, **settings)
     programs = tiny.programs(("overlapped", algorithm, sorted(settings.items())))
-    made = assemble(
-        resolve(algorithm, found), Spans(), code=UserCode(env=source), programs=programs
-    )
+    run = resolve_run(resolve(algorithm, found), UserCode(env=source))
+    made = assemble(run, Spans(), programs=programs)
     try:
         made.schedule.start()
         yield made

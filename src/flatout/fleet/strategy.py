@@ -19,6 +19,7 @@ from flatout.planning.kept import keep_number, numbers
 from flatout.run.build import assemble, foreseen
 from flatout.run.forecast import shape_key
 from flatout.run.probe_process import MeasuringError, Report, call, unheard
+from flatout.run.resolve import resolve_run
 from flatout.schedules.base import Schedule
 from flatout.schedules.together import Together
 from flatout.spans import Spans
@@ -191,7 +192,8 @@ def speed(
         if joint is not None:
             own = Programs(joint, number, several=True)
         try:
-            with closing(assemble(configs[number], Spans(), programs=own)) as made:
+            run = resolve_run(configs[number], programs=own)
+            with closing(assemble(run, Spans(), programs=own)) as made:
                 made.schedule.start()
                 report("compiling")
 

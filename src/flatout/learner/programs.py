@@ -40,6 +40,11 @@ class Programs:
                 self._made[name] = make()
             return self._made[name]
 
+    def place(self, env_backend: str | None) -> bool:
+        """Whether a population has decided where its members, whose environments step there, are:
+        how they share a device is chosen before they are made."""
+        return self.together is not None or (self.several and env_backend not in (None, "host"))
+
     def first(self, name: str) -> bool:
         """Whether nobody has asked this before."""
         with self._lock:

@@ -14,13 +14,12 @@ from flatout.hardware import backend
 from flatout.hardware.inventory import Hardware
 from flatout.learner.programs import Programs
 from flatout.run.forecast import compiling, shape_key
+from flatout.run.resolve import Announce, ResolvedRun, silent
 from flatout.spans import Spans
 
 if TYPE_CHECKING:
     from flatout.algorithms.base import Algorithm
-    from flatout.envs.device.base import DeviceEnv
     from flatout.learner.mesh import Mesh
-    from flatout.planning.predict import Prediction
     from flatout.run.auto import Planner
     from flatout.run.evaluate import Evaluator
     from flatout.schedules.base import Schedule
@@ -52,18 +51,13 @@ class Components:
 
 @dataclass(frozen=True)
 class Job:
-    """A run whose placement is chosen and whose devices are started."""
+    """A resolved run that is being assembled."""
 
-    config: TrainConfig
-    placement: Placement
-    hardware: Hardware
-    notes: list[str]  # sentences for the user, more of which may come
-    spans: Spans
-    discardable: Callable[[], AbstractContextManager[Any]]  # see `Interrupts.discardable`
-    announce: Callable[[str], None]  # receives sentences for the user as they become known
-    expected: Prediction | None = None  # by which the placement was chosen
-    keeps: bool = False  # the run may not begin again for another one
-    env: DeviceEnv | None = None  # one environment, where they step on the device
+    run: ResolvedRun
+    spans: Spans = field(default_factory=Spans)
+    discardable: Callable[[], AbstractContextManager[Any]] = nullcontext  # see `Interrupts`
+    announce: Announce = silent
+    keeps: bool = False  # the run may not begin again for another placement
     programs: Programs = field(default_factory=Programs)
 
 
@@ -77,12 +71,13 @@ def learning_mesh(config: TrainConfig, placement: Placement) -> Mesh:
 
 def compile_all(job: Job, update: Callable[[], Any], others: list[Callable[[], Any]]) -> float:
     """Compile the update and all else side by side; returns the update's workspace in MiB."""
-    programs, fused = job.programs, job.placement.schedule == "fused"
+    run, programs = job.run, job.programs
+    fused = run.placement.schedule == "fused"
     told = nullcontext()
     if (programs.together is None or not fused) and programs.first("told"):
         told = compiling(
             FUSED if fused else "the programs of acting and learning",
-            shape_key(job.config, job.hardware, job.placement), programs.announce or job.announce,
+            shape_key(run.config, run.hardware, run.placement), programs.announce or job.announce,
         )  # fmt: skip
     with job.spans.span("compile"), told, ThreadPoolExecutor(3) as executor:
         jobs = [executor.submit(job) for job in (update, *others)]

@@ -15,7 +15,6 @@ from flatout.buffers.make import build_buffer, expected_mb
 from flatout.buffers.rollout import final_chunks
 from flatout.config.placement import DeviceName
 from flatout.config.workers import shares
-from flatout.envs.task import Task
 from flatout.hardware import backend
 from flatout.learner.learner import Learner
 from flatout.learner.memory import Expectation, divided_mb, learned_mb, size_mb
@@ -34,16 +33,13 @@ from flatout.schedules.members import for_all
 from flatout.schedules.overlapped import OverlappedSchedule
 from flatout.schedules.serial import SerialSchedule
 from flatout.spans import Spans
-from flatout.types import NAMED, UserCode
 
 
 class Factory:
     """Makes the components of one run. Nothing is made before it is asked for.
 
     Args:
-        job: the settings and where everything will be; its devices are started.
-        task: the environment.
-        code: what the user passes as it is.
+        job: the run; its devices are started.
 
     Attributes:
         algorithm: the pure functions.
@@ -51,39 +47,40 @@ class Factory:
         expectation: of memory, before anything is compiled.
     """
 
-    def __init__(self, job: Job, task: Task, code: UserCode = NAMED) -> None:
-        self._job, self._task, self._code = job, task, code
-        self.algorithm = build_algorithm(job.config, *task.spaces, code, job.placement)
-        horizon, lag = self.algorithm.horizon, job.placement.lag
-        env, chunks = job.env, final_chunks(horizon, task.limit)
-        if env is not None:
-            chunks = final_rows(env, horizon)
+    def __init__(self, job: Job) -> None:
+        run = job.run
+        assert run.task is not None
+        self._job, self._run, self._task = job, run, run.task
+        self.algorithm = build_algorithm(run.config, *run.task.spaces, run.code, run.placement)
+        horizon, lag = self.algorithm.horizon, run.placement.lag
+        chunks = final_chunks(horizon, run.task.limit)
+        if run.env is not None:
+            chunks = final_rows(run.env, horizon)
         self.rollout = RolloutSpec(
             horizon, self.algorithm.episodes, chunks,
             self.algorithm.replay is not None, slots=lag + 1,
         )  # fmt: skip
         replay = expected_mb(
-            job.config, task.obs_spec, self.algorithm.replay, job.placement, self.shapes
+            run.config, run.task.obs_spec, self.algorithm.replay, run.placement, self.shapes
         )
         self.expectation = Expectation(
             *learned_mb(self.algorithm.shapes), self.rollout.slots * size_mb(self.shapes), replay,
-            divided=divided_mb(self.algorithm.shapes, len(job.placement.learn)),
+            divided=divided_mb(self.algorithm.shapes, len(run.placement.learn)),
         )  # fmt: skip
 
     @cached_property
     def acting(self) -> ActingPolicies:
         """The policies of all acting groups, not compiled."""
-        job = self._job
         return ActingPolicies(
-            shares(job.placement, job.config.env.envs), self.algorithm, self._task,
-            raw_key(job.config.run.seed, ACT), backend.device, job.config.run.precision,
+            shares(self._run.placement, self._run.config.env.envs), self.algorithm, self._task,
+            raw_key(self._run.config.run.seed, ACT), backend.device, self._run.config.run.precision,
         )  # fmt: skip
 
     @cached_property
     def shapes(self) -> Any:
         """The shapes of a trajectory."""
         layout = self.acting.policies[0].layout
-        num_envs, specs = self._job.config.env.envs, self._task.obs_spec
+        num_envs, specs = self._run.config.env.envs, self._task.obs_spec
         return self._job.programs.get(
             ("trajectory", self.rollout, num_envs),
             lambda: trajectory_shapes(self.rollout, num_envs, specs, layout),
@@ -91,7 +88,7 @@ class Factory:
 
     def policy(self, device: DeviceName, count: int) -> Policy:
         """What acts for so many environments on any device, not compiled."""
-        run = self._job.config.run
+        run = self._run.config.run
         return Policy(
             self.algorithm, self._task.obs_spec, count, backend.device(device),
             raw_key(run.seed, ACT), run.precision,
@@ -103,21 +100,21 @@ class Factory:
         Raises:
             NoRoomError: the run does not fit the devices; nothing large is allocated then.
         """
-        job, run = self._job, self._job.config.run
-        self.expectation.check(job.placement, job.hardware)
+        job, run = self._job, self._run.config.run
+        self.expectation.check(self._run.placement, self._run.hardware)
         with job.spans.span("compile"):  # its own small programs
             buffer = build_buffer(
-                job.config,
+                self._run.config,
                 self._task,
                 self.algorithm,
-                job.placement,
+                self._run.placement,
                 self.shapes,
-                None if job.env is None else least_truncation(job.env),
+                None if self._run.env is None else least_truncation(self._run.env),
             )
         # A learner in a thread of its own has spans of its own.
-        spans = Spans() if job.placement.schedule == "overlapped" else job.spans
+        spans = Spans() if self._run.placement.schedule == "overlapped" else job.spans
         return Learner(
-            self.algorithm, buffer, learning_mesh(job.config, job.placement),
+            self.algorithm, buffer, learning_mesh(self._run.config, self._run.placement),
             raw_key(run.seed, INIT), raw_key(run.seed, LEARN), spans, run.precision,
             job.programs,
         )  # fmt: skip
@@ -125,45 +122,47 @@ class Factory:
     @cached_property
     def device_sampler(self) -> DeviceSampler:
         """The sampler of environments on the device, not compiled."""
-        job, run = self._job, self._job.config.run
-        assert job.env is not None
-        each = job.config.env.envs // run.shards
-        rollout = Rollout(job.env, self.algorithm, self.rollout, each, job.config.env.clip_reward)
+        job, run = self._job, self._run.config.run
+        env, config = self._run.env, self._run.config.env
+        assert env is not None
+        each = config.envs // run.shards
+        rollout = Rollout(env, self.algorithm, self.rollout, each, config.clip_reward)
         keys = np.stack([raw_key(run.seed, ENVS, number) for number in range(run.shards)])
         keys = keys[0] if run.shards == 1 else keys
         if job.programs.together is not None:
             rollout = replace(rollout, shared=for_all)
         return DeviceSampler(
-            rollout, backend.device(job.placement.act[0]), keys,
+            rollout, backend.device(self._run.placement.act[0]), keys,
             raw_key(run.seed, ACT), job.spans, run.precision, job.programs,
         )  # fmt: skip
 
     def pool(self) -> WorkerPool | None:
         """The actor processes, started; None with ``sampler=inline``."""
         job = self._job
-        if job.placement.sampler != "processes":
+        if self._run.placement.sampler != "processes":
             return None
 
         def report(note: str) -> None:
-            job.notes.append(note)
+            self._run.notes.append(note)
             job.announce(note)
 
         return start_workers(
-            job.config, self._task, self.acting, self.rollout, report, code=self._code,
-            local=job.placement.inference == "local",
+            self._run.config, self._task, self.acting, self.rollout, report, code=self._run.code,
+            local=self._run.placement.inference == "local",
         )  # fmt: skip
 
     def sampler(self, pool: WorkerPool | None = None) -> Sampler:
         """The sampler, its environments open."""
-        job = self._job
-        if job.placement.sampler == "device":
+        if self._run.placement.sampler == "device":
             return self.device_sampler
-        return make_sampler(job.config, self._task, self.acting, self.rollout, job.spans, pool)
+        return make_sampler(
+            self._run.config, self._task, self.acting, self.rollout, self._job.spans, pool
+        )
 
     def evaluator(self) -> Evaluator:
         """What plays evaluation episodes, its policy not compiled."""
-        run = self._job.config.run
-        device = backend.device(self._job.placement.act[0])
+        run = self._run.config.run
+        device = backend.device(self._run.placement.act[0])
         return Evaluator(
             self.algorithm, self._task, run.eval_episodes, run.seed, device,
             precision=run.precision,
@@ -171,7 +170,7 @@ class Factory:
 
     def policies(self, pool: WorkerPool | None = None) -> list[Callable[[], Any]]:
         """What compiles the policies of this process."""
-        if self._job.placement.sampler == "device":
+        if self._run.placement.sampler == "device":
             return [self.device_sampler.compile]
         if pool is not None and pool.local:
             return []
@@ -181,13 +180,13 @@ class Factory:
         """The data flow between a sampler and a learner."""
         job = self._job
         policies: Sequence[Any] = self.acting.policies
-        if job.placement.sampler == "device":
+        if self._run.placement.sampler == "device":
             policies = [sampler]
         if pool is not None and pool.local:
             policies = [self.acting.remote(pool)]
         flow = (sampler, policies, learner, job.spans, job.discardable, self.algorithm.advanced)
-        if job.placement.schedule == "overlapped":
-            return OverlappedSchedule(*flow, lag=job.placement.lag)
+        if self._run.placement.schedule == "overlapped":
+            return OverlappedSchedule(*flow, lag=self._run.placement.lag)
         return SerialSchedule(*flow)
 
     def fused(self, learner: Learner) -> FusedSchedule:

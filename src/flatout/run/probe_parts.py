@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from flatout.run.device_probe import DeviceProbe
 from flatout.run.factory import Factory
 from flatout.run.learner_probe import LearnerProbe
 from flatout.run.opening import backends
+from flatout.run.resolve import ResolvedRun
 from flatout.samplers.base import Sampler
 from flatout.samplers.make import make_sampler, start_workers
 from flatout.schedules.base import Schedule
@@ -182,11 +183,10 @@ class ProbeParts:
         return schedule, (metrics.steps for metrics in iterations)
 
     def _make(self, placement: Placement) -> Factory:
-        job = Job(
-            self._config, placement, self.hardware, [], Spans(), nullcontext, lambda note: None,
-            env=self.env if placement.sampler == "device" else None,
-        )  # fmt: skip
-        return Factory(job, self.task, self._code)
+        env = self.env if placement.sampler == "device" else None
+        return Factory(
+            Job(ResolvedRun(self._config, placement, self.hardware, self.task, env, self._code))
+        )
 
 
 def _short(config: TrainConfig) -> TrainConfig:

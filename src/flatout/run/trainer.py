@@ -31,6 +31,7 @@ from flatout.run.loggers import RunLogs
 from flatout.run.observe import closing_verdict, current_load, start_recording
 from flatout.run.progress import Display, Progress
 from flatout.run.recording import RunRecording
+from flatout.run.resolve import resolve_run
 from flatout.run.resume import Found, Start, begin
 from flatout.run.saving import Saver
 from flatout.run.summary import summarise
@@ -166,11 +167,15 @@ class Trainer:
         self.resume = found is not None
         if found is not None:
             self.progress = found[2]
+        checked = self.acting is not None and self.acting.checked
+        resolved = resolve_run(
+            self.config, self.code, self.display.note, programs=self.programs, checks=not checked
+        )
         components = assemble(
-            self.config, self._spans, code=self.code, expected=self._expected,
+            resolved, self._spans, expected=self._expected,
             keeps=self.resume or self.callback is not None,
             discardable=self.interrupts.discardable, announce=self.display.note,
-            programs=self.programs, checked=self.acting is not None and self.acting.checked,
+            programs=self.programs,
         )  # fmt: skip
         stack.callback(components.close)
         if found is None:
