@@ -18,6 +18,9 @@ from flatout.errors import UsageError, refuse_empty
 
 ALGORITHMS = tuple(HYPER)
 
+Affects = dict[str, str]
+"""The metadata of a setting that does not change what is learned."""
+
 MAX_WIDTH = 65_536
 """Units of a hidden layer: beyond, shapes alone take minutes, long before memory is asked for."""
 MAX_WEIGHTS = 1 << 30
@@ -28,6 +31,17 @@ Seed = Annotated[int, SEEDS := Range(0, 2**32 - 1)]
 AtLeast1 = Annotated[int, Range(1, 2**63 - 1)]
 AtLeast0 = Annotated[int, Range(0, 2**63 - 1)]
 Devices = Annotated[int, Range(1, 64)]
+Seconds = Annotated[float, Range(0, 1_000_000, above=True)]
+
+SPEED: Affects = {"affects": "speed"}
+"""Of a setting: where a run's parts are and how fast they are. What is learned stays the same, but
+for the last bits."""
+LENGTH: Affects = {"affects": "length"}
+"""When a run ends."""
+BEST: Affects = {"affects": "best"}
+"""Which parameters are kept as the best ones."""
+REPORT: Affects = {"affects": "report"}
+"""What is written and shown."""
 
 
 def check_widths(name: str, widths: tuple[int, ...]) -> None:
@@ -126,23 +140,23 @@ class NetworkConfig:
 class RunConfig:
     """The run: how long, where, and what is kept."""
 
-    steps: Count = 100_000
+    steps: Count = field(default=100_000, metadata=LENGTH)
     """Environment steps in all, summed over environments."""
     seed: Seed = 0
     """Seed of every random number of the run."""
-    placement: Annotated[str, refuse_placement] = "auto"
+    placement: Annotated[str, refuse_placement] = field(default="auto", metadata=SPEED)
     """cpu, gpu, cpu+gpu, auto, or KEY=VALUE pairs such as 'act=cpu learn=gpu:0 memory=0.5'."""
     allow_lag: bool = False
     """Let placement auto collect while it learns: acting is then a version behind."""
-    remeasure: bool = False
+    remeasure: bool = field(default=False, metadata=SPEED)
     """Placement auto measures this machine, also where it has measured this run before."""
-    replan: bool = False
+    replan: bool = field(default=False, metadata=SPEED)
     """Where a run is not as fast as was predicted, measure again at a checkpoint and take what is
     faster then."""
-    devices: Devices | None = None
+    devices: Devices | None = field(default=None, metadata=SPEED)
     """Number of GPUs to learn on, the freest ones (on CPU devices where there is no GPU): short for
     --placement 'learn=gpu:0,gpu:1,...'."""
-    virtual_devices: Devices | None = None
+    virtual_devices: Devices | None = field(default=None, metadata=SPEED)
     """Number of CPU devices to show, to try on one CPU what is meant for several devices."""
     shards: AtLeast1 = 1
     """Shards that each update is made of, each with its own environments and rows; as many devices
@@ -161,38 +175,40 @@ class RunConfig:
     default is the card's own (TF32: 10 bits of each factor, about 1e-3 relative error), which
     gains where large networks' products are the time, and nothing with small ones. CPUs always
     compute in float32."""
-    soft_placement: bool = False
+    soft_placement: bool = field(default=False, metadata=SPEED)
     """Where a named device is missing, run on what is there and say so."""
-    worker_timeout: Annotated[float, Range(0, 1_000_000, above=True)] = 60.0
+    worker_timeout: Annotated[float, Range(0, 1_000_000, above=True)] = field(
+        default=60.0, metadata=SPEED
+    )
     """Seconds after which an actor process that has not finished a step is restarted."""
-    run_dir: Annotated[str, refuse_empty] | None = None
+    run_dir: Annotated[str, refuse_empty] | None = field(default=None, metadata=REPORT)
     """Folder of the run; by default runs/ALGORITHM-ENV-SEED-TIME."""
-    checkpoint_every: AtLeast0 | None = None
+    checkpoint_every: AtLeast0 | None = field(default=None, metadata=REPORT)
     """Steps between checkpoints; by default a tenth of the run. 0 saves only at the end."""
-    keep_checkpoints: AtLeast1 = 3
+    keep_checkpoints: AtLeast1 = field(default=3, metadata=REPORT)
     """How many of the newest checkpoints stay."""
-    eval_every: AtLeast0 = 0
+    eval_every: AtLeast0 = field(default=0, metadata=BEST)
     """Steps between evaluations; the best parameters by them are kept. 0 never evaluates."""
-    eval_episodes: Episodes = 10
+    eval_episodes: Episodes = field(default=10, metadata=BEST)
     """Episodes per evaluation."""
-    stop_at_return: float | None = None
+    stop_at_return: float | None = field(default=None, metadata=LENGTH)
     """Stop once the mean return of the last 100 training episodes reaches this."""
-    threshold: tuple[float, ...] = ()
+    threshold: tuple[float, ...] = field(default=(), metadata=REPORT)
     """Record when the mean return of the last 100 episodes reaches this; repeatable."""
-    log_every: AtLeast1 | None = None
+    log_every: AtLeast1 | None = field(default=None, metadata=REPORT)
     """Steps between rows of metrics (at least one iteration); by default 128 at first, and from
     2,048 steps on an eighth to a sixteenth of the steps made, up to 2,048."""
-    tensorboard: bool = True
+    tensorboard: bool = field(default=True, metadata=REPORT)
     """Write TensorBoard events into the run folder."""
-    wandb: str | None = None
+    wandb: str | None = field(default=None, metadata=REPORT)
     """Also log to this Weights & Biases project (needs the wandb extra)."""
-    metric_names: Literal["flatout", "sb3", "cleanrl"] = "flatout"
+    metric_names: Literal["flatout", "sb3", "cleanrl"] = field(default="flatout", metadata=REPORT)
     """Whose names metrics have in TensorBoard and W&B; metrics.jsonl keeps Flatout's."""
-    trace: bool = False
+    trace: bool = field(default=False, metadata=REPORT)
     """Write trace.json, every span on a time line, for Perfetto or chrome://tracing."""
-    quiet: bool = False
+    quiet: bool = field(default=False, metadata=REPORT)
     """No live display and no report."""
-    json: bool = False
+    json: bool = field(default=False, metadata=REPORT)
     """Print the summary as JSON, alone on stdout."""
 
     @property
@@ -232,15 +248,15 @@ class TrainConfig:
         return values
 
 
-RESUMABLE = frozenset(
-    {
-        "placement", "allow_lag", "remeasure", "replan", "devices", "virtual_devices", "reduce",
-        "soft_placement", "worker_timeout", "steps", "run_dir", "checkpoint_every",
-        "keep_checkpoints", "stop_at_return", "threshold", "log_every", "tensorboard", "wandb",
-        "metric_names", "trace", "quiet", "json",
-    }
-)  # fmt: skip
-"""The settings that a resumed run may change: placement, steps, logging and stopping."""
+def affecting(*kinds: Affects) -> frozenset[str]:
+    """The names of the settings that affect nothing else than these. A setting that declares
+    nothing affects what is learned."""
+    return frozenset(spec.name for spec in fields(RunConfig) if spec.metadata in kinds)
+
+
+RESUMABLE = affecting(SPEED, LENGTH, REPORT) | {"reduce", "allow_lag"}
+"""The settings that a resumed run may change. ``reduce`` changes the last bits only, and
+``allow_lag`` belongs to the placement, which a resumed run may change."""
 
 
 def validate(config: TrainConfig) -> None:

@@ -12,7 +12,6 @@ import numpy as np
 from flatout.errors import FlatoutError, UsageError
 from flatout.fleet.curves import curves, of_one_score, read
 from flatout.fleet.curves import text as curve_text
-from flatout.fleet.runs import NOT_TELLING
 from flatout.output import printable
 from flatout.run.summary import PHASE_WORDS
 from flatout.storage import nofollow
@@ -32,7 +31,7 @@ def compared(a: Path, b: Path) -> dict[str, Any]:
     """
     runs = (a, b)
     flat = [load_config(path, None).flat() for path in runs]
-    names = [n for n in dict.fromkeys([*flat[0], *flat[1]]) if n not in NOT_TELLING[1:]]
+    names = [n for n in dict.fromkeys([*flat[0], *flat[1]]) if n != "run_dir"]
     settings = {n: [one.get(n) for one in flat] for n in names if flat[0].get(n) != flat[1].get(n)}
     summaries = [_summary(path) for path in runs]
     facts = {n: [one.get(n) for one in summaries] for n in FACTS}

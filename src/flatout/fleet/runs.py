@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flatout.config.schema import REPORT, affecting
 from flatout.documents import parse_line
 from flatout.errors import UsageError, damage, nearest
 from flatout.storage import nofollow
@@ -27,7 +28,7 @@ TAIL = 1 << 13
 ENDED = {"steps": "done", "return": "done (return)", "callback": "done (callback)",
          "signal": "stopped"}  # fmt: skip
 
-NOT_TELLING = ("seed", "run_dir")
+NOT_TELLING = ("seed", *sorted(affecting(REPORT)))
 """Settings in which runs of one group may differ."""
 
 _COLUMNS = {"value": "return"}

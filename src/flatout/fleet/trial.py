@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatout import child
 from flatout.config.placement import Placement, parse
+from flatout.config.schema import BEST, REPORT, affecting
 from flatout.config.workers import with_workers
 from flatout.errors import FlatoutError
 from flatout.explain.diagnosis import Diagnosis, Finding, MeasuredGain
@@ -44,7 +45,7 @@ COMPARED = 4
 
 CLOSE = 1e-5
 
-WITHOUT_EFFECT = {"checkpoint_every", "log_every", "eval_every", "eval_episodes", "tensorboard"}
+WITHOUT_EFFECT = affecting(BEST, REPORT)
 """Settings on which nothing that is learned depends."""
 
 

@@ -22,7 +22,7 @@ from flatout.config.placement import (
     refuse_shards,
     refuse_unavailable,
 )
-from flatout.config.schema import RESUMABLE, TrainConfig
+from flatout.config.schema import LENGTH, REPORT, SPEED, TrainConfig, affecting
 from flatout.config.workers import with_workers
 from flatout.errors import FlatoutError, UsageError
 from flatout.hardware.inventory import Hardware, resolve_placement
@@ -59,7 +59,7 @@ STARTING_S = 3.0
 
 PACKAGES = ("flatout", "jax", "jaxlib", "numpy", "gymnasium", "ale_py")
 
-UNIMPORTANT = (RESUMABLE | {"seed"}) - {"allow_lag"}
+UNIMPORTANT = affecting(SPEED, LENGTH, REPORT) | {"reduce", "seed"}
 """Settings that do not change what anything costs."""
 
 MOST_BYTES = 1 << 20

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from flatout.config.schema import TrainConfig
+from flatout.config.schema import REPORT, SPEED, TrainConfig, affecting
 from flatout.config.settings import build
 from flatout.output import printable
 from flatout.run.curve import AXES, VALUES, Curve, points, svg
@@ -22,10 +22,7 @@ CURVE, CARD = "curve.svg", "README.md"
 OURS = "<!-- Written by Flatout at the end of the run; without this line it is left as it is. -->"
 """The first line of a card. A file without it is the user's."""
 
-SILENT = frozenset(
-    {"algorithm", "env", "run_dir", "placement", "devices", "quiet", "json", "trace", "wandb",
-     "remeasure", "replan"}
-)  # fmt: skip
+SILENT = affecting(SPEED, REPORT) | {"algorithm", "env"}
 """Settings that a command need not repeat, or names apart."""
 
 
