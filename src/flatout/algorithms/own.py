@@ -25,7 +25,7 @@ from flatout.algorithms.base import (
 from flatout.algorithms.parallel.packing import OutputLayout
 from flatout.algorithms.parallel.shards import UNSHARDED
 from flatout.config.hyper import HYPER
-from flatout.config.modules import import_module
+from flatout.config.modules import import_function
 from flatout.config.schema import NetworkConfig
 from flatout.envs.device.check import traced
 from flatout.errors import UsageError, nearest, short
@@ -90,15 +90,7 @@ def imported(name: str) -> MakeAlgorithm:
         UsageError: there is none.
         EnvironmentFailure: importing its module fails.
     """
-    module, _, function = name.partition(":")
-    if not module or not function:
-        raise UsageError(f"the algorithm {name!r} is not module:function.")
-    found = import_module(module, f"the algorithm {name}")
-    make: MakeAlgorithm | None = getattr(found, function, None)
-    if not callable(make):
-        near = nearest(function, [n for n, value in vars(found).items() if callable(value)])
-        raise UsageError(f"{module} has no function {function!r}.{near}")
-    return make
+    return import_function(name, f"the algorithm {name}")
 
 
 def _named(hp: Any) -> dict[str, Any]:

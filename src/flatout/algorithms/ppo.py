@@ -1,4 +1,5 @@
-"""Proximal policy optimisation (Schulman et al., 2017), one trajectory at a time."""
+"""The last step of the data flow: proximal policy optimisation (Schulman et al., 2017) learns from
+one trajectory. `flatout.learner.learn_step` calls it."""
 
 from __future__ import annotations
 

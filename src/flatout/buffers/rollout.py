@@ -1,4 +1,5 @@
-"""A fresh trajectory, written step by step into arrays that are allocated once."""
+"""Step 6 of the data flow, inline: a trajectory is written step by step into arrays that are
+allocated once. The sampler fills them."""
 
 from __future__ import annotations
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from flatout.errors import EnvironmentFailure, UsageError, one_line
+from flatout.errors import EnvironmentFailure, UsageError, nearest, one_line
 
 
 def look_here() -> None:
@@ -45,3 +46,33 @@ def import_module(module: str, setting: str) -> Any:
             f"{setting}: importing {module} failed: {type(error).__name__}: "
             f"{one_line(error).rstrip('.')}."
         ) from error
+
+
+def import_named(name: str, setting: str) -> tuple[Any, str]:
+    """The module of ``module:function``, imported, and the function's name; raises as
+    `import_module`.
+
+    Args:
+        setting: what names it, for messages.
+
+    Raises:
+        UsageError: the text has another form.
+    """
+    module, _, function = name.partition(":")
+    if not module or not function:
+        raise UsageError(f"{setting} is not module:function.")
+    return import_module(module, setting), function
+
+
+def import_function(name: str, setting: str) -> Callable[..., Any]:
+    """The function that ``module:function`` names; raises as `import_named`.
+
+    Raises:
+        UsageError: the module has no such function.
+    """
+    module, function = import_named(name, setting)
+    found = getattr(module, function, None)
+    if not callable(found):
+        near = nearest(function, [n for n, value in vars(module).items() if callable(value)])
+        raise UsageError(f"{setting}: {module.__name__} has no function {function!r}.{near}")
+    return found

@@ -1,4 +1,4 @@
-"""N Gymnasium environments stepped in this process, each episode with its seed.
+"""Step 5 of the data flow, inline: N Gymnasium environments take actions in this process.
 
 An environment whose episode ends is reset within the same step; the final observation is handed
 over, so that truncation can bootstrap. Every episode's seed is a function of (run seed,

@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from flatout.config.modules import import_module
+from flatout.config.modules import import_function, import_named
 from flatout.config.schema import EnvConfig
 from flatout.envs import register
 from flatout.envs.ale import OneAtari
@@ -28,7 +28,6 @@ from flatout.errors import (
     EnvironmentFailure,
     NotInstalledError,
     UsageError,
-    nearest,
     one_line,
 )
 from flatout.output import say
@@ -156,21 +155,11 @@ def _by_name(config: EnvConfig) -> Base:
     if in_library(name):
         return lambda **mode: device_env(name, config.env_kwargs)
     if ":" in name and "/" not in name.partition(":")[0]:
-        module, _, attribute = name.partition(":")
-        if not module or not attribute:
-            raise UsageError(f"--env {name} is neither an id nor module:factory.")
-        imported = import_module(module, f"--env {name}")
-        function = getattr(imported, attribute, None)
-        if function is not None:
-            if not callable(function):
-                raise UsageError(f"--env {name}: {attribute!r} in {module} is not a function.")
+        module, attribute = import_named(name, f"--env {name}")
+        if attribute not in gym.registry or hasattr(module, attribute):
+            function = import_function(name, f"--env {name}")
             return _with_kwargs(function, config.env_kwargs)
         name = attribute  # Gymnasium's "module:id": its import registers the id
-        if name not in gym.registry:
-            raise UsageError(
-                f"--env {config.env}: {module} has no {attribute!r}."
-                f"{nearest(attribute, [n for n in vars(imported) if not n.startswith('_')])}"
-            )
     try:
         spec = copy.deepcopy(gym.spec(name))
     except gym.error.Error as error:

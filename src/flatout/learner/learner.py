@@ -1,4 +1,6 @@
-"""The learner: compiles a buffer's `learn`, and makes all due updates in one dispatch."""
+"""Step 7 of the data flow, inline, and 6, fused: the learner makes all due updates in one dispatch.
+
+It compiles a buffer's `learn` (`flatout.learner.learn_step`); schedules call it."""
 
 from __future__ import annotations
 

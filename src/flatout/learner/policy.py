@@ -1,4 +1,5 @@
-"""Policies: a compiled `act` with published parameters."""
+"""Step 4 of the data flow, inline: a policy, which is a compiled `act` with published parameters,
+maps observations to actions. Samplers and evaluation call it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run: logging, checkpoints, evaluation, callbacks, signals, failure.
+"""Step 1 of the data flow: the run asks a schedule for iterations, logs, saves and evaluates.
 
 Glossary. *step*: one environment step, summed over environments. *update*: one gradient step.
 *iteration*: one collected trajectory and the updates that it pays for. *version*: iterations

@@ -1,4 +1,5 @@
-"""The sampler that acts in this process for all environments, wherever they step."""
+"""Step 3 of the data flow, inline: this process chooses the actions of all environments, wherever
+they step, for the T steps of a trajectory. `SerialSchedule` and `OverlappedSchedule` call it."""
 
 from __future__ import annotations
 

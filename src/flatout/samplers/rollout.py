@@ -1,4 +1,4 @@
-"""Trajectories inside a compiled program: N device environments that act and step there. Pure.
+"""Step 4 of the data flow, fused: T steps of N device environments inside a compiled program. Pure.
 
 An episode's first state comes from a pool that is drawn ahead: under `vmap` a reset that depends on
 a flag is computed for every environment at every step. The k-th episode's start is a function of

@@ -1,4 +1,5 @@
-"""Acting, stepping and learning in one program: the host only starts chunks of iterations."""
+"""Step 2 of the data flow, fused: the host starts chunks of iterations, and one compiled program
+acts, steps and learns."""
 
 from __future__ import annotations
 

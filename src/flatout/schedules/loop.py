@@ -1,4 +1,5 @@
-"""The loop of a fused run: iterations that act, step and learn, compiled as one program."""
+"""Step 3 of the data flow, fused: the loop over iterations that act, step and learn, compiled as one
+program. `FusedSchedule` runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collect, then learn, then collect with what was learned."""
+"""Step 2 of the data flow, inline: collect a trajectory, learn from it, publish the parameters."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ REFUSED = [
     ("no_such_module:make", {}, "there is no module 'no_such_module'."),
     ("tests.device_envs:corrido", {}, "has no function 'corrido'. Did you mean 'corridor'?"),
     ("tests.device_envs:NOT_CALLABLE", {}, "has no function 'NOT_CALLABLE'."),
-    ("tests.device_envs:", {}, "is neither an id nor module:factory."),
+    ("tests.device_envs:", {}, "is not module:function."),
     
     ("tests.device_envs:number", {}, "returned int; a device environment is a flatout.DeviceEnv."),
     ("tests.device_envs:corridor", {"limit": 0}, "limit = 0 must be a number of steps, or None."),

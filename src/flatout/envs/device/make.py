@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flatout.config.modules import import_module
+from flatout.config.modules import import_function
 from flatout.envs.device.base import DeviceEnv
 from flatout.errors import EnvironmentFailure, FlatoutError, UsageError, nearest, one_line, short
 
@@ -143,14 +143,7 @@ def _refusal(name: str, kwargs: Mapping[str, Any]) -> str:
 
 
 def _from_factory(name: str, kwargs: dict[str, Any]) -> DeviceEnv:
-    module, _, attribute = name.partition(":")
-    if not module or not attribute:
-        raise UsageError(f"{name} is neither an id nor module:factory.")
-    imported = import_module(module, name)
-    factory = getattr(imported, attribute, None)
-    if not callable(factory):
-        near = nearest(attribute, [n for n, value in vars(imported).items() if callable(value)])
-        raise UsageError(f"{name}: {module} has no function {attribute!r}.{near}")
+    factory = import_function(name, name)
     try:
         made = factory(**kwargs)
     except FlatoutError:

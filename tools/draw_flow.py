@@ -1,0 +1,93 @@
+"""Draw docs/data-flow.svg: the way of data through one PPO iteration, inline and in one program.
+
+python tools/draw_flow.py             # writes the picture
+python tools/draw_flow.py --check     # 1 where docs/data-flow.svg is not what this draws
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+PICTURE = Path(__file__).resolve().parent.parent / "docs" / "data-flow.svg"
+WIDTH, BOX, HIGH, GAP, TOP = 760, 350, 50, 22, 56
+
+
+@dataclass(frozen=True)
+class Step:
+    """One file of the walk: its path below src/flatout, and its part in it."""
+
+    file: str
+    part: str
+
+
+INLINE = (
+    Step("run/trainer.py", "asks for iterations; logs, saves, evaluates"),
+    Step("schedules/serial.py", "collect, learn, publish"),
+    Step("samplers/central.py", "T steps of N environments"),
+    Step("learner/policy.py", "observations to actions, one call a step"),
+    Step("envs/host.py", "actions to observations and rewards"),
+    Step("buffers/rollout.py", "the arrays of the trajectory"),
+    Step("learner/learner.py", "one dispatch with all updates"),
+    Step("algorithms/ppo.py", "trajectory to new parameters"),
+)
+FUSED = (
+    Step("run/trainer.py", "asks for iterations; logs, saves, evaluates"),
+    Step("schedules/fused.py", "starts chunks of iterations"),
+    Step("schedules/loop.py", "the compiled loop over iterations"),
+    Step("samplers/rollout.py", "T steps of N environments"),
+    Step("envs/device/classic.py", "actions to observations and rewards"),
+    Step("learner/learner.py", "all updates, within the loop"),
+    Step("algorithms/ppo.py", "trajectory to new parameters"),
+)
+
+
+def picture() -> str:
+    """The SVG's text."""
+    rows = max(len(INLINE), len(FUSED))
+    height = TOP + rows * (HIGH + GAP) - GAP
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+        f'width="{WIDTH}" height="{height}" font-family="sans-serif">',
+        "<style>text{fill:#1f2328}.part{fill:#57606a}.box{fill:#f6f8fa;stroke:#8c959f}"
+        ".line{stroke:#57606a;fill:none}@media(prefers-color-scheme:dark){text{fill:#e6edf3}"
+        ".part{fill:#9da7b3}.box{fill:#161b22;stroke:#6e7681}.line{stroke:#9da7b3}}</style>",
+        '<defs><marker id="end" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+        'markerHeight="7" orient="auto"><path class="line" d="M0 0 7 4 0 8"/></marker></defs>',
+    ]
+    columns = (("Step by step (inline)", INLINE, 10), ("In one program (fused)", FUSED, 400))
+    for title, steps, left in columns:
+        parts.append(f'<text x="{left}" y="28" font-size="17" font-weight="bold">{title}</text>')
+        for number, step in enumerate(steps):
+            parts += _box(left, TOP - 12 + number * (HIGH + GAP), number + 1, step)
+            if number + 1 < len(steps):
+                parts.append(_arrow(left, TOP - 12 + number * (HIGH + GAP) + HIGH))
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _box(left: int, top: int, number: int, step: Step) -> list[str]:
+    return [
+        f'<rect class="box" x="{left}" y="{top}" width="{BOX}" height="{HIGH}" rx="6"/>',
+        f'<text x="{left + 12}" y="{top + 21}" font-size="14">{number}. {escape(step.file)}</text>',
+        f'<text class="part" x="{left + 12}" y="{top + 40}" font-size="13">'
+        f"{escape(step.part)}</text>",
+    ]
+
+
+def _arrow(left: int, top: int) -> str:
+    middle = left + BOX // 2
+    return f'<path class="line" marker-end="url(#end)" d="M{middle} {top}V{top + GAP - 2}"/>'
+
+
+def main() -> int:
+    """Write the picture, or compare it."""
+    if "--check" in sys.argv[1:]:
+        return int(not PICTURE.exists() or PICTURE.read_text() != picture())
+    PICTURE.write_text(picture())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
