@@ -1,4 +1,4 @@
-"""Step 3 of the data flow, fused: the loop over iterations that act, step and learn, compiled as one
+"""Step 3 of the data flow, fused: a loop over iterations that act, step and learn, compiled as one
 program. `FusedSchedule` runs it."""
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Step 5 of the data flow, fused: Gymnasium's classic control in JAX, with the same equations and start
-states, in float32.
+"""Step 5 of the data flow, fused: Gymnasium's classic control in JAX.
+
+The equations and start states are the same, in float32.
 
 From the same state and action, one step agrees with Gymnasium's (`gymnasium/envs/classic_control`,
 float64) to 1e-5, relative above 1. Over many steps chaotic systems part all the same. Near both
