@@ -74,8 +74,8 @@ def test_names_that_mean_the_same(made: Any, settings: dict[str, Any]) -> None:
         ({"qqq": 1}, r"unknown setting 'qqq'\.$"),
         ({"lr": 1, "learning_rate": 1}, "one setting"),
         ({"use_sde": True}, "use_sde.*not available"),
-        ({"tensorboard_log": "logs"}, "run_dir keeps TensorBoard"),
-        ({"tensorboard_logdir": "logs"}, "run_dir keeps TensorBoard"),
+        ({"tensorboard_log": "logs"}, "use run_dir: a run folder contains TensorBoard"),
+        ({"tensorboard_logdir": "logs"}, "use run_dir: a run folder contains TensorBoard"),
         ({"device": "tpu"}, "'tpu' is none of auto, cpu, cuda"),
         ({"policy": "LstmPolicy"}, "LstmPolicy.*network="),
         ({"learning_rate": lambda left: left}, "learning_rate is a function.*lin_0.0003"),
@@ -111,7 +111,7 @@ def test_what_an_agent_has_not_says_where_to_look() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"log_interval": 4}, r"learn takes no log_interval\. Instead: log_every"),
+        ({"log_interval": 4}, r"learn takes no log_interval\. Instead: use log_every"),
         ({"tb_log_name": "x"}, "run_dir names the run"),
         ({"callbck": 1}, "'callback'"),
         ({"total_timesteps": "9"}, "steps = '9' is not a whole number"),
@@ -168,7 +168,7 @@ def test_the_nearest_meaningful_name_everywhere(name: str, right: str, flatout: 
 def test_an_environment_without_its_flag_and_cleanrls_track(flatout: Any) -> None:
     done = flatout("train", "ppo", "CartPole-v1")
     assert (done.code, "--env CartPole-v1" in done.err) == (2, True)
-    assert "wandb names" in flatout("train", "ppo", "--env", "CartPole-v1", "--track").err
+    assert "set wandb to the name" in flatout("train", "ppo", "--env", "CartPole-v1", "--track").err
 
 
 def test_every_other_name_leads_to_a_setting() -> None:

@@ -1,4 +1,4 @@
-"""A callback that stops early: at the first episode of 60 steps."""
+"""A callback that stops training at the first episode of at least 60 steps."""
 
 from flatout import PPO, Callback
 

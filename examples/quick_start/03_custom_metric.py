@@ -1,4 +1,4 @@
-"""A metric of your own, beside all others: the longest recent episode."""
+"""Your own metric in the log: the length of the longest recent episode."""
 
 from flatout import PPO, Callback
 

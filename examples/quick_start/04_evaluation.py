@@ -1,4 +1,4 @@
-"""Evaluate every 512 steps while the agent learns; the results are kept."""
+"""Evaluate every 512 steps during training, and save the results."""
 
 from flatout import PPO
 

@@ -1,4 +1,4 @@
-"""Keep the best of all evaluations, and load it."""
+"""Keep the agent with the best evaluation, and load it."""
 
 from flatout import PPO
 

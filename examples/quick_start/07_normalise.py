@@ -1,4 +1,4 @@
-"""Normalised observations and rewards, which a loaded agent keeps as they were."""
+"""Normalised observations and rewards, with statistics that a loaded agent keeps."""
 
 from flatout import PPO
 

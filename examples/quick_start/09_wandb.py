@@ -1,4 +1,4 @@
-"""Weights & Biases without a network: `wandb sync` sends the run later."""
+"""Weights & Biases offline: `wandb sync` uploads the run later."""
 
 import os
 

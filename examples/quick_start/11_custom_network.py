@@ -1,4 +1,4 @@
-"""A network of your own: two layers with a skip connection."""
+"""Your own network: two layers with a skip connection."""
 
 import equinox as eqx
 import jax

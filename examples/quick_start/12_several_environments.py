@@ -1,4 +1,4 @@
-"""Four environments at once, in processes of their own."""
+"""Four environments at once, each in its own process."""
 
 from flatout import PPO
 

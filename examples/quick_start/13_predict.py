@@ -1,4 +1,4 @@
-"""Act with the agent in a loop of your own."""
+"""Act with the agent in your own loop."""
 
 import gymnasium as gym
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -183,7 +184,7 @@ def test_slow_environments_come_first_and_processes_are_the_remedy() -> None:
 def test_the_headline_says_how_idle_the_learner_is() -> None:
     given = told({"env": 6.4, "act": 0.7, "learn": 2.9})
     assert headline(findings(given), given) == (
-        "learner idle 71 % of the time, 64 % of the time waiting for env.step"
+        "the learner is idle 71 % of the time; 64 % of the time goes into waiting for env.step"
     )
 
 
@@ -486,7 +487,9 @@ def test_a_slow_environment_is_found(flatout: Cli, tmp_path: Path) -> None:
     result = flatout("train", "ppo", "--run-dir", run, *words)
     assert result.code == 0, result.err
     lines = result.out.splitlines()
-    assert any(line.startswith("VERDICT  env-bound: learner idle") for line in lines)
+    assert any(line.startswith("VERDICT  env-bound: the learner is idle") for line in lines)
+    time = re.compile(r"TIME     [\d.]+ m?s of training \(not included: .* [\d.]+ m?s\)")
+    assert any(time.match(line) for line in lines)
     assert any(
         line.startswith("TRY      --placement") and "% of the time" in line for line in lines
     )

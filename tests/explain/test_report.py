@@ -60,7 +60,9 @@ def example() -> Diagnosis:
     return Diagnosis(
         subject="python train.py --env BreakoutNoFrameskip-v4 --logdir runs/[ppo] --seed 3",
         verdict="env-bound",
-        headline="learner idle 71 % of the time, 64 % of the time waiting for env.step",
+        headline=(
+            "the learner is idle 71 % of the time; 64 % of the time goes into waiting for env.step"
+        ),
         findings=(
             Finding(
                 "env-bound", 0.64,
@@ -149,7 +151,8 @@ def in_terminal(diagnosis: Diagnosis, width: int) -> str:
 def test_the_verdict_comes_first_and_the_thing_to_try_second() -> None:
     lines = piped(example()).splitlines()
     assert lines[0] == (
-        "VERDICT  env-bound: learner idle 71 % of the time, 64 % of the time waiting for env.step"
+        "VERDICT  env-bound: the learner is idle 71 % of the time; 64 % of the time goes into "
+        "waiting for env.step"
     )
     assert lines[1] == (
         'TRY      --placement "sampler=processes workers=8x16" (train.py:88)   64 % of the time'

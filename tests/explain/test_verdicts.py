@@ -117,8 +117,8 @@ def test_a_smaller_share_is_no_bottleneck() -> None:
     found = diagnosed({"env": 2.9, "learn": 4.1, "act": 2.0, "other": 1.0})
     assert found.verdict == "env-bound"
     assert found.headline == (
-        "learner idle 59 % of the time, 29 % of the time waiting for env.step; learning takes "
-        "more, 41 %"
+        "the learner is idle 59 % of the time; 29 % of the time goes into waiting for env.step; "
+        "learning takes more, 41 %"
     )
 
 

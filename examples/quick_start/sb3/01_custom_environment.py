@@ -1,4 +1,4 @@
-"""An environment of your own."""
+"""Your own environment."""
 
 import gymnasium as gym
 import numpy as np

@@ -1,4 +1,4 @@
-"""A metric of your own, beside all others: the longest recent episode."""
+"""Your own metric in the log: the length of the longest recent episode."""
 
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback

@@ -1,4 +1,4 @@
-"""Save, load, and go on with a lower learning rate."""
+"""Save, load, and continue with a lower learning rate."""
 
 import gymnasium as gym
 from stable_baselines3 import PPO

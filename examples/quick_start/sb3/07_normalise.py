@@ -1,4 +1,4 @@
-"""Normalised observations and rewards, which a loaded agent keeps as they were."""
+"""Normalised observations and rewards, with statistics that a loaded agent keeps."""
 
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env

@@ -1,4 +1,4 @@
-"""Four environments at once, in processes of their own."""
+"""Four environments at once, each in its own process."""
 
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env

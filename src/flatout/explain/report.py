@@ -76,7 +76,7 @@ def show_lines(label: str, lines: Sequence[str], console: Console) -> None:
 
 
 def verdict_words(diagnosis: Diagnosis) -> str:
-    """The verdict's id and its sentence: ``env-bound: learner idle 71 % of the time, ...``."""
+    """The verdict's id and its sentence: ``env-bound: the learner is idle 71 % ...``."""
     if not diagnosis.headline:
         return diagnosis.verdict
     if diagnosis.headline.startswith(diagnosis.verdict):

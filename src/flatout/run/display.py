@@ -181,10 +181,10 @@ def report(summary: dict[str, Any], console: Console) -> None:
     )
     phases, about = summary["phases"], ""
     if steady := summary.get("steady"):  # what the verdict rests on
-        phases, about = steady["phases"], f"of {duration(steady['seconds'])}"
+        phases, about = steady["phases"], f"{duration(steady['seconds'])} of training"
         apart = [(what, s) for what, s in steady["left_out"].items() if s >= 0.05]
         left_out = ", ".join(f"{what} {duration(s)}" for what, s in apart)
-        about += f", without {left_out}" if left_out else ""
+        about += f" (not included: {left_out})" if left_out else ""
     say("TIME", about)
     for name, share in sorted(phases.items(), key=lambda item: -item[1]):
         if share >= 0.005:

@@ -78,8 +78,8 @@ def headline(ranked: tuple[Finding, ...], facts: RunFacts, used: Sequence[CardUs
         words = f"{percent(first.share)} of the time goes into {awaited}"
         if first.share <= idle + 0.02 and facts.updates:
             words = (
-                f"learner idle {percent(idle)} of the time, {percent(first.share)} of the time "
-                f"{awaited}"
+                f"the learner is idle {percent(idle)} of the time; {percent(first.share)} of the "
+                f"time goes into {awaited}"
             )
     most = max((facts.phases[phase] for phase in first.phases), default=1.0)
     larger = {phase: share for phase, share in facts.phases.items() if share > most + WORTH_SAYING}
