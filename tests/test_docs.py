@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tools import write_reference
+from tools import draw_flow, write_reference
 
 import flatout
 from flatout.api.describe import described
@@ -62,6 +62,15 @@ def test_the_reference_is_what_the_code_says() -> None:
 
 
 @functools.cache
+def test_the_picture_of_the_data_flow_names_files_that_begin_with_their_step() -> None:
+    assert draw_flow.PICTURE.read_text() == draw_flow.picture(), "run tools/draw_flow.py"
+    for steps in (draw_flow.INLINE, draw_flow.FUSED):
+        for number, step in enumerate(steps, 1):
+            words = (ROOT / "src" / "flatout" / step.file).read_text().partition(":")[0]
+            last = number == len(steps) and "last step" in words
+            assert last or re.search(rf"\b{number}\b", words.partition("\n")[0]), step.file
+
+
 def flags_of(*command: str) -> set[str]:
     """The flags in a command's help, as a user sees it."""
     return set(re.findall(r"--[a-z][\w-]*", write_reference.helped(*command, "--help")))

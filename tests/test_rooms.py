@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,3 +71,31 @@ def test_no_import_runs_in_a_circle() -> None:
         for module, path in MODULES.items()
     }
     tuple(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
+
+
+DESIGN = Path(__file__).parent.parent / "docs" / "design.md"
+
+GROWTH = 1.03
+"""A folder may have this many times the lines that docs/design.md states."""
+
+
+def test_a_folder_grows_by_a_decision_that_is_written_down() -> None:
+    rows = re.findall(r"^\| (`.+?) \| ([\d,]+) \|", DESIGN.read_text(), re.MULTILINE)
+    stated = {name: int(lines.replace(",", "")) for names, lines in rows
+              for name in [" ".join(re.findall(r"`([^`]+)`", names))]}  # fmt: skip
+    assert {part.strip("/") for names in stated for part in names.split()} == set(ORDER)
+    grown = {
+        names: f"{found:,} lines; docs/design.md states {stated[names]:,}"
+        for names in stated
+        if (found := sum(map(lines_of, names.split()))) > GROWTH * stated[names]
+    }
+    assert grown == {}
+
+
+def lines_of(room: str) -> int:
+    """The lines of Python of a folder (``run/``) or of a module."""
+    if room.endswith("/"):
+        files = list((SRC / room).rglob("*.py"))
+    else:
+        files = [SRC / f"{room}.py"] + ([SRC / "__init__.py"] if room == "__main__" else [])
+    return sum(len(file.read_text().splitlines()) for file in files)
