@@ -63,7 +63,8 @@ def test_one_thread_reads_the_hardware_for_all_members(
         path = tmp_path / "p" / FOLDER / f"seed={seed}" / "devices.jsonl"
         samples = [json.loads(line) for line in path.read_text().splitlines()]
         assert samples
-        assert samples[0]["t"] < json.loads((path.parent / "summary.json").read_text())["wall_s"]
+        wall_s = json.loads((path.parent / "summary.json").read_text())["wall_s"]
+        assert samples[0]["t"] <= round(wall_s, 3)  # as the samples are
 
 
 @pytest.mark.slow
