@@ -15,6 +15,7 @@ from flatout.buffers.base import Arrays, Data, Saved
 from flatout.buffers.ring import MAX_AGE, Geometry, Piece, Ring
 from flatout.buffers.rows import STORED, RingRows
 from flatout.errors import CheckpointError
+from flatout.storage.checkpoint import refuse_other
 from flatout.types import Array, RowSource, Trajectory
 
 
@@ -152,9 +153,10 @@ class Ledger:
             )
         self.room = max(room, self.room)
         self.made = self._replay.due(self.head * geometry.num_envs)
-        self.age = np.array(arrays["age"], np.uint8)
-        if self.age.shape != (geometry.num_envs,) or self.head < 0:
-            raise CheckpointError("its replay was saved with another number of environments.")
+        if self.head < 0:
+            raise CheckpointError(f"its replay has {self.head} rows.")
+        refuse_other("buffer/age", arrays["age"], self.age, "this number of environments")
+        self.age = np.array(arrays["age"])
         kept: list[np.ndarray] = []
         self._final_rows.clear()
         ring.slot[...] = 0

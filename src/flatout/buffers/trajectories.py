@@ -16,7 +16,7 @@ from flatout.algorithms.base import Algorithm, shapes_of
 from flatout.buffers.arrays import FINALS, arrays_of, by_env, shard_shapes, with_arrays
 from flatout.buffers.base import Arrays, Data, Saved
 from flatout.buffers.on_policy import OnPolicyBuffer
-from flatout.errors import CheckpointError
+from flatout.storage.checkpoint import refuse_other
 from flatout.types import RowSource, Trajectory
 
 
@@ -86,9 +86,10 @@ class TrajectoryReplay(OnPolicyBuffer):
         restored: Arrays = {}
         for name, array in arrays_of(self._all).items():
             saved = restored[name] = np.array(arrays[name])
-            fits = saved.shape == array.shape or name in FINALS
-            if saved.dtype != array.dtype or not fits:
-                raise CheckpointError(f"the replayed trajectories' {name} is of another shape.")
+            like = array
+            if name in FINALS:  # which may have had more room
+                like = np.empty((len(saved), *array.shape[1:]), array.dtype)
+            refuse_other(f"buffer/{name}", saved, like, "this run")
         self._all = with_arrays(self._all, restored)
         self._count = int(data["count"])
         return ()

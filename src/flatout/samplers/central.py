@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from flatout.buffers.rollout import RolloutBuffer, share_room
-from flatout.errors import CheckpointError
 from flatout.samplers.base import Sampler, check_counts
 from flatout.samplers.env_group import ActingGroup, LostEnv
 from flatout.samplers.episodes import MAX_REPLAYED_STEPS, ActionLog, EpisodeValues
 from flatout.spans import Spans, Work
+from flatout.storage.checkpoint import refuse_other
 from flatout.types import Trajectory
 
 
@@ -165,11 +165,7 @@ class CentralSampler(Sampler):
         check_counts(state, self._horizon, self.num_envs)
         self._slot = self._row = 0
         obs = self._buffers[0].obs[0]
-        if state["obs"].shape != obs.shape or state["obs"].dtype != obs.dtype:
-            raise CheckpointError(
-                f"its observations are {state['obs'].dtype}{list(state['obs'].shape)}, not "
-                f"{obs.dtype}{list(obs.shape)}."
-            )
+        refuse_other("sampler/obs", state["obs"], obs, "this environment")
         self.steps = int(state["steps"])
         share_room(self._buffers, int(state["chunks"]))
         if self._values is not None:

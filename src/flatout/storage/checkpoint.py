@@ -79,15 +79,24 @@ def rebuild(names: Any, shapes: Any, arrays: Mapping[str, np.ndarray]) -> Any:
                 f"the array {name} is missing: it was saved by another network or version."
             )
         kept = jax.eval_shape(jax.random.key_data, leaf) if is_typed_key(leaf) else leaf
-        if array.shape != kept.shape or array.dtype != kept.dtype:
-            raise CheckpointError(
-                f"the array {name} is {array.dtype}{list(array.shape)}, but this network needs "
-                f"{kept.dtype}{list(kept.shape)}."
-            )
+        refuse_other(name, array, kept, "this network")
         refuse_nonsense(name, array)
         return _as_keys(array, leaf.dtype) if is_typed_key(leaf) else array
 
     return jax.tree.map(pick, names, shapes)
+
+
+def refuse_other(name: str, array: np.ndarray, like: Any, who: str) -> None:
+    """Refuse an array that has another shape or type than the one in whose place it comes.
+
+    Args:
+        who: needs it, for the message.
+    """
+    if array.shape != like.shape or array.dtype != like.dtype:
+        raise CheckpointError(
+            f"the array {name} is {array.dtype}{list(array.shape)}, but {who} needs "
+            f"{like.dtype}{list(like.shape)}."
+        )
 
 
 def refuse_format(number_read: Any, what: str) -> None:
