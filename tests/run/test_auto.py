@@ -179,6 +179,19 @@ def test_a_run_that_somebody_watches_stays_on_the_device(answers: Any) -> None:
     assert "stays" in notes[-1]
 
 
+def test_a_run_that_has_saved_a_checkpoint_does_not_begin_again(answers: Any) -> None:
+    answers(planned(TWO_GROUPS))
+    for saved, begins_again in ((False, True), (True, False)):
+        planner = auto.Planner(
+            resolve("ppo", SETTINGS | {"steps": 10**9}), Placement(), inventory(), NAMED,
+            lambda note: None, Spans(),
+        )  # fmt: skip
+        assert planner.look(100) is None
+        if saved:
+            planner.check(100)
+        assert (planner.look(200) is not None) is begins_again
+
+
 def test_a_run_never_fails_because_planning_did(
     flatout: Callable[..., Any], answers: Any, tmp_path: Path
 ) -> None:

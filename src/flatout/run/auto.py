@@ -274,6 +274,7 @@ class Planner:
             With ``--replan`` another placement that is faster now and acts in the same groups.
         """
         now = time.perf_counter()
+        self._keeps = True  # what is saved is never thrown away
         before, self._checked = self._checked, (steps, now)
         if self.expected is None or before is None or now - before[1] < LOOK_S:
             return None
@@ -291,7 +292,6 @@ class Planner:
         budget = min(SHARE * left_s, MOST_S) - STARTING_S
         if not again or budget <= 0.0:
             return None
-        self._keeps = True
         return self._plan(budget)
 
     def _plan(self, budget: float) -> Replanned | None:
