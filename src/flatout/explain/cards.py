@@ -166,8 +166,9 @@ def waits(host: Mapping[str, float], busy: float) -> dict[str, float]:
 
 
 def headline(
-    count: int, busy: float, waited: Mapping[str, float], place: Callable[[str], str]
-) -> str:
+    count: int, busy: float, waited: Mapping[str, float], place: Callable[[str], str],
+    of: str = "of the time",
+) -> str:  # fmt: skip
     """A sentence about how long cards compute, and the causes of their waiting.
 
     Args:
@@ -175,6 +176,7 @@ def headline(
         busy: the mean share of the time in which they compute.
         waited: shares of the time by what they wait for, as in `WAITS_FOR`.
         place: gives the place of such a wait, ready to be appended; may be empty.
+        of: the time that was observed, in words.
     """
     parts = [
         f"{percent(share)} {WAITS_FOR[name]}{place(name)}"
@@ -184,7 +186,7 @@ def headline(
     computes, they = ("The GPU computes", "It waits")
     if count != 1:
         computes, they = f"{count} GPUs compute", "They wait"
-    words = f"{computes} {percent(busy)} of the time"
+    words = f"{computes} {percent(busy)} {of}"
     return words + (f". {they} {', '.join(parts)}" if parts else "")
 
 
