@@ -45,21 +45,14 @@ TAIL_BYTES = 4096
 
 @dataclass
 class Comparison:
-    """Two programs, and their runs so far.
-
-    Attributes:
-        commands: both command lines.
-        count: the function whose calls are counted, or empty.
-        files: a digest of each file that a command line names.
-        runs: of each program, in the order in which they ended.
-        recording: the evidence of the first program's first run.
-    """
+    """Two programs, and their runs so far."""
 
     commands: tuple[list[str], list[str]]
-    count: str = ""
-    files: dict[str, str] = field(default_factory=dict)
+    count: str = ""  # the function whose calls are counted, or empty
+    files: dict[str, str] = field(default_factory=dict)  # digests of files in the command lines
+    # of each program, in the order in which they ended
     runs: tuple[list[Run], list[Run]] = field(default_factory=lambda: ([], []))
-    recording: Recording | None = None
+    recording: Recording | None = None  # the evidence of the first program's first run
 
     @property
     def name(self) -> str:

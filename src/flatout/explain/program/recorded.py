@@ -35,17 +35,11 @@ LEARNING = ("launch-bound", "compute-bound", "transfer-bound")
 
 @dataclass(frozen=True)
 class Recorded:
-    """A trace that a process of the program has recorded.
+    """A trace that a process of the program has recorded."""
 
-    Attributes:
-        process: the process's position in the evidence.
-        trace: its window is the recording.
-        origin: when the trace's time begins, on the machine's monotonic clock.
-    """
-
-    process: int
-    trace: Trace
-    origin: float
+    process: int  # the process's position in the evidence
+    trace: Trace  # its window is the recording
+    origin: float  # when the trace's time begins, on the machine's monotonic clock
 
     @property
     def seconds(self) -> float:
@@ -159,10 +153,9 @@ def _with_devices(diagnosis: Diagnosis, found: Sequence[Recorded], facts: Facts)
         owner = f" (process {evidence.processes[one.process].pid})" if found[1:] else ""
         for name, idle in devices.devices:
             busy[name + owner] = idle.busy
-            later = one.origin - evidence.began
-            spans = [(a + one.trace.window[0] + later, b + one.trace.window[0] + later, phase)
-                     for a, b, phase in timeline(idle)]  # fmt: skip
-            lanes.append(Lane(f"{name}{owner} recorded", tuple(spans)))
+            later = one.trace.window[0] + one.origin - evidence.began
+            spans = tuple((a + later, b + later, phase) for a, b, phase in timeline(idle))
+            lanes.append(Lane(f"{name}{owner} recorded", spans))
         if devices.devices:
             sentences.append(_sentence(one, devices, facts) + owner)
     return replace(
@@ -200,7 +193,8 @@ def waits(
     lines: defaultdict[str, defaultdict[tuple[str, int], float]] = defaultdict(
         lambda: defaultdict(float)
     )
-    edges = _edges([(moment.t - moment.dt, moment.t) for moment in moments])
+    # Begin and end of each moment, in order: none begins before the last has ended.
+    edges = np.maximum.accumulate([t for m in moments for t in (m.t - m.dt, m.t)])
     for idle in devices:
         spans = [idle.parts[part] for part in PARTS if part != "queued" and part in idle.parts]
         late = union_of(spans) + one.origin
@@ -221,8 +215,3 @@ def waits(
         for phase, seen in lines.items()
     }
     return {phase: max(share, 0.0) / total for phase, share in seconds.items()}, places
-
-
-def _edges(spans: Sequence[tuple[float, float]]) -> np.ndarray:
-    """Begin and end of each span, in order: none begins before the last has ended."""
-    return np.maximum.accumulate(np.array(spans).ravel())

@@ -178,8 +178,6 @@ def _steps(traces: Sequence[Trace]) -> str:
 
 def _notes(found: Found) -> Iterator[str]:
     """Sentences about events that are not understood."""
-    for trace in found.traces:
-        yield from trace.notes
+    for trace in found.traces if found.devices else ():
         for name, count in trace.unknown.items():
-            if found.devices:
-                yield f"{count:,} events of the category {name} are not understood."
+            yield f"{count:,} events of the category {name} are not understood."
