@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flatout.explain.diagnosis import Finding
-from flatout.explain.report import mean, percent
+from flatout.explain.report import mean, percent, shortened
 from flatout.hardware.gpus import GpuSample
 from flatout.hardware.monitor import MonitorSample
 
@@ -274,12 +274,11 @@ def memory_error(cards: Sequence[CardUse], kind: str, text: str) -> Finding | No
     if not mine and "cuda" not in text.lower():
         return None
     card = max(mine or cards, key=lambda one: one.used_mb / max(one.total_mb, 1))
-    shown = text[:SHOWN] + ("..." if len(text) > SHOWN else "")
-    evidence = (f"the program ended with {kind}: {shown}", *_memory_words(card))
+    ended = f"the program ended with {kind}: {shortened(text, SHOWN)}"
     words = "Use smaller batches, or keep less on the GPU (replay, histories of losses)"
     if card.others:
         words += "; or free what the other programs hold, or use another card"
-    return Finding("memory-contended", 0.0, evidence, f"{words}.")
+    return Finding("memory-contended", 0.0, (ended, *_memory_words(card)), f"{words}.")
 
 
 def _memory_words(card: CardUse) -> list[str]:

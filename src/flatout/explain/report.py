@@ -127,6 +127,11 @@ def percent(share: float) -> str:
     return "<1 %" if 0.0 < share < 0.005 else f"{100 * share:.0f} %"
 
 
+def shortened(text: str, most: int) -> str:
+    """The first `most` characters of a text, with three dots if there are more."""
+    return text[:most] + ("..." if len(text) > most else "")
+
+
 def duration(seconds: float) -> str:
     """A length of time in words: ``0.8 s``, ``48 s``, ``12 min``, ``3.5 h``."""
     if not seconds < 7200:  # also what is not a number

@@ -7,11 +7,10 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -137,7 +136,7 @@ def compare(
     if seconds is None:
         seconds = min(SECONDS, max(limit / (2 * LEAST_PAIRS) - START_S, SHORTEST_S))
     facts, slowest = attach.measured_machine(commands[0]), seconds + START_S
-    with _interruptible():
+    with attach.signals_handled(Interrupt.signals, _interrupt):
         while True:
             done = len(found.runs[0]) + len(found.runs[1])
             left = limit - (time.monotonic() - began)
@@ -276,15 +275,6 @@ def _save(found: Comparison, file: Path) -> None:
     evidence.save(file, {**meta, "against": found.as_json()}, processes)
 
 
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Signals raise `Interrupt`, so that the program that runs is ended, too."""
-
-    def interrupt(signum: int, frame: object) -> None:
-        raise Interrupt(signum)
-
-    with ExitStack() as restored:
-        for number in Interrupt.signals:
-            with suppress(ValueError):  # not the main thread
-                restored.callback(signal.signal, number, signal.signal(number, interrupt))
-        yield
+def _interrupt(signum: int, frame: object) -> None:
+    """Raise `Interrupt`, so that the program that runs is ended, too."""
+    raise Interrupt(signum)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from flatout.explain import cards
 from flatout.explain.cards import CardUse
-from flatout.explain.causes import CAUSE_OF, DEVICES, HEALTHY
+from flatout.explain.causes import CAUSE_OF, DEVICES
 from flatout.explain.diagnosis import Finding
 from flatout.explain.own import beside, collecting, learning
 from flatout.explain.own.costs import LEARN, Costs, costs
@@ -54,11 +54,6 @@ def findings(facts: RunFacts) -> tuple[Finding, ...]:
     others = [finding for finding in results if finding is not named]
     others.sort(key=lambda finding: (finding.id in DEVICES, -finding.share))
     return named, *others
-
-
-def verdict(ranked: tuple[Finding, ...]) -> str:
-    """The first finding's id, or ``healthy`` if that is ``compute-bound``."""
-    return HEALTHY if ranked[0].id == "compute-bound" else ranked[0].id
 
 
 def headline(ranked: tuple[Finding, ...], facts: RunFacts, used: Sequence[CardUse] = ()) -> str:

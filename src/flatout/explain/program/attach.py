@@ -14,9 +14,10 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import IO, Any
 
 import psutil
@@ -185,10 +186,19 @@ def _signals_passed_on(child: subprocess.Popen[bytes]) -> Iterator[None]:
             with suppress(OSError):
                 child.send_signal(number)
 
+    with signals_handled(FORWARDED, forward):
+        yield
+
+
+@contextmanager
+def signals_handled(
+    numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]
+) -> Iterator[None]:
+    """Handle signals in another way, where this is the main thread."""
     with ExitStack() as restored:
-        for number in FORWARDED:
+        for number in numbers:
             with suppress(ValueError):  # not the main thread
-                restored.callback(signal.signal, number, signal.signal(number, forward))
+                restored.callback(signal.signal, number, signal.signal(number, handler))
         yield
 
 

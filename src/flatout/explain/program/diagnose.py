@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from flatout.explain import cards, cores
-from flatout.explain.causes import CAUSE_OF, CAUSES, DEVICES, HEALTHY, UNKNOWN
-from flatout.explain.diagnosis import Diagnosis, Finding, Usage, lanes
+from flatout.explain.causes import CAUSE_OF, CAUSES, DEVICES, UNKNOWN
+from flatout.explain.diagnosis import Diagnosis, Finding, Usage, lanes, verdict
 from flatout.explain.program import remedies
 from flatout.explain.program.evidence import Evidence
 from flatout.explain.program.facts import Facts, facts_of
@@ -31,13 +31,11 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     ranked = findings(facts)
     gpus = evidence.machine["gpus"]
     cards = f"{len(gpus)} x {gpus[0]}" if gpus else "no GPU"
-    first = ranked[0].id if ranked else UNKNOWN
-    verdict = HEALTHY if first == "compute-bound" else first
     driver = facts.line.driver
     tracks = sorted(facts.line.tracks, key=lambda track: track is not driver)
     return Diagnosis(
         subject=" ".join(evidence.command),
-        verdict=verdict,
+        verdict=verdict(ranked),
         headline=_headline(facts, ranked),
         part=facts.line.part,
         findings=tuple(ranked),
@@ -59,7 +57,7 @@ def findings(facts: Facts) -> list[Finding]:
     if facts.blame.seconds < SHORTEST_S:
         return [] if error is None else [error]
     reserved, wasted = cards.reserved(facts.cards)
-    found = _on_gpu(facts) if facts.gpu is not None else _on_cpu(facts)
+    found = _causes(facts)
     slowed = [cores.contended(facts.blame.core_use)]
     if not facts.blame.threads:
         slowed.append(remedies.oversubscribed(facts))  # it slows everything else down
@@ -86,44 +84,40 @@ def _unused(facts: Facts) -> Finding | None:
     return cards.unused(facts.cards, learn, facts.learning.update_s) if learn else None
 
 
-def _on_gpu(facts: Facts) -> list[Finding]:
-    """Findings about working GPUs: large causes of waiting, then their computing, then the rest."""
-    busy = facts.gpu or 0.0
-    computes = remedies.finding("compute-bound", facts, busy) if busy >= LEAST_SHARE else None
+def _causes(facts: Facts) -> list[Finding]:
+    """Findings about what takes the time. With working GPUs those are large causes of waiting, then
+    their computing, then the rest."""
+    busy = facts.gpu
     if facts.blame.threads:
-        return cards.ranked(computes, [_indistinct(facts, 1 - busy)])
-    waited = facts.waits
-    found = [
-        remedies.finding(cause, facts, waited[phase])
-        for phase, cause in WAITED.items()
-        if waited.get(phase, 0.0) >= LEAST_SHARE
-    ]
+        found = [_indistinct(facts, 1 - (busy or 0.0))]
+    else:
+        shares = _mechanisms(facts) if busy is None else facts.waits
+        found = [
+            remedies.finding(cause, facts, shares[phase])
+            for phase, cause in CAUSE_OF_TIME.items()
+            if shares.get(phase, 0.0) >= LEAST_SHARE
+        ]
+    if busy is None:
+        return sorted(found, key=lambda finding: -finding.share)
+    computes = remedies.finding("compute-bound", facts, busy) if busy >= LEAST_SHARE else None
     return cards.ranked(computes, found)
 
 
-WAITED = CAUSE_OF | {
-    "learn": "launch-bound", "transfer": "transfer-bound", "communicate": "communication-bound",
-    "other": "host-bound",
+CAUSE_OF_TIME = CAUSE_OF | {
+    "transfer": "transfer-bound", "communicate": "communication-bound", "learn": "launch-bound",
+    "compute": "compute-bound", "other": "host-bound",
 }  # fmt: skip
-"""The cause of a working GPU's waiting, by the phase of the host."""
+"""The cause of a share of the time, by the host's phase or the mechanism of learning."""
 
 
-def _on_cpu(facts: Facts) -> list[Finding]:
-    """Findings about a program that computes on no GPU."""
-    learn = facts.share(*LEARNING)
-    if facts.blame.threads:
-        return [_indistinct(facts, 1.0)]
-    trivial = facts.blame.trivial
-    shares = {phase: facts.share(phase) - trivial.get(phase, 0.0) for phase in CAUSE_OF}
-    shares["ipc"] += sum(trivial.values())
-    found = [
-        remedies.finding(cause, facts, shares[phase])
-        for phase, cause in CAUSE_OF.items()
-        if shares[phase] >= LEAST_SHARE
-    ]
-    if learn >= LEAST_SHARE:
-        found += _mechanisms(facts, learn)
-    return sorted(found, key=lambda finding: -finding.share)
+def _mechanisms(facts: Facts) -> dict[str, float]:
+    """Shares of the time without a GPU: learning is divided into launching (``learn``) and
+    arithmetic (``compute``)."""
+    shares = facts.host
+    learn = shares.pop("learn", 0.0)
+    shares.pop("other", None)
+    launch = learn * (facts.learning.launch or 0.0)
+    return shares | {"learn": launch, "compute": learn - launch}
 
 
 def _indistinct(facts: Facts, share: float) -> Finding:
@@ -142,22 +136,6 @@ def _indistinct(facts: Facts, share: float) -> Finding:
     return Finding(UNKNOWN, share, tuple(evidence), remedy)
 
 
-def _mechanisms(facts: Facts, learn: float) -> list[Finding]:
-    """Learning's mechanisms, without small ones."""
-    transfer, communicate = facts.share("transfer"), facts.share("communicate")
-    rest = max(0.0, learn - transfer - communicate)
-    launch = rest * (facts.learning.launch or 0.0)
-    shares = {
-        "transfer-bound": transfer, "communication-bound": communicate,
-        "launch-bound": launch, "compute-bound": rest - launch,
-    }  # fmt: skip
-    return [
-        remedies.finding(cause, facts, share)
-        for cause, share in shares.items()
-        if share >= LEAST_SHARE
-    ]
-
-
 # --- Around the findings ----------------------------------------------------------------------
 
 
@@ -173,7 +151,9 @@ def _headline(facts: Facts, ranked: Sequence[Finding]) -> str:
     on_gpu = _gpu_words(facts)
     summary = first.evidence[0] if first.id == UNKNOWN else f"{CAUSES[first.id]}{share}"
     if on_gpu:
-        summary = f"{summary}. {on_gpu}" if first.id in (UNKNOWN, *SLOWING, *DEVICES) else on_gpu
+        summary = (
+            f"{summary}. {on_gpu}" if first.id in (UNKNOWN, "oversubscribed", *DEVICES) else on_gpu
+        )
     if facts.line.part and first.id != UNKNOWN:
         return f"only a part was seen, {facts.line.part}; in it {_inner(summary)}"
     if on_gpu or first.id == UNKNOWN:
@@ -182,10 +162,6 @@ def _headline(facts: Facts, ranked: Sequence[Finding]) -> str:
     if first.id not in ("compute-bound", *DEVICES) and max(causes) < FEW:
         return f"no cause takes a fifth of the time; the first to look at: {summary}"
     return summary
-
-
-SLOWING = ("oversubscribed",)
-"""Causes that slow down everything else."""
 
 
 def _gpu_words(facts: Facts) -> str:

@@ -10,8 +10,8 @@ import numpy as np
 
 from flatout.explain import cards
 from flatout.explain.cards import LOST
-from flatout.explain.causes import HEALTHY, UNKNOWN
-from flatout.explain.diagnosis import Diagnosis, Finding, Lane
+from flatout.explain.causes import UNKNOWN
+from flatout.explain.diagnosis import Diagnosis, Finding, Lane, verdict
 from flatout.explain.report import percent
 from flatout.explain.trace.events import Trace
 from flatout.explain.trace.facts import PHASE, Found, duration_words, line_words, shown, timeline
@@ -61,7 +61,6 @@ def diagnose(traces: Sequence[Trace], subject: str) -> Diagnosis:
         ranked += findings(found)
     if steps := _steps(traces):
         ranked[0] = replace(ranked[0], evidence=(*ranked[0].evidence, steps))
-    first = ranked[0].id
     phases: defaultdict[str, float] = defaultdict(float)
     if devices:
         for part in ("learn", "communicate", "copy", *PARTS):
@@ -69,7 +68,7 @@ def diagnose(traces: Sequence[Trace], subject: str) -> Diagnosis:
     models = sorted({row.model for trace in traces for row in trace.devices if row.model})
     return Diagnosis(
         subject=subject,
-        verdict=HEALTHY if first == "compute-bound" else first,
+        verdict=verdict(ranked),
         headline=headline(found, ranked),
         findings=tuple(ranked),
         seconds=max((trace.window[1] - trace.window[0] for trace in traces), default=0.0),

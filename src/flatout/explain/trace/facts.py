@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flatout.explain.report import place_words
+from flatout.explain.report import place_words, shortened
 from flatout.explain.trace import names
 from flatout.explain.trace.events import Kind, Trace
 from flatout.explain.trace.idle import DeviceUse, Host, causes
@@ -81,7 +81,7 @@ def shown(name: str) -> str:
     """A name for a reader."""
     if (where := names.frame(name)) is not None:
         return f"{place_words(where[:2])} {where[2]}"
-    return name[:SHOWN] + ("..." if len(name) > SHOWN else "")
+    return shortened(name, SHOWN)
 
 
 def line_words(name: str) -> str:
