@@ -57,8 +57,9 @@ class Counted:
 
     seconds: float = 0.0  # the program's time in them
     calls: list[Call] = field(default_factory=list)  # the relevant calls
-    # calls by (site, built-in function)
-    names: Counter[tuple[Site, str]] = field(default_factory=Counter)
+    names: Counter[str] = field(
+        default_factory=Counter
+    )  # its calls of built-in functions, by name
 
     def rate(self, number: float) -> float:
         """Per second of the program's time."""
@@ -101,8 +102,8 @@ def counted(windows: Iterable[Replay], program: Callable[[Frames], list[Site]]) 
         result.calls += window.calls
         for interval in window.intervals:
             result.seconds += interval.ns / 1e9
-            if interval.name and (sites := program(interval.frames)):
-                result.names[sites[0], interval.name] += 1
+            if interval.name and program(interval.frames):
+                result.names[interval.name] += 1
     return result
 
 

@@ -229,20 +229,17 @@ def launch(facts: Facts, share: float) -> Remedy:
 
 def transfer(facts: Facts, share: float) -> Remedy:
     """Copies and syncs."""
-    counts = Counter[str]()
-    for (_, name), count in facts.counted.names.items():  # by call site
-        if name in tags.TRANSFERS:
-            counts[name] += count
+    counts = [count for count in facts.counted.names.most_common() if count[0] in tags.TRANSFERS]
     rates = [
         f"`{name}` about {facts.counted.rate(number):,.0f} times per second"
-        for name, number in counts.most_common(2)
+        for name, number in counts[:2]
     ]
     return Remedy(MOVE_ONCE, after=rates)
 
 
 def communication(facts: Facts, share: float) -> Remedy:
     """Averaging across devices."""
-    calls = sum(c for (_, n), c in facts.counted.names.items() if COLLECTIVE.search(n))
+    calls = sum(count for name, count in facts.counted.names.items() if COLLECTIVE.search(name))
     seen = []
     if calls:
         each = share * facts.counted.seconds / calls

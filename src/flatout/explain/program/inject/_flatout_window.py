@@ -1,12 +1,13 @@
 """Every call of the main thread for some milliseconds, by ``sys.setprofile``."""
 
-from _flatout_describe import given_to, kinds_of, line_of
+from _flatout_describe import built_in, line_of, name_of, package_of
 from _flatout_own import CPU, __builtins__, sys, time  # noqa: F401
 from _flatout_timer import ROOM
 
 CALL, RETURN, C_CALL, C_RETURN = 0, 1, 2, 3
 WINDOW_SECONDS = 0.020
 WINDOW_EVENTS = 6000
+ARRAYS = ("numpy", "torch", "jax", "jaxlib", "tensorflow")
 
 
 class Window:
@@ -128,3 +129,93 @@ class Window:
             hook(frame, "call", None)  # of a code that is known: this one
             hook(frame, "return", None)
         return (CPU() - began) * 1e6
+
+
+def kind_of(file, name, owner):
+    """Which calls of the main thread are worth a closer look in a window."""
+    file = file.replace("\\", "/")
+    if file.endswith("/torch/nn/modules/module.py") and name in (
+        "_call_impl", "_wrapped_call_impl", "__call__",
+    ):  # fmt: skip
+        return "network"
+    if file.endswith("/tensorflow/python/client/session.py") and name == "run":
+        return "session"
+    if "/keras/" in file and name == "__call__" and file.endswith(("layer.py", "base_layer.py")):
+        return "network"
+    if owner is None:
+        return None
+    has = owner["has"]
+    if name == "step" and ("zero_grad" in has or "apply_gradients" in has):
+        return "optimiser"
+    if name in ("step", "step_wait") and "reset" in has and "zero_grad" not in has:
+        return "env"
+    if name.startswith("sample") and "sample" in has:
+        return "sample"
+    return None
+
+
+def shape_of(value):
+    """The shape of an array of a known library; None of anything else."""
+    if package_of(type(value)) not in ARRAYS:
+        return None
+    shape = getattr(value, "shape", None)
+    return None if shape is None else tuple(shape)
+
+
+def items_of(value):
+    """The items of a plain dictionary, list or tuple."""
+    if type(value) is dict:
+        return list(value.values())
+    return list(value) if type(value) in (list, tuple) else []
+
+
+def given_to(kind, frame):
+    """Describe the arguments of a relevant call: [class, batch size, gradients on]."""
+    values = frame.f_locals
+    code = frame.f_code
+    owner = values.get(code.co_varnames[0])
+    batch, grad = None, None
+    if kind == "network":
+        found = []
+        for some in (values.get("args"), values.get("kwargs"), values.get("inputs")):
+            found.extend(items_of(some) or [some])
+        shape = next(filter(lambda one: one is not None, map(shape_of, found)), None)
+        if shape is not None:
+            batch = int(shape[0]) if len(shape) > 1 else 1
+        enabled = built_in("torch", "is_grad_enabled")
+        if enabled is not None:
+            grad = bool(enabled())
+    elif kind == "session":
+        fetches = values.get("fetches")
+        names = [name_of(type(one)) for one in items_of(fetches) or [fetches]]
+        grad = "Operation" in names
+        for value in items_of(values.get("feed_dict")):
+            shape = shape_of(value)
+            size = shape[0] if shape else len(items_of(value)) or 1
+            batch = max(batch or 1, int(size))
+    return [name_of(type(owner)), batch, grad]
+
+
+def kinds_of(values):
+    """Kinds of a tuple's elements: o(bservation), n(umber), b(ool), N, B (arrays of those), ?."""
+    kinds = []
+    for value in values[:6]:
+        kind = name_of(type(value))
+        if kind.endswith("Storage"):  # PyTorch warns of whoever asks one for its dtype
+            kinds.append("?")
+            continue
+        shape = shape_of(value)
+        dtype = "" if shape is None else str(getattr(value, "dtype", ""))
+        if kind in ("bool", "bool_") or (dtype == "bool" and shape == ()):
+            kinds.append("b")
+        elif kind in ("int", "float") or (dtype and shape == ()):
+            kinds.append("n")
+        elif dtype == "bool" and len(shape) == 1:
+            kinds.append("B")
+        elif dtype and len(shape) == 1:
+            kinds.append("N")
+        elif kind in ("list", "tuple", "dict", "OrderedDict") or shape is not None:
+            kinds.append("o")
+        else:
+            kinds.append("?")
+    return "".join(kinds)
