@@ -134,7 +134,7 @@ def test_a_functions_own_lines_give_the_tree_of_the_whole_file(
 
 @pytest.mark.usefixtures("probe_source")
 def test_one_dear_sample_does_not_make_the_next_ones_rare() -> None:
-    from _flatout_spent import usual_cost  # pyright: ignore[reportMissingImports]
+    from _flatout_pace import usual_cost  # pyright: ignore[reportMissingImports]
 
     assert usual_cost(3e-4, 0.1) < 1.2 * 3e-4
     used = 0.0

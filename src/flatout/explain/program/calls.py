@@ -57,9 +57,7 @@ class Counted:
 
     seconds: float = 0.0  # the program's time in them
     calls: list[Call] = field(default_factory=list)  # the relevant calls
-    names: Counter[str] = field(
-        default_factory=Counter
-    )  # its calls of built-in functions, by name
+    names: Counter[str] = field(default_factory=Counter)  # its calls of built-in functions, by name
 
     def rate(self, number: float) -> float:
         """Per second of the program's time."""

@@ -18,19 +18,18 @@ percent. One file per process, JSON lines; `flatout.explain.program.evidence` re
 import atexit
 
 from _flatout_count import counter_of
-from _flatout_describe import built_in, dynamo_used, ended_by, loaded, thread_attribute
-from _flatout_own import CPU, STDLIB, __builtins__, _thread, json_of, os, signal, sys, time  # noqa: F401
+from _flatout_describe import built_in, ended_by, loaded, thread_attribute
+from _flatout_own import CPU, STDLIB, __builtins__, _thread, os, signal, sys, time  # noqa: F401
+from _flatout_pace import INTERVAL, Pace
 from _flatout_record import Recorder
 from _flatout_seen import Seen
-from _flatout_spent import Spent, usual_cost
+from _flatout_spent import Spent
 from _flatout_timer import Timer, Watch, scheduled
-from _flatout_window import Window
+from _flatout_window import Windows
+from _flatout_write import Writer
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ARGV = list(map(str, getattr(sys, "orig_argv", None) or [sys.executable or "python"]))
-INTERVAL = 0.010
-COST = 0.008  # share of the time that sampling may take
-DENSE = 150  # samples of the main thread after which they are taken half as often
 FLUSH = 0.5
 PATIENCE = 20  # failed samples
 CALM = 16  # samples without an import after which the imports are done
@@ -38,10 +37,6 @@ BLOCKED = 0.030  # the main thread does not answer for so long: it is blocked
 LONG = 0.25  # seconds of work in one call, after which the other thread samples it
 UNSEEN = 3  # intervals of work that it did not sample itself: something keeps it from that
 STAND_INS = 50  # so often in a row, and the report says so
-WINDOW_FIRST = 0.5  # after the imports
-WINDOW_EVERY = 1.0
-WINDOW_COST = 0.01  # share of the time that windows may take
-WINDOWS = 40
 OF_C = sys.version_info < (3, 12)  # calls in C count for the limit, and no fork warns of threads
 FAULTS = {signal.SIGSEGV, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
 
@@ -73,25 +68,22 @@ class Probe:
 
     def clear(self):
         """Forget what was seen: a new process begins."""
-        self.file = self.life = self.watch = self.spent = self.delayed = self.recorder = None
+        self.life = self.watch = self.spent = self.recorder = None
         self.done = self.ticking = self.ready = self.forking = False
-        self.lines, self.samples = [], []
+        self.writer = Writer(self.folder)
+        self.line = self.writer.line
         self.seen = Seen(self.line, self.profiled)
         if self.counter is not None:
             self.seen.hidden = self.counter.hidden
-        self.windows, self.hooks = 0, []
-        self.window = self.next_window = None
+        self.windows = Windows(self)
         self.libraries = {}
-        self.given = {}  # id of a code -> (code, what it returned, or None once written)
-        self.calm = self.failures = self.taken = self.stand_ins = 0
+        self.calm = self.failures = self.stand_ins = 0
         self.own = set()
         self.last = self.flushed = time.monotonic()
-        self.used, self.woken = INTERVAL * COST, 0.0
-        self.waits = 1.0  # how many times as long as it runs the main thread is ready to run
-        self.crowd = 1.0  # so many times more rarely it is sampled
+        self.woken = 0.0
+        self.pace = Pace()
         self.turn = _thread.allocate_lock()  # one thread at a time samples and writes
         self.ran = {}  # seconds that each other thread had run at its last sample
-        self.seed = os.getpid()
 
     # --- The thread's life --------------------------------------------------------------------
 
@@ -103,7 +95,7 @@ class Probe:
             "python": list(sys.version_info[:3]), "stdlib": STDLIB,
         })  # fmt: skip
         self.flush()
-        if os.access("%s/record" % self.folder, os.F_OK):
+        if self.writer.is_asked_to("record"):
             self.recorder = Recorder(self.folder, self.line)
         if self.timer is None:
             self.timer = Timer(self.by_thread)
@@ -168,9 +160,8 @@ class Probe:
         self.timer.end()
         self.before_fork()
         self.done = True
-        if self.window is not None:  # nothing is counted after the end
-            self.window.closed = True
-            self.write_window()
+        self.windows.close()  # nothing is counted after the end
+        self.windows.write()
         if self.counter is not None:
             self.counter.note(time.monotonic())
         if self.recorder is not None:
@@ -227,8 +218,8 @@ class Probe:
     def stand_in(self, life, watch):
         """Sample for a main thread that sleeps or is blocked, until another has taken over."""
         while self.life is life:
-            seconds = self.jittered(self.interval())
-            patience = self.jittered(self.crowd * BLOCKED)
+            seconds = self.pace.jittered(self.interval())
+            patience = self.pace.jittered(self.pace.crowd * BLOCKED)
             if watch is not None and self.timer.running:
                 late = watch.wait()
             else:
@@ -251,7 +242,7 @@ class Probe:
     def look(self, late):
         """Look at the main thread once; return whether it was asleep, or did not sample itself."""
         now, self.woken = time.monotonic(), CPU()
-        blocked = now - self.last > 0.9 * self.crowd * BLOCKED or not self.timer.running
+        blocked = now - self.last > 0.9 * self.pace.crowd * BLOCKED or not self.timer.running
         spent = self.spent
         if spent is None or not self.timer.running:
             if blocked:
@@ -277,10 +268,9 @@ class Probe:
         now = time.monotonic()
         dt, self.last = now - self.last, now
         self.sample(now, dt, frame, seconds)
-        self.taken += self.ready
         if self.counter is not None:
             self.counter.look(now)
-        self.used = usual_cost(self.used, CPU() - self.woken)
+        self.pace.note(CPU() - self.woken, self.ready)
         if self.last - self.flushed >= FLUSH:
             self.flushed = self.last
             self.write()
@@ -294,7 +284,7 @@ class Probe:
     def write(self):
         """Write what there is, and look whether enough was seen."""
         self.libraries_seen()
-        self.write_window()
+        self.windows.write()
         self.flush()
         if self.stopped() and (self.recorder is None or self.recorder.close()):
             self.flush()
@@ -302,44 +292,24 @@ class Probe:
             self.timer.stop()
         elif not self.timer.handled():
             self.timer.give_up("it has taken the probe's signal")
-        self.crowded()
-        self.timer.every(self.jittered(self.work()))
+        self.pace.look(self.ready)
+        self.timer.every(self.pace.jittered(self.work()))
 
     def stopped(self):
         """Whether the observation is over."""
-        return os.access("%s/stop" % self.folder, os.F_OK)
+        return self.writer.is_asked_to("stop")
 
     def by_thread(self, why):
         """Note why the second thread samples the main one."""
         self.line({"k": "thread", "why": why})
 
-    def crowded(self):
-        """Look how long the main thread was ready and did not run: more processes than cores.
-
-        All of them are sampled then, and each one's share of the cores is smaller; and whoever is
-        woken up to be sampled takes a core from another.
-        """
-        now, delay = time.monotonic(), scheduled("self")[1]
-        if self.delayed is not None and now > self.delayed[0]:
-            share = (delay - self.delayed[1]) / (now - self.delayed[0])
-            self.waits = 1.0 / (1.0 - min(max(share, 0.0), 0.8))
-            self.crowd = self.waits**2 if self.ready else self.waits
-        self.delayed = (now, delay)
-
     def interval(self):
-        """Seconds between two samples: rarer where they are dear, and once there are many."""
-        due = self.recorder is not None and self.recorder.due()
-        shortest = INTERVAL if due or self.taken < DENSE else 2 * INTERVAL
-        return (1.0 if due else self.crowd) * max(shortest, min(0.2, self.used / COST))
+        """Seconds between two samples of the main thread."""
+        return self.pace.interval(self.recorder is not None and self.recorder.due())
 
     def work(self):
         """The same in seconds of work: while the thread waits for a core its clock stands still."""
-        return self.interval() / self.waits
-
-    def jittered(self, seconds):
-        """So many seconds, up to a quarter more or fewer: no beat with a loop."""
-        self.seed = (1103515245 * self.seed + 12345) & 0x7FFFFFFF
-        return seconds * (0.75 + 0.5 * self.seed / 2147483648.0)
+        return self.interval() / self.pace.waits
 
     def tick(self):
         """Runs in the main thread, between two of its instructions; no other is amid this one."""
@@ -351,20 +321,20 @@ class Probe:
             return ""
         self.ticking, self.woken = True, CPU()
         try:
-            if self.window is not None:  # no profile function is there: the program has ended it
-                self.window.closed = True
+            self.windows.close()  # no profile function is there: the program has ended it
             seconds, awake = None, True
             if self.spent is not None:
                 late = self.timer.kernel.elapsed()  # a long call in C holds up the signal
                 seconds, awake = self.spent.by_itself(time.monotonic(), late)
             if self.watch is not None and awake:
-                self.watch.put_off_by_main(self.crowd * BLOCKED)
+                self.watch.put_off_by_main(self.pace.crowd * BLOCKED)
             if self.timer.disturbs():
                 return ""
             self.stand_ins = 0
             self.attempt(sys._getframe(1), seconds)
-            if self.recorder is None or not self.record(sys._getframe(1)):
-                self.maybe_window()
+            recording = self.recorder is not None and self.record(sys._getframe(1))
+            if self.ready and not recording:
+                self.windows.begin(self.last, self.pace.waits)
         except Exception as error:  # must not reach the program
             self.stumble(error)
         finally:
@@ -422,7 +392,7 @@ class Probe:
                 if worked < 0.5 * lasted and "jax" in self.libraries:
                     more += seen.learning_in_flight(frame)
             row = [round(t - self.started, 5), round(lasted, 5), lane, stack, number]
-            self.samples.append(row + more)
+            self.writer.samples.append(row + more)
         frame = main = None  # no frame of the program outlives the sample
 
     def work_of(self, thread):
@@ -444,11 +414,11 @@ class Probe:
         self.calm = 0 if importing else self.calm + 1
         if self.calm >= CALM:
             self.ready = True
-            self.append("%d.ready" % os.getpid(), b"")
+            self.writer.append("%d.ready" % os.getpid(), b"")
 
     def profiled(self):
         """Whether a profile or trace function may be at work in the main thread."""
-        alone = self.window is None and sys.getprofile() is None and sys.gettrace() is None
+        alone = self.windows.open is None and sys.getprofile() is None and sys.gettrace() is None
         return not alone or "bdb" in sys.modules
 
     def libraries_seen(self):
@@ -464,75 +434,10 @@ class Probe:
             self.libraries["threads"] = threads
             self.line({"k": "torch", "threads": threads})
 
-    # --- Writing ------------------------------------------------------------------------------
-
-    def line(self, row):
-        self.lines.append(json_of(row))
-
     def flush(self):
-        """Write what has come together."""
-        if self.samples:
-            samples, self.samples = self.samples, []
-            self.lines.append(json_of({"k": "samples", "d": samples}))
+        """Write what has come together; where that fails, observing ends."""
         counts = None if self.counter is None else self.counter.row()
         if counts is not None:
-            self.lines.append(json_of(counts))
-        lines, self.lines = self.lines, []
-        if not lines:
-            return
-        if self.file is None:
-            self.file = "%d-%d.jsonl" % (os.getpid(), int(time.monotonic() * 1e6))
-        if not self.append(self.file, ("\n".join(lines) + "\n").encode("utf-8", "replace")):
+            self.line(counts)
+        if not self.writer.flush():
             self.done, self.life = True, None
-
-    def append(self, name, data):
-        """Append to a file of the folder; whether that succeeded."""
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            descriptor = os.open("%s/%s" % (self.folder, name), flags, 0o600)
-            try:
-                os.write(descriptor, data)
-            finally:
-                os.close(descriptor)
-        except OSError:
-            return False
-        return True
-
-    # --- Windows: exact calls of the main thread for some milliseconds ------------------------
-
-    def maybe_window(self):
-        """Count the main thread's calls for some milliseconds, now and then."""
-        now = self.last
-        if not self.ready or self.window is not None or self.windows >= WINDOWS:
-            return
-        if self.next_window is None:
-            self.next_window = now + WINDOW_FIRST
-        if now < self.next_window or sys.getprofile() is not None or dynamo_used():
-            return
-        self.next_window = now + WINDOW_EVERY * self.waits * (1 + self.windows // 10)
-        self.windows += 1
-        hook = Window(self).hook()
-        # Python 3.11 makes a frame object before it calls the hook. That may collect garbage, whose
-        # callbacks are profiled: the window ends there, and the hook is called once more.
-        self.hooks.append(hook)
-        sys.setprofile(hook)
-
-    def write_window(self):
-        """Write the window that the main thread has finished."""
-        window = self.window
-        if window is None or (not window.closed and time.monotonic() - window.opened < 30):
-            return
-        self.window = None
-        try:
-            began = CPU()
-            row = window.row()
-            window.events.clear()
-            self.line(row)
-            cost = CPU() - began + 1e-9 * row["cost"] * len(row["events"])
-            self.next_window = max(self.next_window, window.opened + cost / WINDOW_COST)
-            for identity, (code, kinds) in list(self.given.items()):
-                if kinds is not None and identity in self.seen.codes:
-                    self.given[identity] = (code, None)
-                    self.line({"k": "returns", "c": self.seen.codes[identity][0], "kinds": kinds})
-        except Exception:
-            pass

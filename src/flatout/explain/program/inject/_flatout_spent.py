@@ -11,17 +11,7 @@ MISSED = 20.0
 waiting for a core. Such looks are rare, because the looking thread has to wait for a core, too."""
 OWED = 0.15  # seconds of sleep that no look has found: none could find it
 UNFOUND = 1.0  # the same for waiting for a core
-RISE = 1.1  # maximum growth of the usual cost of a sample, from one sample to the next
 PROMPT = 0.001  # a thread that had the lock so soon did not have to wait for it
-
-
-def usual_cost(before, cost):
-    """Update the usual cost of a sample in seconds, after one that took `cost`.
-
-    A sample that describes a new place takes long, but only once. It must not make the following
-    samples rare.
-    """
-    return min(0.9 * before + 0.1 * cost, RISE * before + 1e-5)
 
 
 class Spent:
