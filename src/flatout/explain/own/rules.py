@@ -23,21 +23,20 @@ LEARNING_HOLDS = 0.5  # from this share on, learning itself is the bottleneck
 
 Rule = Callable[[RunFacts, Costs, float], Finding | None]
 
-RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
-    (("env",), collecting.env), (("act",), collecting.act), (("ipc",), collecting.ipc),
-    (("wait",), collecting.lockstep), (("replay",), learning.replay), (("input",), learning.images),
-    (("fused",), learning.fused),
-    (("transfer", "publish"), learning.transfer), ((), learning.turns), ((), learning.arithmetic),
-    (("io",), beside.writing), (("eval",), beside.evaluation), (("compile",), beside.compiling),
-    ((), beside.oversubscribed), ((), beside.gpu_unused), ((), beside.memory),
-)  # fmt: skip
-"""Rules and their phases: a rule receives their share, and is skipped if it is small."""
-
-WEIGHED: dict[Rule, tuple[str, ...]] = {
+RULES: dict[Rule, tuple[str, ...]] = {
+    collecting.env: ("env",), collecting.act: ("act",), collecting.ipc: ("ipc",),
+    collecting.lockstep: ("wait",), learning.replay: ("replay",), learning.images: ("input",),
+    learning.fused: ("fused",), learning.transfer: ("transfer", "publish"),
     learning.turns: (*LEARN, "publish", "other"), learning.arithmetic: ("learn",),
-    beside.gpu_unused: ("learn",),
+    beside.writing: ("io",), beside.evaluation: ("eval",), beside.compiling: ("compile",),
+    beside.oversubscribed: (), beside.gpu_unused: ("learn",), beside.memory: (),
 }  # fmt: skip
-"""The phases of rules that weigh a part of them."""
+"""Rules and their phases. A rule receives their share, and is skipped if it is small."""
+
+WEIGH = {
+    learning.turns, learning.arithmetic, beside.oversubscribed, beside.gpu_unused, beside.memory,
+}  # fmt: skip
+"""Rules that find out themselves how much of the time they concern."""
 
 
 def findings(facts: RunFacts) -> tuple[Finding, ...]:
@@ -45,11 +44,11 @@ def findings(facts: RunFacts) -> tuple[Finding, ...]:
     those about devices last."""
     results: list[Finding] = []
     cost = costs(facts)
-    for phases, rule in RULES:
+    for rule, phases in RULES.items():
         share = sum(facts.phases[phase] for phase in phases)
-        finding = None if phases and share < WORTH_SAYING else rule(facts, cost, share)
+        finding = rule(facts, cost, share) if rule in WEIGH or share >= WORTH_SAYING else None
         if finding is not None:
-            results.append(replace(finding, phases=phases or WEIGHED.get(rule, ())))
+            results.append(replace(finding, phases=phases))
     named = _named(results, facts) or _unattributed(facts)
     others = [finding for finding in results if finding is not named]
     others.sort(key=lambda finding: (finding.id in DEVICES, -finding.share))

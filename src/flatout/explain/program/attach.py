@@ -80,7 +80,7 @@ def record(
             steady = min(STEADY_S, seconds / 4)
             (folder / "record").write_text(f"{profiled} {steady}")
         child, meta = _start(command, folder, facts)
-        with _signals_passed_on(child):
+        with signals_handled(FORWARDED, _forwards_to(child)):
             _watch(child, folder, meta, seconds, LONGEST * seconds)
             observed(_finish(child, folder, meta))
             code = _end(child) if stop else child.wait()
@@ -176,18 +176,16 @@ def working_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-@contextmanager
-def _signals_passed_on(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Forward signals to the program while it runs, except a terminal's Ctrl-C, which reaches the
+def _forwards_to(child: subprocess.Popen[bytes]) -> Callable[[int, FrameType | None], None]:
+    """A handler that forwards signals to a program, except a terminal's Ctrl-C, which reaches the
     program by itself."""
 
-    def forward(number: int, frame: object) -> None:
+    def forward(number: int, frame: FrameType | None) -> None:
         if number != signal.SIGINT or not _shares_terminal():
             with suppress(OSError):
                 child.send_signal(number)
 
-    with signals_handled(FORWARDED, forward):
-        yield
+    return forward
 
 
 @contextmanager
