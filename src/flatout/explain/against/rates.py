@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from flatout.documents import plain_number
@@ -37,10 +37,6 @@ class Run:
     counted: dict[str, float] = field(default_factory=dict)  # by unit, number behind its rate
     counted_s: float = 0.0  # the longest time in which a unit was counted
     contended: float = 0.0  # share of the time in which it waited for cores that others had
-
-    def as_json(self) -> dict[str, Any]:
-        """The run as it is saved."""
-        return asdict(self)
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> Run:

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         """The comparison as it is saved, without the evidence."""
-        runs = [[run.as_json() for run in runs] for runs in self.runs]
+        runs = [[asdict(run) for run in runs] for runs in self.runs]
         return {"commands": list(self.commands), "count": self.count, "files": self.files,
                 "runs": runs}  # fmt: skip
 

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from flatout.explain.program.evidence import C_CALL, CALL, RETURN, Leaf, Process, Window
+from flatout.explain.program.evidence import C_CALL, CALL, RETURN, Process, Window
 from flatout.explain.program.survey import CALLERS, Frames, Networks, Site, chains
 
 PROBE = "_flatout_"  # in the names of the probe's own files, in which a window begins
@@ -25,11 +25,6 @@ class Interval:
     ns: float  # its length without the recorder's cost
     frames: Frames  # the thread's stack
     name: str  # the running built-in function, or empty
-
-    @property
-    def leaf(self) -> Leaf:
-        """The built-in function as a leaf."""
-        return Leaf(text=self.name, call=self.name)
 
 
 @dataclass(frozen=True)

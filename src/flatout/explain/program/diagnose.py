@@ -53,7 +53,9 @@ def diagnose(evidence: Evidence) -> Diagnosis:
 
 def findings(facts: Facts) -> list[Finding]:
     """All findings, the one to act on first."""
-    error = _memory_error(facts)
+    errors = [process.error for process in facts.evidence.processes if process.error]
+    full = (cards.memory_error(facts.cards, *each) for each in errors)
+    error = next(filter(None, full), None)
     if facts.blame.seconds < SHORTEST_S:
         return [] if error is None else [error]
     reserved, wasted = cards.reserved(facts.cards)
@@ -61,27 +63,15 @@ def findings(facts: Facts) -> list[Finding]:
     slowed = [cores.contended(facts.blame.core_use)]
     if not facts.blame.threads:
         slowed.append(remedies.oversubscribed(facts))  # it slows everything else down
+    learn = facts.share(*LEARNING)
     last = [
         None if wasted else reserved,
         None if error else cards.memory(facts.cards),
-        _unused(facts) if found else None,
+        cards.unused(facts.cards, learn, facts.learning.update_s) if found and learn else None,
     ]
     if facts.gpu is not None and 1 - facts.gpu < cards.LOST:  # the host is not late
         found, slowed = [*found, *filter(None, slowed)], []
     return [*filter(None, (error, reserved if wasted else None, *slowed, *found, *last))]
-
-
-def _memory_error(facts: Facts) -> Finding | None:
-    """Full memory that ended one of the program's processes."""
-    errors = [process.error for process in facts.evidence.processes if process.error]
-    found = (cards.memory_error(facts.cards, *error) for error in errors)
-    return next(filter(None, found), None)
-
-
-def _unused(facts: Facts) -> Finding | None:
-    """Cards on which the program computes nothing."""
-    learn = facts.share(*LEARNING)
-    return cards.unused(facts.cards, learn, facts.learning.update_s) if learn else None
 
 
 def _causes(facts: Facts) -> list[Finding]:

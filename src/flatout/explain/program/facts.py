@@ -158,13 +158,10 @@ class Facts:
         best = max(sums, key=lambda key: sums[key], default=None)
         return best if best is not None and sums[best] >= MAINLY * total else None
 
-    def texts(self, *phases: str) -> set[str]:
-        """The source of all lines of some phases."""
-        return {self.text(where) for phase in phases for where in self.blame.where.get(phase, {})}
-
-    def by_call(self, phase: str) -> dict[str, float]:
-        """Seconds of a phase by call; zero for other calls."""
-        return self._summed(phase, lambda where: where[2])
+    def share_of_calls(self, phase: str, *calls: str) -> float:
+        """The share of a phase's time that calls of these names take."""
+        seconds = self._summed(phase, lambda where: where[2])
+        return sum(seconds[call] for call in calls) / (sum(seconds.values()) or 1.0)
 
     def _lines(self, phase: str) -> list[tuple[tuple[str, str], float]]:
         """Place, source and seconds of a phase's lines, the heaviest first."""
