@@ -18,27 +18,24 @@ percent. One file per process, JSON lines; `flatout.explain.program.evidence` re
 import atexit
 
 from _flatout_count import counter_of
-from _flatout_describe import built_in, ended_by, loaded, thread_attribute
-from _flatout_own import CPU, STDLIB, __builtins__, _thread, os, signal, sys, time  # noqa: F401
+from _flatout_describe import ended_by
+from _flatout_own import CPU, STDLIB, __builtins__, _thread, os, sys, time  # noqa: F401
 from _flatout_pace import INTERVAL, Pace
 from _flatout_record import Recorder
+from _flatout_sample import OF_C, Samples
 from _flatout_seen import Seen
 from _flatout_spent import Spent
-from _flatout_timer import Timer, Watch, scheduled
+from _flatout_timer import Timer, Watch, keep_signals_out
 from _flatout_window import Windows
 from _flatout_write import Writer
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 ARGV = list(map(str, getattr(sys, "orig_argv", None) or [sys.executable or "python"]))
 FLUSH = 0.5
 PATIENCE = 20  # failed samples
-CALM = 16  # samples without an import after which the imports are done
 BLOCKED = 0.030  # the main thread does not answer for so long: it is blocked
 LONG = 0.25  # seconds of work in one call, after which the other thread samples it
 UNSEEN = 3  # intervals of work that it did not sample itself: something keeps it from that
 STAND_INS = 50  # so often in a row, and the report says so
-OF_C = sys.version_info < (3, 12)  # calls in C count for the limit, and no fork warns of threads
-FAULTS = {signal.SIGSEGV, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
 
 
 def start(folder):
@@ -76,14 +73,13 @@ class Probe:
         if self.counter is not None:
             self.seen.hidden = self.counter.hidden
         self.windows = Windows(self)
-        self.libraries = {}
-        self.calm = self.failures = self.stand_ins = 0
+        self.samples = Samples(self)
+        self.failures = self.stand_ins = 0
         self.own = set()
         self.last = self.flushed = time.monotonic()
         self.woken = 0.0
         self.pace = Pace()
         self.turn = _thread.allocate_lock()  # one thread at a time samples and writes
-        self.ran = {}  # seconds that each other thread had run at its last sample
 
     # --- The thread's life --------------------------------------------------------------------
 
@@ -146,7 +142,7 @@ class Probe:
         self.timer.running, self.timer.soon = False, None  # the kernel's are not inherited
         if self.counter is not None:
             self.counter.forked()
-        if done or self.stopped():
+        if done or self.writer.is_asked_to("stop"):
             self.done = True
         else:
             self.begin()
@@ -179,7 +175,7 @@ class Probe:
         self.own.add(own)
         watch = None
         try:
-            self.keep_out({self.timer.number})
+            keep_signals_out({self.timer.number})
             if self.spent is not None:
                 self.timer.start(INTERVAL, self.spent.clock)
             if self.timer.running:
@@ -198,12 +194,6 @@ class Probe:
                     self.watch = None
             self.own.discard(own)
             life.release()
-
-    def keep_out(self, ours):
-        """In the sampling thread: a signal that the program blocks and waits for must not be
-        delivered here."""
-        if hasattr(signal, "pthread_sigmask"):
-            signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals() - FAULTS - ours)
 
     def fail(self, error):
         """Give up; the program goes on."""
@@ -224,7 +214,7 @@ class Probe:
                 late = watch.wait()
             else:
                 late = 0.0
-                self.keep_out(set())
+                keep_signals_out(set())
                 time.sleep(patience if self.timer.running else seconds)
             found = False
             if self.life is life and self.turn.acquire(False):  # else the other thread is at it
@@ -267,7 +257,7 @@ class Probe:
         """Sample, for so many seconds or (None) all since the last, and write now and then."""
         now = time.monotonic()
         dt, self.last = now - self.last, now
-        self.sample(now, dt, frame, seconds)
+        self.samples.note(now, dt, frame, seconds)
         if self.counter is not None:
             self.counter.look(now)
         self.pace.note(CPU() - self.woken, self.ready)
@@ -283,10 +273,11 @@ class Probe:
 
     def write(self):
         """Write what there is, and look whether enough was seen."""
-        self.libraries_seen()
+        self.samples.note_libraries()
         self.windows.write()
         self.flush()
-        if self.stopped() and (self.recorder is None or self.recorder.close()):
+        stops = self.writer.is_asked_to("stop")
+        if stops and (self.recorder is None or self.recorder.close()):
             self.flush()
             self.done, self.life = True, None
             self.timer.stop()
@@ -294,10 +285,6 @@ class Probe:
             self.timer.give_up("it has taken the probe's signal")
         self.pace.look(self.ready)
         self.timer.every(self.pace.jittered(self.work()))
-
-    def stopped(self):
-        """Whether the observation is over."""
-        return self.writer.is_asked_to("stop")
 
     def by_thread(self, why):
         """Note why the second thread samples the main one."""
@@ -343,10 +330,9 @@ class Probe:
         return ""
 
     def record(self, frame):
-        """Start or stop the program's profiler if it is time; whether it is at work.
+        """Start or stop the program's profiler if it is time; return whether it is at work.
 
-        Args:
-            frame: the main thread's if that calls; else None.
+        `frame` is the main thread's if that is the calling thread; else None.
         """
         if self.ready and self.recorder.tick(frame, self.main in self.seen.held):
             self.flush()
@@ -356,83 +342,10 @@ class Probe:
                 self.spent.by_itself(self.last, 0.0)
         return self.recorder.profiler is not None
 
-    # --- One sample ---------------------------------------------------------------------------
-
-    def sample(self, now, dt, main, seconds):
-        """Note where every thread is; `main` is the main thread's frame where this is it.
-
-        A sample is [time, seconds that it stands for, thread, stack, compilation, seconds of work
-        among these (None where unknown), and for the main thread those of all other threads and,
-        if it waits for JAX's device while that learns, code and line of the learning call].
-        """
-        seen, spent = self.seen, self.spent
-        elsewhere = None if spent is None else round(spent.by_others(), 5)
-        for thread, frame in sys._current_frames().items():
-            if thread in self.own:
-                continue
-            if main is not None and thread == self.main:
-                frame = main
-            while frame is not None and frame.f_code.co_filename.startswith(HERE):
-                frame = frame.f_back  # in our own handler
-            if frame is None:
-                continue
-            stack, number, codes = seen.walk(thread, frame)
-            deep = 2 * seen.depth > sys.getrecursionlimit() - 100
-            if OF_C and deep and thread == self.main and self.timer.running:
-                self.timer.give_up("it recurses almost to Python's limit")
-            lane = seen.lane(thread, thread == self.main)
-            if not self.ready and thread == self.main:
-                self.mark_ready(codes)
-            t, lasted, more = now, dt, []
-            if thread != self.main:
-                more = [self.work_of(thread)]
-            elif seconds is not None:
-                t, (lasted, worked) = spent.until, seconds
-                more = [round(worked, 5), elsewhere]
-                if worked < 0.5 * lasted and "jax" in self.libraries:
-                    more += seen.learning_in_flight(frame)
-            row = [round(t - self.started, 5), round(lasted, 5), lane, stack, number]
-            self.writer.samples.append(row + more)
-        frame = main = None  # no frame of the program outlives the sample
-
-    def work_of(self, thread):
-        """Seconds that another thread has worked since its last sample; None where unknown.
-
-        Read from files: the clock of a thread that has just ended must not be asked for.
-        """
-        number = thread_attribute(thread, "_native_id")
-        if number is None:
-            return None
-        ran = scheduled("self/task/%d" % number)[0]
-        before, self.ran[thread] = self.ran.get(thread, ran), ran
-        return round(max(0.0, ran - before), 5)
-
-    def mark_ready(self, codes):
-        """Tell, once, that the program has done its imports."""
-        files = [self.seen.by_index[code].co_filename for code in codes]
-        importing = any(file.startswith("<frozen importlib") for file in files)
-        self.calm = 0 if importing else self.calm + 1
-        if self.calm >= CALM:
-            self.ready = True
-            self.writer.append("%d.ready" % os.getpid(), b"")
-
     def profiled(self):
         """Whether a profile or trace function may be at work in the main thread."""
         alone = self.windows.open is None and sys.getprofile() is None and sys.gettrace() is None
         return not alone or "bdb" in sys.modules
-
-    def libraries_seen(self):
-        """Note when the big libraries appear, and their versions."""
-        for name in ("torch", "jax", "tensorflow", "numpy", "gymnasium", "gym", "ray", "keras"):
-            version = None if name in self.libraries else loaded(name, "__version__")
-            if version is not None:
-                self.libraries[name] = str(version)
-                self.line({"k": "library", "name": name, "version": str(version)})
-        count = built_in("torch", "get_num_threads")
-        threads = self.libraries.get("threads") if count is None else count()
-        if threads != self.libraries.get("threads"):
-            self.libraries["threads"] = threads
-            self.line({"k": "torch", "threads": threads})
 
     def flush(self):
         """Write what has come together; where that fails, observing ends."""

@@ -13,6 +13,7 @@ TO_PROCESS, TO_THREAD = 0, 4  # to whom a timer sends its signal
 
 TOLD = sys.version_info >= (3, 13)  # the main thread hears of a signal that another one gets
 ROOM = 3  # a stack is too deep from a third of Python's limit on: calls in C count there, too
+FAULTS = {signal.SIGSEGV, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
 UNUSED = getattr(signal, "SIGRTMAX", 69) - 5  # one of those that have no meaning
 
 
@@ -128,6 +129,13 @@ def scheduled(thread):
         return 1e-9 * int(ran), 1e-9 * int(waited)
     except (OSError, ValueError):
         return 0.0, 0.0
+
+
+def keep_signals_out(ours):
+    """In the sampling thread, block all signals but `ours` and those of faults: a signal that the
+    program blocks and waits for must not be delivered here."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals() - FAULTS - ours)
 
 
 def written():
