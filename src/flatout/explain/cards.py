@@ -202,7 +202,7 @@ def ranked(computes: Finding | None, causes: Sequence[Finding]) -> list[Finding]
 
 
 def worthwhile(update_s: float | None) -> bool:
-    """Whether an update that takes so long on a CPU is likely to be faster on a GPU."""
+    """Whether an update that takes `update_s` on a CPU is likely to be faster on a GPU."""
     return update_s is not None and update_s >= LARGE_UPDATE_S
 
 

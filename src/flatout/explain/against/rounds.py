@@ -38,7 +38,7 @@ START_S = 4.0
 """Time that a run takes in addition: to start, to write, and to end."""
 SHORTEST_S = 2.0
 SHORTEST_COUNT_S = 1.0
-"""A program that ends by itself must have counted for so long, unless the other one ends, too."""
+"""Minimum time of counted work of a program that ends by itself, unless the other one ends too."""
 TAIL_BYTES = 4096
 
 

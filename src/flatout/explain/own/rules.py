@@ -13,7 +13,7 @@ from flatout.explain import cards
 from flatout.explain.cards import CardUse
 from flatout.explain.causes import CAUSE_OF, DEVICES
 from flatout.explain.diagnosis import Finding
-from flatout.explain.own import beside, collecting, learning
+from flatout.explain.own import collecting, learning, overheads
 from flatout.explain.own.costs import LEARN, Costs, costs
 from flatout.explain.own.proposals import WORTH_SAYING
 from flatout.explain.report import percent
@@ -28,13 +28,15 @@ RULES: dict[Rule, tuple[str, ...]] = {
     collecting.lockstep: ("wait",), learning.replay: ("replay",), learning.images: ("input",),
     learning.fused: ("fused",), learning.transfer: ("transfer", "publish"),
     learning.turns: (*LEARN, "publish", "other"), learning.arithmetic: ("learn",),
-    beside.writing: ("io",), beside.evaluation: ("eval",), beside.compiling: ("compile",),
-    beside.oversubscribed: (), beside.gpu_unused: ("learn",), beside.memory: (),
+    overheads.writing: ("io",), overheads.evaluation: ("eval",),
+    overheads.compiling: ("compile",), overheads.oversubscribed: (),
+    overheads.gpu_unused: ("learn",), overheads.memory: (),
 }  # fmt: skip
 """Rules and their phases. A rule receives their share, and is skipped if it is small."""
 
 WEIGH = {
-    learning.turns, learning.arithmetic, beside.oversubscribed, beside.gpu_unused, beside.memory,
+    learning.turns, learning.arithmetic, overheads.oversubscribed, overheads.gpu_unused,
+    overheads.memory,
 }  # fmt: skip
 """Rules that find out themselves how much of the time they concern."""
 

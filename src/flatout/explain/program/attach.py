@@ -36,7 +36,7 @@ PATIENCE_S = 3.0  # limit for the probe's last writes after a stop
 IMPORTS_S = 60.0  # observation begins after the imports of all processes, or after this time
 LONGEST = 4  # observation is extended up to this factor to see two whole cycles
 
-STEADY_S = 5.0  # after so long without imports and compiling the program's profiler records
+STEADY_S = 5.0  # time without imports and compiling before the program's profiler records
 WRITING_S = 60.0  # the longest time for it to write its trace
 
 STOP_S = 5.0

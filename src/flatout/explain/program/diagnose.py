@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from flatout.explain import cards, cores
-from flatout.explain.causes import CAUSE_OF, CAUSES, DEVICES, UNKNOWN
+from flatout.explain.causes import CAUSE_OF_LOSS, CAUSES, DEVICES, UNKNOWN
 from flatout.explain.diagnosis import Diagnosis, Finding, Usage, lanes, verdict
 from flatout.explain.program import remedies
 from flatout.explain.program.evidence import Evidence
@@ -84,20 +84,13 @@ def _causes(facts: Facts) -> list[Finding]:
         shares = _mechanisms(facts) if busy is None else facts.waits
         found = [
             remedies.finding(cause, facts, shares[phase])
-            for phase, cause in CAUSE_OF_TIME.items()
+            for phase, cause in CAUSE_OF_LOSS.items()
             if shares.get(phase, 0.0) >= LEAST_SHARE
         ]
     if busy is None:
         return sorted(found, key=lambda finding: -finding.share)
     computes = remedies.finding("compute-bound", facts, busy) if busy >= LEAST_SHARE else None
     return cards.ranked(computes, found)
-
-
-CAUSE_OF_TIME = CAUSE_OF | {
-    "transfer": "transfer-bound", "communicate": "communication-bound", "learn": "launch-bound",
-    "compute": "compute-bound", "other": "host-bound",
-}  # fmt: skip
-"""The cause of a share of the time, by the host's phase or the mechanism of learning."""
 
 
 def _mechanisms(facts: Facts) -> dict[str, float]:

@@ -32,10 +32,10 @@ from _flatout_write import Writer
 ARGV = list(map(str, getattr(sys, "orig_argv", None) or [sys.executable or "python"]))
 FLUSH = 0.5
 PATIENCE = 20  # failed samples
-BLOCKED = 0.030  # the main thread does not answer for so long: it is blocked
+BLOCKED = 0.030  # a main thread that does not sample for this time is blocked
 LONG = 0.25  # seconds of work in one call, after which the other thread samples it
 UNSEEN = 3  # intervals of work that it did not sample itself: something keeps it from that
-STAND_INS = 50  # so often in a row, and the report says so
+STAND_INS = 50  # unsampled stretches in a row after which the report mentions it
 
 
 def start(folder):
@@ -206,7 +206,7 @@ class Probe:
             pass
 
     def stand_in(self, life, watch):
-        """Sample for a main thread that sleeps or is blocked, until another has taken over."""
+        """Sample for a main thread that sleeps or is blocked, until another thread does."""
         while self.life is life:
             seconds = self.pace.jittered(self.interval())
             patience = self.pace.jittered(self.pace.crowd * BLOCKED)
@@ -254,7 +254,7 @@ class Probe:
         return blocked or bool(state)
 
     def attempt(self, frame, seconds):
-        """Sample, for so many seconds or (None) all since the last, and write now and then."""
+        """Take a sample that stands for `seconds`, or all since the last; write now and then."""
         now = time.monotonic()
         dt, self.last = now - self.last, now
         self.samples.note(now, dt, frame, seconds)
@@ -299,7 +299,7 @@ class Probe:
         return self.interval() / self.pace.waits
 
     def tick(self):
-        """Runs in the main thread, between two of its instructions; no other is amid this one."""
+        """Take a sample in the main thread, between two of its instructions; never runs twice."""
         if self.life is None:
             self.launch()
         if self.ticking or self.done or time.monotonic() - self.last < 0.3 * INTERVAL:

@@ -61,9 +61,8 @@ class Spent:
             self.idle += 0.1 * ((wall - ran) / wall - self.idle)
 
     def by_itself(self, now, late):
-        """For a sample that the main thread takes, `late` by so many seconds of work, seconds (all,
-        of work); and whether it hardly ever stops. What it did since then goes to the next sample.
-        """
+        """Seconds (all, of work) for a sample that the main thread takes itself, and whether the
+        thread hardly ever stops. Its last `late` seconds of work count for the next sample."""
         self.update(now)
         awake = self.idle < AWAKE
         waited = self.waited if awake else max(0.0, self.waited - UNFOUND)
@@ -83,8 +82,8 @@ class Spent:
         """Whether the thread is ``asleep`` or ``waits`` for a core; an empty text if it runs, and
         None where that is unknown.
 
-        This look was `late` by so many seconds, in which it waited for the interpreter's lock. Then
-        the main thread may have had it, and sleep only because it was taken away.
+        This look waited `late` seconds for the interpreter's lock. Then the main thread may have
+        had the lock, and sleep only because it was taken away.
         """
         self.update(now)
         gap = now - self.looked

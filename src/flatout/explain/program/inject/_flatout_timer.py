@@ -79,7 +79,7 @@ class Timer:
         self.say(why)
 
     def start(self, seconds, clock):
-        """Sample so often from now on, in seconds by a clock of work; in the sampling thread."""
+        """Sample every `seconds` of a clock of work from now on; in the sampling thread."""
         if self.number is None or (self.running and not TOLD):
             return
         self.stop()
@@ -91,7 +91,7 @@ class Timer:
         self.every(seconds)
 
     def call_soon(self, seconds):
-        """Call the function once more after so many seconds, or (0) no more; whether it will."""
+        """Call the function once after `seconds`, or (0) no more; return whether it will be."""
         soon, self.soon = self.soon, None
         if soon is not None:
             soon.delete()
@@ -105,7 +105,7 @@ class Timer:
         return self.number in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
     def every(self, seconds):
-        """Sample so often."""
+        """Sample every `seconds`."""
         if self.running:
             self.kernel.set(seconds, seconds)
 
@@ -139,7 +139,7 @@ def keep_signals_out(ours):
 
 
 def written():
-    """So many times this thread has written to a descriptor."""
+    """The number of times that this thread has written to a descriptor."""
     return int(read("/proc/thread-self/io").partition(b"syscw:")[2].split()[0])
 
 
@@ -186,12 +186,12 @@ class Watch:
         self.due = float("inf")
 
     def put_off(self, seconds):
-        """Wake the thread after so many seconds from now, unless put off again."""
+        """Wake the thread `seconds` from now, unless put off again."""
         self.due = time.monotonic() + seconds
         self.kernel.set(seconds, 0.0)
 
     def put_off_by_main(self, seconds):
-        """The main thread is at work: wake the thread after so many seconds at the earliest."""
+        """The main thread is at work: wake the thread after `seconds` at the earliest."""
         rest = self.due - time.monotonic()
         if rest < 0.0:
             time.sleep(0.0002)  # it is awake already, and waits for the lock: let it have it

@@ -257,7 +257,7 @@ def kinds_of(values):
     kinds = []
     for value in values[:6]:
         kind = name_of(type(value))
-        if kind.endswith("Storage"):  # PyTorch warns of whoever asks one for its dtype
+        if kind.endswith("Storage"):  # PyTorch warns when its dtype is read
             kinds.append("?")
             continue
         shape = shape_of(value)
