@@ -165,43 +165,29 @@ def _inner(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:] if sentence.startswith("The ") else sentence
 
 
-def _notes(facts: Facts) -> list[str]:
-    notes = []
-    if facts.blame.seconds < SHORTEST_S:
-        notes.append(
-            f"Only {facts.blame.seconds:.1f} s could be explained: run it longer, or raise "
-            "--seconds."
+def _notes(facts: Facts) -> Iterator[str]:
+    """Sentences about what limits the diagnosis."""
+    blame, driver, part = facts.blame, facts.line.driver, facts.line.part
+    cheap = "small pieces of its own Python code seem to cost less than they do."
+    if blame.seconds < SHORTEST_S:
+        yield (f"Only {blame.seconds:.1f} s could be explained: run it longer, or raise --seconds.")
+    elif part:
+        yield (f"Nothing is proposed: {part} was seen in {blame.seconds:.0f} s. Raise --seconds.")
+    for process in facts.evidence.processes:
+        if process.failure:
+            yield f"The probe of process {process.pid} ended early ({process.failure})."
+    yield from filter(None, (cores.slowdown(facts.evidence.monitor), cards.shared(facts.cards)))
+    if driver is not None and not driver.main and not blame.threads:
+        yield f"The thread that does the work ({driver.name}) is not the main one: {cheap}"
+    if blame.locked > 0.05 * blame.seconds:
+        yield (
+            f"For {percent(blame.locked / blame.seconds)} of the time the main thread waited for "
+            "Python's interpreter lock; that time is shown as the work of the threads that held it."
         )
-    elif facts.line.part:
-        notes.append(
-            f"Nothing is proposed: {facts.line.part} was seen in {facts.blame.seconds:.0f} s. "
-            "Raise --seconds."
-        )
-    processes = facts.evidence.processes
-    notes += [
-        f"The probe of process {process.pid} ended early ({process.failure})."
-        for process in processes
-        if process.failure
-    ]
-    for note in (cores.slowdown(facts.evidence.monitor), cards.shared(facts.cards)):
-        notes += [note] if note else []
-    if facts.line.driver is not None and not facts.line.driver.main and not facts.blame.threads:
-        notes.append(
-            f"The thread that does the work ({facts.line.driver.name}) is not the main one: small "
-            "pieces of its own Python code seem to cost less than they do."
-        )
-    if facts.blame.locked > 0.05 * facts.blame.seconds:
-        share = percent(facts.blame.locked / facts.blame.seconds)
-        notes.append(
-            f"For {share} of the time the main thread waited for Python's interpreter lock; that "
-            "time is shown as the work of the threads that held it."
-        )
-    return notes + [
-        f"Process {process.pid} was sampled by a second thread ({process.by_thread}): small pieces "
-        "of its own Python code seem to cost less than they do."
-        for process in processes
-        if process.by_thread
-    ]
+    for process in facts.evidence.processes:
+        if process.by_thread:
+            how = f"Process {process.pid} was sampled by a second thread ({process.by_thread})"
+            yield f"{how}: {cheap}"
 
 
 def _spans(evidence: Evidence, track: Track) -> Iterator[tuple[float, float, str]]:

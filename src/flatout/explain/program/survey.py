@@ -170,39 +170,28 @@ class Survey:
 
     def _tag_of(self, frames: Frames, leaf: Leaf) -> str | None:
         """The phase of a stack by its frames and leaf; ``network`` and None are undecided."""
-        innermost = self.process.codes[frames[0][0]]
         inner, outer = self._tags_of(frames)
-        both = inner | outer
-        waits = tags.is_wait(leaf, innermost)
-        if "import" in inner or self._imports_package(frames):
-            return "import"
-        for tag in ("communicate", "predict", "input"):
-            if tag in both:
-                return "network" if tag == "predict" else tag
-        if "ipc" in inner:
-            if waits:
-                return "env" if "env" in both else "wait"
-            if self.program(frames) or leaf.word in tags.MOVES:
-                return "ipc"
-            return "wait"  # a service thread
-        if "io" in inner or tags.is_write(leaf):
-            return "io"
-        if "copy" in inner and "env" not in both:
-            return "transfer"
-        for tag in ("env", "replay"):
-            if tag in both:
-                return tag
-        if waits:
-            return "wait"
-        if "optimise" in both:
-            return "learn"
-        if leaf.kind.get("compiled"):
-            return "learn" if leaf.kind.get("learns") else "network"
-        if "network" in both:
-            return "network"
-        if leaf.word in tags.PICKLES and "json" not in leaf.call:
-            return "ipc"
-        return None
+        both, compiled = inner | outer, leaf.kind.get("compiled")
+        waits = tags.is_wait(leaf, self.process.codes[frames[0][0]])
+        moves = self.program(frames) or leaf.word in tags.MOVES  # else it is a service thread
+        rules = (
+            ("import", "import" in inner or self._imports_package(frames)),
+            ("communicate", "communicate" in both),
+            ("network", "predict" in both),
+            ("input", "input" in both),
+            ("env", "ipc" in inner and waits and "env" in both),
+            ("ipc", "ipc" in inner and not waits and moves),
+            ("wait", "ipc" in inner),
+            ("io", "io" in inner or tags.is_write(leaf)),
+            ("transfer", "copy" in inner and "env" not in both),
+            ("env", "env" in both),
+            ("replay", "replay" in both),
+            ("wait", waits),
+            ("learn", "optimise" in both or (compiled and leaf.kind.get("learns"))),
+            ("network", "network" in both or compiled),
+            ("ipc", leaf.word in tags.PICKLES and "json" not in leaf.call),
+        )
+        return next((tag for tag, holds in rules if holds), None)
 
     # --- Functions and lines ------------------------------------------------------------------
 

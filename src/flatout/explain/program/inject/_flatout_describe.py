@@ -18,6 +18,21 @@ from _flatout_own import __builtins__, kept, source_line, sys  # noqa: F401
 ast, types = kept(ast), kept(types)
 CALLED = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
 WORDS = ("if", "while", "for", "return", "and", "or")
+COMPILING = (
+    ("/jax/_src/", (
+        "trace_to_jaxpr", "_trace_for_jit", "backend_compile", "backend_compile_and_load",
+        "compile_or_get_cached", "from_hlo", "lower_jaxpr_to_module", "xla_primitive_callable",
+        "lower_sharding_computation", "_create_pjit_jaxpr",
+    )),
+    ("/torch/_dynamo/", ("_compile", "compile_inner", "_compile_inner")),
+    ("/torch/_inductor/", ("compile_fx", "compile_fx_inner")),
+    ("/tensorflow/python/eager/polymorphic_function/", (
+        "trace_function", "_maybe_define_function", "_initialize",
+    )),
+    ("/numba/core/", ("compile", "compile_extra")),
+)  # fmt: skip
+"""Libraries' folders, and their functions that trace or compile."""
+
 SNAPSHOTS = {"locals", "vars", "dir", "eval", "exec"}
 IGNORED = [("ignore", None, Warning, None, 0)]
 COUNTED = {}  # id of a function that counts its calls -> (it, the function that it calls)
@@ -121,21 +136,9 @@ def package_of(cls):
 def is_compiling(file, name):
     """2: a function of a library that traces or compiles; 1: one inside of which it may; else 0."""
     file = file.replace("\\", "/")
-    if "/jax/_src/" in file:
-        if name == "cache_miss":
-            return 1
-        return 2 * (name in (
-            "trace_to_jaxpr", "_trace_for_jit", "backend_compile", "backend_compile_and_load",
-            "compile_or_get_cached", "from_hlo", "lower_jaxpr_to_module", "xla_primitive_callable",
-            "lower_sharding_computation", "_create_pjit_jaxpr",
-        ))  # fmt: skip
-    if "/torch/_dynamo/" in file:
-        return 2 * (name in ("_compile", "compile_inner", "_compile_inner"))
-    if "/torch/_inductor/" in file:
-        return 2 * (name in ("compile_fx", "compile_fx_inner"))
-    if "/tensorflow/python/eager/polymorphic_function/" in file:
-        return 2 * (name in ("trace_function", "_maybe_define_function", "_initialize"))
-    return 2 * ("/numba/core/" in file and name in ("compile", "compile_extra"))
+    if "/jax/_src/" in file and name == "cache_miss":
+        return 1
+    return 2 * any(folder in file and name in names for folder, names in COMPILING)
 
 
 def text_at(code, lasti):

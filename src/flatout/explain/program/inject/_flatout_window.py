@@ -190,24 +190,18 @@ class Window:
 def kind_of(file, name, owner):
     """Which calls of the main thread are worth a closer look in a window."""
     file = file.replace("\\", "/")
-    if file.endswith("/torch/nn/modules/module.py") and name in (
-        "_call_impl", "_wrapped_call_impl", "__call__",
-    ):  # fmt: skip
-        return "network"
-    if file.endswith("/tensorflow/python/client/session.py") and name == "run":
-        return "session"
-    if "/keras/" in file and name == "__call__" and file.endswith(("layer.py", "base_layer.py")):
-        return "network"
-    if owner is None:
-        return None
-    has = owner["has"]
-    if name == "step" and ("zero_grad" in has or "apply_gradients" in has):
-        return "optimiser"
-    if name in ("step", "step_wait") and "reset" in has and "zero_grad" not in has:
-        return "env"
-    if name.startswith("sample") and "sample" in has:
-        return "sample"
-    return None
+    has = () if owner is None else owner["has"]
+    in_torch = file.endswith("/torch/nn/modules/module.py")
+    in_keras = "/keras/" in file and file.endswith(("layer.py", "base_layer.py"))
+    kinds = (
+        ("network", in_torch and name in ("_call_impl", "_wrapped_call_impl", "__call__")),
+        ("session", file.endswith("/tensorflow/python/client/session.py") and name == "run"),
+        ("network", in_keras and name == "__call__"),
+        ("optimiser", name == "step" and ("zero_grad" in has or "apply_gradients" in has)),
+        ("env", name in ("step", "step_wait") and "reset" in has and "zero_grad" not in has),
+        ("sample", name.startswith("sample") and "sample" in has),
+    )
+    return next((kind for kind, holds in kinds if holds), None)
 
 
 def shape_of(value):
