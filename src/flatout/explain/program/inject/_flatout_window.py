@@ -248,24 +248,22 @@ def given_to(kind, frame):
 
 def kinds_of(values):
     """Kinds of a tuple's elements: o(bservation), n(umber), b(ool), N, B (arrays of those), ?."""
-    kinds = []
-    for value in values[:6]:
-        kind = name_of(type(value))
-        if kind.endswith("Storage"):  # PyTorch warns when its dtype is read
-            kinds.append("?")
-            continue
-        shape = shape_of(value)
-        dtype = "" if shape is None else str(getattr(value, "dtype", ""))
-        if kind in ("bool", "bool_") or (dtype == "bool" and shape == ()):
-            kinds.append("b")
-        elif kind in ("int", "float") or (dtype and shape == ()):
-            kinds.append("n")
-        elif dtype == "bool" and len(shape) == 1:
-            kinds.append("B")
-        elif dtype and len(shape) == 1:
-            kinds.append("N")
-        elif kind in ("list", "tuple", "dict", "OrderedDict") or shape is not None:
-            kinds.append("o")
-        else:
-            kinds.append("?")
-    return "".join(kinds)
+    return "".join(map(value_kind, values[:6]))
+
+
+def value_kind(value):
+    """The kind of one element, for `kinds_of`."""
+    name = name_of(type(value))
+    if name.endswith("Storage"):  # PyTorch warns when its dtype is read
+        return "?"
+    shape = shape_of(value)
+    dtype = "" if shape is None else str(getattr(value, "dtype", ""))
+    scalar, row = dtype and len(shape) == 0, dtype and len(shape) == 1
+    kinds = (
+        ("b", name in ("bool", "bool_") or (dtype == "bool" and scalar)),
+        ("n", name in ("int", "float") or scalar),
+        ("B", dtype == "bool" and row),
+        ("N", row),
+        ("o", name in ("list", "tuple", "dict", "OrderedDict") or shape is not None),
+    )
+    return next((kind for kind, holds in kinds if holds), "?")
