@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -139,7 +140,7 @@ def test_a_program_too_short_for_a_steady_state_has_the_rate_of_its_counts() -> 
     run = run_of(Evidence(["p"], machine, 5.0, 11.0, [process(rows)], [], []))
     assert run.rates == {STEPS: pytest.approx(1000), WALL: pytest.approx(1 / 6)}
     assert run.ended
-    assert Run.from_json(json.loads(json.dumps(run.as_json()))) == run
+    assert Run.from_json(json.loads(json.dumps(asdict(run)))) == run
 
 
 # --- What is asked for ------------------------------------------------------------------------

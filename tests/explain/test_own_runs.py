@@ -23,9 +23,9 @@ from flatout.config.workers import with_workers
 from flatout.errors import CheckpointError, FlatoutError, UsageError
 from flatout.explain.cards import card_uses
 from flatout.explain.causes import CAUSES, HEALTHY
-from flatout.explain.diagnosis import Diagnosis, lanes
+from flatout.explain.diagnosis import Diagnosis, lanes, verdict
 from flatout.explain.own.proposals import measured_gain
-from flatout.explain.own.rules import bottleneck, findings, headline, verdict
+from flatout.explain.own.rules import bottleneck, findings, headline
 from flatout.explain.own.runs import Evidence, _spans, diagnose_evidence, read_run
 from flatout.explain.own.settings import flags, more_envs, placed, possible
 from flatout.hardware.core_use import CoreUse

@@ -20,6 +20,7 @@ from flatout.config.settings import resolve
 from flatout.explain.diagnosis import Diagnosis
 from flatout.explain.own.runs import Evidence as RunEvidence
 from flatout.explain.program.attach import blocking_flags
+from flatout.explain.program.calls import Interval, Replay, counted
 from flatout.explain.program.capacity import together
 from flatout.explain.program.diagnose import diagnose
 from flatout.explain.program.evidence import build, rows_of, save
@@ -663,10 +664,9 @@ def test_flags_that_keep_the_probe_out_are_recognised(command: str, expected: li
 
 
 def test_calls_of_one_name_are_added_up_whatever_lines_they_are_on() -> None:
-    names = {("a.py:1", "item"): 3, ("a.py:2", "item"): 4, ("a.py:2", "cpu"): 5}
-    facts: Any = SimpleNamespace(
-        counted=SimpleNamespace(names=names, rate=float),
-    )
+    seen = [(1, "item")] * 3 + [(2, "item")] * 4 + [(2, "cpu")] * 5 + [(3, "matmul")] * 8
+    window = Replay([Interval(1e9 / len(seen), ((0, line),), name) for line, name in seen])
+    facts: Any = SimpleNamespace(counted=counted([window], list))
     assert transfer(facts, 0.5).after == [
         "`item` about 7 times per second", "`cpu` about 5 times per second"
     ]  # fmt: skip

@@ -134,7 +134,7 @@ def test_a_functions_own_lines_give_the_tree_of_the_whole_file(
 
 @pytest.mark.usefixtures("probe_source")
 def test_one_dear_sample_does_not_make_the_next_ones_rare() -> None:
-    from _flatout_spent import usual_cost  # pyright: ignore[reportMissingImports]
+    from _flatout_pace import usual_cost  # pyright: ignore[reportMissingImports]
 
     assert usual_cost(3e-4, 0.1) < 1.2 * 3e-4
     used = 0.0
@@ -179,7 +179,7 @@ def test_a_source_that_cannot_be_parsed_says_nothing(probe_source: Any) -> None:
 
 def test_kinds_of_a_steps_values_are_told(probe_source: Any) -> None:
     """Those of NumPy's arrays too, whose classes are built in."""
-    from _flatout_describe import kinds_of  # pyright: ignore[reportMissingImports]
+    from _flatout_window import kinds_of  # pyright: ignore[reportMissingImports]
 
     ends = np.zeros(3, bool)
     assert kinds_of((np.ones((3, 2)), np.ones(3), ends)) == "oNB"
@@ -295,7 +295,7 @@ def test_a_librarys_function_is_not_taken_for_learning(probe_source: Any) -> Non
     """Flax's `apply` reaches code that can take gradients, and takes none when it acts."""
     scope = {"__name__": "flax.linen.module", "vjp": None}
     exec("def apply(params, observation):\n    return vjp", scope)
-    assert probe_source.read.described(PjitFunction(scope["apply"]))["learns"] is False
+    assert probe_source.described(PjitFunction(scope["apply"]))["learns"] is False
 
 
 def test_only_arrays_of_jax_are_asked_and_nothing_of_the_user_runs(probe_source: Any) -> None:
@@ -323,7 +323,7 @@ def test_objects_named_like_those_of_libraries_are_not_asked(probe_source: Any) 
     for name in ("ArrayImpl", "PjitFunction", "Function"):
         trap = type(name, (), {**dictionary, "__module__": "theirs"})()
         assert probe_source.first_array([trap], 4) is None
-        assert probe_source.read.described(trap) == {"type": f"theirs.{name}"}
+        assert probe_source.described(trap) == {"type": f"theirs.{name}"}
         scope = {"trap": trap, "held": Meta("Held", (), {})()}
         exec("import sys; frame = sys._getframe()", scope)
         assert probe_source.read.resolve(scope["frame"], "trap.x.y", False) is None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flatout.explain.diagnosis import Finding
-from flatout.explain.report import mean, percent
+from flatout.explain.report import mean, percent, shortened
 from flatout.hardware.gpus import GpuSample
 from flatout.hardware.monitor import MonitorSample
 
@@ -166,8 +166,9 @@ def waits(host: Mapping[str, float], busy: float) -> dict[str, float]:
 
 
 def headline(
-    count: int, busy: float, waited: Mapping[str, float], place: Callable[[str], str]
-) -> str:
+    count: int, busy: float, waited: Mapping[str, float], place: Callable[[str], str],
+    of: str = "of the time",
+) -> str:  # fmt: skip
     """A sentence about how long cards compute, and the causes of their waiting.
 
     Args:
@@ -175,6 +176,7 @@ def headline(
         busy: the mean share of the time in which they compute.
         waited: shares of the time by what they wait for, as in `WAITS_FOR`.
         place: gives the place of such a wait, ready to be appended; may be empty.
+        of: the time that was observed, in words.
     """
     parts = [
         f"{percent(share)} {WAITS_FOR[name]}{place(name)}"
@@ -184,7 +186,7 @@ def headline(
     computes, they = ("The GPU computes", "It waits")
     if count != 1:
         computes, they = f"{count} GPUs compute", "They wait"
-    words = f"{computes} {percent(busy)} of the time"
+    words = f"{computes} {percent(busy)} {of}"
     return words + (f". {they} {', '.join(parts)}" if parts else "")
 
 
@@ -200,7 +202,7 @@ def ranked(computes: Finding | None, causes: Sequence[Finding]) -> list[Finding]
 
 
 def worthwhile(update_s: float | None) -> bool:
-    """Whether an update that takes so long on a CPU is likely to be faster on a GPU."""
+    """Whether an update that takes `update_s` on a CPU is likely to be faster on a GPU."""
     return update_s is not None and update_s >= LARGE_UPDATE_S
 
 
@@ -272,12 +274,11 @@ def memory_error(cards: Sequence[CardUse], kind: str, text: str) -> Finding | No
     if not mine and "cuda" not in text.lower():
         return None
     card = max(mine or cards, key=lambda one: one.used_mb / max(one.total_mb, 1))
-    shown = text[:SHOWN] + ("..." if len(text) > SHOWN else "")
-    evidence = (f"the program ended with {kind}: {shown}", *_memory_words(card))
+    ended = f"the program ended with {kind}: {shortened(text, SHOWN)}"
     words = "Use smaller batches, or keep less on the GPU (replay, histories of losses)"
     if card.others:
         words += "; or free what the other programs hold, or use another card"
-    return Finding("memory-contended", 0.0, evidence, f"{words}.")
+    return Finding("memory-contended", 0.0, (ended, *_memory_words(card)), f"{words}.")
 
 
 def _memory_words(card: CardUse) -> list[str]:

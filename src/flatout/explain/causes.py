@@ -36,3 +36,10 @@ CAUSE_OF = {
     "wait": "waiting",
 }  # fmt: skip
 """The cause of a phase that takes the time; within learning its mechanisms decide."""
+
+CAUSE_OF_LOSS = CAUSE_OF | {
+    "transfer": "transfer-bound", "communicate": "communication-bound", "learn": "launch-bound",
+    "launch": "launch-bound", "compute": "compute-bound", "other": "host-bound",
+    "host": "host-bound",
+}  # fmt: skip
+"""The same for the mechanisms of learning, and for the parts of a device's idle time."""

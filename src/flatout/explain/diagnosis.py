@@ -5,11 +5,12 @@ Plain values: the rules make them, the reports show them, nothing here measures 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from flatout.documents import LARGEST
+from flatout.explain.causes import HEALTHY, UNKNOWN
 
 if TYPE_CHECKING:
     from flatout.hardware.monitor import MonitorSample
@@ -51,6 +52,12 @@ class Finding:
         if self.setting:
             shown["setting"] = list(self.setting)
         return shown if self.gain is None else shown | asdict(self.gain)
+
+
+def verdict(findings: Sequence[Finding]) -> str:
+    """The first finding's cause; ``healthy`` if that is computing, ``unknown`` without findings."""
+    first = findings[0].id if findings else UNKNOWN
+    return HEALTHY if first == "compute-bound" else first
 
 
 @dataclass(frozen=True)

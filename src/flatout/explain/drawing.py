@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from flatout.explain import report
+from flatout.explain.trace.intervals import segments, union
 
 PIXELS = 1500  # width of the drawings: a lane is merged to one phase for each of these
 
@@ -28,16 +29,11 @@ def merge(
     Returns:
         (first pixel, pixel after the last, phase), in time's order; empty pixels are in none.
     """
-    edges = np.linspace(0.0, end, pixels + 1)
-    phases = report.in_order(phase for _, _, phase in spans)
-    filled = np.empty((len(phases) + 1, pixels))
-    for row, phase in enumerate(phases):
-        times = np.array([span[:2] for span in spans if span[2] == phase], np.float64)
-        filled[row] = np.diff(_passed(times[:, 0], edges) - _passed(times.max(axis=1), edges))
-    filled[-1] = end / pixels - filled[:-1].sum(axis=0)
-    winner = filled.argmax(axis=0)
-    cuts = [0, *(np.flatnonzero(np.diff(winner)) + 1).tolist(), pixels]
-    return [(a, b, phases[winner[a]]) for a, b in pairwise(cuts) if winner[a] < len(phases)]
+    rows: dict[str, np.ndarray] = {}
+    for phase in report.in_order(phase for _, _, phase in spans):
+        times = np.array(sorted(span[:2] for span in spans if span[2] == phase), np.float64)
+        rows[phase] = union(times[:, 0], times[:, 1])
+    return segments(rows, np.linspace(0.0, end, pixels + 1))
 
 
 def curve(
@@ -58,11 +54,3 @@ def curve(
         edges = [2 * centres[0] - middles[0], *middles, 2 * centres[-1] - middles[-1]]
     steps = zip(pairwise(edges), bins.values(), strict=False)  # there may be none
     return [(max(a, 0.0), min(b, end), report.mean(v for _, v in some)) for (a, b), some in steps]
-
-
-def _passed(points: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """For every edge, the sum of the times since those `points` that lie before it."""
-    points = np.sort(points)
-    sums = np.concatenate([[0.0], np.cumsum(points)])
-    before = np.searchsorted(points, edges)
-    return before * edges - sums[before]

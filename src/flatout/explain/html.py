@@ -1,4 +1,4 @@
-"""A diagnosis as one HTML file: no scripts, no network, nothing beside it.
+"""A diagnosis as one HTML file: no scripts, no network, no other files.
 
 The page is made of a template (report.html, with its style sheet) and fragments built here. Every
 text of the user goes through `_text`, which escapes it. Timelines are drawn with bounded detail:

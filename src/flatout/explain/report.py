@@ -71,7 +71,7 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
 
 
 def show_lines(label: str, lines: Sequence[str], console: Console) -> None:
-    """Print lines beside a label, as the report's own."""
+    """Print lines with a label, as the report's own lines."""
     _say(console, label, [Text(line) for line in lines])
 
 
@@ -125,6 +125,11 @@ def place_words(place: tuple[str, int]) -> str:
 def percent(share: float) -> str:
     """A share in words: ``71 %``; what is there without being one per cent is ``<1 %``."""
     return "<1 %" if 0.0 < share < 0.005 else f"{100 * share:.0f} %"
+
+
+def shortened(text: str, most: int) -> str:
+    """The first `most` characters of a text, with three dots if there are more."""
+    return text[:most] + ("..." if len(text) > most else "")
 
 
 def duration(seconds: float) -> str:
@@ -252,7 +257,7 @@ def _bars(diagnosis: Diagnosis, console: Console) -> list[Text]:
 
 
 def _say(console: Console, label: str, paragraphs: Sequence[Text]) -> None:
-    """Paragraphs beside their label; wrapped in a terminal, where a hanging indent fits."""
+    """Print paragraphs with their label; in a terminal they are wrapped, and indented to it."""
     head = Text(f"{label:<{INDENT}}", style="bold")
     for paragraph in paragraphs:
         paragraph.plain = clean(paragraph.plain, console.encoding).rstrip()

@@ -52,13 +52,13 @@ def core_use(samples: Sequence[MonitorSample], cores: int) -> CoreUse | None:
         return None
 
     def mean(of: str) -> float | None:
-        return _mean((getattr(sample, of), sample.seconds) for sample in samples)
+        return weighted_mean((getattr(sample, of), sample.seconds) for sample in samples)
 
-    used = _mean((s.cpu * s.cores, s.seconds) for s in samples) or 0.0
-    others = _mean(
+    used = weighted_mean((s.cpu * s.cores, s.seconds) for s in samples) or 0.0
+    others = weighted_mean(
         (max(s.cpu_all - s.cpu, 0.0) * s.cores, s.seconds) for s in samples if s.cpu_all is not None
     )
-    stolen = _mean((s.stolen or 0.0, s.seconds) for s in samples) or 0.0
+    stolen = weighted_mean((s.stolen or 0.0, s.seconds) for s in samples) or 0.0
     programs: dict[str, list[float]] = {}
     for sample in samples:
         for name, amount in sample.others.items():
@@ -73,7 +73,7 @@ def core_use(samples: Sequence[MonitorSample], cores: int) -> CoreUse | None:
     )  # fmt: skip
 
 
-def _mean(pairs: Iterable[tuple[float | None, float]]) -> float | None:
+def weighted_mean(pairs: Iterable[tuple[float | None, float]]) -> float | None:
     """The mean of the known values, by weight; None where there is none."""
     known = [(value, weight) for value, weight in pairs if value is not None]
     total = sum(weight for _, weight in known)

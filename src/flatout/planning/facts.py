@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flatout.config.placement import Placement
 from flatout.envs.ale_ids import is_atari
-from flatout.hardware.core_use import CoreUse, core_use
+from flatout.hardware.core_use import CoreUse, core_use, weighted_mean
 from flatout.hardware.monitor import MonitorSample
 from flatout.planning.answer import Answer
 from flatout.planning.machine import SHIPPED, Machine
@@ -185,13 +185,8 @@ def shared_out(waited: float, workers: Sequence[Worker]) -> dict[str, float]:
 def mean_use(samples: Sequence[MonitorSample]) -> Use:
     """Means of the hardware's samples, weighted by duration."""
 
-    def mean(pairs: Iterable[tuple[float | None, float]]) -> float | None:
-        values = [(value, weight) for value, weight in pairs if value is not None]
-        total = sum(weight for _, weight in values)
-        return sum(value * weight for value, weight in values) / total if total else None
-
     def of(name: str) -> float | None:
-        return mean((getattr(sample, name), sample.seconds) for sample in samples)
+        return weighted_mean((getattr(sample, name), sample.seconds) for sample in samples)
 
     count = max((len(sample.gpus) for sample in samples), default=0)
     ours = [
@@ -203,10 +198,11 @@ def mean_use(samples: Sequence[MonitorSample]) -> Use:
         return use
     used_most = ours.index(max(ours))
     cards = [(s.gpus[used_most], s.seconds) for s in samples if used_most < len(s.gpus)]
+    memory = ((card.used_mb / max(card.total_mb, 1), weight) for card, weight in cards)
     return replace(
         use,
-        gpu_busy=mean((card.busy, weight) for card, weight in cards),
-        gpu_full=mean((card.full, weight) for card, weight in cards),
-        gpu_memory=mean((card.used_mb / max(card.total_mb, 1), weight) for card, weight in cards),
+        gpu_busy=weighted_mean((card.busy, weight) for card, weight in cards),
+        gpu_full=weighted_mean((card.full, weight) for card, weight in cards),
+        gpu_memory=weighted_mean(memory),
         gpu_others=any(card.others for card, _ in cards),
     )

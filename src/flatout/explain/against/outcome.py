@@ -48,27 +48,17 @@ class Moved:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How much faster the second program is.
+    """How much faster the second program is."""
 
-    Attributes:
-        unit: what the speed counts, of `UNITS`.
-        was, now: speeds of both programs, the medians.
-        gain: the median of the pairs' ratios.
-        low, high: an interval that holds 95 % (None of a single pair).
-        pairs: how many.
-        moved: the phases whose shares changed most, these first.
-        notes: what makes it less certain, one sentence each.
-    """
-
-    unit: str
-    was: float
+    unit: str  # what the speed counts, of `UNITS`
+    was: float  # median speeds of both programs
     now: float
-    gain: float
-    low: float | None
+    gain: float  # the median of the pairs' ratios
+    low: float | None  # an interval that holds 95 %; None of a single pair
     high: float | None
-    pairs: int
-    moved: tuple[Moved, ...] = ()
-    notes: tuple[str, ...] = ()
+    pairs: int  # number of pairs
+    moved: tuple[Moved, ...] = ()  # the phases whose shares changed most, these first
+    notes: tuple[str, ...] = ()  # what makes it less certain, one sentence each
 
     @property
     def same(self) -> bool | None:
@@ -190,25 +180,17 @@ def moved(
     Args:
         was, now: units of work per second of both programs, if they were counted.
     """
-    means = [
-        {phase: statistics.fmean(run.phases.get(phase, 0.0) for run in runs) for phase in phases}
-        for runs, phases in ((first, _phases(first, second)), (second, _phases(first, second)))
-    ]
-    each = [
-        Moved(
-            phase, means[0][phase], means[1][phase],
-            None if was is None else means[0][phase] / was,
-            None if now is None else means[1][phase] / now,
+    found: list[Moved] = []
+    for phase in sorted({phase for run in (*first, *second) for phase in run.phases}):
+        before, after = (
+            statistics.fmean(run.phases.get(phase, 0.0) for run in runs) for runs in (first, second)
         )
-        for phase in means[0]
-    ]  # fmt: skip
-    each = [one for one in each if abs(one.now - one.was) >= MOVED]
-    each.sort(key=lambda one: -abs(one.now - one.was))
-    return tuple(each[:MOST_MOVED])
-
-
-def _phases(*programs: Sequence[Run]) -> list[str]:
-    return sorted({phase for runs in programs for run in runs for phase in run.phases})
+        if abs(after - before) >= MOVED:
+            was_s = None if was is None else before / was
+            now_s = None if now is None else after / now
+            found.append(Moved(phase, before, after, was_s, now_s))
+    found.sort(key=lambda one: -abs(one.now - one.was))
+    return tuple(found[:MOST_MOVED])
 
 
 def lines(found: Outcome, name: str, count: str = "") -> list[str]:
@@ -221,18 +203,16 @@ def lines(found: Outcome, name: str, count: str = "") -> list[str]:
     counted = count_words(count) if found.unit == CALLS else found.unit
     unit = "speed of the whole program" if found.unit == WALL else f"{counted} per second"
     pairs = f"{found.pairs} {'pair' if found.pairs == 1 else 'pairs'}"
+    ratio = ratio_words(found.gain)
     if found.low is None or found.high is None:
-        said = [f"{name}: {ratio_words(found.gain)} {unit}, {pairs}: too few for an interval"]
-    elif found.same:
-        extent = ratio_words(found.low, found.high)
-        said = [f"{name}: no difference ({extent}) in {unit}, {pairs}"]
-    elif found.same is None:
-        extent = ratio_words(found.low, found.high)
-        ratio = f"{ratio_words(found.gain)} ({extent}) {unit}, {pairs}"
-        said = [f"{name}: {ratio}: undecided, raise --minutes or --seconds"]
+        said = [f"{name}: {ratio} {unit}, {pairs}: too few for an interval"]
     else:
         extent = ratio_words(found.low, found.high)
-        said = [f"{name}: {ratio_words(found.gain)} ({extent}) {unit}, {pairs}"]
+        if found.same:
+            said = [f"{name}: no difference ({extent}) in {unit}, {pairs}"]
+        else:
+            undecided = ": undecided, raise --minutes or --seconds" if found.same is None else ""
+            said = [f"{name}: {ratio} ({extent}) {unit}, {pairs}{undecided}"]
     if found.unit == WALL:
         said.append(f"{1 / found.was:.1f} s before, {1 / found.now:.1f} s with it")
     else:

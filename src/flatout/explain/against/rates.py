@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from flatout.documents import plain_number
@@ -25,32 +25,18 @@ BRIEFEST_S = 0.1
 
 @dataclass(frozen=True)
 class Run:
-    """The result of one run.
+    """The result of one run."""
 
-    Attributes:
-        rates: by unit, how many of it per second. For `WALL` it is one by the seconds that the
-            whole program took, if it ended by itself; without the start of the interpreter.
-        phases: shares of the steady state.
-        seconds: how long the program was observed.
-        ended: whether it ended by itself.
-        counted: by unit, how many were counted for its rate.
-        counted_s: the seconds in which they were, the longest.
-        contended: share of the time in which it waited for cores that other programs had.
-        part: why only a part of what the program does was seen, or empty.
-    """
-
+    # by unit, how many of it per second; for `WALL`, 1 by the seconds from the start of the first
+    # process to the end of the program, if it ended by itself
     rates: dict[str, float]
-    phases: dict[str, float] = field(default_factory=dict)
-    seconds: float = 0.0
-    ended: bool = False
-    part: str = ""
-    counted: dict[str, float] = field(default_factory=dict)
-    counted_s: float = 0.0
-    contended: float = 0.0
-
-    def as_json(self) -> dict[str, Any]:
-        """The run as it is saved."""
-        return asdict(self)
+    phases: dict[str, float] = field(default_factory=dict)  # shares of the steady state
+    seconds: float = 0.0  # how long the program was observed
+    ended: bool = False  # whether it ended by itself
+    part: str = ""  # why only a part of what the program does was seen, or empty
+    counted: dict[str, float] = field(default_factory=dict)  # by unit, number behind its rate
+    counted_s: float = 0.0  # the longest time in which a unit was counted
+    contended: float = 0.0  # share of the time in which it waited for cores that others had
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> Run:

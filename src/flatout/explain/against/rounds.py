@@ -7,12 +7,11 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,27 +38,20 @@ START_S = 4.0
 """Time that a run takes in addition: to start, to write, and to end."""
 SHORTEST_S = 2.0
 SHORTEST_COUNT_S = 1.0
-"""A program that ends by itself must have counted for so long, unless the other one ends, too."""
+"""Minimum time of counted work of a program that ends by itself, unless the other one ends too."""
 TAIL_BYTES = 4096
 
 
 @dataclass
 class Comparison:
-    """Two programs, and their runs so far.
-
-    Attributes:
-        commands: both command lines.
-        count: the function whose calls are counted, or empty.
-        files: a digest of each file that a command line names.
-        runs: of each program, in the order in which they ended.
-        recording: the evidence of the first program's first run.
-    """
+    """Two programs, and their runs so far."""
 
     commands: tuple[list[str], list[str]]
-    count: str = ""
-    files: dict[str, str] = field(default_factory=dict)
+    count: str = ""  # the function whose calls are counted, or empty
+    files: dict[str, str] = field(default_factory=dict)  # digests of files in the command lines
+    # of each program, in the order in which they ended
     runs: tuple[list[Run], list[Run]] = field(default_factory=lambda: ([], []))
-    recording: Recording | None = None
+    recording: Recording | None = None  # the evidence of the first program's first run
 
     @property
     def name(self) -> str:
@@ -73,7 +65,7 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         """The comparison as it is saved, without the evidence."""
-        runs = [[run.as_json() for run in runs] for runs in self.runs]
+        runs = [[asdict(run) for run in runs] for runs in self.runs]
         return {"commands": list(self.commands), "count": self.count, "files": self.files,
                 "runs": runs}  # fmt: skip
 
@@ -144,7 +136,7 @@ def compare(
     if seconds is None:
         seconds = min(SECONDS, max(limit / (2 * LEAST_PAIRS) - START_S, SHORTEST_S))
     facts, slowest = attach.measured_machine(commands[0]), seconds + START_S
-    with _interruptible():
+    with attach.signals_handled(Interrupt.signals, _interrupt):
         while True:
             done = len(found.runs[0]) + len(found.runs[1])
             left = limit - (time.monotonic() - began)
@@ -283,15 +275,6 @@ def _save(found: Comparison, file: Path) -> None:
     evidence.save(file, {**meta, "against": found.as_json()}, processes)
 
 
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Signals raise `Interrupt`, so that the program that runs is ended, too."""
-
-    def interrupt(signum: int, frame: object) -> None:
-        raise Interrupt(signum)
-
-    with ExitStack() as restored:
-        for number in Interrupt.signals:
-            with suppress(ValueError):  # not the main thread
-                restored.callback(signal.signal, number, signal.signal(number, interrupt))
-        yield
+def _interrupt(signum: int, frame: object) -> None:
+    """Raise `Interrupt`, so that the program that runs is ended, too."""
+    raise Interrupt(signum)

@@ -15,21 +15,13 @@ OUTSIDE = ("input", "io", "eval", "compile")
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of one environment step of a run, by purpose.
+    """Seconds of one environment step of a run, by purpose."""
 
-    Attributes:
-        env: in one environment.
-        act: of one call that chooses the actions of `together` environments.
-        together: environments whose actions are chosen in one call.
-        learn: share of the time that learning takes, with replay and transfers.
-        computing: share of `env` in which a core is busy (the rest is sleep).
-    """
-
-    env: float
-    act: float
-    together: int
-    learn: float
-    computing: float = 1.0
+    env: float  # in one environment
+    act: float  # of one call that chooses the actions of `together` environments
+    together: int  # environments whose actions are chosen in one call
+    learn: float  # share of the time that learning takes, with replay and transfers
+    computing: float = 1.0  # share of `env` in which a core is busy; the rest is sleep
 
 
 def costs(facts: RunFacts) -> Costs:

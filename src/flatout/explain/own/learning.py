@@ -26,16 +26,20 @@ def replay(facts: RunFacts, cost: Costs, share: float) -> Finding:
         f"choosing and gathering batches takes {percent(share)} of the time, "
         f"{time_words(share * facts.seconds / max(facts.updates, 1))} an update"
     ]
-    proposals: list[Proposal] = []
-    if facts.replays and not facts.placement.replay_on_device:
-        words = (
-            "Keep replay where learning happens: rows are then chosen and gathered inside the "
-            "compiled update, which remains (docs/replay.md)."
-        )
-        changes = placed(facts.placement, replay="device")
-        proposals.append(Proposal(words, changes))
+    words = (
+        "Keep replay where learning happens: rows are then chosen and gathered inside the "
+        "compiled update, which remains (docs/replay.md)."
+    )
+    proposals = _replay_on_device(facts, words)
     otherwise = "Smaller batches, or fewer updates for each environment step."
     return propose("replay-bound", share, evidence, otherwise, facts, proposals)
+
+
+def _replay_on_device(facts: RunFacts, words: str) -> list[Proposal]:
+    """The proposal to keep replay on the learning device, where it is not there already."""
+    if not facts.replays or facts.placement.replay_on_device:
+        return []
+    return [Proposal(words, placed(facts.placement, replay="device"))]
 
 
 def images(facts: RunFacts, cost: Costs, share: float) -> Finding:
@@ -51,11 +55,8 @@ def transfer(facts: RunFacts, cost: Costs, share: float) -> Finding:
         f"moving trajectories and parameters between devices takes {percent(share)} of the time"
     ]
     place = facts.placement
-    proposals: list[Proposal] = []
-    if facts.replays and not place.replay_on_device:
-        words = "Keep replay in the learning device's memory; what was collected still travels."
-        changes = placed(place, replay="device")
-        proposals.append(Proposal(words, changes))
+    words = "Keep replay in the learning device's memory; what was collected still travels."
+    proposals = _replay_on_device(facts, words)
     if place.act != place.learn:
         words = "Act where learning happens: parameters stay there; observations travel instead."
         changes = placed(place, act=place.learn[:1])
@@ -71,16 +72,22 @@ def fixed_share(facts: RunFacts) -> float:
     return min(starting_s / max(facts.seconds, 1e-9), 0.9 * overhead)
 
 
+def _iterations(facts: RunFacts) -> str:
+    """How many iterations a run makes, and how large they are."""
+    count = max(facts.iterations, 1)
+    return (
+        f"{facts.iterations / max(facts.seconds, 1e-9):,.0f} iterations per second, each of "
+        f"{facts.steps / count:,.0f} steps and {facts.updates / count:,.1f} updates"
+    )
+
+
 def turns(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
     """Many short iterations: their fixed cost."""
     share = fixed_share(facts)
     if share < 2 * WORTH_SAYING or not facts.updates:
         return None
-    iterations = max(facts.iterations, 1)
     evidence = [
-        f"{facts.iterations / max(facts.seconds, 1e-9):,.0f} iterations per second, each of "
-        f"{facts.steps / iterations:,.0f} steps and {facts.updates / iterations:,.1f} updates in "
-        f"{time_words(facts.seconds / iterations)}",
+        f"{_iterations(facts)} in {time_words(facts.seconds / max(facts.iterations, 1))}",
         f"starting them is estimated to take {percent(share)} of the time",
     ]
     proposals: list[Proposal] = []
@@ -132,14 +139,10 @@ def arithmetic(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
 
 def fused(facts: RunFacts, cost: Costs, share: float) -> Finding:
     """The one program of a fused schedule."""
-    iterations, seconds = max(facts.iterations, 1), max(facts.seconds, 1e-9)
     does = "acts, steps and learns" if facts.updates else "acts and steps"
     evidence = [
-        f"one program {does} in {percent(share)} of the time",
-        f"{facts.iterations / seconds:,.0f} iterations per second, each of "
-        f"{facts.steps / iterations:,.0f} steps and {facts.updates / iterations:,.1f} updates",
-    ]
-    evidence += parts(facts)
+        f"one program {does} in {percent(share)} of the time", _iterations(facts), *parts(facts)
+    ]  # fmt: skip
     if facts.use.gpu_full is not None:
         evidence.append(f"the GPU is {percent(facts.use.gpu_full)} full while it runs")
     otherwise = (

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from flatout.explain import cards
 from flatout.explain.cards import CardUse
-from flatout.explain.causes import CAUSE_OF, DEVICES, HEALTHY
+from flatout.explain.causes import CAUSE_OF, DEVICES
 from flatout.explain.diagnosis import Finding
-from flatout.explain.own import beside, collecting, learning
+from flatout.explain.own import collecting, learning, overheads
 from flatout.explain.own.costs import LEARN, Costs, costs
 from flatout.explain.own.proposals import WORTH_SAYING
 from flatout.explain.report import percent
@@ -23,21 +23,22 @@ LEARNING_HOLDS = 0.5  # from this share on, learning itself is the bottleneck
 
 Rule = Callable[[RunFacts, Costs, float], Finding | None]
 
-RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
-    (("env",), collecting.env), (("act",), collecting.act), (("ipc",), collecting.ipc),
-    (("wait",), collecting.lockstep), (("replay",), learning.replay), (("input",), learning.images),
-    (("fused",), learning.fused),
-    (("transfer", "publish"), learning.transfer), ((), learning.turns), ((), learning.arithmetic),
-    (("io",), beside.writing), (("eval",), beside.evaluation), (("compile",), beside.compiling),
-    ((), beside.oversubscribed), ((), beside.gpu_unused), ((), beside.memory),
-)  # fmt: skip
-"""Rules and their phases: a rule receives their share, and is skipped if it is small."""
-
-WEIGHED: dict[Rule, tuple[str, ...]] = {
+RULES: dict[Rule, tuple[str, ...]] = {
+    collecting.env: ("env",), collecting.act: ("act",), collecting.ipc: ("ipc",),
+    collecting.lockstep: ("wait",), learning.replay: ("replay",), learning.images: ("input",),
+    learning.fused: ("fused",), learning.transfer: ("transfer", "publish"),
     learning.turns: (*LEARN, "publish", "other"), learning.arithmetic: ("learn",),
-    beside.gpu_unused: ("learn",),
+    overheads.writing: ("io",), overheads.evaluation: ("eval",),
+    overheads.compiling: ("compile",), overheads.oversubscribed: (),
+    overheads.gpu_unused: ("learn",), overheads.memory: (),
 }  # fmt: skip
-"""The phases of rules that weigh a part of them."""
+"""Rules and their phases. A rule receives their share, and is skipped if it is small."""
+
+WEIGH = {
+    learning.turns, learning.arithmetic, overheads.oversubscribed, overheads.gpu_unused,
+    overheads.memory,
+}  # fmt: skip
+"""Rules that find out themselves how much of the time they concern."""
 
 
 def findings(facts: RunFacts) -> tuple[Finding, ...]:
@@ -45,20 +46,15 @@ def findings(facts: RunFacts) -> tuple[Finding, ...]:
     those about devices last."""
     results: list[Finding] = []
     cost = costs(facts)
-    for phases, rule in RULES:
+    for rule, phases in RULES.items():
         share = sum(facts.phases[phase] for phase in phases)
-        finding = None if phases and share < WORTH_SAYING else rule(facts, cost, share)
+        finding = rule(facts, cost, share) if rule in WEIGH or share >= WORTH_SAYING else None
         if finding is not None:
-            results.append(replace(finding, phases=phases or WEIGHED.get(rule, ())))
+            results.append(replace(finding, phases=phases))
     named = _named(results, facts) or _unattributed(facts)
     others = [finding for finding in results if finding is not named]
     others.sort(key=lambda finding: (finding.id in DEVICES, -finding.share))
     return named, *others
-
-
-def verdict(ranked: tuple[Finding, ...]) -> str:
-    """The first finding's id, or ``healthy`` if that is ``compute-bound``."""
-    return HEALTHY if ranked[0].id == "compute-bound" else ranked[0].id
 
 
 def headline(ranked: tuple[Finding, ...], facts: RunFacts, used: Sequence[CardUse] = ()) -> str:

@@ -12,8 +12,8 @@ from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve
 from flatout.errors import FlatoutError, UsageError, damage
 from flatout.explain.cards import card_uses
-from flatout.explain.diagnosis import Diagnosis, Usage, lanes
-from flatout.explain.own.rules import findings, headline, verdict
+from flatout.explain.diagnosis import Diagnosis, Usage, lanes, verdict
+from flatout.explain.own.rules import findings, headline
 from flatout.explain.report import advice
 from flatout.hardware.monitor import MonitorSample, read_samples
 from flatout.planning.answer import Answer

@@ -18,7 +18,7 @@ Changes = dict[str, Any]  # settings by name, and their new values
 
 
 def possible(settings: Mapping[str, Any], changes: Changes, cores: int) -> bool:
-    """Whether the changed settings (with the algorithm) are valid on so many cores."""
+    """Whether the changed settings (with the algorithm) are valid on `cores` cores."""
     values = {name: value for name, value in settings.items() if name != "algorithm"}
     try:
         config = resolve(str(settings["algorithm"]), values | changes)

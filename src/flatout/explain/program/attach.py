@@ -14,9 +14,10 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import IO, Any
 
 import psutil
@@ -35,7 +36,7 @@ PATIENCE_S = 3.0  # limit for the probe's last writes after a stop
 IMPORTS_S = 60.0  # observation begins after the imports of all processes, or after this time
 LONGEST = 4  # observation is extended up to this factor to see two whole cycles
 
-STEADY_S = 5.0  # after so long without imports and compiling the program's profiler records
+STEADY_S = 5.0  # time without imports and compiling before the program's profiler records
 WRITING_S = 60.0  # the longest time for it to write its trace
 
 STOP_S = 5.0
@@ -79,7 +80,7 @@ def record(
             steady = min(STEADY_S, seconds / 4)
             (folder / "record").write_text(f"{profiled} {steady}")
         child, meta = _start(command, folder, facts)
-        with _signals_passed_on(child):
+        with signals_handled(FORWARDED, _forwards_to(child)):
             _watch(child, folder, meta, seconds, LONGEST * seconds)
             observed(_finish(child, folder, meta))
             code = _end(child) if stop else child.wait()
@@ -175,20 +176,27 @@ def working_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-@contextmanager
-def _signals_passed_on(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Forward signals to the program while it runs, except a terminal's Ctrl-C, which reaches the
+def _forwards_to(child: subprocess.Popen[bytes]) -> Callable[[int, FrameType | None], None]:
+    """A handler that forwards signals to a program, except a terminal's Ctrl-C, which reaches the
     program by itself."""
 
-    def forward(number: int, frame: object) -> None:
+    def forward(number: int, frame: FrameType | None) -> None:
         if number != signal.SIGINT or not _shares_terminal():
             with suppress(OSError):
                 child.send_signal(number)
 
+    return forward
+
+
+@contextmanager
+def signals_handled(
+    numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]
+) -> Iterator[None]:
+    """Handle signals in another way, where this is the main thread."""
     with ExitStack() as restored:
-        for number in FORWARDED:
+        for number in numbers:
             with suppress(ValueError):  # not the main thread
-                restored.callback(signal.signal, number, signal.signal(number, forward))
+                restored.callback(signal.signal, number, signal.signal(number, handler))
         yield
 
 

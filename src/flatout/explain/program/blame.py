@@ -104,60 +104,53 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
     )
     result.threads = _taking_turns(line, driver, workers, span)
     result.core_use = core_use(line.samples(evidence), int(evidence.machine["cores"]))
-    seconds: defaultdict[str, float] = defaultdict(float)
     silences: defaultdict[Where, float] = defaultdict(float)
-    silent = piped = balance = lockstep = 0.0
+    piped = balance = lockstep = 0.0
     for moment in moments:
         mark = moment.mark
+        here = driver.process, mark.site, mark.call
         if mark.phase == "input" or (not mark.waits and mark.phase != "wait"):
             rest = moment.dt
             for state, held in _lock_holders(moment, workers, driver):
-                seconds[state.phase] += held
                 result.where[state.phase][driver.process, state.site, state.call] += held
                 result.locked += held
                 rest -= held
-            seconds[mark.phase] += rest
-            result.where[mark.phase][driver.process, mark.site, mark.call] += rest
+            result.where[mark.phase][here] += rest
             result.device[mark.phase] += rest * moment.device
             result.unsure[mark.phase] += rest * mark.unsure
             continue
         t = moment.t - min(moment.dt, 0.02) / 2
-        states = [(track, state) for track in workers if (state := track.at(t)) is not None]
+        states = [(track, other.mark) for track in workers if (other := track.at(t)) is not None]
         busy = [(track, state) for track, state in states if _works(state)]
         alive = len({track.process for track, _ in states})
         at_work = len({track.process for track, _ in busy})
         if not busy:
-            silent += moment.dt
             piped += moment.dt * mark.piped
-            silences[driver.process, mark.site, mark.call] += moment.dt
-        elif alive > 1 and 2 * at_work <= alive and all(state.phase != "ipc" for _, state in busy):
-            seconds["wait"] += moment.dt
+            silences[here] += moment.dt
+            continue
+        waits = alive > 1 and 2 * at_work <= alive and all(s.phase != "ipc" for _, s in busy)
+        if waits:
             lockstep += moment.dt
             balance += moment.dt * at_work / alive
-            for track, state in busy:
-                result.where["wait"][track.process, state.site, state.call] += moment.dt
-        else:
-            for track, state in busy:
-                share = moment.dt / len(busy)
-                seconds[state.phase] += share
-                if track.process != driver.process and state.phase not in (*LEARNING, "ipc"):
-                    result.served[state.phase] += share
-                where = track.process, state.site, state.call
-                if state.phase == "ipc":  # the driver's line says what is handed out
-                    where = driver.process, mark.site, mark.call
-                result.where[state.phase][where] += share
+        for track, state in busy:
+            share = moment.dt / len(busy)
+            phase = "wait" if waits else state.phase
+            if track.process != driver.process and phase not in (*LEARNING, "ipc", "wait"):
+                result.served[phase] += share
+            # For messages the driver's line says what is handed out.
+            where = here if phase == "ipc" else (track.process, state.site, state.call)
+            result.where[phase][where] += share
     if lockstep:
         result.balance = balance / lockstep
-    phase = _silence(line, result, driver, silent, piped)
-    seconds[phase] += silent
+    silent = result.where[_silence(line, result, driver, sum(silences.values()), piped)]
     for where, share in silences.items():
-        result.where[phase][where] += share
-    if not any(seconds[phase] for phase in WORK):  # no training was recognised: plain computing
-        seconds["learn"] += seconds.pop("other", 0.0)
+        silent[where] += share
+    if not any(sum(result.where[phase].values()) for phase in WORK):  # plain computing
         for where, share in result.where.pop("other", {}).items():
             result.where["learn"][where] += share
+    seconds = {phase: sum(places.values()) for phase, places in result.where.items()}
     total = sum(seconds.values()) or 1.0
-    result.shares = {phase: share / total for phase, share in seconds.items() if share}
+    result.shares = {phase: spent / total for phase, spent in seconds.items() if spent}
     return result
 
 
@@ -187,7 +180,7 @@ def _lock_holders(
     if slept < LOCKED * moment.dt:
         return
     others = [track for track in workers if track.process == driver.process]
-    found = [other for track in others if (other := track.moment_at(moment.t)) is not None]
+    found = [other for track in others if (other := track.at(moment.t)) is not None]
     held = [min(other.worked or 0.0, other.dt) if _works(other.mark) else 0.0 for other in found]
     total = sum(held)
     for other, seconds in zip(found, held, strict=True):

@@ -13,19 +13,12 @@ MAINLY = 0.3  # share of a phase from which on a call is what to change
 
 @dataclass(frozen=True)
 class CallRemedy:
-    """A remedy for lines that make a particular call.
+    """A remedy for lines that make a particular call."""
 
-    Attributes:
-        line: matches the source of such a line.
-        words: the remedy.
-        libraries: it is one for processes that have loaded one of these.
-        call: matches the name of the function that runs.
-    """
-
-    line: re.Pattern[str]
-    words: str
-    libraries: tuple[str, ...]
-    call: str = ".*"
+    line: re.Pattern[str]  # matches the source of such a line
+    words: str  # the remedy
+    libraries: tuple[str, ...]  # of which the process has loaded one
+    call: str = ".*"  # matches the name of the function that runs
 
 
 CALL_REMEDIES: tuple[CallRemedy, ...] = (

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from flatout.explain.program.evidence import C_CALL, CALL, RETURN, Leaf, Process, Window
+from flatout.explain.program.evidence import C_CALL, CALL, RETURN, Process, Window
 from flatout.explain.program.survey import CALLERS, Frames, Networks, Site, chains
 
 PROBE = "_flatout_"  # in the names of the probe's own files, in which a window begins
@@ -25,11 +25,6 @@ class Interval:
     ns: float  # its length without the recorder's cost
     frames: Frames  # the thread's stack
     name: str  # the running built-in function, or empty
-
-    @property
-    def leaf(self) -> Leaf:
-        """The built-in function as a leaf."""
-        return Leaf(text=self.name, call=self.name)
 
 
 @dataclass(frozen=True)
@@ -57,8 +52,7 @@ class Counted:
 
     seconds: float = 0.0  # the program's time in them
     calls: list[Call] = field(default_factory=list)  # the relevant calls
-    # calls by (site, built-in function)
-    names: Counter[tuple[Site, str]] = field(default_factory=Counter)
+    names: Counter[str] = field(default_factory=Counter)  # its calls of built-in functions, by name
 
     def rate(self, number: float) -> float:
         """Per second of the program's time."""
@@ -101,8 +95,8 @@ def counted(windows: Iterable[Replay], program: Callable[[Frames], list[Site]]) 
         result.calls += window.calls
         for interval in window.intervals:
             result.seconds += interval.ns / 1e9
-            if interval.name and (sites := program(interval.frames)):
-                result.names[sites[0], interval.name] += 1
+            if interval.name and program(interval.frames):
+                result.names[interval.name] += 1
     return result
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from flatout.explain.cards import used_cards
@@ -40,7 +40,8 @@ class DeviceTime:
         self._process, self._places = process, places
         self._learning = self._learning_shares(process)
         self._is_jax = "jax" in process.libraries
-        self._delays = [(s.t, s.delayed) for s in evidence.monitor if s.delayed is not None]
+        known = [(s.t, s.delayed) for s in evidence.monitor if s.delayed is not None]
+        self._delays_t, self._delays = [t for t, _ in known], [delay for _, delay in known]
         used = used_cards(evidence.monitor)
         samples = [sample for sample in evidence.monitor if used and sample.gpus]
         self._times = [sample.t for sample in samples]
@@ -128,18 +129,17 @@ class DeviceTime:
     def _computes(self, sample: Sample) -> float:
         """The share of a sample in which the device computed."""
         if self._times:
-            at = min(bisect.bisect_left(self._times, sample.t), len(self._times) - 1)
-            return min(max(self._busy[at], 0.0), 1.0)
+            return min(max(self._busy[_first_from(self._times, sample.t)], 0.0), 1.0)
         if sample.worked is None or sample.elsewhere is None:
             return 1.0  # evidence without these figures
         if sample.worked > ASLEEP * sample.dt:
             return 0.0  # it did not wait: copying, and the cost of the calls
-        busy = sample.elsewhere / max(sample.dt, 1e-9) + self._delayed(sample.t)
+        busy = sample.elsewhere / max(sample.dt, 1e-9)
+        if self._delays:  # threads of the program that were ready to run and had no core
+            busy += self._delays[_first_from(self._delays_t, sample.t)]
         return 1.0 if busy >= FULLY else busy if busy > COMPUTES else 0.0
 
-    def _delayed(self, t: float) -> float:
-        """Threads of the program that were ready to run and had no core, about `t`."""
-        if not self._delays:
-            return 0.0
-        at = min(bisect.bisect_left(self._delays, (t, 0.0)), len(self._delays) - 1)
-        return self._delays[at][1]
+
+def _first_from(times: Sequence[float], t: float) -> int:
+    """The position of the first time that is not before `t`, or of the last one."""
+    return min(bisect.bisect_left(times, t), len(times) - 1)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from flatout.explain import cards, cores
-from flatout.explain.causes import CAUSE_OF, CAUSES, DEVICES, HEALTHY, UNKNOWN
-from flatout.explain.diagnosis import Diagnosis, Finding, Usage, lanes
+from flatout.explain.causes import CAUSE_OF_LOSS, CAUSES, DEVICES, UNKNOWN
+from flatout.explain.diagnosis import Diagnosis, Finding, Usage, lanes, verdict
 from flatout.explain.program import remedies
 from flatout.explain.program.evidence import Evidence
 from flatout.explain.program.facts import Facts, facts_of
@@ -31,13 +31,11 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     ranked = findings(facts)
     gpus = evidence.machine["gpus"]
     cards = f"{len(gpus)} x {gpus[0]}" if gpus else "no GPU"
-    first = ranked[0].id if ranked else UNKNOWN
-    verdict = HEALTHY if first == "compute-bound" else first
     driver = facts.line.driver
     tracks = sorted(facts.line.tracks, key=lambda track: track is not driver)
     return Diagnosis(
         subject=" ".join(evidence.command),
-        verdict=verdict,
+        verdict=verdict(ranked),
         headline=_headline(facts, ranked),
         part=facts.line.part,
         findings=tuple(ranked),
@@ -55,75 +53,54 @@ def diagnose(evidence: Evidence) -> Diagnosis:
 
 def findings(facts: Facts) -> list[Finding]:
     """All findings, the one to act on first."""
-    error = _memory_error(facts)
+    errors = [process.error for process in facts.evidence.processes if process.error]
+    full = (cards.memory_error(facts.cards, *each) for each in errors)
+    error = next(filter(None, full), None)
     if facts.blame.seconds < SHORTEST_S:
         return [] if error is None else [error]
     reserved, wasted = cards.reserved(facts.cards)
-    found = _on_gpu(facts) if facts.gpu is not None else _on_cpu(facts)
+    found = _causes(facts)
     slowed = [cores.contended(facts.blame.core_use)]
     if not facts.blame.threads:
         slowed.append(remedies.oversubscribed(facts))  # it slows everything else down
+    learn = facts.share(*LEARNING)
     last = [
         None if wasted else reserved,
         None if error else cards.memory(facts.cards),
-        _unused(facts) if found else None,
+        cards.unused(facts.cards, learn, facts.learning.update_s) if found and learn else None,
     ]
     if facts.gpu is not None and 1 - facts.gpu < cards.LOST:  # the host is not late
         found, slowed = [*found, *filter(None, slowed)], []
     return [*filter(None, (error, reserved if wasted else None, *slowed, *found, *last))]
 
 
-def _memory_error(facts: Facts) -> Finding | None:
-    """Full memory that ended one of the program's processes."""
-    errors = [process.error for process in facts.evidence.processes if process.error]
-    found = (cards.memory_error(facts.cards, *error) for error in errors)
-    return next(filter(None, found), None)
-
-
-def _unused(facts: Facts) -> Finding | None:
-    """Cards on which the program computes nothing."""
-    learn = facts.share(*LEARNING)
-    return cards.unused(facts.cards, learn, facts.learning.update_s) if learn else None
-
-
-def _on_gpu(facts: Facts) -> list[Finding]:
-    """Findings about working GPUs: large causes of waiting, then their computing, then the rest."""
-    busy = facts.gpu or 0.0
-    computes = remedies.finding("compute-bound", facts, busy) if busy >= LEAST_SHARE else None
+def _causes(facts: Facts) -> list[Finding]:
+    """Findings about what takes the time. With working GPUs those are large causes of waiting, then
+    their computing, then the rest."""
+    busy = facts.gpu
     if facts.blame.threads:
-        return cards.ranked(computes, [_indistinct(facts, 1 - busy)])
-    waited = facts.waits
-    found = [
-        remedies.finding(cause, facts, waited[phase])
-        for phase, cause in WAITED.items()
-        if waited.get(phase, 0.0) >= LEAST_SHARE
-    ]
+        found = [_indistinct(facts, 1 - (busy or 0.0))]
+    else:
+        shares = _mechanisms(facts) if busy is None else facts.waits
+        found = [
+            remedies.finding(cause, facts, shares[phase])
+            for phase, cause in CAUSE_OF_LOSS.items()
+            if shares.get(phase, 0.0) >= LEAST_SHARE
+        ]
+    if busy is None:
+        return sorted(found, key=lambda finding: -finding.share)
+    computes = remedies.finding("compute-bound", facts, busy) if busy >= LEAST_SHARE else None
     return cards.ranked(computes, found)
 
 
-WAITED = CAUSE_OF | {
-    "learn": "launch-bound", "transfer": "transfer-bound", "communicate": "communication-bound",
-    "other": "host-bound",
-}  # fmt: skip
-"""The cause of a working GPU's waiting, by the phase of the host."""
-
-
-def _on_cpu(facts: Facts) -> list[Finding]:
-    """Findings about a program that computes on no GPU."""
-    learn = facts.share(*LEARNING)
-    if facts.blame.threads:
-        return [_indistinct(facts, 1.0)]
-    trivial = facts.blame.trivial
-    shares = {phase: facts.share(phase) - trivial.get(phase, 0.0) for phase in CAUSE_OF}
-    shares["ipc"] += sum(trivial.values())
-    found = [
-        remedies.finding(cause, facts, shares[phase])
-        for phase, cause in CAUSE_OF.items()
-        if shares[phase] >= LEAST_SHARE
-    ]
-    if learn >= LEAST_SHARE:
-        found += _mechanisms(facts, learn)
-    return sorted(found, key=lambda finding: -finding.share)
+def _mechanisms(facts: Facts) -> dict[str, float]:
+    """Shares of the time without a GPU: learning is divided into launching (``learn``) and
+    arithmetic (``compute``)."""
+    shares = facts.host
+    learn = shares.pop("learn", 0.0)
+    shares.pop("other", None)
+    launch = learn * (facts.learning.launch or 0.0)
+    return shares | {"learn": launch, "compute": learn - launch}
 
 
 def _indistinct(facts: Facts, share: float) -> Finding:
@@ -142,22 +119,6 @@ def _indistinct(facts: Facts, share: float) -> Finding:
     return Finding(UNKNOWN, share, tuple(evidence), remedy)
 
 
-def _mechanisms(facts: Facts, learn: float) -> list[Finding]:
-    """Learning's mechanisms, without small ones."""
-    transfer, communicate = facts.share("transfer"), facts.share("communicate")
-    rest = max(0.0, learn - transfer - communicate)
-    launch = rest * (facts.learning.launch or 0.0)
-    shares = {
-        "transfer-bound": transfer, "communication-bound": communicate,
-        "launch-bound": launch, "compute-bound": rest - launch,
-    }  # fmt: skip
-    return [
-        remedies.finding(cause, facts, share)
-        for cause, share in shares.items()
-        if share >= LEAST_SHARE
-    ]
-
-
 # --- Around the findings ----------------------------------------------------------------------
 
 
@@ -173,7 +134,9 @@ def _headline(facts: Facts, ranked: Sequence[Finding]) -> str:
     on_gpu = _gpu_words(facts)
     summary = first.evidence[0] if first.id == UNKNOWN else f"{CAUSES[first.id]}{share}"
     if on_gpu:
-        summary = f"{summary}. {on_gpu}" if first.id in (UNKNOWN, *SLOWING, *DEVICES) else on_gpu
+        summary = (
+            f"{summary}. {on_gpu}" if first.id in (UNKNOWN, "oversubscribed", *DEVICES) else on_gpu
+        )
     if facts.line.part and first.id != UNKNOWN:
         return f"only a part was seen, {facts.line.part}; in it {_inner(summary)}"
     if on_gpu or first.id == UNKNOWN:
@@ -182,10 +145,6 @@ def _headline(facts: Facts, ranked: Sequence[Finding]) -> str:
     if first.id not in ("compute-bound", *DEVICES) and max(causes) < FEW:
         return f"no cause takes a fifth of the time; the first to look at: {summary}"
     return summary
-
-
-SLOWING = ("oversubscribed",)
-"""Causes that slow down everything else."""
 
 
 def _gpu_words(facts: Facts) -> str:
@@ -206,43 +165,29 @@ def _inner(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:] if sentence.startswith("The ") else sentence
 
 
-def _notes(facts: Facts) -> list[str]:
-    notes = []
-    if facts.blame.seconds < SHORTEST_S:
-        notes.append(
-            f"Only {facts.blame.seconds:.1f} s could be explained: run it longer, or raise "
-            "--seconds."
+def _notes(facts: Facts) -> Iterator[str]:
+    """Sentences about what limits the diagnosis."""
+    blame, driver, part = facts.blame, facts.line.driver, facts.line.part
+    cheap = "small pieces of its own Python code seem to cost less than they do."
+    if blame.seconds < SHORTEST_S:
+        yield (f"Only {blame.seconds:.1f} s could be explained: run it longer, or raise --seconds.")
+    elif part:
+        yield (f"Nothing is proposed: {part} was seen in {blame.seconds:.0f} s. Raise --seconds.")
+    for process in facts.evidence.processes:
+        if process.failure:
+            yield f"The probe of process {process.pid} ended early ({process.failure})."
+    yield from filter(None, (cores.slowdown(facts.evidence.monitor), cards.shared(facts.cards)))
+    if driver is not None and not driver.main and not blame.threads:
+        yield f"The thread that does the work ({driver.name}) is not the main one: {cheap}"
+    if blame.locked > 0.05 * blame.seconds:
+        yield (
+            f"For {percent(blame.locked / blame.seconds)} of the time the main thread waited for "
+            "Python's interpreter lock; that time is shown as the work of the threads that held it."
         )
-    elif facts.line.part:
-        notes.append(
-            f"Nothing is proposed: {facts.line.part} was seen in {facts.blame.seconds:.0f} s. "
-            "Raise --seconds."
-        )
-    processes = facts.evidence.processes
-    notes += [
-        f"The probe of process {process.pid} ended early ({process.failure})."
-        for process in processes
-        if process.failure
-    ]
-    for note in (cores.slowdown(facts.evidence.monitor), cards.shared(facts.cards)):
-        notes += [note] if note else []
-    if facts.line.driver is not None and not facts.line.driver.main and not facts.blame.threads:
-        notes.append(
-            f"The thread that does the work ({facts.line.driver.name}) is not the main one: small "
-            "pieces of its own Python code seem to cost less than they do."
-        )
-    if facts.blame.locked > 0.05 * facts.blame.seconds:
-        share = percent(facts.blame.locked / facts.blame.seconds)
-        notes.append(
-            f"For {share} of the time the main thread waited for Python's interpreter lock; that "
-            "time is shown as the work of the threads that held it."
-        )
-    return notes + [
-        f"Process {process.pid} was sampled by a second thread ({process.by_thread}): small pieces "
-        "of its own Python code seem to cost less than they do."
-        for process in processes
-        if process.by_thread
-    ]
+    for process in facts.evidence.processes:
+        if process.by_thread:
+            how = f"Process {process.pid} was sampled by a second thread ({process.by_thread})"
+            yield f"{how}: {cheap}"
 
 
 def _spans(evidence: Evidence, track: Track) -> Iterator[tuple[float, float, str]]:

@@ -17,7 +17,7 @@ from flatout.explain.program.evidence import Evidence, Leaf
 from flatout.explain.program.mechanism import Learning, learning
 from flatout.explain.program.survey import program_of
 from flatout.explain.program.timeline import Timeline, timeline
-from flatout.explain.report import percent, place_words
+from flatout.explain.report import percent, place_words, shortened
 
 SHOWN = 60  # characters of a line that are shown
 
@@ -41,6 +41,15 @@ class Facts:
         return cards.computing(self.cards)
 
     @property
+    def host(self) -> dict[str, float]:
+        """Shares of the host's time by phase; work that is not worth handing out is ``ipc``."""
+        found = defaultdict(float, self.blame.shares)
+        for phase, share in self.blame.trivial.items():
+            found[phase] -= share
+            found["ipc"] += share
+        return found
+
+    @property
     def waits(self) -> dict[str, float]:
         """Shares of the time in which working GPUs wait, by the host's phase.
 
@@ -51,13 +60,11 @@ class Facts:
             return {}
         waited_for = {phase: s / self.blame.seconds for phase, s in self.blame.device.items()}
         computes = min(self.gpu / (sum(waited_for.values()) or 1.0), 1.0)
-        trivial = self.blame.trivial
         host = {
-            phase: share - computes * waited_for.get(phase, 0.0) - trivial.get(phase, 0.0)
-            for phase, share in self.blame.shares.items()
+            phase: max(share - computes * waited_for.get(phase, 0.0), 0.0)
+            for phase, share in self.host.items()
         }
-        host["ipc"] = host.get("ipc", 0.0) + sum(trivial.values())
-        return cards.waits({phase: max(share, 0.0) for phase, share in host.items()}, self.gpu)
+        return cards.waits(host, self.gpu)
 
     @property
     def cores(self) -> int:
@@ -117,9 +124,9 @@ class Facts:
         for (place, text), seconds in self._lines(phase)[:2]:
             place_share = seconds / self.blame.seconds
             if place and place_share >= 0.02:
-                shown = text[:SHOWN] + ("..." if len(text) > SHOWN else "")
-                time = "of the time" if self.gpu is None else "of the host's time"
-                sentences.append(f"{place} `{shown}`: {percent(place_share)} {time}")
+                shown = f"{place} `{shortened(text, SHOWN)}`: {percent(place_share)}"
+                whose = "of the time" if self.gpu is None else "of the host's time"
+                sentences.append(f"{shown} {whose}")
         return sentences or [f"{percent(share)} of the time"]
 
     def line_words(self, phase: str) -> str:
@@ -151,13 +158,10 @@ class Facts:
         best = max(sums, key=lambda key: sums[key], default=None)
         return best if best is not None and sums[best] >= MAINLY * total else None
 
-    def texts(self, *phases: str) -> set[str]:
-        """The source of all lines of some phases."""
-        return {self.text(where) for phase in phases for where in self.blame.where.get(phase, {})}
-
-    def by_call(self, phase: str) -> dict[str, float]:
-        """Seconds of a phase by call; zero for other calls."""
-        return self._summed(phase, lambda where: where[2])
+    def share_of_calls(self, phase: str, *calls: str) -> float:
+        """The share of a phase's time that calls of these names take."""
+        seconds = self._summed(phase, lambda where: where[2])
+        return sum(seconds[call] for call in calls) / (sum(seconds.values()) or 1.0)
 
     def _lines(self, phase: str) -> list[tuple[tuple[str, str], float]]:
         """Place, source and seconds of a phase's lines, the heaviest first."""

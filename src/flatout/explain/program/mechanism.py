@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from flatout.explain.program import tags
 from flatout.explain.program.calls import SHORT_NS, Replay
-from flatout.explain.program.evidence import Process
+from flatout.explain.program.evidence import Leaf, Process
 from flatout.explain.program.places import Places
 from flatout.explain.program.survey import Site
 from flatout.explain.program.tracks import Moment
@@ -59,7 +59,7 @@ def _launching(
             files = [process.codes[code].file for code, _ in interval.frames]
             if any(map(tags.COMPILERS.search, files)):
                 continue
-            mark = places.mark(interval.frames, interval.leaf)
+            mark = places.mark(interval.frames, Leaf(interval.name, interval.name))
             if mark.phase in ("learn", "transfer") and not mark.fetches:
                 forward = any(map(tags.NETWORK_FILES.search, files))
                 durations[interval.frames[0], interval.name, forward].append(interval.ns)

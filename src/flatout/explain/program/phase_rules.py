@@ -79,12 +79,12 @@ def by_network(survey: Survey, place: Place, near: Neighbours) -> str | None:
 def by_drawing(survey: Survey, place: Place, near: Neighbours) -> str | None:
     """Functions that draw rows choose batches; functions that only copy move parameters."""
     for code, _ in place.program[:3]:
-        if code in survey.roots or survey.learns[code] or survey.steps[code]:
+        if code in survey.roots or code in survey.learns or code in survey.steps:
             break
-        if survey.draws[code] and not survey.calls[code]:
+        if code in survey.draws and code not in survey.calls:
             phase = tags.by_words(survey.process.codes[code])
             return phase or ("replay" if survey.steps else "input")
-        if survey.moving[code] > 0 and not survey.calls[code] and survey.learns:
+        if survey.moving[code] > 0 and code not in survey.calls and survey.learns:
             return "transfer"
     draws = survey.drawn(place)
     gathers = tags.is_gather(place.leaf, survey.process.codes[place.frames[0][0]])
@@ -99,7 +99,7 @@ def by_drawing(survey: Survey, place: Place, near: Neighbours) -> str | None:
 def by_name(survey: Survey, place: Place, near: Neighbours) -> str | None:
     """The names of functions, except of roots."""
     for code, _ in place.program:
-        if survey.steps[code] or code in survey.roots:
+        if code in survey.steps or code in survey.roots:
             return None
         if (phase := tags.by_words(survey.process.codes[code])) is not None:
             return phase
@@ -134,12 +134,12 @@ def network_role(survey: Survey, program: Sequence[Site]) -> str:
             return phase
     for chain in chains(program):
         code = chain[0][0]
-        if chain[0] != program[0] and survey.steps[code] and survey.learns[code]:
+        if chain[0] != program[0] and code in survey.steps and code in survey.learns:
             break  # the loop around everything tells nothing about one of its calls
         if chain in survey.networks:
             return role(survey, *survey.networks[chain])
     for code, _ in program:
-        if survey.steps[code] and survey.learns[code]:
+        if code in survey.steps and code in survey.learns:
             break
         if (phase := tags.by_words(survey.process.codes[code])) in ("act", "learn"):
             return phase

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flatout.explain.program import tags
@@ -32,15 +32,13 @@ class Mark:
 class Places:
     """Decides the phase of every place of a process, from all that was `seen` of it."""
 
-    def __init__(self, process: Process, networks: Networks, seen: Iterable[Seen] = ()) -> None:
-        seen = list(seen)
+    def __init__(self, process: Process, networks: Networks, seen: Sequence[Seen] = ()) -> None:
         self.survey = Survey(process, networks, seen)
         self._near: dict[int, dict[int, dict[str, float]]] = defaultdict(
             lambda: defaultdict(lambda: defaultdict(float))
         )
         self._cache: dict[tuple[Frames, str], Mark] = {}
-        for frames, leaf, seconds in seen:
-            place = self.survey.place(frames, leaf)
+        for place, seconds in self.survey.places:
             phase, _ = self._phase(place, RULES[:-1])
             if phase in AROUND:
                 for code, line in place.program:
@@ -49,7 +47,7 @@ class Places:
     @property
     def applied(self) -> bool:
         """Whether gradients were seen to be taken or applied; else only names indicate learning."""
-        return any(self.survey.learns.values())
+        return bool(self.survey.learns)
 
     def mark(self, frames: Frames, leaf: Leaf) -> Mark:
         """The phase of a place."""

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from flatout.errors import FlatoutError, one_line
+from flatout.explain import cards
 from flatout.explain.cards import WAITS_FOR
 from flatout.explain.diagnosis import Diagnosis, Lane
 from flatout.explain.program.evidence import Evidence
 from flatout.explain.program.facts import Facts, facts_of
-from flatout.explain.report import duration, percent, place_words
-from flatout.explain.trace.diagnose import LEAST
+from flatout.explain.report import duration, place_words
 from flatout.explain.trace.events import Trace
-from flatout.explain.trace.facts import Found, covered, timeline
+from flatout.explain.trace.facts import Found, timeline
 from flatout.explain.trace.idle import PARTS, DeviceUse
-from flatout.explain.trace.intervals import union
+from flatout.explain.trace.intervals import covered, length, union_of
 from flatout.explain.trace.load import load
 from flatout.explain.trace.operators import operators
 
@@ -32,22 +32,14 @@ MARK = "flatout explain"
 LEARNING = ("launch-bound", "compute-bound", "transfer-bound")
 """Findings that operators are evidence of."""
 
-SHOWN = 3  # waits in a sentence
-
 
 @dataclass(frozen=True)
 class Recorded:
-    """A trace that a process of the program has recorded.
+    """A trace that a process of the program has recorded."""
 
-    Attributes:
-        process: the process's position in the evidence.
-        trace: its window is the recording.
-        origin: when the trace's time begins, on the machine's monotonic clock.
-    """
-
-    process: int
-    trace: Trace
-    origin: float
+    process: int  # the process's position in the evidence
+    trace: Trace  # its window is the recording
+    origin: float  # when the trace's time begins, on the machine's monotonic clock
 
     @property
     def seconds(self) -> float:
@@ -161,10 +153,9 @@ def _with_devices(diagnosis: Diagnosis, found: Sequence[Recorded], facts: Facts)
         owner = f" (process {evidence.processes[one.process].pid})" if found[1:] else ""
         for name, idle in devices.devices:
             busy[name + owner] = idle.busy
-            later = one.origin - evidence.began
-            spans = [(a + one.trace.window[0] + later, b + one.trace.window[0] + later, phase)
-                     for a, b, phase in timeline(idle)]  # fmt: skip
-            lanes.append(Lane(f"{name}{owner} recorded", tuple(spans)))
+            later = one.trace.window[0] + one.origin - evidence.began
+            spans = tuple((a + later, b + later, phase) for a, b, phase in timeline(idle))
+            lanes.append(Lane(f"{name}{owner} recorded", spans))
         if devices.devices:
             sentences.append(_sentence(one, devices, facts) + owner)
     return replace(
@@ -177,17 +168,10 @@ def _sentence(one: Recorded, found: Found, facts: Facts) -> str:
     shares, places = waits(one, [idle for _, idle in found.devices], facts)
     for part in ("queued", "communicate", "copy"):
         shares[part] = shares.get(part, 0.0) + found.share(part)
-    parts = [
-        f"{percent(share)} {WAITS_FOR[phase]}{places.get(phase, '')}"
-        for phase, share in sorted(shares.items(), key=lambda item: -item[1])[:SHOWN]
-        if share >= LEAST
-    ]
-    several = len(found.devices) > 1
-    words = f"{len(found.devices)} GPUs compute" if several else "The GPU computes"
-    words += f" {percent(found.share('learn'))} of {duration(one.seconds)} that "
-    words += f"{one.trace.profiler}'s profiler recorded"
-    they = "They wait" if several else "It waits"
-    return f"{words}. {they} {', '.join(parts)}" if parts else words
+    return cards.headline(
+        len(found.devices), found.share("learn"), shares, lambda phase: places.get(phase, ""),
+        f"of {duration(one.seconds)} that {one.trace.profiler}'s profiler recorded",
+    )  # fmt: skip
 
 
 def waits(
@@ -209,10 +193,12 @@ def waits(
     lines: defaultdict[str, defaultdict[tuple[str, int], float]] = defaultdict(
         lambda: defaultdict(float)
     )
-    edges = _edges([(moment.t - moment.dt, moment.t) for moment in moments])
+    # Begin and end of each moment, in order: none begins before the last has ended.
+    edges = np.maximum.accumulate([t for m in moments for t in (m.t - m.dt, m.t)])
     for idle in devices:
-        late = _late(idle) + one.origin
-        seconds["unknown"] += float((late[:, 1] - late[:, 0]).sum())
+        spans = [idle.parts[part] for part in PARTS if part != "queued" and part in idle.parts]
+        late = union_of(spans) + one.origin
+        seconds["unknown"] += length(late)
         if not moments or not len(late):
             continue
         for moment, share in zip(moments, covered(late, edges)[::2].tolist(), strict=True):
@@ -229,16 +215,3 @@ def waits(
         for phase, seen in lines.items()
     }
     return {phase: max(share, 0.0) / total for phase, share in seconds.items()}, places
-
-
-def _late(idle: DeviceUse) -> np.ndarray:
-    """The intervals in which a device waits for the host."""
-    spans = [idle.idle[part] for part in PARTS if part != "queued" and part in idle.idle]
-    together = np.concatenate(spans or [np.empty((0, 2))])
-    together = together[np.argsort(together[:, 0], kind="stable")]
-    return union(together[:, 0], together[:, 1])
-
-
-def _edges(spans: Sequence[tuple[float, float]]) -> np.ndarray:
-    """Begin and end of each span, in order: none begins before the last has ended."""
-    return np.maximum.accumulate(np.array(spans).ravel())

@@ -139,10 +139,9 @@ def inputs(facts: Facts, share: float) -> Remedy:
 
 def _permuting(facts: Facts, phase: str, instead: str) -> Remedy | None:
     """The remedy where a phase permutes all rows to draw a few."""
-    words = facts.by_call(phase)
-    drawn = (words["permutation"] + words["shuffle"]) / (sum(words.values()) or 1.0)
-    what = f"Draw only the indices that a batch needs: {instead}"
-    return Remedy(what) if drawn > PERMUTED else None
+    if facts.share_of_calls(phase, "permutation", "shuffle") <= PERMUTED:
+        return None
+    return Remedy(f"Draw only the indices that a batch needs: {instead}")
 
 
 IO = Remedy(f"Write {RARER} times less often, without a flush each time.")
@@ -155,13 +154,11 @@ COMPILING = Remedy(
 def messages(facts: Facts, share: float) -> Remedy:
     """Messages between processes: none at all, if the work inside of them takes less time."""
     if facts.blame.trivial:
-        texts = facts.texts("ipc", "wait")
-        pool = any(word in text for text in texts for word in ("pool", "submit", "executor"))
-        how = (
-            "Do this work in one process, or give each task more of it (chunksize=)"
-            if pool
-            else "Step these environments in this process (SyncVectorEnv, DummyVecEnv)"
-        )
+        where = facts.blame.where
+        lines = " ".join(map(facts.text, (*where.get("ipc", ()), *where.get("wait", ()))))
+        how = "Step these environments in this process (SyncVectorEnv, DummyVecEnv)"
+        if re.search("pool|submit|executor", lines):
+            how = "Do this work in one process, or give each task more of it (chunksize=)"
         return Remedy(
             f"{how}: the work itself takes less time than handing it out.",
             before=[
@@ -182,10 +179,8 @@ EVALUATION = Remedy(
 
 def waiting(facts: Facts, share: float) -> Remedy:
     """A lockstep, or a loop that sleeps."""
-    words = facts.by_call("wait")
-    asleep = words["sleep"] / (sum(words.values()) or 1.0)
     idle = [f"{facts.spare:.1f} of {facts.cores} cores are idle meanwhile"]
-    if asleep > 0.5 and facts.blame.balance > 0.99:
+    if facts.share_of_calls("wait", "sleep") > 0.5 and facts.blame.balance > 0.99:
         what = "Do not sleep in the loop: block on the queue or pipe until there is work."
         return Remedy(what, after=idle)
     return Remedy(
@@ -229,20 +224,17 @@ def launch(facts: Facts, share: float) -> Remedy:
 
 def transfer(facts: Facts, share: float) -> Remedy:
     """Copies and syncs."""
-    counts = Counter[str]()
-    for (_, name), count in facts.counted.names.items():  # by call site
-        if name in tags.TRANSFERS:
-            counts[name] += count
+    counts = [count for count in facts.counted.names.most_common() if count[0] in tags.TRANSFERS]
     rates = [
         f"`{name}` about {facts.counted.rate(number):,.0f} times per second"
-        for name, number in counts.most_common(2)
+        for name, number in counts[:2]
     ]
     return Remedy(MOVE_ONCE, after=rates)
 
 
 def communication(facts: Facts, share: float) -> Remedy:
     """Averaging across devices."""
-    calls = sum(c for (_, n), c in facts.counted.names.items() if COLLECTIVE.search(n))
+    calls = sum(count for name, count in facts.counted.names.items() if COLLECTIVE.search(name))
     seen = []
     if calls:
         each = share * facts.counted.seconds / calls

@@ -40,7 +40,7 @@ def record_pid(pid: int, seconds: float) -> Recording:
         argv = process.cmdline()
     except (psutil.Error, ValueError, OverflowError):
         raise UsageError(f"--pid {pid}: no such process, or none of yours.") from None
-    # Installed beside a Python that was called by its path, it is not on PATH.
+    # In the folder of a Python that was called by its path, it is not on PATH.
     spy = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
     if spy is None:
         raise FlatoutError(f"--pid needs py-spy: {install('explain')}.")

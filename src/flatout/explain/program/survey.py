@@ -7,8 +7,8 @@ them.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from flatout.explain.program import tags
@@ -47,15 +47,9 @@ def chains(sites: Sequence[Site]) -> Iterator[tuple[Site, ...]]:
 
 def program_of(process: Process) -> Callable[[Frames], list[Site]]:
     """A function that selects the program's frames of a stack."""
-    in_program: dict[int, bool] = {}
-
-    def program(frames: Frames) -> list[Site]:
-        for index, _ in frames:
-            if index not in in_program:
-                in_program[index] = tags.is_program(process.codes[index], process.stdlib)
-        return [site for site in frames if in_program[site[0]]]
-
-    return program
+    codes = enumerate(process.codes)
+    inside = {index for index, code in codes if tags.is_program(code, process.stdlib)}
+    return lambda frames: [site for site in frames if site[0] in inside]
 
 
 def _env_functions(process: Process) -> set[int]:
@@ -71,12 +65,22 @@ def _env_functions(process: Process) -> set[int]:
     }
 
 
+def _function_tags(process: Process) -> list[str | None]:
+    """The tag of each function."""
+    found = [tags.frame_tag(code, process.stdlib) for code in process.codes]
+    for index in _env_functions(process):
+        if found[index] in (None, "replay"):
+            found[index] = "env"
+    return found
+
+
 class Survey:
     """The work of a process's functions and lines.
 
     Attributes:
-        learns, steps, draws, calls, writes: how often gradients, environment steps, draws of rows,
-            calls of networks and writing to files were seen below a function.
+        places: all that was seen, and for how long.
+        learns, steps, draws, calls, writes: functions below which gradients, environment steps,
+            draws of rows, calls of networks and writing to files were seen.
         moving: seconds that a function itself spent copying, minus those it spent otherwise.
         roots: functions that are always on the stack, which tell nothing.
         evaluations: functions that step environments greedily, next to others that collect.
@@ -86,13 +90,9 @@ class Survey:
     def __init__(self, process: Process, networks: Networks, seen: Sequence[Seen]) -> None:
         self.process, self.networks = process, networks
         self.program = program_of(process)
-        self._tags: dict[int, str | None] = {}
-        self._env_functions = _env_functions(process)
-        self.learns: Counter[int] = Counter()
-        self.steps: Counter[int] = Counter()
-        self.draws: Counter[int] = Counter()
-        self.calls: Counter[int] = Counter()
-        self.writes: Counter[int] = Counter()
+        self._tags = _function_tags(process)
+        self.learns, self.steps, self.draws = set[int](), set[int](), set[int]()
+        self.calls, self.writes = set[int](), set[int]()
         self.moving: defaultdict[int, float] = defaultdict(float)
         self.any_draws = False
         # lines of each function below which environments step (resets may follow an update), and
@@ -100,11 +100,11 @@ class Survey:
         self._lines: dict[str, defaultdict[int, set[int]]] = {
             "env": defaultdict(set), "learn": defaultdict(set),
         }  # fmt: skip
-        places = [(self.place(frames, leaf), seconds) for frames, leaf, seconds in seen]
-        for place, seconds in places:
+        self.places = [(self.place(frames, leaf), seconds) for frames, leaf, seconds in seen]
+        for place, seconds in self.places:
             self._count(place, seconds)
-        self.roots = self._find_roots(places)
-        self.evaluations = self._find_evaluations(place for place, _ in places)
+        self.roots = self._find_roots()
+        self.evaluations = self._find_evaluations()
 
     # --- Stacks -------------------------------------------------------------------------------
 
@@ -114,10 +114,6 @@ class Survey:
 
     def tag(self, index: int) -> str | None:
         """The tag of a function."""
-        if index not in self._tags:
-            tag = tags.frame_tag(self.process.codes[index], self.process.stdlib)
-            is_env = tag in (None, "replay") and index in self._env_functions
-            self._tags[index] = "env" if is_env else tag
         return self._tags[index]
 
     def fetches(self, place: Place) -> bool:
@@ -174,53 +170,42 @@ class Survey:
 
     def _tag_of(self, frames: Frames, leaf: Leaf) -> str | None:
         """The phase of a stack by its frames and leaf; ``network`` and None are undecided."""
-        innermost = self.process.codes[frames[0][0]]
         inner, outer = self._tags_of(frames)
-        both = inner | outer
-        waits = tags.is_wait(leaf, innermost)
-        if "import" in inner or self._imports_package(frames):
-            return "import"
-        for tag in ("communicate", "predict", "input"):
-            if tag in both:
-                return "network" if tag == "predict" else tag
-        if "ipc" in inner:
-            if waits:
-                return "env" if "env" in both else "wait"
-            if self.program(frames) or leaf.word in tags.MOVES:
-                return "ipc"
-            return "wait"  # a service thread
-        if "io" in inner or tags.is_write(leaf):
-            return "io"
-        if "copy" in inner and "env" not in both:
-            return "transfer"
-        for tag in ("env", "replay"):
-            if tag in both:
-                return tag
-        if waits:
-            return "wait"
-        if "optimise" in both:
-            return "learn"
-        if leaf.kind.get("compiled"):
-            return "learn" if leaf.kind.get("learns") else "network"
-        if "network" in both:
-            return "network"
-        if leaf.word in tags.PICKLES and "json" not in leaf.call:
-            return "ipc"
-        return None
+        both, compiled = inner | outer, leaf.kind.get("compiled")
+        waits = tags.is_wait(leaf, self.process.codes[frames[0][0]])
+        moves = self.program(frames) or leaf.word in tags.MOVES  # else it is a service thread
+        rules = (
+            ("import", "import" in inner or self._imports_package(frames)),
+            ("communicate", "communicate" in both),
+            ("network", "predict" in both),
+            ("input", "input" in both),
+            ("env", "ipc" in inner and waits and "env" in both),
+            ("ipc", "ipc" in inner and not waits and moves),
+            ("wait", "ipc" in inner),
+            ("io", "io" in inner or tags.is_write(leaf)),
+            ("transfer", "copy" in inner and "env" not in both),
+            ("env", "env" in both),
+            ("replay", "replay" in both),
+            ("wait", waits),
+            ("learn", "optimise" in both or (compiled and leaf.kind.get("learns"))),
+            ("network", "network" in both or compiled),
+            ("ipc", leaf.word in tags.PICKLES and "json" not in leaf.call),
+        )
+        return next((tag for tag, holds in rules if holds), None)
 
     # --- Functions and lines ------------------------------------------------------------------
 
     def learning(self, place: Place) -> int | None:
         """Position of the innermost function that learns and never steps, or None."""
         for position, (code, _) in enumerate(place.frames):
-            if self.learns[code] and not self.steps[code] and code not in self.roots:
+            if code in self.learns and code not in self.steps and code not in self.roots:
                 return position
         return None
 
     def only_writes(self, code: int) -> bool:
         """Whether a function writes to files, and does nothing else of training."""
         others = (self.learns, self.steps, self.draws, self.calls)
-        return bool(self.writes[code]) and not any(count[code] for count in others)
+        return code in self.writes and not any(code in found for found in others)
 
     def by_loop(self, site: Site) -> str | None:
         """Whether a line acts or learns, by the innermost loop around it that does either.
@@ -248,13 +233,13 @@ class Survey:
         if any(self.tag(index) == "import" for index, _ in place.frames):
             return  # imports are not the functions' work
         tag, program, leaf = place.tag, place.program, place.leaf
-        if self.fetches(place) and (found := self.made(place)) is not None and found[1].learns:
-            tag, program = "learn", (found[0], *program[1:])
-        counts = {
+        if self.fetches(place) and (made := self.made(place)) is not None and made[1].learns:
+            tag, program = "learn", (made[0], *program[1:])
+        found = {
             "learn": self.learns, "env": self.steps, "network": self.calls, "io": self.writes,
         }  # fmt: skip
-        if tag in counts:
-            counts[tag].update({code for code, _ in program})
+        if tag in found:
+            found[tag].update(code for code, _ in program)
         if tag in self._lines and not self._resets(place):
             for code, line in program:
                 self._lines[tag][code].add(line)
@@ -262,7 +247,7 @@ class Survey:
         if tag is None and program:
             self.moving[program[0][0]] += seconds if leaf.word in tags.COPIES else -seconds
         if drawn and program:
-            self.draws[program[0][0]] += 1
+            self.draws.add(program[0][0])
         if tag == "replay" or (drawn and leaf.word not in ("integers", "randint")):
             self.any_draws = True
 
@@ -271,12 +256,11 @@ class Survey:
         codes = (self.process.codes[i] for i, _ in place.frames if self.tag(i) == "env")
         return place.tag == "env" and any(code.plain.startswith("reset") for code in codes)
 
-    @staticmethod
-    def _find_roots(places: Iterable[tuple[Place, float]]) -> set[int]:
+    def _find_roots(self) -> set[int]:
         """Functions that are always on the stack."""
         weights: defaultdict[int, float] = defaultdict(float)
         total = 0.0
-        for place, seconds in places:
+        for place, seconds in self.places:
             if place.tag == "import":
                 continue
             total += seconds
@@ -284,7 +268,7 @@ class Survey:
                 weights[code] += seconds
         return {code for code, weight in weights.items() if weight > ALWAYS * total}
 
-    def _find_evaluations(self, places: Iterable[Place]) -> set[int]:
+    def _find_evaluations(self) -> set[int]:
         """Functions that step environments and never learn, choose by ``argmax`` or the like, and
         draw and keep nothing; if environments also step, for learning, where none of them is on
         the stack."""
@@ -293,15 +277,15 @@ class Survey:
             for code in self.steps
             if code not in self.roots
             and self.tag(code) is None
-            and not self.learns[code]
+            and code not in self.learns
             and tags.is_evaluation(self.process.codes[code])
         }
         # Updates may be too rare to be seen.
-        learns = any(self.learns.values()) or any(code.learns for code in self.process.codes)
+        learns = self.learns or any(code.learns for code in self.process.codes)
         if not found or not learns:
             return set()
         collects = any(
             place.tag == "env" and found.isdisjoint(code for code, _ in place.frames)
-            for place in places
+            for place, _ in self.places
         )
         return found if collects else set()

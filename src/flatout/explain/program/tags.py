@@ -115,46 +115,30 @@ def is_jax(code: Code) -> bool:
 
 
 def frame_tag(code: Code, stdlib: str) -> str | None:
-    """A frame's tag, or None: import, env, input, io, ipc, replay, communicate, optimise, network,
-    copy, draw or predict."""
-    file = code.file.replace("\\", "/")
+    """A frame's tag, by the first rule that holds; None if none does, or if it is undecided."""
+    file, name = code.file.replace("\\", "/"), code.plain
     where = package(code.file, stdlib)
-    if is_jax(code) and code.plain in ("device_get", "device_put", "asarray", "array"):
-        return "copy"
-    if where == "stdlib" and file.endswith("/random.py") and code.plain in DRAWS:
-        return "draw"
-    if where == "import":
-        return "import"
-    if "/keras/" in file and "trainer" in file:
-        if code.plain.startswith("predict"):
-            return "predict"
-        if code.plain in ("fit", "train_on_batch", "train_step"):
-            return "optimise"
-    if IO_FILES.search(file) and code.plain not in ("loads", "dumps", "decode", "encode"):
-        return "io"
-    if IPC_FILES.search(file):
-        return "ipc"
-    if DIST_FILES.search(file):
-        return "communicate" if code.plain in COLLECTIVES else None
-    if is_env(code):
-        return "env"
-    if INPUT_FILES.search(file) or _is_dataset(code, where):
-        return "input"
-    if is_replay(code):
-        return "replay"
-    if file.endswith("/torch/_tensor.py") and code.plain == "backward":
-        return "optimise"
-    if LEARN_FILES.search(file) and code.plain not in NOT_LEARNING:
-        return "optimise"
-    if code.has("zero_grad") and code.plain == "step":
-        return "optimise"
-    if NETWORK_FILES.search(file) and code.plain in NETWORK_CALLS:
-        return "network"
-    if DISTRIBUTION_FILES.search(file):
-        return "network"
-    if code.owner is None and where == "program" and ENV_FUNCTION.match(code.plain):
-        return "env"
-    return None
+    in_trainer = "/keras/" in file and "trainer" in file
+    rules = (
+        ("copy", is_jax(code) and name in ("device_get", "device_put", "asarray", "array")),
+        ("draw", where == "stdlib" and file.endswith("/random.py") and name in DRAWS),
+        ("import", where == "import"),
+        ("predict", in_trainer and name.startswith("predict")),
+        ("optimise", in_trainer and name in ("fit", "train_on_batch", "train_step")),
+        ("io", IO_FILES.search(file) and name not in ("loads", "dumps", "decode", "encode")),
+        ("ipc", IPC_FILES.search(file)),
+        ("communicate" if name in COLLECTIVES else None, DIST_FILES.search(file)),
+        ("env", is_env(code)),
+        ("input", INPUT_FILES.search(file) or _is_dataset(code, where)),
+        ("replay", is_replay(code)),
+        ("optimise", file.endswith("/torch/_tensor.py") and name == "backward"),
+        ("optimise", LEARN_FILES.search(file) and name not in NOT_LEARNING),
+        ("optimise", code.has("zero_grad") and name == "step"),
+        ("network", NETWORK_FILES.search(file) and name in NETWORK_CALLS),
+        ("network", DISTRIBUTION_FILES.search(file)),
+        ("env", code.owner is None and where == "program" and ENV_FUNCTION.match(name)),
+    )
+    return next((tag for tag, holds in rules if holds), None)
 
 
 def steps(kinds: str) -> bool:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from flatout.explain.program.calls import Replay, network_sites, replay
 from flatout.explain.program.cycles import LEARNING, Steady, steady
 from flatout.explain.program.device_time import DeviceTime
-from flatout.explain.program.evidence import Evidence, Process
+from flatout.explain.program.evidence import Evidence, Leaf, Process
 from flatout.explain.program.places import Mark, Places
-from flatout.explain.program.survey import Site, program_of
+from flatout.explain.program.survey import Frames, Site, program_of
 from flatout.explain.program.tags import is_program
 from flatout.explain.program.tracks import Moment, Track
 from flatout.hardware.monitor import MonitorSample
@@ -88,20 +88,21 @@ def timeline(evidence: Evidence) -> Timeline:
 
 
 def _places(process: Process) -> Places:
-    weights: dict[int, float] = defaultdict(float)
+    sampled: defaultdict[int, float] = defaultdict(float)
     for sample in process.samples:
         if not sample.compilation:
-            weights[sample.stack] += sample.dt
+            sampled[sample.stack] += sample.dt
     windows = [replay(process, window) for window in process.windows]
+    counted: defaultdict[tuple[Frames, str], float] = defaultdict(float)
+    for window in windows:  # these also have calls too short to be sampled
+        for interval in window.intervals:
+            counted[interval.frames, interval.name] += interval.ns / 1e9
     seen = [
-        (stack.frames, process.leaf(stack), weights[index])
+        (stack.frames, process.leaf(stack), sampled[index])
         for index, stack in process.stacks.items()
-        if weights.get(index) and stack.frames
-    ] + [  # windows also have calls too short to be sampled
-        (interval.frames, interval.leaf, interval.ns / 1e9)
-        for window in windows
-        for interval in window.intervals
+        if sampled[index] and stack.frames
     ]
+    seen += [(frames, Leaf(name, name), seconds) for (frames, name), seconds in counted.items()]
     return Places(process, network_sites(windows, program_of(process)), seen)
 
 

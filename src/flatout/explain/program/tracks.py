@@ -30,12 +30,7 @@ class Track:
     main: bool = True  # whether it is its process's main thread
     moments: list[Moment] = field(default_factory=list)  # in order
 
-    def at(self, t: float) -> Mark | None:
-        """Its mark at `t`; None if it had no sample."""
-        moment = self.moment_at(t)
-        return None if moment is None else moment.mark
-
-    def moment_at(self, t: float) -> Moment | None:
+    def at(self, t: float) -> Moment | None:
         """Its moment at `t`; None if it had no sample."""
         index = bisect.bisect_left(self.moments, t, key=lambda moment: moment.t)
         if index == len(self.moments):

@@ -86,11 +86,7 @@ def read(data: bytes) -> Trace:
     except ValueError:
         text = NOT_NUMBERS.sub(rb"\1null", data).decode("utf-8", "replace")
         document = msgspec.json.decode(text, type=Document)
-    processes = {
-        str(event.pid): str(event.args.name)
-        for event in document.traceEvents
-        if event.ph == "M" and event.name == "process_name" and isinstance(event.args, Arguments)
-    }
+    processes = {pid: name for (pid, _), name in _named(document, "process_name").items()}
     if any(name.startswith(("/device:", "/host:")) for name in processes.values()):
         return _framework(document, processes)
     return _pytorch(document)
@@ -99,9 +95,8 @@ def read(data: bytes) -> Trace:
 def _pytorch(document: Document) -> Trace:
     """PyTorch's: each event has a category."""
     collected = Collected(unit=1e-6)
-    for event, begin, end in _timed(document.traceEvents):
+    for event, args, begin, end in _timed(document.traceEvents):
         category = (event.cat or "").lower()
-        args = event.args if isinstance(event.args, Arguments) else Arguments()
         name, correlation = str(event.name), _number(args.correlation)
         if (kind := HOST.get(category)) is not None:
             thread = f"thread {event.tid}"
@@ -124,12 +119,8 @@ def _pytorch(document: Document) -> Trace:
 def _framework(document: Document, processes: dict[str, str]) -> Trace:
     """JAX's and TensorFlow's: processes are devices, or the host."""
     collected = Collected(unit=1e-6)
-    rows: dict[tuple[str, str], str] = {}
-    for event in document.traceEvents:
-        if event.ph == "M" and event.name == "thread_name" and isinstance(event.args, Arguments):
-            rows[str(event.pid), str(event.tid)] = str(event.args.name)
-    for event, begin, end in _timed(document.traceEvents):
-        args = event.args if isinstance(event.args, Arguments) else Arguments()
+    rows = _named(document, "thread_name")
+    for event, args, begin, end in _timed(document.traceEvents):
         process = processes.get(str(event.pid), "")
         row = rows.get((str(event.pid), str(event.tid)), "")
         add(collected, process, row, str(event.name), begin, end, _number(args.id_))
@@ -162,13 +153,23 @@ def add(
         collected.on_host(row, kind, name, begin, end, correlation)
 
 
-def _timed(events: Iterable[Event]) -> Iterable[tuple[Event, float, float]]:
-    """Events with a beginning and an end."""
+def _named(document: Document, of: str) -> dict[tuple[str, str], str]:
+    """Names of processes or threads (`of`: the name of such events), by both numbers."""
+    return {
+        (str(event.pid), str(event.tid)): str(event.args.name)
+        for event in document.traceEvents
+        if event.ph == "M" and event.name == of and isinstance(event.args, Arguments)
+    }
+
+
+def _timed(events: Iterable[Event]) -> Iterable[tuple[Event, Arguments, float, float]]:
+    """Events that have a beginning and an end, with their arguments."""
     for event in events:
         if event.ph == "X" and event.ts is not None:
             begin, lasts = float(event.ts), float(event.dur or 0.0)
             if abs(begin) < LATEST and 0.0 <= lasts < LATEST:
-                yield event, begin, begin + lasts
+                args = event.args if isinstance(event.args, Arguments) else Arguments()
+                yield event, args, begin, begin + lasts
 
 
 def _number(value: Any) -> int:

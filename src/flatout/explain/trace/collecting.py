@@ -18,6 +18,9 @@ LONGEST = 500  # characters of a name
 LONGEST_S = 3.2e7
 MOST_DEVICES, MOST_THREADS = 256, 4096
 
+Rows = list[tuple[float, float, int, int, int]]
+"""Begin, end, kind, name and correlation of events."""
+
 
 @dataclass
 class Collected:
@@ -25,21 +28,16 @@ class Collected:
 
     unit: float  # seconds of a unit of time
     names: dict[str, int] = field(default_factory=dict)
-    devices: dict[str, list[tuple[float, float, int, int, int]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
-    threads: dict[str, list[tuple[float, float, int, int, int]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
+    devices: dict[str, Rows] = field(default_factory=lambda: defaultdict(list))
+    threads: dict[str, Rows] = field(default_factory=lambda: defaultdict(list))
     models: dict[str, str] = field(default_factory=dict)  # by device
-    thread_names: dict[str, str] = field(default_factory=dict)
     steps: list[tuple[float, float]] = field(default_factory=list)
     recorded: list[float | None] = field(default_factory=lambda: [None, None])
     unknown: Counter[str] = field(default_factory=Counter)
 
-    def name(self, text: str) -> int:
+    def _number(self, name: str) -> int:
         """A name's position."""
-        return self.names.setdefault(text, len(self.names))
+        return self.names.setdefault(name, len(self.names))
 
     def on_device(
         self, device: str, kind: Kind, name: str, begin: float, end: float, correlation: int
@@ -47,7 +45,7 @@ class Collected:
         """Add what a device did."""
         name = name[:LONGEST]
         kind = device_kind(name, kind)
-        self.devices[device].append((begin, end, kind, self.name(name), correlation))
+        self.devices[device].append((begin, end, kind, self._number(name), correlation))
 
     def on_host(
         self, thread: str, kind: Kind, name: str, begin: float, end: float, correlation: int
@@ -64,18 +62,20 @@ class Collected:
                 self.recorded[0] = end
             elif name.endswith(" stop_trace"):
                 self.recorded[1] = begin
-        self.threads[thread].append((begin, end, kind, self.name(name), correlation))
+        self.threads[thread].append((begin, end, kind, self._number(name), correlation))
 
-    def trace(self, profiler: str, rank: int | None = None, notes: tuple[str, ...] = ()) -> Trace:
+    def trace(self, profiler: str, rank: int | None = None) -> Trace:
         """The trace, in seconds from its first event.
 
         Raises:
             ValueError: it has too many devices or threads, or impossible times.
         """
-        counts = {"devices": (self.devices, MOST_DEVICES), "threads": (self.threads, MOST_THREADS)}
-        for what, (some, most) in counts.items():
-            if len(some) > most:
-                raise ValueError(f"it has {len(some):,} {what}, and at most {most:,} are read")
+        for what, number, most in (
+            ("devices", len(self.devices), MOST_DEVICES),
+            ("threads", len(self.threads), MOST_THREADS),
+        ):
+            if number > most:
+                raise ValueError(f"it has {number:,} {what}, and at most {most:,} are read")
         rows = [row for rows in (self.devices, self.threads) for row in rows.values()]
         origin = min((event[0] for row in rows for event in row), default=0.0)
         last = max((event[1] for row in rows for event in row), default=0.0)
@@ -85,7 +85,7 @@ class Collected:
         def seconds(times: object) -> np.ndarray:
             return (np.asarray(times, np.float64) - origin) * self.unit
 
-        def made(rows: list[tuple[float, float, int, int, int]]) -> Events:
+        def made(rows: Rows) -> Events:
             columns = np.array(rows, np.float64).reshape(-1, 5)
             begin, end = seconds(columns[:, 0]), seconds(columns[:, 1])
             order = np.lexsort((-end, begin))
@@ -104,13 +104,11 @@ class Collected:
             list(self.names),
             [Row(name, made(self.devices[name]), self.models.get(name, ""))
              for name in sorted(self.devices, key=_by_number)],
-            [Row(self.thread_names.get(name, name), made(rows))
-             for name, rows in self.threads.items()],
+            [Row(name, made(rows)) for name, rows in self.threads.items()],
             seconds(sorted(self.steps)).reshape(-1, 2),
             recorded,
             rank,
             dict(self.unknown),
-            notes,
         )  # fmt: skip
 
 

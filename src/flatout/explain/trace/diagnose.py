@@ -10,12 +10,12 @@ import numpy as np
 
 from flatout.explain import cards
 from flatout.explain.cards import LOST
-from flatout.explain.causes import HEALTHY, UNKNOWN
-from flatout.explain.diagnosis import Diagnosis, Finding, Lane
+from flatout.explain.causes import CAUSE_OF_LOSS, UNKNOWN
+from flatout.explain.diagnosis import Diagnosis, Finding, Lane, verdict
 from flatout.explain.report import percent
 from flatout.explain.trace.events import Trace
 from flatout.explain.trace.facts import PHASE, Found, duration_words, line_words, shown, timeline
-from flatout.explain.trace.idle import PARTS
+from flatout.explain.trace.idle import BUSY, PARTS
 from flatout.explain.trace.remedies import remedy
 
 STARTING = 0.25
@@ -26,11 +26,6 @@ LEAST = 0.02  # minimum share of a finding
 
 LANES = 64
 
-CAUSE = {
-    "launch": "launch-bound", "input": "input-bound", "env": "env-bound", "io": "io-bound",
-    "compile": "compile-bound", "transfer": "transfer-bound", "communicate": "communication-bound",
-    "host": "host-bound",
-}  # fmt: skip
 MEANING = {
     "launch": "the devices wait for the host, which launches operations one by one",
     "input": "the devices wait for batches",
@@ -41,7 +36,7 @@ MEANING = {
     "communicate": "data are exchanged with other devices, and nothing else runs",
     "host": "the devices wait for code of the host that launches nothing",
 }
-"""Parts of the time in words."""
+"""Parts of the lost time in words."""
 
 KERNELS = {"learn": "kernels", "communicate": "collective operations, while nothing else runs"}
 TINY_S = 10e-6
@@ -61,15 +56,14 @@ def diagnose(traces: Sequence[Trace], subject: str) -> Diagnosis:
         ranked += findings(found)
     if steps := _steps(traces):
         ranked[0] = replace(ranked[0], evidence=(*ranked[0].evidence, steps))
-    first = ranked[0].id
     phases: defaultdict[str, float] = defaultdict(float)
     if devices:
-        for part in ("learn", "communicate", "copy", *PARTS):
+        for part in (*BUSY, *PARTS):
             phases[PHASE.get(part, part)] += found.share(part)
     models = sorted({row.model for trace in traces for row in trace.devices if row.model})
     return Diagnosis(
         subject=subject,
-        verdict=HEALTHY if first == "compute-bound" else first,
+        verdict=verdict(ranked),
         headline=headline(found, ranked),
         findings=tuple(ranked),
         seconds=max((trace.window[1] - trace.window[0] for trace in traces), default=0.0),
@@ -84,10 +78,12 @@ def diagnose(traces: Sequence[Trace], subject: str) -> Diagnosis:
 
 def findings(found: Found) -> list[Finding]:
     """All findings about the devices, the one to act on first."""
-    losses = {part: found.share(part) for part in CAUSE}
+    losses = {part: found.share(part) for part in MEANING}
     losses["transfer"] += found.share("copy")
     made = [
-        Finding(CAUSE[part], share, tuple(_evidence(found, part, share)), remedy(part, found))
+        Finding(
+            CAUSE_OF_LOSS[part], share, tuple(_evidence(found, part, share)), remedy(part, found)
+        )
         for part, share in losses.items()
         if share >= LEAST
     ]
@@ -159,8 +155,7 @@ def headline(found: Found, ranked: Sequence[Finding]) -> str:
     """A sentence about how long the devices compute, and the causes of their waiting."""
     if not found.devices:
         return ranked[0].evidence[0]
-    waits = {part: found.share(part) for part in PARTS}
-    waits["communicate"], waits["copy"] = found.share("communicate"), found.share("copy")
+    waits = {part: found.share(part) for part in (*PARTS, "communicate", "copy")}
     words = cards.headline(
         len(found.devices), found.share("learn"), waits, lambda part: line_words(found.line(part))
     )
@@ -178,8 +173,6 @@ def _steps(traces: Sequence[Trace]) -> str:
 
 def _notes(found: Found) -> Iterator[str]:
     """Sentences about events that are not understood."""
-    for trace in found.traces:
-        yield from trace.notes
+    for trace in found.traces if found.devices else ():
         for name, count in trace.unknown.items():
-            if found.devices:
-                yield f"{count:,} events of the category {name} are not understood."
+            yield f"{count:,} events of the category {name} are not understood."

@@ -5,7 +5,7 @@ Times are in seconds from the first event.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -27,20 +27,13 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Events:
-    """Events of one thread or device, in order of their beginnings.
+    """N events of one thread or device, in order of their beginnings."""
 
-    Attributes:
-        begin, end: ``[N]`` float64.
-        kind: ``[N]`` int8, of `Kind`.
-        name: ``[N]`` int32, positions in the trace's names.
-        correlation: ``[N]`` int64; what a device does has that of the call that launched it. -1
-            where there is none.
-    """
-
-    begin: np.ndarray
+    begin: np.ndarray  # float64
     end: np.ndarray
-    kind: np.ndarray
-    name: np.ndarray
+    kind: np.ndarray  # int8, of `Kind`
+    name: np.ndarray  # int32, positions in the trace's names
+    # int64: an operation of a device has that of the call that launched it; -1 if there is none
     correlation: np.ndarray
 
     def __len__(self) -> int:
@@ -56,45 +49,26 @@ class Events:
 
 @dataclass(frozen=True)
 class Row:
-    """A device or a thread.
+    """A device or a thread."""
 
-    Attributes:
-        name: for a reader: ``gpu:0``, ``thread 4711``.
-        model: a device's model, if it is known.
-        events: what it did.
-    """
-
-    name: str
+    name: str  # for a reader: ``gpu:0``, ``thread 4711``
     events: Events
-    model: str = ""
+    model: str = ""  # of a device, if it is known
 
 
 @dataclass(frozen=True)
 class Trace:
-    """A trace of one process.
+    """A trace of one process."""
 
-    Attributes:
-        profiler: whose trace it is, in words.
-        names: of all events.
-        devices: those with events.
-        threads: of the host.
-        steps: ``[N, 2]``: begin and end of each step that the program has marked.
-        recorded: begin and end of the time between the profiler's start and stop, where the trace
-            says it.
-        rank: among several processes that train together; None if there is one only.
-        unknown: categories of events that are not understood, and how many there are of each.
-        notes: what could not be read, one sentence each.
-    """
-
-    profiler: str
-    names: list[str]
-    devices: list[Row]
-    threads: list[Row]
-    steps: np.ndarray = field(default_factory=lambda: np.empty((0, 2)))
-    recorded: tuple[float, float] | None = None
-    rank: int | None = None
-    unknown: dict[str, int] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    profiler: str  # whose trace it is, in words
+    names: list[str]  # of all events
+    devices: list[Row]  # those with events
+    threads: list[Row]  # of the host
+    steps: np.ndarray  # ``[N, 2]``: begin and end of each step that the program has marked
+    # begin and end of the time between the profiler's start and stop; None if unknown
+    recorded: tuple[float, float] | None
+    rank: int | None  # among several processes that train together; None if there is one only
+    unknown: dict[str, int]  # number of events by category, of categories that are not understood
 
     @property
     def extent(self) -> tuple[float, float]:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flatout.explain.report import place_words
+from flatout.explain.report import place_words, shortened
 from flatout.explain.trace import names
 from flatout.explain.trace.events import Kind, Trace
 from flatout.explain.trace.idle import DeviceUse, Host, causes
-from flatout.explain.trace.intervals import clip, length, union
+from flatout.explain.trace.intervals import clip, length, segments, union, union_of
 
 BINS = 600  # resolution of the timeline
 SHOWN = 70  # characters of a name
@@ -44,7 +44,7 @@ class Found:
 
     def share(self, part: str) -> float:
         """The mean share of the devices' time that a part takes."""
-        return float(np.mean([_share(use, part) for _, use in self.devices]))
+        return float(np.mean([use.share(part) for _, use in self.devices]))
 
     def lines(self, part: str) -> list[tuple[str, float]]:
         """Names of the host's events in a part of the idle time, with shares of the time, largest
@@ -68,8 +68,8 @@ class Found:
     @property
     def overlapping(self) -> float:
         """The share of the devices' time in which they exchange data while they compute."""
-        hidden = (length(_exchanging(use)) - length(use.communicates) for _, use in self.devices)
-        return sum(hidden) / sum(use.seconds for _, use in self.devices)
+        exchanging = [length(_exchanging(use)) / use.seconds for _, use in self.devices]
+        return float(np.mean(exchanging)) - self.share("communicate")
 
 
 def duration_words(seconds: float) -> str:
@@ -77,16 +77,11 @@ def duration_words(seconds: float) -> str:
     return f"{1e3 * seconds:.3g} ms" if seconds < 1.0 else f"{seconds:.3g} s"
 
 
-def _share(use: DeviceUse, part: str) -> float:
-    own = {"learn": use.computes, "communicate": use.communicates, "copy": use.copies}
-    return length(own[part]) / use.seconds if part in own else use.share(part)
-
-
 def shown(name: str) -> str:
     """A name for a reader."""
     if (where := names.frame(name)) is not None:
         return f"{place_words(where[:2])} {where[2]}"
-    return name[:SHOWN] + ("..." if len(name) > SHOWN else "")
+    return shortened(name, SHOWN)
 
 
 def line_words(name: str) -> str:
@@ -96,33 +91,14 @@ def line_words(name: str) -> str:
 
 
 def timeline(use: DeviceUse) -> tuple[tuple[float, float, str], ...]:
-    """A device's timeline: for each of `BINS` bins what takes most of it."""
+    """A device's timeline: the phase that takes most of each of `BINS` bins."""
     begin, end = use.window
     edges = np.linspace(begin, end, BINS + 1)
-    rows = {"learn": use.computes, "communicate": use.communicates, "transfer": use.copies}
-    parts = list(rows.items())
-    parts += [(PHASE.get(part, part), spans) for part, spans in use.idle.items()]
-    filled = np.array([covered(spans, edges) for _, spans in parts])
-    winner = filled.argmax(axis=0)
-    found: list[tuple[float, float, str]] = []
-    for at, index in enumerate(winner.tolist()):
-        span = float(edges[at] - begin), float(edges[at + 1] - begin), parts[index][0]
-        if found and found[-1][2] == span[2]:
-            span = found.pop()[0], span[1], span[2]
-        found.append(span)
-    return tuple(found)
-
-
-def covered(spans: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """How much of each bin some intervals cover."""
-    if not len(spans):
-        return np.zeros(len(edges) - 1)
-    lengths = spans[:, 1] - spans[:, 0]
-    before = np.concatenate([[0.0], np.cumsum(lengths)])
-    at = np.searchsorted(spans[:, 0], edges, "right") - 1
-    within = np.minimum(edges - spans[np.maximum(at, 0), 0], lengths[np.maximum(at, 0)])
-    passed = np.where(at < 0, 0.0, before[np.maximum(at, 0)] + within)
-    return np.diff(passed)
+    sets: defaultdict[str, list[np.ndarray]] = defaultdict(list)
+    for part, intervals in use.parts.items():
+        sets[PHASE.get(part, part)].append(intervals)
+    runs = segments({phase: union_of(some) for phase, some in sets.items()}, edges)
+    return tuple((float(edges[a] - begin), float(edges[b] - begin), phase) for a, b, phase in runs)
 
 
 def _lasting(use: DeviceUse) -> np.ndarray:

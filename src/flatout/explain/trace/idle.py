@@ -15,7 +15,15 @@ import numpy as np
 from flatout.explain.trace import names
 from flatout.explain.trace.collecting import NONE
 from flatout.explain.trace.events import Events, Kind, Row, Trace
-from flatout.explain.trace.intervals import clip, length, overlap, union, without
+from flatout.explain.trace.intervals import (
+    NOTHING,
+    clip,
+    length,
+    overlap,
+    union,
+    union_of,
+    without,
+)
 
 LONG_S = 1e-3
 """Host code that runs at least this long without launching anything has a cause of its own."""
@@ -31,27 +39,20 @@ for a device; `host`: its own code launches nothing; `unknown`: nothing is recor
 not late."""
 
 
+BUSY = ("learn", "communicate", "copy")
+"""What a device does: it computes; it only exchanges data with other devices; it only copies."""
+
+
 @dataclass
 class DeviceUse:
-    """A device's time in the window, and the causes of its idle time.
-
-    Attributes:
-        device: the device.
-        window: begin and end.
-        computes, communicates, copies: intervals ``[N, 2]`` in which it computes; in which it only
-            exchanges data with other devices; in which it only copies.
-        idle: intervals by cause, of `PARTS`.
-        lines: by cause, seconds by name of the host's event.
-        longest: length and name of the longest single call of the driver in idle time.
-    """
+    """A device's time in the window, and the causes of its idle time."""
 
     device: Row
     window: tuple[float, float]
-    computes: np.ndarray
-    communicates: np.ndarray
-    copies: np.ndarray
-    idle: dict[str, np.ndarray] = field(default_factory=dict)
+    parts: dict[str, np.ndarray]  # disjoint intervals, by `BUSY` and by the cause of `PARTS`
+    # by cause, seconds by name of the host's event
     lines: Lines = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
+    # length and name of the longest single call of the driver in idle time
     longest: tuple[float, str] = (0.0, "")
 
     @property
@@ -62,12 +63,11 @@ class DeviceUse:
     @property
     def busy(self) -> float:
         """The share of the window in which it computes, exchanges or copies."""
-        busy = (self.computes, self.communicates, self.copies)
-        return sum(map(length, busy)) / self.seconds
+        return sum(map(self.share, BUSY))
 
-    def share(self, cause: str) -> float:
-        """The share of the window in which it idles for a cause."""
-        return length(self.idle[cause]) / self.seconds if cause in self.idle else 0.0
+    def share(self, part: str) -> float:
+        """The share of the window that a part takes."""
+        return length(self.parts.get(part, NOTHING)) / self.seconds
 
 
 def causes(trace: Trace, device: Row, window: tuple[float, float], host: Host) -> DeviceUse:
@@ -79,9 +79,9 @@ def causes(trace: Trace, device: Row, window: tuple[float, float], host: Host) -
         return clip(union(some.begin, some.end), *window)
 
     computes, exchanges = busy(Kind.KERNEL), busy(Kind.COLLECTIVE)
-    communicates = without(exchanges, computes)
     copies = without(without(busy(Kind.COPY, Kind.SET), computes), exchanges)
-    result = DeviceUse(device, window, computes, communicates, copies)
+    parts = {"learn": computes, "communicate": without(exchanges, computes), "copy": copies}
+    result = DeviceUse(device, window, parts)
     gaps = without(np.array([window]), clip(union(events.begin, events.end), *window))
     if not len(gaps):
         return result
@@ -96,9 +96,7 @@ def causes(trace: Trace, device: Row, window: tuple[float, float], host: Host) -
     for number in np.unique(thread[~queued]):
         late = gaps[~queued & (thread == number)]
         host.divide(int(number), late, found, result.lines)
-    result.idle = {
-        cause: spans for cause, pieces in found.items() if len(spans := _ordered(pieces))
-    }
+    parts |= {cause: spans for cause, sets in found.items() if len(spans := union_of(sets))}
     result.longest = host.longest(gaps[~queued])
     return result
 
@@ -108,13 +106,6 @@ def _longest_calls(events: Events) -> Iterator[tuple[float, float, int]]:
     calls = events.where(np.isin(events.kind, (Kind.CALL, Kind.WAIT)))
     for at in np.argsort(calls.begin - calls.end, kind="stable")[:LONG_CALLS]:
         yield float(calls.begin[at]), float(calls.end[at]), int(calls.name[at])
-
-
-def _ordered(pieces: list[np.ndarray]) -> np.ndarray:
-    """The union of several sets of intervals."""
-    together = np.concatenate(pieces or [np.empty((0, 2))])
-    together = together[np.argsort(together[:, 0], kind="stable")]
-    return union(together[:, 0], together[:, 1])
 
 
 class Host:
@@ -174,7 +165,7 @@ class Host:
             late = self._attribute(index, late, found, lines)
         waits = [self._divided(index) for index in own]
         waits = [spans[[cause == "transfer" for cause, _ in labels]] for spans, labels in waits]
-        waiting = overlap(late, _ordered(waits))
+        waiting = overlap(late, union_of(waits))
         found["unknown"].append(without(late, waiting))
         for index in [other for other in self._by_use if other not in own][:THREADS]:
             waiting = self._attribute(index, waiting, found, lines)

@@ -5,17 +5,29 @@ All but the arguments of `union` are disjoint and in order.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
 import numpy as np
+
+NOTHING = np.empty((0, 2))
 
 
 def union(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
     """Intervals ``[M, 2]`` that cover those from ``begin [N]``, in order, to ``end [N]``."""
     if not len(begin):
-        return np.empty((0, 2))
+        return NOTHING
     reached = np.maximum.accumulate(end)
     starts = np.flatnonzero(np.r_[True, begin[1:] > reached[:-1]])
     found = np.stack([begin[starts], reached[np.r_[starts[1:], len(begin)] - 1]], axis=1)
     return found[found[:, 1] > found[:, 0]]
+
+
+def union_of(sets: Sequence[np.ndarray]) -> np.ndarray:
+    """The union of several sets of intervals."""
+    every = np.concatenate([NOTHING, *sets])
+    every = every[np.argsort(every[:, 0], kind="stable")]
+    return union(every[:, 0], every[:, 1])
 
 
 def clip(intervals: np.ndarray, begin: float, end: float) -> np.ndarray:
@@ -49,3 +61,29 @@ def _pieces(one: np.ndarray, other: np.ndarray, in_other: bool) -> np.ndarray:
 def length(intervals: np.ndarray) -> float:
     """Total length."""
     return float((intervals[:, 1] - intervals[:, 0]).sum())
+
+
+def covered(intervals: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """How much of each bin between two `edges` some intervals cover."""
+    if not len(intervals):
+        return np.zeros(len(edges) - 1)
+    lengths = intervals[:, 1] - intervals[:, 0]
+    before = np.concatenate([[0.0], np.cumsum(lengths)])
+    at = np.searchsorted(intervals[:, 0], edges, "right") - 1
+    last = np.maximum(at, 0)
+    within = np.minimum(edges - intervals[last, 0], lengths[last])
+    return np.diff(np.where(at < 0, 0.0, before[last] + within))
+
+
+def segments(rows: Mapping[str, np.ndarray], edges: np.ndarray) -> list[tuple[int, int, str]]:
+    """Divide time into bins, and give each bin to the row that covers most of it, or to none.
+
+    Returns:
+        (first bin, bin after the last, row's name) for each run of bins of one row, in order.
+    """
+    names = list(rows)
+    filled = np.stack([*(covered(rows[name], edges) for name in names), np.diff(edges)])
+    filled[-1] -= filled[:-1].sum(axis=0)
+    winner = filled.argmax(axis=0)
+    cuts = [0, *(np.flatnonzero(np.diff(winner)) + 1).tolist(), len(winner)]
+    return [(a, b, names[winner[a]]) for a, b in pairwise(cuts) if winner[a] < len(names)]

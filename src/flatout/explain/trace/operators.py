@@ -20,17 +20,11 @@ SHOWN = 3  # operators in a sentence
 
 @dataclass(frozen=True)
 class Operators:
-    """The operators that ran on the host in a trace's window.
+    """The operators that ran on the host in a trace's window."""
 
-    Attributes:
-        profiler: whose trace it is.
-        count: how many were called.
-        seconds: by name, what they took without the operators called within them, in all threads;
-            the largest first.
-    """
-
-    profiler: str
-    count: int
+    profiler: str  # whose trace it is
+    count: int  # how many were called
+    # by name, the time of all threads without the operators called within; the largest first
     seconds: dict[str, float]
 
     @property

@@ -28,7 +28,7 @@ VECTORS = (
 SINGLES = (("gymnasium.core", "Env"), ("gym.core", "Env"))
 TORCH = ("torch.optim.optimizer", "Optimizer")
 KERAS = ("keras.src.optimizers.base_optimizer", "BaseOptimizer")
-EARLY, OFTEN, SELDOM = 3.0, 0.009, 0.5  # seconds; new classes are looked for so often
+EARLY, OFTEN, SELDOM = 3.0, 0.009, 0.5  # seconds: how often new classes are looked for
 MOST_ROWS = 200000
 MOST = 1 << 40  # that one call may count for
 

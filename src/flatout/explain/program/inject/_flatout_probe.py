@@ -18,32 +18,24 @@ percent. One file per process, JSON lines; `flatout.explain.program.evidence` re
 import atexit
 
 from _flatout_count import counter_of
-from _flatout_describe import built_in, dynamo_used, ended_by, loaded, thread_attribute
-from _flatout_own import CPU, STDLIB, __builtins__, _thread, json_of, os, signal, sys, time  # noqa: F401
+from _flatout_describe import ended_by
+from _flatout_own import CPU, STDLIB, __builtins__, _thread, os, sys, time  # noqa: F401
+from _flatout_pace import INTERVAL, Pace
 from _flatout_record import Recorder
+from _flatout_sample import OF_C, Samples
 from _flatout_seen import Seen
-from _flatout_spent import Spent, usual_cost
-from _flatout_timer import Timer, Watch, scheduled
-from _flatout_window import Window
+from _flatout_spent import Spent
+from _flatout_timer import Timer, Watch, keep_signals_out
+from _flatout_window import Windows
+from _flatout_write import Writer
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 ARGV = list(map(str, getattr(sys, "orig_argv", None) or [sys.executable or "python"]))
-INTERVAL = 0.010
-COST = 0.008  # share of the time that sampling may take
-DENSE = 150  # samples of the main thread after which they are taken half as often
 FLUSH = 0.5
 PATIENCE = 20  # failed samples
-CALM = 16  # samples without an import after which the imports are done
-BLOCKED = 0.030  # the main thread does not answer for so long: it is blocked
+BLOCKED = 0.030  # a main thread that does not sample for this time is blocked
 LONG = 0.25  # seconds of work in one call, after which the other thread samples it
 UNSEEN = 3  # intervals of work that it did not sample itself: something keeps it from that
-STAND_INS = 50  # so often in a row, and the report says so
-WINDOW_FIRST = 0.5  # after the imports
-WINDOW_EVERY = 1.0
-WINDOW_COST = 0.01  # share of the time that windows may take
-WINDOWS = 40
-OF_C = sys.version_info < (3, 12)  # calls in C count for the limit, and no fork warns of threads
-FAULTS = {signal.SIGSEGV, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
+STAND_INS = 50  # unsampled stretches in a row after which the report mentions it
 
 
 def start(folder):
@@ -73,25 +65,21 @@ class Probe:
 
     def clear(self):
         """Forget what was seen: a new process begins."""
-        self.file = self.life = self.watch = self.spent = self.delayed = self.recorder = None
+        self.life = self.watch = self.spent = self.recorder = None
         self.done = self.ticking = self.ready = self.forking = False
-        self.lines, self.samples = [], []
+        self.writer = Writer(self.folder)
+        self.line = self.writer.line
         self.seen = Seen(self.line, self.profiled)
         if self.counter is not None:
             self.seen.hidden = self.counter.hidden
-        self.windows, self.hooks = 0, []
-        self.window = self.next_window = None
-        self.libraries = {}
-        self.given = {}  # id of a code -> (code, what it returned, or None once written)
-        self.calm = self.failures = self.taken = self.stand_ins = 0
+        self.windows = Windows(self)
+        self.samples = Samples(self)
+        self.failures = self.stand_ins = 0
         self.own = set()
         self.last = self.flushed = time.monotonic()
-        self.used, self.woken = INTERVAL * COST, 0.0
-        self.waits = 1.0  # how many times as long as it runs the main thread is ready to run
-        self.crowd = 1.0  # so many times more rarely it is sampled
+        self.woken = 0.0
+        self.pace = Pace()
         self.turn = _thread.allocate_lock()  # one thread at a time samples and writes
-        self.ran = {}  # seconds that each other thread had run at its last sample
-        self.seed = os.getpid()
 
     # --- The thread's life --------------------------------------------------------------------
 
@@ -103,7 +91,7 @@ class Probe:
             "python": list(sys.version_info[:3]), "stdlib": STDLIB,
         })  # fmt: skip
         self.flush()
-        if os.access("%s/record" % self.folder, os.F_OK):
+        if self.writer.is_asked_to("record"):
             self.recorder = Recorder(self.folder, self.line)
         if self.timer is None:
             self.timer = Timer(self.by_thread)
@@ -154,7 +142,7 @@ class Probe:
         self.timer.running, self.timer.soon = False, None  # the kernel's are not inherited
         if self.counter is not None:
             self.counter.forked()
-        if done or self.stopped():
+        if done or self.writer.is_asked_to("stop"):
             self.done = True
         else:
             self.begin()
@@ -168,9 +156,8 @@ class Probe:
         self.timer.end()
         self.before_fork()
         self.done = True
-        if self.window is not None:  # nothing is counted after the end
-            self.window.closed = True
-            self.write_window()
+        self.windows.close()  # nothing is counted after the end
+        self.windows.write()
         if self.counter is not None:
             self.counter.note(time.monotonic())
         if self.recorder is not None:
@@ -188,7 +175,7 @@ class Probe:
         self.own.add(own)
         watch = None
         try:
-            self.keep_out({self.timer.number})
+            keep_signals_out({self.timer.number})
             if self.spent is not None:
                 self.timer.start(INTERVAL, self.spent.clock)
             if self.timer.running:
@@ -208,12 +195,6 @@ class Probe:
             self.own.discard(own)
             life.release()
 
-    def keep_out(self, ours):
-        """In the sampling thread: a signal that the program blocks and waits for must not be
-        delivered here."""
-        if hasattr(signal, "pthread_sigmask"):
-            signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals() - FAULTS - ours)
-
     def fail(self, error):
         """Give up; the program goes on."""
         self.done, self.life = True, None
@@ -225,15 +206,15 @@ class Probe:
             pass
 
     def stand_in(self, life, watch):
-        """Sample for a main thread that sleeps or is blocked, until another has taken over."""
+        """Sample for a main thread that sleeps or is blocked, until another thread does."""
         while self.life is life:
-            seconds = self.jittered(self.interval())
-            patience = self.jittered(self.crowd * BLOCKED)
+            seconds = self.pace.jittered(self.interval())
+            patience = self.pace.jittered(self.pace.crowd * BLOCKED)
             if watch is not None and self.timer.running:
                 late = watch.wait()
             else:
                 late = 0.0
-                self.keep_out(set())
+                keep_signals_out(set())
                 time.sleep(patience if self.timer.running else seconds)
             found = False
             if self.life is life and self.turn.acquire(False):  # else the other thread is at it
@@ -251,7 +232,7 @@ class Probe:
     def look(self, late):
         """Look at the main thread once; return whether it was asleep, or did not sample itself."""
         now, self.woken = time.monotonic(), CPU()
-        blocked = now - self.last > 0.9 * self.crowd * BLOCKED or not self.timer.running
+        blocked = now - self.last > 0.9 * self.pace.crowd * BLOCKED or not self.timer.running
         spent = self.spent
         if spent is None or not self.timer.running:
             if blocked:
@@ -273,14 +254,13 @@ class Probe:
         return blocked or bool(state)
 
     def attempt(self, frame, seconds):
-        """Sample, for so many seconds or (None) all since the last, and write now and then."""
+        """Take a sample that stands for `seconds`, or all since the last; write now and then."""
         now = time.monotonic()
         dt, self.last = now - self.last, now
-        self.sample(now, dt, frame, seconds)
-        self.taken += self.ready
+        self.samples.note(now, dt, frame, seconds)
         if self.counter is not None:
             self.counter.look(now)
-        self.used = usual_cost(self.used, CPU() - self.woken)
+        self.pace.note(CPU() - self.woken, self.ready)
         if self.last - self.flushed >= FLUSH:
             self.flushed = self.last
             self.write()
@@ -293,56 +273,33 @@ class Probe:
 
     def write(self):
         """Write what there is, and look whether enough was seen."""
-        self.libraries_seen()
-        self.write_window()
+        self.samples.note_libraries()
+        self.windows.write()
         self.flush()
-        if self.stopped() and (self.recorder is None or self.recorder.close()):
+        stops = self.writer.is_asked_to("stop")
+        if stops and (self.recorder is None or self.recorder.close()):
             self.flush()
             self.done, self.life = True, None
             self.timer.stop()
         elif not self.timer.handled():
             self.timer.give_up("it has taken the probe's signal")
-        self.crowded()
-        self.timer.every(self.jittered(self.work()))
-
-    def stopped(self):
-        """Whether the observation is over."""
-        return os.access("%s/stop" % self.folder, os.F_OK)
+        self.pace.look(self.ready)
+        self.timer.every(self.pace.jittered(self.work()))
 
     def by_thread(self, why):
         """Note why the second thread samples the main one."""
         self.line({"k": "thread", "why": why})
 
-    def crowded(self):
-        """Look how long the main thread was ready and did not run: more processes than cores.
-
-        All of them are sampled then, and each one's share of the cores is smaller; and whoever is
-        woken up to be sampled takes a core from another.
-        """
-        now, delay = time.monotonic(), scheduled("self")[1]
-        if self.delayed is not None and now > self.delayed[0]:
-            share = (delay - self.delayed[1]) / (now - self.delayed[0])
-            self.waits = 1.0 / (1.0 - min(max(share, 0.0), 0.8))
-            self.crowd = self.waits**2 if self.ready else self.waits
-        self.delayed = (now, delay)
-
     def interval(self):
-        """Seconds between two samples: rarer where they are dear, and once there are many."""
-        due = self.recorder is not None and self.recorder.due()
-        shortest = INTERVAL if due or self.taken < DENSE else 2 * INTERVAL
-        return (1.0 if due else self.crowd) * max(shortest, min(0.2, self.used / COST))
+        """Seconds between two samples of the main thread."""
+        return self.pace.interval(self.recorder is not None and self.recorder.due())
 
     def work(self):
         """The same in seconds of work: while the thread waits for a core its clock stands still."""
-        return self.interval() / self.waits
-
-    def jittered(self, seconds):
-        """So many seconds, up to a quarter more or fewer: no beat with a loop."""
-        self.seed = (1103515245 * self.seed + 12345) & 0x7FFFFFFF
-        return seconds * (0.75 + 0.5 * self.seed / 2147483648.0)
+        return self.interval() / self.pace.waits
 
     def tick(self):
-        """Runs in the main thread, between two of its instructions; no other is amid this one."""
+        """Take a sample in the main thread, between two of its instructions; never runs twice."""
         if self.life is None:
             self.launch()
         if self.ticking or self.done or time.monotonic() - self.last < 0.3 * INTERVAL:
@@ -351,20 +308,20 @@ class Probe:
             return ""
         self.ticking, self.woken = True, CPU()
         try:
-            if self.window is not None:  # no profile function is there: the program has ended it
-                self.window.closed = True
+            self.windows.close()  # no profile function is there: the program has ended it
             seconds, awake = None, True
             if self.spent is not None:
                 late = self.timer.kernel.elapsed()  # a long call in C holds up the signal
                 seconds, awake = self.spent.by_itself(time.monotonic(), late)
             if self.watch is not None and awake:
-                self.watch.put_off_by_main(self.crowd * BLOCKED)
+                self.watch.put_off_by_main(self.pace.crowd * BLOCKED)
             if self.timer.disturbs():
                 return ""
             self.stand_ins = 0
             self.attempt(sys._getframe(1), seconds)
-            if self.recorder is None or not self.record(sys._getframe(1)):
-                self.maybe_window()
+            recording = self.recorder is not None and self.record(sys._getframe(1))
+            if self.ready and not recording:
+                self.windows.begin(self.last, self.pace.waits)
         except Exception as error:  # must not reach the program
             self.stumble(error)
         finally:
@@ -373,10 +330,9 @@ class Probe:
         return ""
 
     def record(self, frame):
-        """Start or stop the program's profiler if it is time; whether it is at work.
+        """Start or stop the program's profiler if it is time; return whether it is at work.
 
-        Args:
-            frame: the main thread's if that calls; else None.
+        `frame` is the main thread's if that is the calling thread; else None.
         """
         if self.ready and self.recorder.tick(frame, self.main in self.seen.held):
             self.flush()
@@ -386,153 +342,15 @@ class Probe:
                 self.spent.by_itself(self.last, 0.0)
         return self.recorder.profiler is not None
 
-    # --- One sample ---------------------------------------------------------------------------
-
-    def sample(self, now, dt, main, seconds):
-        """Note where every thread is; `main` is the main thread's frame where this is it.
-
-        A sample is [time, seconds that it stands for, thread, stack, compilation, seconds of work
-        among these (None where unknown), and for the main thread those of all other threads and,
-        if it waits for JAX's device while that learns, code and line of the learning call].
-        """
-        seen, spent = self.seen, self.spent
-        elsewhere = None if spent is None else round(spent.by_others(), 5)
-        for thread, frame in sys._current_frames().items():
-            if thread in self.own:
-                continue
-            if main is not None and thread == self.main:
-                frame = main
-            while frame is not None and frame.f_code.co_filename.startswith(HERE):
-                frame = frame.f_back  # in our own handler
-            if frame is None:
-                continue
-            stack, number, codes = seen.walk(thread, frame)
-            deep = 2 * seen.depth > sys.getrecursionlimit() - 100
-            if OF_C and deep and thread == self.main and self.timer.running:
-                self.timer.give_up("it recurses almost to Python's limit")
-            lane = seen.lane(thread, thread == self.main)
-            if not self.ready and thread == self.main:
-                self.mark_ready(codes)
-            t, lasted, more = now, dt, []
-            if thread != self.main:
-                more = [self.work_of(thread)]
-            elif seconds is not None:
-                t, (lasted, worked) = spent.until, seconds
-                more = [round(worked, 5), elsewhere]
-                if worked < 0.5 * lasted and "jax" in self.libraries:
-                    more += seen.learning_in_flight(frame)
-            row = [round(t - self.started, 5), round(lasted, 5), lane, stack, number]
-            self.samples.append(row + more)
-        frame = main = None  # no frame of the program outlives the sample
-
-    def work_of(self, thread):
-        """Seconds that another thread has worked since its last sample; None where unknown.
-
-        Read from files: the clock of a thread that has just ended must not be asked for.
-        """
-        number = thread_attribute(thread, "_native_id")
-        if number is None:
-            return None
-        ran = scheduled("self/task/%d" % number)[0]
-        before, self.ran[thread] = self.ran.get(thread, ran), ran
-        return round(max(0.0, ran - before), 5)
-
-    def mark_ready(self, codes):
-        """Tell, once, that the program has done its imports."""
-        files = [self.seen.by_index[code].co_filename for code in codes]
-        importing = any(file.startswith("<frozen importlib") for file in files)
-        self.calm = 0 if importing else self.calm + 1
-        if self.calm >= CALM:
-            self.ready = True
-            self.append("%d.ready" % os.getpid(), b"")
-
     def profiled(self):
         """Whether a profile or trace function may be at work in the main thread."""
-        alone = self.window is None and sys.getprofile() is None and sys.gettrace() is None
+        alone = self.windows.open is None and sys.getprofile() is None and sys.gettrace() is None
         return not alone or "bdb" in sys.modules
 
-    def libraries_seen(self):
-        """Note when the big libraries appear, and their versions."""
-        for name in ("torch", "jax", "tensorflow", "numpy", "gymnasium", "gym", "ray", "keras"):
-            version = None if name in self.libraries else loaded(name, "__version__")
-            if version is not None:
-                self.libraries[name] = str(version)
-                self.line({"k": "library", "name": name, "version": str(version)})
-        count = built_in("torch", "get_num_threads")
-        threads = self.libraries.get("threads") if count is None else count()
-        if threads != self.libraries.get("threads"):
-            self.libraries["threads"] = threads
-            self.line({"k": "torch", "threads": threads})
-
-    # --- Writing ------------------------------------------------------------------------------
-
-    def line(self, row):
-        self.lines.append(json_of(row))
-
     def flush(self):
-        """Write what has come together."""
-        if self.samples:
-            samples, self.samples = self.samples, []
-            self.lines.append(json_of({"k": "samples", "d": samples}))
+        """Write what has come together; where that fails, observing ends."""
         counts = None if self.counter is None else self.counter.row()
         if counts is not None:
-            self.lines.append(json_of(counts))
-        lines, self.lines = self.lines, []
-        if not lines:
-            return
-        if self.file is None:
-            self.file = "%d-%d.jsonl" % (os.getpid(), int(time.monotonic() * 1e6))
-        if not self.append(self.file, ("\n".join(lines) + "\n").encode("utf-8", "replace")):
+            self.line(counts)
+        if not self.writer.flush():
             self.done, self.life = True, None
-
-    def append(self, name, data):
-        """Append to a file of the folder; whether that succeeded."""
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            descriptor = os.open("%s/%s" % (self.folder, name), flags, 0o600)
-            try:
-                os.write(descriptor, data)
-            finally:
-                os.close(descriptor)
-        except OSError:
-            return False
-        return True
-
-    # --- Windows: exact calls of the main thread for some milliseconds ------------------------
-
-    def maybe_window(self):
-        """Count the main thread's calls for some milliseconds, now and then."""
-        now = self.last
-        if not self.ready or self.window is not None or self.windows >= WINDOWS:
-            return
-        if self.next_window is None:
-            self.next_window = now + WINDOW_FIRST
-        if now < self.next_window or sys.getprofile() is not None or dynamo_used():
-            return
-        self.next_window = now + WINDOW_EVERY * self.waits * (1 + self.windows // 10)
-        self.windows += 1
-        hook = Window(self).hook()
-        # Python 3.11 makes a frame object before it calls the hook. That may collect garbage, whose
-        # callbacks are profiled: the window ends there, and the hook is called once more.
-        self.hooks.append(hook)
-        sys.setprofile(hook)
-
-    def write_window(self):
-        """Write the window that the main thread has finished."""
-        window = self.window
-        if window is None or (not window.closed and time.monotonic() - window.opened < 30):
-            return
-        self.window = None
-        try:
-            began = CPU()
-            row = window.row()
-            window.events.clear()
-            self.line(row)
-            cost = CPU() - began + 1e-9 * row["cost"] * len(row["events"])
-            self.next_window = max(self.next_window, window.opened + cost / WINDOW_COST)
-            for identity, (code, kinds) in list(self.given.items()):
-                if kinds is not None and identity in self.seen.codes:
-                    self.given[identity] = (code, None)
-                    self.line({"k": "returns", "c": self.seen.codes[identity][0], "kinds": kinds})
-        except Exception:
-            pass

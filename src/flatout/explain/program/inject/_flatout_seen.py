@@ -2,7 +2,9 @@
 
 import _flatout_describe as read
 import _flatout_source as source
+from _flatout_gradients import class_learns, described, names_of, uses_gradients
 from _flatout_own import __builtins__, source_line, sys  # noqa: F401
+from _flatout_window import kind_of
 
 MAX_DEPTH = 100
 MAX_STACKS = 20000
@@ -12,6 +14,14 @@ NOTED = {
     "deterministic", "predict", "mode",
 }  # fmt: skip
 """Names in the user's functions that tell collecting from evaluating."""
+
+ATTRIBUTES = (
+    "step", "reset", "sample", "add", "push", "append", "store", "insert", "remember", "put",
+    "zero_grad", "forward", "parameters", "learn", "update", "act", "predict", "__getitem__",
+    "__len__", "__iter__", "__next__", "action_space", "observation_space", "apply_gradients",
+    "render", "sample_batch", "train", "state_dict",
+)  # fmt: skip
+"""Attributes by which a class is recognised."""
 
 
 class Seen:
@@ -133,18 +143,18 @@ class Seen:
         entry = (index, code, read.is_compiling(file, code.co_name), users)
         self.codes[id(code)] = entry
         row = {"k": "code", "i": index, "file": file, "plain": code.co_name,
-               "line": code.co_firstlineno, "learns": read.uses_gradients(code)}  # fmt: skip
+               "line": code.co_firstlineno, "learns": uses_gradients(code)}  # fmt: skip
         if users:
             try:
                 row["loops"] = source.loops_of(code)
-                row["names"] = sorted(read.names_of(code) & NOTED)
+                row["names"] = sorted(names_of(code) & NOTED)
             except Exception:
                 pass
         if frame is not None and code.co_argcount and code.co_varnames:
             try:
                 owner = read.local_of(frame, code.co_varnames[0], self.profiled())
-                row["self"] = read.class_of(owner, code.co_name)
-                kind = read.kind_of(file, code.co_name, row["self"])
+                row["self"] = class_of(owner, code.co_name)
+                kind = kind_of(file, code.co_name, row["self"])
                 if kind:
                     self.special[id(code)] = kind
             except Exception:
@@ -159,7 +169,7 @@ class Seen:
             row = {"k": "leaf", "c": place[0], "at": place[1], "text": text, "call": call}
             found = read.resolve(frame, call, self.profiled()) if call else None
             if found is not None:
-                row["kind"] = read.described(found)
+                row["kind"] = described(found)
             self.line(row)
         except Exception:
             pass
@@ -196,3 +206,20 @@ class Seen:
         except Exception:
             pass
         return self.sites[place]
+
+
+def class_of(owner, method):
+    """Describe an object's class: name, module, roots of its bases, attributes."""
+    kind = type(owner)
+    if owner is None or issubclass(kind, (int, float, str, bytes, list, tuple, dict)):
+        return None
+    cls = owner if issubclass(kind, type) else kind
+    if not read.offers(cls, method):
+        return None  # a function that is given one, not its method
+    order = read.order_of(cls)
+    return {
+        "name": read.name_of(cls), "module": read.module_of(cls),
+        "bases": [read.rooted(base) for base in order[:-1]][:12],
+        "has": [name for name in ATTRIBUTES if read.offers(cls, name)],
+        "learns": any(map(class_learns, order)),
+    }  # fmt: skip

@@ -3,6 +3,7 @@
 from functools import partial
 
 import _flatout_describe as read
+from _flatout_gradients import described, globals_of, is_compiled
 from _flatout_own import STDLIB, __builtins__, source_lines  # noqa: F401
 
 ast = read.ast
@@ -189,7 +190,7 @@ class Search:
         name = read.dotted(call.func)
         if name not in self.kinds:
             found, owner = self.object_of(name), self.object_of(name.rpartition(".")[0])
-            kind = read.described(found, owner) if found is not None else {}
+            kind = described(found, owner) if found is not None else {}
             compiled = kind.get("compiled") or kind.get("calls_compiled")
             self.kinds[name] = kind if compiled else {}
         return self.kinds[name]
@@ -277,7 +278,7 @@ def assigned_by(method, owner):
     code = method.__code__
     if not code.co_argcount or not calls_learning(code, owner):
         return []
-    this, scope = code.co_varnames[0], read.globals_of(method)
+    this, scope = code.co_varnames[0], globals_of(method)
 
     def object_of(dotted):
         first, *names = dotted.split(".")
@@ -290,12 +291,9 @@ def assigned_by(method, owner):
 
 def calls_learning(code, owner):
     """Whether a method names a compiled function of its object's that takes gradients."""
-    described = (
-        read.described(found, owner)
-        for found in (read.attribute_of(owner, name) for name in code.co_names)
-        if read.is_compiled(type(found))
-    )
-    return any(one["learns"] for one in described)
+    objects = (read.attribute_of(owner, name) for name in code.co_names)
+    compiled = (one for one in objects if is_compiled(type(one)))
+    return any(described(one, owner)["learns"] for one in compiled)
 
 
 def unready(value):

@@ -11,17 +11,7 @@ MISSED = 20.0
 waiting for a core. Such looks are rare, because the looking thread has to wait for a core, too."""
 OWED = 0.15  # seconds of sleep that no look has found: none could find it
 UNFOUND = 1.0  # the same for waiting for a core
-RISE = 1.1  # maximum growth of the usual cost of a sample, from one sample to the next
 PROMPT = 0.001  # a thread that had the lock so soon did not have to wait for it
-
-
-def usual_cost(before, cost):
-    """Update the usual cost of a sample in seconds, after one that took `cost`.
-
-    A sample that describes a new place takes long, but only once. It must not make the following
-    samples rare.
-    """
-    return min(0.9 * before + 0.1 * cost, RISE * before + 1e-5)
 
 
 class Spent:
@@ -71,9 +61,8 @@ class Spent:
             self.idle += 0.1 * ((wall - ran) / wall - self.idle)
 
     def by_itself(self, now, late):
-        """For a sample that the main thread takes, `late` by so many seconds of work, seconds (all,
-        of work); and whether it hardly ever stops. What it did since then goes to the next sample.
-        """
+        """Seconds (all, of work) for a sample that the main thread takes itself, and whether the
+        thread hardly ever stops. Its last `late` seconds of work count for the next sample."""
         self.update(now)
         awake = self.idle < AWAKE
         waited = self.waited if awake else max(0.0, self.waited - UNFOUND)
@@ -93,8 +82,8 @@ class Spent:
         """Whether the thread is ``asleep`` or ``waits`` for a core; an empty text if it runs, and
         None where that is unknown.
 
-        This look was `late` by so many seconds, in which it waited for the interpreter's lock. Then
-        the main thread may have had it, and sleep only because it was taken away.
+        This look waited `late` seconds for the interpreter's lock. Then the main thread may have
+        had the lock, and sleep only because it was taken away.
         """
         self.update(now)
         gap = now - self.looked

@@ -13,6 +13,7 @@ TO_PROCESS, TO_THREAD = 0, 4  # to whom a timer sends its signal
 
 TOLD = sys.version_info >= (3, 13)  # the main thread hears of a signal that another one gets
 ROOM = 3  # a stack is too deep from a third of Python's limit on: calls in C count there, too
+FAULTS = {signal.SIGSEGV, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
 UNUSED = getattr(signal, "SIGRTMAX", 69) - 5  # one of those that have no meaning
 
 
@@ -78,7 +79,7 @@ class Timer:
         self.say(why)
 
     def start(self, seconds, clock):
-        """Sample so often from now on, in seconds by a clock of work; in the sampling thread."""
+        """Sample every `seconds` of a clock of work from now on; in the sampling thread."""
         if self.number is None or (self.running and not TOLD):
             return
         self.stop()
@@ -90,7 +91,7 @@ class Timer:
         self.every(seconds)
 
     def call_soon(self, seconds):
-        """Call the function once more after so many seconds, or (0) no more; whether it will."""
+        """Call the function once after `seconds`, or (0) no more; return whether it will be."""
         soon, self.soon = self.soon, None
         if soon is not None:
             soon.delete()
@@ -104,7 +105,7 @@ class Timer:
         return self.number in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
     def every(self, seconds):
-        """Sample so often."""
+        """Sample every `seconds`."""
         if self.running:
             self.kernel.set(seconds, seconds)
 
@@ -130,8 +131,15 @@ def scheduled(thread):
         return 0.0, 0.0
 
 
+def keep_signals_out(ours):
+    """In the sampling thread, block all signals but `ours` and those of faults: a signal that the
+    program blocks and waits for must not be delivered here."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals() - FAULTS - ours)
+
+
 def written():
-    """So many times this thread has written to a descriptor."""
+    """The number of times that this thread has written to a descriptor."""
     return int(read("/proc/thread-self/io").partition(b"syscw:")[2].split()[0])
 
 
@@ -178,12 +186,12 @@ class Watch:
         self.due = float("inf")
 
     def put_off(self, seconds):
-        """Wake the thread after so many seconds from now, unless put off again."""
+        """Wake the thread `seconds` from now, unless put off again."""
         self.due = time.monotonic() + seconds
         self.kernel.set(seconds, 0.0)
 
     def put_off_by_main(self, seconds):
-        """The main thread is at work: wake the thread after so many seconds at the earliest."""
+        """The main thread is at work: wake the thread after `seconds` at the earliest."""
         rest = self.due - time.monotonic()
         if rest < 0.0:
             time.sleep(0.0002)  # it is awake already, and waits for the lock: let it have it

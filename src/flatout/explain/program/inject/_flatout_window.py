@@ -1,19 +1,77 @@
 """Every call of the main thread for some milliseconds, by ``sys.setprofile``."""
 
-from _flatout_describe import given_to, kinds_of, line_of
+from _flatout_describe import built_in, dynamo_used, line_of, name_of, package_of
 from _flatout_own import CPU, __builtins__, sys, time  # noqa: F401
 from _flatout_timer import ROOM
 
 CALL, RETURN, C_CALL, C_RETURN = 0, 1, 2, 3
+FIRST, EVERY = 0.5, 1.0  # seconds after the imports, and between windows
+COST = 0.01  # share of the time that windows may take
+WINDOWS = 40
 WINDOW_SECONDS = 0.020
 WINDOW_EVENTS = 6000
+ARRAYS = ("numpy", "torch", "jax", "jaxlib", "tensorflow")
+
+
+class Windows:
+    """Counts the main thread's calls for some milliseconds, now and then."""
+
+    def __init__(self, probe):
+        self.probe = probe
+        self.open = None  # the window that has not been written yet
+        self.number = 0
+        self.next = None  # the earliest time of the next one
+        self.hooks = []
+        self.given = {}  # id of a code -> (code, kinds that it returned, or None once written)
+
+    def begin(self, now, waits):
+        """Begin a window if it is time; in the main thread, of which `waits` is the pace's."""
+        if self.open is not None or self.number >= WINDOWS:
+            return
+        if self.next is None:
+            self.next = now + FIRST
+        if now < self.next or sys.getprofile() is not None or dynamo_used():
+            return
+        self.next = now + EVERY * waits * (1 + self.number // 10)
+        self.number += 1
+        self.open = Window(self.probe, self.given)
+        hook = self.open.hook()
+        # Python 3.11 makes a frame object before it calls the hook. That may collect garbage, whose
+        # callbacks are profiled: the window ends there, and the hook is called once more.
+        self.hooks.append(hook)
+        sys.setprofile(hook)
+
+    def close(self):
+        """End the window that is open, if there is one."""
+        if self.open is not None:
+            self.open.closed = True
+
+    def write(self):
+        """Write the window that the main thread has finished."""
+        window, seen, line = self.open, self.probe.seen, self.probe.line
+        if window is None or (not window.closed and time.monotonic() - window.opened < 30):
+            return
+        self.open = None
+        try:
+            began = CPU()
+            row = window.row()
+            window.events.clear()
+            line(row)
+            cost = CPU() - began + 1e-9 * row["cost"] * len(row["events"])
+            self.next = max(self.next, window.opened + cost / COST)
+            for identity, (code, kinds) in list(self.given.items()):
+                if kinds is not None and identity in seen.codes:
+                    self.given[identity] = (code, None)
+                    line({"k": "returns", "c": seen.codes[identity][0], "kinds": kinds})
+        except Exception:
+            pass
 
 
 class Window:
     """The calls of one thread for some milliseconds."""
 
-    def __init__(self, probe):
-        self.probe = probe
+    def __init__(self, probe, given):
+        self.probe, self.given = probe, given
         self.events = []
         self.details = []
         self.depth = 0
@@ -22,20 +80,19 @@ class Window:
         self.opened = time.monotonic()
         self.deadline = time.perf_counter() + WINDOW_SECONDS
         seen = probe.seen
-        frame = sys._getframe(1)  # from maybe_window, whose return is the first event
+        frame = sys._getframe(1)  # from Windows.begin, whose return is the first event
         self.stack = []
         while (frame := seen.unhidden(frame)) is not None:
             known = seen.codes.get(id(frame.f_code)) or seen.code(frame.f_code, frame)
             self.stack.append((known[0], frame.f_lasti))
             frame = frame.f_back
-        probe.window = self
 
     def hook(self):
         """The profile function: as little as possible for each event."""
         events, seen, deadline = self.events, self.probe.seen, self.deadline
         room = sys.getrecursionlimit() // ROOM - len(self.stack)  # calls before it is too deep
         clock, add, enter = time.perf_counter, self.events.append, self.enter
-        codes, describe, special, given = seen.codes, seen.code, seen.special, self.probe.given
+        codes, describe, special, given = seen.codes, seen.code, seen.special, self.given
         hidden = seen.hidden
 
         def note(now, frame, event, arg):
@@ -120,7 +177,7 @@ class Window:
     def cost(self):
         """Nanoseconds that one event costs the program on this machine, by calling the hook."""
         other = Window.__new__(Window)
-        other.probe, other.events, other.details = self.probe, [], []
+        other.probe, other.given, other.events, other.details = self.probe, {}, [], []
         other.inside, other.deadline, other.closed, other.stack = None, float("inf"), False, ()
         hook, frame = other.hook(), sys._getframe()
         began = CPU()
@@ -128,3 +185,85 @@ class Window:
             hook(frame, "call", None)  # of a code that is known: this one
             hook(frame, "return", None)
         return (CPU() - began) * 1e6
+
+
+def kind_of(file, name, owner):
+    """Which calls of the main thread are worth a closer look in a window."""
+    file = file.replace("\\", "/")
+    has = () if owner is None else owner["has"]
+    in_torch = file.endswith("/torch/nn/modules/module.py")
+    in_keras = "/keras/" in file and file.endswith(("layer.py", "base_layer.py"))
+    kinds = (
+        ("network", in_torch and name in ("_call_impl", "_wrapped_call_impl", "__call__")),
+        ("session", file.endswith("/tensorflow/python/client/session.py") and name == "run"),
+        ("network", in_keras and name == "__call__"),
+        ("optimiser", name == "step" and ("zero_grad" in has or "apply_gradients" in has)),
+        ("env", name in ("step", "step_wait") and "reset" in has and "zero_grad" not in has),
+        ("sample", name.startswith("sample") and "sample" in has),
+    )
+    return next((kind for kind, holds in kinds if holds), None)
+
+
+def shape_of(value):
+    """The shape of an array of a known library; None of anything else."""
+    if package_of(type(value)) not in ARRAYS:
+        return None
+    shape = getattr(value, "shape", None)
+    return None if shape is None else tuple(shape)
+
+
+def items_of(value):
+    """The items of a plain dictionary, list or tuple."""
+    if type(value) is dict:
+        return list(value.values())
+    return list(value) if type(value) in (list, tuple) else []
+
+
+def given_to(kind, frame):
+    """Describe the arguments of a relevant call: [class, batch size, gradients on]."""
+    values = frame.f_locals
+    code = frame.f_code
+    owner = values.get(code.co_varnames[0])
+    batch, grad = None, None
+    if kind == "network":
+        found = []
+        for some in (values.get("args"), values.get("kwargs"), values.get("inputs")):
+            found.extend(items_of(some) or [some])
+        shape = next(filter(lambda one: one is not None, map(shape_of, found)), None)
+        if shape is not None:
+            batch = int(shape[0]) if len(shape) > 1 else 1
+        enabled = built_in("torch", "is_grad_enabled")
+        if enabled is not None:
+            grad = bool(enabled())
+    elif kind == "session":
+        fetches = values.get("fetches")
+        names = [name_of(type(one)) for one in items_of(fetches) or [fetches]]
+        grad = "Operation" in names
+        for value in items_of(values.get("feed_dict")):
+            shape = shape_of(value)
+            size = shape[0] if shape else len(items_of(value)) or 1
+            batch = max(batch or 1, int(size))
+    return [name_of(type(owner)), batch, grad]
+
+
+def kinds_of(values):
+    """Kinds of a tuple's elements: o(bservation), n(umber), b(ool), N, B (arrays of those), ?."""
+    return "".join(map(value_kind, values[:6]))
+
+
+def value_kind(value):
+    """The kind of one element, for `kinds_of`."""
+    name = name_of(type(value))
+    if name.endswith("Storage"):  # PyTorch warns when its dtype is read
+        return "?"
+    shape = shape_of(value)
+    dtype = "" if shape is None else str(getattr(value, "dtype", ""))
+    scalar, row = dtype and len(shape) == 0, dtype and len(shape) == 1
+    kinds = (
+        ("b", name in ("bool", "bool_") or (dtype == "bool" and scalar)),
+        ("n", name in ("int", "float") or scalar),
+        ("B", dtype == "bool" and row),
+        ("N", row),
+        ("o", name in ("list", "tuple", "dict", "OrderedDict") or shape is not None),
+    )
+    return next((kind for kind, holds in kinds if holds), "?")

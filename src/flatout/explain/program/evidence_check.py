@@ -1,0 +1,52 @@
+"""Limits for the numbers in saved evidence, which may be damaged or a stranger's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flatout.documents import plain_number
+
+if TYPE_CHECKING:
+    from flatout.explain.program.evidence import Evidence
+
+LATE_S = 60.0
+"""Seconds before the observation and after it in which a probe may still sample."""
+
+ROUNDED_S = 1e-3  # error of a sample's times
+MOST_SHARE = 2.0  # maximum error of a share, whose two figures are not read at the same moment
+
+
+def refuse_impossible(evidence: Evidence) -> None:
+    """Refuse impossible times and shares, which would lead to absurd shares of the time.
+
+    Raises:
+        AttributeError, LookupError, TypeError, ValueError: with the first one.
+    """
+    cores = plain_number(evidence.machine["cores"], "cores")
+    seconds = plain_number(evidence.ended, "ended") - plain_number(evidence.began, "began")
+    if not (cores > 0 and seconds >= 0):
+        raise ValueError(f"{seconds:g} s on {cores:g} cores")
+    for process in evidence.processes:
+        for sample in process.samples:
+            dt, t = plain_number(sample.dt, "dt"), plain_number(sample.t, "t") - evidence.began
+            worked = 0.0 if sample.worked is None else plain_number(sample.worked, "worked")
+            elsewhere = plain_number(sample.elsewhere or 0.0, "elsewhere")
+            if process.timed and not -LATE_S <= t <= seconds + LATE_S:
+                raise ValueError(f"a sample at {t:g} s in a recording of {seconds:g} s")
+            if not (0 <= worked <= dt + ROUNDED_S <= seconds + LATE_S and elsewhere >= 0):
+                raise ValueError(f"a sample of {dt:g} s with {worked:g} s of work")
+        for series in process.counts.values():
+            if min(map(plain_number, sum(series, ())), default=0) < 0:
+                raise ValueError("a count below zero")
+        for window in process.windows:
+            if any(plain_number(ns) < 0 for ns in (window.cost, *(ns for ns, *_ in window.events))):
+                raise ValueError("a call that took less than no time")
+    for use in evidence.monitor:
+        shares = [use.cpu, use.cpu_all, *(gpu.busy for gpu in use.gpus)]
+        used = [use.stolen, use.busiest, *use.others.values(), *use.processes.values()]
+        limits = [MOST_SHARE] * len(shares) + [MOST_SHARE * max(use.cores, cores)] * len(used)
+        for value, most in zip(shares + used, limits, strict=True):
+            if value is not None and not 0 <= value <= most:
+                raise ValueError(f"a use of {value:g}, of {most / MOST_SHARE:g}")
+        if use.seconds < 0 or (use.delayed or 0) < 0 or (use.runnable or 0) < 0:
+            raise ValueError(f"{use.seconds:g} s with {use.runnable} threads, {use.delayed} late")

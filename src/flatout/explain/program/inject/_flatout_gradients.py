@@ -1,0 +1,123 @@
+"""Finds out whether functions, compiled functions and classes of the program take gradients.
+
+Their code is read, never run.
+"""
+
+from functools import partial
+
+from _flatout_describe import attribute_of, defined_in, in_class, name_of, package_of, rooted, types
+from _flatout_own import __builtins__  # noqa: F401
+
+GRADIENTS = {
+    "grad", "value_and_grad", "vjp", "linearize", "apply_updates", "apply_gradients", "minimize",
+    "GradientTape", "gradient", "backward", "filter_grad", "filter_value_and_grad",
+}  # fmt: skip
+"""Names in the code of a compiled function that learns."""
+
+LIBRARIES = (
+    "torch", "jax", "jaxlib", "tensorflow", "keras", "optax", "flax", "haiku", "equinox",
+    "builtins",
+)  # fmt: skip
+"""Classes that can learn, and do so only where the program asks for it."""
+
+COMPILED = ("PjitFunction", "CompiledFunction", "_JitWrapper", "Function", "JitWrapped", "JitFn")
+"""Types of compiled functions: JAX's, Equinox's, TensorFlow's, Flax's."""
+
+LEARNERS = {}  # id of a class -> (class, whether it learns): no id is used twice
+
+
+def class_learns(cls):
+    """Whether a method of a class takes gradients, whatever it inherits."""
+    if package_of(cls) in LIBRARIES:
+        return False
+    found = LEARNERS.get(id(cls))
+    if found is None:
+        methods = [
+            value.__func__ if type(value) in (staticmethod, classmethod) else value
+            for value in list(defined_in(cls).values())
+        ]
+        codes = [method.__code__ for method in methods if type(method) is types.FunctionType]
+        found = LEARNERS[id(cls)] = (cls, any(map(uses_gradients, codes)))
+    return found[1]
+
+
+def uses_gradients(code):
+    """Whether a code, or what is defined in it, takes or applies gradients by name."""
+    return not GRADIENTS.isdisjoint(names_of(code))
+
+
+def names_of(code):
+    """The names that a code uses, and what is defined in it."""
+    codes, names = [code], set()
+    while codes:
+        one = codes.pop()
+        names.update(one.co_names)
+        names.update(one.co_freevars)
+        codes.extend(const for const in one.co_consts if hasattr(const, "co_names"))
+    return names
+
+
+def is_compiled(kind):
+    """Whether a type is a library's one of compiled functions."""
+    return name_of(kind) in COMPILED and package_of(kind) in LIBRARIES
+
+
+def described(found, owner=None):
+    """Describe a called object: its type; whether it is compiled, or calls a compiled function; and
+    if so, whether it takes gradients. `owner` is the object whose method it is."""
+    kind = type(found)
+    row = {"type": rooted(kind)}
+    if is_compiled(kind):
+        inner = getattr(found, "__wrapped__", None) or getattr(found, "python_function", None)
+        row["compiled"] = True
+        row["learns"] = inner is not None and takes_gradients(inner, 4, set(), owner)
+    elif kind is types.FunctionType:
+        names, scope = names_of(found.__code__), globals_of(found)
+        named = [scope[name] for name in names if name in scope]
+        named += [attribute_of(owner, name) for name in names] if owner is not None else []
+        compiled = [one for one in named if is_compiled(type(one))]
+        if compiled:
+            row["calls_compiled"] = True
+            row["learns"] = any(described(one, owner)["learns"] for one in compiled)
+    return row
+
+
+def globals_of(function):
+    """The global and the enclosed variables that a function sees."""
+    scope = dict.copy(function.__globals__)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        try:
+            scope[name] = cell.cell_contents
+        except ValueError:
+            pass
+    return scope
+
+
+def takes_gradients(function, depth, seen, owner=None):
+    """Whether the code of a function takes gradients, looking into what it calls: functions that it
+    knows by name, and methods of `owner` or of its class. Libraries take none by themselves."""
+    kind = type(function)
+    if kind is types.MethodType or kind in (staticmethod, classmethod):
+        inner = function.__func__
+    elif kind is partial:
+        inner = function.func
+    elif is_compiled(kind):
+        inner = getattr(function, "__wrapped__", None)
+    else:
+        inner = function.__dict__.get("__wrapped__") if kind is types.FunctionType else None
+    if inner is not None:
+        return takes_gradients(inner, depth, seen, owner)
+    if kind is not types.FunctionType or id(function.__code__) in seen or not depth:
+        return False
+    module = dict.get(function.__globals__, "__name__")
+    if type(module) is str and module.split(".")[0] in LIBRARIES:
+        return False
+    seen.add(id(function.__code__))
+    names, scope = names_of(function.__code__), globals_of(function)
+    if names & GRADIENTS:
+        return True
+    called = [scope[name] for name in names if name in scope]
+    if owner is not None:
+        cls = owner if issubclass(type(owner), type) else type(owner)
+        called += [in_class(cls, name) for name in names]
+    return any(takes_gradients(one, depth - 1, seen, owner) for one in called)

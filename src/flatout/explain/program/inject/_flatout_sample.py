@@ -1,0 +1,96 @@
+"""Samples of all threads of a process, and the libraries that it has loaded."""
+
+from _flatout_describe import built_in, loaded, thread_attribute
+from _flatout_own import __builtins__, os, sys  # noqa: F401
+from _flatout_timer import scheduled
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CALM = 16  # samples without an import after which the imports are done
+OF_C = sys.version_info < (3, 12)  # calls in C count for the limit, and no fork warns of threads
+
+
+class Samples:
+    """Notes for the probe where its process's threads are."""
+
+    def __init__(self, probe):
+        self.probe = probe
+        self.calm = 0  # samples without an import
+        self.libraries = {}
+        self.ran = {}  # seconds that each other thread had run at its last sample
+
+    def note(self, now, dt, main, seconds):
+        """Note where every thread is.
+
+        Args:
+            now, dt: the time, and the time since the last sample.
+            main: the main thread's frame if that is the calling thread; else None.
+            seconds: of the main thread (that its sample stands for, of work); None where unknown.
+
+        A sample is [time, seconds that it stands for, thread, stack, compilation, seconds of work
+        among these (None where unknown), and for the main thread those of all other threads and,
+        if it waits for JAX's device while that learns, code and line of the learning call].
+        """
+        probe, seen, spent = self.probe, self.probe.seen, self.probe.spent
+        elsewhere = None if spent is None else round(spent.by_others(), 5)
+        for thread, frame in sys._current_frames().items():
+            if thread in probe.own:
+                continue
+            of_main = thread == probe.main
+            if main is not None and of_main:
+                frame = main
+            while frame is not None and frame.f_code.co_filename.startswith(HERE):
+                frame = frame.f_back  # in our own handler
+            if frame is None:
+                continue
+            stack, number, codes = seen.walk(thread, frame)
+            deep = 2 * seen.depth > sys.getrecursionlimit() - 100
+            if OF_C and deep and of_main and probe.timer.running:
+                probe.timer.give_up("it recurses almost to Python's limit")
+            lane = seen.lane(thread, of_main)
+            if not probe.ready and of_main:
+                self.mark_ready(codes)
+            t, lasted, more = now, dt, []
+            if not of_main:
+                more = [self.work_of(thread)]
+            elif seconds is not None:
+                t, (lasted, worked) = spent.until, seconds
+                more = [round(worked, 5), elsewhere]
+                if worked < 0.5 * lasted and "jax" in self.libraries:
+                    more += seen.learning_in_flight(frame)
+            row = [round(t - probe.started, 5), round(lasted, 5), lane, stack, number]
+            probe.writer.samples.append(row + more)
+        frame = main = None  # no frame of the program outlives the sample
+
+    def work_of(self, thread):
+        """Seconds that another thread has worked since its last sample; None where unknown.
+
+        Read from files: the clock of a thread that has just ended must not be asked for.
+        """
+        number = thread_attribute(thread, "_native_id")
+        if number is None:
+            return None
+        ran = scheduled("self/task/%d" % number)[0]
+        before, self.ran[thread] = self.ran.get(thread, ran), ran
+        return round(max(0.0, ran - before), 5)
+
+    def mark_ready(self, codes):
+        """Tell, once, that the program has done its imports."""
+        files = [self.probe.seen.by_index[code].co_filename for code in codes]
+        importing = any(file.startswith("<frozen importlib") for file in files)
+        self.calm = 0 if importing else self.calm + 1
+        if self.calm >= CALM:
+            self.probe.ready = True
+            self.probe.writer.append("%d.ready" % os.getpid(), b"")
+
+    def note_libraries(self):
+        """Note when the big libraries appear, and their versions."""
+        for name in ("torch", "jax", "tensorflow", "numpy", "gymnasium", "gym", "ray", "keras"):
+            version = None if name in self.libraries else loaded(name, "__version__")
+            if version is not None:
+                self.libraries[name] = str(version)
+                self.probe.line({"k": "library", "name": name, "version": str(version)})
+        count = built_in("torch", "get_num_threads")
+        threads = self.libraries.get("threads") if count is None else count()
+        if threads != self.libraries.get("threads"):
+            self.libraries["threads"] = threads
+            self.probe.line({"k": "torch", "threads": threads})
