@@ -65,7 +65,7 @@ class Probe:
 
     def clear(self):
         """Forget what was seen: a new process begins."""
-        self.life = self.watch = self.spent = self.recorder = None
+        self.life = self.watch = self.spent = self.recorder = self.forker = None
         self.done = self.ticking = self.ready = self.forking = False
         self.writer = Writer(self.folder)
         self.line = self.writer.line
@@ -115,6 +115,8 @@ class Probe:
     def before_fork(self):
         """No thread of ours is there while the program forks."""
         life, watch, self.forking = self.life, self.watch, True
+        caller = sys._getframe(1)
+        self.forker = caller, caller.f_lasti
         if self.recorder is not None and _thread.get_ident() == self.main:
             self.recorder.give_way()  # a child that inherits a profiler would never stop it
         if life is not None and _thread.get_ident() not in self.own:
@@ -128,11 +130,22 @@ class Probe:
                 time.sleep(0.0001)
 
     def after_fork(self):
-        """Start the thread again in the parent: from Python 3.12 on once `os.fork` is over, which
-        warns of threads."""
+        """Start the thread again in the parent: from Python 3.12 on once `os.fork` has returned,
+        which warns of threads after the last such function."""
         self.forking = False
         if OF_C or self.profiled() or not self.timer.call_soon(0.001):
             self.launch()
+
+    def forks(self, frame):
+        """Whether `os.fork` has not returned yet: `frame` is of a function that it calls."""
+        if OF_C or self.forker is None:
+            return False
+        caller, instruction = self.forker
+        while frame.f_back is not None:
+            frame = frame.f_back
+            if frame is caller:
+                return frame.f_lasti == instruction
+        return False
 
     def forked(self):
         """A child of its own begins."""
@@ -301,7 +314,11 @@ class Probe:
     def tick(self):
         """Take a sample in the main thread, between two of its instructions; never runs twice."""
         if self.life is None:
-            self.launch()
+            if self.forks(sys._getframe(1)):
+                self.timer.call_soon(0.001)
+            else:
+                self.forker = None
+                self.launch()
         if self.ticking or self.done or time.monotonic() - self.last < 0.3 * INTERVAL:
             return ""  # a signal may interrupt its own handler
         if not self.timer.running or not self.turn.acquire(False):  # the other thread is at it
