@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from flatout.documents import plain_number
-
-if TYPE_CHECKING:
-    from flatout.explain.program.evidence import Evidence
 
 LATE_S = 60.0
 """Seconds before the observation and after it in which a probe may still sample."""
@@ -16,8 +13,11 @@ ROUNDED_S = 1e-3  # error of a sample's times
 MOST_SHARE = 2.0  # maximum error of a share, whose two figures are not read at the same moment
 
 
-def refuse_impossible(evidence: Evidence) -> None:
+def refuse_impossible(evidence: Any) -> None:
     """Refuse impossible times and shares, which would lead to absurd shares of the time.
+
+    Args:
+        evidence: an `Evidence`, whose module imports this one.
 
     Raises:
         AttributeError, LookupError, TypeError, ValueError: with the first one.
