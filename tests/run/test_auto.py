@@ -29,6 +29,8 @@ pytestmark = pytest.mark.usefixtures("shared_programs")
 STEPS = 640
 SETTINGS: dict[str, Any] = tiny.settings("ppo", steps=STEPS, quiet=True, log_every=64)
 RUN = ("train", "ppo", *tiny.flags("ppo"), "--steps", STEPS, "--quiet", "--log-every", 64)
+UNSAVED = (*RUN, "--checkpoint-every", 0)
+"""A run that may begin again for as long as it lasts: it saves nothing before its end."""
 ROWS = list(range(64, STEPS + 1, 64))
 ONE_GROUP = "act=cpu sampler=processes workers=2x1 groups=1"
 TWO_GROUPS = "act=cpu sampler=processes workers=2x1 groups=2"
@@ -77,9 +79,9 @@ def test_the_bits_are_those_of_the_placement_it_took(
 ) -> None:
     asked = answers(planned(placement))
     one, other = tmp_path / "auto", tmp_path / "given"
-    assert flatout(*RUN, "--run-dir", one).code == 0
+    assert flatout(*UNSAVED, "--run-dir", one).code == 0
     assert len(asked) == 1
-    assert flatout(*RUN, "--run-dir", other, "--placement", placement).code == 0
+    assert flatout(*UNSAVED, "--run-dir", other, "--placement", placement).code == 0
     assert len(asked) == 1, "a given placement is not planned"
     for run in (one, other):
         summary = json.loads((run / "summary.json").read_text())
@@ -154,7 +156,7 @@ def test_a_run_moves_to_the_host_only_from_its_start(
     flatout: Callable[..., Any], answers: Any, tmp_path: Path
 ) -> None:
     asked = answers(planned("cpu"))
-    words = (*RUN, "--env-backend", "auto")
+    words = (*UNSAVED, "--env-backend", "auto")
     assert flatout(*words, "--run-dir", tmp_path / "a").code == 0
     assert str(asked[0].base) == FUSED, "a proven twin is the rule"
     rows = (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()
@@ -265,7 +267,7 @@ def test_a_run_that_has_much_to_lose_does_not_begin_again(
     monkeypatch.setattr(auto, "SHARE", 1e-9)
     monkeypatch.setattr(auto, "STARTING_S", -1.0)
     answers(planned(TWO_GROUPS))
-    assert flatout(*RUN, "--run-dir", tmp_path / "a").code == 0
+    assert flatout(*UNSAVED, "--run-dir", tmp_path / "a").code == 0
     assert json.loads((tmp_path / "a" / "summary.json").read_text())["placement"] == "cpu"
 
 

@@ -376,7 +376,7 @@ def test_actions_of_very_long_episodes_are_not_kept(monkeypatch: pytest.MonkeyPa
     [
         (lambda s: s | {"obs": s["obs"][:2]}, "2 environments, not 3"),
         (lambda s: s | {"episode": s["episode"][:1]}, "1 environments, not 3"),
-        (lambda s: s | {"obs": s["obs"][:, :2]}, r"float32\[3, 2\], not float32\[3, 3\]"),
+        (lambda s: s | {"obs": s["obs"][:, :2]}, r"is float32\[3, 2\], .* needs float32\[3, 3\]"),
         (lambda s: s | {"obs": s["obs"].astype(np.uint8)}, "uint8"),
         (lambda s: s | {"steps": -1}, "steps -1 is impossible"),
         (lambda s: s | {"chunks": 10**9}, "chunks 1000000000 is impossible"),

@@ -231,7 +231,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no replayed experience"):
         run.restored(Snapshot(snapshot.arrays, snapshot.data, None))
     run.sizes = Geometry(VECTOR, 3, ROWS, 1)
-    with pytest.raises(CheckpointError, match="another number of environments"):
+    with pytest.raises(CheckpointError, match="but this number of environments needs"):
         run.restored(snapshot)
 
 
