@@ -86,14 +86,6 @@ def test_each_device_has_groups_of_its_own(flatout: Cli, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_members_on_the_host_share_calls_on_each_device(flatout: Cli, tmp_path: Path) -> None:
-    words = ("--devices", 2, "--seeds", 3, "--strategy", "together", "--run-dir", tmp_path)
-    result = flatout("train", *HOST, *words)
-    assert result.code == 0, result.err
-    assert placements(tmp_path, 3) == ["cpu", "cpu", "cpu:1"]
-
-
-@pytest.mark.slow
 def test_members_of_several_shards_have_all_devices(flatout: Cli, tmp_path: Path) -> None:
     words = ("--devices", 2, "--shards", 2, "--seeds", 2, "--strategy", "spread")
     assert flatout("train", *LOOP, *words, "--run-dir", tmp_path).code == 0
