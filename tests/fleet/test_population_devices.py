@@ -30,8 +30,6 @@ from tests.fleet.test_strategy import configs
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
 Cli = Callable[..., Result]
-HOST = ("a2c", *tiny.flags("a2c", env_backend="host", placement="cpu"), "--steps", 64,
-        "--no-tensorboard", "--quiet")  # fmt: skip
 LOOP = ("a2c", *tiny.flags("a2c", env_backend="device"), "--steps", 160, "--log-every", 16,
         "--checkpoint-every", 80, "--no-tensorboard", "--quiet")  # fmt: skip
 """A run whose loop is one program, smaller than that of `SMALL`; `--quiet` is its last word."""
