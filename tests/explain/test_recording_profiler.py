@@ -36,7 +36,7 @@ folder = pathlib.Path(os.environ["FLATOUT_EXPLAIN"])
 
 
 def wait_for(done, compute=lambda: sum(range(1000))):
-    while not done() and time.process_time() < 20:
+    while not done() and time.process_time() < 40:
         for _ in range(20):
             compute()
 
