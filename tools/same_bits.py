@@ -39,7 +39,7 @@ THEN = "then"
 """Separates the words of one command from those of the next, in the same run folder."""
 
 SUMMARY = ("steps", "updates", "iterations", "episodes", "return_mean_last", "last")
-"""What of `summary.json` follows from the seed."""
+"""The entries of `summary.json` that follow from the seed."""
 
 RUNS: dict[str, tuple[str, ...]] = {
     "ppo": ("ppo", *ROLLOUT),

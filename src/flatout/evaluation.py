@@ -30,14 +30,14 @@ class Evaluation:
         return float(np.mean(self.lengths))
 
     def words(self) -> str:
-        """What was reached, in a sentence."""
+        """The result in a sentence."""
         return (
             f"return {self.return_mean:.1f} ± {self.return_std:.1f} over {len(self.returns)} "
             "episodes"
         )
 
     def row(self) -> dict[str, float]:
-        """As a row of metrics has it."""
+        """The result as a row of metrics."""
         success = {} if self.success_rate is None else {"eval/success_rate": self.success_rate}
         return {
             "eval/return_mean": self.return_mean, "eval/return_std": self.return_std,

@@ -65,12 +65,16 @@ def import_named(name: str, setting: str) -> tuple[Any, str]:
 
 
 def import_function(name: str, setting: str) -> Callable[..., Any]:
-    """The function that ``module:function`` names; raises as `import_named`.
+    """The function that ``module:function`` names; raises as `import_named` and `function_in`."""
+    return function_in(*import_named(name, setting), setting)
+
+
+def function_in(module: Any, function: str, setting: str) -> Callable[..., Any]:
+    """The function of this name in an imported module.
 
     Raises:
         UsageError: the module has no such function.
     """
-    module, function = import_named(name, setting)
     found = getattr(module, function, None)
     if not callable(found):
         near = nearest(function, [n for n, value in vars(module).items() if callable(value)])

@@ -34,14 +34,14 @@ Devices = Annotated[int, Range(1, 64)]
 Seconds = Annotated[float, Range(0, 1_000_000, above=True)]
 
 SPEED: Affects = {"affects": "speed"}
-"""Of a setting: where a run's parts are and how fast they are. What is learned stays the same, but
+"""The setting decides where the parts of a run are and how fast it is. The run learns the same, but
 for the last bits."""
 LENGTH: Affects = {"affects": "length"}
-"""When a run ends."""
+"""The setting decides when a run ends."""
 BEST: Affects = {"affects": "best"}
-"""Which parameters are kept as the best ones."""
+"""The setting decides which parameters are kept as the best ones."""
 REPORT: Affects = {"affects": "report"}
-"""What is written and shown."""
+"""The setting decides which files are written and how much is shown."""
 
 
 def check_widths(name: str, widths: tuple[int, ...]) -> None:

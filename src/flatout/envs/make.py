@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from flatout.config.modules import import_function, import_named
+from flatout.config.modules import function_in, import_named
 from flatout.config.schema import EnvConfig
 from flatout.envs import register
 from flatout.envs.ale import OneAtari
@@ -157,7 +157,7 @@ def _by_name(config: EnvConfig) -> Base:
     if ":" in name and "/" not in name.partition(":")[0]:
         module, attribute = import_named(name, f"--env {name}")
         if attribute not in gym.registry or hasattr(module, attribute):
-            function = import_function(name, f"--env {name}")
+            function = function_in(module, attribute, f"--env {name}")
             return _with_kwargs(function, config.env_kwargs)
         name = attribute  # Gymnasium's "module:id": its import registers the id
     try:

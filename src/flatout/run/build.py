@@ -100,7 +100,7 @@ def foreseen(config: TrainConfig) -> tuple[tuple[Placement, ...], Expectation]:
 
 
 def _uncompiled(run: ResolvedRun) -> Factory | Parts:
-    """What makes a run's parts."""
+    """The factory of a run's parts, or the parts of a classification run; nothing is compiled."""
     from flatout.run.factory import Factory
     from flatout.supervised.parts import make_parts
 
@@ -173,7 +173,7 @@ def _compile_classifier(job: Job) -> Components:
 
 
 def _planner(job: Job) -> Planner | None:
-    """What plans a run whose placement nobody gave and nobody planned before."""
+    """The planner of a run whose placement nobody gave and nobody planned before, else None."""
     run = job.run
     if run.task is None or run.task.single or job.programs.several:
         return None

@@ -40,7 +40,7 @@ not late."""
 
 
 BUSY = ("learn", "communicate", "copy")
-"""What a device does: it computes; it only exchanges data with other devices; it only copies."""
+"""The work of a device: it computes; it only exchanges data with other devices; it only copies."""
 
 
 @dataclass
