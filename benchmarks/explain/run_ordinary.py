@@ -1,8 +1,9 @@
 """`flatout explain` on ordinary programs: first finding and shares, and the programs' own timers.
 
 Each program of a folder (`ordinary`, or `--set later`) runs once, under explain, with its timers
-on: both describe the same run, because some of the programs behave differently in each. It resumes:
-finished runs are kept in benchmarks/results/explain_ordinary.
+on: both describe the same run, because some of the programs behave differently in each. With
+`--repeat 5` each is observed five times, and the first findings are compared. It resumes: finished
+runs are kept in benchmarks/results/explain_ordinary.
 """
 
 from __future__ import annotations
@@ -66,8 +67,10 @@ def pairs(
     return [row for row in rows if max(row[1:]) >= LEAST]
 
 
-def run(args: argparse.Namespace, folder: Path, name: str, case: Row) -> tuple[Row, Row, list[Row]]:
-    """The program's own seconds, explain's JSON, and the benchmark's rows."""
+def run(
+    args: argparse.Namespace, folder: Path, name: str, case: Row, seed: int = 0
+) -> tuple[Row, Row, list[Row]]:
+    """The program's own seconds, explain's JSON, and the benchmark's rows, of one observation."""
     python = peers_python(args) if case["interpreter"] == "torch" else sys.executable
     script = [python, str(folder / f"{name}.py"), "--seconds", f"{args.seconds:g}"]
     results = Path(args.results) / NAME
@@ -84,7 +87,7 @@ def run(args: argparse.Namespace, folder: Path, name: str, case: Row) -> tuple[R
     argv = [sys.executable, str(HERE / "quiet.py"), flatout(args), "explain", *options, "--"]
     command = Command([*argv, *script], {**NO_CACHE, "PHASES": str(phases)}, None, add)
     store = Store(f"{NAME}/{name}", {"seconds": args.seconds}, args)
-    rows = store.alternate({"both": lambda _: command}, [0])["both"]
+    rows = store.alternate({"both": lambda _: command}, [seed])["both"]
     result = rows[0]["result"]
     return result["own"], result["said"], rows
 
@@ -97,8 +100,43 @@ def causes(case: Row, truth: Row) -> list[str]:
     return right[max(right, key=lambda phase: truth.get(phase, 0.0))]
 
 
+def first_finding(said: Row) -> str:
+    """What explain named first, other programs on the machine left aside."""
+    return next((one["id"] for one in said["findings"] if one["id"] != "contended"), "unknown")
+
+
+def repeated(args: argparse.Namespace) -> None:
+    """Observe each program several times; do the first findings agree?"""
+    folder = HERE / args.set
+    cases = tomllib.loads((folder / f"{args.set}.toml").read_text())
+    cases = {name: cases[name] for name in args.cases or cases}
+    body, every = [], list[Row]()
+    for name, case in cases.items():
+        found: list[str] = []
+        for seed in range(args.repeat):
+            _, said, rows = run(args, folder, name, case, seed)
+            found.append(first_finding(said))
+            every += rows
+        same = "yes" if len(set(found)) == 1 else "**no**"
+        body.append([name, case["expected"], ", ".join(dict.fromkeys(found)), same])
+    where = provenance(args, {"both": every}).replace(
+        Path(__file__).name, "explain/run_ordinary.py"
+    )
+    text = f"""## Explaining one program {args.repeat} times
+
+{where}
+- Each program is observed {args.repeat} times, without a compilation cache, from its start.
+
+{table(["program", "expected", "first finding", "the same each time"], body)}
+"""
+    write_section(args, f"{NAME}_repeated", text)
+
+
 def benchmark(args: argparse.Namespace) -> None:
     """Run all programs of the set and write the section."""
+    if args.repeat > 1:
+        repeated(args)
+        return
     folder = HERE / args.set
     cases = tomllib.loads((folder / f"{args.set}.toml").read_text())
     if args.cases:
@@ -112,7 +150,7 @@ def benchmark(args: argparse.Namespace) -> None:
             failed.append(f"- Not run: {name}: {str(error).splitlines()[-1]}")
             continue
         every += rows
-        first = next((one["id"] for one in said["findings"] if one["id"] != "contended"), "unknown")
+        first = first_finding(said)
         compared = pairs(truth, said["phases"], case.get("waits", ()))
         is_right = first in causes(case, truth)
         right += is_right
@@ -144,5 +182,6 @@ if __name__ == "__main__":
     add = options.add_argument
     add("--set", default="ordinary", help="which folder of programs")
     add("--cases", nargs="+", default=None, help="only these; then RESULTS.md stays as it is")
+    add("--repeat", type=int, default=1, help="observations of each program, compared")
     add("--seconds", type=float, default=20.0, help="that each program's loop runs")
     main(benchmark, options.parse_args())
