@@ -11,7 +11,7 @@ import pytest
 from flatout.algorithms.base import ReplaySpec
 from flatout.buffers.ledger import Ledger
 from flatout.buffers.ring import Gathered, Geometry, Ring, gather, ring_shapes
-from flatout.types import Batch, ObservationSpec, Trajectory
+from flatout.types import Batch, Finals, ObservationSpec, Trajectory
 
 VECTOR = ObservationSpec((3,), "float32")
 NEEDS = ReplaySpec(
@@ -131,7 +131,7 @@ class World:
             final_index[i], final_obs[i] = index, final
         return Trajectory(
             obs=obs[:-1], actions=actions, rewards=rewards, terminated=terminated,
-            truncated=truncated, last_obs=obs[-1], final_obs=final_obs, final_index=final_index,
+            truncated=truncated, last_obs=obs[-1], finals=Finals(final_obs, final_index),
             extras={}, ended=ended,
         )  # fmt: skip
 

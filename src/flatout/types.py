@@ -73,6 +73,19 @@ NAMED = UserCode()
 """Everything by its name."""
 
 
+class Finals(NamedTuple):
+    """The last observations of truncated episodes, in arrays with room for C of them.
+
+    Attributes:
+        obs: ``[C, ...]``, raw.
+        index: ``[C]`` int32, the position ``t * N + n`` of the step that each follows, ``T * N`` if
+            unused.
+    """
+
+    obs: Array
+    index: Array
+
+
 class Trajectory(NamedTuple):
     """T steps of N environments, with the observations for bootstrapping.
 
@@ -84,8 +97,7 @@ class Trajectory(NamedTuple):
         truncated: ``[T, N]`` bool; bootstrap from the final observation.
         last_obs: ``[N, ...]`` observations after the last step (the next episode's first, if one
             ended with that step).
-        final_obs: ``[C, ...]`` last observations of truncated episodes.
-        final_index: ``[C]`` int32, ``t * N + n`` of each final observation, ``T * N`` if unused.
+        finals: last observations of truncated episodes.
         extras: other outputs of `act`, each ``[T, N, ...]``.
         valid: ``[T, N]`` bool, or None if every step counts.
         ended: ``[T, N]`` bool, whether the episode ended with that step (a lost life does not end
@@ -98,11 +110,20 @@ class Trajectory(NamedTuple):
     terminated: Array
     truncated: Array
     last_obs: Array
-    final_obs: Array
-    final_index: Array
+    finals: Finals
     extras: dict[str, Array]
     valid: Array = None
     ended: Array = None
+
+    @property
+    def final_obs(self) -> Array:
+        """``[C, ...]``, `finals.obs`."""
+        return self.finals.obs
+
+    @property
+    def final_index(self) -> Array:
+        """``[C]``, `finals.index`."""
+        return self.finals.index
 
 
 class Batch(NamedTuple):

@@ -18,7 +18,14 @@ from flatout.config.settings import resolve
 from flatout.run.build import assemble
 from flatout.run.resolve import resolve_run
 from flatout.spans import Spans
-from flatout.types import ContinuousSpec, DiscreteSpec, ObservationSpec, Snapshot, Trajectory
+from flatout.types import (
+    ContinuousSpec,
+    DiscreteSpec,
+    Finals,
+    ObservationSpec,
+    Snapshot,
+    Trajectory,
+)
 
 P, T, OBS = 6, 5, ObservationSpec((3,), "float32")
 
@@ -41,7 +48,7 @@ def played(fitness: list[float]) -> Trajectory:
     return Trajectory(
         obs=np.zeros((T, P, 3), np.float32), actions=np.zeros((T, P), np.int32), rewards=rewards,
         terminated=over, truncated=flags, last_obs=np.zeros((P, 3), np.float32),
-        final_obs=np.zeros((P, 3), np.float32), final_index=np.full((P,), T * P, np.int32),
+        finals=Finals(np.zeros((P, 3), np.float32), np.full((P,), T * P, np.int32)),
         extras={}, valid=valid,
     )  # fmt: skip
 

@@ -19,7 +19,14 @@ from flatout.algorithms.common.returns import RunningMoments
 from flatout.algorithms.ppo import ppo
 from flatout.config.hyper import PPOConfig
 from flatout.config.schema import NetworkConfig
-from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec, Trajectory
+from flatout.types import (
+    ActionSpec,
+    ContinuousSpec,
+    DiscreteSpec,
+    Finals,
+    ObservationSpec,
+    Trajectory,
+)
 
 OBS = ObservationSpec((3,), "float32")
 MOVES = DiscreteSpec(3)
@@ -91,8 +98,10 @@ def rollout(algorithm: Algorithm, seed: int = 0, off_policy: float = 0.0) -> Tra
         terminated=terminated,
         truncated=truncated,
         last_obs=obs[-1],
-        final_obs=rng.normal(size=(N, 3)).astype(np.float32),
-        final_index=np.asarray([4 * N + 1, T * N], np.int32),  # the second is unused
+        finals=Finals(
+            rng.normal(size=(N, 3)).astype(np.float32),
+            np.asarray([4 * N + 1, T * N], np.int32),  # the second is unused
+        ),
         extras=extras,
     )
 
@@ -228,7 +237,8 @@ def test_truncation_bootstraps_from_the_final_observation_and_termination_does_n
     for kind in ("terminated", "truncated"):
         ends = {"terminated": never, "truncated": never} | {kind: x.truncated}
         for shift in (0, 1):
-            y = x._replace(final_obs=x.final_obs + np.float32(shift), **ends)
+            finals = x.finals._replace(obs=x.finals.obs + np.float32(shift))
+            y = x._replace(finals=finals, **ends)
             after[kind, shift] = plain(learn(algorithm, state, y)[0])
     assert largest_change(after["terminated", 0], after["terminated", 1]) == 0.0
     assert largest_change(after["truncated", 0], after["truncated", 1]) > 1e-4
@@ -279,7 +289,9 @@ def masked(x: Trajectory, lengths: Lengths, horizon: int, seed: int, scale: floa
         **{name: pad(getattr(x, name)) for name in ("obs", "actions", "rewards")},
         terminated=last & [True, False],
         truncated=last & [False, True],
-        final_index=np.asarray([(lengths[1] - 1) * N + 1, horizon * N], np.int32),
+        finals=x.finals._replace(
+            index=np.asarray([(lengths[1] - 1) * N + 1, horizon * N], np.int32)
+        ),
         extras={name: pad(value) for name, value in x.extras.items()},
         valid=valid,
     )
@@ -307,8 +319,11 @@ def test_padding_changes_nothing(batch: int, lengths: Lengths, seed: int, scale:
 def test_observations_are_normalised_by_the_statistics_of_before() -> None:
     state, x = start(agent()), rollout(agent())
     mean, deviation = np.float32([1, -1, 0]), np.float32([2, 0.5, 1])
-    names = ("obs", "last_obs", "final_obs")
-    scaled = x._replace(**{name: (getattr(x, name) - mean) / deviation for name in names})
+    finals = x.finals._replace(obs=(x.finals.obs - mean) / deviation)
+    names = ("obs", "last_obs")
+    scaled = x._replace(
+        finals=finals, **{name: (getattr(x, name) - mean) / deviation for name in names}
+    )
     wanted, _ = learn(agent(), state, scaled)
     old = RunningMoments(mean, deviation**2, np.float32(1e-4))
     seen = state._replace(params=state.params._replace(obs_moments=old))

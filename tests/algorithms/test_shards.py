@@ -26,7 +26,7 @@ from flatout.buffers.ring import Geometry, Ring
 from flatout.buffers.rows import RingRows, by_shard
 from flatout.learner.mesh import Mesh
 from flatout.storage import checkpoint
-from flatout.types import ObservationSpec, Trajectory
+from flatout.types import Finals, ObservationSpec, Trajectory
 from tests import tiny
 from tests.conftest import Result, furthest, last_saved
 from tests.worlds import Rates, Store, World
@@ -306,7 +306,7 @@ def test_a_trajectory_falls_into_its_environments_parts(data: st.DataObject) -> 
     flat = np.arange(steps * envs).reshape(steps, envs)
     whole = Trajectory(
         obs=flat, actions=flat, rewards=flat, terminated=flat, truncated=flat,
-        last_obs=np.arange(envs), final_obs=index.copy(), final_index=index, extras={"log": flat},
+        last_obs=np.arange(envs), finals=Finals(index.copy(), index), extras={"log": flat},
     )  # fmt: skip
     for number, part in enumerate(split(whole, parts)):
         lanes = slice(number * own, (number + 1) * own)

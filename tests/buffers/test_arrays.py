@@ -1,22 +1,11 @@
-"""A trajectory's arrays by name, and room for final observations."""
+"""A trajectory's arrays by name."""
 
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
 
-from flatout.buffers.arrays import FINALS, arrays_of, by_env, room_for, with_arrays
+from flatout.buffers.arrays import FINALS, arrays_of, by_env, with_arrays
 from tests.worlds import VECTOR, World
-
-
-@given(st.integers(0, 500), st.integers(1, 50))
-def test_room_doubles_until_they_fit(count: int, room: int) -> None:
-    after = room_for(count, room)
-    assert after >= count
-    assert after == room or after // 2 < count
-    assert after % room == 0
-    assert room_for(after, room) == after
 
 
 def test_arrays_have_names_and_an_axis_of_environments() -> None:

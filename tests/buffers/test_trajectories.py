@@ -16,7 +16,7 @@ from flatout.errors import CheckpointError
 from flatout.learner.learner import Learner
 from flatout.learner.mesh import Mesh
 from flatout.spans import Spans
-from flatout.types import Trajectory
+from flatout.types import Finals, Trajectory
 from tests.algorithms.test_ppo import (
     N,
     agent,
@@ -174,8 +174,10 @@ def test_full_it_is_learned_from_as_one_trajectory_of_more_environments() -> Non
     whole = Trajectory(
         **{name: np.concatenate([getattr(x, name) for x in kept], 1) for name in PLAIN},
         last_obs=np.concatenate([x.last_obs for x in kept]),
-        final_obs=np.stack([x.final_obs[0] for x in kept]),
-        final_index=np.asarray([4 * 3 * N + number * N + 1 for number in range(3)], np.int32),
+        finals=Finals(
+            np.stack([x.finals.obs[0] for x in kept]),
+            np.asarray([4 * 3 * N + number * N + 1 for number in range(3)], np.int32),
+        ),
         extras={"log_prob": np.concatenate([x.extras["log_prob"] for x in kept], 1)},
     )
     state = start(usual)

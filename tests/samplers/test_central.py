@@ -270,8 +270,6 @@ def test_any_number_of_truncated_episodes_keeps_its_final_observations() -> None
         if index < 3 * T:
             np.testing.assert_array_equal(obs[:2], found.obs[index // 3, index % 3, :2])
             assert obs[2] == 1
-    room = len(found.final_obs)
-    assert len(collect(one.sampler).final_obs) == room  # programs are compiled for it
 
 
 def test_episodes_have_the_mean_of_their_action_values() -> None:
@@ -379,7 +377,6 @@ def test_actions_of_very_long_episodes_are_not_kept(monkeypatch: pytest.MonkeyPa
         (lambda s: s | {"obs": s["obs"][:, :2]}, r"is float32\[3, 2\], .* needs float32\[3, 3\]"),
         (lambda s: s | {"obs": s["obs"].astype(np.uint8)}, "uint8"),
         (lambda s: s | {"steps": -1}, "steps -1 is impossible"),
-        (lambda s: s | {"chunks": 10**9}, "chunks 1000000000 is impossible"),
     ],
 )
 def test_states_of_something_else_are_refused(change: Any, words: str) -> None:

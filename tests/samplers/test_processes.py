@@ -21,7 +21,7 @@ import pytest
 from flatout import EnvironmentFailure, UsageError
 from flatout.algorithms.base import RolloutSpec, raw_key
 from flatout.algorithms.registry import build_algorithm
-from flatout.buffers.rollout import final_chunks
+from flatout.buffers.finals import truncations
 from flatout.config.placement import parse
 from flatout.config.settings import resolve
 from flatout.config.workers import shares, with_workers
@@ -64,8 +64,8 @@ def sampler(
     for policy in acting.policies:
         policy.compile()
         policy.publish(jax.device_put(bundle, policy.device), 0, Spans())
-    chunks = final_chunks(pure.horizon, task.limit)
-    rollout = RolloutSpec(pure.horizon, pure.episodes, chunks, pure.replay is not None)
+    most = truncations(pure.horizon, task.limit)
+    rollout = RolloutSpec(pure.horizon, pure.episodes, most, pure.replay is not None)
     said = [] if notes is None else notes
     local = where.inference == "local"
     pool = None

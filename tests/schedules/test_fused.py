@@ -199,7 +199,7 @@ def test_whole_episodes_that_go_on_among_themselves_are_the_same_episodes(
         valid = getattr(one, "valid", None)
         for name in one._fields:
             mine, same = getattr(one, name), getattr(other, name)
-            by_step = valid is not None and name not in ("last_obs", "final_obs", "final_index")
+            by_step = valid is not None and name not in ("last_obs", "finals")
             for a, b in zip(jax.tree.leaves(mine), jax.tree.leaves(same), strict=True):
                 a, b = (x[valid] if by_step else x for x in (a, b))
                 np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6, err_msg=name)

@@ -103,7 +103,6 @@ INSANE: dict[str, tuple[str, Callable[[Path], Any]]] = {
         state(lambda d: d["replay"].update(stored=[0, 10**15]))(run), segment(end=10**15)(run))),
     "segment is text": (CHECKPOINT, segment(end="x")),
     "segment elsewhere": (CHECKPOINT, segment(file="../../etc/passwd")),
-    "chunks 1e12": (f"{CHECKPOINT}|chunks 1000000000000", sampler(chunks=10**12)),
     "episode -1": (f"{CHECKPOINT}|episode -1", sampler(episode=[-1, 0])),
     "origin 1e300": (f"{CHECKPOINT}|origin 1", sampler(origin=[10**300, 0])),
     "version -1": (f"{CHECKPOINT}|version -1", state(lambda d: d["data"].update(version=-1))),

@@ -18,7 +18,7 @@ from flatout.config.hyper import ReplayConfig
 from flatout.config.schema import NetworkConfig
 from flatout.errors import FlatoutError, UsageError, one_line
 from flatout.networks.torsos import Network
-from flatout.types import ActionSpec, Array, ObservationSpec, Trajectory
+from flatout.types import ActionSpec, Array, Finals, ObservationSpec, Trajectory
 
 Params = Any
 HyperParameters = Any
@@ -240,14 +240,15 @@ class RolloutSpec:
     Attributes:
         horizon: T.
         episodes: whole episodes per environment and trajectory, or None.
-        chunks: room for final observations, in units of N.
+        truncations: of one environment for which a trajectory has room from the start; trajectories
+            with more of them take more (`flatout.buffers.finals`).
         replayed: trajectories say which steps ended an episode.
         slots: trajectories in use at the same time.
     """
 
     horizon: int
     episodes: int | None
-    chunks: int
+    truncations: int
     replayed: bool
     slots: int = 1
 
@@ -268,7 +269,7 @@ def trajectory_shapes(
         name: each(dtype, steps, num_envs, *shape[1:])
         for name, (_, _, shape, dtype) in layout.fields.items()
     }
-    flags = each("bool", steps, num_envs)
+    flags, finals = each("bool", steps, num_envs), rollout.truncations * num_envs
     return Trajectory(
         obs=each(spec.dtype, steps, num_envs, *spec.shape),
         actions=outputs.pop("action"),
@@ -276,8 +277,7 @@ def trajectory_shapes(
         terminated=flags,
         truncated=flags,
         last_obs=each(spec.dtype, num_envs, *spec.shape),
-        final_obs=each(spec.dtype, rollout.chunks * num_envs, *spec.shape),
-        final_index=each("int32", rollout.chunks * num_envs),
+        finals=Finals(each(spec.dtype, finals, *spec.shape), each("int32", finals)),
         extras=outputs,
         valid=flags if rollout.episodes is not None else None,
         ended=flags if rollout.replayed else None,

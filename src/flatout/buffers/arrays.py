@@ -1,4 +1,4 @@
-"""A trajectory's arrays: by name, by shard, and how room for final observations grows."""
+"""A trajectory's arrays: by name, and by shard."""
 
 from __future__ import annotations
 
@@ -7,34 +7,27 @@ from typing import Any
 import jax
 import numpy as np
 
-from flatout.types import Trajectory
+from flatout.buffers.finals import divided
+from flatout.types import Finals, Trajectory
 
 FINALS = ("final_obs", "final_index")
-"""The arrays of final observations, which have no axis of environments."""
-
-
-def room_for(count: int, room: int) -> int:
-    """The room for so many final observations: what there is, doubled until they fit.
-
-    More room means other shapes, and so one more compilation; unused places change no result.
-    """
-    while room < count:
-        room *= 2
-    return room
+"""The names of `Finals`' arrays, which have no axis of environments, in its order."""
 
 
 def arrays_of(trajectory: Trajectory) -> dict[str, Any]:
     """Every array of a trajectory by name, those in `extras` included."""
     fields = trajectory._asdict()
-    extras = fields.pop("extras")
-    return {name: array for name, array in fields.items() if array is not None} | extras
+    extras, finals = fields.pop("extras"), fields.pop("finals")
+    arrays = {name: array for name, array in fields.items() if array is not None}
+    return arrays | {"final_obs": finals.obs, "final_index": finals.index} | extras
 
 
 def with_arrays(trajectory: Trajectory, arrays: dict[str, Any]) -> Trajectory:
     """The trajectory with these arrays, named as `arrays_of` names them."""
     extras = {name: arrays[name] for name in trajectory.extras}
-    fields = {name: array for name, array in arrays.items() if name not in extras}
-    return trajectory._replace(extras=extras, **fields)
+    finals = Finals(*(arrays[name] for name in FINALS))
+    fields = {n: array for n, array in arrays.items() if n not in (*extras, *FINALS)}
+    return trajectory._replace(finals=finals, extras=extras, **fields)
 
 
 def by_env(name: str, array: np.ndarray) -> np.ndarray:
@@ -43,30 +36,19 @@ def by_env(name: str, array: np.ndarray) -> np.ndarray:
 
 
 def split(trajectory: Trajectory, shards: int) -> list[Trajectory]:
-    """The trajectories of each shard's environments (views), final observations sorted in."""
+    """The trajectories of each shard's environments: views, but for final observations."""
     steps, envs = trajectory.rewards.shape
     size = envs // shards
-    used = np.flatnonzero(trajectory.final_index < steps * envs)
-    row, env = np.divmod(trajectory.final_index[used], envs)
-    shard, env = np.divmod(env, size)
-    # One shard's episodes may all have been truncated.
-    most = int(np.bincount(shard, minlength=1).max())
-    room = room_for(most, len(trajectory.final_index) // shards)
     parts: list[Trajectory] = []
-    for number in range(shards):
-        mine = shard == number
-        final_obs = np.zeros((room, *trajectory.final_obs.shape[1:]), trajectory.final_obs.dtype)
-        final_index = np.full((room,), steps * size, np.int32)
-        final_obs[: mine.sum()] = trajectory.final_obs[used[mine]]
-        final_index[: mine.sum()] = row[mine] * size + env[mine]
+    for number, finals in enumerate(divided(trajectory.finals, steps, envs, shards)):
         columns = slice(number * size, (number + 1) * size)
         arrays = {
             name: array[columns] if name == "last_obs" else array[:, columns]
             for name, array in arrays_of(trajectory).items()
             if name not in FINALS
         }
-        finals = {"final_obs": final_obs, "final_index": final_index}
-        parts.append(with_arrays(trajectory, arrays | finals))
+        arrays |= {"final_obs": finals.obs, "final_index": finals.index}
+        parts.append(with_arrays(trajectory, arrays))
     return parts
 
 

@@ -15,7 +15,16 @@ import numpy as np
 from flatout.algorithms.base import Algorithm
 from flatout.buffers.base import Arrays, Data, Learned, Saved, check_shards
 from flatout.buffers.replay import COUNT, STEPS, Replay, averages, one_update, weights_exponent
-from flatout.buffers.ring import MAX_AGE, Geometry, Piece, Ring, gather, ring_bytes, ring_shapes
+from flatout.buffers.ring import (
+    Geometry,
+    Piece,
+    Ring,
+    gather,
+    next_age,
+    ring_bytes,
+    ring_shapes,
+    slots,
+)
 from flatout.buffers.rows import by_shard, side_by_side
 from flatout.buffers.sampling import Priorities, draw, insert_priorities, set_priorities
 from flatout.types import Array, RowSource, Trajectory
@@ -87,7 +96,7 @@ class DeviceReplay(Replay):
             return jax.ShapeDtypeStruct(shape, like.dtype)
 
         piece = Piece(*(each(name) for name in Piece._fields))
-        room = trajectory.final_obs.shape[0]
+        room = trajectory.finals.index.shape[0]
         inputs = DispatchInputs(
             piece,
             jax.ShapeDtypeStruct((room, *ring.finals.shape[1:]), ring.finals.dtype),
@@ -104,22 +113,22 @@ class DeviceReplay(Replay):
     def ingest(self, trajectory: Trajectory) -> None:
         counters = np.zeros(4, np.int32)
         counters[[HEAD, MADE]] = self.ledger.head, self.ledger.made
+        before = self.ledger.finals
         piece, finals, numbers = self.ledger.ingest(trajectory)
         counters[[COUNT, STEPS]] = self.ledger.due, piece.rewards.size
         if self._shards:
             piece = Piece(*(by_shard(array, self._count) for array in piece))
-        self._ingested = (piece, finals, numbers, len(trajectory.final_index), counters)
+        self._ingested = (piece, finals, numbers, before, len(trajectory.finals.index), counters)
 
     def batches(self) -> Iterator[Any]:
-        piece, finals, numbers, space, counters = self._ingested
+        piece, finals, numbers, before, space, counters = self._ingested
         if self.ledger.room > self._shapes.finals.shape[0]:
             self._resize(self.ledger.room)
-            self._before = numbers.start
+            self._before = before
         room, *frame = self._shapes.finals.shape
         frames = np.zeros((space, *frame), self._shapes.finals.dtype)
         places = np.full((space,), room, np.int32)
-        for i, (number, final) in enumerate(zip(numbers, finals, strict=True)):
-            frames[i], places[i] = final, number % room
+        frames[: len(finals)], places[: len(finals)] = finals, numbers % room
         yield DispatchInputs(piece, frames, places, self.key, counters)
 
     def counts(self) -> Counts:
@@ -136,18 +145,17 @@ class DeviceReplay(Replay):
         shards, (rows, num_envs) = self._algorithm.shards, truncated.shape
 
         def older(age: jax.Array, ended: jax.Array) -> tuple[jax.Array, jax.Array]:
-            age = jnp.where(ended, 0, jnp.minimum(age, MAX_AGE - 1) + 1).astype(jnp.uint8)
+            age = next_age(jnp, age, ended)
             return age, age
 
         last, ages = jax.lax.scan(older, counts.age, trajectory.ended)
         # Final observations, those of all shards, are numbered in the order of their steps.
         every = shards.gather(truncated.T).T
-        slots = (counts.finals + jnp.cumsum(every.reshape(-1)) - 1).reshape(every.shape)
-        slot = shards.local(slots.T).T
+        slot = shards.local(slots(jnp, counts.finals, every).T).T
         room = self._shapes.finals.shape[0]
-        number = jnp.take(slot.reshape(-1), trajectory.final_index, mode="clip") % room
-        used = trajectory.final_index < rows * num_envs
-        finals = shards.gather(geometry.newest(trajectory.final_obs))
+        number = jnp.take(slot.reshape(-1), trajectory.finals.index, mode="clip") % room
+        used = trajectory.finals.index < rows * num_envs
+        finals = shards.gather(geometry.newest(trajectory.finals.obs))
         places = shards.gather(jnp.where(used, number, room))
         made = self._replay.due(counts.head * num_envs)
         due = self._replay.due((counts.head + rows) * num_envs) - made

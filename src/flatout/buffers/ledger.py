@@ -10,9 +10,9 @@ from collections import deque
 import numpy as np
 
 from flatout.algorithms.base import ReplaySpec
-from flatout.buffers.arrays import room_for
 from flatout.buffers.base import Arrays, Data, Saved
-from flatout.buffers.ring import MAX_AGE, Geometry, Piece, Ring
+from flatout.buffers.finals import capacity, used
+from flatout.buffers.ring import Geometry, Piece, Ring, next_age, slots
 from flatout.buffers.rows import STORED, RingRows
 from flatout.errors import CheckpointError
 from flatout.storage.checkpoint import refuse_other
@@ -47,8 +47,9 @@ class Ledger:
         self._final_rows: deque[int] = deque()  # the rows whose final observations are still needed
         self.room = max(room, geometry.num_envs)
 
-    def ingest(self, trajectory: Trajectory) -> tuple[Piece, list[np.ndarray], range]:
-        """Count a trajectory. Returns the piece, its final frames and their numbers."""
+    def ingest(self, trajectory: Trajectory) -> tuple[Piece, np.ndarray, np.ndarray]:
+        """Count a trajectory. Returns the piece, its final frames ``[n, ...]`` and their numbers
+        ``[n]``."""
         geometry = self._geometry
         rewards, ended = trajectory.rewards, trajectory.ended
         rows, num_envs = rewards.shape
@@ -56,18 +57,16 @@ class Ledger:
         age = np.empty((rows + 1, num_envs), np.uint8)
         age[0] = self.age
         for t in range(rows):
-            age[t + 1] = np.where(ended[t], 0, np.minimum(age[t], MAX_AGE - 1) + 1)
+            age[t + 1] = next_age(np, age[t], ended[t])
         self.age = age[rows].copy()
         slot = np.zeros((rows, num_envs), np.int32)
-        finals: list[np.ndarray] = []
-        first = self.finals
+        finals, numbers = trajectory.finals.obs[:0], np.zeros(0, np.int64)
         if trajectory.truncated.any():
-            for index, final in zip(trajectory.final_index, trajectory.final_obs, strict=True):
-                if index < rows * num_envs:
-                    slot[index // num_envs, index % num_envs] = self.finals
-                    finals.append(geometry.newest(final))
-                    self.finals += 1
-                    self._final_rows.append(self.head + int(index) // num_envs)
+            slot = slots(np, self.finals, trajectory.truncated)
+            index, finals = used(trajectory.finals, rows * num_envs)
+            numbers = slot.reshape(-1)[index]
+            self.finals += len(index)
+            self._final_rows.extend((self.head + index // num_envs).tolist())
         self.head += rows
         while self._final_rows and self._final_rows[0] < self.head - geometry.rows:
             self._final_rows.popleft()
@@ -83,8 +82,8 @@ class Ledger:
             age=age,
             slot=slot,
         )
-        self.room = room_for(len(self._final_rows), self.room)
-        return piece, finals, range(first, self.finals)
+        self.room = capacity(len(self._final_rows), self.room)
+        return piece, geometry.newest(finals), numbers
 
     def take(self, head: int, finals: int, age: np.ndarray) -> None:
         """Take over what was counted elsewhere."""
@@ -93,9 +92,9 @@ class Ledger:
 
     def write(self, ring: Ring, trajectory: Trajectory) -> tuple[Ring, Piece]:
         """`ingest` into a ring of NumPy arrays, in place but for a need of more room."""
-        head = self.head
+        head, before = self.head, self.finals
         piece, finals, numbers = self.ingest(trajectory)
-        ring = self._with_room(ring, numbers.start)
+        ring = self._with_room(ring, before)
         length = self._geometry.length
         start = head % length
         for array, new in zip(ring, piece, strict=False):  # all but the final observations
@@ -103,8 +102,8 @@ class Ledger:
             until = min(len(new), length - start)
             shaped[start : start + until] = new[:until]
             shaped[: len(new) - until] = new[until:]  # the ring goes on at its beginning
-        for number, final in zip(numbers, finals, strict=True):
-            ring.finals[number % len(ring.finals)] = final
+        if len(numbers):
+            ring.finals[numbers % len(ring.finals)] = finals
         return ring, piece
 
     def _with_room(self, ring: Ring, count: int) -> Ring:
@@ -177,7 +176,7 @@ class Ledger:
                     kept.append(final)
             first = stop
         self.finals = len(kept)
-        self.room = room_for(self.finals, self.room)
+        self.room = capacity(self.finals, self.room)
         finals = np.zeros((self.room, *geometry.frame), ring.finals.dtype)
         for number, final in enumerate(kept):
             finals[number] = final
@@ -200,7 +199,7 @@ class Ledger:
         ring.truncated[last] = True
         ring.slot[last] = self.finals
         self._final_rows.append(self.head - 1)
-        self.room = room_for(len(self._final_rows), self.room)
+        self.room = capacity(len(self._final_rows), self.room)
         ring = self._with_room(ring, self.finals)
         ring.finals[self.finals % len(ring.finals)] = self._geometry.newest(last_obs)
         self.finals += 1

@@ -119,6 +119,30 @@ def ring_bytes(ring: Any) -> int:
     return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in ring)
 
 
+def next_age(xp: Any, age: Array, ended: Array) -> Array:
+    """The ages ``[N]`` of the observations after a step: 0 where an episode begins.
+
+    Args:
+        xp: `numpy` or `jax.numpy`.
+        age: uint8 ``[N]``, of the observations before it.
+        ended: bool ``[N]``, whether the step ended the episode.
+    """
+    return xp.where(ended, 0, xp.minimum(age, MAX_AGE - 1) + 1).astype(np.uint8)
+
+
+def slots(xp: Any, finals: Any, truncated: Array) -> Array:
+    """The numbers of truncated steps' final observations ``[T, N]``, counted in the order of the
+    steps; without meaning elsewhere.
+
+    Args:
+        xp: `numpy` or `jax.numpy`.
+        finals: how many were ingested before.
+        truncated: bool ``[T, N]``.
+    """
+    counted = finals + xp.cumsum(truncated.reshape(-1)) - 1
+    return counted.astype(np.int32).reshape(truncated.shape)
+
+
 class Gathered(NamedTuple):
     """Transitions as a ring gives them; `merge` makes a batch of them.
 

@@ -9,17 +9,9 @@ import numpy as np
 
 from flatout.algorithms.base import RolloutSpec
 from flatout.algorithms.parallel.packing import OutputLayout
-from flatout.buffers.arrays import room_for
+from flatout.buffers.finals import packed
 from flatout.envs.base import blamed
 from flatout.types import ObservationSpec, Trajectory
-
-
-def final_chunks(horizon: int, limit: int | None) -> int:
-    """How often a time limit can cut one environment's episodes within T steps.
-
-    Room for that many final observations per environment is made from the start (`room_for`).
-    """
-    return 1 if limit is None else horizon // limit + 1
 
 
 class RolloutBuffer:
@@ -67,7 +59,7 @@ class RolloutBuffer:
         else:
             self.outputs = [np.zeros((horizon, layout.words), np.uint32) for layout in layouts]
         self._sign = sign
-        self.chunks = rollout.chunks
+        self._least_finals = rollout.truncations * num_envs
         self._final_obs: list[np.ndarray] = []
         self._final_index: list[int] = []
 
@@ -92,17 +84,9 @@ class RolloutBuffer:
         self._final_index.append(step * self._num_envs + env)
 
     def trajectory(self) -> Trajectory:
-        """The trajectory; its arrays are views, valid until the next `start`.
-
-        Room for final observations is a multiple of N; see `room_for`.
-        """
-        self.chunks = room_for(-(-len(self._final_index) // self._num_envs), self.chunks)
-        room = self.chunks * self._num_envs
-        final_obs = np.zeros((room, *self.obs.shape[2:]), self.obs.dtype)
-        final_index = np.full((room,), self.rewards.size, np.int32)
-        if self._final_index:
-            final_obs[: len(self._final_obs)] = self._final_obs
-            final_index[: len(self._final_index)] = self._final_index
+        """The trajectory; its arrays are views, valid until the next `start`."""
+        final_obs = np.array(self._final_obs, self.obs.dtype).reshape(-1, *self.obs.shape[2:])
+        final_index = np.array(self._final_index, np.int32)
         outputs = self.read()
         actions = outputs.pop("action")
         return Trajectory(
@@ -112,8 +96,7 @@ class RolloutBuffer:
             terminated=self.terminated,
             truncated=self.truncated,
             last_obs=self.obs[-1],
-            final_obs=final_obs,
-            final_index=final_index,
+            finals=packed(final_index, final_obs, self.rewards.size, self._least_finals),
             extras=outputs,
             valid=self.valid,
             ended=self.ended,
@@ -153,9 +136,3 @@ class RolloutBuffer:
             if obs.dtype.kind == "f" and not np.isfinite(obs).all():
                 step, env = divmod(index, self._num_envs)
                 raise blamed(name, step, first + env, bad_obs)
-
-
-def share_room(buffers: Sequence[RolloutBuffer], chunks: int) -> None:
-    """Give all slots the same room for final observations."""
-    for buffer in buffers:
-        buffer.chunks = chunks

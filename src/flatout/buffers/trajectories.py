@@ -7,6 +7,7 @@ environments are handed over as one of K * N; while fewer were collected, the re
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ import numpy as np
 from flatout.algorithms.base import Algorithm, shapes_of
 from flatout.buffers.arrays import FINALS, arrays_of, by_env, shard_shapes, with_arrays
 from flatout.buffers.base import Arrays, Data, Saved
+from flatout.buffers.finals import divided, packed, side_by_side, used
 from flatout.buffers.on_policy import OnPolicyBuffer
 from flatout.storage.checkpoint import refuse_other
 from flatout.types import RowSource, Trajectory
@@ -40,34 +42,26 @@ class TrajectoryReplay(OnPolicyBuffer):
         self._num_envs = trajectory.rewards.shape[1]
         self._count = 0  # trajectories ever ingested
         self._all = self._zeros(trajectory)
+        self._least_finals = len(self._all.finals.index)
+        # Positions in their trajectory, and observations; the newest trajectory's first.
+        self._finals: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=kept)
 
     def inputs(self, trajectory: Trajectory) -> list[Any]:
         return [shapes_of(self._zeros(trajectory))]
 
     def ingest(self, trajectory: Trajectory) -> None:
-        room = trajectory.final_index.shape[0]
-        if room * self._kept > len(self._all.final_index):
-            self._grow(room)
-        num_envs, total = self._num_envs, self._num_envs * self._kept
-        steps = trajectory.rewards.shape[0]
-        row, env = np.divmod(trajectory.final_index, num_envs)
-        used = trajectory.final_index < steps * num_envs
-        finals = np.where(used, row * total + env, steps * total).astype(np.int32)
-        new = arrays_of(trajectory)
+        num_envs, new = self._num_envs, arrays_of(trajectory)
         if trajectory.valid is None:
             new["valid"] = np.ones_like(trajectory.terminated)
         for name, array in arrays_of(self._all).items():
-            if name in FINALS:
-                array[room:] = array[:-room].copy()
-                continue
-            envs = by_env(name, array)
-            envs[num_envs:] = envs[:-num_envs].copy()
-            envs[:num_envs] = by_env(name, new[name])
-        index = self._all.final_index
-        older = index[room:]
-        index[room:] = np.where(older < steps * total, older + num_envs, steps * total)
-        index[:room] = finals
-        self._all.final_obs[:room] = trajectory.final_obs
+            if name not in FINALS:
+                envs = by_env(name, array)
+                envs[num_envs:] = envs[:-num_envs].copy()
+                envs[:num_envs] = by_env(name, new[name])
+        self._finals.appendleft(used(trajectory.finals, trajectory.rewards.size))
+        index, obs = side_by_side(self._finals, num_envs, num_envs * self._kept)
+        finals = packed(index, obs, self._all.rewards.size, self._least_finals)
+        self._all = self._all._replace(finals=finals)
         self._count += 1
         self._ingested = self._all
 
@@ -91,6 +85,9 @@ class TrajectoryReplay(OnPolicyBuffer):
                 like = np.empty((len(saved), *array.shape[1:]), array.dtype)
             refuse_other(f"buffer/{name}", saved, like, "this run")
         self._all = with_arrays(self._all, restored)
+        steps, total = self._all.rewards.shape
+        each = divided(self._all.finals, steps, total, self._kept)
+        self._finals.extend(used(one, steps * self._num_envs) for one in each)
         self._count = int(data["count"])
         return ()
 
@@ -98,17 +95,5 @@ class TrajectoryReplay(OnPolicyBuffer):
         """K trajectories of nothing: all masked."""
         shapes = kept_shapes(trajectory, self._kept)
         zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
-        zeros.final_index.fill(zeros.rewards.size)
+        zeros.finals.index.fill(zeros.rewards.size)
         return zeros
-
-    def _grow(self, room: int) -> None:
-        """Make room for so many final observations of each trajectory."""
-        index, obs = self._all.final_index, self._all.final_obs
-        wider_index = np.full((self._kept, room), self._all.rewards.size, index.dtype)
-        wider_obs = np.zeros((self._kept, room, *obs.shape[1:]), obs.dtype)
-        before = len(index) // self._kept
-        wider_index[:, :before] = index.reshape(self._kept, before)
-        wider_obs[:, :before] = obs.reshape(self._kept, before, *obs.shape[1:])
-        self._all = self._all._replace(
-            final_obs=wider_obs.reshape(-1, *obs.shape[1:]), final_index=wider_index.reshape(-1)
-        )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
 from flatout.envs.ale_ids import load
 
@@ -27,10 +28,13 @@ class DrawnSkips:
         settings: AtariVectorEnv's other arguments.
     """
 
+    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+
     def __init__(
         self, *, num_envs: int, frameskip: tuple[int, int], num_threads: int, stack_num: int,
         maxpool: bool, **settings: Any,
     ) -> None:  # fmt: skip
+        self.num_envs = num_envs
         vector = load().vector_env.AtariVectorEnv
         single = settings | {"num_threads": 1, "frameskip": 1, "stack_num": 2, "maxpool": False}
         self._games = [vector(num_envs=1, **single) for _ in range(num_envs)]

@@ -152,6 +152,6 @@ def example(shapes: Any) -> Trajectory:
         return np.zeros(spec.shape, spec.dtype)
 
     filled = jax.tree.map(fill, shapes)
-    index = np.full_like(filled.final_index, filled.rewards.size)  # unused room
+    unused = np.full_like(filled.finals.index, filled.rewards.size)
     valid = None if filled.valid is None else np.ones_like(filled.valid)
-    return filled._replace(final_index=index, valid=valid)
+    return filled._replace(finals=filled.finals._replace(index=unused), valid=valid)

@@ -11,8 +11,8 @@ import numpy as np
 
 from flatout.algorithms.base import ACT, ENVS, INIT, LEARN, RolloutSpec, raw_key, trajectory_shapes
 from flatout.algorithms.registry import build_algorithm
+from flatout.buffers.finals import truncations
 from flatout.buffers.make import build_buffer, expected_mb
-from flatout.buffers.rollout import final_chunks
 from flatout.config.placement import DeviceName
 from flatout.config.workers import shares
 from flatout.hardware import backend
@@ -26,7 +26,7 @@ from flatout.samplers.device import DeviceSampler
 from flatout.samplers.make import ActingPolicies, make_sampler, start_workers
 from flatout.samplers.processes.pool import WorkerPool
 from flatout.samplers.rollout import Rollout
-from flatout.samplers.rollout_state import final_rows, least_truncation
+from flatout.samplers.rollout_state import least_truncation, most_truncations
 from flatout.schedules.base import Schedule
 from flatout.schedules.fused import FusedSchedule
 from flatout.schedules.members import for_all
@@ -53,11 +53,11 @@ class Factory:
         self._job, self._run, self._task = job, run, run.task
         self.algorithm = build_algorithm(run.config, *run.task.spaces, run.code, run.placement)
         horizon, lag = self.algorithm.horizon, run.placement.lag
-        chunks = final_chunks(horizon, run.task.limit)
+        most = truncations(horizon, run.task.limit)
         if run.env is not None:
-            chunks = final_rows(run.env, horizon)
+            most = most_truncations(run.env, horizon)
         self.rollout = RolloutSpec(
-            horizon, self.algorithm.episodes, chunks,
+            horizon, self.algorithm.episodes, most,
             self.algorithm.replay is not None, slots=lag + 1,
         )  # fmt: skip
         replay = expected_mb(

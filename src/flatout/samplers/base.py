@@ -66,12 +66,11 @@ class Sampler(ABC):
         """Close the environments."""
 
 
-def check_counts(state: dict[str, Any], horizon: int, num_envs: int) -> None:
+def check_counts(state: dict[str, Any], num_envs: int) -> None:
     """Refuse a sampler's state of other environments, or whose counts no run can have come to.
 
     Args:
         state: as `Sampler.state` gave it.
-        horizon: T, the most steps of a trajectory.
         num_envs: N.
 
     Raises:
@@ -86,11 +85,9 @@ def check_counts(state: dict[str, Any], horizon: int, num_envs: int) -> None:
             raise CheckpointError(
                 f"it was saved with {len(state[name])} environments, not {num_envs}."
             )
-    counts = {"steps": [state["steps"]], "chunks": [state["chunks"]]}
+    counts = {"steps": [state["steps"]]}
     counts |= {name: state[name] for name in ("episode", "origin")}
     for name, values in counts.items():
-        # Each step of each environment ends with one final observation at most; room is doubled.
-        most = 2 * horizon if name == "chunks" else 2**53
         for value in values:
-            if type(value) is not int or not 0 <= value <= most:
+            if type(value) is not int or not 0 <= value < 2**53:
                 raise CheckpointError(f"its sampler's {name} {str(value)[:40]} is impossible.")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flatout.buffers.rollout import RolloutBuffer, share_room
+from flatout.buffers.rollout import RolloutBuffer
 from flatout.samplers.base import Sampler, check_counts
 from flatout.samplers.env_group import ActingGroup, LostEnv
 from flatout.samplers.episodes import MAX_REPLAYED_STEPS, ActionLog, EpisodeValues
@@ -162,12 +162,11 @@ class CentralSampler(Sampler):
     def restore(self, state: dict[str, Any]) -> list[str]:
         """Replay every environment's current episode; restart those that do not reproduce."""
         notes: list[str] = []
-        check_counts(state, self._horizon, self.num_envs)
+        check_counts(state, self.num_envs)
         self._slot = self._row = 0
         obs = self._buffers[0].obs[0]
         refuse_other("sampler/obs", state["obs"], obs, "this environment")
         self.steps = int(state["steps"])
-        share_room(self._buffers, int(state["chunks"]))
         if self._values is not None:
             self._values.restore(state["values"])
         restored: list[np.ndarray] = []
@@ -308,7 +307,6 @@ class CentralSampler(Sampler):
         self._starts = [max(rows - taken, 0) for taken in since]
         trajectory = buffer.trajectory()
         self._actions = trajectory.actions
-        share_room(self._buffers, buffer.chunks)
         if self._values is not None:
             means = self._values.collect(
                 trajectory.extras["q_max"][:rows], [(row, env) for row, env, _ in self._ends]
@@ -326,7 +324,6 @@ class CentralSampler(Sampler):
         buffer = self._buffers[self._slot]
         self._boundary = {
             "steps": self.steps,
-            "chunks": buffer.chunks,
             "episode": [number for one in counters for number in one.episode],
             "origin": [number for one in counters for number in one.origin],
             "obs": buffer.obs[self._row].copy(),

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from flatout.algorithms.parallel.packing import Bundle
+from flatout.buffers import finals
 from flatout.buffers.arrays import FINALS, arrays_of, with_arrays
 from flatout.errors import CheckpointError, EnvironmentFailure
 from flatout.hardware.backend import compiled, product_precision
@@ -125,10 +126,7 @@ class DeviceSampler(Sampler):
         self.episodes = [Episode(*one) for one in rows]
         valid = trajectory.valid
         self._steps = int(trajectory.rewards.size if valid is None else valid.sum())
-        order = np.argsort(trajectory.final_index, kind="stable")  # as they were truncated
-        return trajectory._replace(
-            final_obs=trajectory.final_obs[order], final_index=trajectory.final_index[order]
-        )
+        return trajectory._replace(finals=finals.in_order(trajectory.finals))
 
     def check(self, finite: bool) -> None:
         """Refuse what no environment may return.
@@ -182,17 +180,16 @@ def side_by_side(ends: Ends) -> Ends:
 def beside(parts: Trajectory) -> Trajectory:
     """The trajectory of all environments, from arrays of S shards ``[S, ...]``: the inverse of
     `flatout.buffers.arrays.split`."""
-    shards, steps, each = parts.rewards.shape
+    _, steps, each = parts.rewards.shape
 
     def joined(name: str, leaf: np.ndarray) -> np.ndarray:
-        if name in (*FINALS, "last_obs"):
+        if name in FINALS:
+            return leaf
+        if name == "last_obs":
             return leaf.reshape(-1, *leaf.shape[2:])
         return np.moveaxis(leaf, 0, 1).reshape(steps, -1, *leaf.shape[3:])
 
-    row, env = np.divmod(parts.final_index, each)
-    shard = np.arange(shards)[:, None]
-    index = np.where(row < steps, (row * shards + shard) * each + env, steps * shards * each)
-    parts = parts._replace(final_index=index.astype(np.int32))
+    parts = parts._replace(finals=finals.joined(parts.finals, steps, each))
     return with_arrays(parts, {name: joined(name, a) for name, a in arrays_of(parts).items()})
 
 

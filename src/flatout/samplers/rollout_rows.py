@@ -13,7 +13,7 @@ from flatout.algorithms.parallel.packing import OutputLayout
 from flatout.envs.device.base import DeviceEnv
 from flatout.envs.device.check import select
 from flatout.samplers.rollout_state import Ends, RolloutState, least_truncation
-from flatout.types import Array, Trajectory
+from flatout.types import Array, Finals, Trajectory
 
 TERMINATED, TRUNCATED, VALID, COUNTED = 1, 2, 4, 8
 """Flags of a step, and the unit in which its episode's length is counted beside them."""
@@ -46,14 +46,14 @@ class Writer:
 
     def empty(self, state: RolloutState, params: Any, draw: Any) -> Rows:
         """Empty arrays for T steps."""
-        steps, n, chunks = self.spec.horizon, self.num_envs, self.spec.chunks
+        steps, n, most = self.spec.horizon, self.num_envs, self.spec.truncations
         words = self.layout(state, params, draw).words
         small = (
             None if _in_words(state.obs) else jnp.zeros((steps, *state.obs.shape), state.obs.dtype)
         )
-        finals = jnp.zeros((chunks, *state.obs.shape), state.obs.dtype)
-        places = jnp.full((chunks, n), steps * n, jnp.int32)
-        cut = jnp.zeros(n, jnp.int32) if chunks > 1 else None
+        finals = jnp.zeros((most, *state.obs.shape), state.obs.dtype)
+        places = jnp.full((most, n), steps * n, jnp.int32)
+        cut = jnp.zeros(n, jnp.int32) if most > 1 else None
         return Rows(jnp.zeros((steps, words), jnp.uint32), small, finals, places, cut)
 
     def layout(self, state: RolloutState, params: Any, draw: Any) -> OutputLayout:
@@ -125,8 +125,10 @@ class Writer:
             obs=obs, actions=read.pop("action"),
             rewards=jnp.sign(rewards) if self.sign else rewards,
             terminated=terminated, truncated=truncated, last_obs=state.obs,
-            final_obs=rows.finals.reshape(-1, *rows.finals.shape[2:]),
-            final_index=rows.places.reshape(-1), extras=read,
+            finals=Finals(
+                rows.finals.reshape(-1, *rows.finals.shape[2:]), rows.places.reshape(-1)
+            ),
+            extras=read,
             valid=valid if self.spec.episodes else None,
             ended=ended if self.spec.replayed else None,
         )  # fmt: skip

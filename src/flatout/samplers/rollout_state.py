@@ -89,7 +89,7 @@ def _never_cuts(env: DeviceEnv) -> bool:
         return not jax.jit(first_step)()  # a constant: one small program
 
 
-def final_rows(env: DeviceEnv, horizon: int) -> int:
+def most_truncations(env: DeviceEnv, horizon: int) -> int:
     """How often one environment's episodes can be truncated within T steps, at least 1."""
     least = least_truncation(env)
     return 1 if not least else (horizon - 1) // least + 1

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from flatout.buffers.arrays import FINALS, arrays_of, room_for
+from flatout.buffers.arrays import FINALS, arrays_of
+from flatout.buffers.finals import appended
 from flatout.errors import CheckpointError
 from flatout.samplers.base import Restart
-from flatout.types import Episode, Episodes, Trajectory
+from flatout.types import Episode, Episodes, Finals, Trajectory
 
 NO_EPISODES = Episodes(*(np.zeros(0, kind) for kind in (int, float, int, float)))
 
@@ -38,10 +39,11 @@ class Pending:
 
     def saved(self, prefix: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Its arrays, named with a prefix, and JSON-compatible data."""
-        fields = self.trajectory._asdict()
-        extras = fields.pop("extras")
-        arrays = {prefix + n: np.array(array) for n, array in fields.items() if array is not None}
-        arrays |= {f"{prefix}extras/{name}": np.array(array) for name, array in extras.items()}
+        extras = self.trajectory.extras
+        arrays = {
+            f"{prefix}extras/{name}" if name in extras else prefix + name: np.array(array)
+            for name, array in arrays_of(self.trajectory).items()
+        }
         numbers = [episode[:4] for episode in self.episodes]
         arrays[prefix + "ended_episodes"] = np.array(numbers, np.float64).reshape(-1, 4)
         for index, (_, last, first) in enumerate(self.restarted):
@@ -72,25 +74,18 @@ class Pending:
         if arrays.terminated[-1, env] or arrays.truncated[-1, env]:
             return
         arrays.truncated[-1, env] = True
-        unused = steps * num_envs
-        count, before = int((arrays.final_index != unused).sum()), len(arrays.final_index)
-        more = room_for(count + 1, before) - before
-        if more:
-            obs = np.zeros((more, *arrays.final_obs.shape[1:]), arrays.final_obs.dtype)
-            index = np.full(more, unused, arrays.final_index.dtype)
-            self.trajectory = arrays = arrays._replace(
-                final_obs=np.concatenate([arrays.final_obs, obs]),
-                final_index=np.concatenate([arrays.final_index, index]),
-            )
-        arrays.final_obs[count] = last_obs
-        arrays.final_index[count] = (steps - 1) * num_envs + env
+        position = (steps - 1) * num_envs + env
+        finals = appended(arrays.finals, position, last_obs, steps * num_envs)
+        self.trajectory = arrays._replace(finals=finals)
 
     @staticmethod
     def loaded(prefix: str, arrays: dict[str, np.ndarray], data: dict[str, Any]) -> Pending:
         """The inverse of `saved`."""
         extras = f"{prefix}extras/"
+        plain = [name for name in Trajectory._fields if name not in ("extras", "finals")]
         trajectory = Trajectory(
-            **{name: arrays.get(prefix + name) for name in Trajectory._fields if name != "extras"},
+            **{name: arrays.get(prefix + name) for name in plain},
+            finals=Finals(*(arrays[prefix + name] for name in FINALS)),
             extras={n.removeprefix(extras): a for n, a in arrays.items() if n.startswith(extras)},
         )
         ended = arrays[prefix + "ended_episodes"]
@@ -123,6 +118,6 @@ class Pending:
                 and array.shape[finals:] == shape.shape[finals:]
             )
             if finals and same:
-                same = len(self.trajectory.final_index) == len(arrays[name]) <= most
+                same = len(self.trajectory.finals.index) == len(arrays[name]) <= most
             if not same:
                 raise CheckpointError(f"a waiting trajectory has another shape of {name}.")

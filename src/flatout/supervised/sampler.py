@@ -12,7 +12,7 @@ from flatout.errors import CheckpointError
 from flatout.samplers.base import Sampler
 from flatout.spans import Spans
 from flatout.supervised.datasets import Dataset
-from flatout.types import Trajectory
+from flatout.types import Finals, Trajectory
 
 AHEAD = 2
 """Pieces that are gathered ahead."""
@@ -125,7 +125,6 @@ def batches(images: Any, labels: Any, steps: int, batch: int) -> Trajectory:
         terminated=flags,
         truncated=flags,
         last_obs=np.zeros((batch, 0), images.dtype),
-        final_obs=np.zeros((0, *images.shape[1:]), images.dtype),
-        final_index=np.zeros((0,), np.int32),
+        finals=Finals(np.zeros((0, *images.shape[1:]), images.dtype), np.zeros((0,), np.int32)),
         extras={},
     )

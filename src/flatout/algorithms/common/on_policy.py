@@ -205,7 +205,7 @@ class OnPolicy:
             scale = jax.lax.rsqrt(reward_moments.var + 1e-8)
             rewards = jnp.clip(rewards * scale, -10.0, 10.0)
         flat_obs = trajectory.obs.reshape(-1, *self._obs_spec.shape)
-        seen = jnp.concatenate([flat_obs, trajectory.last_obs, trajectory.final_obs])
+        seen = jnp.concatenate([flat_obs, trajectory.last_obs, trajectory.finals.obs])
         x = self.observe(seen, obs_moments)
         v_t, v_tp1 = values_around(self._values(networks, x), trajectory)
         x = flat_obs if self._boards else x[: len(flat_obs)]
@@ -278,5 +278,5 @@ def values_around(values: jax.Array, trajectory: Trajectory) -> tuple[jax.Array,
     v_t = values[:steps].reshape(shape)
     v_tp1 = values[shape[1] : steps + shape[1]]
     finals = values[steps + shape[1] :]
-    v_tp1 = v_tp1.at[trajectory.final_index].set(finals, mode="drop")
+    v_tp1 = v_tp1.at[trajectory.finals.index].set(finals, mode="drop")
     return v_t, v_tp1.reshape(shape)

@@ -10,6 +10,7 @@ import numpy as np
 
 from flatout.algorithms.base import ACT, raw_key
 from flatout.algorithms.registry import build_algorithm
+from flatout.buffers.finals import used
 from flatout.buffers.rollout import RolloutBuffer
 from flatout.config.placement import CPU, Placement
 from flatout.envs.task import open_task
@@ -86,15 +87,14 @@ class LocalActor:
             self._policy.publish(bundle, version, Spans())
         sampler, spent = self._sampler, self._spent
         trajectory = sampler.collect(slot)
-        used = trajectory.final_index < trajectory.rewards.size
+        index, final_obs = used(trajectory.finals, trajectory.rewards.size)
         ends = list(zip(sampler.ends, sampler.episodes, strict=True))
-        finals = trajectory.final_index[used].tolist(), trajectory.final_obs[used]
         took = time.perf_counter() - begin
         spent[ENV_S] = self._before[ENV_S] + self._spans.seconds("env")
         spent[ACT_S] = self._before[ACT_S] + self._spans.seconds("act")
         spent[TURNS] += 1.0
         spent[SQUARE] += took * took
-        return sampler.rows, ends, *finals, sampler.begun
+        return sampler.rows, ends, index.tolist(), final_obs, sampler.begun
 
     def restore(self, state: dict[str, Any]) -> tuple[list[str], list[Any]]:
         """See `CentralSampler.restore`; returns notes and restarted environments."""

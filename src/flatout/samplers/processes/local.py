@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from flatout.buffers.rollout import RolloutBuffer, share_room
+from flatout.buffers.rollout import RolloutBuffer
 from flatout.samplers.base import Sampler, check_counts
 from flatout.samplers.processes.pool import Worker, WorkerLost, WorkerPool
 from flatout.samplers.processes.protocol import PARAMS
@@ -73,7 +73,6 @@ class LocalSampler(Sampler):
         buffer.forget()
         self.restarted = []
         ends: list[tuple[int, Episode]] = []
-        finals: list[tuple[int, int, np.ndarray]] = []
         rows: dict[Worker, int] = {}
         with self._spans.span("wait"):
             losses = {worker: self._tell(worker, slot) for worker in self._workers}
@@ -91,23 +90,17 @@ class LocalSampler(Sampler):
                 rows[worker] = last
                 ends += ended
                 count, first = worker.job.count, worker.job.first
-                finals += [
-                    (index // count, first + index % count, final)
-                    for index, final in zip(indices, obs, strict=True)
-                ]
+                for index, final in zip(indices, obs, strict=True):
+                    buffer.keep_final(index // count, first + index % count, final)
                 self._begun[worker.job.columns] = begun
         ends.sort(key=lambda end: (end[0], end[1].env))
         self.episodes = [episode for _, episode in ends]
-        for t, env, obs in sorted(finals, key=lambda final: final[:2]):
-            buffer.keep_final(t, env, obs)
         buffer.check(self._name)
         self._rows = most = max(rows.values())
         for worker, last in rows.items():  # idle environments keep their observations
             buffer.obs[most, worker.job.columns] = buffer.obs[last, worker.job.columns]
         self._newest = buffer.obs[most].copy()
-        trajectory = buffer.trajectory()
-        share_room(self._buffers, buffer.chunks)
-        return trajectory
+        return buffer.trajectory()
 
     def commit(self) -> None:
         self._steps += self._rows
@@ -130,7 +123,7 @@ class LocalSampler(Sampler):
                 worker.settle()
         known = dict(zip(able, self._pool.ask("state", dict.fromkeys(able, ())), strict=True))
         states = [known.get(worker) or self._lost_state(worker) for worker in self._workers]
-        joined: dict[str, Any] = {"steps": self._steps, "chunks": self._buffers[0].chunks}
+        joined: dict[str, Any] = {"steps": self._steps}
         for name in ("episode", "origin", "actions", "values"):
             if any(name not in state for state in states):
                 continue
@@ -140,12 +133,12 @@ class LocalSampler(Sampler):
 
     def restore(self, state: dict[str, Any]) -> list[str]:
         """Replay each environment's current episode in its worker."""
-        check_counts(state, len(self._buffers[0].rewards), self.num_envs)
+        check_counts(state, self.num_envs)
 
         def part(worker: Worker) -> dict[str, Any]:
-            columns = worker.job.columns
-            shared = ("steps", "chunks")
-            return {n: value if n in shared else value[columns] for n, value in state.items()}
+            columns, old = worker.job.columns, "chunks"  # in checkpoints of earlier releases
+            parts = {n: value[columns] for n, value in state.items() if n not in ("steps", old)}
+            return parts | {"steps": state["steps"]}
 
         restored = self._pool.ask("restore", {worker: (part(worker),) for worker in self._workers})
         notes: list[str] = []
@@ -160,7 +153,6 @@ class LocalSampler(Sampler):
         for env, _, new in self.restarted:
             self._newest[env] = new
             self._begun[env] += 1
-        share_room(self._buffers, int(state["chunks"]))
         return notes
 
     def close(self) -> None:

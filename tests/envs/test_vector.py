@@ -1,0 +1,168 @@
+"""Gymnasium's vector environments step as the same environments one by one do, in every mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from flatout.envs.base import Envs
+from flatout.envs.host import HostEnvs
+from flatout.envs.make import specs
+from flatout.envs.vector import VectorEnvs, idle_action
+from flatout.errors import EnvironmentFailure, InvalidReturn
+from flatout.types import ContinuousSpec, DiscreteSpec
+
+COUNT = 3
+
+
+class Walk(gym.Env[np.ndarray, Any]):
+    """A random walk: what it sees depends on its seed and all actions; some episodes are cut."""
+
+    def __init__(self, box: bool = False, fails: bool = False) -> None:
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+        self.action_space: gym.Space[Any] = gym.spaces.Discrete(3, start=1)
+        if box:
+            self.action_space = gym.spaces.Box(0.5, 2.0, (1,), np.float32)
+        self.fails = fails
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, Any]:
+        super().reset(seed=seed)
+        self.place, self.steps = self.np_random.normal(size=2), 0
+        return self.place.copy(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        if self.fails and self.steps == 3:
+            raise RuntimeError("the walker fell")
+        self.steps += 1
+        self.place += self.np_random.normal(size=2) * np.ravel(action)[0]
+        over = bool(self.np_random.random() < 0.15) and not self.fails
+        info = {"steps": self.steps} if over or self.steps > 7 else {}
+        return self.place.copy(), float(self.place[0]), over, self.steps > 7, info
+
+
+VECTORS: dict[str, Any] = {
+    f"SyncVectorEnv {mode.name}": partial(SyncVectorEnv, autoreset_mode=mode)
+    for mode in AutoresetMode
+}
+VECTORS["AsyncVectorEnv"] = partial(AsyncVectorEnv, context="spawn")
+
+
+def opened(vector: Any, seed: int = 0, box: bool = False) -> Iterator[Envs]:
+    """The same environments stepped together, and one by one."""
+    obs_spec, action_spec = specs(Walk(box), "Walk")
+    given: Any = "Walk", obs_spec, action_spec, seed
+    yield VectorEnvs(vector([partial(Walk, box)] * COUNT), *given)
+    yield HostEnvs([Walk(box) for _ in range(COUNT)], *given)
+
+
+def told(envs: Envs, into: list[Any], env: int, *end: Any) -> None:
+    terminated, truncated, final = end
+    into.append((env, terminated, truncated, final.tolist(), envs.finished(env)))
+
+
+def same(one: list[Any], other: list[Any]) -> None:
+    assert len(one) == len(other)
+    for a, b in zip(one, other, strict=True):
+        assert str(a) == str(b)
+
+
+@pytest.mark.parametrize("box", [False, True])
+@pytest.mark.parametrize("vector", VECTORS.values(), ids=VECTORS)
+def test_steps_and_episodes_are_those_of_the_same_environments_alone(
+    vector: Any, box: bool
+) -> None:
+    runs: list[list[Any]] = []
+    for envs in opened(vector, box=box):
+        rng, log = np.random.default_rng(0), list[Any]()
+        out, rewards = np.zeros((COUNT, 2), np.float32), np.zeros(COUNT, np.float32)
+        envs.reset_all(out)
+        for _ in range(40):
+            actions = rng.integers(0, 3, COUNT).astype(np.int32)
+            if box:
+                actions = rng.uniform(0.5, 2.0, (COUNT, 1)).astype(np.float32)
+            envs.step(actions, out, rewards, partial(told, envs, log))
+            log.append((out.tolist(), rewards.tolist(), list(envs.episode), list(envs.lengths)))
+        envs.close()
+        runs.append(log)
+    same(*runs)
+    assert sum(len(entry) == 5 for entry in runs[0]) > 10
+
+
+@pytest.mark.parametrize("vector", VECTORS.values(), ids=VECTORS)
+def test_environments_wait_between_episodes_while_others_play_on(vector: Any) -> None:
+    """As where a trajectory consists of whole episodes: two of each, then the next two."""
+    runs: list[list[Any]] = []
+    for envs in opened(vector, seed=5):
+        rng, log = np.random.default_rng(1), list[Any]()
+        out, rewards = np.zeros((COUNT, 2), np.float32), np.zeros(COUNT, np.float32)
+        envs.reset_all(out)
+        for _ in range(3):
+            left = [2] * COUNT
+            ended: list[Any] = []
+            while active := [env for env in range(COUNT) if left[env]]:
+                ended.clear()
+                actions = rng.integers(0, 3, COUNT).astype(np.int32)
+                envs.step(actions, out, rewards, partial(told, envs, ended), active)
+                log += ended
+                log.append((out[active].tolist(), rewards[active].tolist()))
+                for env, *_ in ended:
+                    left[env] -= 1
+        envs.close()
+        runs.append(log)
+    same(*runs)
+
+
+@pytest.mark.parametrize("vector", VECTORS.values(), ids=VECTORS)
+def test_episodes_are_replayed_from_their_actions(vector: Any) -> None:
+    """Of three environments one is in its first step, and one's actions are unknown."""
+    before, _ = opened(vector, seed=9)
+    out, rewards = np.zeros((COUNT, 2), np.float32), np.zeros(COUNT, np.float32)
+    before.reset_all(out)
+    taken: list[list[np.ndarray]] = [[] for _ in range(COUNT)]
+
+    def ended(env: int, *_: Any) -> None:
+        taken[env].clear()
+
+    for t in range(30):
+        actions = ((t + np.arange(COUNT)) % 3).astype(np.int32)
+        for env, action in enumerate(actions):
+            taken[env].append(action)
+        before.step(actions, out, rewards, ended)
+    origin = list(before.origin)
+    assert list(before.since) == [len(some) for some in taken]
+    before.close()
+    after, _ = opened(vector, seed=9)
+    again = np.zeros((COUNT, 2), np.float32)
+    known = [np.array(some, np.int32) for some in taken]
+    found = after.replay_all(origin, [known[0], None, known[2]], again)
+    assert found == [True, False, True]
+    np.testing.assert_array_equal(again[[0, 2]], out[[0, 2]])
+    assert [after.episode[env] for env in (0, 2)] == [origin[0], origin[2]]
+    after.close()
+
+
+def test_an_exception_and_a_wrong_shape_name_the_environment() -> None:
+    obs_spec, action_spec = specs(Walk(), "Walk")
+    out, rewards = np.zeros((1, 2), np.float32), np.zeros(1, np.float32)
+    vector: VectorEnv[Any, Any, Any] = SyncVectorEnv([partial(Walk, fails=True)])
+    envs = VectorEnvs(vector, "Walk", obs_spec, action_spec, 1)
+    envs.reset_all(out)
+    for _ in range(3):
+        envs.step(np.zeros(1, np.int32), out, rewards, lambda *_: None)
+    with pytest.raises(EnvironmentFailure, match=r"\(Walk\) raised RuntimeError in step: the walk"):
+        envs.step(np.zeros(1, np.int32), out, rewards, lambda *_: None)
+    with pytest.raises(InvalidReturn, match=r"observations of shape \(1, 2\)"):
+        envs.reset_all(np.zeros((1, 3), np.float32))
+
+
+def test_idle_actions_lie_in_the_action_space() -> None:
+    assert idle_action(DiscreteSpec(3, start=1)) == 0  # the first, as algorithms count them
+    box = ContinuousSpec((2,), (-1.0, 0.5), (1.0, 2.0))
+    np.testing.assert_array_equal(idle_action(box), np.float32([0.0, 0.5]))
