@@ -8,15 +8,18 @@ Each algorithm, sampler and schedule trains briefly with the source tree next to
 resumed. A hash covers the arrays of the final parameters, whatever their names and order, and the
 counts and the last losses of the summary (of an overlapped run the arrays alone: what it has
 collected by its end depends on time). Programs are compiled for AVX2, so that a file that was
-saved on one x86 machine can be compared on another; with another version of JAX it cannot.
+saved on one machine can be compared on another one with a CPU of the same maker; with another
+version of JAX, or between AMD and Intel, last bits differ.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -155,6 +158,16 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def cpu_maker() -> str:
+    """The maker of this machine's CPU, GenuineIntel for example, or its architecture."""
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        for line in lines:
+            if line.startswith("vendor_id"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
 def main() -> int:
     """Save, or compare and tell what differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -165,11 +178,18 @@ def main() -> int:
     )
     parser.add_argument("--only", nargs="*", default=[], help="names of runs")
     args = parser.parse_args()
+    if not (args.source / "flatout").is_dir():
+        parser.error(f"--source {args.source} holds no flatout package: name the folder src.")
     before: dict[str, str] = {}
     if args.what == "compare":
         saved = json.loads(args.file.read_text())
         if saved["jax"] != version("jax"):
             parser.error(f"{args.file} was saved with JAX {saved['jax']}, not {version('jax')}.")
+        if saved["cpu"] != cpu_maker():
+            parser.error(
+                f"{args.file} was saved on a CPU of {saved['cpu']}, not {cpu_maker()}: save the "
+                "commit before on this machine."
+            )
         before = saved["bits"]
     found: dict[str, str] = {}
     for name, words in RUNS.items():
@@ -181,7 +201,7 @@ def main() -> int:
             said += "  same" if found[name] == before.get(name) else f"  WAS {before.get(name)}"
         print(f"{name:22} {said}", flush=True)
     if args.what == "save":
-        saved = {"jax": version("jax"), "bits": found}
+        saved = {"jax": version("jax"), "cpu": cpu_maker(), "bits": found}
         args.file.write_text(json.dumps(saved, indent=1) + "\n")
         return 0
     return int(any(before.get(name) != value for name, value in found.items()))
