@@ -95,13 +95,12 @@ class Ledger:
         head, before = self.head, self.finals
         piece, finals, numbers = self.ingest(trajectory)
         ring = self._with_room(ring, before)
-        length = self._geometry.length
-        start = head % length
+        start = head % self._geometry.length * self._geometry.num_envs
         for array, new in zip(ring, piece, strict=False):  # all but the final observations
-            shaped = array.reshape(length, self._geometry.num_envs, *array.shape[1:])
-            until = min(len(new), length - start)
-            shaped[start : start + until] = new[:until]
-            shaped[: len(new) - until] = new[until:]  # the ring goes on at its beginning
+            entries, until = new.reshape(-1, *array.shape[1:]), len(array) - start
+            array[start : start + len(entries)] = entries[:until]
+            if len(entries) > until:  # the ring goes on at its beginning
+                array[: len(entries) - until] = entries[until:]
         if len(numbers):
             ring.finals[numbers % len(ring.finals)] = finals
         return ring, piece

@@ -60,6 +60,15 @@ class RolloutBuffer:
             self.outputs = [np.zeros((horizon, layout.words), np.uint32) for layout in layouts]
         self._sign = sign
         self._least_finals = rollout.truncations * num_envs
+        self._no_finals = packed(
+            np.zeros(0, np.int32), self.obs[0, :0], self.rewards.size, self._least_finals
+        )
+        for unused in self._no_finals:
+            unused.flags.writeable = False  # trajectories share them
+        # Views of `outputs`, which stay what they are: making them takes as long as a short step.
+        self._views = [
+            layout.read(rows) for layout, rows in zip(self._layouts, self.outputs, strict=True)
+        ]
         self._final_obs: list[np.ndarray] = []
         self._final_index: list[int] = []
 
@@ -85,8 +94,11 @@ class RolloutBuffer:
 
     def trajectory(self) -> Trajectory:
         """The trajectory; its arrays are views, valid until the next `start`."""
-        final_obs = np.array(self._final_obs, self.obs.dtype).reshape(-1, *self.obs.shape[2:])
-        final_index = np.array(self._final_index, np.int32)
+        finals = self._no_finals
+        if self._final_index:
+            index, obs = np.array(self._final_index, np.int32), np.stack(self._final_obs)
+            obs = obs.astype(self.obs.dtype, copy=False)
+            finals = packed(index, obs, self.rewards.size, self._least_finals)
         outputs = self.read()
         actions = outputs.pop("action")
         return Trajectory(
@@ -96,7 +108,7 @@ class RolloutBuffer:
             terminated=self.terminated,
             truncated=self.truncated,
             last_obs=self.obs[-1],
-            finals=packed(final_index, final_obs, self.rewards.size, self._least_finals),
+            finals=finals,
             extras=outputs,
             valid=self.valid,
             ended=self.ended,
@@ -104,12 +116,10 @@ class RolloutBuffer:
 
     def read(self) -> dict[str, np.ndarray]:
         """What `act` returned, ``[T, N, ...]`` by name."""
-        parts = [
-            layout.read(rows) for layout, rows in zip(self._layouts, self.outputs, strict=True)
-        ]
-        if len(parts) == 1:
-            return parts[0]
-        return {name: np.concatenate([part[name] for part in parts], 1) for name in parts[0]}
+        first, *more = self._views
+        if not more:
+            return dict(first)
+        return {name: np.concatenate([part[name] for part in self._views], 1) for name in first}
 
     def check(self, name: str, first: int = 0) -> None:
         """Refuse observations or rewards that are not finite.
