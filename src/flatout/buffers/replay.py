@@ -115,6 +115,7 @@ class HostReplay(Replay):
         self._chunk = min(chunk or self._most, self._most)
         shapes = ring_shapes(self._geometry, trajectory, self.ledger.room)
         self._ring = Ring(*(np.zeros(shape.shape, shape.dtype) for shape in shapes))
+        self._bytes = ring_bytes(self._ring)
         self._drawn: tuple[np.ndarray, np.ndarray] | None = None
         self._ingested = (0, 0)
         self.axes: Any = (0, None)
@@ -166,7 +167,9 @@ class HostReplay(Replay):
 
     def ingest(self, trajectory: Trajectory) -> None:
         head, made = self.ledger.head, self.ledger.made
-        self._ring, piece = self.ledger.write(self._ring, trajectory)
+        ring, piece = self.ledger.write(self._ring, trajectory)
+        if ring is not self._ring:  # with more room for final observations
+            self._ring, self._bytes = ring, ring_bytes(ring)
         if self._priorities is not None:
             self._priorities = self._insert_priorities(self._priorities, np.int32(head))
         self._ingested = (made, piece.rewards.size)
@@ -229,10 +232,10 @@ class HostReplay(Replay):
         )
 
     def stats(self) -> dict[str, float]:
-        return self.ledger.stats(ring_bytes(self._ring))
+        return self.ledger.stats(self._bytes)
 
     def memory_mb(self) -> tuple[float, float]:
-        return ring_bytes(self._ring) / 2**20, 0.0
+        return self._bytes / 2**20, 0.0
 
     def state(self, device_state: Any) -> Saved:
         return self._state(self._ring, self._priorities, self._geometry)
@@ -240,11 +243,13 @@ class HostReplay(Replay):
     def restore(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Any:
         check_shards(data, self._count)
         self._ring = self.ledger.restore(self._ring, arrays, data, rows)
+        self._bytes = ring_bytes(self._ring)
         self._priorities = self._placed(self._restored(arrays))
         return ()
 
     def truncate(self, env: int, last_obs: Array, first_obs: Array, device_state: Any) -> Any:
         self._ring = self.ledger.truncate(self._ring, env, last_obs, first_obs)
+        self._bytes = ring_bytes(self._ring)
         return device_state
 
     def _gather(self, row: np.ndarray, env: np.ndarray) -> Gathered:

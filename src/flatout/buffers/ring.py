@@ -17,6 +17,8 @@ import numpy as np
 from flatout.types import Array, Batch, ObservationSpec, Trajectory
 
 MAX_AGE = 255
+NEXT_AGE = np.minimum(np.arange(MAX_AGE + 1) + 1, MAX_AGE).astype(np.uint8)
+"""The age after each age; looking it up takes one operation where computing it takes three."""
 
 
 class Ring(NamedTuple):
@@ -127,7 +129,7 @@ def next_age(xp: Any, age: Array, ended: Array) -> Array:
         age: uint8 ``[N]``, of the observations before it.
         ended: bool ``[N]``, whether the step ended the episode.
     """
-    return xp.where(ended, 0, xp.minimum(age, MAX_AGE - 1) + 1).astype(np.uint8)
+    return xp.where(ended, np.uint8(0), xp.asarray(NEXT_AGE)[age])
 
 
 def slots(xp: Any, finals: Any, truncated: Array) -> Array:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from flatout.config.hyper import HYPER
@@ -211,7 +212,7 @@ class RunConfig:
     json: bool = field(default=False, metadata=REPORT)
     """Print the summary as JSON, alone on stdout."""
 
-    @property
+    @cached_property
     def goals(self) -> list[float]:
         """The returns whose reaching is recorded, the lowest first."""
         stop = () if self.stop_at_return is None else (self.stop_at_return,)

@@ -127,12 +127,9 @@ class Learner:
         with spans.span("replay"):
             buffer.ingest(trajectory)
             batches = iter(buffer.batches())
+            inputs = next(batches, None)
         working = "learn" if buffer.updates_due else "replay"  # which stores what was collected
-        while True:
-            with spans.span("replay"):
-                inputs = next(batches, None)
-            if inputs is None:
-                break
+        while inputs is not None:
             resized = buffer.resized(self._device_state)
             if resized is not self._device_state:
                 self._device_state = self.mesh.put(resized, 0)
@@ -148,6 +145,8 @@ class Learner:
                     scalars = np.asarray(scalars)
             feedback.append(errors)
             values.append(scalars)
+            with spans.span("replay"):
+                inputs = next(batches, None)
         if self.device.platform != "cpu":  # the device worked while batches were gathered
             with spans.span(working):
                 values = [np.asarray(scalars) for scalars in values]  # waits for the device
