@@ -1,4 +1,5 @@
-"""Atari games: the settings that AtariVectorEnv gets, and one game with pictures."""
+"""Atari games: the settings of ale-py's `AtariVectorEnv`, which `AtariEnvs` steps, and one game
+that renders pictures, which `envs.make` opens for watching and videos."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ PASSED_ON: dict[str, Any] = {
     "use_fire_reset": True,
     "num_threads": None,
 }
-"""What --env-kwargs may set, and AtariVectorEnv's own defaults (None: chosen here)."""
+"""The arguments that ``--env-kwargs`` may set, with `AtariVectorEnv`'s own defaults. None: Flatout
+chooses the value."""
 
 FLAGS = {
     "num_envs": "--envs",
@@ -42,20 +44,21 @@ FLAGS = {
     "life_loss_info": "--terminal-on-life-loss",
     "reward_clipping": "--clip-reward",
 }
-"""AtariVectorEnv's arguments that have flags here."""
+"""`AtariVectorEnv`'s arguments that have flags of their own, and these flags."""
 
 
 def vector_settings(config: EnvConfig) -> dict[str, Any]:
-    """AtariVectorEnv's arguments, all but the number of environments.
+    """Return `AtariVectorEnv`'s arguments, except the number of environments.
 
-    The frame skip is a range ``(low, high)`` where the id has it drawn at each step; `open_vector`
-    takes that too.
+    If the id draws its frame skip at each step, ``frameskip`` is a range ``(low, high)``, without
+    `high`. `open_vector` accepts such a range; `AtariVectorEnv` does not.
 
-    Rewards are not clipped and lives do not end episodes there: both are for learning to do, and
-    the raw return would be lost.
+    Reward clipping and episodes that end with a life are switched off: the learner applies both,
+    because here they would lose the raw return.
 
     Raises:
-        UsageError: an unknown game, or what is impossible or has a flag of its own.
+        UsageError: the game is unknown, a value is impossible, or an argument has a flag of its
+            own.
     """
     name, stack = config.env, config.frame_stack
     rom = atari_id(name).rom
@@ -79,7 +82,11 @@ def vector_settings(config: EnvConfig) -> dict[str, Any]:
 
 
 def open_vector(settings: Mapping[str, Any], num_envs: int, num_threads: int) -> Any:
-    """The games that step together; `settings` as `vector_settings` returns them."""
+    """Open `num_envs` games that step together in `num_threads` threads.
+
+    Args:
+        settings: as `vector_settings` returns them.
+    """
     chosen: dict[str, Any] = {**settings, "num_envs": num_envs, "num_threads": num_threads}
     if isinstance(settings["frameskip"], tuple):
         return DrawnSkips(**chosen)
@@ -101,7 +108,10 @@ def _check(name: str, key: str, value: Any) -> None:
 
 
 def atari_specs(config: EnvConfig) -> tuple[ObservationSpec, DiscreteSpec, int]:
-    """One observation, one action, and the time limit in steps, without making an environment.
+    """Return the specs of an observation and of an action, and the time limit in steps.
+
+    No environment is made. If the frame skip is drawn, the limit is the largest number of steps
+    that an episode can have.
 
     Raises:
         UsageError: as `vector_settings`.
@@ -121,7 +131,8 @@ def atari_specs(config: EnvConfig) -> tuple[ObservationSpec, DiscreteSpec, int]:
 
 @functools.cache
 def _actions(rom: str, full: bool) -> tuple[Any, ...]:
-    """The game's actions; only the ROM knows them, and loading it takes a tenth of a second."""
+    """Return a game's actions. Only its ROM lists them, and loading it takes a tenth of a second,
+    so the result is cached."""
     ale_py = load()
     ale = ale_py.ALEInterface()
     ale.loadROM(ale_py.roms.get_rom_path(rom))
@@ -129,15 +140,16 @@ def _actions(rom: str, full: bool) -> tuple[Any, ...]:
 
 
 def write_frames(stacks: np.ndarray, out: np.ndarray, envs: list[int] | None = None) -> None:
-    """Copy ``[N, S, H, W]`` (or ``[N, S, H, W, 3]``) to ``[N, H, W, channels]``, newest last.
+    """Copy frame stacks to images whose channels are the frames, the newest frame last.
 
-    One strided copy a frame takes a quarter of the time of one copy of the transposed whole, whose
-    inner loop would be as short as the stack.
+    One strided copy per frame takes a quarter of the time of one copy of the transposed array,
+    because the inner loop of the latter would be as short as the stack.
 
     Args:
-        stacks: as AtariVectorEnv gives them, oldest frame first.
-        out: uint8, contiguous in its last axis.
-        envs: copy only these.
+        stacks: ``[N, S, H, W]`` or ``[N, S, H, W, 3]`` as `AtariVectorEnv` returns them, the oldest
+            frame first.
+        out: ``[N, H, W, channels]``, uint8, contiguous in its last axis.
+        envs: copy only these environments; None copies all.
     """
     count, stack, rows, columns = stacks.shape[:4]
     frames = stacks.reshape(count, stack, rows, columns, -1)
@@ -151,14 +163,18 @@ def write_frames(stacks: np.ndarray, out: np.ndarray, envs: list[int] | None = N
 
 
 class OneAtari(gym.Env[np.ndarray, Any]):
-    """One Atari game as a Gymnasium environment, to look at.
+    """One Atari game as a Gymnasium environment, for watching and for videos.
 
-    It observes exactly what the same seed and actions give in `AtariEnvs`: an AtariVectorEnv of
-    one plays, and for pictures a second emulator with the same seed follows it frame by frame.
+    From the same seed and actions its observations are exactly those of `AtariEnvs`: it plays in an
+    `AtariVectorEnv` of one game. For pictures, a second emulator with the same seed follows the
+    first frame by frame.
 
     Args:
         config: the id and its settings.
         render_mode: None or ``"rgb_array"``: pictures ``[210, 160, 3]`` of the last frame.
+
+    Raises:
+        UsageError: another `render_mode`, or as `vector_settings`.
     """
 
     def __init__(self, config: EnvConfig, render_mode: str | None = None) -> None:
@@ -187,7 +203,7 @@ class OneAtari(gym.Env[np.ndarray, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start a game; without a seed, with the next one that the last seed leads to."""
+        """Start a game. Without a seed, `np_random` draws one, so the last seed decides it."""
         super().reset(seed=seed)
         if seed is None:
             seed = int(self.np_random.integers(2**31))
@@ -205,7 +221,7 @@ class OneAtari(gym.Env[np.ndarray, Any]):
         return self._image(stacks), {"lives": int(info["lives"][0])}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """One step's frames of one action (index into the game's)."""
+        """Repeat one action, an index into the game's actions, for one step's frames."""
         stacks, rewards, terminated, truncated, info = self._vector.step(
             np.array([action], np.int32)
         )
@@ -218,7 +234,7 @@ class OneAtari(gym.Env[np.ndarray, Any]):
         )  # fmt: skip
 
     def render(self) -> Any:
-        """The screen's last frame, uint8 ``[210, 160, 3]``."""
+        """Return the screen's last frame, uint8 ``[210, 160, 3]``; None without a render mode."""
         return None if self._screen is None else self._screen.getScreenRGB()
 
     def close(self) -> None:

@@ -1,4 +1,5 @@
-"""Ids of Atari games: the game, the frame skip and the sticky actions that each of them means."""
+"""Ids of Atari games, looked up before an environment is made: the game, the frame skip and the
+sticky actions that each id stands for."""
 
 from __future__ import annotations
 
@@ -18,25 +19,27 @@ if TYPE_CHECKING:
 PREFIX = "ALE/"
 SUFFIX = "-v5"
 WRAPPER_SKIP = 4
-"""Frames per step of ids that ale-py registers without a skip (``NoFrameskip``). Programs that use
-them skip frames in a wrapper, as Stable-Baselines3's `AtariWrapper` does: 4 frames by default."""
+"""Frames per step for ids that ale-py registers without a frame skip (``NoFrameskip``). Programs
+that use these ids skip frames in a wrapper, as Stable-Baselines3's `AtariWrapper` does, which skips
+4 frames by default."""
 
 _ENTRY_POINT = "ale_py.env:AtariEnv"
 _STICKY = {"0": "0.25", "4": "0"}
-"""The older ids' probabilities of sticky actions, by version."""
+"""Probability of sticky actions of the older ids, by version, as text for a flag."""
 _OLD = re.compile(r"\w+-v[04]")
 _FAMILY = re.compile(r"(?:ALE/)?(\w+?)(-ram)?-?(NoFrameskip|Deterministic)?-v(\d+)")
-"""Also the ids that ale-py no longer registers: the game, RAM, the skip, the version."""
+"""Matches ids of Atari games, also those that ale-py no longer registers. The groups are the game,
+RAM observations, the kind of frame skip and the version."""
 
 
 @dataclass(frozen=True)
 class AtariId:
-    """A game as ale-py registers it under an id.
+    """A game and the settings with which ale-py registers it under an id.
 
     Attributes:
         rom: the ROM's name (``ms_pacman``).
-        frame_skip: frames per step, or the range ``(low, high)`` that the number is drawn from at
-            each step, without `high`.
+        frame_skip: frames per step, or a range ``(low, high)``, without `high`, from which the
+            number is drawn at each step.
         sticky_actions: the probability that a frame repeats the previous frame's action.
     """
 
@@ -46,10 +49,10 @@ class AtariId:
 
 
 def load() -> Any:
-    """The module `ale_py`, without its banner. Importing it registers its ids.
+    """Import the module `ale_py`, without its banner. The import registers its ids.
 
     Raises:
-        UsageError: it is not installed.
+        UsageError: ale-py is not installed.
     """
     try:
         import ale_py
@@ -62,10 +65,11 @@ def load() -> Any:
 
 
 def is_atari(name: str) -> bool:
-    """Whether an id means the Arcade Learning Environment.
+    """Return whether an id names a game of the Arcade Learning Environment.
 
-    True for every id with the prefix ``ALE/``, and for the older ids (``Breakout-v4``) that ale-py
-    registers. It is imported only for an id of that form that nothing else has registered.
+    The answer is True for every id with the prefix ``ALE/``, and for the older ids
+    (``Breakout-v4``) that ale-py registers. ale-py is imported only for an id of the older form
+    that is not registered yet. If ale-py is not installed, ids with ``NoFrameskip`` still count.
     """
     if name.startswith(PREFIX):
         return True
@@ -81,7 +85,7 @@ def is_atari(name: str) -> bool:
 
 
 def atari_id(name: str) -> AtariId:
-    """The game and settings of an id.
+    """Return the game and the settings of an id.
 
     Raises:
         UsageError: ale-py registers no such id, or is not installed.
@@ -98,22 +102,22 @@ def atari_id(name: str) -> AtariId:
 
 
 def frame_skip(config: EnvConfig) -> int | tuple[int, int]:
-    """Frames per step: the flag's value, or that of the id; a range is drawn from at each step."""
+    """Return the frames per step: the flag's value, else that of the id (see `AtariId`)."""
     return atari_id(config.env).frame_skip if config.frame_skip is None else config.frame_skip
 
 
 def sticky_actions(config: EnvConfig) -> float:
-    """The probability of sticky actions: the flag's value, or that of the id."""
+    """Return the probability of sticky actions: the flag's value, else that of the id."""
     if config.sticky_actions is not None:
         return config.sticky_actions
     return atari_id(config.env).sticky_actions
 
 
 def equivalent(name: str) -> str | None:
-    """The id and flags that come closest to an id of a known game that ale-py does not register.
+    """Suggest the id and the flags that come closest to an id that ale-py does not register.
 
     Returns:
-        A sentence with a leading space, or None where the id names no game or ale-py is missing.
+        A sentence with a leading space, or None if the id names no known game or ale-py is missing.
     """
     found = _FAMILY.fullmatch(name)
     if found is None:
@@ -135,25 +139,30 @@ def equivalent(name: str) -> str | None:
 
 
 def suggestion(name: str) -> str:
-    """A sentence for an id that nothing has registered, with a leading space: what comes closest to
-    it of all ids or, with the prefix ``ALE/``, of ALE's. Empty where nothing is close."""
+    """Suggest the registered ids that are closest to an unknown id.
+
+    With the prefix ``ALE/`` only Atari ids are compared, otherwise all ids.
+
+    Returns:
+        A sentence with a leading space, or an empty string if no id is close.
+    """
     if found := equivalent(name):
         return found
-    games = _games()  # it registers them
+    games = _games()  # this call registers ale-py's ids
     names = games if name.startswith(PREFIX) else list(_registry())
-    alike = [other for other in names if _bare(other) == _bare(name)]
-    if closest := difflib.get_close_matches(name, alike, cutoff=0.0):
+    same_base = [other for other in names if _base_name(other) == _base_name(name)]
+    if closest := difflib.get_close_matches(name, same_base, cutoff=0.0):
         return f" Did you mean {' or '.join(map(repr, closest))}?"
     return nearest(name, names)
 
 
-def _bare(name: str) -> str:
-    """An id without its namespace and version, in lower case."""
+def _base_name(name: str) -> str:
+    """Return an id without its namespace and version, in lower case."""
     return re.sub(r"-?v\d+$", "", name.rpartition("/")[2].lower())
 
 
 def _games() -> list[str]:
-    """The ids that ale-py registers; none where it is not installed."""
+    """Return the ids that ale-py registers; an empty list if it is not installed."""
     try:
         load()
     except UsageError:
@@ -162,6 +171,6 @@ def _games() -> list[str]:
 
 
 def _registry() -> Mapping[str, EnvSpec]:
-    import gymnasium  # a third of a second, which `flatout explain` can do without
+    import gymnasium  # here, because it takes a third of a second and `flatout explain` needs none
 
     return gymnasium.registry

@@ -1,4 +1,5 @@
-"""N Atari games stepped together in ale-py's C++ threads, with `HostEnvs`' meaning of a step."""
+"""N Atari games that step together in ale-py's C++ threads; `Task.open` makes them, samplers and
+evaluation step them as they step `HostEnvs`."""
 
 from __future__ import annotations
 
@@ -18,18 +19,20 @@ from flatout.types import Episode
 
 
 class AtariEnvs(VectorEnvs):
-    """N games of one id; see `VectorEnvs`. Games that do not play on make no-ops.
+    """N games of one id; see `VectorEnvs`. Games that are not active take no-ops.
 
-    A seeded reset makes ale-py load the ROM again, which takes as long as some 250 steps: see
-    `reseed_after`.
+    A seeded reset makes ale-py load the ROM again, which takes about as long as 250 steps.
+    `reseed_after` makes such resets rarer.
 
     Args:
         config: the id and its settings.
-        reseed_after: see `VectorEnvs`.
-        threads: in which they step, unless the settings say; 0 takes as many as there are cores.
+        count: N.
+        reseed_after: see `VectorEnvs`. For the other arguments see `Envs`.
+        threads: threads in which the games step, unless ``num_threads`` is set in `config`; 0 means
+            one per game, but at most one per core.
 
     Raises:
-        UsageError: an unknown game or impossible settings.
+        UsageError: the game is unknown or a setting is impossible.
     """
 
     def __init__(
@@ -64,7 +67,7 @@ class AtariEnvs(VectorEnvs):
     def _choices(self, actions: np.ndarray) -> np.ndarray:
         choices = np.array(actions, np.int32)
         if choices.min() < 0 or choices.max() >= self._num_actions:
-            # Its thread would fail, and the step never end.
+            # ale-py's thread would fail, and the step would never return.
             raise EnvironmentFailure(
                 f"an action for {self._name} is none of its {self._num_actions}: {choices.tolist()}"
             )
@@ -80,7 +83,7 @@ class AtariEnvs(VectorEnvs):
 
 
 def _cores() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,4 +1,5 @@
-"""What samplers and evaluators need of N environments, whatever steps them."""
+"""The interface of N environments, step 5 of the data flow, which samplers, worker processes and
+evaluation call. `Task.open` chooses the implementation."""
 
 from __future__ import annotations
 
@@ -11,15 +12,16 @@ from flatout.errors import InvalidReturn
 from flatout.types import Episode
 
 Ended = Callable[[int, bool, bool, np.ndarray], None]
-"""``(env, terminated, truncated, final_obs)``; `final_obs` is overwritten right after the call."""
+"""Callback ``(env, terminated, truncated, final_obs)`` at the end of an episode. `final_obs` is
+overwritten right after the call: copy it to keep it."""
 
 
 TRAINING, EVALUATION = 0, 1
-"""Streams of episode seeds, so that evaluation never repeats a training episode."""
+"""Streams of episode seeds. They differ, so that evaluation never repeats a training episode."""
 
 
 def episode_seed(seed: int, stream: int, env: int, episode: int) -> int:
-    """The seed (31 bits, as every environment accepts) of one episode."""
+    """Return the seed of one episode: 31 bits, which every environment accepts."""
     sequence = np.random.SeedSequence(seed, spawn_key=(stream, env, episode))
     return int(sequence.generate_state(1)[0]) >> 1
 
@@ -27,12 +29,13 @@ def episode_seed(seed: int, stream: int, env: int, episode: int) -> int:
 class Envs(ABC):
     """N environments with one meaning of a step.
 
-    An environment whose episode ends is reset within the same step, its final observation being
-    handed over before. What an episode was is reproduced from its number and its actions.
+    When an episode ends, the final observation is passed to the `ended` callback, and the
+    environment is reset within the same step. An episode can be reproduced from its number and its
+    actions.
 
     Args:
         num_envs: N.
-        name: for messages.
+        name: the environment's name, for messages.
         seed: the run's seed.
         stream: `TRAINING` or `EVALUATION`.
         first: the first environment's number in the run, for seeds and messages.
@@ -40,13 +43,13 @@ class Envs(ABC):
     Attributes:
         episode: the number of each environment's current episode, -1 before the first.
         returns: undiscounted raw return of each current episode.
-        lengths: steps of each current episode.
-        origin: the episode at whose start each environment was last seeded; `replay_all` begins
-            there. Where every episode is seeded, that is `episode`.
-        since: steps since that start, the actions that `replay_all` wants. Where every episode is
-            seeded, that is `lengths`.
-        life_lost: ``[N]`` bool, environments that lost a life in the last step without the episode
-            ending, valid until the next step; None for environments without lives.
+        lengths: number of steps of each current episode.
+        origin: the number of the episode that began with each environment's last seeded reset.
+            `replay_all` begins there. If every episode is seeded, it equals `episode`.
+        since: steps since that reset, which is the number of actions that `replay_all` needs. If
+            every episode is seeded, it equals `lengths`.
+        life_lost: ``[N]`` bool, True where the last step lost a life without ending the episode;
+            valid until the next step. None for environments without lives.
     """
 
     def __init__(self, num_envs: int, name: str, seed: int, stream: int, first: int) -> None:
@@ -59,7 +62,7 @@ class Envs(ABC):
         self.life_lost: np.ndarray | None = None
 
     def finished(self, env: int) -> Episode:
-        """The episode that just ended, while `ended` is called."""
+        """Return the episode that just ended. Call it only from within `ended`."""
         return Episode(self._first + env, self.returns[env], self.lengths[env])
 
     def _seed_of(self, env: int, number: int) -> int:
@@ -70,11 +73,15 @@ class Envs(ABC):
 
     @abstractmethod
     def reset(self, env: int, out: np.ndarray, episode: int | None = None) -> None:
-        """Start an episode of one environment (by default the next) and write its observation."""
+        """Start an episode of one environment and write its first observation to ``out[env]``.
+
+        Args:
+            episode: the episode's number; None means the next one.
+        """
 
     @abstractmethod
     def reset_all(self, out: np.ndarray, episode: int | None = None) -> None:
-        """`reset` of every environment, together where that is faster."""
+        """Call `reset` for every environment, or reset all in one call if that is faster."""
 
     @abstractmethod
     def step(
@@ -85,34 +92,35 @@ class Envs(ABC):
         ended: Ended,
         active: Sequence[int] | None = None,
     ) -> None:
-        """One step of every environment (or of the `active` ones; the rest keep their state).
+        """Step every environment once, or only the `active` ones; the rest keep their state.
 
         Args:
             actions: ``[N, ...]`` as `act` chose them.
-            out: ``[N, ...]``, receives observations: after an episode's end the next one's first.
-            rewards: ``[N]``, receives rewards.
-            ended: called where an episode ended, before the reset.
-            active: environments that play on, in increasing order.
+            out: ``[N, ...]``, receives the observations. If an episode ended, this is the first
+                observation of the next episode.
+            rewards: ``[N]``, receives the rewards.
+            ended: called for each episode that ended, before the reset.
+            active: environments to step, in increasing order; None means all.
 
         Raises:
-            EnvironmentFailure: an environment raised, or returned what is no observation.
+            EnvironmentFailure: an environment raised, or returned an invalid value.
         """
 
     @abstractmethod
     def replay_all(
         self, episodes: Sequence[int], actions: Sequence[np.ndarray | None], out: np.ndarray
     ) -> list[bool]:
-        """Reproduce every environment's state.
+        """Reproduce every environment's state by replaying its actions.
 
         Args:
             episodes: each environment's `origin`.
-            actions: each one's ``[since, ...]`` actions since then, or None.
-            out: ``[N, ...]``, receives observations.
+            actions: each environment's actions ``[since, ...]`` since then, or None.
+            out: ``[N, ...]``, receives the observations.
 
         Returns:
-            For each environment whether it was reproduced; where it was not (an episode ended
-            that should not have, or no actions were given), it must be `reset`. That the
-            observation is the expected one is for the caller to check.
+            For each environment, whether it was reproduced. If not (an episode ended unexpectedly,
+            or there were no actions), the caller must `reset` it. The caller also has to compare
+            the observation with the expected one.
         """
 
     @abstractmethod
@@ -121,7 +129,14 @@ class Envs(ABC):
 
 
 def blamed(name: str, step: int, env: int, what: str) -> InvalidReturn:
-    """The sentence for a value that no environment may return; step -1 is before the first."""
+    """Return the error for an invalid value that an environment returned.
+
+    Args:
+        name: the environment's name.
+        step: the step of the trajectory; -1 stands for the reset.
+        env: the environment's number in the run.
+        what: the value, as a noun phrase for the message.
+    """
     where = f"at step {step} of the trajectory" if step >= 0 else "from reset"
     return InvalidReturn(
         f"environment {env} ({name}) returned {what} {where}; look at what it computes there."

@@ -1,5 +1,5 @@
-"""Check that an environment can be made, and returns what its spaces say, before anything is
-compiled."""
+"""Check that an environment can be made and returns what its spaces say; `run.resolve` and
+`run.acting` call it before anything is compiled."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ from flatout.types import ActionSpec, DiscreteSpec
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Undo what environments that are made only to be looked at do to this process: they may draw
-    from its random numbers and change its working folder."""
+    """Restore this process's random numbers and working folder when the context ends.
+
+    An environment that is made only to inspect it may change both.
+    """
     states, folder = (random.getstate(), np.random.get_state()), None
-    with suppress(OSError):  # it was deleted
+    with suppress(OSError):  # the working folder was deleted
         folder = os.getcwd()
     try:
         yield
@@ -42,25 +44,24 @@ def undisturbed() -> Iterator[None]:
 
 
 def refuse(task: Task, seed: int, patience: float) -> None:
-    """Refuse an environment whose first reset or step does not end, or whose observations are not
-    what its observation space says.
+    """Reset and step an environment once, and refuse it if that hangs or returns invalid values.
 
-    The environment that was made to look at its spaces is reset and stepped once, and then closed:
-    the run makes its own, so that environments that remember earlier episodes (running means, a
-    curriculum) give the same trajectories as without this check. A user's environment object is
-    only reset. An exception of the environment is left to the run, which says where it was raised,
-    and starts worker processes again.
+    The environment that `open_task` made to inspect its spaces is reset, stepped once, and then
+    closed. The run makes its own environments, so that those which remember earlier episodes
+    (running means, a curriculum) give the same trajectories as without this check. A user's
+    environment object is only reset. If the environment raises an exception, it is ignored here:
+    the run will meet it again, report where it was raised, and restart worker processes.
 
     Args:
-        task: as it was opened; ALE ids and device environments need no check.
-        seed: the run's; the reset has the seed of its first episode.
-        patience: seconds for the reset and the step, the limit of a worker's step.
+        task: as `open_task` returned it; ALE ids and device environments need no check.
+        seed: the run's seed; the reset uses the seed of its first episode.
+        patience: seconds for the reset and the step together, the limit of a worker's step.
 
     Raises:
-        InvalidReturn: an observation, a reward, a flag or an info is refused.
-        EnvironmentFailure: it took longer than `patience`. Native code that cannot be interrupted
-            ends the process instead, see `deadline`.
-        UsageError: it masks its actions.
+        InvalidReturn: an observation, a reward, a flag or an info is invalid.
+        EnvironmentFailure: the reset and the step took longer than `patience`. Native code that
+            cannot be interrupted ends the process instead, see `deadline`.
+        UsageError: the environment masks its actions.
     """
     env = task.first
     if env is None or isinstance(attribute(env, "unwrapped"), OneDevice):
@@ -73,13 +74,13 @@ def refuse(task: Task, seed: int, patience: float) -> None:
         with watched(task.name, patience, during, "first reset") as watch:
             try:
                 envs.reset_all(obs)
-                if not task.single:  # the run continues with the user's object
+                if not task.single:  # the run uses this same object, which must not be stepped
                     watch.call = "first step"
                     envs.step(_action(task.action_spec), obs, rewards, lambda *end: None)
             except InvalidReturn:
                 raise
             except EnvironmentFailure:
-                pass
+                pass  # the run reports it
     finally:
         if not task.single:
             task.close()
@@ -87,24 +88,28 @@ def refuse(task: Task, seed: int, patience: float) -> None:
 
 @dataclass
 class Watch:
-    """The call of an environment that is being watched."""
+    """The call of an environment that is being watched.
+
+    Attributes:
+        call: its name for messages, such as ``first step``; change it when the next call begins.
+    """
 
     call: str
 
 
 @contextmanager
 def watched(name: str, seconds: float, during: str, call: str) -> Iterator[Watch]:
-    """Watch calls of an environment that may hang, crash natively or end the process.
+    """Watch calls of an environment that may hang, crash in native code or end the process.
 
     Args:
-        name: the environment.
-        seconds: how long the calls may take, the limit of a worker's step.
-        during: when this is, for the sentence that is printed if the process ends.
-        call: the first of them.
+        name: the environment's name.
+        seconds: how long all calls together may take, the limit of a worker's step.
+        during: when they happen, for the sentence that is printed if the process ends.
+        call: the name of the first call, see `Watch`.
 
     Raises:
-        EnvironmentFailure: they took longer. Native code that cannot be interrupted ends the
-            process instead, see `deadline`.
+        EnvironmentFailure: the calls took longer than `seconds`. Native code that cannot be
+            interrupted ends the process instead, see `deadline`.
     """
     limit = f"within {seconds:g} s; if it needs longer, raise worker_timeout (--worker-timeout)"
     watch = Watch(call)
@@ -117,7 +122,10 @@ def watched(name: str, seconds: float, during: str, call: str) -> Iterator[Watch
 
 @contextmanager
 def making(name: str, seconds: float) -> Iterator[None]:
-    """`watched`, around the making of an environment, which may take `STARTUP_S` or longer."""
+    """Watch the constructor of an environment (see `watched`).
+
+    The limit is `STARTUP_S`, or `seconds` if that is longer.
+    """
     limit = max(STARTUP_S, seconds)
     with watched(name or "the environment", limit, "while it was made", "constructor"):
         yield
@@ -132,22 +140,25 @@ while IFS= read -r line; do
 done
 printf '%s\n' "$why" >&2
 """
-"""A shell script that passes on what it reads, until it reads ``done``, and otherwise prints its
-first argument, or its second if it has read anything."""
+"""A shell script that copies its input to standard error. If it reads ``done``, it exits at once.
+If the input ends without ``done``, it prints its second argument if it has read any line, and its
+first argument otherwise."""
 
 
 @contextmanager
 def _witness(name: str, during: str, limit: str) -> Iterator[int]:
-    """Let another process say what happened if this process ends within the context: native code
-    that crashes or hangs, and ``os._exit``, leave it no time to say it itself. If the process
-    crashes, faulthandler reports the line.
+    """Start a helper process that reports it if this process ends within the context.
+
+    Native code that crashes or hangs, and ``os._exit``, leave this process no time to report it
+    itself. If the process crashes, faulthandler also reports the line of code.
 
     Args:
-        name, during: the environment, and what it does, for a sentence.
-        limit: how long it may take.
+        name: the environment's name.
+        during: when this is, for the message.
+        limit: how long it may take, for the message.
 
     Yields:
-        The descriptor to which `deadline` writes where a process was that it ends.
+        The file descriptor to which `deadline` writes the stack of the process when it ends it.
     """
     ended = f"flatout: {name}: the process ended {during}"
     words = (
@@ -159,7 +170,7 @@ def _witness(name: str, during: str, limit: str) -> Iterator[int]:
         faulthandler.enable(file=2, all_threads=False)
     process = None
     if PASSES_DESCRIPTORS:
-        with suppress(OSError):  # there is no shell: only faulthandler reports
+        with suppress(OSError):  # without a shell, only faulthandler reports
             process = subprocess.Popen(
                 ["/bin/sh", "-c", WITNESS, "sh", *map(printable, words)],
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True,
@@ -172,7 +183,7 @@ def _witness(name: str, during: str, limit: str) -> Iterator[int]:
         try:
             yield process.stdin.fileno()
         finally:
-            with suppress(OSError), process.stdin as channel:  # it was killed
+            with suppress(OSError), process.stdin as channel:  # the helper may have been killed
                 channel.write(b"done\n")
             process.wait()
     finally:
@@ -181,7 +192,7 @@ def _witness(name: str, during: str, limit: str) -> Iterator[int]:
 
 
 def _action(spec: ActionSpec) -> np.ndarray:
-    """The first action, or the one nearest to 0, as a batch of one."""
+    """Return a batch of one action: the first of a discrete space, or the one nearest to 0."""
     if isinstance(spec, DiscreteSpec):
         return np.zeros(1, np.int32)
     return np.clip(0.0, spec.low, spec.high)[None]

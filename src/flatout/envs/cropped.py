@@ -1,4 +1,5 @@
-"""The input of DQN programs from before the 84 x 84 convention: cropped, halved, random skips."""
+"""Atari as in DQN programs from before the 84 x 84 convention, an environment that users name in
+``--env``: the screen is cropped, halved and gray, and the frame skip is random."""
 
 from __future__ import annotations
 
@@ -11,31 +12,31 @@ from flatout.envs.ale_ids import PREFIX, SUFFIX, atari_id
 
 FIRST_NO_OPS = 5
 FRAME_SKIP = (2, 5)
-"""As Gym's Breakout-v0 had it: drawn from 2, 3 and 4, the upper end being left out."""
+"""Frames per step are drawn from 2, 3 and 4 (without the upper end), as in Gym's Breakout-v0."""
 STICKY = 0.25
-"""The probability that a frame keeps the frame before's action."""
+"""The probability that a frame repeats the action of the previous frame."""
 MAX_STEPS = 10_000
 
 
 def cropped(game: str = "Breakout", render_mode: str | None = None) -> gym.Env[Any, Any]:
-    """One Atari game as Gym's ``<game>-v0`` ran it, as a gray image ``[88, 80, 1]``.
+    """Make one Atari game with the rules of Gym's ``<game>-v0`` and gray images ``[88, 80, 1]``.
 
     Use it as ``--env flatout.envs.atari:cropped --env-kwargs game=Breakout``.
 
-    * Every step repeats the action for 2, 3 or 4 frames, equally likely, and every frame keeps
-      the frame before's action with probability 0.25.
-    * Of the last frame ``[210, 160, 3]``, rows 34, 36, ..., 208 and every second column remain,
-      with the mean of the three colours, rounded.
-    * An episode begins with 5 no-op steps and is cut 10,000 steps after them.
-    * All randomness follows from the reset's seed. It is drawn here: ale-py's own can only be
-      seeded by loading the game again, which takes as long as some 250 steps.
+    * Every step repeats the action for 2, 3 or 4 frames, equally likely. Every frame repeats the
+      action of the previous frame with probability 0.25.
+    * An observation consists of rows 34, 36, ..., 208 and every second column of the last frame
+      ``[210, 160, 3]``. A pixel is the rounded mean of the three colours.
+    * An episode begins with 5 no-op steps and is truncated 10,000 steps after them.
+    * All randomness follows from the reset's seed. It is drawn in Python: ale-py's own generator
+      can only be seeded by loading the game again, which takes about as long as 250 steps.
 
     Args:
         game: as in ``ALE/<game>-v5``.
         render_mode: None or ``"rgb_array"``.
 
     Raises:
-        UsageError: an unknown game, or ale-py is missing.
+        UsageError: the game is unknown, or ale-py is missing.
     """
     name = f"{PREFIX}{game}{SUFFIX}"
     atari_id(name)
@@ -47,10 +48,10 @@ def cropped(game: str = "Breakout", render_mode: str | None = None) -> gym.Env[A
 
 
 class Cropped(gym.Wrapper[np.ndarray, int, np.ndarray, int]):
-    """Skips and repeats frames, crops, halves and grays the screen; see `cropped`.
+    """A wrapper with the frame skip, sticky actions and observations of `cropped`.
 
     Args:
-        env: one of ale-py's, every step of which is one frame.
+        env: an environment of ale-py, each step of which is one frame.
     """
 
     def __init__(self, env: gym.Env[np.ndarray, int]) -> None:
@@ -65,18 +66,18 @@ class Cropped(gym.Wrapper[np.ndarray, int, np.ndarray, int]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start an episode and let its no-op steps pass."""
+        """Start an episode and take its no-op steps."""
         if seed is not None:
             self._random = np.random.default_rng(seed)
         self._begin()
         for _ in range(FIRST_NO_OPS):
             self._play(0)
-            if self._ale.game_over(with_truncation=False):  # begin again, with the next numbers
+            if self._ale.game_over(with_truncation=False):  # start again, with later random numbers
                 self._begin()
         return self._observe()
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """One step of 2 to 4 frames."""
+        """Repeat the action for 2 to 4 frames."""
         reward = self._play(action)
         over = self._ale.game_over(with_truncation=False)
         obs, info = self._observe()
@@ -105,6 +106,6 @@ class Cropped(gym.Wrapper[np.ndarray, int, np.ndarray, int]):
 
 
 def gray_crop(screen: np.ndarray) -> np.ndarray:
-    """``[210, 160, 3]`` uint8 to ``[88, 80, 1]`` uint8."""
+    """Crop, halve and gray a screen: ``[210, 160, 3]`` uint8 to ``[88, 80, 1]`` uint8."""
     total = screen[34:210:2, ::2].sum(-1, keepdims=True, dtype=np.uint16)
-    return ((total + 1) // 3).astype(np.uint8)  # a third is never half way
+    return ((total + 1) // 3).astype(np.uint8)  # rounds: a third is never halfway between integers

@@ -1,4 +1,4 @@
-"""A deadline for a user's code that may block."""
+"""A deadline for user code that may block; environments are made, checked and closed under it."""
 
 from __future__ import annotations
 
@@ -10,32 +10,36 @@ from contextlib import contextmanager
 from types import FrameType
 
 STARTUP_S = 120.0
-"""How long imports and the making of environments may take; as long as a step, if that is more."""
+"""Seconds that imports and constructors of environments may take. A step's limit replaces it if
+that is longer."""
 
 CLOSE_S = 10.0
-"""How long environments may take to close."""
+"""Seconds that environments may take to close."""
 
 FATAL_S = 20.0
-"""Longest time for which native code may ignore the interrupt of a `deadline`."""
+"""Longest time in seconds for which native code may ignore the interrupt of a `deadline`."""
 
 
 class DeadlineExceeded(BaseException):
-    """What `deadline` waited for has not ended in time."""
+    """The exception that `deadline` raises in code that takes too long."""
 
 
 @contextmanager
 def deadline(seconds: float, report: int = 2) -> Iterator[None]:
-    """A user's code that may block: it is interrupted in the main thread (others are not watched).
+    """Interrupt the code in the context if it takes longer than `seconds`.
 
-    Where no timer can send a signal (Windows), nothing is watched. Native code that does not come
-    back for a signal ends the process after three times as long, `FATAL_S` later at most, where
-    faulthandler is on, as the command line turns it on.
+    Only the main thread is watched, and only on systems whose timers can send a signal (not on
+    Windows); elsewhere the context does nothing. Native code may ignore the signal. If faulthandler
+    is enabled, as the command line does, it then ends the process after ``3 * seconds``, or
+    `FATAL_S` after the signal if that is sooner.
 
     Args:
-        report: the descriptor to which faulthandler then writes where the process was.
+        seconds: the limit.
+        report: the file descriptor to which faulthandler writes the stack before it ends the
+            process.
 
     Raises:
-        DeadlineExceeded: it took longer.
+        DeadlineExceeded: the code took longer.
     """
     timers = hasattr(signal, "setitimer")
     if not timers or threading.current_thread() is not threading.main_thread():

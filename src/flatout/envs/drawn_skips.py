@@ -1,4 +1,5 @@
-"""Atari games whose frame skip is drawn at each step, with AtariVectorEnv's interface."""
+"""Atari games whose frame skip is drawn at each step, with `AtariVectorEnv`'s interface; for ids
+such as ``Breakout-v0``, `AtariEnvs` steps them."""
 
 from __future__ import annotations
 
@@ -13,19 +14,19 @@ from flatout.envs.ale_ids import load
 class DrawnSkips:
     """N games, each of which repeats its action for a number of frames drawn at each step.
 
-    ale-py's AtariVectorEnv has one frame skip for all its games. Here each game has a vector
-    environment of its own, whose step is one frame; their threads run at the same time. A reset's
-    seed decides the skips too; without a seed they continue with the same random numbers.
+    ale-py's `AtariVectorEnv` has one frame skip for all its games. Here each game has its own
+    vector environment, whose step is one frame; their threads run at the same time. A reset's seed
+    also decides the skips; without a seed, the game's random numbers continue.
 
-    With `maxpool` an observed frame is the maximum of a step's last two, each scaled before, where
-    AtariVectorEnv scales the maximum.
+    With `maxpool` an observed frame is the maximum of the last two frames of a step. Both frames
+    are scaled before the maximum is computed, whereas `AtariVectorEnv` scales the maximum.
 
     Args:
         num_envs: N.
         frameskip: the range ``(low, high)`` of the frames per step, without `high`.
-        num_threads: games that run at the same time.
-        stack_num: as AtariVectorEnv's, like `maxpool`.
-        settings: AtariVectorEnv's other arguments.
+        num_threads: the number of games that run at the same time.
+        stack_num, maxpool: as for `AtariVectorEnv`.
+        settings: `AtariVectorEnv`'s other arguments.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -48,7 +49,12 @@ class DrawnSkips:
     def reset(
         self, *, seed: np.ndarray | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Start games; as AtariVectorEnv's, with ``options["reset_mask"]``."""
+        """Start all games, or those of ``options["reset_mask"]``, as `AtariVectorEnv.reset` does.
+
+        Args:
+            seed: one seed per game to start; -1 keeps its random numbers.
+            options: ``{"reset_mask": bool [N]}`` or None.
+        """
         mask = np.ones(len(self._games), np.bool_) if options is None else options["reset_mask"]
         envs = mask.nonzero()[0].tolist()
         seeds = [-1] * len(envs) if seed is None else seed.tolist()
@@ -64,7 +70,7 @@ class DrawnSkips:
     def step(
         self, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-        """One step of every game; returns what AtariVectorEnv's step returns."""
+        """Step every game once; return what `AtariVectorEnv.step` returns."""
         count = len(self._games)
         rewards = np.zeros(count, np.float32)
         terminated, truncated = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
