@@ -129,14 +129,7 @@ class Envs(ABC):
 
 
 def blamed(name: str, step: int, env: int, what: str) -> InvalidReturn:
-    """Return the error for an invalid value that an environment returned.
-
-    Args:
-        name: the environment's name.
-        step: the step of the trajectory; -1 stands for the reset.
-        env: the environment's number in the run.
-        what: the value, as a noun phrase for the message.
-    """
+    """Return the error for an invalid value `what` of an environment; step -1 is its reset."""
     where = f"at step {step} of the trajectory" if step >= 0 else "from reset"
     return InvalidReturn(
         f"environment {env} ({name}) returned {what} {where}; look at what it computes there."

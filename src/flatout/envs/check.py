@@ -88,11 +88,7 @@ def refuse(task: Task, seed: int, patience: float) -> None:
 
 @dataclass
 class Watch:
-    """The call of an environment that is being watched.
-
-    Attributes:
-        call: its name for messages, such as ``first step``; change it when the next call begins.
-    """
+    """The name of the call that is being watched; set it when the next call begins."""
 
     call: str
 

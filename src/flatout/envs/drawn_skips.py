@@ -49,11 +49,9 @@ class DrawnSkips:
     def reset(
         self, *, seed: np.ndarray | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Start all games, or those of ``options["reset_mask"]``, as `AtariVectorEnv.reset` does.
+        """Start all games, or those of ``options["reset_mask"]`` (bool ``[N]``).
 
-        Args:
-            seed: one seed per game to start; -1 keeps its random numbers.
-            options: ``{"reset_mask": bool [N]}`` or None.
+        `seed` holds one seed for each game that starts; after -1 its random numbers continue.
         """
         mask = np.ones(len(self._games), np.bool_) if options is None else options["reset_mask"]
         envs = mask.nonzero()[0].tolist()

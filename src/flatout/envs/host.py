@@ -1,8 +1,8 @@
 """Step 5 of the data flow, inline: N Gymnasium environments take actions in this process.
 
-An environment whose episode ends is reset within the same step; the final observation is handed
-over, so that truncation can bootstrap. Every episode's seed is a function of (run seed,
-environment, episode): an episode is reproduced by its number and its actions.
+Samplers and evaluation call it. An environment whose episode ends is reset within the same step;
+the caller gets its final observation, for bootstrapping. Every episode's seed is a function of
+(run seed, environment, episode): its number and its actions reproduce an episode.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ class HostEnvs(Envs):
     """N Gymnasium environments; see `Envs`.
 
     Args:
-        obs_spec: what each observation must be.
-        action_spec: how actions are handed to them.
-        ignore_masks: play on where an environment says which actions may be taken.
+        envs: the environments, not yet reset.
+        obs_spec: the spec of one observation; others are refused.
+        action_spec: the spec of one action, which decides how actions are converted.
+        ignore_masks: do not refuse environments that mask their actions. Others: see `Envs`.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class HostEnvs(Envs):
         self._dtype = np.dtype(obs_spec.dtype)
         self._action_spec = action_spec
         self._ignore_masks = ignore_masks
-        # of each environment's last step that ended its episode, or else had an info
+        # The info of the last step that ended an episode, or whose info was not empty.
         self._infos: list[Mapping[str, Any]] = [{}] * self.num_envs
         self._all = range(self.num_envs)
 
@@ -82,7 +83,7 @@ class HostEnvs(Envs):
         self._check_info(env, info, "reset")
         self._infos[env] = {}
         self.episode[env] = number
-        out[env] = self._observed(env, obs, "reset")
+        out[env] = self._to_stored(env, obs, "reset")
         self.returns[env] = 0.0
         self.lengths[env] = 0
 
@@ -97,8 +98,8 @@ class HostEnvs(Envs):
         """See `Envs.step`.
 
         Raises:
-            EnvironmentFailure: an environment raised, or returned what no step may return.
-            UsageError: it masks its actions.
+            EnvironmentFailure: an environment raised, or returned an invalid value.
+            UsageError: an environment masks its actions.
         """
         choices = to_environment(self._action_spec, actions)
         shape, dtype, returns, lengths = self._spec.shape, self._dtype, self.returns, self.lengths
@@ -107,16 +108,16 @@ class HostEnvs(Envs):
             for env in self._all if active is None else active:
                 obs, reward, terminated, truncated, info = self._steps[env](choices[env])
                 if getattr(obs, "dtype", None) is not dtype or obs.shape != shape:
-                    obs = self._observed(env, obs, "step")
+                    obs = self._to_stored(env, obs, "step")
                 if not (type(reward) is float and type(terminated) is type(truncated) is bool):
-                    reward = self._reward(env, reward)
-                    terminated = self._flag(env, "terminated", terminated)
-                    truncated = self._flag(env, "truncated", truncated)
+                    reward = self._to_float(env, reward)
+                    terminated = self._to_bool(env, "terminated", terminated)
+                    truncated = self._to_bool(env, "truncated", truncated)
                 if type(info) is not dict or info:
                     self._check_info(env, info, "step")
                     self._infos[env] = info
                 if not -LARGEST < reward < LARGEST:
-                    reward = self._beyond(env, reward)
+                    reward = self._refuse_too_large(env, reward)
                 rewards[env] = reward
                 returns[env] += reward
                 lengths[env] += 1
@@ -137,10 +138,10 @@ class HostEnvs(Envs):
         return episode._replace(info=scalars(info)) if info else episode
 
     def replay(self, env: int, episode: int, actions: np.ndarray, out: np.ndarray) -> bool:
-        """`replay_all` for one environment."""
+        """Reproduce one environment's state, as `replay_all` does for all."""
 
         def ended(env: int, terminated: bool, truncated: bool, final: np.ndarray) -> None:
-            pass  # `episode` says so
+            pass  # `self.episode` changes when an episode ends
 
         self.reset(env, out, episode)
         batch = np.zeros((self.num_envs, *actions.shape[1:]), actions.dtype)
@@ -161,7 +162,7 @@ class HostEnvs(Envs):
         ]
 
     def close(self) -> None:
-        """Close every environment, within `CLOSE_S` all together, even where some fail to close."""
+        """Close every environment, even if some fail to close. The limit for all is `CLOSE_S`."""
         end = time.monotonic() + CLOSE_S
         for number, env in enumerate(self._envs):
             try:
@@ -169,12 +170,12 @@ class HostEnvs(Envs):
                     env.close()
             except DeadlineExceeded:
                 say(f"{self._which(number)} did not close within {CLOSE_S:g} s and was left open.")
-            except (Exception, SystemExit) as error:  # closing must not hide how the run ended
+            except (Exception, SystemExit) as error:  # reported only: it must not hide the run's
                 say(self.failure(number, error, "close"))
 
     def failure(self, env: int, error: BaseException, call: str) -> EnvironmentFailure:
-        """The sentence for an exception out of a user's environment, with where it was raised."""
-        if _raised_here(error):  # while what it returned was unpacked, or as it was called
+        """Return the error for an exception in `call` of an environment, with its file and line."""
+        if _is_raised_here(error):  # by a call with wrong arguments, or by unpacking its result
             if isinstance(error, TypeError) and "argument" in str(error):
                 takes = "seed= and options=" if call == "reset" else "one action"
                 return InvalidReturn(
@@ -191,11 +192,11 @@ class HostEnvs(Envs):
             f"{one_line(error)} ({raised_at(error)})."
         )
 
-    def _observed(self, env: int, obs: Any, call: str) -> np.ndarray:
-        """An observation with the type that it is stored as."""
+    def _to_stored(self, env: int, obs: Any, call: str) -> np.ndarray:
+        """Cast an observation to the type that it is stored as, or refuse it."""
         try:
             array = np.asarray(obs)
-        except Exception:  # rows of different lengths; a user's object may raise anything
+        except Exception:  # rows may differ in length, and a user's object may raise anything
             array = np.asarray(None)
         if array.shape != self._spec.shape or array.dtype.kind not in "fiub":
             what = f"shape {array.shape} and type {array.dtype}"
@@ -216,21 +217,22 @@ class HostEnvs(Envs):
 
     def _check_info(self, env: int, info: Any, call: str) -> None:
         if not isinstance(info, Mapping):
-            raise self._wrong(env, "info", info, call, "a dict")
+            raise self._error(env, "info", info, call, "a dict")
         for key in MASKS:
             if key in info and not self._ignore_masks:
                 raise masks_refused(self._name, f"info[{key!r}] of {call}")
 
-    def _reward(self, env: int, value: Any) -> float:
+    def _to_float(self, env: int, value: Any) -> float:
         try:
-            if _scalar(value):
+            if _is_scalar(value):
                 return float(value)
         except (TypeError, ValueError, OverflowError):
             pass
-        raise self._wrong(env, "reward", value, "step", "one number")
+        raise self._error(env, "reward", value, "step", "one number")
 
-    def _beyond(self, env: int, reward: float) -> float:
-        """A reward that is no number of type float32: the trajectory's check names these."""
+    def _refuse_too_large(self, env: int, reward: float) -> float:
+        """Refuse a finite reward that float32 cannot hold. NaN and infinity are returned, because
+        the check of the trajectory reports them."""
         if math.isfinite(reward):
             raise InvalidReturn(
                 f"{self._which(env)} returned reward {reward:g} from step, which float32 "
@@ -238,49 +240,51 @@ class HostEnvs(Envs):
             )
         return reward
 
-    def _flag(self, env: int, name: str, value: Any) -> bool:
-        if isinstance(value, bool | np.bool_) or (_scalar(value) and value in (0, 1)):
+    def _to_bool(self, env: int, name: str, value: Any) -> bool:
+        if isinstance(value, bool | np.bool_) or (_is_scalar(value) and value in (0, 1)):
             return bool(value)
-        raise self._wrong(env, name, value, "step", "True or False")
+        raise self._error(env, name, value, "step", "True or False")
 
-    def _wrong(self, env: int, name: str, value: Any, call: str, right: str) -> EnvironmentFailure:
+    def _error(self, env: int, name: str, value: Any, call: str, right: str) -> EnvironmentFailure:
         return InvalidReturn(
             f"{self._which(env)} returned {name} {short(value)} from {call}, which has to be "
             f"{right}."
         )
 
 
-def _raised_here(error: BaseException) -> bool:
-    """Whether it was raised in this file, not in what this file called."""
+def _is_raised_here(error: BaseException) -> bool:
+    """Return whether an exception was raised in this file, not in code that this file called."""
     return traceback.extract_tb(error.__traceback__)[-1].filename == __file__
 
 
-def _scalar(value: Any) -> bool:
-    """Whether it is a number by itself: neither text nor an array, not even one of one number."""
+def _is_scalar(value: Any) -> bool:
+    """Return whether a value is one real number. Text is not, nor is an array ``[1]``."""
     if isinstance(value, complex | np.complexfloating):
         return False
     return hasattr(value, "__float__") and getattr(value, "shape", ()) == ()
 
 
 def scalars(info: Mapping[str, Any]) -> dict[str, float] | None:
-    """The numbers and flags in an `info`, by name; None where there are none."""
+    """Return the numbers and flags in an `info` by name, or None if there are none."""
     found: dict[str, float] = {}
     for name, value in info.items():
-        if isinstance(name, str) and _scalar(value):
+        if isinstance(name, str) and _is_scalar(value):
             with suppress(TypeError, ValueError, OverflowError):
                 found[name] = float(value)
     return found or None
 
 
 def to_environment(spec: ActionSpec, actions: np.ndarray) -> Sequence[Any]:
-    """A batch of actions ``[B, ...]`` as environments take them: ints, or arrays in a box."""
+    """Convert a batch of actions ``[B, ...]`` to what environments take: ints, or arrays for a
+    box."""
     if isinstance(spec, DiscreteSpec):
         return (action_array(spec, actions) if spec.start else actions).tolist()
     return list(action_array(spec, actions))
 
 
 def action_array(spec: ActionSpec, actions: np.ndarray) -> np.ndarray:
-    """`to_environment` as one array: int64, or ``[B, ...]`` of the box's type; B may be 0."""
+    """Convert a batch of actions as `to_environment` does, but to one array: int64 ``[B]``, or
+    ``[B, *shape]`` of the box's shape and type. B may be 0."""
     if isinstance(spec, DiscreteSpec):
         return actions.astype(np.int64) + spec.start
     return cast_actions(actions, spec.dtype).reshape(len(actions), *spec.shape)

@@ -1,4 +1,5 @@
-"""From what the user named (an id, module:factory, an object, a function) to environments."""
+"""Make environments from an id, ``module:factory``, an object or a function; `envs.task` calls it
+before step 5 of the data flow."""
 
 from __future__ import annotations
 
@@ -34,20 +35,20 @@ from flatout.output import say
 from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec
 
 Factory = Callable[..., "gym.Env[Any, Any]"]
-"""Makes one environment; called with ``render_mode=...`` only where something is rendered."""
+"""Makes one environment. It is called with ``render_mode=...`` only if something is rendered."""
 Base = Callable[..., Any]
-"""The user's own: may make a `DeviceEnv`, or what is no environment."""
+"""The user's own factory, whose result is not checked yet. It may return a `DeviceEnv`."""
 
 
 class Borrowed(gym.Wrapper[Any, Any, Any, Any]):
-    """A user's environment object: used, but never closed, by a run."""
+    """A user's environment object, which a run uses but never closes."""
 
     def close(self) -> None:
-        """Leave the environment to its owner."""
+        """Do nothing: the user closes the environment."""
 
 
 class OneEnvironment:
-    """A factory around a single environment object, which cannot serve two at once."""
+    """A factory around a single environment object; its second call raises a UsageError."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         self._env = env
@@ -64,17 +65,17 @@ class OneEnvironment:
 
 
 def factory(config: EnvConfig, source: Any = None) -> Factory:
-    """A function that makes the prepared environment; arguments as `open_task`.
+    """Return a function that makes the prepared environment; arguments as for `open_task`.
 
     Raises:
-        UsageError: an unknown id, module or factory.
+        UsageError: the id, module or factory is unknown.
     """
     register()
     if source is None and is_atari(config.env):
         return lambda **kwargs: _call(lambda **mode: OneAtari(config, **mode), config.env, kwargs)
     base: Base
     if source is None:
-        base = _by_name(config)
+        base = _find_base(config)
     elif isinstance(source, gym.Env):
         base = OneEnvironment(source)
     elif isinstance(source, DeviceEnv):
@@ -121,10 +122,10 @@ def _call(base: Base, name: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
 
 
 def one_device(env: DeviceEnv, name: str, render_mode: str | None = None) -> OneDevice:
-    """A checked device environment under the name that the user gave it.
+    """Check a device environment and wrap it for Gymnasium under the name that the user gave it.
 
     Raises:
-        UsageError: it breaks the contract.
+        UsageError: it breaks the contract of `DeviceEnv`.
     """
     from flatout.envs.device.check import refuse
 
@@ -134,7 +135,8 @@ def one_device(env: DeviceEnv, name: str, render_mode: str | None = None) -> One
 
 
 def close_quietly(env: gym.Env[Any, Any]) -> None:
-    """Close an environment that is of no more use; its own failure to close changes nothing."""
+    """Close an environment that is no longer needed. An exception in its `close` is ignored, and
+    one that does not close within `CLOSE_S` is left open with a message."""
     try:
         with contextlib.suppress(Exception), deadline(CLOSE_S):
             env.close()
@@ -143,7 +145,7 @@ def close_quietly(env: gym.Env[Any, Any]) -> None:
         say(f"{name}, opened to look at it, did not close within {CLOSE_S:g} s; it was left open.")
 
 
-def _by_name(config: EnvConfig) -> Base:
+def _find_base(config: EnvConfig) -> Base:
     name = config.env
     if not name:
         raise UsageError("no environment: pass --env ID, --env module:factory or --preset NAME.")
@@ -159,23 +161,27 @@ def _by_name(config: EnvConfig) -> Base:
         if attribute not in gym.registry or hasattr(module, attribute):
             function = function_in(module, attribute, f"--env {name}")
             return _with_kwargs(function, config.env_kwargs)
-        name = attribute  # Gymnasium's "module:id": its import registers the id
+        name = attribute  # Gymnasium's "module:id": importing the module registered the id
     try:
         spec = copy.deepcopy(gym.spec(name))
     except gym.error.Error as error:
         hint = suggestion(name) or f" {one_line(error).rstrip('.')}."
         raise UsageError(f"unknown environment {name!r}:{hint}") from None
-    # Gymnasium's checking wrappers cost time; resets always come first and we check spaces.
+    # Gymnasium's checking wrappers cost time and are not needed: Flatout always resets first, and
+    # checks the spaces itself.
     spec.order_enforce = False
     spec.disable_env_checker = True
     return _with_kwargs(lambda **kwargs: gym.make(spec, **kwargs), config.env_kwargs)
 
 
 def specs(env: gym.Env[Any, Any], name: str) -> tuple[ObservationSpec, ActionSpec]:
-    """The environment's spaces as plain values.
+    """Return an environment's observation and action spaces as specs.
+
+    Args:
+        name: the environment's name, for messages.
 
     Raises:
-        UsageError: a space that algorithms here do not take, by its name.
+        UsageError: Flatout's algorithms do not support one of the spaces.
     """
     observation, action = env.observation_space, env.action_space
     if isinstance(env, OneAtari):
@@ -202,7 +208,7 @@ def specs(env: gym.Env[Any, Any], name: str) -> tuple[ObservationSpec, ActionSpe
     kind = observation.dtype.kind if observation.dtype is not None else "f"
     stack = 1
     if isinstance(env, MergedStack) and len(observation.shape) == 3:
-        stack = env.stack_size  # padded with an episode's first frame
+        stack = env.stack_size  # the stack is padded with an episode's first frame
     if kind in "ui":
         high = int(observation.high.max())
         fits = kind == "u" and observation.dtype == np.uint8
@@ -228,10 +234,14 @@ def specs(env: gym.Env[Any, Any], name: str) -> tuple[ObservationSpec, ActionSpe
 
 
 def episode_limit(env: gym.Env[Any, Any]) -> int | None:
-    """The episode's time limit in steps, where the environment has one."""
+    """Return the time limit of an episode in steps, or None if the environment has none.
+
+    Raises:
+        UsageError: the limit is not a whole number.
+    """
     if isinstance(env, OneAtari):
         return env.max_steps
-    spec = attribute(env, "spec")  # of a user's environment it may be something else
+    spec = attribute(env, "spec")  # a user's environment may use this name for something else
     limit = spec.max_episode_steps if isinstance(spec, EnvSpec) else None
     inner: Any = env
     while isinstance(inner, gym.Wrapper):

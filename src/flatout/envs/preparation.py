@@ -1,4 +1,5 @@
-"""Preparation of observations with Gymnasium's wrappers: grey images, other sizes, frame stacks."""
+"""Preparation of observations with Gymnasium's wrappers, when `envs.make` makes an environment:
+grey images, other sizes, frame stacks."""
 
 from __future__ import annotations
 
@@ -15,7 +16,13 @@ from flatout.installing import install
 
 
 def prepare(env: gym.Env[Any, Any], config: EnvConfig) -> gym.Env[Any, Any]:
-    """Apply the wanted preparation with Gymnasium's own wrappers."""
+    """Wrap an environment as ``--grayscale``, ``--resize``, ``--frame-stack`` and
+    ``--ignore-action-masks`` ask.
+
+    Raises:
+        UsageError: the observations cannot be prepared like this, or the environment masks its
+            actions.
+    """
     if config.ignore_action_masks:
         env = without_mask(env)
     else:
@@ -33,7 +40,8 @@ def prepare(env: gym.Env[Any, Any], config: EnvConfig) -> gym.Env[Any, Any]:
         )
     stacked = config.frame_stack is not None and config.frame_stack > 1
     if isinstance(space, gym.spaces.Box) and (config.grayscale or config.resize or stacked):
-        env = Stored(env, config.env, copies=stacked)  # Gymnasium's wrappers cast without a check
+        # Gymnasium's wrappers would cast observations without a check.
+        env = Stored(env, config.env, copies=stacked)
     if config.grayscale:
         env = gym.wrappers.GrayscaleObservation(env, keep_dim=True)
     if config.resize:
@@ -65,13 +73,14 @@ def _resize(env: gym.Env[Any, Any], size: int) -> gym.Env[Any, Any]:
 
 
 class Stored(gym.ObservationWrapper[Any, Any, Any]):
-    """Casts observations to the type of their space, and refuses what it cannot hold.
+    """A wrapper that casts observations to the type of their space and refuses other values.
 
-    Of types that NumPy stores and Flatout does not (bool, float16) observations become float32.
+    Types that Flatout does not store (bool, float16) become float32.
 
     Args:
-        name: of the environment, for messages.
-        copies: never return the environment's own array: a frame stack would keep it.
+        name: the environment's name, for messages.
+        copies: always return a copy. A frame stack keeps the arrays, and an environment may reuse
+            its own.
     """
 
     def __init__(self, env: gym.Env[Any, Any], name: str, copies: bool = False) -> None:
@@ -86,10 +95,14 @@ class Stored(gym.ObservationWrapper[Any, Any, Any]):
             self.observation_space = gym.spaces.Box(low, high, dtype=np.float32)
 
     def observation(self, observation: Any) -> Any:
-        """The observation as the space says."""
+        """Cast one observation.
+
+        Raises:
+            InvalidReturn: it holds a value that the type cannot hold.
+        """
         array = np.asarray(observation)
         if array.dtype.kind not in "fiub":
-            return observation  # refused where all of its kind are
+            return observation  # `HostEnvs` refuses observations that are not numbers
         try:
             cast = stored(array, self._dtype)
             return cast.copy() if self._copies and cast is array else cast
@@ -101,7 +114,10 @@ class Stored(gym.ObservationWrapper[Any, Any, Any]):
 
 
 class MergedStack(gym.wrappers.TransformObservation[Any, Any, Any]):
-    """``[S, H, W, c] -> [H, W, S * c]`` for images, ``[S, D] -> [S * D]`` for vectors."""
+    """A wrapper that merges a stack of frames into one observation.
+
+    Images ``[S, H, W, c]`` become ``[H, W, S * c]``, vectors ``[S, D]`` become ``[S * D]``.
+    """
 
     def __init__(self, env: gym.wrappers.FrameStackObservation[Any, Any, Any]) -> None:
         space = env.observation_space
@@ -120,6 +136,6 @@ def _merge(obs: Any) -> np.ndarray:
 
 
 def kind_of(space: gym.Space[Any]) -> str:
-    """A space for messages: its kind, and of a box the shape."""
+    """Describe a space for a message: its kind and, for a box, its shape."""
     shape = f" of shape {space.shape}" if isinstance(space, gym.spaces.Box) else ""
     return f"a {type(space).__name__} space{shape}"

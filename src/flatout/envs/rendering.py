@@ -1,4 +1,5 @@
-"""Rendering that fails for want of a display or of a library, as MuJoCo reports it."""
+"""Errors of rendering without a display or a library, as MuJoCo raises them; `envs.make` and
+`run.evaluate` explain them here."""
 
 from __future__ import annotations
 
@@ -15,20 +16,22 @@ _WORDS = re.compile(
     r"opengl|glfw|gladload|glgeterror|\begl\b|osmesa|\bx11\b|\bdisplay\b|nosuchdisplay",
     re.IGNORECASE,
 )
-"""Words of the exceptions that MuJoCo and its libraries raise then."""
+"""Words of the exceptions that MuJoCo and its libraries raise if they cannot render."""
 
 
 def has_display() -> bool:
-    """Whether there is a display to draw on; elsewhere than on Linux there always is."""
+    """Return whether there is a display to draw on. Only on Linux can it be missing."""
     return sys.platform != "linux" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
 
 
 def missing_library(name: str, error: BaseException) -> NotInstalledError | None:
-    """Explain an exception of the environment `name`, if the rendering library that the environment
-    variable `MUJOCO_GL` names is missing; else return None. MuJoCo's environments may import the
-    library when they are made, whether they render or not."""
+    """Explain an exception of the environment `name` if the cause is that the rendering library
+    which the environment variable `MUJOCO_GL` names is missing; otherwise return None.
+
+    MuJoCo's environments may import the library when they are made, even if they never render.
+    """
     tried = os.environ.get("MUJOCO_GL", "")
-    if tried not in OFFSCREEN or not _about_rendering(error):
+    if tried not in OFFSCREEN or not _is_about_rendering(error):
         return None
     other = "osmesa (in software)" if tried == "egl" else "egl"
     return NotInstalledError(
@@ -39,10 +42,10 @@ def missing_library(name: str, error: BaseException) -> NotInstalledError | None
 
 
 def cannot_render(name: str, error: BaseException) -> NotInstalledError | None:
-    """Explain an exception of the environment `name`, if there is no display or a rendering library
-    is missing; else return None."""
+    """Explain an exception of the environment `name` if the cause is a missing display or rendering
+    library; otherwise return None."""
     refused = missing_library(name, error)
-    if refused is not None or has_display() or not _about_rendering(error):
+    if refused is not None or has_display() or not _is_about_rendering(error):
         return refused
     tried = os.environ.get("MUJOCO_GL")
     failed = f", and MUJOCO_GL={tried} does not work here" if tried else ""
@@ -52,7 +55,7 @@ def cannot_render(name: str, error: BaseException) -> NotInstalledError | None:
     )
 
 
-def _about_rendering(error: BaseException | None) -> bool:
+def _is_about_rendering(error: BaseException | None) -> bool:
     while error is not None:
         if _WORDS.search(f"{type(error).__name__} {one_line(error)}"):
             return True

@@ -1,7 +1,7 @@
-"""The game of Snake as a Gymnasium environment with image observations.
+"""The game of Snake, ``flatout/Snake-v0``: a Gymnasium environment with image observations.
 
-The board lives in one flat uint8 array that every step updates in at most a few places, so a step
-costs little more than the copy of the board it returns.
+The board is one flat uint8 array. A step changes at most a few of its cells, so it costs little
+more than the copy of the board that it returns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EMPTY, HEAD, FRUIT, BODY = 0, 1, 2, 3
 # (row, column) step of each action.
 MOVES = ((-1, 0), (1, 0), (0, 1), (0, -1))
 
-# What `ansi` prints for EMPTY, HEAD, FRUIT and BODY, in the order of their codes.
+# The characters that `ansi` prints for EMPTY, HEAD, FRUIT and BODY, in the order of their codes.
 SYMBOLS = "·@*o"
 
 # Every picture is CELL_PIXELS * (size + 1) pixels wide and high: half a cell of wall on each side.
@@ -56,8 +56,8 @@ class Snake(gymnasium.Env[Board, SupportsIndex]):
           snake of one cell has no body and may turn back.
         * Filling the board is a win: it ends the episode (`terminated`) with reward 1 for the last
           fruit and leaves a board without fruit. The score is then `size * size - 1`.
-        * `patience` steps in a row without fruit, counted from the reset or the last fruit, cut
-          the episode (`truncated`). A step that is fatal as well counts as `terminated` only.
+        * `patience` steps in a row without fruit, counted from the reset or the last fruit, end
+          the episode (`truncated`). A step that is also fatal counts as `terminated` only.
         * After the end of an episode, `step` needs a `reset` first.
 
     Action space:
@@ -86,7 +86,7 @@ class Snake(gymnasium.Env[Board, SupportsIndex]):
 
     Args:
         size: Rows and columns of the board, at least 2.
-        patience: Steps without fruit after which an episode is cut, at least 1.
+        patience: Steps without fruit after which an episode is truncated, at least 1.
         render_mode: None, "ansi" or "rgb_array".
 
     Raises:
@@ -203,24 +203,24 @@ class Snake(gymnasium.Env[Board, SupportsIndex]):
         return {"score": self._score, "is_success": won}
 
     def _observation(self) -> Board:
-        """A copy of the board as an image, uint8 (size, size, 1)."""
+        """Return a copy of the board as an image, uint8 (size, size, 1)."""
         return self._board.reshape(self._shape).copy()
 
     def _place_fruit(self) -> None:
-        """Put a fruit on an empty cell, all equally likely; there must be one."""
+        """Put a fruit on a random empty cell, all equally likely. At least one must be empty."""
         empty = (self._board == EMPTY).nonzero()[0]
         self._board[empty[self.np_random.integers(empty.size)]] = FRUIT
 
     def _render_ansi(self) -> str:
-        """The framed board, one line a row, and the score below."""
-        # A blank between the cells makes the board look square in a terminal.
+        """Return the framed board, one line per row, with the score below."""
+        # A space between the cells makes the board look square in a terminal.
         bar = "─" * (2 * self.size + 1)
         rows = self._board.reshape(self.size, self.size).tolist()
         lines = [f"│ {' '.join(SYMBOLS[cell] for cell in row)} │" for row in rows]
         return "\n".join([f"┌{bar}┐", *lines, f"└{bar}┘", f"score {self._score}"])
 
     def _render_picture(self) -> npt.NDArray[np.uint8]:
-        """The board as a picture, uint8 (32 * (size + 1), 32 * (size + 1), 3), RGB."""
+        """Return the board as an RGB picture, uint8 (32 * (size + 1), 32 * (size + 1), 3)."""
         side = CELL_PIXELS * (self.size + 1)
         picture = np.full((side, side, 3), WALL_COLOUR, np.uint8)
         field = picture[WALL_PIXELS:-WALL_PIXELS, WALL_PIXELS:-WALL_PIXELS]
@@ -232,8 +232,8 @@ class Snake(gymnasium.Env[Board, SupportsIndex]):
         for cell in (self._board == FRUIT).nonzero()[0]:  # none after a win
             _fill_disc(field, self._centre(cell), 0.32 * CELL_PIXELS, FRUIT_COLOUR)
 
-        # From tail to head, each piece reaches over to the next one, so the picture shows which
-        # way the body runs; so does its shade, darkest at the tail.
+        # From tail to head, each piece is drawn up to the next one, so the picture shows in which
+        # direction the body runs. The shade shows it too: the tail is darkest.
         cells = list(self._snake)
         neck, tail = np.array(NECK_COLOUR), np.array(TAIL_COLOUR)
         for place, (cell, following) in enumerate(pairwise(cells), start=1):
@@ -242,7 +242,7 @@ class Snake(gymnasium.Env[Board, SupportsIndex]):
         head = self._centre(cells[-1])
         _fill_box(field, head, head, HEAD_COLOUR)
 
-        # The eyes look where the head moved; a snake of one cell looks down, at the viewer.
+        # The eyes look in the direction in which the head moved; a snake of one cell looks down.
         forward = np.array([1.0, 0.0])
         if len(cells) > 1:
             forward = (head - self._centre(cells[-2])) / CELL_PIXELS
@@ -253,7 +253,7 @@ class Snake(gymnasium.Env[Board, SupportsIndex]):
         return picture
 
     def _centre(self, cell: int) -> npt.NDArray[np.float64]:
-        """The (row, column) of a cell's centre in pixels from the field's corner, shape (2,)."""
+        """Return the (row, column) of a cell's centre in pixels from the field's corner, [2]."""
         return (np.array(divmod(int(cell), self.size)) + 0.5) * CELL_PIXELS
 
 
@@ -287,9 +287,9 @@ def _fill_box(
     end: npt.NDArray[np.float64],
     colour: npt.ArrayLike,
 ) -> None:
-    """Paint a piece of snake that covers two neighbouring cells, or one cell twice, on a picture
+    """Paint a box that covers two neighbouring cells (or one, given twice) on a picture
     [height, width, 3]; `start` and `end` are the cells' centres (row, column) in pixels."""
-    # A gap between neighbouring pieces keeps a folded snake readable.
+    # Where the snake runs next to itself, a gap keeps its rows distinct.
     half = CELL_PIXELS // 2 - 4
     top, left = (np.minimum(start, end) - half).astype(int)
     bottom, right = (np.maximum(start, end) + half).astype(int)

@@ -1,7 +1,7 @@
-"""The casts of observations to the type that they are stored as, and of actions to that of their
-space, the same everywhere.
+"""The only casts of observations to their stored type and of actions to their space's type;
+environments, agents and exported agents call them.
 
-`flatout export` writes both functions into its file, so that it needs NumPy alone.
+`flatout export` copies both functions into the file that it writes, which then needs only NumPy.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import numpy as np
 
 
 def stored(obs: object, dtype: str | np.dtype) -> np.ndarray:
-    """The array `obs` with that type; fractions are cut off where it is an integer type.
+    """Cast `obs` to an array of type `dtype`; an integer type cuts fractions off.
 
     Raises:
-        ValueError: it holds a value that the type cannot hold; the text names both.
+        ValueError: `obs` holds a value that the type cannot hold; the message names both.
     """
     array, target = np.asarray(obs), np.dtype(dtype)
     if array.dtype == target:
@@ -41,7 +41,7 @@ def stored(obs: object, dtype: str | np.dtype) -> np.ndarray:
 
 
 def cast_actions(actions: np.ndarray, dtype: str | np.dtype) -> np.ndarray:
-    """Actions in a box with that type; whole numbers are the nearest, which lie in the box, because
-    its bounds are whole numbers, too."""
+    """Cast actions in a box to type `dtype`. For an integer type they are rounded to the nearest
+    whole number, which lies in the box because the box's bounds are whole numbers."""
     whole = np.dtype(dtype).kind != "f" and actions.dtype.kind == "f"
     return (np.rint(actions) if whole else actions).astype(dtype)

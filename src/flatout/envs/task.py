@@ -1,4 +1,5 @@
-"""The environments' side of a run: looked at once, opened wherever some are needed."""
+"""The task of a run: `run.resolve` inspects its environment once; samplers and evaluation open as
+many environments as they need."""
 
 from __future__ import annotations
 
@@ -27,27 +28,27 @@ ALE_ONLY: dict[str, tuple[Any, ...]] = {
     "noop_max": (30,),
     "terminal_on_life_loss": (False,),
 }
-"""Settings that only Atari games have, with the values that ask for nothing: the default, and what
-run folders of earlier versions hold where nothing was asked for."""
+"""Settings that only Atari games have, with the values that mean "not set": the default, and the
+value that run folders of earlier versions hold if the user set nothing."""
 
 
 @dataclass
 class Task:
-    """What the user named, its spaces, and how to open it.
+    """The environment that the user named: its spaces, and how to open it.
 
     Attributes:
-        config: the id and its preparation.
+        config: the id and the preparation of observations.
         make: makes one Gymnasium environment; with ``render_mode="rgb_array"`` one that renders.
         obs_spec, action_spec: its spaces.
-        limit: its time limit in steps, if any.
-        first: the environment that was made to look at its spaces, until it is opened; ALE ids
-            need none.
+        limit: its time limit in steps, or None.
+        first: the environment that was made to inspect the spaces, until `open` uses it or `close`
+            closes it; None for ALE ids.
         vectorised: whether `open` makes games that step together in C++.
-        single: a user's environment object, of which there cannot be two.
-        device: the device environment that the user named, whose copies step together.
-        prepared: whether observations are changed on the host.
-        sourced: whether it was passed as an object or a function, not by a name.
-        notes: sentences for the user.
+        single: whether it is a user's environment object, which cannot be made twice.
+        device: the device environment that the user named, whose copies step together; or None.
+        prepared: whether the host changes observations (gray, resized or stacked).
+        sourced: whether the user passed an object or a function instead of a name.
+        notes: sentences to show to the user.
     """
 
     config: EnvConfig
@@ -65,12 +66,12 @@ class Task:
 
     @property
     def spaces(self) -> tuple[ObservationSpec, ActionSpec, int | None]:
-        """What an algorithm needs to know of it: both specs and the time limit."""
+        """The spec of observations, the spec of actions and the time limit, for an algorithm."""
         return self.obs_spec, self.action_spec, self.limit
 
     @property
     def name(self) -> str:
-        """What to call it in messages."""
+        """The environment's name in messages."""
         return self.config.env
 
     def open(
@@ -82,7 +83,12 @@ class Task:
         first: int = 0,
         threads: int = 0,
     ) -> Envs:
-        """`count` environments, whose episodes are numbered and seeded; arguments as `AtariEnvs`.
+        """Open `count` environments.
+
+        Args:
+            count: the number of environments.
+            seed, stream, first: see `Envs`.
+            reseed_after, threads: see `AtariEnvs`; other environments ignore them.
 
         Raises:
             UsageError, EnvironmentFailure: they cannot be made.
@@ -113,7 +119,7 @@ class Task:
     def host(
         self, envs: list[gym.Env[Any, Any]], seed: int, stream: int, first: int = 0
     ) -> HostEnvs:
-        """Environments that `make` made, stepped in this process; see `open`."""
+        """Return `HostEnvs` of environments that `make` made; for the arguments see `open`."""
         return HostEnvs(
             envs, self.name, self.obs_spec, self.action_spec, seed, stream, first,
             self.config.ignore_action_masks,
@@ -121,13 +127,13 @@ class Task:
 
     @property
     def compiles(self) -> bool:
-        """Whether there is a device environment of it: its own or its twin."""
+        """Whether `on_device` has a device environment: the one that the user named, or a twin."""
         if self.prepared or self.sourced:
             return self.device is not None
         return self.device is not None or has_twin(self.name, self.config.env_kwargs)
 
     def on_device(self) -> DeviceEnv:
-        """The device environment with these spaces: what the user named, or its twin.
+        """Return the device environment that the user named, or the twin of the user's environment.
 
         Raises:
             UsageError: there is none.
@@ -147,21 +153,22 @@ class Task:
         return device_env(self.name, self.config.env_kwargs)
 
     def close(self) -> None:
-        """Close the environment that was made to look at, if it was never opened."""
+        """Close the environment that was made to inspect its spaces, unless `open` has used it."""
         if self.first is not None:
             close_quietly(self.first)
         self.first = None
 
 
 def open_task(config: EnvConfig, source: Any = None) -> Task:
-    """Look at an environment's spaces.
+    """Make one environment, inspect its spaces, and return the task. Atari ids need none made.
 
     Args:
         config: the id or ``module:factory``, its arguments, and the preparation of observations.
         source: an environment object or a function, used instead of ``config.env``.
 
     Raises:
-        UsageError: an unknown environment or an unsupported space.
+        UsageError: the environment is unknown or one of its spaces is not supported.
+        EnvironmentFailure: making the environment failed.
     """
     make = factory(config, source)
     if source is None and is_atari(config.env):
@@ -180,13 +187,13 @@ def open_task(config: EnvConfig, source: Any = None) -> Task:
     except BaseException:
         close_quietly(env)
         raise
-    limit, prepared = episode_limit(env), _prepared(config)
+    limit, prepared = episode_limit(env), _is_prepared(config)
     task = Task(
         config, make, obs_spec, action_spec, limit, env, single=isinstance(source, gym.Env),
         prepared=prepared, sourced=source is not None, notes=lost_statistics(env, config.env),
     )  # fmt: skip
     inner = attribute(env, "unwrapped")
-    if isinstance(inner, OneDevice):  # pure, so the one that was made serves for all
+    if isinstance(inner, OneDevice):  # its functions are pure, so the one just made serves for all
         device = inner.device
         task.device = device if env is inner else None
         task.make = lambda **mode: prepare(OneDevice(device, **mode), config)
@@ -197,11 +204,11 @@ NORMALISERS = {
     gym.wrappers.NormalizeObservation: "normalize_observation=True",
     gym.wrappers.NormalizeReward: "normalize_reward=True",
 }
-"""Gymnasium's wrappers with running statistics, and the settings that do the same."""
+"""Gymnasium's wrappers with running statistics, and the settings of Flatout that replace them."""
 
 
 def lost_statistics(env: gym.Env[Any, Any], name: str) -> tuple[str, ...]:
-    """Sentences about the environment's wrappers whose statistics no run keeps."""
+    """Return a sentence about each wrapper whose running statistics a run cannot save."""
     notes: list[str] = []
     while isinstance(env, gym.Wrapper):
         for wrapper, setting in NORMALISERS.items():
@@ -215,6 +222,6 @@ def lost_statistics(env: gym.Env[Any, Any], name: str) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _prepared(config: EnvConfig) -> bool:
+def _is_prepared(config: EnvConfig) -> bool:
     stacked = config.frame_stack is not None and config.frame_stack > 1
     return config.grayscale or config.resize is not None or stacked

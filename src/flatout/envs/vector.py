@@ -1,6 +1,6 @@
 """Step 5 of the data flow, inline: N environments of one Gymnasium `VectorEnv` step together.
 
-`AtariEnvs` is one; samplers and evaluation call it as they call `HostEnvs`.
+Samplers and evaluation call it as they call `HostEnvs`. `AtariEnvs` is a subclass.
 """
 
 from __future__ import annotations
@@ -18,28 +18,29 @@ from flatout.errors import EnvironmentFailure, InvalidReturn, one_line
 from flatout.types import ActionSpec, ContinuousSpec, Episode, ObservationSpec
 
 KEEP_RANDOMNESS = -1
-"""The seed of a reset that goes on with an environment's random numbers."""
+"""The seed of a reset after which an environment's random numbers continue."""
 
 
 class VectorEnvs(Envs):
     """The N environments of a `VectorEnv` with `HostEnvs`' meaning of a step; see `Envs`.
 
-    The vector environment must reset those of its environments that `options["reset_mask"]` names,
-    as Gymnasium's do in every autoreset mode: whatever it does by itself at an episode's end, the
-    next episode begins with a reset with this run's seed, within the same step.
+    The vector environment must reset the environments that `options["reset_mask"]` selects, as
+    Gymnasium's do in every autoreset mode. Whatever it does by itself at the end of an episode, the
+    next episode begins within the same step, with a reset with this run's seed.
 
-    All environments step at once. One that does not play on (see `step`) takes idle actions that
-    nobody sees, and is put back to the start of its episode before it plays again.
+    All environments step at once. An environment that is not active (see `step`) takes idle actions
+    whose results are dropped. Before it becomes active again, it is reset to the start of its
+    episode.
 
-    Where a seeded reset is expensive, `reseed_after` lets an episode that ends sooner than that
-    after the last seeded start go on with the same random numbers. The next episode is then a
-    function of all that happened since `origin`.
+    If a seeded reset is expensive, `reseed_after` makes such resets rarer. When an episode ends
+    fewer than `reseed_after` steps after the last seeded reset, the environment's random numbers
+    continue in the next episode, which then depends on everything since episode `origin`.
 
     Args:
-        vector: steps them.
-        obs_spec: one observation.
-        action_spec: how actions are handed to them.
-        reseed_after: steps after the last seeded start from which on the next episode is seeded
+        vector: the vector environment.
+        obs_spec: the spec of one observation.
+        action_spec: the spec of one action, which decides how actions are converted.
+        reseed_after: number of steps after a seeded reset from which on the next reset is seeded
             again; 0 seeds every episode. For the other arguments see `Envs`.
     """
 
@@ -61,9 +62,9 @@ class VectorEnvs(Envs):
         self._idle_action = idle_action(action_spec)
         self._reseed_after = reseed_after
         self._mode = (vector.metadata or {}).get("autoreset_mode")
-        self._seen: Any = np.zeros(0)  # the last observations, as `vector` gives them
-        self._infos: Mapping[str, Any] = {}  # of the last step
-        self._strayed = np.ones(count, np.bool_)  # not where its episode is
+        self._seen: Any = np.zeros(0)  # the last observations, as `vector` returned them
+        self._infos: Mapping[str, Any] = {}  # the info of the last step
+        self._strayed = np.ones(count, np.bool_)  # idle actions took it away from its episode
         self._started = False
         self._all = list(range(count))
         self.origin, self.since = [-1] * count, [0] * count
@@ -85,10 +86,12 @@ class VectorEnvs(Envs):
     ) -> None:
         """See `Envs.step`.
 
-        An environment may stop only between episodes, and go on only where every episode is seeded.
+        An environment may become inactive only between episodes, and active again only if every
+        episode is seeded.
 
         Raises:
-            EnvironmentFailure: the vector environment failed, or an action is none of its actions.
+            EnvironmentFailure: the vector environment failed, or an action is invalid.
+            ValueError: an environment became inactive within an episode.
         """
         everyone = active is None or len(active) == self.num_envs
         players = self._all if everyone else list(active or ())
@@ -118,7 +121,7 @@ class VectorEnvs(Envs):
             self._follow(over, out)
 
     def finished(self, env: int) -> Episode:
-        """See `Envs.finished`; with the numbers that the environment's last `info` holds."""
+        """See `Envs.finished`; the episode's `info` holds the numbers of the final `info`."""
         infos = self._infos
         if self._mode == AutoresetMode.SAME_STEP:
             infos = infos.get("final_info", {})
@@ -134,8 +137,8 @@ class VectorEnvs(Envs):
     ) -> list[bool]:
         """See `Envs.replay_all`.
 
-        All arrive together: the environment with the most actions begins; each of the rest takes
-        idle actions until it has to begin, and is reset then.
+        All environments finish at the same step. The one with the most actions begins; each of the
+        others takes idle actions until as many steps are left as it has actions, and is then reset.
         """
         played = {env: taken for env, taken in enumerate(actions) if taken is not None}
         total = max(map(len, played.values()), default=0)
@@ -157,7 +160,7 @@ class VectorEnvs(Envs):
             self._reset_idle(idle & (terminated | truncated))
             self._count(playing, gained)
             over = [env for env in playing if terminated[env] or truncated[env]]
-            # If the next episode were seeded, the actions would begin there.
+            # The actions are those since the last seeded reset, so none may lie within them.
             astray = [env for env in over if self._is_seeded(env)]
             playing = [env for env in playing if env not in astray]
             if len(over) > len(astray):
@@ -175,26 +178,26 @@ class VectorEnvs(Envs):
             vector.close()
 
     def failure(self, env: int, error: BaseException, call: str) -> EnvironmentFailure:
-        """The sentence for an exception; env -1 where it may be of any environment."""
+        """Return the error for an exception; env is -1 if any environment may have raised it."""
         which = self._which(env) if env >= 0 else f"an environment ({self._name})"
         return EnvironmentFailure(
             f"{which} raised {type(error).__name__} in {call}: {one_line(error)}."
         )
 
-    # --- What a kind of vector environment does in its own way ---------------------------------
+    # --- Methods that subclasses override ------------------------------------------------------
 
     def _reset_some(self, mask: np.ndarray, seeds: list[int]) -> tuple[Any, Mapping[str, Any]]:
-        """Reset the environments of a mask ``[N]``, each with its seed, in increasing order."""
+        """Reset the environments of a mask ``[N]``; `seeds` has one seed for each, in order."""
         given = iter(seeds)
         each = [next(given) if chosen else None for chosen in mask.tolist()]
         return self._vector.reset(seed=each, options={"reset_mask": mask})
 
     def _choices(self, actions: np.ndarray) -> Any:
-        """Actions ``[N, ...]`` as the vector environment takes them."""
+        """Convert actions ``[N, ...]`` to what the vector environment takes."""
         return action_array(self._action_spec, actions)
 
     def _write(self, out: np.ndarray, envs: list[int] | None = None) -> None:
-        """Copy the last observations to `out`, of all environments or of some."""
+        """Copy the last observations of `envs` to `out`; None copies those of all environments."""
         seen = np.asarray(self._seen)
         if seen.shape != out.shape:
             raise InvalidReturn(
@@ -211,26 +214,27 @@ class VectorEnvs(Envs):
             ) from None
 
     def _final(self, env: int, out: np.ndarray) -> np.ndarray:
-        """The observation with which an environment's episode ended."""
+        """Return the observation with which an environment's episode ended."""
         if self._mode == AutoresetMode.SAME_STEP:
             return stored(np.asarray(self._infos["final_obs"][env]), self._dtype)
         return out[env]
 
     def _heed(self, info: Mapping[str, Any], stepped: bool) -> None:
-        """Take what a step or a reset says beside its observations."""
+        """Save the info of a step, or of a reset if `stepped` is False."""
         if stepped:
             self._infos = info
 
-    # --- Inside -------------------------------------------------------------------------------
+    # --- Private methods ----------------------------------------------------------------------
 
     def _begin(
         self, envs: list[int], numbers: list[int], out: np.ndarray, following: bool = False
     ) -> None:
-        """Start these episodes, each with its seed; those that follow others, where it is time."""
+        """Start the episodes `numbers` of `envs` and write their first observations. All are
+        seeded; if they follow others, only those for which `reseed_after` asks it."""
         seeds = [KEEP_RANDOMNESS] * len(envs)
-        for place, (env, number) in enumerate(zip(envs, numbers, strict=True)):
+        for index, (env, number) in enumerate(zip(envs, numbers, strict=True)):
             if not following or self._is_seeded(env):
-                seeds[place] = self._seed_of(env, number)
+                seeds[index] = self._seed_of(env, number)
                 self.origin[env], self.since[env] = number, 0
             self.episode[env] = number
             self.lengths[env], self.returns[env] = 0, 0.0
@@ -238,15 +242,15 @@ class VectorEnvs(Envs):
         self._write(out, envs)
 
     def _follow(self, envs: list[int], out: np.ndarray) -> None:
-        """Start the episodes after those that ended."""
+        """Start the next episode of each of `envs`, whose episodes ended."""
         self._begin(envs, [self.episode[env] + 1 for env in envs], out, following=True)
 
     def _is_seeded(self, env: int) -> bool:
-        """Whether an episode that began now would be seeded."""
+        """Return whether an episode that followed now would be seeded."""
         return self.since[env] >= self._reseed_after
 
     def _put_back(self, envs: list[int]) -> None:
-        """Return those that strayed to the start of their episodes."""
+        """Reset the environments that took idle actions to the start of their episodes."""
         if not self._strayed[envs].any():
             return
         astray = [env for env in envs if self._strayed[env]]
@@ -256,19 +260,20 @@ class VectorEnvs(Envs):
         self._restart(astray, [self._seed_of(env, self.episode[env]) for env in astray])
 
     def _reset_idle(self, over: np.ndarray) -> None:
-        """Reset idle environments whose episodes ended, where the next step would fail."""
+        """Reset idle environments whose episodes ended (`over`) if `vector` does not do it itself,
+        because its next step would fail."""
         if self._mode == AutoresetMode.DISABLED and over.any():
             envs = over.nonzero()[0].tolist()
             self._restart(envs, [self._seed_of(env, max(self.episode[env], 0)) for env in envs])
             self._strayed[envs] = True
 
     def _restart(self, envs: list[int], seeds: list[int]) -> None:
-        """Reset environments, in increasing order; the rest keep their state."""
+        """Reset `envs`, given in increasing order; the other environments keep their state."""
         mask = np.zeros(self.num_envs, np.bool_)
         mask[envs] = True
         try:
             if not self._started and len(envs) < self.num_envs:
-                self._vector.reset()  # its first reset must be of all
+                self._vector.reset()  # the first reset must reset all environments
             self._started = True
             self._seen, info = self._reset_some(mask, seeds)
         except Exception as error:
@@ -279,7 +284,7 @@ class VectorEnvs(Envs):
             self.life_lost[envs] = False
 
     def _advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Step all environments; returns ``[N]`` rewards, terminated and truncated."""
+        """Step all environments; return rewards, terminated and truncated, ``[N]`` each."""
         choices = self._choices(actions)
         try:
             self._seen, gained, terminated, truncated, info = self._vector.step(choices)
@@ -301,7 +306,7 @@ class VectorEnvs(Envs):
 
 
 def idle_action(spec: ActionSpec) -> np.ndarray:
-    """An action that any environment with these actions takes: the first, or the one nearest 0."""
+    """Return a valid action: the first of a discrete space, or the one of a box nearest to 0."""
     if isinstance(spec, ContinuousSpec):
         return np.clip(np.zeros(spec.size, np.float32), spec.low, spec.high).astype(np.float32)
     return np.zeros((), np.int32)
