@@ -82,7 +82,7 @@ def vector_settings(config: EnvConfig) -> dict[str, Any]:
 
 
 def open_vector(settings: Mapping[str, Any], num_envs: int, num_threads: int) -> Any:
-    """Open `num_envs` games that step together; `settings` are as `vector_settings` returns them."""
+    """Open `num_envs` games that step together; `settings` are those of `vector_settings`."""
     chosen: dict[str, Any] = {**settings, "num_envs": num_envs, "num_threads": num_threads}
     if isinstance(settings["frameskip"], tuple):
         return DrawnSkips(**chosen)

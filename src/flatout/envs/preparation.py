@@ -95,11 +95,7 @@ class Stored(gym.ObservationWrapper[Any, Any, Any]):
             self.observation_space = gym.spaces.Box(low, high, dtype=np.float32)
 
     def observation(self, observation: Any) -> Any:
-        """Cast one observation.
-
-        Raises:
-            InvalidReturn: it holds a value that the type cannot hold.
-        """
+        """Cast one observation, or raise an InvalidReturn if the type cannot hold its values."""
         array = np.asarray(observation)
         if array.dtype.kind not in "fiub":
             return observation  # `HostEnvs` refuses observations that are not numbers
@@ -114,10 +110,8 @@ class Stored(gym.ObservationWrapper[Any, Any, Any]):
 
 
 class MergedStack(gym.wrappers.TransformObservation[Any, Any, Any]):
-    """A wrapper that merges a stack of frames into one observation.
-
-    Images ``[S, H, W, c]`` become ``[H, W, S * c]``, vectors ``[S, D]`` become ``[S * D]``.
-    """
+    """A wrapper that merges S frames: images ``[S, H, W, c]`` to ``[H, W, S * c]``, vectors
+    ``[S, D]`` to ``[S * D]``."""
 
     def __init__(self, env: gym.wrappers.FrameStackObservation[Any, Any, Any]) -> None:
         space = env.observation_space

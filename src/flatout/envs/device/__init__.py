@@ -1,1 +1,1 @@
-"""Environments written in JAX, whose steps are compiled: twins, gymnax, envelope, users' own."""
+"""Environments written in JAX, whose steps are compiled: twins, gymnax, envelope and users' own."""

@@ -1,4 +1,5 @@
-"""What adapters of other libraries' environments share: observations, actions, stable dtypes."""
+"""Helpers for the adapters `gymnax` and `envelope`, which turn environments of other JAX libraries
+into `DeviceEnv`s."""
 
 from __future__ import annotations
 
@@ -16,15 +17,16 @@ from flatout.types import Array, ContinuousSpec, ObservationSpec
 
 
 def library(module: str, full: str, install: str, needed: Sequence[str]) -> Any:
-    """A library's module.
+    """Import a library's module.
 
     Args:
-        full: the environment's name, for messages.
-        install: what installs the library.
-        needed: what it must have.
+        module: its name.
+        full: the environment's full name, for messages.
+        install: the command that installs the library, for messages.
+        needed: attributes that the module must have.
 
     Raises:
-        UsageError: it is missing, cannot be imported here, or is of another version.
+        UsageError: the library is missing, cannot be imported, or has an unsupported version.
     """
     try:
         found = importlib.import_module(module)
@@ -32,7 +34,7 @@ def library(module: str, full: str, install: str, needed: Sequence[str]) -> Any:
         if (error.name or module) != module:
             raise UsageError(f"{full}: {module} needs {error.name}, which is missing.") from error
         raise UsageError(f"{full} needs {module}: {install}.") from None
-    except Exception as error:  # made for another JAX, say
+    except Exception as error:  # for example, it was written for another version of JAX
         why = f"{type(error).__name__}: {one_line(error).rstrip('.')}"
         raise UsageError(f"{full}: importing {module} failed: {why}.") from error
     know(module, full, found, needed)
@@ -40,10 +42,10 @@ def library(module: str, full: str, install: str, needed: Sequence[str]) -> Any:
 
 
 def know(module: str, full: str, found: Any, needed: Sequence[str]) -> None:
-    """Refuse a version of a library in which something has not these attributes.
+    """Check that an object of a library, `found`, has the attributes `needed`.
 
     Raises:
-        UsageError: which one.
+        UsageError: one is missing, so this version of the library is not supported.
     """
     for need in needed:
         if not hasattr(found, need):
@@ -51,25 +53,25 @@ def know(module: str, full: str, found: Any, needed: Sequence[str]) -> None:
 
 
 def key_shape() -> Any:
-    """A typed key's shape and dtype; JAX's devices are not opened for it."""
+    """Return the shape and dtype of a typed random key, without opening JAX's devices."""
     return jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))
 
 
 def observation(
     name: str, leaf: Any, high: float | None
 ) -> tuple[ObservationSpec, Callable[[Any], Array]]:
-    """How a library's observation becomes one that networks here take.
+    """Return the spec of a library's observations, and the function that converts one.
 
-    Three dimensions are an image; everything else becomes a vector. Flags become 0 and 1 (uint8);
-    uint8 stays; other whole numbers become int32, and floats float32.
+    An array of three dimensions is an image; any other becomes a vector. Bools become 0 and 1
+    (uint8), uint8 stays, other integers become int32, and floats become float32.
 
     Args:
-        name: of the environment, for messages.
+        name: the environment's name, for messages.
         leaf: the observation's shape and dtype.
-        high: the largest value of the space, where it says one.
+        high: the largest value of the space, or None if it is unknown.
 
     Raises:
-        UsageError: an observation of several arrays, or an empty one.
+        UsageError: the observation is not one array, or it is empty.
     """
     if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
         raise UsageError(
@@ -88,14 +90,15 @@ def observation(
 
 
 def box(shape: tuple[int, ...], low: Any, high: Any) -> ContinuousSpec:
-    """A box of actions; bounds are broadcast to its shape."""
+    """Return the spec of a box of actions; the bounds are broadcast to its shape."""
     bounds = [np.broadcast_to(np.asarray(b, np.float64), shape).ravel() for b in (low, high)]
     lows, highs = (tuple(float(x) for x in b) for b in bounds)
     return ContinuousSpec(tuple(shape), lows, highs)
 
 
 def like(shapes: Any) -> Callable[[Any], Any]:
-    """A function that gives a pytree's leaves these dtypes (and no Python numbers)."""
+    """Return a function that casts a pytree's leaves to the dtypes of `shapes`. Python numbers
+    become arrays; random keys stay as they are."""
 
     def cast(tree: Any) -> Any:
         return jax.tree.map(
@@ -110,5 +113,5 @@ def like(shapes: Any) -> Callable[[Any], Any]:
 
 
 def scalar(value: Any, dtype: Any) -> Array:
-    """A number or an array of one number as a scalar."""
+    """Convert a number, or an array of one number, to a scalar array."""
     return jnp.asarray(value).astype(dtype).reshape(())

@@ -1,4 +1,5 @@
-"""What an environment written in JAX is: two pure functions of one environment."""
+"""The interface of an environment written in JAX, step 5 of the data flow when it is compiled: pure
+functions of one environment, which `samplers.rollout` and `DeviceEnvs` map over many."""
 
 from __future__ import annotations
 
@@ -11,35 +12,36 @@ from flatout.types import ActionSpec, Array, ObservationSpec
 EnvState = Any
 """A pytree of arrays; its structure, shapes and dtypes are the same after every call."""
 Key = Any
-"""A typed JAX random key, as `jax.random.key` makes."""
+"""A typed JAX random key, as `jax.random.key` returns."""
 
 
 @dataclass(frozen=True)
 class DeviceEnv:
-    """One environment as pure functions, which its caller compiles and maps over many.
+    """One environment as pure functions, which the caller compiles and maps over many environments.
 
-    Nothing resets itself: the caller sees that an episode ended, keeps its final observation and
-    calls `reset`. Nor is time counted here: the caller truncates an episode after `limit` steps.
+    The environment neither resets itself nor counts time. When an episode ends, the caller keeps
+    the final observation and calls `reset`. It also truncates an episode after `limit` steps.
 
     Attributes:
-        name: for messages.
-        obs_spec: what each observation is.
-        action_spec: what each action is.
-        limit: steps after which an episode is truncated, or None. Gymnasium's `max_episode_steps`.
+        name: the environment's name, for messages.
+        obs_spec: the spec of an observation.
+        action_spec: the spec of an action.
+        limit: steps after which an episode is truncated (Gymnasium's `max_episode_steps`), or None.
         reset: ``(key) -> (state, obs)``, the start of an episode.
         step: ``(state, action, key) -> (state, obs, reward, terminated, truncated)``. An action is
             an int32 scalar that counts from 0, or float32 ``[A]`` in the action space's own units.
-            Algorithms scale and clip to its bounds (`algorithms.common`), for host and device
-            environments alike; nothing is scaled here. The reward is a float32 scalar, the flags
-            are bool scalars. `truncated` is what the rules cut (the patience of Snake), without
+            It is not scaled here: algorithms scale and clip it to the bounds (`algorithms.common`),
+            for host and device environments. The reward is a float32 scalar, the flags are bool
+            scalars. `truncated` reports an end by the rules (the patience of Snake), not by
             `limit`.
         render: ``(state) -> str or uint8 [H, W, 3]``, for `flatout watch` and videos, or None. It
             runs on the host.
-        patience: steps before which the rules truncate no episode, if they may; None where `step`
-            tells (a `truncated` that is always False), or nothing is known. The last observations
-            of truncated episodes are kept: this bounds how many there can be.
-        info: ``(state) -> {name: scalar}`` of the state with which an episode ended: what a host's
-            environment tells in its final `info`. Numbers and flags, as float32; or None.
+        patience: least number of steps after which the rules may truncate an episode. It bounds how
+            many final observations of truncated episodes have to be stored. None if it is unknown,
+            or if `step` shows it by a `truncated` that is always False.
+        info: ``(state) -> {name: scalar}``, called with the state in which an episode ended; or
+            None. It is the counterpart of a host environment's final `info`: numbers and flags,
+            which are read as float32.
     """
 
     name: str
@@ -54,14 +56,15 @@ class DeviceEnv:
 
 
 def reset_key(seed: Array) -> Key:
-    """The key of an episode's reset, from its seed (uint32; see `envs.base.episode_seed`)."""
+    """Return the key of an episode's reset from its seed (uint32; see `envs.base.episode_seed`)."""
     import jax
 
     return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), 0)
 
 
 def step_key(seed: Array, t: Array) -> Key:
-    """The key of an episode's step t, from 0. So an episode follows from its seed and actions."""
+    """Return the key of an episode's step `t`, counted from 0, from its seed. So an episode follows
+    from its seed and actions."""
     import jax
 
     return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), t + 1)

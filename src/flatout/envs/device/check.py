@@ -1,4 +1,5 @@
-"""Whether an environment keeps the contract of `DeviceEnv`, in one sentence for each breach."""
+"""Check that an environment keeps the contract of `DeviceEnv`: one sentence for each breach. It is
+called when an environment is made, and by users' tests."""
 
 from __future__ import annotations
 
@@ -19,38 +20,39 @@ from flatout.hashes import raw
 from flatout.types import Array, ContinuousSpec, DiscreteSpec, ObservationSpec
 
 COPIES = 16
-"""Environments that `check_device_env` steps together."""
+"""Number of environments that `check_device_env` steps together."""
 
 
 def refuse(env: DeviceEnv) -> None:
-    """Refuse an environment that `shape_problems` finds something in.
+    """Refuse an environment in which `shape_problems` finds a problem.
 
     Raises:
-        UsageError: the first problem.
+        UsageError: the message is the first problem.
     """
     for problem in shape_problems(env):
         raise UsageError(problem)
 
 
 def check_device_env(env: DeviceEnv, steps: int = 2000, seed: int = 0) -> list[str]:
-    """What is wrong with an environment; empty if nothing was found. For use in tests.
+    """Check an environment, usually in a test, and return its problems: an empty list if none.
 
-    First as `shape_problems`. Then each function is called twice with the same arguments, and
-    traced twice, which must give the same numbers and the same program: that finds draws from
-    NumPy or the clock, and counters in Python. What a function prints or appends to a list cannot
-    be seen. Last, 16 copies are compiled, mapped and stepped at random.
+    It stops at the first of three checks that finds a problem. First, `shape_problems`. Second,
+    `reset` and `step` are traced twice and called twice with the same arguments, which must give
+    the same program and the same numbers: that finds draws from NumPy or the clock, counters in
+    Python, and traced values that outlive the call, but not what a function prints. Third, 16
+    copies are compiled, mapped and stepped with random actions.
 
     Args:
         env: the environment.
-        steps: random steps of each copy. Without `limit` one episode at least must end in them.
-        seed: of actions and episodes.
+        steps: random steps of each copy. Without `limit`, at least one episode must end in them.
+        seed: the seed of actions and episodes.
     """
-    problems = list(shape_problems(env)) or list(_impure(env))
-    return problems or list(_played(env, steps, seed))
+    problems = list(shape_problems(env)) or list(_purity_problems(env))
+    return problems or list(_play_problems(env, steps, seed))
 
 
 def shape_problems(env: DeviceEnv) -> Iterator[str]:
-    """What shapes and dtypes alone tell: nothing is computed, and no device is opened."""
+    """Yield problems that shapes and dtypes alone show. Nothing is computed on a device."""
     name = env.name
     spec, action = env.obs_spec, env.action_spec
     if not isinstance(spec, ObservationSpec) or len(spec.shape) not in (1, 3) or 0 in spec.shape:
@@ -66,7 +68,7 @@ def shape_problems(env: DeviceEnv) -> Iterator[str]:
         yield f"{name}: limit = {env.limit} must be a number of steps, or None."
         return
     key = jax.eval_shape(reset_key, jax.ShapeDtypeStruct((), np.uint32))
-    began, why = _called(jax.eval_shape, env.reset, key)
+    began, why = _try(jax.eval_shape, env.reset, key)
     if why:
         yield f"{name}: reset cannot be compiled: {why}"
         return
@@ -74,51 +76,51 @@ def shape_problems(env: DeviceEnv) -> Iterator[str]:
         yield f"{name}: reset must return (state, obs)."
         return
     state, obs = began
-    yield from _unlike(f"{name}: reset returns obs", obs, spec.shape, spec.dtype, "obs_spec says")
+    yield from _mismatch(f"{name}: reset returns obs", obs, spec.shape, spec.dtype, "obs_spec says")
     given = action_shape(env)
-    stepped, why = _called(jax.eval_shape, env.step, state, given, key)
+    stepped, why = _try(jax.eval_shape, env.step, state, given, key)
     if why:
         yield f"{name}: step cannot be compiled: {why}"
         return
     if not isinstance(stepped, tuple) or len(stepped) != 5:
         yield f"{name}: step must return (state, obs, reward, terminated, truncated)."
         return
-    yield from _changed(name, state, stepped[0])
+    yield from _state_problems(name, state, stepped[0])
     _, obs, reward, *flags = stepped
-    yield from _unlike(f"{name}: step returns obs", obs, spec.shape, spec.dtype, "obs_spec says")
+    yield from _mismatch(f"{name}: step returns obs", obs, spec.shape, spec.dtype, "obs_spec says")
     must = "it must be"
-    yield from _unlike(f"{name}: step returns reward", reward, (), "float32", must)
+    yield from _mismatch(f"{name}: step returns reward", reward, (), "float32", must)
     for flag, value in zip(("terminated", "truncated"), flags, strict=True):
-        yield from _unlike(f"{name}: step returns {flag}", value, (), "bool", must)
-    yield from _no_scalars(env, state)
-    many = jax.tree.map(_eight, (state, given, key))
-    _, why = _called(jax.eval_shape, jax.vmap(env.step), *many)
+        yield from _mismatch(f"{name}: step returns {flag}", value, (), "bool", must)
+    yield from _info_problems(env, state)
+    many = jax.tree.map(_batch_shape, (state, given, key))
+    _, why = _try(jax.eval_shape, jax.vmap(env.step), *many)
     if why:
         yield f"{name}: step cannot be mapped over many environments (jax.vmap): {why}"
 
 
-def _no_scalars(env: DeviceEnv, state: Any) -> Iterator[str]:
-    """What is wrong with what `info` returns."""
-    told, why = ({}, "") if env.info is None else _called(jax.eval_shape, env.info, state)
+def _info_problems(env: DeviceEnv, state: Any) -> Iterator[str]:
+    """Yield problems of the values that `info` returns."""
+    info, why = ({}, "") if env.info is None else _try(jax.eval_shape, env.info, state)
     if why:
         yield f"{env.name}: info cannot be compiled: {why}"
-    elif not isinstance(told, dict) or not all(isinstance(name, str) for name in told):
+    elif not isinstance(info, dict) or not all(isinstance(name, str) for name in info):
         yield f"{env.name}: info must return a dict of scalars by name."
     else:
-        for name, leaf in told.items():
+        for name, leaf in info.items():
             if getattr(leaf, "shape", None) != () or np.dtype(leaf.dtype).kind not in "biuf":
-                yield f"{env.name}: info returns {name} as {_words(leaf)}; it must be a scalar."
+                yield f"{env.name}: info returns {name} as {_describe(leaf)}; it must be a scalar."
 
 
 def action_shape(env: DeviceEnv) -> jax.ShapeDtypeStruct:
-    """One action's shape and dtype: int32 or float32 ``[A]``."""
+    """Return the shape and dtype of one action: int32 ``[]`` or float32 ``[A]``."""
     if isinstance(env.action_spec, DiscreteSpec):
         return jax.ShapeDtypeStruct((), np.int32)
     return jax.ShapeDtypeStruct((env.action_spec.size,), np.float32)
 
 
 def random_actions(env: DeviceEnv, key: Array, count: int) -> Array:
-    """Actions ``[count, ...]`` within the space; where it has no bounds, within -1 and 1."""
+    """Draw actions ``[count, ...]`` uniformly from the space; see `bounds` if it has none."""
     spec = env.action_spec
     if isinstance(spec, DiscreteSpec):
         return jax.random.randint(key, (count,), 0, spec.n)
@@ -126,26 +128,26 @@ def random_actions(env: DeviceEnv, key: Array, count: int) -> Array:
 
 
 def bounds(spec: ContinuousSpec) -> tuple[np.ndarray, np.ndarray]:
-    """An action space's bounds, float32 ``[A]``: -1 and 1 where it has none."""
+    """Return an action space's bounds, float32 ``[A]``; a missing one is -1 (low) or 1 (high)."""
     low, high = (np.clip(np.asarray(b, np.float32), -1e6, 1e6) for b in (spec.low, spec.high))
     low, high = np.where(low <= -1e6, -1.0, low), np.where(high >= 1e6, 1.0, high)
     return low.astype(np.float32), high.astype(np.float32)
 
 
-def _impure(env: DeviceEnv) -> Iterator[str]:
+def _purity_problems(env: DeviceEnv) -> Iterator[str]:
     key = jax.jit(reset_key)(np.uint32(1))
-    started, problem = _called_twice(env, "reset", env.reset, key)
+    started, problem = _call_twice(env, "reset", env.reset, key)
     if not problem:
-        _, problem = _called_twice(env, "step", env.step, started[0], *_first_step(env, key))
+        _, problem = _call_twice(env, "step", env.step, started[0], *_first_step(env, key))
     if problem:
         yield problem
 
 
-def _called_twice(
+def _call_twice(
     env: DeviceEnv, name: str, function: Callable[..., Any], *given: Any
 ) -> tuple[Any, str]:
-    """The result of a function; and in a sentence how its two calls differ, if they do."""
-    traces, why = _called(lambda: [traced(function, *given) for _ in range(2)])
+    """Trace and call a function twice; return its result, and the problem or an empty string."""
+    traces, why = _try(lambda: [traced(function, *given) for _ in range(2)])
     if why and "UnexpectedTracerError" not in why:
         return None, f"{env.name}: {name} failed: {why}"
     if why or traces[0][1]:
@@ -159,24 +161,24 @@ def _called_twice(
             "key, and keep what changes in the state."
         )
     run = jax.jit(lambda *given: function(*given))
-    results, why = _called(lambda: [jax.block_until_ready(run(*given)) for _ in range(2)])
+    results, why = _try(lambda: [jax.block_until_ready(run(*given)) for _ in range(2)])
     if why:
         return None, f"{env.name}: {name} failed: {why}"
-    if not _same(*results):
+    if not _bits_equal(*results):
         return None, f"{env.name}: {name} is not pure: the same arguments gave other numbers."
     return results[0], ""
 
 
 def _first_step(env: DeviceEnv, key: Array) -> tuple[Array, Array]:
-    """A random action and the key of an episode's first step."""
+    """Return a random action, and the key of the first step of an episode with seed 1."""
 
-    def drawn(key: Array) -> tuple[Array, Array]:
+    def draw(key: Array) -> tuple[Array, Array]:
         return random_actions(env, key, 1)[0], step_key(jnp.uint32(1), jnp.int32(0))
 
-    return jax.jit(drawn)(key)
+    return jax.jit(draw)(key)
 
 
-def _played(env: DeviceEnv, steps: int, seed: int) -> Iterator[str]:
+def _play_problems(env: DeviceEnv, steps: int, seed: int) -> Iterator[str]:
     seeds = np.arange(COPIES, dtype=np.uint32) + np.uint32(seed)
     high = env.obs_spec.high
 
@@ -205,11 +207,11 @@ def _played(env: DeviceEnv, steps: int, seed: int) -> Iterator[str]:
         (_, ends, bad), _ = jax.lax.scan(step, carry, jnp.arange(steps))
         return ends, bad
 
-    played, why = _called(lambda: [int(x) for x in jax.jit(play)(seeds)])
+    result, why = _try(lambda: [int(x) for x in jax.jit(play)(seeds)])
     if why:
         yield f"{env.name}: it cannot be compiled and mapped over many environments: {why}"
         return
-    ends, bad = played
+    ends, bad = result
     if bad >= 0:
         above = "" if high is None else f", or an observation above obs_spec.high ({high})"
         yield f"{env.name}: step {bad} of random play gave NaN or infinity{above}."
@@ -221,12 +223,12 @@ def _played(env: DeviceEnv, steps: int, seed: int) -> Iterator[str]:
 
 
 def select(mask: Array, new: Array, old: Array) -> Array:
-    """`new` where the mask of its leading axes is set, else `old`."""
+    """Return `new` where `mask` is set, else `old`. The mask covers their leading axes."""
     return jnp.where(mask.reshape(mask.shape + (1,) * (new.ndim - mask.ndim)), new, old)
 
 
-def _called(function: Callable[..., Any], *given: Any) -> tuple[Any, str]:
-    """What a call returns; or why it failed, as a sentence."""
+def _try(function: Callable[..., Any], *given: Any) -> tuple[Any, str]:
+    """Call a function; return its result and an empty string, or None and why it failed."""
     try:
         return function(*given), ""
     except Exception as error:  # a user's function may raise anything
@@ -236,57 +238,59 @@ def _called(function: Callable[..., Any], *given: Any) -> tuple[Any, str]:
 
 
 def traced(function: Callable[..., Any], *given: Any) -> tuple[tuple[str, list[bytes]], bool]:
-    """Trace a function: its program with the arrays in it, and whether a traced value outlived it.
+    """Trace a function; return its program (text and constants), and whether a traced value
+    outlived the call.
 
-    A traced value keeps its whole trace alive, which otherwise ends with the call, so a weak
-    reference shows that nothing was kept. If the trace is alive, the values that refer to it are
-    looked for once. (`jax.checking_leaks` goes on to search the heap for what holds each of them,
-    again and again, which takes minutes in a large program.)
+    A traced value keeps its whole trace alive, which otherwise ends with the call. So a weak
+    reference to the trace that is dead shows that no value was kept. If it is alive, the values
+    that refer to the trace are looked for once. (`jax.checking_leaks` also searches the heap for
+    the holders of each value, repeatedly, which takes minutes in a large program.)
     """
     traces: list[weakref.ref[Any]] = []
 
-    def watched(*arguments: Any) -> Any:  # JAX has not seen it, so it is traced
+    def watched(*arguments: Any) -> Any:  # a new function each time, so JAX has no cached trace
         traces.append(weakref.ref(jax.tree.leaves(arguments)[0]._trace))
         return function(*arguments)
 
     closed = jax.make_jaxpr(watched)(*given)
-    program = re.sub(r"0x[0-9a-f]+", "", str(closed.jaxpr))  # where Python keeps a rule, say
+    program = re.sub(r"0x[0-9a-f]+", "", str(closed.jaxpr))  # addresses of functions differ
     arrays = [np.asarray(const).tobytes() for const in closed.consts]
     del closed
     if any(trace() is not None for trace in traces):
-        gc.collect()  # a circle of references keeps nothing for a later call
-    return (program, arrays), any(_has_values(trace()) for trace in traces)
+        gc.collect()  # values that only a reference cycle holds are not kept
+    return (program, arrays), any(_has_live_values(trace()) for trace in traces)
 
 
-def _has_values(trace: Any) -> bool:
-    """Whether a value of a trace or of one within it is alive; JAX's caches hold the trace, too."""
+def _has_live_values(trace: Any) -> bool:
+    """Return whether a value of a trace, or of a trace within it, is alive. That the trace is alive
+    does not show it: JAX's caches hold traces, too."""
     if trace is None:
         return False
     holders = gc.get_referrers(trace)
     return any(
-        isinstance(holder, Tracer) or (isinstance(holder, Trace) and _has_values(holder))
+        isinstance(holder, Tracer) or (isinstance(holder, Trace) and _has_live_values(holder))
         for holder in holders
     )
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether all arrays are equal to the bit."""
+def _bits_equal(one: Any, other: Any) -> bool:
+    """Return whether all arrays of two pytrees are equal to the bit."""
     return all(
         np.asarray(raw(a)).tobytes() == np.asarray(raw(b)).tobytes()
         for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
     )
 
 
-def _eight(leaf: Any) -> Any:
+def _batch_shape(leaf: Any) -> Any:
     return jax.ShapeDtypeStruct((8, *leaf.shape), leaf.dtype)
 
 
-def _unlike(what: str, leaf: Any, shape: tuple[int, ...], dtype: str, rule: str) -> Iterator[str]:
+def _mismatch(what: str, leaf: Any, shape: tuple[int, ...], dtype: str, rule: str) -> Iterator[str]:
     if (getattr(leaf, "shape", None), str(getattr(leaf, "dtype", ""))) != (shape, dtype):
-        yield f"{what} as {_words(leaf)}; {rule} {dtype}{list(shape)}."
+        yield f"{what} as {_describe(leaf)}; {rule} {dtype}{list(shape)}."
 
 
-def _changed(name: str, before: Any, after: Any) -> Iterator[str]:
+def _state_problems(name: str, before: Any, after: Any) -> Iterator[str]:
     old, new = (
         {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(s)}
         for s in (before, after)
@@ -299,12 +303,12 @@ def _changed(name: str, before: Any, after: Any) -> Iterator[str]:
     for path, leaf in old.items():
         if (leaf.shape, leaf.dtype) != (new[path].shape, new[path].dtype):
             yield (
-                f"{name}: step returns state{path} as {_words(new[path])}, and reset as "
-                f"{_words(leaf)}; a state keeps its shapes and dtypes."
+                f"{name}: step returns state{path} as {_describe(new[path])}, and reset as "
+                f"{_describe(leaf)}; a state keeps its shapes and dtypes."
             )
 
 
-def _words(leaf: Any) -> str:
+def _describe(leaf: Any) -> str:
     if not hasattr(leaf, "shape"):
         return type(leaf).__name__
     return f"{leaf.dtype}{list(leaf.shape)}"

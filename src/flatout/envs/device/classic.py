@@ -1,11 +1,12 @@
 """Step 5 of the data flow, fused: Gymnasium's classic control in JAX.
 
-The equations and start states are the same, in float32.
+The equations and start states are those of Gymnasium (`gymnasium/envs/classic_control`), in float32
+instead of float64; `make` makes these twins, and the compiled rollout steps them.
 
-From the same state and action, one step agrees with Gymnasium's (`gymnasium/envs/classic_control`,
-float64) to 1e-5, relative above 1. Over many steps chaotic systems part all the same. Near both
-greatest speeds of Acrobot, where play does not come, one step differs by up to 2e-3: the last stage
-of Runge-Kutta then sees accelerations of tens of thousands.
+From the same state and action, one step agrees with Gymnasium's to 1e-5 (relative for numbers above
+1). Over many steps, chaotic systems diverge all the same. If both links of Acrobot are near their
+greatest speeds, which play does not reach, one step differs by up to 2e-3: the last stage of
+Runge-Kutta then has accelerations of tens of thousands.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ NEVER = False
 
 
 def cartpole(limit: int | None = 500, sutton_barto_reward: bool = False) -> DeviceEnv:
-    """``CartPole-v1`` (with a limit of 200: ``CartPole-v0``); source: ``cartpole.py``.
+    """Make ``CartPole-v1`` (with a limit of 200, ``CartPole-v0``); source: ``cartpole.py``.
 
-    The state is ``[4]``, what is observed: position in metres and its speed, the pole's angle in
-    radians and its speed.
+    The state is ``[4]`` and equals the observation: the cart's position in metres and its speed,
+    the pole's angle in radians and its speed.
 
     Args:
-        limit: steps of an episode.
-        sutton_barto_reward: -1 for the step that fails and 0 before, instead of 1 for each step.
+        limit: steps after which an episode is truncated, or None.
+        sutton_barto_reward: the reward is -1 for the step that fails and 0 for the others, instead
+            of 1 for each step.
     """
     gravity, cart, pole, half_length, force_size, tau = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
     total = cart + pole
@@ -55,7 +57,8 @@ def cartpole(limit: int | None = 500, sutton_barto_reward: bool = False) -> Devi
 
 
 def acrobot(limit: int | None = 500) -> DeviceEnv:
-    """``Acrobot-v1``, the book's dynamics by fourth-order Runge-Kutta; source: ``acrobot.py``.
+    """Make ``Acrobot-v1``: the dynamics of Sutton and Barto's book, integrated by fourth-order
+    Runge-Kutta; source: ``acrobot.py``.
 
     The state is ``[4]``: two angles in radians, wrapped to [-pi, pi], and their speeds.
     """
@@ -93,7 +96,7 @@ def acrobot(limit: int | None = 500) -> DeviceEnv:
         k4 = derivatives(s + dt * k3, torque)
         s = s + dt / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
         fastest = jnp.array([4 * math.pi, 9 * math.pi])
-        s = jnp.concatenate([_wrapped(s[:2]), jnp.clip(s[2:], -fastest, fastest)])
+        s = jnp.concatenate([_wrap(s[:2]), jnp.clip(s[2:], -fastest, fastest)])
         up = -jnp.cos(s[0]) - jnp.cos(s[1] + s[0]) > 1.0
         return s, observe(s), jnp.where(up, 0.0, -1.0), up, jnp.asarray(NEVER)
 
@@ -101,41 +104,42 @@ def acrobot(limit: int | None = 500) -> DeviceEnv:
 
 
 def mountain_car(limit: int | None = 200, goal_velocity: float = 0.0) -> DeviceEnv:
-    """``MountainCar-v0``; source: ``mountain_car.py``. The state is ``[2]``: position and speed.
+    """Make ``MountainCar-v0``; source: ``mountain_car.py``. The state is ``[2]``: position, speed.
 
     Args:
-        limit: steps of an episode.
-        goal_velocity: least speed at the goal.
+        limit: steps after which an episode is truncated, or None.
+        goal_velocity: least speed at the goal with which the episode terminates.
     """
 
     def step(s: Array, action: Array, key: Array) -> tuple[Array, ...]:
-        s = _roll(s, (action.astype(jnp.float32) - 1.0) * 0.001)
+        s = _move_car(s, (action.astype(jnp.float32) - 1.0) * 0.001)
         there = (s[0] >= 0.5) & (s[1] >= goal_velocity)
         return s, s, jnp.full((), -1.0), there, jnp.asarray(NEVER)
 
-    return DeviceEnv("MountainCar", _vector(2), DiscreteSpec(3), limit, _in_the_valley, step)
+    return DeviceEnv("MountainCar", _vector(2), DiscreteSpec(3), limit, _reset_car, step)
 
 
 def mountain_car_continuous(limit: int | None = 999, goal_velocity: float = 0.0) -> DeviceEnv:
-    """``MountainCarContinuous-v0``; source: ``continuous_mountain_car.py``; as `mountain_car`."""
+    """Make ``MountainCarContinuous-v0``; state and arguments as `mountain_car`; source:
+    ``continuous_mountain_car.py``."""
 
     def step(s: Array, action: Array, key: Array) -> tuple[Array, ...]:
-        s = _roll(s, jnp.clip(action[0], -1.0, 1.0) * 0.0015)
+        s = _move_car(s, jnp.clip(action[0], -1.0, 1.0) * 0.0015)
         there = (s[0] >= 0.45) & (s[1] >= goal_velocity)
         reward = jnp.where(there, 100.0, 0.0) - action[0] ** 2 * 0.1
         return s, s, reward, there, jnp.asarray(NEVER)
 
     action = ContinuousSpec((1,), (-1.0,), (1.0,))
-    return DeviceEnv("MountainCarContinuous", _vector(2), action, limit, _in_the_valley, step)
+    return DeviceEnv("MountainCarContinuous", _vector(2), action, limit, _reset_car, step)
 
 
-def _in_the_valley(key: Array) -> tuple[Array, Array]:
+def _reset_car(key: Array) -> tuple[Array, Array]:
     s = jnp.stack([jax.random.uniform(key, minval=-0.6, maxval=-0.4), jnp.zeros(())])
     return s, s
 
 
-def _roll(s: Array, push: Array) -> Array:
-    """Position and speed after a step: the slope pulls, the left wall stops."""
+def _move_car(s: Array, push: Array) -> Array:
+    """Return position and speed after a step: the slope pulls the car, the left wall stops it."""
     speed = jnp.clip(s[1] + push - 0.0025 * jnp.cos(3 * s[0]), -0.07, 0.07)
     position = jnp.clip(s[0] + speed, -1.2, 0.6)
     stopped = (position == jnp.float32(-1.2)) & (speed < 0)
@@ -143,13 +147,13 @@ def _roll(s: Array, push: Array) -> Array:
 
 
 def pendulum(limit: int | None = 200, g: float = 10.0) -> DeviceEnv:
-    """``Pendulum-v1``; source: ``pendulum.py``.
+    """Make ``Pendulum-v1``; source: ``pendulum.py``.
 
-    The state is ``[2]``: the angle in radians, 0 upright, wrapped to [-pi, pi] so that float32
-    keeps its digits, and its speed.
+    The state is ``[2]``: the angle in radians and its speed. The angle is 0 when upright, and it is
+    wrapped to [-pi, pi] so that float32 keeps its digits.
 
     Args:
-        limit: steps of an episode.
+        limit: steps after which an episode is truncated, or None.
         g: gravity in m/s2.
     """
     dt = 0.05
@@ -164,18 +168,18 @@ def pendulum(limit: int | None = 200, g: float = 10.0) -> DeviceEnv:
 
     def step(s: Array, action: Array, key: Array) -> tuple[Array, ...]:
         torque = jnp.clip(action[0], -2.0, 2.0)
-        cost = _wrapped(s[0]) ** 2 + 0.1 * s[1] ** 2 + 0.001 * torque**2
+        cost = _wrap(s[0]) ** 2 + 0.1 * s[1] ** 2 + 0.001 * torque**2
         speed = s[1] + (3 * g / 2 * jnp.sin(s[0]) + 3.0 * torque) * dt
         speed = jnp.clip(speed, -8.0, 8.0)
-        s = jnp.stack([_wrapped(s[0] + speed * dt), speed])
+        s = jnp.stack([_wrap(s[0] + speed * dt), speed])
         return s, observe(s), -cost, jnp.asarray(NEVER), jnp.asarray(NEVER)
 
     action = ContinuousSpec((1,), (-2.0,), (2.0,))
     return DeviceEnv("Pendulum", _vector(3), action, limit, reset, step)
 
 
-def _wrapped(angle: Array) -> Array:
-    """The same angle in [-pi, pi]."""
+def _wrap(angle: Array) -> Array:
+    """Return the same angle in [-pi, pi]."""
     return angle - 2 * math.pi * jnp.round(angle / (2 * math.pi))
 
 

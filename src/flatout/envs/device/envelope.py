@@ -1,4 +1,5 @@
-"""Environments of jax-envelope (https://github.com/keraJLi/envelope), which wraps many suites."""
+"""The adapter of jax-envelope (https://github.com/keraJLi/envelope), which wraps many suites;
+`envs.device.make` calls it for ``envelope:SUITE::NAME``."""
 
 from __future__ import annotations
 
@@ -17,14 +18,15 @@ from flatout.types import ActionSpec, Array, ContinuousSpec, DiscreteSpec
 
 
 def make(name: str, kwargs: dict[str, Any]) -> DeviceEnv:
-    """``envelope:SUITE::NAME``, for example ``envelope:navix::Navix-Empty-5x5-v0``.
+    """Make ``envelope:SUITE::NAME``, for example ``envelope:navix::Navix-Empty-5x5-v0``.
 
-    An envelope's state holds its own random key, drawn from the reset's: `step` needs none.
+    The state of such an environment holds its own random key, derived from the key of the reset, so
+    `step` does not use its key.
 
     Args:
-        name: as `envelope.create` takes it.
-        kwargs: arguments of the suite's environment; `max_episode_steps` is its limit, by default
-            the suite's own, -1 for none.
+        name: ``SUITE::NAME``, as `envelope.create` takes it.
+        kwargs: arguments of the suite's environment. `max_episode_steps` is the time limit, by
+            default that of the suite; -1 means none.
 
     Raises:
         UsageError: jax-envelope or the suite is missing, there is no such environment, or it does
@@ -44,7 +46,7 @@ def make(name: str, kwargs: dict[str, Any]) -> DeviceEnv:
     limit = given.pop("max_episode_steps", "default")
     if limit != "default" and not (type(limit) is int and (limit == -1 or limit >= 1)):
         raise UsageError(f"{full}: max_episode_steps = {short(limit)} is not at least 1, or -1.")
-    env = _made(envelope, full, suite, name, given)
+    env = _create(envelope, full, suite, name, given)
     limit = env.default_max_steps if limit == "default" else None if limit == -1 else limit
 
     state, info = jax.eval_shape(env.init, key_shape())
@@ -70,9 +72,9 @@ def make(name: str, kwargs: dict[str, Any]) -> DeviceEnv:
     return DeviceEnv(full, obs_spec, action_spec, limit, reset, step)
 
 
-def _made(envelope: Any, full: str, suite: str, name: str, kwargs: dict[str, Any]) -> Any:
+def _create(envelope: Any, full: str, suite: str, name: str, kwargs: dict[str, Any]) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # suites warn of their own packages
+        warnings.simplefilter("ignore")  # suites emit warnings about their own packages
         try:
             return envelope.create(name, env_kwargs=kwargs or None, max_episode_steps=None)
         except ImportError as error:

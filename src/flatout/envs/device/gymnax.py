@@ -1,4 +1,5 @@
-"""Environments of gymnax (https://github.com/RobertTLange/gymnax), versions 0.0.x and 1.x."""
+"""The adapter of gymnax (https://github.com/RobertTLange/gymnax), versions 0.0.x and 1.x;
+`envs.device.make` calls it for ``gymnax:NAME``."""
 
 from __future__ import annotations
 
@@ -21,19 +22,20 @@ FOREVER = 2**30
 
 
 def make(name: str, kwargs: dict[str, Any]) -> DeviceEnv:
-    """``gymnax:NAME``.
+    """Make ``gymnax:NAME``.
 
-    gymnax's `step` resets by itself and gives 5 values or, since 1.0, 6; `step_env` does not reset
-    and gives 5 in both. Its flag is every end in 0.0.x, the time limit included, and terminations
-    alone in 1.x. Here `terminated` is without the time limit, which is `DeviceEnv.limit`.
+    gymnax's `step` resets by itself and returns 5 values, or 6 since version 1.0. `step_env` does
+    not reset and returns 5 values in all versions, so it is used here. Its flag `done` marks every
+    end of an episode in 0.0.x, including the time limit, but only terminations in 1.x. The
+    `terminated` of this adapter never includes the time limit, which becomes `DeviceEnv.limit`.
 
     Args:
-        name: in ``gymnax.registered_envs``.
+        name: a name in ``gymnax.registered_envs``.
         kwargs: arguments of ``gymnax.make``, or fields of the environment's parameters.
 
     Raises:
-        UsageError: gymnax is missing or unlike those versions, or has no such environment or
-            argument.
+        UsageError: gymnax is missing or has an unsupported version, or it has no such environment
+            or argument.
     """
     full = f"gymnax:{name}"
     how = install("gymnax")
@@ -42,12 +44,12 @@ def make(name: str, kwargs: dict[str, Any]) -> DeviceEnv:
         near = nearest(name, gymnax.registered_envs)
         there = f" It has {', '.join(gymnax.registered_envs)}."
         raise UsageError(f"{full}: gymnax has no {name!r}.{near or there}")
-    env, params = _made(gymnax, full, name, kwargs)
+    env, params = _create(gymnax, full, name, kwargs)
     know("gymnax", full, env, NEEDED)
     know("gymnax", full, params, ("max_steps_in_episode", "replace"))
     limit = int(params.max_steps_in_episode)
     base: Any = library("gymnax.environments.environment", full, how, ()).Environment
-    counts_time = not hasattr(base, "is_truncated")  # 0.0.x: `done` is also the time limit
+    counts_time = not hasattr(base, "is_truncated")  # 0.0.x: `done` includes the time limit
     cuts = not counts_time and type(env).is_truncated is not base.is_truncated
     endless = params.replace(max_steps_in_episode=FOREVER)
 
@@ -55,7 +57,7 @@ def make(name: str, kwargs: dict[str, Any]) -> DeviceEnv:
     raw, state = jax.eval_shape(lambda key: env.reset_env(key, params), key)
     space = env.observation_space(params)
     high = getattr(space, "high", None)
-    if name.endswith("-MinAtar"):  # 0 and 1, which some versions give as floats
+    if name.endswith("-MinAtar"):  # observations are 0 and 1, but floats in some versions
         raw = jax.ShapeDtypeStruct(raw.shape, np.bool_)
     obs_spec, observe = observation(full, raw, None if high is None else float(np.max(high)))
     action_spec = _actions(full, env.action_space(params))
@@ -84,14 +86,15 @@ def make(name: str, kwargs: dict[str, Any]) -> DeviceEnv:
     return DeviceEnv(full, obs_spec, action_spec, limit, reset, step)
 
 
-def _made(gymnax: Any, full: str, name: str, kwargs: dict[str, Any]) -> tuple[Any, Any]:
-    """The environment and its parameters, the arguments being handed to where they belong."""
+def _create(gymnax: Any, full: str, name: str, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """Make the environment and its parameters. Arguments that name a field of the parameters set
+    it; the others are passed to ``gymnax.make``."""
     env, params = gymnax.make(name)
     fields = {field.name for field in dataclasses.fields(params)}
-    taken = set(inspect.signature(type(env).__init__).parameters) - {"self", "args", "kwargs"}
+    accepted = set(inspect.signature(type(env).__init__).parameters) - {"self", "args", "kwargs"}
     own = {key: value for key, value in kwargs.items() if key not in fields}
-    if unknown := sorted(set(own) - taken):
-        there = sorted(fields | taken)
+    if unknown := sorted(set(own) - accepted):
+        there = sorted(fields | accepted)
         near = nearest(unknown[0], there)
         raise UsageError(f"{full} takes {', '.join(there)}, not {unknown[0]!r}.{near}")
     if own:

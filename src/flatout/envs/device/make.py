@@ -1,4 +1,5 @@
-"""From what the user named to a device environment. Nothing here imports JAX before it is made."""
+"""Make a device environment from the name that the user gave; `envs.make`, `envs.task` and `run`
+call it. JAX is imported only when an environment is made."""
 
 from __future__ import annotations
 
@@ -12,18 +13,18 @@ from flatout.envs.device.base import DeviceEnv
 from flatout.errors import EnvironmentFailure, FlatoutError, UsageError, nearest, one_line, short
 
 LIBRARIES = ("gymnax", "envelope")
-"""``gymnax:NAME`` and ``envelope:SUITE::NAME`` name a library's environment, not a module's."""
+"""Libraries whose environments are named ``gymnax:NAME`` and ``envelope:SUITE::NAME``."""
 
 
 @dataclass(frozen=True)
 class Twin:
-    """A host environment's twin.
+    """The twin of a host environment.
 
     Attributes:
-        module, function: what makes it.
-        limit: the host environment's time limit.
-        arguments: what the host environment and the function take alike, with a test of values
-            and what the test asks for.
+        module, function: the function in `envs.device` that makes it.
+        limit: the host environment's time limit in steps, or None.
+        arguments: arguments that the host environment and the function both take. Each has a test
+            of its value, and words that say which values pass.
     """
 
     module: str
@@ -61,31 +62,31 @@ TWINS: Mapping[str, Twin] = {
 }
 
 LIMIT = "max_episode_steps"
-"""What `gymnasium.make` takes for every id; -1 takes the limit away."""
+"""The argument that `gymnasium.make` takes for every id; -1 removes the time limit."""
 
 
 def in_library(name: str) -> bool:
-    """Whether the name is one of a library of device environments."""
+    """Return whether a name is that of an environment of one of `LIBRARIES`."""
     return name.partition(":")[0] in LIBRARIES and ":" in name
 
 
 def has_twin(name: str, kwargs: Mapping[str, Any] | None = None) -> bool:
-    """Whether a Gymnasium id has a twin that takes these arguments."""
+    """Return whether a Gymnasium id has a twin that takes these arguments."""
     return name in TWINS and not _refusal(name, kwargs or {})
 
 
 def device_env(name: str, kwargs: Mapping[str, Any] | None = None) -> DeviceEnv:
-    """The device environment that a name stands for.
+    """Make the device environment that a name stands for.
 
     Args:
         name: a Gymnasium id that has a twin, ``gymnax:NAME``, ``envelope:SUITE::NAME``, or
             ``module:factory`` of a function that returns a `DeviceEnv`.
-        kwargs: arguments for it, as of ``--env-kwargs``.
+        kwargs: arguments for it, as given by ``--env-kwargs``.
 
     Raises:
         UsageError: there is none of that name, its package is missing, it does not take these
-            arguments, or it breaks the contract (`check.shape_problems`).
-        EnvironmentFailure: a user's module or function fails.
+            arguments, or it breaks the contract of `DeviceEnv` (`check.shape_problems`).
+        EnvironmentFailure: a user's module or function failed.
     """
     from flatout.envs.device.check import refuse
 
@@ -108,7 +109,7 @@ def _from_library(name: str, library: str, inner: str, kwargs: dict[str, Any]) -
         return adapter.make(inner, kwargs)
     except FlatoutError:
         raise
-    except Exception as error:  # names and values are refused in many ways
+    except Exception as error:  # libraries refuse names and values with many kinds of exceptions
         given = f" with {short(kwargs)}" if kwargs else ""
         raise UsageError(
             f"{name} cannot be made{given}: {type(error).__name__}: {one_line(error).rstrip('.')}."
@@ -130,7 +131,7 @@ def _twin(name: str, kwargs: dict[str, Any]) -> DeviceEnv:
 
 
 def _refusal(name: str, kwargs: Mapping[str, Any]) -> str:
-    """Why a twin cannot take these arguments, or an empty string."""
+    """Return a sentence why a twin cannot take these arguments, or an empty string."""
     limits = _between(1, 2**31 - 1)
     known = {**TWINS[name].arguments, LIMIT: (lambda n: n == -1 or limits[0](n), limits[1])}
     for key, value in kwargs.items():

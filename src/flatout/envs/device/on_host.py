@@ -1,7 +1,5 @@
-"""Device environments stepped from the host, for evaluation, watching and samplers that act there.
-
-JAX is imported when one is opened, not with this file.
-"""
+"""Device environments that the host steps one step at a time, for evaluation, for watching and for
+samplers that act on the host. JAX is imported when one is opened, not with this file."""
 
 from __future__ import annotations
 
@@ -19,11 +17,11 @@ from flatout.errors import EnvironmentFailure, FlatoutError, one_line
 from flatout.types import DiscreteSpec, Episode
 
 TOGETHER = 8
-"""Environments that one call resets; a call with fewer repeats one of them."""
+"""Number of environments that one call of `Programs.restart` resets."""
 
 
 class Programs:
-    """An environment's functions, compiled for N copies on the CPU.
+    """An environment's functions, compiled for N copies on the CPU when each is first used.
 
     Args:
         env: the environment.
@@ -63,11 +61,11 @@ class Programs:
 
     @cached_property
     def restart(self) -> Any:
-        """``(states, places [K], seeds [K]) -> states, obs [K, ...]``; K is `TOGETHER`."""
+        """``(states, indices [K], seeds [K]) -> states, obs [K, ...]``; K is `TOGETHER`."""
 
-        def restart(states: Any, places: Any, seeds: Any) -> Any:
+        def restart(states: Any, indices: Any, seeds: Any) -> Any:
             fresh, obs = self._reset_all(seeds)
-            put = lambda every, new: every.at[places].set(new)  # noqa: E731
+            put = lambda every, new: every.at[indices].set(new)  # noqa: E731
             return self._jax.tree.map(put, states, fresh), obs
 
         rows = self._rows(np.int32, TOGETHER), self._rows(np.uint32, TOGETHER)
@@ -75,8 +73,8 @@ class Programs:
 
     @cached_property
     def step(self) -> Any:
-        """``(states, actions, seeds, times, active)``, all of N rows, to what `DeviceEnv.step` and
-        `info` return. Those that are not active keep their state."""
+        """``(states, actions, seeds, times, active)`` to what `DeviceEnv.step` and `info` return,
+        all with N rows. `truncated` includes `limit`. Inactive environments keep their state."""
         from flatout.envs.device.check import action_shape, select
 
         env, vmap, N = self._env, self._jax.vmap, self._count
@@ -86,9 +84,9 @@ class Programs:
             after, obs, reward, terminated, truncated = vmap(env.step)(states, actions, keys)
             if env.limit is not None:
                 truncated |= times + 1 >= env.limit
-            told = {} if env.info is None else vmap(env.info)(after)
+            info = {} if env.info is None else vmap(env.info)(after)
             after = self._jax.tree.map(lambda new, old: select(active, new, old), after, states)
-            return after, obs, reward, terminated, truncated, told
+            return after, obs, reward, terminated, truncated, info
 
         action = action_shape(env)
         actions = self._rows(action.dtype, N, *action.shape)
@@ -99,11 +97,11 @@ class Programs:
 class DeviceEnvs(Envs):
     """N copies of a device environment, stepped on the CPU by one compiled program; see `Envs`.
 
-    Every draw of an episode follows from its seed (`base.reset_key`, `base.step_key`).
+    Every random draw of an episode follows from its seed (`base.reset_key`, `base.step_key`).
 
     Args:
         env: the environment.
-        count: N.
+        count: N. For the other arguments see `Envs`.
     """
 
     def __init__(
@@ -115,7 +113,7 @@ class DeviceEnvs(Envs):
         self._dtype: Any = np.int32 if isinstance(spec, DiscreteSpec) else np.float32
         self._shape = (count,) if isinstance(spec, DiscreteSpec) else (count, spec.size)
         self._states: Any = None
-        self._told: dict[str, Any] = {}  # by the last step, [N] each
+        self._infos: dict[str, Any] = {}  # `info` after the last step, [N] for each name
         self._seeds = np.zeros(count, np.uint32)
         self._times = np.zeros(count, np.int32)
         self._all = list(range(count))
@@ -138,15 +136,15 @@ class DeviceEnvs(Envs):
         """See `Envs.step`.
 
         Raises:
-            EnvironmentFailure: a function that the environment calls back on the host raised.
+            EnvironmentFailure: the environment calls back a function on the host, which raised.
         """
-        taken = np.asarray(actions, self._dtype).reshape(self._shape)
+        choices = np.asarray(actions, self._dtype).reshape(self._shape)
         players = self._all if active is None else list(active)
         playing = np.ones(self.num_envs, np.bool_)
         if active is not None:
             playing[:] = False
             playing[players] = True
-        seen = self._guarded("step", self._advance, taken, playing)
+        seen = self._call_user("step", self._advance, choices, playing)
         obs, gained, terminated, truncated = seen
         if active is None:
             out[:], rewards[:] = obs, gained
@@ -164,13 +162,13 @@ class DeviceEnvs(Envs):
             self._begin(over, [self.episode[env] + 1 for env in over], out)
 
     def finished(self, env: int) -> Episode:
-        told = {name: float(np.asarray(values)[env]) for name, values in self._told.items()}
-        return super().finished(env)._replace(info=told or None)
+        info = {name: float(np.asarray(values)[env]) for name, values in self._infos.items()}
+        return super().finished(env)._replace(info=info or None)
 
     def replay_all(
         self, episodes: Sequence[int], actions: Sequence[np.ndarray | None], out: np.ndarray
     ) -> list[bool]:
-        """See `Envs.replay_all`; all are stepped together, each as far as its actions go."""
+        """See `Envs.replay_all`. All step together, and each stops when its actions end."""
         played = {env: taken for env, taken in enumerate(actions) if taken is not None}
         if not played:
             return [False] * self.num_envs
@@ -190,33 +188,33 @@ class DeviceEnvs(Envs):
     def close(self) -> None:
         self._states = None
 
-    def _advance(self, taken: np.ndarray, playing: np.ndarray) -> list[np.ndarray]:
-        given = self._states, taken, self._seeds, self._times, playing
-        self._states, *seen, self._told = self._programs.step(*given)
+    def _advance(self, choices: np.ndarray, playing: np.ndarray) -> list[np.ndarray]:
+        given = self._states, choices, self._seeds, self._times, playing
+        self._states, *seen, self._infos = self._programs.step(*given)
         return [np.asarray(array) for array in seen]
 
     def _begin(self, envs: list[int], numbers: list[int], out: np.ndarray) -> None:
-        """Start these episodes, and write their observations."""
+        """Start the episodes `numbers` of `envs` and write their first observations."""
         for env, number in zip(envs, numbers, strict=True):
             self._seeds[env] = self._seed_of(env, number)
             self.episode[env] = number
             self.lengths[env], self.returns[env], self._times[env] = 0, 0.0, 0
-        self._guarded("reset", self._restart, envs, out)
+        self._call_user("reset", self._restart, envs, out)
 
     def _restart(self, envs: list[int], out: np.ndarray) -> None:
-        """Reset states to the beginning of what `_seeds` says, and write their observations."""
+        """Reset the states of `envs` with the seeds in `_seeds`, and write their observations."""
         if self._states is None or len(envs) == self.num_envs:
             self._states, obs = self._programs.reset(self._seeds)
             out[envs] = np.asarray(obs)[envs]
             return
         for at in range(0, len(envs), TOGETHER):
             some = envs[at : at + TOGETHER]
-            places = np.full(TOGETHER, some[0], np.int32)
-            places[: len(some)] = some
-            self._states, obs = self._programs.restart(self._states, places, self._seeds[places])
+            indices = np.full(TOGETHER, some[0], np.int32)  # fewer are padded with the first
+            indices[: len(some)] = some
+            self._states, obs = self._programs.restart(self._states, indices, self._seeds[indices])
             out[some] = np.asarray(obs)[: len(some)]
 
-    def _guarded(self, call: str, function: Any, *given: Any) -> Any:
+    def _call_user(self, call: str, function: Any, *given: Any) -> Any:
         try:
             return function(*given)
         except FlatoutError:
@@ -228,18 +226,19 @@ class DeviceEnvs(Envs):
             ) from error
 
 
-_ALONE: WeakValueDictionary[int, Programs] = WeakValueDictionary()
-"""What copies of one environment share; programs keep their environment, so its id is its own."""
+_SHARED_PROGRAMS: WeakValueDictionary[int, Programs] = WeakValueDictionary()
+"""Programs that all `OneDevice`s of an environment share, by its `id`. The id stays valid because
+the programs keep the environment alive."""
 
 
 class OneDevice(gym.Env[np.ndarray, Any]):
-    """A device environment as a Gymnasium environment: to look at, to render, and to wrap.
+    """A device environment as a Gymnasium environment, to inspect, render or wrap it.
 
-    Its time limit is counted here. From the same seed it plays the episode of `DeviceEnvs`.
+    It applies the time limit. From the same seed it plays the same episode as `DeviceEnvs`.
 
     Args:
         device: the environment.
-        render_mode: "ansi" or "rgb_array", as its `render` makes, or None.
+        render_mode: "ansi" or "rgb_array", whichever the environment's `render` returns, or None.
     """
 
     def __init__(self, device: DeviceEnv, render_mode: str | None = None) -> None:
@@ -264,12 +263,12 @@ class OneDevice(gym.Env[np.ndarray, Any]):
 
     @cached_property
     def _programs(self) -> Programs:
-        return _ALONE.setdefault(id(self.device), Programs(self.device, 1))
+        return _SHARED_PROGRAMS.setdefault(id(self.device), Programs(self.device, 1))
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start the episode of a seed; without one, of a seed that `np_random` draws."""
+        """Start the episode of a seed; without a seed, `np_random` draws one."""
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(2**31)) if seed is None else seed
         self._seed, self._time = np.full(1, drawn, np.uint32), 0
@@ -277,20 +276,20 @@ class OneDevice(gym.Env[np.ndarray, Any]):
         return np.array(np.asarray(obs)[0]), {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """One step; the action as `action_space` has it."""
+        """Take an action of `action_space`."""
         spec = self.device.action_spec
         if isinstance(spec, DiscreteSpec):
-            taken = np.full(1, int(action) - spec.start, np.int32)
+            choice = np.full(1, int(action) - spec.start, np.int32)
         else:
-            taken = np.reshape(np.asarray(action, np.float32), (1, spec.size))
-        given = self._state, taken, self._seed, np.full(1, self._time, np.int32), np.ones(1, bool)
-        self._state, *seen, told = self._programs.step(*given)
+            choice = np.reshape(np.asarray(action, np.float32), (1, spec.size))
+        given = self._state, choice, self._seed, np.full(1, self._time, np.int32), np.ones(1, bool)
+        self._state, *seen, infos = self._programs.step(*given)
         self._time += 1
         obs, reward, terminated, truncated = (np.asarray(array)[0] for array in seen)
-        info = {name: np.asarray(values)[0].item() for name, values in told.items()}
+        info = {name: np.asarray(values)[0].item() for name, values in infos.items()}
         return np.array(obs), float(reward), bool(terminated), bool(truncated), info
 
     def render(self) -> Any:
-        """What the environment's `render` makes of its state."""
+        """Return the result of the environment's `render` for the current state."""
         assert self.device.render is not None
         return self.device.render(self._programs._jax.tree.map(lambda leaf: leaf[0], self._state))

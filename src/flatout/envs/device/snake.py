@@ -1,8 +1,9 @@
-"""The twin of `flatout.envs.snake`: the same rules, without a queue of cells.
+"""The twin of `flatout.envs.snake`, which `make` makes: the same rules, without a queue of cells.
 
-Each cell holds the time at which the snake's tail leaves it. The tail moves in every step without
-fruit, so that is the time; a cell is occupied until then. A step writes one cell, however long the
-snake is, and every operation is one over the board, which vmap turns into one over all boards.
+Each cell holds the time at which the snake's tail leaves it, and is occupied until then. Time
+counts the steps without fruit, because the tail moves only in those. A step writes one cell,
+however long the snake is. Every operation is over the whole board, so `vmap` turns it into one
+operation over all boards.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ NO_FRUIT = -1
 
 
 class Snake(NamedTuple):
-    """A game; all int32. Cells are row-major: row * size + column.
+    """The state of a game; all int32. A cell's number is row * size + column.
 
     Attributes:
         until: ``[size * size]``, the time at which the tail leaves each cell.
         time: steps without fruit since the reset.
-        head, fruit: their cells; `NO_FRUIT` when the board is full.
-        length: cells of the snake.
+        head, fruit: their cells; `fruit` is `NO_FRUIT` when the board is full.
+        length: number of cells of the snake.
         hungry: steps since the last fruit.
     """
 
@@ -41,12 +42,12 @@ class Snake(NamedTuple):
 
 
 def snake(size: int = 10, patience: int = 100, limit: int | None = None) -> DeviceEnv:
-    """``flatout/Snake-v0``; rules and arguments as `flatout.envs.snake.Snake`.
+    """Make ``flatout/Snake-v0``; for the rules see `flatout.envs.snake.Snake`.
 
     Args:
         size: rows and columns, 2 to 255.
         patience: steps without fruit after which an episode is truncated.
-        limit: steps of an episode, if it has a limit.
+        limit: steps after which an episode is truncated, or None.
     """
     cells = size * size
     places = np.arange(cells, dtype=np.int32)
@@ -73,7 +74,7 @@ def snake(size: int = 10, patience: int = 100, limit: int | None = None) -> Devi
         column = game.head % size + jnp.asarray(column_moves)[action]
         target = row * size + column
         outside = (row < 0) | (row >= size) | (column < 0) | (column >= size)
-        # The tail's cell is occupied until this step is over: entering it is fatal.
+        # The tail's cell is occupied until this step is over, so entering it is fatal.
         fatal = outside | (game.until[jnp.clip(target, 0, cells - 1)] > game.time)
         ate = ~fatal & (target == game.fruit)
         time, length = game.time + ~ate, game.length + ate
@@ -90,7 +91,8 @@ def snake(size: int = 10, patience: int = 100, limit: int | None = None) -> Devi
         return game, observe(game), ate.astype(jnp.float32), fatal | won, truncated
 
     def nth_empty(empty: Array, n: Array) -> Array:
-        """The n-th empty cell in row-major order, n from 0: first its row, then its column."""
+        """Return the n-th empty cell in row-major order, n from 0: first its row, then its
+        column."""
         grid = empty.reshape(size, size)
         upper = np.triu(np.ones((size, size), np.int32))
         until_row = (grid.sum(1, dtype=jnp.int32)[:, None] * upper).sum(0)  # running sums
@@ -114,7 +116,7 @@ def snake(size: int = 10, patience: int = 100, limit: int | None = None) -> Devi
 
 
 def below(bits: Array, n: Array | int) -> Array:
-    """An int32 in [0, n), n at most 65536, of 32 random bits; biased by less than n / 2^32."""
+    """Map 32 random bits to an int32 in [0, n), n at most 65536; its bias is below n / 2^32."""
     n = jnp.asarray(n).astype(jnp.uint32)
     high, low = bits >> 16, bits & 0xFFFF
     return ((high * n + (low * n >> 16)) >> 16).astype(jnp.int32)  # floor(bits * n / 2^32)
