@@ -1,4 +1,4 @@
-"""Atari: the vector environment against scalar ones, seeds, episode ends, replay, cropped input."""
+"""Atari: agreement with single environments, seeds, episode ends, replay, cropped input."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CUT = {"max_num_frames_per_episode": 4 * LIMIT}
 
 
 def config(game: str = "Breakout", **settings: Any) -> EnvConfig:
-    """The settings of one game."""
+    """Return the settings of one game."""
     return EnvConfig(env=f"ALE/{game}-v5", **settings)
 
 
@@ -55,7 +55,7 @@ class Played:
         self._rng = np.random.default_rng(seed)
 
     def step(self, active: list[int] | None = None) -> np.ndarray:
-        """One step with random actions, which are noted since each origin."""
+        """Take one step with random actions, and note each environment's actions since `origin`."""
         actions = self._rng.integers(0, self._actions, len(self.taken)).astype(np.int32)
         self.ended.clear()
         self.finals.clear()
@@ -74,7 +74,7 @@ class Played:
 
 
 def played(game: EnvConfig, count: int, seed: int = 0, **more: Any) -> Played:
-    """Atari environments, not yet reset."""
+    """Make Atari environments that are not yet reset."""
     spec, actions, _ = atari_specs(game)
     return Played(AtariEnvs(game, count, seed, **more), spec, actions.n)
 
@@ -124,16 +124,16 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], message: str)
         open_task(wrong)
 
 
-def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_ale_py_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ale_py", None)
     with pytest.raises(UsageError, match="pip install ale-py"):
         open_task(config())
 
 
-def test_an_action_that_is_none_is_refused_before_the_emulator_hangs() -> None:
+def test_an_invalid_action_is_refused_before_the_emulator_hangs() -> None:
     games = played(config(), 1)
     games.envs.reset(0, games.obs)
-    with pytest.raises(EnvironmentFailure, match="none of its 4"):
+    with pytest.raises(EnvironmentFailure, match="not one of its 4"):
         games.envs.step(np.array([4]), games.obs, games.rewards, games._end)
 
 
@@ -170,7 +170,7 @@ def test_agrees_with_gymnasiums_preprocessing() -> None:
         assert [end[1:3] for end in games.ended] == [(terminated, truncated)] * ended
         now = games.finals[0] if ended else games.obs[0]
         assert np.abs(now[..., 3].astype(int) - image).max() <= 1
-        assert np.array_equal(now[..., :3], seen[..., 1:]), "older frames move on by one"
+        assert np.array_equal(now[..., :3], seen[..., 1:]), "older frames move by one place"
         seen = games.obs[0].copy()
         rewards.add(float(reward))
         if ended:
@@ -252,14 +252,14 @@ def test_inactive_environments_wait_at_their_episodes_start() -> None:
     assert (games.envs.episode, games.envs.lengths) == ([0, 1], [0, 10])
     assert [len(taken) for taken in games.taken] == [0, 10]
     alone.envs.reset(0, alone.obs, episode=0)
-    for _ in range(20):  # on it goes as if it had never waited
+    for _ in range(20):  # it continues as if it had never waited
         actions = games.step()
         alone.envs.step(actions, alone.obs, alone.rewards, alone._end)
         assert np.array_equal(games.obs, alone.obs)
     assert games.envs.lengths == [20, 30]
     games.step(active=[1])
-    with pytest.raises(ValueError, match="environment 0 cannot go on"):
-        games.step()  # it may stop only between episodes
+    with pytest.raises(ValueError, match="environment 0 cannot continue"):
+        games.step()  # an environment may become inactive only between episodes
 
 
 # Replay
@@ -282,7 +282,7 @@ def test_replay_is_exact(
     first.envs.reset_all(first.obs)
     for t in range(steps):
         first.step()
-        if t == 33:  # so that they end apart
+        if t == 33:  # so that the episodes end at different steps
             first.envs.reset(t % count, first.obs)
             first.taken[t % count].clear()
     assert [len(taken) for taken in first.taken] == first.envs.since
@@ -305,7 +305,7 @@ def test_replay_is_exact(
     assert ends >= 3
 
 
-def test_replay_says_what_it_could_not_do() -> None:
+def test_replay_reports_which_environments_it_could_not_reproduce() -> None:
     games = played(config("Pong", env_kwargs=CUT), 3)
     actions = [np.zeros(5, np.int32), None, np.zeros(LIMIT + 1, np.int32)]
     assert games.envs.replay_all([4, 5, 6], actions, games.obs) == [True, False, False]
@@ -355,7 +355,7 @@ def test_cropped_input_skips_two_to_four_frames() -> None:
     assert set(np.diff(frames)) == {2, 3, 4}
 
 
-def test_lost_lives_and_signs_reach_the_learner_and_raw_returns_the_log() -> None:
+def test_lost_lives_and_clipped_rewards_reach_the_learner_and_raw_returns_the_log() -> None:
     settings = {
         "env": "ALE/MsPacman-v5", "envs": 2, "network": "mlp", "train_freq": 800, "batch_size": 8,
         "buffer_size": 1600, "learning_starts": 100_000, "terminal_on_life_loss": True,
@@ -372,11 +372,11 @@ def test_lost_lives_and_signs_reach_the_learner_and_raw_returns_the_log() -> Non
 
         flow.learner.update = look
         flow.start()
-        told = list(flow.advance(2))
+        metrics = list(flow.advance(2))
     finally:
         parts.close()
-    returns = [total for one in told for total in one.episodes.episode_return]
-    assert [info for one in told for info in one.infos] == [{"lives": 0.0}] * len(returns)
+    returns = [total for one in metrics for total in one.episodes.episode_return]
+    assert [info for one in metrics for info in one.infos] == [{"lives": 0.0}] * len(returns)
     terminated = np.concatenate([one.terminated for one in seen])
     ended = np.concatenate([one.ended for one in seen])
     rewards = np.concatenate([one.rewards for one in seen])

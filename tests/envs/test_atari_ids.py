@@ -28,11 +28,11 @@ COUNT = 3
 
 
 def no_end(env: int, terminated: bool, truncated: bool, final: np.ndarray) -> None:
-    """An episode's end, of which nothing is asked."""
+    """Do nothing at the end of an episode."""
 
 
 def play(envs: AtariEnvs, steps: int, ended: Ended = no_end) -> list[tuple[np.ndarray, ...]]:
-    """Observations and rewards of random steps."""
+    """Take random steps; return the observations and rewards after the reset and each step."""
     out = np.zeros((COUNT, 84, 84, 4), np.uint8)
     rewards, rng = np.zeros(COUNT, np.float32), np.random.default_rng(0)
     envs.reset_all(out)
@@ -109,7 +109,7 @@ def test_drawn_skips_agree_with_a_vector_environment_of_the_same_skips() -> None
     for _ in range(160):
         assert np.array_equal(ours[-1]["lives"], theirs[-1]["lives"])
         assert np.array_equal(ours[-1]["frame_number"], theirs[-1]["frame_number"])
-        # Scaled before the maximum is taken: only what flickers differs, by a little.
+        # `DrawnSkips` scales before it computes the maximum, so flickering pixels differ a little.
         assert np.mean(np.abs(ours[0].astype(int) - theirs[0])) < 0.05
         actions = rng.integers(0, 4, COUNT).astype(np.int32)
         ours, theirs = drawn.step(actions), fixed.step(actions)
@@ -146,7 +146,7 @@ def test_a_seed_decides_drawn_skips() -> None:
         ("Combat-v4", ["unknown environment"]),
     ],
 )
-def test_an_id_that_is_not_served_names_its_equivalent(name: str, words: list[str]) -> None:
+def test_an_id_that_is_not_registered_names_its_equivalent(name: str, words: list[str]) -> None:
     with pytest.raises(UsageError) as caught:
         open_task(EnvConfig(env=name))
     message = str(caught.value)
@@ -157,7 +157,7 @@ def test_an_id_that_is_not_served_names_its_equivalent(name: str, words: list[st
 
 
 @pytest.mark.parametrize("name", ["BreakoutNoFrameskip-v4", "ALE/Breakout-v5"])
-def test_without_ale_py_it_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_ale_py_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     registry: dict[str, Any] = {key: gym.registry[key] for key in gym.registry if key not in IDS}
     monkeypatch.setattr(gym, "registry", registry)
     monkeypatch.setitem(sys.modules, "ale_py", None)

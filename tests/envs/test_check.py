@@ -1,4 +1,5 @@
-"""What an environment returns wrongly is found before anything is compiled; runs stay the same."""
+"""The check of environments: it finds invalid return values before anything is compiled, and the
+run that follows is the same as without it."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ from tests.forked import Child
 
 
 class Returns(Good):
-    """Returns this from `reset`, or from its first step."""
+    """An environment that observes `value` in `reset` (`at` 0) or at step `at`."""
 
     def __init__(self, value: Any, at: int = 0, **settings: Any) -> None:
         super().__init__(**settings)
@@ -57,7 +58,8 @@ class Returns(Good):
 
 
 class Drawing(Good):
-    """Draws from the random numbers of the whole process, and changes its working folder."""
+    """An environment that draws from the process's random numbers and changes its working
+    folder."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         super().__init__(**settings)
@@ -69,7 +71,7 @@ class Drawing(Good):
 
 
 class Slow(Good):
-    """Never returns from `reset`, or from `step`."""
+    """An environment that never returns from `call`, which is `reset` or `step`."""
 
     def __init__(self, call: str) -> None:
         super().__init__()
@@ -86,8 +88,8 @@ WRONG = [
     (functools.partial(WrongDtype, at=0), r"type object from reset"),
     (functools.partial(Returns, {"position": 3.0}), r"of type dict from reset"),
     (functools.partial(Returns, [[1.0], [2.0, 3.0]], at=1), r"of type list from step"),
-    (functools.partial(WrongTuple, at=0), r"from reset what is not 2 values"),
-    (functools.partial(WrongTuple, at=1), r"from step what is not 5 values"),
+    (functools.partial(WrongTuple, at=0), r"did not return 2 values .* from reset"),
+    (functools.partial(WrongTuple, at=1), r"did not return 5 values .* from step"),
     (functools.partial(WrongValue, at=1, what="reward=text"), r"reward 'plenty'"),
 ]
 
@@ -98,7 +100,7 @@ def test_wrong_returns_are_refused_by_an_agents_constructor(source: Any, words: 
         PPO(source)
 
 
-def test_so_are_spaces_and_masks() -> None:
+def test_unsupported_spaces_are_refused_by_an_agents_constructor() -> None:
     with pytest.raises(UsageError, match="a Dict space"):
         PPO(functools.partial(Spaces, obs="Dict"))
     with pytest.raises(UsageError, match="a MultiDiscrete space"):
@@ -106,7 +108,7 @@ def test_so_are_spaces_and_masks() -> None:
 
 
 @pytest.mark.parametrize("fails", [functools.partial(WrongShape, at=1), Spaces])
-def test_the_command_refuses_them_before_it_compiles(
+def test_the_command_refuses_a_bad_environment_before_it_compiles(
     fails: Any, flatout: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(Path(__file__).parents[2])
@@ -160,11 +162,11 @@ def test_random_numbers_and_working_folder_of_the_process_stay_as_they_are(tmp_p
         return made[-1]
 
     build.assemble(resolve_run(config, UserCode(env=make)), Spans()).close()
-    assert made[0].drawn == made[1].drawn, "the run's first one is not as without the check"
+    assert made[0].drawn == made[1].drawn, "the run's first environment differs after the check"
 
 
 @pytest.mark.parametrize("at", [0, 1])
-def test_what_an_environment_raises_is_left_to_the_run(at: int) -> None:
+def test_an_exception_of_the_environment_is_left_to_the_run(at: int) -> None:
     task = opened(functools.partial(Raises, at=at))
     refuse(task, 0, 60.0)
     with pytest.raises(EnvironmentFailure, match="the bridge is out"):
@@ -206,7 +208,7 @@ def test_a_first_step_that_ends_or_blocks_the_process_is_named(
     child = Child("flatout", (*argv, "--run-dir", str(tmp_path / "run")), Path(__file__).parents[2])
     assert child.wait(60) == code
     text, waited = "", time.monotonic()
-    while words not in text and time.monotonic() < waited + 10:  # the witness ends after the child
+    while words not in text and time.monotonic() < waited + 10:  # the witness outlives the child
         time.sleep(0.01)
         text = child.printed()[1]
     child.communicate()
@@ -217,7 +219,7 @@ def test_a_first_step_that_ends_or_blocks_the_process_is_named(
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-def test_the_witness_says_nothing_of_a_process_that_goes_on(
+def test_the_witness_prints_nothing_if_the_process_continues(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     PPO(Good)
@@ -241,10 +243,10 @@ def test_actions_of_the_check_lie_in_the_space() -> None:
     np.testing.assert_array_equal(env.actions, [[1.0, 3.0]])
 
 
-def test_what_was_saved_is_loaded_without_a_reset(
+def test_a_saved_agent_is_loaded_without_a_reset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A loaded agent may only predict, where the simulator does not run."""
+    """A loaded agent may be used only to predict, on a machine where the simulator does not run."""
     path = PPO(Good, **tiny.python("ppo")).learn(tiny.ITERATION).save(tmp_path / "agent")
     with monkeypatch.context() as change:
         change.setattr(Good, "reset", lambda *_, **__: pytest.fail("it is reset"))

@@ -69,7 +69,8 @@ class AtariEnvs(VectorEnvs):
         if choices.min() < 0 or choices.max() >= self._num_actions:
             # ale-py's thread would fail, and the step would never return.
             raise EnvironmentFailure(
-                f"an action for {self._name} is none of its {self._num_actions}: {choices.tolist()}"
+                f"an action for {self._name} is not one of its {self._num_actions}: "
+                f"{choices.tolist()}"
             )
         return choices
 

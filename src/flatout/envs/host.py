@@ -185,7 +185,7 @@ class HostEnvs(Envs):
             if call == "reset":
                 what = "2 values (observation, info)"
             return InvalidReturn(
-                f"{self._which(env)} returned from {call} what is not {what}: {one_line(error)}."
+                f"{self._which(env)} did not return {what} from {call}: {one_line(error)}."
             )
         return EnvironmentFailure(
             f"{self._which(env)} raised {type(error).__name__} in {call}: "

@@ -151,7 +151,7 @@ def _find_base(config: EnvConfig) -> Base:
         raise UsageError("no environment: pass --env ID, --env module:factory or --preset NAME.")
     if name.endswith("(...)"):
         raise UsageError(
-            f"{name} was passed to Python as it is, and has no name to be made by: pass env= "
+            f"{name} was passed as a Python object and cannot be made from this name: pass env= "
             "(--env module:factory)."
         )
     if in_library(name):
@@ -222,7 +222,7 @@ def specs(env: gym.Env[Any, Any], name: str) -> tuple[ObservationSpec, ActionSpe
     if isinstance(action, gym.spaces.Discrete):
         return obs_spec, DiscreteSpec(int(action.n), int(action.start))
     if isinstance(action, gym.spaces.Box) and 0 in action.shape:
-        raise UsageError(f"{name} acts with a Box of shape {action.shape}; there is nothing to do.")
+        raise UsageError(f"{name} acts with a Box of shape {action.shape}, which is empty.")
     if isinstance(action, gym.spaces.Box) and action.dtype is not None:
         low = tuple(float(x) for x in action.low.ravel())
         high = tuple(float(x) for x in action.high.ravel())

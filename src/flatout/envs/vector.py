@@ -256,7 +256,7 @@ class VectorEnvs(Envs):
         astray = [env for env in envs if self._strayed[env]]
         for env in astray:
             if self.episode[env] < 0 or self.since[env]:
-                raise ValueError(f"environment {env} cannot go on from here; reset it.")
+                raise ValueError(f"environment {env} cannot continue from here; reset it.")
         self._restart(astray, [self._seed_of(env, self.episode[env]) for env in astray])
 
     def _reset_idle(self, over: np.ndarray) -> None:

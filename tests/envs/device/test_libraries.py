@@ -1,4 +1,4 @@
-"""gymnax and jax-envelope: what a stand-in shows, and the real ones where they are installed."""
+"""gymnax and jax-envelope: tests with stand-ins, and with the real libraries if installed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from flatout.types import ContinuousSpec, DiscreteSpec, ObservationSpec
 
 @dataclass(frozen=True)
 class Params:
-    """As a gymnax environment's parameters."""
+    """The parameters of a gymnax environment."""
 
     goal: int = 6
     max_steps_in_episode: int = 4
@@ -33,18 +33,18 @@ class Params:
 
 
 class OldBase:
-    """gymnax 0.0.x: no `is_truncated`."""
+    """The base class of gymnax 0.0.x, without `is_truncated`."""
 
 
 class NewBase(OldBase):
-    """gymnax 1.x."""
+    """The base class of gymnax 1.x."""
 
     def is_truncated(self, state: Any, params: Params) -> Any:
         return state.time >= params.max_steps_in_episode
 
 
 def stand_in(base: type) -> ModuleType:
-    """A module like gymnax, with one environment: count to a goal; action 1 counts."""
+    """Make a module like gymnax with one environment: action 1 counts towards a goal."""
     State = jax.tree_util.register_dataclass(
         dataclass(type("State", (), {"__annotations__": {"time": Any, "count": Any}})),
         ["time", "count"], [],
@@ -95,7 +95,7 @@ def gymnax(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> M
 
 
 def ends(kwargs: dict[str, Any], action: int) -> tuple[int, bool, bool]:
-    """How the first episode ends that repeats an action: length, terminated, truncated."""
+    """Repeat one action until the first episode ends; return its length, terminated, truncated."""
     env = device_env("gymnax:Counting-v0", kwargs)
     envs, found = DeviceEnvs(env, 1, 0), list[tuple[int, bool, bool]]()
     obs, rewards = np.zeros((1, 6), np.uint8), np.zeros(1)
@@ -122,18 +122,18 @@ def test_gymnaxs_time_limit_truncates_and_its_goal_terminates() -> None:
 
 
 @pytest.mark.usefixtures("gymnax")
-def test_what_gymnax_does_not_have_is_said() -> None:
+def test_an_unknown_name_or_argument_of_gymnax_is_refused() -> None:
     with pytest.raises(UsageError, match=r"gymnax has no 'Counting-v1'. Did you mean 'Counting-v0"):
         device_env("gymnax:Counting-v1")
     with pytest.raises(UsageError, match=r"takes by, goal, max_steps_in_episode, not 'speed'."):
         device_env("gymnax:Counting-v0", {"speed": 2})
 
 
-def test_a_version_that_is_not_known_is_said(gymnax: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unsupported_version_is_refused(gymnax: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     env, params = gymnax.make("Counting-v0")
     monkeypatch.delattr(type(env), "step_env")
     monkeypatch.setattr(gymnax, "make", lambda name: (env, params))
-    with pytest.raises(UsageError, match=r"this version of gymnax is not known here \(no step_env"):
+    with pytest.raises(UsageError, match=r"this version of gymnax is not supported \(no step_env"):
         device_env("gymnax:Counting-v0")
 
 
@@ -141,7 +141,7 @@ ZERO = np.zeros(2, np.float32)
 
 
 class Info(NamedTuple):
-    """What an environment of an envelope returns."""
+    """The info that `init` and `step` of an environment of jax-envelope return."""
 
     obs: Any
     reward: Any = np.float32(0)
@@ -167,7 +167,7 @@ def test_an_envelope_gets_the_nearest_whole_action(monkeypatch: pytest.MonkeyPat
         assert state == wanted
 
 
-def test_a_library_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gymnax", None)
     monkeypatch.setitem(sys.modules, "envelope", None)
     with pytest.raises(UsageError, match=r"needs gymnax: .*pip install .*\[gymnax\]'\."):
@@ -176,10 +176,10 @@ def test_a_library_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> N
         open_task(EnvConfig(env="envelope:navix::Navix-Empty-5x5-v0"))
 
 
-# --- The real ones ----------------------------------------------------------------------------
+# --- The real libraries -----------------------------------------------------------------------
 
 
-# Their own warnings are theirs.
+# The libraries emit warnings that do not concern Flatout.
 ignored = pytest.mark.filterwarnings("ignore")
 
 

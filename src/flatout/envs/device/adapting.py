@@ -49,7 +49,7 @@ def know(module: str, full: str, found: Any, needed: Sequence[str]) -> None:
     """
     for need in needed:
         if not hasattr(found, need):
-            raise UsageError(f"{full}: this version of {module} is not known here (no {need}).")
+            raise UsageError(f"{full}: this version of {module} is not supported (no {need}).")
 
 
 def key_shape() -> Any:
@@ -75,12 +75,12 @@ def observation(
     """
     if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
         raise UsageError(
-            f"{name} observes {type(leaf).__name__}; Flatout takes one array. Put it together in "
-            "an environment of your own (module:factory)."
+            f"{name} observes {type(leaf).__name__}; Flatout takes one array. Make one array of it "
+            "in an environment of your own (module:factory)."
         )
     shape = tuple(leaf.shape) if len(leaf.shape) == 3 else (math.prod(leaf.shape),)
     if 0 in shape:
-        raise UsageError(f"{name} observes an array of shape {list(leaf.shape)}: there is nothing.")
+        raise UsageError(f"{name} observes an array of shape {list(leaf.shape)}, which is empty.")
     kind, largest = np.dtype(leaf.dtype).kind, None
     if kind == "b" or leaf.dtype == np.uint8:
         dtype, largest = "uint8", 1 if kind == "b" else int(high or 255)

@@ -165,7 +165,7 @@ def _call_twice(
     if why:
         return None, f"{env.name}: {name} failed: {why}"
     if not _bits_equal(*results):
-        return None, f"{env.name}: {name} is not pure: the same arguments gave other numbers."
+        return None, f"{env.name}: {name} is not pure: the same arguments gave different numbers."
     return results[0], ""
 
 

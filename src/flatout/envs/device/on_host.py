@@ -221,7 +221,7 @@ class DeviceEnvs(Envs):
             raise
         except Exception as error:  # the user's code may raise anything
             raise EnvironmentFailure(
-                f"environment {self._first} and following ({self._name}) raised "
+                f"environment {self._first} or a later one ({self._name}) raised "
                 f"{type(error).__name__} in {call}: {one_line(error)}."
             ) from error
 
