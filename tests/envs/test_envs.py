@@ -1,4 +1,4 @@
-"""Environments: seeds, episode ends, actions, spaces, sources, replay."""
+"""Host environments: seeds, episode ends, actions, spaces, sources, replay."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_whole_actions_are_the_nearest_and_lie_in_the_box(values: list[float], d
     [(gym.wrappers.NormalizeObservation, "normalize_observation"),
      (gym.wrappers.NormalizeReward, "normalize_reward")],
 )  # fmt: skip
-def test_statistics_that_no_run_keeps_are_named(
+def test_statistics_that_no_run_saves_are_named(
     wrapper: Any, setting: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     PPO(lambda: gym.wrappers.TransformReward(wrapper(gym.make("CartPole-v1")), float), envs=3)
@@ -83,7 +83,7 @@ def test_statistics_that_no_run_keeps_are_named(
     assert f"{setting}=True" in said
 
 
-def test_bytes_that_are_always_zero_are_not_scaled() -> None:
+def test_bytes_that_are_always_zero_are_divided_by_one() -> None:
     blank = bad_envs.Good()
     blank.observation_space = gym.spaces.Box(0, 0, (3,), np.uint8)
     spec = specs(blank, "blank")[0]
@@ -91,7 +91,7 @@ def test_bytes_that_are_always_zero_are_not_scaled() -> None:
 
 
 def made(name: str, **config: Any) -> gym.Env[Any, Any]:
-    """One prepared environment."""
+    """Make one prepared environment."""
     return factory(EnvConfig(env=name, **config))()
 
 
@@ -107,7 +107,9 @@ def test_seeds_are_distinct_and_31_bits() -> None:
 
 @quick
 @given(st.integers(0, 2**32 - 1), st.integers(0, 1), st.integers(0, 10**6), st.integers(0, 10**9))
-def test_seeds_are_a_function(seed: int, stream: int, env: int, episode: int) -> None:
+def test_a_seed_is_a_function_of_its_numbers(
+    seed: int, stream: int, env: int, episode: int
+) -> None:
     one = episode_seed(seed, stream, env, episode)
     assert type(one) is int
     assert one == episode_seed(seed, stream, env, episode)
@@ -144,9 +146,9 @@ def test_episode_end(ends: str, flags: tuple[bool, bool]) -> None:
     assert (env, terminated, truncated, length) == (0, *flags, 3)
     assert type(terminated) is type(truncated) is bool
     assert episode_return == pytest.approx(total)
-    assert final[0] == 1.0, "the final observation was handed over"
+    assert final[0] == 1.0, "the callback got the final observation"
     assert final[1] == 1.0, "with the last action in it"
-    assert played.obs[0, 0] == 0.0, "the next episode's first was written"
+    assert played.obs[0, 0] == 0.0, "the next episode's first observation was written"
     assert not np.array_equal(played.obs, first), "and the next episode has another seed"
     assert (played.envs.lengths, played.envs.returns) == ([0], [0.0])
     fresh = Played(bad_envs.Good(), seed=1)
@@ -154,7 +156,7 @@ def test_episode_end(ends: str, flags: tuple[bool, bool]) -> None:
     assert np.array_equal(fresh.obs, played.obs)
 
 
-def test_environments_end_apart() -> None:
+def test_environments_end_independently() -> None:
     played = Played(bad_envs.Good(length=2), bad_envs.Good(length=5)).start()
     for _ in range(5):
         played.step([0, 0])
@@ -192,13 +194,13 @@ def test_box_actions_of_a_policy_keep_to_the_bounds(monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(ROOT)
     settings = tiny.python("ppo", log_std_init=2.0)
     agent = PPO("tests.bad_envs:Float64Box", **settings).learn(128)
-    # The environment checked what it was given. Most draws lie outside of its bounds, and some
-    # bounds are no float32: rounded to the nearest, they would lie outside too.
+    # The environment checked every action. Most draws lie outside its bounds. Some bounds are no
+    # float32 numbers: rounded to the nearest float32, they would lie outside too.
     action = agent.predict(np.zeros(4, np.float32), deterministic=False)
     assert (action.shape, action.dtype) == ((2, 2), np.float64)
 
 
-def test_a_batch_of_actions() -> None:
+def test_a_batch_of_actions_is_converted() -> None:
     assert to_environment(DiscreteSpec(3, 5), np.arange(3, dtype=np.int32)) == [5, 6, 7]
     spec = ContinuousSpec((2, 1), (-1.0, -1.0), (1.0, 1.0), "float64")
     actions = to_environment(spec, np.float32([[0, 1], [2, 3], [4, 5]]))
@@ -266,7 +268,7 @@ def test_a_factory_makes_as_many_as_asked() -> None:
     assert make().unwrapped is not make().unwrapped
 
 
-def test_one_object_serves_once_and_stays_open() -> None:
+def test_an_environment_object_is_used_once_and_stays_open() -> None:
     env = bad_envs.Good()
     make = factory(EnvConfig(env="Good"), env)
     borrowed = make()
@@ -278,7 +280,7 @@ def test_one_object_serves_once_and_stays_open() -> None:
 
 
 @pytest.mark.parametrize("source", [3, object(), [bad_envs.Good]])
-def test_no_source(source: Any) -> None:
+def test_other_sources_are_refused(source: Any) -> None:
     with pytest.raises(UsageError, match=f"not {type(source).__name__}"):
         factory(EnvConfig(env="x"), source)
 
@@ -322,7 +324,7 @@ def test_replay_is_exact(name: str, seed: int, length: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["Good", "CrossEpisodeState"])
-def test_resume_names_what_does_not_reproduce(
+def test_resume_names_environments_that_do_not_reproduce(
     name: str, flatout: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)

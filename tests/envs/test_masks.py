@@ -1,4 +1,4 @@
-"""Environments that mask their actions: refused by name, trained all the same where asked to."""
+"""Environments that mask their actions are refused; they are trained if the user asks for it."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ MASK = np.ones(2, np.int8)
 
 
 class Method(Good):
-    """Says it as sb3-contrib asks."""
+    """An environment with a method `action_masks`, as sb3-contrib expects."""
 
     def action_masks(self) -> np.ndarray:
         return MASK
 
 
 class Inner(gym.Wrapper[Any, Any, Any, Any]):
-    """The same by a wrapper."""
+    """A wrapper with a method `action_masks`."""
 
     def action_masks(self) -> np.ndarray:
         return MASK
 
 
 def wrapped(**kwargs: Any) -> gym.Env[Any, Any]:
-    """A wrapper that says it, within one that does not."""
+    """Make an environment whose inner wrapper has the method and whose outer one has not."""
     return gym.wrappers.TimeLimit(Inner(Good(**kwargs)), 10)
 
 
 class InInfo(Good):
-    """Says it in the info of `call`, by the name `key`."""
+    """An environment with a mask in the info of `call`, under the name `key`."""
 
     def __init__(self, call: str = "reset", key: str = "action_mask", **settings: Any) -> None:
         super().__init__(**settings)
@@ -57,7 +57,7 @@ class InInfo(Good):
 
 
 class Observed(Good):
-    """Observes its mask beside what it sees, as PettingZoo's and RLlib's environments do."""
+    """An environment with a mask in its Dict observation, as in PettingZoo and RLlib."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -69,7 +69,7 @@ class Observed(Good):
 
 
 class Stacked(Observed):
-    """Observes more beside it."""
+    """An environment whose Dict observation holds another entry, too."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -104,7 +104,7 @@ PLAIN = ("Method.action_masks()", "observation['action_mask']")
     "where",
     [pytest.param(where, marks=() if where in PLAIN else pytest.mark.slow) for where in KINDS],
 )
-def test_masks_are_ignored_where_asked(where: str) -> None:
+def test_masks_are_ignored_if_asked(where: str) -> None:
     env, kwargs = KINDS[where]
     settings = tiny.python("ppo", env_kwargs=kwargs)
     agent = PPO(env, ignore_action_masks=True, **settings).learn(64)
@@ -112,7 +112,7 @@ def test_masks_are_ignored_where_asked(where: str) -> None:
     assert len(agent.evaluate(2).returns) == 2
 
 
-def test_a_mask_among_several_observations_is_a_dict_all_the_same() -> None:
+def test_a_dict_of_several_observations_is_refused_without_its_mask_too() -> None:
     with pytest.raises(UsageError, match="masks its actions"):
         PPO(Stacked).learn(64)
     with pytest.raises(UsageError, match="a Dict space"):
@@ -124,7 +124,7 @@ TRAIN = ("train", "ppo", *NAMED, "--steps", 128, "--quiet")
 WORKER = ("--placement", "sampler=processes workers=1x2")
 
 
-def test_the_command_line_and_what_it_leaves(
+def test_the_flag_is_part_of_a_run(
     flatout: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -147,11 +147,11 @@ def test_actor_processes_refuse_at_once(
     refused = flatout(*TRAIN, *WORKER, "--run-dir", tmp_path / "refused")
     assert refused.code == 2
     assert "masks its actions" in refused.message
-    assert "restart" not in refused.err  # again would be the same
+    assert "restart" not in refused.err  # a restarted worker would be refused again
 
 
 @pytest.mark.slow
-def test_actor_processes_ignore_masks_where_asked(
+def test_actor_processes_ignore_masks_if_asked(
     flatout: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)

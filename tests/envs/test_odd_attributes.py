@@ -1,4 +1,4 @@
-"""Environments whose attributes are not what Gymnasium's are: they train, or one sentence says why
+"""Environments whose attributes differ from Gymnasium's: they train, or one sentence explains why
 not."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.bad_envs import Good
 
 
 class Raising(Good):
-    """Its ``__getattr__`` raises what is no AttributeError, as dictionaries do."""
+    """An environment whose ``__getattr__`` raises a KeyError instead of an AttributeError."""
 
     def __getattr__(self, name: str) -> Any:
         return {}[name]
@@ -55,7 +55,7 @@ def test_a_time_limit_that_is_no_number_is_named() -> None:
         PPO(Limited)
 
 
-def test_calls_with_other_arguments_are_named() -> None:
+def test_a_reset_without_arguments_is_refused() -> None:
     class Unseeded(Good):
         def reset(self) -> Any:  # type: ignore[override]
             return super().reset()
@@ -82,7 +82,7 @@ def test_discrete_actions_begin_at_any_number(start: int) -> None:
 
 
 @pytest.mark.parametrize("fps", ["fast", float("nan"), -5, None, 0, [30]])
-def test_a_frame_rate_that_is_none_is_left_out(fps: Any) -> None:
+def test_an_invalid_frame_rate_is_ignored(fps: Any) -> None:
     env = Good()
     env.metadata = {"render_fps": fps}
     assert _rate(env) == 0.0
@@ -96,8 +96,8 @@ def test_pictures_of_an_mp4_have_one_size(tmp_path: Any) -> None:
         writer(path)(path, frames, 30.0)
 
 
-def test_an_episode_that_is_cut_has_its_own_info() -> None:
-    """Not that of the episode that ended last, in another environment."""
+def test_an_unfinished_episode_has_its_own_info() -> None:
+    """It must not have the info of the last finished episode, of another environment."""
 
     class Judged(Good):
         def step(self, action: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Prepared observations: grey images, other sizes, stacks of frames."""
+"""Preparation of observations: grey images, other sizes, stacks of frames."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flatout.types import ObservationSpec
 
 
 def made(name: str, **config: Any) -> gym.Env[Any, Any]:
-    """One prepared environment."""
+    """Make one prepared environment."""
     return factory(EnvConfig(env=name, **config))()
 
 
@@ -43,7 +43,7 @@ def test_frame_stack_of_images() -> None:
     obs = env.reset(seed=0)[0]
     assert (obs.shape, obs.dtype) == ((48, 48, 9), np.uint8)
     frames = [obs[..., :3]] * 3
-    assert np.array_equal(obs, np.concatenate(frames, -1)), "at first three times the same"
+    assert np.array_equal(obs, np.concatenate(frames, -1)), "the first frame, three times"
     for action in (1, 0, 1, 1):
         obs = env.step(action)[0]
         frames = [*frames[1:], obs[..., -3:]]

@@ -1,4 +1,4 @@
-"""Snake against an independent slow reference, and its rules one by one."""
+"""Snake agrees with an independent slow reference and follows each of its rules."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ MOVES = [(-1, 0), (1, 0), (0, 1), (0, -1)]
 OPPOSITE = [1, 0, 3, 2]
 
 NOTHING = {"score": 0, "is_success": False}
-Result = tuple[Any, ...]  # what `reset` or `step` returned
+Result = tuple[Any, ...]  # the values that `reset` or `step` returned
 seeds = st.integers(0, 2**32 - 1)
-# Deadlines measure the machine, not the game.
+# Without a deadline, because time depends on the machine.
 property_test = settings(deadline=None, max_examples=200)
 
 
 class ReferenceSnake:
-    """The rules once more, as plainly as possible: a list of cells, head first, and no board."""
+    """An implementation of the rules that is as plain as possible: a list of cells, head first."""
 
     def __init__(self, size: int, patience: int) -> None:
         self.size, self.patience = size, patience
@@ -88,7 +88,7 @@ class ReferenceSnake:
         return board
 
     def skilful_action(self) -> int:
-        """The move that nears the fruit most among those that do not kill at once."""
+        """Return the move that comes closest to the fruit among those that are not fatal."""
 
         def badness(action: int) -> tuple[bool, int]:
             row, column = self.ahead(action)
@@ -99,7 +99,7 @@ class ReferenceSnake:
 
 
 def assert_same(actual: Result, expected: Result) -> None:
-    """Equal `reset` or `step` results, exactly and in the types that the API promises."""
+    """Assert that two results of `reset` or `step` are equal, in values and in types."""
     assert actual[0].dtype == np.uint8
     np.testing.assert_array_equal(actual[0], expected[0], strict=True)
     assert actual[1:] == expected[1:]
@@ -107,7 +107,7 @@ def assert_same(actual: Result, expected: Result) -> None:
 
 
 def start(size: int, seed: int, **arguments: Any) -> tuple[Snake, ReferenceSnake]:
-    """Both games after a reset with the same seed."""
+    """Reset both games with the same seed and return them."""
     env = Snake(size=size, **arguments)
     reference = ReferenceSnake(size, arguments.get("patience", 100))
     assert_same(env.reset(seed=seed), (reference.reset(seed), NOTHING))
@@ -117,9 +117,10 @@ def start(size: int, seed: int, **arguments: Any) -> tuple[Snake, ReferenceSnake
 def episode(
     env: Snake, reference: ReferenceSnake, skill: float = 1.0, seed: int = 0
 ) -> Iterator[tuple[int, Result]]:
-    """Play both games on to the end of the episode; yields (action, result) a step.
+    """Play both games to the end of the episode; yield (action, result) for each step.
 
-    Actions are skilful with probability `skill`, else uniform, which hardly ever grows the snake.
+    Actions are skilful with probability `skill`, else uniform. With uniform actions the snake
+    hardly ever grows.
     """
     choices = random.Random(seed)
     done = False
@@ -145,10 +146,10 @@ def test_random_episodes_follow_the_rules(
     size: int, patience: int, seed: int, skill: float, steps: list[int]
 ) -> None:
     env, reference = start(size, seed, patience=patience)
-    for longest in steps:  # some episodes are abandoned: a reset remembers nothing of them
+    for longest in steps:  # some episodes are left unfinished, which a reset must not remember
         hungry = 0
         for _, result in itertools.islice(episode(env, reference, skill, seed), longest):
-            # `episode` has compared the step with the reference. Always a valid board:
+            # `episode` has compared the step with the reference. The board is always valid:
             board, reward, terminated, truncated, info = result
             won = info["score"] == size * size - 1
             counts = np.bincount(board.ravel(), minlength=4).tolist()
@@ -156,12 +157,12 @@ def test_random_episodes_follow_the_rules(
             # Patience counts from the reset or the last fruit:
             hungry = 0 if reward else hungry + 1
             assert truncated == (hungry == patience and not terminated)
-        # Not seeded again: the new episode continues the stream.
+        # Without a seed, the new episode continues the random numbers.
         assert_same(env.reset(), (reference.reset(), NOTHING))
 
 
 def test_such_episodes_reach_every_ending() -> None:
-    """The comparison above is worth something only if its games win, die and run out."""
+    """The comparison above is worth something only if its games are won, lost and truncated."""
     endings, scores = set(), []
     for size, skill, seed in itertools.product((2, 6), (0.5, 1.0), range(40)):
         *_, (_, last) = episode(*start(size, seed, patience=10), skill, seed)
@@ -191,7 +192,7 @@ def test_same_seed_and_actions_give_the_same_episode(
         assert_same(three, one)
 
 
-def test_deep_copy_plays_on_independently() -> None:
+def test_a_deep_copy_plays_independently() -> None:
     env, reference = start(5, seed=4)
     twin = copy.deepcopy(env)
     for action, result in episode(env, reference):
@@ -204,14 +205,14 @@ def test_all_starts_are_equally_likely() -> None:
     env.reset(seed=0)
     boards = Counter(env.reset()[0].tobytes() for _ in range(7200))
     assert len(boards) == 9 * 8
-    # 100 expected of each, standard deviation 10.
+    # The expected count of each is 100, with a standard deviation of 10.
     assert 60 < min(boards.values()) <= max(boards.values()) < 140
 
 
 @pytest.mark.parametrize("size", [2, 4, 6])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_hamiltonian_cycle_wins_with_a_full_board(size: int, seed: int) -> None:
-    # Up the first column; the others are walked to and fro, row by row, on the way down.
+    # The cycle runs up the first column, then down through the others, row by row to and fro.
     cycle = [(row, 0) for row in reversed(range(size))]
     for row in range(size):
         cycle += [(row, column) for column in range(1, size)][:: 1 if row % 2 == 0 else -1]

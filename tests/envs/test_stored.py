@@ -1,4 +1,4 @@
-"""Observations are cast in one way everywhere, and what the stored type cannot hold is refused."""
+"""All code casts observations in the same way, and refuses values that the type cannot hold."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ FIT = [
 
 
 class Shows(Good):
-    """Observes these values from one step of its second episode on; zeros before."""
+    """An environment that observes `values` from step `at` of its second episode on, and zeros
+    before."""
 
     def __init__(
         self, space: gym.Space[Any], values: Any, at: int, ends: str = "truncated"
@@ -65,7 +66,7 @@ def hosted(env: gym.Env[Any, Any]) -> HostEnvs:
 
 
 def played(envs: HostEnvs, steps: int) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The newest observation after some steps, and the final ones."""
+    """Return the observation after some steps, and the final observations of all episodes."""
     finals = list[np.ndarray]()
     out = np.zeros((1, 2), envs._dtype)
     envs.reset_all(out)
@@ -78,7 +79,7 @@ def played(envs: HostEnvs, steps: int) -> tuple[np.ndarray, list[np.ndarray]]:
 
 @pytest.mark.parametrize(("space", "values", "words"), UNFIT)
 @pytest.mark.parametrize("at", [0, 1, 3], ids=["reset", "step", "final"])
-def test_what_cannot_be_stored_is_refused(space: Any, values: Any, words: str, at: int) -> None:
+def test_values_that_do_not_fit_are_refused(space: Any, values: Any, words: str, at: int) -> None:
     with pytest.raises(EnvironmentFailure) as refused:
         played(hosted(Shows(space, values, at)), 6)
     when = f"step {at}" if at else "reset"
@@ -87,7 +88,7 @@ def test_what_cannot_be_stored_is_refused(space: Any, values: Any, words: str, a
 
 
 @pytest.mark.parametrize(("space", "values", "expected"), FIT)
-def test_what_can_be_stored_is_cast_in_all_rows(space: Any, values: Any, expected: Any) -> None:
+def test_values_that_fit_are_cast(space: Any, values: Any, expected: Any) -> None:
     newest, _ = played(hosted(Shows(space, values, 1)), 4)
     _, finals = played(hosted(Shows(space, values, 3)), 6)
     assert newest[0].tolist() == np.asarray(expected).tolist()
@@ -128,7 +129,7 @@ def test_the_exported_agent_casts_as_the_agent_does(tmp_path: Path) -> None:
 
 
 class Reuses(Good):
-    """Observes the number of its step, always in the same array."""
+    """An environment that observes its step's number, always in the same array."""
 
     def __init__(self, shape: tuple[int, ...], dtype: type) -> None:
         super().__init__(length=9)
@@ -147,7 +148,7 @@ def test_a_frame_stack_holds_copies_of_what_the_environment_may_reuse(
     shape: tuple[int, ...], dtype: type, prepared: dict[str, Any]
 ) -> None:
     if prepared and (len(shape) == 1 or dtype is not np.uint8):
-        return  # images of bytes alone are prepared
+        return  # only images of bytes can be resized or made gray
     config = EnvConfig(env="Reuses", frame_stack=3, **prepared)
     env = factory(config, lambda: Reuses(shape, dtype))()
     stacks = [env.reset()[0], *(env.step(0)[0] for _ in range(4))]
@@ -158,7 +159,7 @@ def test_a_frame_stack_holds_copies_of_what_the_environment_may_reuse(
 
 
 @pytest.mark.parametrize("prepared", [{"frame_stack": 2}, {"grayscale": True}])
-def test_wrappers_do_not_wrap_values_around(prepared: dict[str, Any]) -> None:
+def test_prepared_observations_do_not_overflow(prepared: dict[str, Any]) -> None:
     space = gym.spaces.Box(0, 255, (20, 20, 3), np.uint8)
     env = factory(EnvConfig(env="Shows", **prepared), lambda: Shows(space, None, 0))()
     bad = env.unwrapped

@@ -1,4 +1,4 @@
-"""Values of environments that no run can use, and types that Flatout stores otherwise."""
+"""Values of environments that no run can use, and types that Flatout stores as another type."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ pytestmark = pytest.mark.usefixtures("shared_programs")
 
 
 class Broken(BaseException):
-    """No `Exception`, as some libraries' own interrupts."""
+    """A BaseException that is no Exception, like the interrupts of some libraries."""
 
 
 class Shows(gym.Env[np.ndarray, np.int64]):
-    """Shows zeros; its 36th step does what it is told."""
+    """An environment that observes zeros; its 36th step returns the result of `late`."""
 
     action_space = gym.spaces.Discrete(2)
 
@@ -67,7 +67,7 @@ def _raise() -> Any:
         (_raise, r"raised Broken in step: base \(.*test_values\.py:\d+\)"),
     ],
 )
-def test_what_cannot_be_used_is_one_sentence(late: Any, said: str) -> None:
+def test_an_unusable_step_is_reported_in_one_sentence(late: Any, said: str) -> None:
     with pytest.raises(FlatoutError, match=said):
         learn(np.float32, late)
 
@@ -93,7 +93,9 @@ def test_an_agent_predicts_nothing_from_nan() -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", '"x"', "null", "3"])
-def test_a_file_of_settings_is_a_table(flatout: Cli, tmp_path: Path, text: str) -> None:
+def test_a_settings_file_that_is_no_table_is_refused(
+    flatout: Cli, tmp_path: Path, text: str
+) -> None:
     file = tmp_path / "s.json"
     file.write_text(text)
     result = flatout("train", "ppo", "--env", "CartPole-v1", "--config", file)

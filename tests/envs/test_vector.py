@@ -1,4 +1,5 @@
-"""Gymnasium's vector environments step as the same environments one by one do, in every mode."""
+"""Gymnasium's vector environments give the same steps as single environments, in every autoreset
+mode."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ COUNT = 3
 
 
 class Walk(gym.Env[np.ndarray, Any]):
-    """A random walk: what it sees depends on its seed and all actions; some episodes are cut."""
+    """A random walk whose observations depend on its seed and all actions; long episodes are
+    truncated."""
 
     def __init__(self, box: bool = False, fails: bool = False) -> None:
         self.observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
@@ -55,14 +57,14 @@ VECTORS["AsyncVectorEnv"] = partial(AsyncVectorEnv, context="spawn")
 
 
 def opened(vector: Any, seed: int = 0, box: bool = False) -> Iterator[Envs]:
-    """The same environments stepped together, and one by one."""
+    """Yield the same environments, stepped together and then one by one."""
     obs_spec, action_spec = specs(Walk(box), "Walk")
     given: Any = "Walk", obs_spec, action_spec, seed
     yield VectorEnvs(vector([partial(Walk, box)] * COUNT), *given)
     yield HostEnvs([Walk(box) for _ in range(COUNT)], *given)
 
 
-def told(envs: Envs, into: list[Any], env: int, *end: Any) -> None:
+def note_end(envs: Envs, into: list[Any], env: int, *end: Any) -> None:
     terminated, truncated, final = end
     into.append((env, terminated, truncated, final.tolist(), envs.finished(env)))
 
@@ -75,9 +77,7 @@ def same(one: list[Any], other: list[Any]) -> None:
 
 @pytest.mark.parametrize("box", [False, True])
 @pytest.mark.parametrize("vector", VECTORS.values(), ids=VECTORS)
-def test_steps_and_episodes_are_those_of_the_same_environments_alone(
-    vector: Any, box: bool
-) -> None:
+def test_steps_and_episodes_are_those_of_single_environments(vector: Any, box: bool) -> None:
     runs: list[list[Any]] = []
     for envs in opened(vector, box=box):
         rng, log = np.random.default_rng(0), list[Any]()
@@ -87,7 +87,7 @@ def test_steps_and_episodes_are_those_of_the_same_environments_alone(
             actions = rng.integers(0, 3, COUNT).astype(np.int32)
             if box:
                 actions = rng.uniform(0.5, 2.0, (COUNT, 1)).astype(np.float32)
-            envs.step(actions, out, rewards, partial(told, envs, log))
+            envs.step(actions, out, rewards, partial(note_end, envs, log))
             log.append((out.tolist(), rewards.tolist(), list(envs.episode), list(envs.lengths)))
         envs.close()
         runs.append(log)
@@ -97,7 +97,7 @@ def test_steps_and_episodes_are_those_of_the_same_environments_alone(
 
 @pytest.mark.parametrize("vector", VECTORS.values(), ids=VECTORS)
 def test_environments_wait_between_episodes_while_others_play_on(vector: Any) -> None:
-    """As where a trajectory consists of whole episodes: two of each, then the next two."""
+    """This is how trajectories of whole episodes step: two episodes of each, then the next two."""
     runs: list[list[Any]] = []
     for envs in opened(vector, seed=5):
         rng, log = np.random.default_rng(1), list[Any]()
@@ -109,7 +109,7 @@ def test_environments_wait_between_episodes_while_others_play_on(vector: Any) ->
             while active := [env for env in range(COUNT) if left[env]]:
                 ended.clear()
                 actions = rng.integers(0, 3, COUNT).astype(np.int32)
-                envs.step(actions, out, rewards, partial(told, envs, ended), active)
+                envs.step(actions, out, rewards, partial(note_end, envs, ended), active)
                 log += ended
                 log.append((out[active].tolist(), rewards[active].tolist()))
                 for env, *_ in ended:
@@ -121,7 +121,7 @@ def test_environments_wait_between_episodes_while_others_play_on(vector: Any) ->
 
 @pytest.mark.parametrize("vector", VECTORS.values(), ids=VECTORS)
 def test_episodes_are_replayed_from_their_actions(vector: Any) -> None:
-    """Of three environments one is in its first step, and one's actions are unknown."""
+    """One of the three environments cannot be replayed, because its actions are unknown."""
     before, _ = opened(vector, seed=9)
     out, rewards = np.zeros((COUNT, 2), np.float32), np.zeros(COUNT, np.float32)
     before.reset_all(out)
@@ -163,6 +163,6 @@ def test_an_exception_and_a_wrong_shape_name_the_environment() -> None:
 
 
 def test_idle_actions_lie_in_the_action_space() -> None:
-    assert idle_action(DiscreteSpec(3, start=1)) == 0  # the first, as algorithms count them
+    assert idle_action(DiscreteSpec(3, start=1)) == 0  # the first action: algorithms count from 0
     box = ContinuousSpec((2,), (-1.0, 0.5), (1.0, 2.0))
     np.testing.assert_array_equal(idle_action(box), np.float32([0.0, 0.5]))
