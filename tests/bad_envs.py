@@ -1,4 +1,5 @@
-"""Tiny environments that behave well or badly in exactly one way, as ``tests.bad_envs:Name``."""
+"""Small environments, each correct or with exactly one fault; tests name them
+``tests.bad_envs:Name``."""
 
 from __future__ import annotations
 
@@ -13,19 +14,19 @@ VECTOR = spaces.Box(-1.0, 1.0, (4,), np.float32)
 
 
 class Good(gym.Env[Any, Any]):
-    """Reproduces from its seed and actions; keeps a diary of what it was told.
+    """A correct environment: its seed and actions reproduce it. It records how it is called.
 
     Observations are ``[time, last action, noise, noise]``; the reward is the first noise.
 
     Args:
         length: steps per episode.
         ends: how an episode ends: terminated, truncated or both at once.
-        note: a setting that does nothing but be seen in `made_with`.
+        note: a setting without effect, which only appears in `made_with`.
         render_mode: rgb_array or None.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012 - Gymnasium's own
-    made_with: dict[str, Any] = {}  # noqa: RUF012 - the last one's arguments, for tests
+    made_with: dict[str, Any] = {}  # noqa: RUF012 - arguments of the newest object, for tests
 
     def __init__(
         self,
@@ -45,12 +46,12 @@ class Good(gym.Env[Any, Any]):
         type(self).made_with = {"length": length, "ends": ends, "note": note}
 
     def observe(self, action: float) -> Any:
-        """The observation after an action."""
+        """Return the observation after an action."""
         noise = self.np_random.uniform(-1, 1, 2)
         return np.array([self.t / self.length, action, *noise], np.float32)
 
     def number(self, action: Any) -> float:
-        """An action as one number."""
+        """Convert an action to one number."""
         return float(np.mean(action))
 
     def reset(
@@ -72,7 +73,7 @@ class Good(gym.Env[Any, Any]):
         ), {}  # fmt: skip
 
     def reward(self) -> Any:
-        """This step's reward."""
+        """Return this step's reward."""
         return float(self.np_random.uniform())
 
     def render(self) -> Any:
@@ -83,11 +84,11 @@ class Good(gym.Env[Any, Any]):
 
 
 class _At(Good):
-    """Misbehaves once: in ``reset``, or at the step of that number.
+    """An environment with one fault: in ``reset``, or at step `at`.
 
     Args:
-        at: the step's number since it was made; 0 means reset.
-        what: the subclass's choice of what goes wrong.
+        at: the number of the step, counted over all episodes; 0 means reset.
+        what: which fault of the subclass.
         settings: as for `Good`.
     """
 
@@ -99,19 +100,19 @@ class _At(Good):
 
     @property
     def now(self) -> bool:
-        """Whether it is time."""
+        """Whether the fault is due in this call."""
         return self.step_number == self.at and (self.t > 0 or self.at == 0)
 
 
-class Mute(Exception):  # noqa: N818 - it cannot even say what it is
-    """An exception whose text raises."""
+class Mute(Exception):  # noqa: N818
+    """An exception whose `str` raises another exception."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
 
 class Raises(_At):
-    """Raises in its own code: a message, one of several lines, SystemExit, or without a text."""
+    """Raises a ValueError with a message of one or several lines, SystemExit, or `Mute`."""
 
     def observe(self, action: float) -> Any:
         if self.now:
@@ -139,7 +140,7 @@ class NaNs(_At):
 
 
 class WrongValue(_At):
-    """Returns from ``step`` what its reward, flags or info may not be: ``what=terminated=None``."""
+    """Returns an invalid reward, flag or info from ``step``, such as ``what=terminated=None``."""
 
     BAD = {"None": None, "text": "plenty", "digits": "3", "empty": "", "two": 2, "nan": np.nan,  # noqa: RUF012
            "array": np.zeros(3), "row": np.ones(1), "flags": np.array([True]), "list": [],
@@ -155,7 +156,7 @@ class WrongValue(_At):
 
 
 class NumpyValues(Good):
-    """Returns its reward and flags as NumPy's, as many simulators do."""
+    """Returns its reward and flags as NumPy scalars, as many simulators do."""
 
     def step(self, action: Any) -> Any:
         obs, reward, terminated, truncated, info = super().step(action)
@@ -163,14 +164,14 @@ class NumpyValues(Good):
 
 
 class WrongShape(_At):
-    """Observes another shape than its space says."""
+    """Returns an observation whose shape is not that of its space."""
 
     def observe(self, action: float) -> Any:
         return np.zeros(5, np.float32) if self.now else super().observe(action)
 
 
 class WrongDtype(_At):
-    """Observes objects, strings, complex numbers or a plain list, of the right shape."""
+    """Returns an observation of the right shape that holds objects, strings or complex numbers."""
 
     default = "object"
 
@@ -184,7 +185,7 @@ class WrongDtype(_At):
 
 
 class WrongTuple(_At):
-    """Returns four values from ``step``, as Gym of old did, or nothing from ``reset``."""
+    """Returns four values from ``step``, as Gym did before version 0.26, or None from ``reset``."""
 
     def step(self, action: Any) -> Any:
         result = super().step(action)
@@ -196,7 +197,7 @@ class WrongTuple(_At):
 
 
 class HugeReward(Good):
-    """Rewards that are finite but too large for the loss (or, with a larger size, for float32)."""
+    """Returns finite rewards that are too large for the loss, or with a larger size for float32."""
 
     def __init__(self, size: float = 1e38, **settings: Any) -> None:
         super().__init__(**settings)
@@ -207,7 +208,7 @@ class HugeReward(Good):
 
 
 class Spaces(Good):
-    """Only looked at: its spaces are what is wrong with it."""
+    """Has unusual spaces, most of which Flatout refuses, so that it is never stepped."""
 
     def __init__(self, obs: str = "", act: str = "", **settings: Any) -> None:
         super().__init__(**settings)
@@ -228,7 +229,7 @@ class Spaces(Good):
 
 
 class NeverEnds(Good):
-    """No episode ever ends; with `delay`, its steps take that many seconds."""
+    """Never ends an episode; with `delay`, each step takes that many seconds."""
 
     def __init__(self, delay: float = 0.0, **settings: Any) -> None:
         super().__init__(length=10**9, **settings)
@@ -240,7 +241,7 @@ class NeverEnds(Good):
 
 
 class DiscreteStart(Good):
-    """Three actions that are called 5, 6 and 7."""
+    """Has three actions, which are numbered 5, 6 and 7."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -252,10 +253,11 @@ class DiscreteStart(Good):
 
 
 class Float64Box(Good):
-    """Takes a matrix of float64, within its own bounds for every entry."""
+    """Takes a matrix of float64 as action; every entry has its own bounds."""
 
-    low = np.array([[-1.0, -0.3], [0.0, -3.0]])  # 0.3 and 0.1 are no float32: rounding to one
-    high = np.array([[1.0, 0.1], [0.5, 3.0]])  # must not leave the box
+    # 0.3 and 0.1 are no float32 numbers: rounding an action to float32 must not leave the box.
+    low = np.array([[-1.0, -0.3], [0.0, -3.0]])
+    high = np.array([[1.0, 0.1], [0.5, 3.0]])
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -271,7 +273,7 @@ class Float64Box(Good):
 
 
 class CrossEpisodeState(Good):
-    """Does not reproduce: what happened in earlier episodes shows in later ones."""
+    """Cannot be reproduced from one episode's seed: observations depend on earlier episodes."""
 
     def observe(self, action: float) -> Any:
         obs = super().observe(action)
@@ -280,7 +282,7 @@ class CrossEpisodeState(Good):
 
 
 class Images(Good):
-    """Colour pictures of 48 rows and columns whose pixels follow from time and action."""
+    """Observes colour images of 48 rows and columns, whose pixels depend on time and action."""
 
     def __init__(self, size: int = 48, **settings: Any) -> None:
         super().__init__(**settings)
@@ -297,7 +299,7 @@ class Images(Good):
 
 
 class SameArray(Good):
-    """Fills and returns one and the same array every time, as some simulators do."""
+    """Returns the same array every time, with new values, as some simulators do."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -309,18 +311,18 @@ class SameArray(Good):
 
 
 class BadClose(Spaces):
-    """Cannot be closed."""
+    """Raises an exception in `close`."""
 
     def close(self) -> None:
         raise RuntimeError("the door is stuck")
 
 
 class NoSpaces(gym.Env[Any, Any]):
-    """Has forgotten to say what it observes and how it acts."""
+    """Has neither an observation space nor an action space."""
 
 
 class NotAnEnv:
-    """Has the methods and the spaces, but is no `gymnasium.Env`."""
+    """A class with the spaces of an environment that is no `gymnasium.Env`."""
 
     observation_space = VECTOR
     action_space = spaces.Discrete(2)

@@ -1,4 +1,4 @@
-"""Small device environments for tests: one that is right, and factories of what is none."""
+"""Small device environments for tests: correct ones, a faulty one, and factories that fail."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from flatout.types import ContinuousSpec, DiscreteSpec, ObservationSpec
 
 
 def corridor(length: int = 5, limit: int | None = 20, patience: int = 1000) -> DeviceEnv:
-    """Walk right (action 1) to the end, from a random cell; one step in eight slips back."""
+    """Make a corridor: walk right (action 1) from a random cell to the end. One step in eight slips
+    back. An episode is truncated after `patience` steps by the rules, or by `limit`."""
 
     def observe(state: Any) -> Any:
         return jnp.stack([state["cell"] / length, state["walked"] / 100]).astype(jnp.float32)
@@ -40,7 +41,7 @@ def corridor(length: int = 5, limit: int | None = 20, patience: int = 1000) -> D
 
 
 def pushed(limit: int = 10) -> DeviceEnv:
-    """Two forces push a point back to where it began: a box [2, 1] of actions."""
+    """Make a point in the plane that two forces, a box [2, 1] of actions, push to the origin."""
 
     def reset(key: Any) -> tuple[Any, Any]:
         place = jax.random.normal(key, (2,))
@@ -55,12 +56,12 @@ def pushed(limit: int = 10) -> DeviceEnv:
 
 
 def number() -> int:
-    """Returns no environment."""
+    """Return an int instead of an environment."""
     return 3
 
 
 def raising() -> DeviceEnv:
-    """Fails."""
+    """Raise an exception instead of making an environment."""
     raise RuntimeError("no board")
 
 
@@ -68,7 +69,7 @@ NOT_CALLABLE = 7
 
 
 def broken() -> DeviceEnv:
-    """Its seventh observation is NaN."""
+    """Make an environment whose observations are NaN from the eighth step of an episode on."""
 
     def reset(key: Any) -> tuple[Any, Any]:
         return jnp.zeros((), jnp.int32), jnp.zeros(2)

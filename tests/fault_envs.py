@@ -1,4 +1,4 @@
-"""Environments that fault tests run: slow ones, and one that stops answering."""
+"""Environments for tests of faults: they are slow, crash, hang, or print escape sequences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 
 
 class Sleepy(gym.Env[np.ndarray, np.int64]):
-    """A counter whose every step sleeps; episodes last 20 steps and are cut, not terminated."""
+    """An environment whose steps sleep; episodes are truncated after 20 steps."""
 
     def __init__(self, seconds: float = 0.02) -> None:
         self.observation_space = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -45,7 +45,7 @@ def sleepy(seconds: float = 0.02) -> gym.Env[Any, Any]:
 
 
 class HangsElsewhere(Sleepy):
-    """`Sleepy`, whose steps return only in children of one process: not in their own children."""
+    """A `Sleepy` whose steps return only in direct children of one process, and hang elsewhere."""
 
     def __init__(self, parent: int) -> None:
         super().__init__(1e-4)
@@ -58,15 +58,16 @@ class HangsElsewhere(Sleepy):
 
 
 class Faulty(gym.Env[np.ndarray, np.int64]):
-    """Counts its steps, and once does something terrible in one of them.
+    """An environment that counts its steps and has one of `FAULTS` in one of them.
 
-    Observations are (seed, episode's step); rewards are the step's number.
+    Observations are (seed, step of the episode); the reward is the step of the episode.
 
     Args:
-        fault: what it does.
-        at: steps of this object after which it does that; 0 for its constructor.
-        folder: where a file says that it was done already; without one it is done every time.
-        length: of an episode, which is cut.
+        fault: a key of `FAULTS`.
+        at: the step of this object, over all episodes, that has the fault; 0 is the constructor.
+        folder: a file in it marks that the fault has happened, so that it happens once. Without a
+            folder, every object has the fault.
+        length: steps after which an episode is truncated.
     """
 
     def __init__(self, fault: str, at: int, folder: str | None = None, length: int = 1000) -> None:
@@ -144,7 +145,7 @@ FAULTS = {
 
 
 class Stuck(Sleepy):
-    """Its `close` blocks in the way that is asked for, once it has made more than one step."""
+    """An environment whose `close` blocks as `STUCK` says, if it has made more than one step."""
 
     def __init__(self, how: str) -> None:
         super().__init__(0.0)
@@ -160,7 +161,7 @@ class Stuck(Sleepy):
 
 
 def _mutex() -> None:
-    """Native code that keeps the interpreter's lock and minds no signal."""
+    """Block in native code that holds the interpreter's lock, so that no signal is handled."""
     native, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(128)
     for call in ("init", "lock", "lock"):
         function = getattr(native, f"pthread_mutex_{call}")
@@ -181,11 +182,12 @@ def stuck(how: str = "sleep") -> gym.Env[Any, Any]:
 
 
 STEERING = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08\u202e"
-"""Sets a terminal's title, clears it, colours it, goes back, turns the direction."""
+"""Escape sequences: set a terminal's title, clear it, colour it, go back, reverse the direction."""
 
 
 class Steering(Sleepy):
-    """Says what could steer a terminal, and raises it in its 40th step if it may."""
+    """An environment that may print at each step, and may raise an exception with `STEERING` in its
+    text at its 40th step."""
 
     def __init__(self, raises: bool, prints: bool) -> None:
         super().__init__(0.0)
@@ -211,5 +213,5 @@ def faulty(fault: str, at: int, folder: str | None = None) -> gym.Env[Any, Any]:
 
 
 def failing() -> gym.Env[Any, Any]:
-    """Raises in its 20th step, every time."""
+    """Make an environment that raises an exception in its 20th step."""
     return Faulty("raise", 20)

@@ -1,8 +1,8 @@
 """The smallest useful settings of each algorithm, shared by all tests.
 
-A program depends on an algorithm's settings and sizes, not on the seed, the steps or real-valued
-hyper-parameters. Runs with these settings are compiled once for the whole test session; a test that
-needs other sizes says why.
+A compiled program depends on an algorithm's settings and sizes, but not on the seed, the number of
+steps or real-valued hyper-parameters. Runs with these settings are compiled once for the whole test
+session. A test that needs other sizes explains why.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from flatout.learner.programs import Programs
 
 ITERATION = 64
-"""Environment steps of one iteration of PPO with these settings, also with `ONE` of its own."""
+"""Environment steps of one iteration of PPO with these settings, also with those of `ONE`."""
 
 UPDATES = 4
 """Updates of one iteration of PPO with these settings."""
 
 ONE: dict[str, Any] = {"envs": 1, "n_steps": 64}
-"""For PPO in one environment that is passed as an object: as long an iteration."""
+"""Settings for PPO in an environment that is passed as an object: one, with equal iterations."""
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {"env": "CartPole-v1", "envs": 2, "n_steps": 32, "batch_size": 32, "n_epochs": 2},
@@ -39,17 +39,17 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def settings(algorithm: str, **more: Any) -> dict[str, Any]:
-    """The smallest settings of an algorithm, with others in their place or in addition."""
+    """Return the smallest settings of an algorithm; `more` replaces some or adds others."""
     return SETTINGS[algorithm] | more
 
 
 def python(algorithm: str, **more: Any) -> dict[str, Any]:
-    """The same without the environment: keyword arguments of `PPO(env, ...)` and its siblings."""
+    """Return the settings as keyword arguments of `PPO(env, ...)` and others, without the env."""
     return {name: value for name, value in settings(algorithm, **more).items() if name != "env"}
 
 
 def flags(algorithm: str, **more: Any) -> tuple[str, ...]:
-    """The same as flags of the command line, behind ``train ALGORITHM``."""
+    """Return the settings as flags of the command line, after ``train ALGORITHM``."""
     words: list[str] = []
     for name, value in settings(algorithm, **more).items():
         words.append("--" + name.replace("_", "-"))
@@ -66,12 +66,12 @@ REPEATABLE = {
     "--env-kwargs", "--hp", "--population", "--grid", "--threshold", "--where", "--group",
     "--normalize", "--what-if",
 }  # fmt: skip
-"""Flags whose values add up."""
+"""Flags that may be given several times."""
 
 
 def latest(words: Sequence[str]) -> list[str]:
-    """A command in which flags that come later take the place of those before: Flatout refuses
-    flags that are given twice."""
+    """Remove flags that a later one replaces, because Flatout refuses a flag that is given
+    twice."""
     parts: list[list[str]] = [[]]
     for word in words:
         if word.startswith("--"):
@@ -95,22 +95,23 @@ NO_PROGRAM = {
 
 
 def programs(shape: Any, code: Any = None) -> Programs:
-    """Programs that runs of one shape share, as members of a population do: compiled once.
+    """Return compiled programs that runs of one shape share, as members of a population do.
 
     Args:
-        shape: names it: all that programs depend on.
-        code: the `UserCode` of these runs; its objects have programs of their own.
+        shape: all settings on which the programs depend, see the function `shape`.
+        code: the `UserCode` of these runs; runs share programs only if its objects are the same.
     """
     from flatout.learner.programs import Programs
 
     given = () if code is None else (code.env, code.network, code.algorithm)
     under = (repr(shape), *map(id, given))
-    # With the objects, which must not end before their ids do.
+    # The objects are saved too: while they live, no other object can have their ids.
     return _PROGRAMS.setdefault(under, (Programs(), given))[0]
 
 
 def shape(config: TrainConfig) -> list[Any]:
-    """The settings on which a run's programs depend: all but `NO_PROGRAM` and real numbers."""
+    """Return the settings on which a run's programs depend: all except `NO_PROGRAM`, the seed and
+    real-valued hyper-parameters."""
     from flatout.config.settings import changeable
 
     values, free = config.flat(), changeable(config)

@@ -1,4 +1,4 @@
-"""Environments so small that their solutions are known and found in seconds."""
+"""Environments so small that their solutions are known and are learned in seconds."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from gymnasium import spaces
 
 MOVES = spaces.Discrete(3, start=5)
 BOX = spaces.Box(np.array([-1.0, 2.1]), np.array([3.0, 2.5]), dtype=np.float64)
-"""Neither symmetric nor with bounds that float32 holds."""
+"""A box that is not symmetric and has bounds that float32 cannot represent exactly."""
 GOALS = np.array([[0.0, 2.4], [2.0, 2.2]])
 """The best action of each context in `BOX`."""
 CONTEXTS = np.eye(2, dtype=np.float32)
-"""What a bandit's two contexts look like."""
+"""The observations of a bandit's two contexts."""
 
 
 class Bandit(gym.Env[Any, Any]):
-    """A contextual bandit: episodes of one step, the context drawn from the episode's seed.
+    """A contextual bandit: episodes have one step, and the episode's seed decides the context.
 
-    With `MOVES` action 6 + context pays 1 and the others nothing; with `BOX` the reward is minus
-    the squared distance from the context's goal, each component as a share of half its range.
+    With `MOVES`, action 6 + context gives reward 1 and the others 0. With `BOX`, the reward is
+    minus the squared distance from the context's goal, with each component divided by half its
+    range.
 
     Args:
-        action_space: `MOVES` or `BOX`; an action outside it fails.
+        action_space: `MOVES` or `BOX`; an action outside it is an error.
     """
 
     def __init__(self, action_space: gym.Space[Any] = MOVES) -> None:
@@ -51,7 +52,8 @@ class Bandit(gym.Env[Any, Any]):
 
 
 class NeedsOSMesa(Bandit):
-    """A `Bandit` that is made only as MuJoCo's environments are, with a rendering library."""
+    """A `Bandit` that cannot be made with ``MUJOCO_GL=osmesa``, like MuJoCo's environments if that
+    rendering library is missing."""
 
     def __init__(self) -> None:
         if os.environ.get("MUJOCO_GL") == "osmesa":  # PyOpenGL's exception where it is missing
@@ -60,10 +62,11 @@ class NeedsOSMesa(Bandit):
 
 
 class Clock(gym.Env[Any, Any]):
-    """Pays 1 for whatever is done, shows nothing, and every step ends the episode.
+    """An environment with reward 1 for every action, constant observations, and episodes of one
+    step.
 
     Args:
-        ends: ``"terminated"``, after which there is nothing more, or ``"truncated"``.
+        ends: how episodes end: ``"terminated"`` (the value after it is 0) or ``"truncated"``.
         action_space: `MOVES` or `BOX`.
     """
 

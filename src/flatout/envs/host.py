@@ -170,7 +170,7 @@ class HostEnvs(Envs):
                     env.close()
             except DeadlineExceeded:
                 say(f"{self._which(number)} did not close within {CLOSE_S:g} s and was left open.")
-            except (Exception, SystemExit) as error:  # reported only: it must not hide the run's
+            except (Exception, SystemExit) as error:  # closing must not hide how the run ended
                 say(self.failure(number, error, "close"))
 
     def failure(self, env: int, error: BaseException, call: str) -> EnvironmentFailure:

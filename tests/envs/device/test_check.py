@@ -1,4 +1,4 @@
-"""The checker of device environments says what is wrong, and nothing of what is right."""
+"""The checker of device environments finds what is wrong, and reports nothing that is right."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.device_envs import corridor, pushed
 
 good = corridor()
 FEW = 300
-"""Random steps."""
+"""Random steps, fewer than `check_device_env` makes by default."""
 
 
 def after(change: Any) -> DeviceEnv:
-    """The corridor with something changed in what `step` returns."""
+    """Return the corridor with a change in the values that `step` returns."""
 
     def step(state: Any, action: Any, key: Any) -> Any:
         return change(*good.step(state, action, key))
@@ -31,13 +31,13 @@ def after(change: Any) -> DeviceEnv:
     return replace(good, step=step)
 
 
-def begun(change: Any) -> DeviceEnv:
-    """The corridor with something changed in what `reset` returns."""
+def after_reset(change: Any) -> DeviceEnv:
+    """Return the corridor with a change in the values that `reset` returns."""
     return replace(good, reset=lambda key: change(*good.reset(key)))
 
 
 @pytest.mark.parametrize("env", [good, pushed()], ids=lambda env: env.name)
-def test_nothing_is_said_of_what_is_right(env: DeviceEnv) -> None:
+def test_a_correct_environment_has_no_problems(env: DeviceEnv) -> None:
     assert check_device_env(env, FEW) == []
 
 
@@ -58,10 +58,10 @@ SHAPES = {
     "limit = 0 must be": replace(good, limit=0),
     "reset cannot be compiled: TypeError": replace(good, reset=lambda: None),  # type: ignore[arg-type]
     "reset must return (state, obs)": replace(good, reset=lambda key: good.reset(key)[1]),
-    "reset returns obs as int32[2]; obs_spec says float32[2]": begun(
+    "reset returns obs as int32[2]; obs_spec says float32[2]": after_reset(
         lambda s, obs: (s, obs.astype(jnp.int32))
     ),
-    "reset returns obs as float32[3]": begun(lambda s, obs: (s, jnp.zeros(3))),
+    "reset returns obs as float32[3]": after_reset(lambda s, obs: (s, jnp.zeros(3))),
     "step must return (state, obs, reward, terminated, truncated)": after(lambda *all: all[:4]),
     "state of another structure than reset": after(lambda s, *rest: ({**s, "more": 1}, *rest)),
     "state['walked'] as float32[], and reset as int32[]": after(
@@ -83,7 +83,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("words", SHAPES)
-def test_shapes_that_are_wrong_are_said_in_a_sentence(words: str) -> None:
+def test_wrong_shapes_are_reported_in_one_sentence(words: str) -> None:
     env = SHAPES[words]
     first = check_device_env(env)[0]
     assert words in first
@@ -94,11 +94,11 @@ def test_shapes_that_are_wrong_are_said_in_a_sentence(words: str) -> None:
     assert str(refused.value) == first
 
 
-def test_draws_from_elsewhere_are_found() -> None:
+def test_randomness_that_is_not_from_the_key_is_found() -> None:
     rng, counter = np.random.default_rng(0), itertools.count()
     (said,) = check_device_env(after(lambda s, o, r, *f: (s, o, r + rng.random(), *f)))
     assert "step is not pure: traced twice, it gave two programs" in said
-    (said,) = check_device_env(begun(lambda s, o: (s, o + next(counter))))
+    (said,) = check_device_env(after_reset(lambda s, o: (s, o + next(counter))))
     assert "reset is not pure" in said
 
 
@@ -130,7 +130,7 @@ def test_a_value_that_is_kept_from_within_a_loop_is_found() -> None:
 
 def test_functions_that_jax_caches_are_no_kept_values() -> None:
     def smooth(s: Any, o: Any, r: Any, *flags: Any) -> Any:
-        return (s, o, jax.nn.relu(r), *flags)  # it has a derivative of its own
+        return (s, o, jax.nn.relu(r), *flags)  # a function with a custom derivative
 
     assert check_device_env(after(smooth)) == []
 
@@ -142,7 +142,7 @@ def test_episodes_that_never_end_need_a_limit() -> None:
     assert "no episode of 16 ended within 300 random steps; set limit" in said
 
 
-def test_numbers_that_are_no_numbers_are_found() -> None:
+def test_nan_and_observations_above_their_bound_are_found() -> None:
     def bad(s: Any, o: Any, r: Any, *flags: Any) -> Any:
         return (s, o, jnp.where(s["walked"] == 3, jnp.nan, r), *flags)
 

@@ -1,4 +1,4 @@
-"""An environment that keeps a random key in its state, as jax-envelope's do."""
+"""An environment with a random key in its state, like those of jax-envelope."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ Cli = Callable[..., Result]
 
 
 def drunkard(impl: str = "threefry2x32") -> DeviceEnv:
-    """A step is taken as chosen or, at random, not: the randomness is of the state's own key."""
+    """Make a random walk: a step follows the action or, at random, does not move. The randomness
+    comes from the key in the state."""
 
     def observe(place: jax.Array) -> jax.Array:
         return (place[None] / 4).astype(np.float32)
@@ -62,7 +63,7 @@ def test_it_is_a_device_environment() -> None:
 @pytest.mark.parametrize(
     "more", [(), pytest.param(("--shards", 2, "--devices", 2), marks=pytest.mark.slow)]
 )
-def test_its_run_stops_and_goes_on_to_the_same_bits(
+def test_its_run_resumes_to_the_same_bits(
     more: tuple[Any, ...], flatout: Cli, tmp_path: Path
 ) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
@@ -82,7 +83,7 @@ def test_its_members_share_a_program_and_a_checkpoint(
     compiled, programs = together.Together._compiled, list[Any]()
 
     def once(*given: Any) -> Any:
-        """The same program for all three populations, which are of one shape."""
+        """Compile one program for all three populations, which have the same shapes."""
         if not programs:
             programs.append(compiled(*given))
         return programs[0]

@@ -1,4 +1,4 @@
-"""From names to device environments, and a sentence for each that cannot be made."""
+"""Device environments are made from names; each that cannot be made is a sentence."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_has_twin(name: str, kwargs: dict[str, Any], twin: bool) -> None:
     assert has_twin(name, kwargs) is twin
 
 
-def test_twins_are_told_without_jax() -> None:
+def test_twins_are_known_without_jax() -> None:
     code = (
         "import sys; from flatout.envs.device.make import has_twin; from flatout import DeviceEnv;"
         "from flatout.envs.task import open_task; from flatout.config.schema import EnvConfig;"
@@ -77,7 +77,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "kwargs", "words"), REFUSED)
-def test_what_cannot_be_made_is_a_sentence(name: str, kwargs: dict[str, Any], words: str) -> None:
+def test_wrong_names_are_refused_in_one_line(name: str, kwargs: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError) as refused:
         device_env(name, kwargs)
     assert words in str(refused.value)

@@ -1,4 +1,4 @@
-"""Device environments stepped from the host play, end and reproduce like any others."""
+"""Device environments that the host steps play, end and reproduce like all others."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_limit_truncates_and_hands_over_the_final_observation() -> None:
     assert (played.obs[:, 1] == 0).all(), "the next episodes' first observations"
 
 
-def test_what_the_environment_cuts_is_truncated() -> None:
+def test_an_end_by_the_environments_patience_is_a_truncation() -> None:
     played = together(corridor(length=50, limit=None, patience=3), 2)
     for _ in range(3):
         played.step([0, 0])
@@ -129,7 +129,7 @@ def test_episodes_are_reproduced_from_their_actions() -> None:
     given: list[np.ndarray | None] = [np.int32(actions) for actions in taken]
     assert again.envs.replay_all(played.envs.origin, given, again.obs) == [True] * MANY
     assert again.envs.lengths == played.envs.lengths == played.envs.since
-    for _ in range(20):  # and go on alike, to the bit
+    for _ in range(20):  # and both continue equally, to the bit
         assert np.array_equal(again.obs, played.obs)
         actions = rng.integers(0, 2, MANY).astype(np.int32)
         played.step(actions)
@@ -154,8 +154,8 @@ def test_a_callback_that_raises_is_a_sentence() -> None:
     def step(state: Any, action: Any, key: Any) -> Any:
         state, obs, reward, *flags = good.step(state, action, key)
         shape = jax.ShapeDtypeStruct((), np.float32)
-        told = jax.pure_callback(fails, shape, reward, vmap_method="sequential")
-        return state, obs, told, *flags
+        reward = jax.pure_callback(fails, shape, reward, vmap_method="sequential")
+        return state, obs, reward, *flags
 
     played = together(replace(good, step=step), 2)
     with pytest.raises(EnvironmentFailure, match=r"\(corridor\) raised .* in step: .*no such cell"):
@@ -199,7 +199,7 @@ def test_a_twin_is_opened_as_its_original_and_offered(name: str) -> None:
         (EnvConfig(env="CartPole-v1"), lambda: open_gym(), "is no device environment"),
     ],
 )
-def test_where_there_is_none_it_is_said(config: EnvConfig, source: Any, words: str) -> None:
+def test_a_missing_device_environment_is_named(config: EnvConfig, source: Any, words: str) -> None:
     task = open_task(config, source)
     assert not task.compiles
     with pytest.raises(UsageError, match=words):
@@ -283,7 +283,7 @@ def test_a_function_may_return_a_device_environment() -> None:
     assert agent.evaluate(5).returns
 
 
-def test_what_renders_nothing_is_said() -> None:
+def test_an_environment_without_render_is_refused() -> None:
     from flatout.run.evaluate import _rendering
 
     task = open_task(EnvConfig(), replace(corridor(), render=None))

@@ -1,4 +1,4 @@
-"""When a device environment's rules may truncate an episode."""
+"""The number of steps before which a device environment truncates no episode."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flatout.samplers.rollout_state import least_truncation
 
 
 @pytest.mark.parametrize(("name", "steps"), [("CartPole-v1", 500), ("Pendulum-v1", 200)])
-def test_it_is_known_also_where_it_is_first_asked_while_tracing(name: str, steps: int) -> None:
+def test_its_first_call_may_be_within_a_traced_function(name: str, steps: int) -> None:
     env = device_env(name)
     least_truncation.cache_clear()
     assert int(jax.jit(lambda x: x + least_truncation(env))(0)) == steps

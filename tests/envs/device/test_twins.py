@@ -1,4 +1,4 @@
-"""Twins: one step from the same state and action, whole games of Snake, and how episodes begin."""
+"""Twins agree with their host environments: single steps, whole games of Snake, start states."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def device(name: str, *kwargs: tuple[str, Any]) -> tuple[DeviceEnv, Any, Any]:
 
 @functools.cache
 def a_key() -> Any:
-    """For environments whose steps are not random."""
+    """Return a key for environments whose steps are not random."""
     return jax.jit(reset_key)(np.uint32(0))
 
 
@@ -50,8 +50,8 @@ def original(name: str, *kwargs: tuple[str, Any]) -> Any:
     return env.unwrapped
 
 
-def apart(one: Any, other: Any) -> float:
-    """The largest difference; of numbers above 1 relatively."""
+def max_error(one: Any, other: Any) -> float:
+    """Return the largest difference, relative to `other` where that is above 1."""
     one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
     return float((np.abs(one - other) / np.maximum(1.0, np.abs(other))).max())
 
@@ -70,7 +70,7 @@ def test_a_twin_has_the_spaces_and_the_limit_of_its_original(name: str) -> None:
 
 
 def stepped(name: str, state: Any, action: Any, *kwargs: tuple[str, Any]) -> tuple[Any, Any]:
-    """What one step gives, without the state: on the device and on the host."""
+    """Take one step on the device and on the host; return both results without the state."""
     _, _, step = device(name, *kwargs)
     env = original(name, *kwargs)
     one = np.float32(state)
@@ -87,10 +87,10 @@ def stepped(name: str, state: Any, action: Any, *kwargs: tuple[str, Any]) -> tup
 
 def agree(ours: Any, theirs: Any, margin: float) -> None:
     obs, reward, terminated, _ = ours
-    assert apart(obs, theirs[0]) <= NEAR
+    assert max_error(obs, theirs[0]) <= NEAR
     if margin > NEAR:
         assert bool(terminated) == theirs[2]
-        assert apart(reward, theirs[1]) <= NEAR
+        assert max_error(reward, theirs[1]) <= NEAR
 
 
 @quick
@@ -148,7 +148,7 @@ def agree_on_the_slope(
     ours: Any, theirs: Any, end: float, goal: float, place: float, push: float, speed: float
 ) -> None:
     speed = np.clip(speed + push - 0.0025 * math.cos(3 * place), -0.07, 0.07)
-    assume(abs(place + speed + 1.2) > NEAR)  # at the wall, a last digit decides
+    assume(abs(place + speed + 1.2) > NEAR)  # at the wall, rounding decides whether the car stops
     obs = theirs[0]
     agree(ours, theirs, min(abs(obs[0] - end), abs(obs[1] - goal)))
 
@@ -178,7 +178,7 @@ def test_episodes_begin_as_on_the_host(name: str) -> None:
         one, other = np.sort(ours[:, dimension]), np.sort(theirs[:, dimension])
         places = np.concatenate([one, other])
         shares = [np.searchsorted(x, places, "right") / count for x in (one, other)]
-        # Kolmogorov and Smirnov: so far apart are two samples of one distribution once in 10,000.
+        # Kolmogorov-Smirnov test: two samples of one distribution exceed this once in 10,000.
         assert np.abs(shares[0] - shares[1]).max() < 2.2 * math.sqrt(2 / count)
 
 
@@ -186,7 +186,7 @@ def test_episodes_begin_as_on_the_host(name: str) -> None:
 
 
 class Draws:
-    """Random numbers that make the host put the fruit where the device put it."""
+    """A random generator that makes the host put the fruit where the device put it."""
 
     def __init__(self, game: Snake) -> None:
         self.game, self.start, self.fruit = game, -1, -1
@@ -205,7 +205,7 @@ class Draws:
 
 @functools.cache
 def snake(*kwargs: tuple[str, Any]) -> tuple[Any, Any]:
-    """``seed -> state, obs`` and ``state, action, seed, t -> what step gives, info``, compiled."""
+    """Compile ``seed -> state, obs`` and ``state, action, seed, t -> results of step, info``."""
     env = device_env("flatout/Snake-v0", dict(kwargs))
     info = env.info
     assert info is not None
@@ -244,7 +244,7 @@ class Pair:
         return ours
 
     def safe(self) -> list[int]:
-        """Actions that do not end the game."""
+        """Return the actions that do not end the game."""
         size, board = self.host.size, self.host._board
         row, column = divmod(self.host._snake[-1], size)
         moves = enumerate([(-1, 0), (1, 0), (0, 1), (0, -1)])
@@ -257,11 +257,11 @@ class Pair:
 
 @settings(deadline=None, max_examples=60)
 @given(
-    st.sampled_from([(2, 9), (3, 30), (6, 60), (10, 7)]),  # each is compiled
+    st.sampled_from([(2, 9), (3, 30), (6, 60), (10, 7)]),  # few, because each is compiled
     st.integers(0, 2**31 - 1),
     st.lists(st.integers(0, 3), min_size=1, max_size=60),
 )
-def test_snake_agrees_whatever_is_done(
+def test_snake_agrees_for_random_actions(
     settings: tuple[int, int], seed: int, actions: list[int]
 ) -> None:
     pair = Pair(*settings, seed)
@@ -294,9 +294,9 @@ def test_snake_draws_every_cell_equally() -> None:
     keys = reset_keys(np.arange(count, dtype=np.uint32))
     games, _ = jax.device_get(jax.jit(jax.vmap(env.reset))(keys))
     pairs = Counter(zip(games.head.tolist(), games.fruit.tolist(), strict=True))
-    assert len(pairs) == 16 * 15, "each start and each fruit beside it"
+    assert len(pairs) == 16 * 15, "every start with every other cell for the fruit"
     assert max(pairs.values()) < 2.2 * count / len(pairs)
-    # A snake of two that eats: 13 cells are empty then.
+    # A snake of two cells eats, after which 13 cells are empty.
     game = games._replace(
         until=np.int32([1, 2, *[0] * 14]), time=np.int32(0), head=np.int32(1), fruit=np.int32(2),
         length=np.int32(2), hungry=np.int32(0),
