@@ -62,7 +62,8 @@ class Envs(ABC):
         self.life_lost: np.ndarray | None = None
 
     def finished(self, env: int) -> Episode:
-        """Return the episode that just ended. Call it only from within `ended`."""
+        """Return the current episode. Call it at its end, before the reset: from within `ended`,
+        or when the caller itself ends the episode."""
         return Episode(self._first + env, self.returns[env], self.lengths[env])
 
     def _seed_of(self, env: int, number: int) -> int:

@@ -160,7 +160,7 @@ class Task:
 
 
 def open_task(config: EnvConfig, source: Any = None) -> Task:
-    """Make one environment, inspect its spaces, and return the task. Atari ids need none made.
+    """Make one environment, inspect its spaces, and return the task. For Atari ids none is made.
 
     Args:
         config: the id or ``module:factory``, its arguments, and the preparation of observations.

@@ -64,7 +64,7 @@ class VectorEnvs(Envs):
         self._mode = (vector.metadata or {}).get("autoreset_mode")
         self._seen: Any = np.zeros(0)  # the last observations, as `vector` returned them
         self._infos: Mapping[str, Any] = {}  # the info of the last step
-        self._strayed = np.ones(count, np.bool_)  # idle actions took it away from its episode
+        self._strayed = np.ones(count, np.bool_)  # not in the state of its episode: reset it
         self._started = False
         self._all = list(range(count))
         self.origin, self.since = [-1] * count, [0] * count
@@ -220,7 +220,7 @@ class VectorEnvs(Envs):
         return out[env]
 
     def _heed(self, info: Mapping[str, Any], stepped: bool) -> None:
-        """Save the info of a step, or of a reset if `stepped` is False."""
+        """Save what is needed later of the info of a step, or of a reset if not `stepped`."""
         if stepped:
             self._infos = info
 
@@ -250,7 +250,7 @@ class VectorEnvs(Envs):
         return self.since[env] >= self._reseed_after
 
     def _put_back(self, envs: list[int]) -> None:
-        """Reset the environments that took idle actions to the start of their episodes."""
+        """Reset the environments of `envs` that took idle actions to their episodes' start."""
         if not self._strayed[envs].any():
             return
         astray = [env for env in envs if self._strayed[env]]
