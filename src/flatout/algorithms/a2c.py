@@ -1,7 +1,8 @@
-"""Advantage actor-critic (Mnih et al., 2016): policy gradient, one gradient step a trajectory.
+"""Advantage actor-critic (Mnih et al., 2016), which `flatout.algorithms.registry` builds: one
+policy-gradient step per trajectory.
 
-Where acting is some versions behind, each step's gradient is weighted by how much likelier its
-action has become, at most 1 (the truncated weights of Espeholt et al., 2018). Without lag that is
+If the acting parameters are some versions old, each step's gradient is weighted by the probability
+ratio of its action, new to old, but by at most 1 (Espeholt et al., 2018). Without lag the ratio is
 1.
 """
 
@@ -36,18 +37,18 @@ METRICS = (
 
 
 def loss(static: Networks, dist: Distribution, networks: Networks, batch: Batch, hp: Any) -> Losses:
-    """The policy gradient, the value loss and the entropy bonus (algorithm S3 of the paper).
+    """Return the policy-gradient loss with value loss and entropy bonus (algorithm S3).
 
     Args:
-        static: what the networks are beside their arrays.
-        dist: the actions' distribution.
+        static: the networks without their arrays, from `equinox.partition`.
+        dist: the distribution of actions.
     """
     networks = eqx.combine(networks, static)
     x, hidden = policy(networks.actor, batch.obs)
     v = value(networks, batch.obs, hidden)
     log_prob = dist.log_prob(x, networks.actor.extra, batch.sample)
-    likelier = jnp.exp(jax.lax.stop_gradient(log_prob) - batch.log_prob)
-    policy_loss = -mean(jnp.minimum(likelier, 1.0) * batch.advantage * log_prob)
+    ratio = jnp.exp(jax.lax.stop_gradient(log_prob) - batch.log_prob)
+    policy_loss = -mean(jnp.minimum(ratio, 1.0) * batch.advantage * log_prob)
     value_loss = mean(jnp.square(batch.target - v))
     entropy = mean(dist.entropy(x, networks.actor.extra))
     total = policy_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy
@@ -59,10 +60,10 @@ def a2c(config: A2CConfig, spec: BuildSpec) -> Algorithm:
     """Build A2C's pure functions.
 
     Raises:
-        UsageError: a network that does not fit the spaces.
+        UsageError: the network does not fit the spaces.
     """
-    follows = config.targets == "next_reward"
-    advantages = next_reward_advantages if follows else generalised_advantages
+    next_reward = config.targets == "next_reward"
+    advantages = next_reward_advantages if next_reward else generalised_advantages
     base, shards = OnPolicy(config, spec, advantages=advantages), spec.shards
     optimiser = Optimiser(base.arrays, config.optimizer)
     rows = config.n_steps * spec.num_envs

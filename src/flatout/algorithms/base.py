@@ -1,4 +1,5 @@
-"""What an algorithm is to other rooms, and what it is built for."""
+"""The contract of an algorithm with the learner, the buffers and the samplers, which all call its
+pure functions (`Algorithm`), and the specifications that it is built from."""
 
 from __future__ import annotations
 
@@ -30,10 +31,10 @@ class State(NamedTuple):
     """Everything that learning changes: pytrees of arrays.
 
     Attributes:
-        params: networks, their targets, normalisers: what an agent is.
+        params: networks, target networks and normalisers: the agent.
         opt: the optimisers' states.
-        counters: of this run; an agent that starts from another's `params` counts from 0. `step`
-            among them counts environment steps (int32).
+        counters: counts of this run; a run that starts from another run's `params` counts from 0.
+            The field `step` counts environment steps (int32).
     """
 
     params: Any
@@ -42,56 +43,57 @@ class State(NamedTuple):
 
 
 class Counters(NamedTuple):
-    """Environment steps, and gradient steps or trajectories, both int32."""
+    """Counts of environment steps, and of gradient steps or trajectories, both int32."""
 
     step: Array
     updates: Array
 
 
 Updated = tuple[State, dict[str, jax.Array], Any]
-"""The state, metrics by name, and with replay the size of each row's error ``[B]``."""
+"""The state, metrics by name, and with replay each row's absolute error ``[B]``, else None."""
 
 
 def no_noise(key: jax.Array, env: jax.Array, step: jax.Array) -> jax.Array:
-    """What acting draws where it draws nothing."""
+    """Return 0, the noise of an algorithm whose actions need none."""
     return jnp.zeros(())
 
 
 @dataclass(frozen=True, eq=False)  # arrays have no hash
 class Algorithm:
-    """Pure functions and the data they declare. Nothing here names a device or an environment.
+    """An algorithm: pure functions and the data that they need, without devices or environments.
 
     Attributes:
         name: the algorithm's name.
-        hp: the hyper-parameters: a named tuple (or any pytree) of float32 NumPy arrays. Programs
-            take them at run time, so that their values change no program.
-        init: ``(raw key uint32[2], hp) -> state``, with NumPy arrays: drawn on the host, it is the
-            same on every device.
+        hp: the hyper-parameters: a named tuple (or another pytree) of float32 NumPy arrays. They
+            are arguments of the compiled programs, so a new value needs no new program.
+        init: ``(raw key uint32[2], hp) -> state``, in NumPy arrays. It draws on the host, so that
+            the state is the same on every device.
         act: ``(params, obs[B, ...], carry, noise[B, ...] | None) -> action[B, ...], carry,
-            extras``; without noise it acts greedily. `carry` is empty for feed-forward networks.
+            extras``. Without noise it acts greedily. `carry` is empty for feed-forward networks.
             `params` are what `actor` returns.
-        update: ``(state, data, key, hp) -> state, metrics, priorities | None``. On-policy the data
-            is a `Trajectory`, and this makes all the gradient steps that it pays for; with `replay`
-            it is a `Batch`, and this makes one, returning the size of each row's error ``[B]``. The
-            key is the learning stream's, the same every time; the state's counter is folded
-            into it.
-        metrics: the names of the scalars that `update` returns; on-policy ``updates`` among them,
-            the gradient steps made.
+        update: ``(state, data, key, hp) -> state, metrics, priorities | None``. On-policy, the data
+            is a `Trajectory`, and the update makes all gradient steps that it pays for. With
+            `replay`, the data is a `Batch`, and the update makes one gradient step and returns each
+            row's absolute error ``[B]``. The key is the same every time (the learning stream's);
+            the update folds a counter of the state into it.
+        metrics: the names of the scalars that `update` returns. On-policy, ``updates`` is one of
+            them: the number of gradient steps made.
         horizon: T, steps per environment in a fresh trajectory.
-        noise: ``(key, env, step) -> noise`` for one environment and one of its steps: what acting
-            draws, as a pure function of (seed, environment, step), so that it may be computed
-            anywhere and in blocks without changing a single draw.
+        noise: ``(key, env, step) -> noise``, the random numbers of one step of one environment. It
+            is a pure function of (seed, environment, step), so that any process may compute it,
+            also in blocks, with the same result.
         actor: ``(state, hp) -> params``, only what `act` needs, normaliser statistics included. It
-            reads `params` and `counters` alone.
-        by_env: whether each leaf of `params` has one entry for each environment, which `act` finds
-            by its noise, the environment's number.
+            reads only `params` and `counters` of the state.
+        by_env: whether each leaf of `params` has one entry per environment. `act` finds the entry
+            by its noise, which is the environment's number.
         episodes: whole episodes per environment and trajectory (padded to T), or None.
-        replay: what the algorithm asks of replay; None where it learns from fresh trajectories.
-        advance: ``(state, steps, hp) -> state, scalars`` with `replay`: environment steps were
-            taken, before the updates that they pay for; scalars (epsilon, say) by name.
+        replay: what the algorithm asks of replay, or None if it learns from fresh trajectories.
+        advance: ``(state, steps, hp) -> state, scalars``, needed with `replay`. It counts new
+            environment steps before the updates that they pay for, and returns scalars by name
+            (epsilon, for example).
         advanced: the names of those scalars.
         shards: the logical shards of an update.
-        shapes: the state's shapes and dtypes; by default those of what `init` draws.
+        shapes: the state's shapes and dtypes; by default those of the state that `init` draws.
     """
 
     name: str
@@ -118,36 +120,36 @@ class Algorithm:
             object.__setattr__(self, "shapes", self._drawn_shapes())
 
     def _drawn_shapes(self) -> Any:
-        """The shapes of what `init` draws.
+        """Return the shapes of the state that `init` draws.
 
         Raises:
-            UsageError: it fails, or a leaf is no array.
+            UsageError: `init` fails, or a leaf is not an array.
         """
         state = guarded(self.name, "init", self.init, np.zeros(2, np.uint32), self.hp)
         for path, leaf in named_leaves(state):
             if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
                 raise UsageError(
                     f"{self.name}: init returns {path} as a Python {type(leaf).__name__}; the "
-                    "state's leaves are NumPy arrays, np.int32(0) for example."
+                    "state's leaves must be NumPy arrays, np.int32(0) for example."
                 )
         return shapes_of(state)
 
     @functools.cached_property
     def actor_shapes(self) -> Params:
-        """The shapes and dtypes of what `actor` returns."""
+        """The shapes and dtypes of the parameters that `actor` returns."""
         return jax.eval_shape(self.actor, self.shapes, self.hp)
 
 
 @dataclass(frozen=True)
 class BuildSpec:
-    """What an algorithm is built for, beside its hyper-parameters.
+    """The task and the run for which an algorithm is built; hyper-parameters are passed separately.
 
     Attributes:
         network_config: settings of torsos and hidden layers.
-        obs_spec, action_spec: of one environment.
+        obs_spec, action_spec: the spaces of one environment.
         num_envs: N.
         total_steps: environment steps of the whole run, over which schedules run.
-        horizon: T, steps per environment in a trajectory, where the settings alone do not tell.
+        horizon: T, steps per environment in a trajectory; 0 if the algorithm chooses T itself.
         network: a custom torso, or None for the configured one.
         shards: the logical shards of each update.
         micro_batch: rows of a shard whose gradient is computed at once; None for all.
@@ -164,26 +166,30 @@ class BuildSpec:
     micro_batch: int | None = None
 
     def gradient(self, loss: Loss, rows: int) -> Gradient:
-        """See `flatout.algorithms.parallel.accumulate.gradient`; `rows` are those of the batch."""
+        """Return the gradient of a loss for batches of `rows` rows.
+
+        See `flatout.algorithms.parallel.accumulate.gradient`.
+        """
         return gradient(loss, rows, self.micro_batch, self.shards)
 
 
 @dataclass(frozen=True)
 class ReplaySpec:
-    """What an algorithm asks of replay.
+    """The demands of an algorithm on replay.
 
     Attributes:
         batch_size: B, transitions per update.
-        train_freq, gradient_steps: so many environment steps (over all environments) pay for so
-            many updates.
+        train_freq, gradient_steps: every `train_freq` environment steps (over all environments) pay
+            for `gradient_steps` updates.
         learning_starts: environment steps before the first update.
         buffer_size: transitions to keep.
         n_step: rewards summed before the bootstrap, discounted by ``hp.gamma``.
         prioritized: sample by priority, with the exponents ``hp.priority_alpha`` and
             ``hp.priority_beta``, ``(start, end)``; else uniformly.
-        total_steps: environment steps of the run, over which the latter moves.
-        shards: S, where this is what one shard of a learner asks for: a share of the batch, of the
-            buffer and of the environments. Steps and updates are counted over all shards.
+        total_steps: environment steps of the run, over which ``hp.priority_beta`` moves.
+        shards: S, if these are the demands of one shard of a learner: its share of the batch, of
+            the buffer and of the environments. `train_freq`, `learning_starts` and updates still
+            count over all shards.
     """
 
     batch_size: int
@@ -197,52 +203,55 @@ class ReplaySpec:
     shards: int = 1
 
     def shard(self, count: int) -> ReplaySpec:
-        """What one of so many shards asks for."""
+        """Return the demands of one of `count` shards."""
         return replace(
             self, batch_size=self.batch_size // count, buffer_size=self.buffer_size // count,
             shards=count,
         )  # fmt: skip
 
     def whole(self) -> ReplaySpec:
-        """What all shards ask for together."""
+        """Return the demands of all shards together."""
         return replace(
             self, batch_size=self.batch_size * self.shards,
             buffer_size=self.buffer_size * self.shards, shards=1,
         )  # fmt: skip
 
     def horizon(self, num_envs: int) -> int:
-        """T, steps per environment that are collected before updates are due."""
+        """Return T, the steps per environment that are collected before updates are due."""
         return -(-self.train_freq // (num_envs * self.shards))
 
     def due(self, steps: Any) -> Any:
-        """Updates that so many environment steps of the run have paid for; an int or int32."""
+        """Return how many updates have been paid for by `steps`, an int or int32.
+
+        `steps` counts the environment steps of one shard (of the run, if `shards` is 1).
+        """
         after = steps * self.shards - self.learning_starts
         after = max(after, 0) if isinstance(after, int) else jnp.maximum(after, 0)
         times, rest = after // self.train_freq, after % self.train_freq
         return times * self.gradient_steps + rest * self.gradient_steps // self.train_freq
 
     def most(self, num_envs: int) -> int:
-        """The most updates that one trajectory pays for."""
+        """Return the most updates that one trajectory pays for."""
         steps = self.horizon(num_envs) * num_envs * self.shards
         return -(-steps * self.gradient_steps // self.train_freq)
 
 
 def replay_spec(config: ReplayConfig, total_steps: int) -> ReplaySpec:
-    """What a configuration asks of replay."""
+    """Return the demands on replay of a configuration."""
     own = {one.name for one in fields(ReplaySpec)} & {one.name for one in fields(config)}
     return ReplaySpec(**{name: getattr(config, name) for name in own}, total_steps=total_steps)
 
 
 @dataclass(frozen=True)
 class RolloutSpec:
-    """What a run's algorithm and data flow ask of its sampler.
+    """The demands of a run's algorithm and data flow on its sampler.
 
     Attributes:
         horizon: T.
         episodes: whole episodes per environment and trajectory, or None.
-        truncations: of one environment for which a trajectory has room from the start; trajectories
-            with more of them take more (`flatout.buffers.finals`).
-        replayed: trajectories say which steps ended an episode.
+        truncations: truncated episodes per environment for which a trajectory has room at first;
+            a trajectory with more of them gets more room (`flatout.buffers.finals`).
+        replayed: whether trajectories say which steps ended an episode (`Trajectory.ended`).
         slots: trajectories in use at the same time.
     """
 
@@ -256,9 +265,9 @@ class RolloutSpec:
 def trajectory_shapes(
     rollout: RolloutSpec, num_envs: int, spec: ObservationSpec, layout: OutputLayout
 ) -> Trajectory:
-    """The shapes and dtypes of a trajectory of N environments, without allocating it.
+    """Return the shapes and dtypes of a trajectory of N environments, without allocating it.
 
-    `layout` may be that of some of them.
+    `layout` is that of `act`'s outputs, for any number of environments.
     """
 
     def each(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
@@ -285,10 +294,10 @@ def trajectory_shapes(
 
 
 def guarded(name: str, function: str, call: Callable[..., Any], *arguments: Any) -> Any:
-    """What a user's function returns; what it raises becomes a sentence.
+    """Call a user's function and return its result, or raise its exception as one sentence.
 
     Raises:
-        UsageError: it failed.
+        UsageError: the function raised an exception that is not a `FlatoutError`.
     """
     try:
         return call(*arguments)
@@ -301,25 +310,25 @@ def guarded(name: str, function: str, call: Callable[..., Any], *arguments: Any)
 
 
 INIT, LEARN, ACT, REPLAY, DATA, ENVS = range(6)
-"""A run's independent random streams."""
+"""The numbers of a run's independent random streams (see `raw_key`)."""
 
 
 def wrap_key(data: Any) -> jax.Array:
-    """A typed random key from its raw data, uint32 ``[2]`` (threefry)."""
+    """Return the typed random key of raw data, uint32 ``[2]`` (Threefry)."""
     return jax.random.wrap_key_data(data, impl="threefry2x32")
 
 
 def raw_key(seed: int, *stream: int) -> np.ndarray:
-    """Raw key data, uint32 ``[2]``, of one of a run's independent random streams."""
+    """Return the raw key, uint32 ``[2]``, of one of a run's independent random streams."""
     return np.random.SeedSequence(seed, spawn_key=stream).generate_state(2, np.uint32)
 
 
 def named_leaves(state: Any) -> Iterator[tuple[str, Any]]:
-    """Each leaf of a learning state by its path, ``state.params['w']`` for example."""
+    """Yield each leaf of a learning state with its path, ``state.params['w']`` for example."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         yield f"state{jax.tree_util.keystr(path)}", leaf
 
 
 def shapes_of(tree: Any) -> Any:
-    """The same pytree with `jax.ShapeDtypeStruct` leaves."""
+    """Return the same pytree with `jax.ShapeDtypeStruct` leaves."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)

@@ -1,7 +1,8 @@
-"""Deep Q-learning (Mnih et al., 2015); double, dueling, n-step and prioritised as options.
+"""Deep Q-learning (Mnih et al., 2015), which `flatout.algorithms.registry` builds, with double,
+dueling, n-step and prioritised as options.
 
-Truncation bootstraps, termination does not. A lost life counts as a terminal where the
-environment is told to say so; its frames go on.
+Truncation bootstraps, termination does not. If the environment is set to report a lost life as
+terminal, there is no bootstrap after it, although the episode continues.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from flatout.networks.torsos import Torso, features, make_torso, over_batch
 from flatout.types import Array, Batch, DiscreteSpec
 
 VALUED_EVERY = 8
-"""Steps from one at which the network runs in any case to the next: even while every action is
-random, episodes have a mean of their largest action values."""
+"""The network runs at least at every 8th step. So even while every action is random, an episode has
+a mean of its largest action values."""
 
 METRICS = ("loss", "td_error", "q_max", "grad_norm", "learning_rate")
 
 
 class QNetwork(eqx.Module):
-    """Action values ``[B, actions]`` of observations; with `baseline` a dueling network."""
+    """A network of action values ``[B, actions]``; with `baseline` it is a dueling network."""
 
     torso: Torso
     head: Linear
@@ -51,7 +52,7 @@ class QNetwork(eqx.Module):
 
 
 class ActorParams(NamedTuple):
-    """What acting needs: the online network and the probability of a random action."""
+    """The parameters for acting: the online network and the probability of a random action."""
 
     network: QNetwork
     epsilon: Array
@@ -65,8 +66,8 @@ class Params(NamedTuple):
 
 
 class Counters(NamedTuple):
-    """Environment steps and updates (int32), and the probability of a random action. It is kept: a
-    saved agent explores as it did at last, however long the next run is."""
+    """Environment steps and updates (int32), and the probability of a random action, with which a
+    saved agent still explores after loading, whatever the length of the next run."""
 
     step: Array
     updates: Array
@@ -74,8 +75,8 @@ class Counters(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """One step's draws: whether to explore (uniform), and with which action; and whether the
-    network runs even if every action is random (bool), for the statistics of action values."""
+    """One step's noise: a uniform number that decides whether to explore, the random action, and
+    whether the network runs even if every action is random (bool; see `VALUED_EVERY`)."""
 
     explore: Array
     action: Array
@@ -89,11 +90,11 @@ Values = Callable[[QNetwork, jax.Array], jax.Array]
 def loss(
     values: Values, huber: bool, online: QNetwork, rows: tuple[Batch, jax.Array], hp: Any
 ) -> Losses:
-    """The temporal difference of the chosen actions' values, squared or Huber's (equation 2).
+    """Return the loss of the chosen actions' temporal differences, squared or Huber (equation 2).
 
     Args:
-        huber: quadratic up to 1, linear beyond.
-        rows: a batch, and what its values are moved towards, ``[B]``.
+        huber: whether the loss is quadratic up to 1 and linear beyond.
+        rows: a batch, and the targets of its values, ``[B]``.
     """
     batch, target = rows
     q = values(online, batch.obs)
@@ -106,7 +107,7 @@ def loss(
 
 
 def targets(values: Values, double: bool, params: Params, batch: Batch) -> jax.Array:
-    """What the values of the chosen actions are moved towards, ``[B]``."""
+    """Return the bootstrapped targets of the chosen actions' values, ``[B]``."""
     q_next = values(params.target, batch.next_obs)
     if double:  # van Hasselt et al., 2016, equation 4
         best = values(params.network, batch.next_obs).argmax(-1)
@@ -120,7 +121,7 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
     """Build DQN's pure functions.
 
     Raises:
-        UsageError: continuous actions, or a network that does not fit.
+        UsageError: actions are continuous, or the network does not fit.
     """
     refuse_actions("dqn", spec.action_spec)
     assert isinstance(spec.action_spec, DiscreteSpec)
@@ -153,10 +154,12 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
         return Noise(drawn[0], random, step % VALUED_EVERY == 0)
 
     def epsilon(step: jax.Array, hp: Any) -> jax.Array:
-        """The probability of a random action."""
-        fall = config.exploration_steps
-        fall = hp.exploration_fraction * hp.total_steps if fall is None else fall
-        done = jnp.clip(step / jnp.maximum(fall, 1), 0.0, 1.0)
+        """Return the probability of a random action at an environment step."""
+        decay_steps = config.exploration_steps
+        decay_steps = (
+            hp.exploration_fraction * hp.total_steps if decay_steps is None else decay_steps
+        )
+        done = jnp.clip(step / jnp.maximum(decay_steps, 1), 0.0, 1.0)
         start, end = hp.exploration_initial_eps, hp.exploration_final_eps
         return jnp.where(step < config.learning_starts, 1.0, start + (end - start) * done)
 
@@ -171,17 +174,17 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
             chosen = jnp.where(explore, draw.action, q.argmax(-1).astype(jnp.int32))
             return chosen, q.max(-1)
 
-        def skip(_: Any) -> tuple[jax.Array, jax.Array]:  # nobody would listen to the network
+        def skip(_: Any) -> tuple[jax.Array, jax.Array]:  # nothing uses the network
             return draw.action, jnp.full(explore.shape, jnp.nan, jnp.float32)
 
         action, q_max = jax.lax.cond(explore.all() & ~draw.valued.any(), skip, run, None)
         return action, carry, {"q_max": q_max}
 
-    def advance(state: State, taken: jax.Array, hp: Any) -> tuple[State, dict[str, jax.Array]]:
+    def advance(state: State, steps: jax.Array, hp: Any) -> tuple[State, dict[str, jax.Array]]:
         (network, target), counters = state.params, state.counters
-        step = counters.step + taken
+        step = counters.step + steps
         counters = counters._replace(step=step, epsilon=epsilon(step, hp))
-        # As many moves as intervals were crossed; the online network is the same for all of them.
+        # One move for each interval that was crossed, all towards the same online network.
         interval = config.target_update_interval
         moves = step // interval - state.counters.step // interval
         share = 1.0 - (1.0 - hp.tau) ** moves
@@ -189,12 +192,12 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
         state = State(Params(network, target), state.opt, counters)
         return state, {"epsilon": counters.epsilon}
 
-    towards = shards.one_by_one(functools.partial(targets, values, config.double))
+    td_target = shards.one_by_one(functools.partial(targets, values, config.double))
     grad = spec.gradient(functools.partial(loss, values, config.loss == "huber"), config.batch_size)
 
     def update(state: State, batch: Batch, key: jax.Array, hp: Any) -> Updated:
         params, counters = state.params, state.counters
-        grads, metrics, error = grad(params.network, (batch, towards(params, batch)), hp)
+        grads, metrics, error = grad(params.network, (batch, td_target(params, batch)), hp)
         rate = schedule(hp.learning_rate, counters.step, hp.total_steps)
         network, opt, norm = optimiser.step(
             params.network, grads, state.opt, rate, hp.max_grad_norm

@@ -1,8 +1,9 @@
-"""A genetic algorithm over networks: play, keep the best, fill up with noisy copies of them.
+"""A genetic algorithm over networks, which `flatout.algorithms.registry` builds: all members play,
+the best stay, and noisy copies of them replace the others.
 
-As Such et al. (2017) without crossover: each member of the population has an environment, and its
-fitness is the mean return of its episodes. Acting is without noise; members differ in their
-parameters.
+It follows Such et al. (2017), without crossover. Each member of the population has an environment,
+and its fitness is the mean return of its episodes. Acting adds no noise: members differ only in
+their parameters.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def genetic(config: GeneticConfig, spec: BuildSpec) -> Algorithm:
     """Build the genetic algorithm's pure functions.
 
     Raises:
-        UsageError: a network that does not fit, or more elites than members.
+        UsageError: the network does not fit, or there are not fewer elites than members.
     """
     num_envs, shards = spec.num_envs, spec.shards
     if config.elites >= num_envs:
@@ -51,8 +52,8 @@ def genetic(config: GeneticConfig, spec: BuildSpec) -> Algorithm:
     packing = Packing(arrays)
 
     def init(key: np.ndarray, hp: Any) -> State:
-        """Members are the actors' arrays with a leading axis P; from the first generation on its
-        elites come first, the best of them at 0."""
+        """Draw the members: actors' arrays with a leading axis P. After each update the elites come
+        first, the best of them at index 0."""
         rng = np.random.default_rng(key)
         members = [eqx.filter(build(rng), eqx.is_array) for _ in range(num_envs)]
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *members)
@@ -65,24 +66,25 @@ def genetic(config: GeneticConfig, spec: BuildSpec) -> Algorithm:
         return dist.to_environment(dist.sample(x, actor.extra, None))
 
     def act(params: Actor, obs: jax.Array, carry: Any, draw: jax.Array | None) -> Acted:
-        if draw is None or obs.shape[0] > num_envs:  # the best plays everywhere
+        if draw is None or obs.shape[0] > num_envs:  # the best member plays everywhere
             return one(jax.tree.map(lambda leaf: leaf[0], params), obs), carry, {}
-        count = obs.shape[0]  # environments, and so members, are neighbours in every group
+        count = obs.shape[0]  # a group's environments, and so its members, are consecutive
         mine = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, draw[0], count), params)
         return jax.vmap(lambda member, row: one(member, row[None])[0])(mine, obs), carry, {}
 
     def update(state: State, trajectory: Trajectory, key: jax.Array, hp: Any) -> Updated:
         assert trajectory.valid is not None
         valid = trajectory.valid
-        over = jnp.logical_or(trajectory.terminated, trajectory.truncated)
-        played = jnp.where(valid, trajectory.rewards, 0.0).sum(0)
-        episodes = (valid & over).sum(0) + (valid[-1] & ~over[-1])  # the unfinished one counts
-        fitness = shards.gather(played / jnp.maximum(episodes, 1))  # and all select alike
+        ended = jnp.logical_or(trajectory.terminated, trajectory.truncated)
+        total_return = jnp.where(valid, trajectory.rewards, 0.0).sum(0)
+        episodes = (valid & ended).sum(0) + (valid[-1] & ~ended[-1])  # the unfinished one counts
+        # Gathered, so that all shards select the same members.
+        fitness = shards.gather(total_return / jnp.maximum(episodes, 1))
         counters = state.counters
         step = counters.step + shards.sum(trajectory.valid.sum().astype(jnp.int32))
         std = schedule(hp.noise, step, hp.total_steps)
         elites = jnp.argsort(-fitness)[: config.elites]
-        # Children are noisy copies of the elites in turn.
+        # Each child is a noisy copy of an elite; the elites take turns as parents.
         children = num_envs - config.elites
         parents = jnp.concatenate([elites, elites[jnp.arange(children) % config.elites]])
         kicks = normals(key, jnp.zeros((), jnp.int32), counters.updates, children * packing.size)

@@ -1,4 +1,4 @@
-"""Hyper-parameters as data: float32 leaves that programs take at run time."""
+"""Hyper-parameters as data, which algorithms build for their programs: float32 arguments."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from flatout.config.schedules import real_values
 
 
 def hyper_parameters(config: Hyper, total_steps: int) -> Any:
-    """Return a named tuple of every real-valued setting, by its name: what changes no shape.
+    """Return a named tuple of every real-valued setting, by name; none of them changes a shape.
 
-    Numbers are scalars, schedules ``(start, end)`` ``[2]``, and what may be left out is None.
-    Whole numbers, flags and choices are static: they change the program. The run's length, over
-    which schedules run, is a leaf as well: a longer run needs no other program.
+    Numbers are scalars, schedules are ``(start, end)`` ``[2]``, and unset settings are None. Whole
+    numbers, flags and choices are not included, because they change the program. The length of the
+    run, over which schedules run, is a leaf too, so that a longer run needs no other program.
 
     Args:
         config: the algorithm's settings.
@@ -33,5 +33,5 @@ def hyper_parameters(config: Hyper, total_steps: int) -> Any:
 
 @functools.cache
 def _tuple_of(names: tuple[str, ...]) -> Any:
-    """One class per set of names: pytrees of two builds have the same structure."""
+    """Return one class per set of names, so that pytrees of two builds have the same structure."""
     return namedtuple("HyperParameters", names)

@@ -1,4 +1,5 @@
-"""Algorithms that a user brings: from a name or a function to a checked `Algorithm`."""
+"""Users' algorithms, which `flatout.algorithms.registry` asks for: from a name or a function to a
+checked `Algorithm`."""
 
 from __future__ import annotations
 
@@ -37,42 +38,43 @@ MakeAlgorithm = Callable[[BuildSpec], Algorithm]
 def own_algorithm(
     name: str, make: MakeAlgorithm | None, values: dict[str, Any], spec: BuildSpec
 ) -> Algorithm:
-    """A user's algorithm, checked.
+    """Build a user's algorithm and check it.
 
     Args:
-        name: ``module:function``, or what to call `make`.
+        name: ``module:function``, or the name of `make` for messages.
         make: the function; None imports the named one.
         values: hyper-parameters to change, by the names in the algorithm's `hp`.
 
     Raises:
-        UsageError: it cannot be imported, or breaks the contract.
+        UsageError: the function cannot be imported, or the algorithm breaks the contract.
     """
     make = imported(name) if make is None else make
-    algorithm = _made(name, make, values, spec)
-    # One shard's functions are checked: those of several speak to each other.
+    algorithm = _build(name, make, values, spec)
+    # Only functions of a single shard can be checked: several shards exchange values.
     alone = replace(spec, shards=UNSHARDED)
-    check(name, algorithm if spec.shards.count == 1 else _made(name, make, values, alone), alone)
+    check(name, algorithm if spec.shards.count == 1 else _build(name, make, values, alone), alone)
     return algorithm
 
 
 def hyper_parameters(name: str) -> str:
-    """``NAME=VALUE ...`` of the hyper-parameters of ``module:function``, with their defaults, as
-    made for small spaces; nothing where it needs others.
+    """Return ``NAME=VALUE ...``, the hyper-parameters of ``module:function`` and their defaults.
+
+    The algorithm is built for small spaces. The text is empty if it needs other spaces.
 
     Raises:
-        UsageError: it cannot be imported.
+        UsageError: the function cannot be imported.
     """
     make, values = imported(name), dict[str, Any]()
     for actions in (DiscreteSpec(2), ContinuousSpec((1,), (-1.0,), (1.0,))):
         with suppress(UsageError):
             small = ObservationSpec((4,), "float32")
-            made = _made(name, make, {}, BuildSpec(NetworkConfig(), small, actions, 1, 1))
-            values = values or _named(made.hp)
+            algorithm = _build(name, make, {}, BuildSpec(NetworkConfig(), small, actions, 1, 1))
+            values = values or _by_name(algorithm.hp)
     texts = {key: np.array2string(value, separator=",") for key, value in values.items()}
     return " ".join(f"{key}={text}" for key, text in texts.items())
 
 
-def _made(name: str, make: MakeAlgorithm, values: dict[str, Any], spec: BuildSpec) -> Algorithm:
+def _build(name: str, make: MakeAlgorithm, values: dict[str, Any], spec: BuildSpec) -> Algorithm:
     algorithm = guarded(name, "the function itself", make, spec)
     if not isinstance(algorithm, Algorithm):
         raise UsageError(
@@ -80,34 +82,38 @@ def _made(name: str, make: MakeAlgorithm, values: dict[str, Any], spec: BuildSpe
         )
     if algorithm.name in HYPER:
         raise UsageError(f"{name}: the name {algorithm.name!r} is taken; choose another.")
-    return replace(algorithm, hp=_with(name, algorithm.hp, values))
+    return replace(algorithm, hp=_change(name, algorithm.hp, values))
 
 
 def imported(name: str) -> MakeAlgorithm:
-    """The function that ``module:function`` names.
+    """Import the function that ``module:function`` names.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such function.
         EnvironmentFailure: importing its module fails.
     """
     return import_function(name, f"the algorithm {name}")
 
 
-def _named(hp: Any) -> dict[str, Any]:
+def _by_name(hp: Any) -> dict[str, Any]:
     return hp._asdict() if hasattr(hp, "_asdict") else hp if isinstance(hp, dict) else {}
 
 
-def _with(name: str, hp: Any, values: dict[str, Any]) -> Any:
-    """The hyper-parameters with some changed."""
-    named = _named(hp)
+def _change(name: str, hp: Any, values: dict[str, Any]) -> Any:
+    """Return the hyper-parameters with some values changed, all as float32.
+
+    Raises:
+        UsageError: a name or a value is wrong.
+    """
+    named = _by_name(hp)
     changes: dict[str, np.ndarray] = {}
     for key, value in values.items():
         if key not in named:
-            there = f"there is {', '.join(named)}" if named else "it names none in Algorithm.hp"
+            there = f"it has {', '.join(named)}" if named else "it names none in Algorithm.hp"
             raise UsageError(
                 f"{name} has no hyper-parameter {key!r}; {there}.{nearest(key, list(named))}"
             )
-        changes[key] = _number(key, value, np.shape(named[key]))
+        changes[key] = _parse(key, value, np.shape(named[key]))
     if changes:
         hp = {**hp, **changes} if isinstance(hp, dict) else hp._replace(**changes)
 
@@ -117,10 +123,10 @@ def _with(name: str, hp: Any, values: dict[str, Any]) -> Any:
     return guarded(name, "hp", floats, hp)
 
 
-def _number(key: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """A hyper-parameter's new value, of the shape of its old one."""
+def _parse(key: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Return a hyper-parameter's new value, in the shape of its old one."""
     try:
-        with np.errstate(over="ignore"):  # to infinity
+        with np.errstate(over="ignore"):  # too large becomes infinity
             array = np.asarray(value, np.float32)
     except (TypeError, ValueError):
         array = np.asarray(np.nan, np.float32)
@@ -136,10 +142,10 @@ def _number(key: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def check(name: str, algorithm: Algorithm, spec: BuildSpec) -> None:
-    """Refuse an algorithm that breaks the contract, by shapes alone: nothing is computed.
+    """Refuse an algorithm that breaks the contract. Only shapes are checked: nothing is computed.
 
     Raises:
-        UsageError: which function of it, and which leaf.
+        UsageError: it breaks the contract; the message names the function and the leaf.
     """
     state, hp = algorithm.shapes, algorithm.hp
     if not isinstance(state, State):
@@ -148,20 +154,22 @@ def check(name: str, algorithm: Algorithm, spec: BuildSpec) -> None:
             "params, opt and counters."
         )
     if not hasattr(state.counters, "step"):
-        raise UsageError(f"{name}: init's counters have no step; flatout.Counters has.")
+        raise UsageError(
+            f"{name}: init's counters have no step; use flatout.Counters, which has one."
+        )
     for path, leaf in named_leaves(state):
         if leaf.dtype.itemsize > 4:
             raise UsageError(
-                f"{name}: init returns {path} as {_words(leaf)}; a state's numbers have 32 bits "
-                "at most."
+                f"{name}: init returns {path} as {_describe(leaf)}; a state's numbers must have "
+                "at most 32 bits."
             )
     obs = jax.ShapeDtypeStruct((spec.num_envs, *spec.obs_spec.shape), spec.obs_spec.dtype)
     params = guarded(name, "actor", jax.eval_shape, algorithm.actor, state, hp)
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if not jnp.issubdtype(leaf.dtype, jnp.floating) or leaf.dtype.itemsize > 4:
             raise UsageError(
-                f"{name}: actor returns params{jax.tree_util.keystr(path)} as {_words(leaf)}; what "
-                "acting needs are floats of 32 bits at most."
+                f"{name}: actor returns params{jax.tree_util.keystr(path)} as {_describe(leaf)}; "
+                "it must return floats of at most 32 bits."
             )
     key = wrap_key(raw_key(0))
     zero = np.int32(0)
@@ -195,25 +203,25 @@ def check(name: str, algorithm: Algorithm, spec: BuildSpec) -> None:
         shape, dtype = (spec.num_envs, spec.action_spec.size), np.dtype(np.float32)
     if (getattr(action, "shape", None), getattr(action, "dtype", None)) != (shape, dtype):
         raise UsageError(
-            f"{name}: act gives actions {_words(action)}; this environment takes "
+            f"{name}: act gives actions {_describe(action)}; this environment takes "
             f"{dtype}{list(shape)}."
         )
     for extra_name, extra in extras.items():
         shape = getattr(extra, "shape", ())
         if shape[:1] != (spec.num_envs,) or extra.dtype.itemsize != 4:
             raise UsageError(
-                f"{name}: act's extra {extra_name!r} is {_words(extra)}; it must have "
+                f"{name}: act's extra {extra_name!r} is {_describe(extra)}; it must have "
                 f"{spec.num_envs} rows (one per environment) of 32 bits."
             )
     if algorithm.replay is not None:
         _check_replay(name, algorithm)
-    data = _data(algorithm, spec, action, extras)
+    data = _update_data(algorithm, spec, action, extras)
     after = guarded(name, "update", jax.eval_shape, algorithm.update, state, data, key, hp)
     _check_update(name, algorithm, after)
 
 
 def _check_replay(name: str, algorithm: Algorithm) -> None:
-    """Refuse what lacks something that replay asks for."""
+    """Refuse an algorithm that lacks something that replay needs."""
     assert algorithm.replay is not None
     shapes = {"gamma": ()}
     if algorithm.replay.prioritized:
@@ -225,12 +233,12 @@ def _check_replay(name: str, algorithm: Algorithm) -> None:
                 f"{name}: replay needs hp.{key}, float32{list(shape)}, in a named tuple hp."
             )
     if algorithm.advance is None or not algorithm.metrics:
-        raise UsageError(f"{name}: replay needs Algorithm.advance, and a metric at least.")
+        raise UsageError(f"{name}: replay needs Algorithm.advance and at least one metric.")
     state, zero = algorithm.shapes, np.int32(0)
     after = guarded(name, "advance", jax.eval_shape, algorithm.advance, state, zero, algorithm.hp)
     if not isinstance(after, tuple) or len(after) != 2 or not isinstance(after[1], dict):
         raise UsageError(f"{name}: advance must return (state, scalars by name).")
-    _same(name, "advance", state, after[0])
+    _check_same(name, "advance", state, after[0])
     for scalar in algorithm.advanced:
         if getattr(after[1].get(scalar), "shape", None) != ():
             raise UsageError(f"{name}: advance returns no scalar {scalar!r}.")
@@ -242,12 +250,12 @@ def _check_update(name: str, algorithm: Algorithm, after: Any) -> None:
             f"{name}: update must return (state, metrics by name, priorities or None)."
         )
     state, metrics, errors = after
-    _same(name, "update", algorithm.shapes, state)
+    _check_same(name, "update", algorithm.shapes, state)
     replay = algorithm.replay
     if replay is not None and getattr(errors, "shape", None) != (replay.batch_size,):
         raise UsageError(
-            f"{name}: update's third value is {_words(errors)}; with replay it must be the size of "
-            f"each row's error, float32[{replay.batch_size}]."
+            f"{name}: update's third value is {_describe(errors)}; with replay it must be each "
+            f"row's absolute error, float32[{replay.batch_size}]."
         )
     expected = set(algorithm.metrics) | (set() if algorithm.replay is not None else {"updates"})
     missing = sorted(expected - set(metrics)) + sorted(expected - set(algorithm.metrics))
@@ -259,29 +267,29 @@ def _check_update(name: str, algorithm: Algorithm, after: Any) -> None:
     for metric in algorithm.metrics:
         if metrics[metric].shape != ():
             raise UsageError(
-                f"{name}: update's metric {metric!r} is {_words(metrics[metric])}; it must be a "
+                f"{name}: update's metric {metric!r} is {_describe(metrics[metric])}; it must be a "
                 "scalar, its mean for example."
             )
 
 
-def _same(name: str, function: str, before: Any, after: Any) -> None:
-    """Refuse a state of another structure, shape or dtype than `init`'s."""
+def _check_same(name: str, function: str, before: Any, after: Any) -> None:
+    """Refuse a state whose structure, shapes or dtypes differ from `init`'s."""
     kept, changed = dict(named_leaves(before)), dict(named_leaves(after))
     for path in [*kept, *changed]:
         old, new = kept.get(path), changed.get(path)
         if old is None or new is None:
-            where = "init made none" if old is None else f"init made {_words(old)}"
+            where = "init made none" if old is None else f"init made {_describe(old)}"
             what = f"a leaf {path}" if old is None else f"no leaf {path}"
             raise UsageError(f"{name}: {function} returns {what}, and {where}.")
         if (old.shape, old.dtype) != (new.shape, new.dtype):
             raise UsageError(
-                f"{name}: {function} returns {path} as {_words(new)}, and init made {_words(old)}; "
-                "a state keeps its shapes."
+                f"{name}: {function} returns {path} as {_describe(new)}, and init made "
+                f"{_describe(old)}; a state must keep its shapes and dtypes."
             )
 
 
-def _data(algorithm: Algorithm, spec: BuildSpec, action: Any, extras: dict[str, Any]) -> Any:
-    """The shapes of what `update` is given."""
+def _update_data(algorithm: Algorithm, spec: BuildSpec, action: Any, extras: dict[str, Any]) -> Any:
+    """Return the shapes of `update`'s data: a trajectory, or with replay a batch."""
     if algorithm.replay is None:
         rollout = RolloutSpec(algorithm.horizon, algorithm.episodes, 1, False)
         layout = OutputLayout({"action": action, **extras})
@@ -293,7 +301,7 @@ def _data(algorithm: Algorithm, spec: BuildSpec, action: Any, extras: dict[str, 
     return Batch(seen, actions, one, seen, one, one)
 
 
-def _words(leaf: Any) -> str:
+def _describe(leaf: Any) -> str:
     if not hasattr(leaf, "shape"):
-        return "None" if leaf is None else f"no array but {type(leaf).__name__}"
+        return "None" if leaf is None else f"not an array but {type(leaf).__name__}"
     return f"{leaf.dtype}{list(leaf.shape)}"

@@ -31,12 +31,12 @@ METRICS = (*AVERAGED, "explained_variance", "learning_rate", "clip_range", "upda
 def loss(
     static: Networks, dist: Distribution, networks: Networks, batch: Batch, clip: jax.Array, hp: Any
 ) -> Losses:
-    """The clipped surrogate, the value loss and the entropy bonus (equations 7 and 9).
+    """Return the clipped surrogate with value loss and entropy bonus (equations 7 and 9).
 
     Args:
-        static: what the networks are beside their arrays.
-        dist: the actions' distribution.
-        clip: epsilon of the paper, now.
+        static: the networks without their arrays, from `equinox.partition`.
+        dist: the distribution of actions.
+        clip: the current clip range, epsilon of the paper.
     """
     networks = eqx.combine(networks, static)
     average = functools.partial(mean, weight=batch.weight)
@@ -49,7 +49,7 @@ def loss(
     clipped = jnp.clip(ratio, 1 - clip, 1 + clip)
     policy_loss = -average(jnp.minimum(ratio * batch.advantage, clipped * batch.advantage))
     errors = jnp.square(batch.target - v)
-    if hp.clip_range_vf is not None:  # the larger: alone, the clipped one has no slope far off
+    if hp.clip_range_vf is not None:  # the maximum: alone, the clipped error has no slope far off
         near = batch.value + jnp.clip(v - batch.value, -hp.clip_range_vf, hp.clip_range_vf)
         errors = jnp.maximum(errors, jnp.square(batch.target - near))
     value_loss = average(errors)
@@ -69,7 +69,7 @@ def ppo(config: PPOConfig, spec: BuildSpec) -> Algorithm:
     """Build PPO's pure functions.
 
     Raises:
-        UsageError: a network that does not fit the spaces, or settings that exclude each other.
+        UsageError: the network does not fit the spaces, or settings exclude each other.
     """
     _check(config, spec)
     masked = config.rollout_episodes is not None or config.replay_trajectories > 1
@@ -79,7 +79,7 @@ def ppo(config: PPOConfig, spec: BuildSpec) -> Algorithm:
 
     def update(state: State, trajectory: Trajectory, key: jax.Array, hp: Any) -> Updated:
         state, batch = base.prepare(state, trajectory, hp)
-        # Schedules are those after this trajectory, as in Stable-Baselines3.
+        # Schedules have their values after this trajectory, as in Stable-Baselines3.
         rate = schedule(hp.learning_rate, state.counters.step, hp.total_steps)
         clip = schedule(hp.clip_range, state.counters.step, hp.total_steps)
         factors = None
@@ -123,15 +123,16 @@ def _check(config: PPOConfig, spec: BuildSpec) -> None:
     replayed = config.replay_trajectories > 1
     if config.target_kl is not None and spec.shards.every > 1:
         raise UsageError(
-            "target_kl does not go with --sync every:K: the shards would stop at different updates."
+            "target_kl cannot be combined with --sync every:K: the shards would stop at different "
+            "updates."
         )
     if (replayed or config.rollout_episodes is not None) and spec.micro_batch is not None:
         raise UsageError(
-            "micro_batch does not go with rollout_episodes or replay_trajectories: padding would "
-            "make some pieces count more than others."
+            "micro_batch cannot be combined with rollout_episodes or replay_trajectories: padding "
+            "would make some micro-batches count more than others."
         )
     if replayed and (config.normalize_observation or config.normalize_reward):
         raise UsageError(
-            "replay_trajectories does not go with normalize_observation or normalize_reward: "
-            "their statistics would count each step several times."
+            "replay_trajectories cannot be combined with normalize_observation or "
+            "normalize_reward: their statistics would count each step several times."
         )

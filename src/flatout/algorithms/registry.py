@@ -1,4 +1,5 @@
-"""From settings to an algorithm: the only place that knows all of them."""
+"""The choice of an algorithm by the settings, for `flatout.run` and the actor processes: the only
+module that knows all algorithms."""
 
 from __future__ import annotations
 
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
 
 
 def horizon(config: TrainConfig, limit: int | None) -> int:
-    """T, steps per environment and trajectory (the most, where it is of whole episodes); 0 where
-    the algorithm says it.
+    """Return T, the steps per environment and trajectory, or 0 if the algorithm chooses T itself.
+
+    For trajectories of whole episodes, T is the most steps that these can have.
 
     Raises:
-        UsageError: whole episodes need a time limit, which the environment has not, or their
+        UsageError: trajectories are of whole episodes, and the environment has no time limit or the
             padded rollout does not divide into minibatches.
     """
     hyper = config.hyper
@@ -36,7 +38,7 @@ def horizon(config: TrainConfig, limit: int | None) -> int:
             how = "pass max_episode_steps=N in env_kwargs (--env-kwargs max_episode_steps=N)"
         raise UsageError(
             f"rollout_episodes = {hyper.rollout_episodes} needs an environment with a time limit, "
-            f"which {name} has not; {how}.{hyper.no_limit}"
+            f"which {name} does not have; {how}.{hyper.no_limit}"
         )
     steps = hyper.rollout_episodes * limit
     rows = steps * config.env.envs
@@ -58,12 +60,12 @@ def build_algorithm(
     code: UserCode = NAMED,
     placement: Placement | None = None,
 ) -> Algorithm:
-    """The pure functions of the algorithm that the settings name.
+    """Build the pure functions of the algorithm that the settings name.
 
     Args:
         limit: the environment's time limit in steps, if any.
-        code: the user's network or algorithm, where it is no name.
-        placement: needed only where the algorithm will learn.
+        code: the user's network and algorithm, if they were passed as objects and not by name.
+        placement: needed only if the algorithm will learn.
 
     Raises:
         UsageError: the settings do not fit the environment.
@@ -88,7 +90,7 @@ def build_algorithm(
 
 
 def shards_of(config: TrainConfig, placement: Placement | None) -> Shards:
-    """The shards that the settings ask for."""
+    """Return the shards that the settings ask for; a placement may divide the parameters."""
     run = config.run
     every = sync_every("sync", run.sync) if run.shards > 1 else 1
     divided = placement is not None and placement.params == "sharded"

@@ -1,4 +1,5 @@
-"""Soft actor-critic (Haarnoja et al., 2018b) with an entropy weight that may be learned.
+"""Soft actor-critic (Haarnoja et al., 2018b), which `flatout.algorithms.registry` builds, with an
+entropy weight that is fixed or learned.
 
 Actions are squashed into their bounds. Truncation bootstraps, termination does not.
 """
@@ -36,12 +37,12 @@ METRICS = (
     "learning_rate",
 )  # fmt: skip
 LOG_STD = (-20.0, 2.0)
-"""Between which log standard deviations are clipped."""
+"""The limits to which log standard deviations are clipped."""
 
 
 class Params(NamedTuple):
-    """Actor, critics, the targets that follow these, and the logarithm of the entropy weight; None
-    where that is given."""
+    """The actor, the critics, the critics' targets, and the logarithm of the entropy weight (None
+    if the weight is fixed)."""
 
     actor: Any
     critics: Any
@@ -50,7 +51,7 @@ class Params(NamedTuple):
 
 
 class Optimisers(NamedTuple):
-    """Their states; `ent` is None where the entropy weight is given."""
+    """The optimisers' states; `ent` is None if the entropy weight is fixed."""
 
     actor: Any
     critic: Any
@@ -58,10 +59,10 @@ class Optimisers(NamedTuple):
 
 
 def squashed(x: jax.Array, normal: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """A squashed Gaussian's draws and their log densities (appendix C of the paper).
+    """Draw from a squashed Gaussian and return its log densities (appendix C of the paper).
 
     Args:
-        x: ``[B, 2A]``, means and log deviations.
+        x: ``[B, 2A]``, means and log standard deviations.
         normal: ``[B, A]`` standard normals.
 
     Returns:
@@ -77,14 +78,14 @@ def squashed(x: jax.Array, normal: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def entropy_weight(params: Params, hp: Any) -> jax.Array:
-    """Alpha of the paper, learned or given."""
+    """Return the weight of the entropy (alpha of the paper), learned or fixed."""
     return hp.ent_coef if params.log_ent is None else jnp.exp(params.log_ent)
 
 
 def critic_loss(
     nets: ActorCritics, critics: Any, rows: tuple[Batch, jax.Array], params: Params, hp: Any
 ) -> Losses:
-    """The critics' squared errors against the soft target (equation 5).
+    """Return the critics' squared errors against the soft target (equation 5).
 
     Args:
         rows: a batch, and standard normals ``[B, A]`` for the next actions.
@@ -102,7 +103,7 @@ def critic_loss(
 def actor_loss(
     nets: ActorCritics, actor: Any, rows: tuple[Batch, jax.Array], params: Params, hp: Any
 ) -> Losses:
-    """The weighted log density of what the actor chooses, minus its value (equation 7).
+    """Return the weighted log density of the actor's actions, minus their value (equation 7).
 
     Args:
         rows: a batch, and standard normals ``[B, A]`` for the actions.
@@ -118,7 +119,7 @@ def sac(config: SACConfig, spec: BuildSpec) -> Algorithm:
     """Build SAC's pure functions.
 
     Raises:
-        UsageError: actions that are not a bounded box, or a network that does not fit.
+        UsageError: actions are not a bounded box, or the network does not fit.
     """
     bounds = Bounds(spec.action_spec, "sac")
     shards = spec.shards
@@ -166,9 +167,11 @@ def sac(config: SACConfig, spec: BuildSpec) -> Algorithm:
             params.actor, grads, opt.actor, rate, hp.max_grad_norm
         )
         log_ent, ent_opt = params.log_ent, opt.ent
-        if log_ent is not None:  # equation 18: its gradient is how far the entropy is above its aim
-            aim = -float(bounds.size) if hp.target_entropy is None else hp.target_entropy
-            log_ent, ent_opt, _ = ent_optimiser.step(log_ent, means["entropy"] - aim, ent_opt, rate)
+        if log_ent is not None:  # equation 18: the gradient is the entropy above its target
+            target_entropy = -float(bounds.size) if hp.target_entropy is None else hp.target_entropy
+            log_ent, ent_opt, _ = ent_optimiser.step(
+                log_ent, means["entropy"] - target_entropy, ent_opt, rate
+            )
         counters = counters._replace(updates=counters.updates + 1)
         metrics |= {
             "actor_loss": means["loss"], "critic_loss": metrics.pop("loss"),

@@ -1,4 +1,5 @@
-"""TD3 (Fujimoto et al., 2018), and DDPG (Lillicrap et al., 2016) as its plain case.
+"""TD3 (Fujimoto et al., 2018), which `flatout.algorithms.registry` builds, and DDPG (Lillicrap et
+al., 2016), which is TD3 without its three additions.
 
 Actions are clipped to their bounds. Truncation bootstraps, termination does not.
 """
@@ -33,7 +34,7 @@ METRICS = ("actor_loss", "critic_loss", "td_error", "q_mean", "grad_norm", "lear
 
 
 class Params(NamedTuple):
-    """Actor and critics, and the targets that follow them."""
+    """The actor, the critics, and their targets."""
 
     actor: Any
     critics: Any
@@ -42,7 +43,7 @@ class Params(NamedTuple):
 
 
 class Counters(NamedTuple):
-    """Environment steps and updates (int32), and the actor's newest loss, for the metrics."""
+    """Environment steps and updates (int32), and the actor's last loss, for the metrics."""
 
     step: Array
     updates: Array
@@ -53,7 +54,7 @@ def critic_loss(
     nets: ActorCritics, critics: Any, rows: tuple[Batch, jax.Array | None], params: Params,
     hp: Any,
 ) -> Losses:  # fmt: skip
-    """The critics' squared errors against clipped double Q-learning's target (equation 14).
+    """Return the critics' squared errors against the clipped double-Q target (equation 14).
 
     Args:
         rows: a batch, and standard normals ``[B, A]`` for the smoothing of target actions
@@ -71,16 +72,16 @@ def critic_loss(
 
 
 def actor_loss(nets: ActorCritics, actor: Any, batch: Batch, critics: Any) -> Losses:
-    """Minus the mean value of what the actor chooses (algorithm 1: the deterministic gradient)."""
+    """Return minus the mean value of the actor's actions (algorithm 1, deterministic gradient)."""
     action = nets.bounded(actor, batch.obs)
     return -nets.values(critics, batch.obs, action)[0].mean(), ({}, None)
 
 
 def td3(config: DDPGConfig, spec: BuildSpec) -> Algorithm:
-    """Build the pure functions: TD3's for its configuration, DDPG's for a plain one.
+    """Build the pure functions of TD3 for a `TD3Config`, else those of DDPG.
 
     Raises:
-        UsageError: actions that are not a bounded box, or a network that does not fit.
+        UsageError: actions are not a bounded box, or the network does not fit.
     """
     twin = isinstance(config, TD3Config)
     name, delay = ("td3", config.policy_delay) if isinstance(config, TD3Config) else ("ddpg", 1)

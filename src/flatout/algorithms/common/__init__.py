@@ -1,1 +1,1 @@
-"""What several algorithms share."""
+"""Networks, estimators and update steps that several algorithms share."""

@@ -1,4 +1,4 @@
-"""An actor and a critic, with a torso each or one between them."""
+"""The actor and critic of A2C, PPO and the genetic algorithm, with separate torsos or one torso."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flatout.types import Array
 
 
 class Actor(eqx.Module):
-    """Torso and policy head; `extra` holds a Gaussian's log deviations ``[A]`` (else empty)."""
+    """A torso and a policy head; `extra` holds a Gaussian's log deviations ``[A]`` (else empty)."""
 
     torso: Torso
     head: Linear
@@ -24,14 +24,14 @@ class Actor(eqx.Module):
 
 
 class Critic(eqx.Module):
-    """Value head, with a torso where it does not share the actor's."""
+    """A value head, with its own torso unless it shares the actor's (then None)."""
 
     torso: Torso | None
     head: Linear
 
 
 class Networks(NamedTuple):
-    """What gradients change."""
+    """The actor and the critic, which gradients change."""
 
     actor: Actor
     critic: Critic
@@ -40,7 +40,10 @@ class Networks(NamedTuple):
 def build_networks(
     rng: np.random.Generator | None, spec: BuildSpec, dist: Distribution, log_std: float | None
 ) -> Networks:
-    """Fresh networks; image torsos are shared between actor and critic, vector torsos not."""
+    """Build networks with initial parameters: zeros without `rng`.
+
+    Actor and critic share an image torso, unless it is an MLP, and have separate vector torsos.
+    """
     obs_spec, config = spec.obs_spec, spec.network_config
     torso = make_torso(rng, obs_spec, config, spec.network)
     shared = obs_spec.is_image and config.network != "mlp"
@@ -55,14 +58,16 @@ def build_networks(
 
 
 def policy(actor: Actor, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The head's outputs ``[B, P]`` for prepared observations ``[B, ...]``, and the features."""
+    """Return head outputs ``[B, P]`` and features of prepared observations ``[B, ...]``."""
     hidden = over_batch(actor.torso, x)
     return actor.head(hidden), hidden
 
 
 def value(networks: Networks, x: jax.Array, hidden: jax.Array | None = None) -> jax.Array:
-    """Values ``[B]`` of prepared observations ``[B, ...]``; a shared torso's features of them
-    (`hidden`) may have been computed already."""
+    """Return the values ``[B]`` of prepared observations ``[B, ...]``.
+
+    `hidden` are a shared torso's features of them, if they have been computed already.
+    """
     critic = networks.critic
     if critic.torso is not None:
         hidden = over_batch(critic.torso, x)

@@ -1,6 +1,6 @@
-"""What DDPG, TD3 and SAC share: bounded actions, trunks, critics, warm-up.
+"""The parts that DDPG, TD3 and SAC share: bounded actions, trunks, critics and the warm-up.
 
-Networks speak actions in -1..1 per component; environments get them scaled to their bounds.
+Networks use actions in -1..1 per component; `Bounds` scales them to the environment's bounds.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Tree = TypeVar("Tree")
 
 
 class Bounds:
-    """An action box, and the way between it and -1..1.
+    """An action box, and the scaling between it and -1..1.
 
     Args:
         spec: the environment's actions.
-        algorithm: for messages.
+        algorithm: the algorithm's name, for messages.
 
     Raises:
-        UsageError: actions that are not a bounded box.
+        UsageError: the actions are not a bounded box.
     """
 
     def __init__(self, spec: ActionSpec, algorithm: str) -> None:
@@ -50,15 +50,15 @@ class Bounds:
         self.low, self.high = inwards(spec.low, spec.high)
 
     def to_environment(self, action: jax.Array) -> jax.Array:
-        """From -1..1 to the box."""
+        """Scale actions from -1..1 to the box."""
         return jnp.clip(self.middle + self.half * action, self.low, self.high)
 
     def from_environment(self, action: jax.Array) -> jax.Array:
-        """From the box to -1..1."""
+        """Scale actions from the box to -1..1."""
         return (action - self.middle) / self.half
 
     def scaled(self, batch: Batch, spec: ObservationSpec) -> Batch:
-        """A batch with observations as networks take them and actions in -1..1."""
+        """Return a batch with prepared observations (see `observe`) and actions in -1..1."""
         return batch._replace(
             obs=observe(spec, batch.obs), next_obs=observe(spec, batch.next_obs),
             actions=self.from_environment(batch.actions),
@@ -66,8 +66,8 @@ class Bounds:
 
 
 class ActorParams(NamedTuple):
-    """What acting needs: the actor, the probability of a random action (1 in the warm-up, then 0),
-    and the deviation of the noise on actions, if there is any."""
+    """The parameters for acting: the actor, the probability of a random action (1 in the warm-up,
+    then 0), and the standard deviation of the noise on actions, or None."""
 
     actor: Any
     epsilon: Array
@@ -75,7 +75,7 @@ class ActorParams(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """One step's draws: a uniform action in -1..1 ``[A]`` and standard normals ``[A]``."""
+    """One step's noise: a uniform action in -1..1 ``[A]`` and standard normals ``[A]``."""
 
     uniform: Array
     normal: Array
@@ -86,15 +86,15 @@ def box_algorithm(
     greedy: Callable[[Any, jax.Array], jax.Array],
     explore: Callable[[ActorParams, jax.Array, jax.Array], jax.Array], **functions: Any,
 ) -> Algorithm:  # fmt: skip
-    """An algorithm that acts uniformly in the warm-up, and by its actor from then on.
+    """Build an algorithm that acts uniformly at random in the warm-up and by its actor afterwards.
 
     Args:
         config: hyper-parameters.
-        spec: what it is built for.
-        bounds: of its actions.
+        spec: the task and the run.
+        bounds: the bounds of the actions.
         greedy: ``(actor, x[B, ...]) -> action[B, A]``: prepared observations to -1..1.
-        explore: ``(params, x[B, ...], standard normals[B, A]) -> action[B, A]``.
-        functions: the rest of `Algorithm`.
+        explore: ``(params, x[B, ...], standard normals[B, A]) -> action[B, A]`` in -1..1.
+        functions: the remaining fields of `Algorithm`.
     """
 
     def act(params: ActorParams, obs: jax.Array, carry: Any, draw: Noise | None) -> Acted:
@@ -116,9 +116,9 @@ def box_algorithm(
         epsilon = (state.counters.step < config.learning_starts).astype(jnp.float32)
         return ActorParams(state.params.actor, epsilon, getattr(hp, "action_noise", None))
 
-    def advance(state: State, taken: jax.Array, hp: Any) -> tuple[State, dict[str, jax.Array]]:
-        counters = state.counters  # targets follow updates, not steps
-        return state._replace(counters=counters._replace(step=counters.step + taken)), {}
+    def advance(state: State, steps: jax.Array, hp: Any) -> tuple[State, dict[str, jax.Array]]:
+        counters = state.counters  # targets move with updates, not with steps
+        return state._replace(counters=counters._replace(step=counters.step + steps)), {}
 
     replay = replay_spec(config, spec.total_steps)
     return Algorithm(
@@ -129,7 +129,7 @@ def box_algorithm(
 
 
 def rates(hp: Any, step: jax.Array) -> tuple[jax.Array, jax.Array | float]:
-    """The actor's step size now, and by how much the critics' is larger."""
+    """Return the actor's current learning rate, and the ratio of the critics' rate to it."""
     ratio = 1.0
     if hp.critic_learning_rate is not None:
         ratio = hp.critic_learning_rate / hp.learning_rate[0]
@@ -137,14 +137,14 @@ def rates(hp: Any, step: jax.Array) -> tuple[jax.Array, jax.Array | float]:
 
 
 def every(interval: int, updates: jax.Array, function: Callable[[Tree], Tree], value: Tree) -> Tree:
-    """The function of a value at each `interval`-th update, else the value."""
+    """Return ``function(value)`` at every `interval`-th update, else the value."""
     if interval == 1:
         return function(value)
     return jax.lax.cond(updates % interval == 0, function, lambda same: same, value)
 
 
 class Trunk(eqx.Module):
-    """Hidden layers over observations ``[B, ...]``, or over them (their features) and actions."""
+    """Hidden layers over observations ``[B, ...]`` or a torso's features, and over any actions."""
 
     torso: Torso | None
     dense: MLP
@@ -158,7 +158,7 @@ class Trunk(eqx.Module):
 
 
 def make_trunk(draw: Draw, spec: BuildSpec, actions: int, outputs: int) -> Trunk:
-    """A fresh trunk with so many action components among its inputs (0 for an actor)."""
+    """Build a trunk that also reads `actions` action components (0 for an actor)."""
     obs_spec, config = spec.obs_spec, spec.network_config
     plain = config.network == "mlp" or (config.network == "auto" and not obs_spec.is_image)
     torso = None
@@ -172,13 +172,13 @@ def make_trunk(draw: Draw, spec: BuildSpec, actions: int, outputs: int) -> Trunk
 
 
 class ActorCritics:
-    """An actor and its critics, of which states hold the arrays only.
+    """An actor and its critics; learning states hold only their arrays.
 
     Args:
-        spec: what they are built for.
+        spec: the task and the run.
         actions: A.
-        outputs: of the actor.
-        critics: how many.
+        outputs: the number of the actor's outputs.
+        critics: the number of critics.
 
     Attributes:
         shapes: the arrays of the actor and of the critics, all zeros.
@@ -197,36 +197,36 @@ class ActorCritics:
         return actor, tuple(critics)
 
     def draw(self, key: np.ndarray) -> tuple[Any, Any]:
-        """Initial arrays of the actor and of the critics."""
+        """Return initial arrays of the actor and of the critics, for a raw key."""
         actor, critics = self._build(FanIn(np.random.default_rng(key)))
         return eqx.filter(actor, eqx.is_array), eqx.filter(critics, eqx.is_array)
 
     def outputs(self, actor: Any, x: jax.Array) -> jax.Array:
-        """The actor's outputs for prepared observations ``[B, ...]``."""
+        """Return the actor's outputs for prepared observations ``[B, ...]``."""
         return eqx.combine(actor, self._actor)(x)
 
     def bounded(self, actor: Any, x: jax.Array) -> jax.Array:
-        """The actor's outputs as actions ``[B, A]`` in -1..1."""
+        """Return the actor's outputs as actions ``[B, A]`` in -1..1."""
         return jnp.tanh(self.outputs(actor, x))
 
     def values(self, critics: Any, x: jax.Array, action: jax.Array) -> tuple[jax.Array, ...]:
-        """Each critic's values ``[B]`` of prepared observations and actions ``[B, A]``."""
+        """Return each critic's values ``[B]`` of prepared observations and actions ``[B, A]``."""
         return tuple(c(x, action)[:, 0] for c in eqx.combine(critics, self._critics))
 
 
 def observe(spec: ObservationSpec, obs: jax.Array) -> jax.Array:
-    """Observations as networks take them: float32, whole numbers scaled to 0..1."""
+    """Prepare observations for networks: float32, with whole numbers scaled to 0..1."""
     x = obs.astype(jnp.float32)
     return x if spec.high is None else x * np.float32(1.0 / spec.high)
 
 
 def smallest(values: tuple[jax.Array, ...]) -> jax.Array:
-    """The smallest of the critics' values ``[B]``."""
+    """Return the smallest of one or two critics' values, ``[B]``."""
     return values[0] if len(values) == 1 else jnp.minimum(values[0], values[1])
 
 
 def squared_errors(estimates: tuple[jax.Array, ...], target: jax.Array, batch: Batch) -> Losses:
-    """The sum of the critics' weighted squared errors against a target ``[B]``."""
+    """Return the sum of the critics' weighted mean squared errors against a target ``[B]``."""
     losses = [(batch.weights * jnp.square(q - target)).mean() for q in estimates]
     error = jnp.abs(jnp.stack(estimates) - target).mean(0)
     scalars = {"td_error": error.mean(), "q_mean": estimates[0].mean()}

@@ -1,8 +1,8 @@
-"""Action distributions, parametrised by a head's output ``x[..., P]``.
+"""Distributions of actions for acting and losses, parametrised by a head's output ``x[..., P]``.
 
-A draw's noise is a function of (key, environment, step); without noise `sample` gives the mode
-``[B, ...]``. Log probabilities (densities) and entropies are ``[B]``. `to_environment` makes of a
-draw what the environment is given.
+The noise of a sample is a function of (key, environment, step); without noise `sample` returns the
+mode ``[B, ...]``. Log probabilities (or densities) and entropies are ``[B]``. `to_environment`
+turns a sample into the environment's action.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flatout.types import ActionSpec, DiscreteSpec
 
 
 class Categorical:
-    """``n`` actions by logits; drawn with Gumbel noise, ``argmax(logits + g)``."""
+    """A distribution over ``n`` actions by logits, sampled with Gumbel noise: ``argmax(x + g)``."""
 
     def __init__(self, n: int) -> None:
         self.parameters = n
@@ -31,7 +31,7 @@ class Categorical:
 
     def log_prob(self, x: jax.Array, extra: jax.Array, sample: jax.Array) -> jax.Array:
         log_p = jax.nn.log_softmax(x)
-        # A one-hot product, not a gather: its gradient is a product too, where a scatter is slow.
+        # A one-hot product, not a gather: its gradient is a product too, and scatters are slow.
         return (log_p * jax.nn.one_hot(sample, self.parameters)).sum(-1)
 
     def entropy(self, x: jax.Array, extra: jax.Array) -> jax.Array:
@@ -43,9 +43,9 @@ class Categorical:
 
 
 class DiagonalGaussian:
-    """Means by the head, log deviations as parameters of their own (`extra`, ``[A]``).
+    """A Gaussian with means from the head and separate log deviations (`extra`, ``[A]``).
 
-    Draws are unbounded; the environment gets them clipped to its bounds, the learner as drawn.
+    Samples are unbounded. They are clipped only for the environment, not for the learner.
     """
 
     def __init__(self, low: tuple[float, ...], high: tuple[float, ...]) -> None:
@@ -74,7 +74,7 @@ Distribution = Categorical | DiagonalGaussian
 
 
 def inwards(low: tuple[float, ...], high: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds as float32 ``[A]``, rounded inwards: float32(0.1) > 0.1 would leave a float64 box."""
+    """Round bounds inwards to float32 ``[A]``: float32(0.1) > 0.1 is outside a float64 box."""
     low64, high64 = np.asarray(low, np.float64), np.asarray(high, np.float64)
     low32, high32 = low64.astype(np.float32), high64.astype(np.float32)
     low32 = np.where(low32 < low64, np.nextafter(low32, np.float32(np.inf)), low32)
@@ -83,7 +83,7 @@ def inwards(low: tuple[float, ...], high: tuple[float, ...]) -> tuple[np.ndarray
 
 
 def distribution(spec: ActionSpec) -> Distribution:
-    """The distribution over an action space."""
+    """Return the distribution for an action space."""
     if isinstance(spec, DiscreteSpec):
         return Categorical(spec.n)
     return DiagonalGaussian(spec.low, spec.high)

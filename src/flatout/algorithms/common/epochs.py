@@ -1,4 +1,4 @@
-"""Several epochs of minibatches over one batch, as one scan: the learner dispatches once."""
+"""PPO's epochs of minibatches over one batch, as one scan, so that the learner dispatches once."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ def epochs(
     iteration: jax.Array,
     proceed: Callable[[dict[str, jax.Array]], jax.Array] | None = None,
 ) -> tuple[Any, dict[str, jax.Array]]:
-    """Pass `count` times over a batch's rows in random order, `size` at a time.
+    """Pass `count` times over a batch's rows in random order, `size` rows at a time.
 
     Args:
-        minibatch: makes one gradient step; what it returns as `carry` is averaged over shards
-            where only parameters are.
+        minibatch: makes one gradient step. With local SGD (`Shards.every` above 1) the shards' new
+            carries are averaged when due.
         carry: parameters and the optimiser's state.
-        batch: this shard's rows ``[R, ...]``; those whose `weight` is 0 do not count.
-        metrics: the names of what `minibatch` returns beside it.
-        count: epochs.
+        batch: this shard's rows ``[R, ...]``; rows whose `weight` is 0 do not count.
+        metrics: the names of the metrics that `minibatch` returns.
+        count: the number of epochs.
         size: this shard's rows of a minibatch.
-        shards: of the update.
-        key: the learning stream.
+        shards: the shards of the update.
+        key: the key of the learning stream.
         iteration: trajectories learned from, this one included, int32.
-        proceed: of a step's metrics, whether to make it and those after it.
+        proceed: ``metrics of a step -> bool``; False discards this step and all later ones.
 
     Returns:
-        The carry, and each metric's mean over the steps that were made; ``updates`` counts those.
+        The carry, and each metric's mean over the steps made; ``updates`` is their number.
     """
     rows = batch.advantage.shape[0]
     order, some = _order(batch.weight, rows, count, size, shards, key, iteration)
@@ -79,8 +79,10 @@ def epochs(
 
 
 def chosen(leaf: jax.Array, rows: jax.Array) -> jax.Array:
-    """Some rows ``[B, ...]`` of ``[R, ...]``, each taken as one vector: of several dimensions a CPU
-    copies element by element."""
+    """Return the rows ``[B, ...]`` of ``[R, ...]`` with the given numbers.
+
+    Rows are flattened for it: a CPU copies rows of several dimensions element by element.
+    """
     flat = leaf.reshape(len(leaf), -1).at[rows].get(mode="promise_in_bounds")
     return flat.reshape(len(rows), *leaf.shape[1:])
 
@@ -89,16 +91,17 @@ def _order(
     weight: jax.Array | None, rows: int, count: int, size: int, shards: Shards, key: jax.Array,
     iteration: jax.Array,
 ) -> tuple[jax.Array | None, jax.Array | None]:  # fmt: skip
-    """Each minibatch's rows ``[steps, size]``, and whether any of them counts ``[steps]``.
+    """Return each minibatch's rows ``[steps, size]``, and whether any of them counts ``[steps]``.
 
-    None for the order where all rows are one minibatch: a mean does not ask for one.
+    The rows are None if the whole batch is one minibatch, whose mean needs no order. The flags are
+    None if all rows count.
     """
     stream = shards.key(key)
     if rows == size:
         order = None
     elif weight is None:
         order = permutations(stream, iteration, count, rows).reshape(-1, size)
-    else:  # padding sorts last: minibatches of nothing else come at the end and are skipped
+    else:  # padding sorts last, so minibatches of padding alone come at the end and are skipped
         drawing = jax.random.fold_in(stream, iteration)
         bits = jax.random.bits(drawing, (count, rows)) >> 1
         bits = jnp.where(weight > 0, bits, jnp.uint32(2**32 - 1))

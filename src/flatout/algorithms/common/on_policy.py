@@ -1,4 +1,4 @@
-"""What algorithms that learn from fresh trajectories share: acting, advantages, targets."""
+"""The parts that A2C and PPO share, which learn from fresh trajectories: acting and advantages."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from flatout.networks.boards import FromHead, Grid, OneHot
 from flatout.types import Array, ContinuousSpec, Trajectory
 
 PIECE = 1024
-"""Boards whose values are computed at once on a CPU: one-hot they are 16 times as large."""
+"""Boards whose values are computed at once on a CPU. One-hot, Snake's are 16 times as large."""
 
 
 class ActorParams(NamedTuple):
-    """What acting needs: the actor's arrays and the observation statistics of its version."""
+    """The parameters for acting: the actor's arrays and its version's observation statistics."""
 
     actor: Actor
     moments: RunningMoments | None
 
 
 class Params(NamedTuple):
-    """Networks, and the statistics by which observations and rewards are scaled."""
+    """The networks, and the statistics by which observations and rewards are scaled."""
 
     networks: Networks
     obs_moments: RunningMoments | None
@@ -50,8 +50,8 @@ class Params(NamedTuple):
 
 
 class Counters(NamedTuple):
-    """Environment steps learned from, trajectories (`updates`), and each environment's discounted
-    return so far, where rewards are scaled by it."""
+    """Environment steps learned from, trajectories learned from (`updates`), and each environment's
+    discounted return so far (None if rewards are not normalised)."""
 
     step: Array
     updates: Array
@@ -59,11 +59,11 @@ class Counters(NamedTuple):
 
 
 Advantages = Callable[[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, Any], jax.Array]
-"""Of the form of `generalised_advantages`; targets are advantages + values."""
+"""A function like `generalised_advantages`; the value targets are advantages + values."""
 
 
 class Batch(NamedTuple):
-    """Flattened transitions; `weight` is 1 where a step counts, or None where all do."""
+    """Flattened transitions; `weight` is 1 for a step that counts, else 0, or None if all count."""
 
     obs: jax.Array
     sample: jax.Array
@@ -75,20 +75,20 @@ class Batch(NamedTuple):
 
 
 class OnPolicy:
-    """Networks, acting, and what a trajectory becomes before gradients are taken.
+    """The networks, acting, and the preparation of a trajectory for gradient steps.
 
     Args:
         config: hyper-parameters.
-        spec: what it is built for; trajectories come in shards of N / S environments each.
-        masked: trajectories say which steps count.
-        advantages: the estimator.
+        spec: the task and the run; a trajectory of one shard has N / S environments.
+        masked: whether trajectories say which steps count.
+        advantages: the estimator of advantages.
 
     Attributes:
         dist: the distribution over actions.
-        arrays, static: the networks' shapes, parted into what gradients change and the rest.
+        arrays, static: the networks' arrays (zeros), and the networks without their arrays.
 
     Raises:
-        UsageError: a network that does not fit the spaces.
+        UsageError: the network does not fit the spaces.
     """
 
     def __init__(
@@ -128,15 +128,15 @@ class OnPolicy:
         self._boards = isinstance(self.arrays.actor.torso, Grid | OneHot | FromHead)
         if config.normalize_observation and self._boards:
             raise UsageError(
-                "normalize_observation = true does not go with boards of one-hot cells; turn it "
-                "off, or use network = mlp."
+                "normalize_observation = true cannot be combined with boards of one-hot cells; "
+                "turn it off, or use network = mlp."
             )
 
     def algorithm(
         self, name: str, optimiser: Optimiser, update: Callable[..., Updated],
         metrics: tuple[str, ...], horizon: int,
     ) -> Algorithm:  # fmt: skip
-        """See `Algorithm`; states begin with fresh networks and the optimiser's zeros."""
+        """Build the `Algorithm`; its states begin with fresh networks and a fresh optimiser."""
         config = self._config
 
         def init(key: np.ndarray, hp: Any) -> State:
@@ -157,7 +157,7 @@ class OnPolicy:
         )  # fmt: skip
 
     def observe(self, obs: jax.Array, moments: RunningMoments | None) -> jax.Array:
-        """Observations as networks take them."""
+        """Prepare observations for networks: scaled and normalised, except boards of cells."""
         if self._boards:
             return obs
         x = obs.astype(jnp.float32)
@@ -166,26 +166,25 @@ class OnPolicy:
         return x if moments is None else normalise(x, moments)
 
     def act(self, params: ActorParams, obs: jax.Array, carry: Any, draw: jax.Array | None) -> Acted:
-        """See `Algorithm.act`."""
+        """Choose actions; see `Algorithm.act`."""
         actor = eqx.combine(params.actor, self.static.actor)
         x, _ = policy(actor, self.observe(obs, params.moments))
         sample = self.dist.sample(x, actor.extra, draw)
         extras = {"log_prob": self.dist.log_prob(x, actor.extra, sample)}
         if self._continuous:
-            extras["sample"] = sample  # as drawn; the environment gets it clipped
+            extras["sample"] = sample  # unclipped; only the environment's action is clipped
         return self.dist.to_environment(sample), carry, extras
 
     @staticmethod
     def actor(state: State, hp: Any) -> ActorParams:
-        """See `Algorithm.actor`."""
+        """Return the parameters for acting; see `Algorithm.actor`."""
         return ActorParams(state.params.networks.actor, state.params.obs_moments)
 
     def prepare(self, state: State, trajectory: Trajectory, hp: Any) -> tuple[State, Batch]:
-        """Advantages and targets for a trajectory.
+        """Compute advantages and value targets for a trajectory.
 
         Returns:
-            The state with its counters and the normaliser of rewards moved on, and the flattened
-            transitions.
+            The state with updated counters and reward statistics, and the flattened transitions.
         """
         masked, shards = self._masked, self._shards
         networks, obs_moments, reward_moments = state.params
@@ -209,7 +208,7 @@ class OnPolicy:
         x = self.observe(seen, obs_moments)
         v_t, v_tp1 = values_around(self._values(networks, x), trajectory)
         x = flat_obs if self._boards else x[: len(flat_obs)]
-        if masked:  # padding holds whatever an earlier trajectory left there
+        if masked:  # padding holds values of earlier trajectories
             rewards = jnp.where(trajectory.valid, rewards, 0.0)
             v_t = jnp.where(trajectory.valid, v_t, 0.0)
             v_tp1 = jnp.where(trajectory.valid, v_tp1, 0.0)
@@ -225,7 +224,7 @@ class OnPolicy:
             weight=weight,
         )
         counted = shape[0] * shape[1] * shards.count
-        if masked:  # of replayed trajectories the newest are the first environments
+        if masked:  # the newest trajectory comes first, before replayed ones
             newest = trajectory.valid[:, : self._num_envs // shards.count]
             counted = shards.sum(newest.sum().astype(jnp.int32))
         counters = Counters(state.counters.step + counted, state.counters.updates + 1, returns)
@@ -235,17 +234,18 @@ class OnPolicy:
     def conclude(
         self, state: State, trajectory: Trajectory, batch: Batch, done: jax.Array | None = None
     ) -> tuple[State, jax.Array]:
-        """What the update does not need, once it is done.
+        """Compute what is only needed after the gradient steps: statistics and a metric.
 
         Args:
-            state: after the update.
-            trajectory: what was learned from.
-            batch: what `prepare` made of it.
-            done: a number that the update made; nothing crosses the devices before it is there.
+            state: the state with updated counters, from `prepare`.
+            trajectory: the trajectory that was learned from.
+            batch: its transitions, from `prepare`.
+            done: a number that the gradient steps compute. The shards exchange no values here
+                before it is known (see `Shards.after`).
 
         Returns:
-            The state with the normaliser of observations moved on for the next trajectory, and how
-            much of the targets' variance the values explained.
+            The state with updated observation statistics for the next trajectory, and the share of
+            the targets' variance that the values explained.
         """
         shards = self._shards.after(done)
         obs_moments = state.params.obs_moments
@@ -258,7 +258,7 @@ class OnPolicy:
 
 
 def in_pieces(function: Callable[[jax.Array], jax.Array], rows: jax.Array) -> jax.Array:
-    """``function(rows)``, PIECE rows at a time: what it makes of them then stays in the cache."""
+    """Compute ``function(rows)``, PIECE rows at a time, so that activations stay in the cache."""
     count = -(-len(rows) // PIECE)
     padding = [(0, count * PIECE - len(rows)), *((0, 0),) * (rows.ndim - 1)]
     parts = jnp.pad(rows, padding).reshape(count, PIECE, *rows.shape[1:])
@@ -267,11 +267,13 @@ def in_pieces(function: Callable[[jax.Array], jax.Array], rows: jax.Array) -> ja
 
 
 def values_around(values: jax.Array, trajectory: Trajectory) -> tuple[jax.Array, jax.Array]:
-    """Values ``[T, N]`` before and after each step, final observations' at truncations.
+    """Return the values ``[T, N]`` before and after each step.
+
+    After a truncation, the value is that of the episode's final observation.
 
     Args:
         values: of all observations, then the last, then the final ones, ``[T * N + N + C]``.
-        trajectory: says where final observations belong.
+        trajectory: holds the positions of the final observations.
     """
     shape = trajectory.rewards.shape
     steps = shape[0] * shape[1]

@@ -1,4 +1,4 @@
-"""Gradient steps: clipping, a direction, a step size, over few arrays instead of many leaves."""
+"""Gradient steps of all algorithms: clipping, direction and step size, over few packed arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Averages(NamedTuple):
 
 
 def centred_rmsprop(decay: float = 0.95, eps: float = 0.01) -> optax.GradientTransformation:
-    """The gradient over its running deviation, its constant inside the root (Mnih et al., 2015)."""
+    """Divide gradients by their running deviation, `eps` inside the root (Mnih et al., 2015)."""
 
     def init(params: Any) -> Averages:
         return Averages(jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params))
@@ -31,7 +31,7 @@ def centred_rmsprop(decay: float = 0.95, eps: float = 0.01) -> optax.GradientTra
         square = jax.tree.map(lambda s, g: decay * s + (1 - decay) * g * g, state.square, grads)
 
         def scaled(g: jax.Array, m: jax.Array, s: jax.Array) -> jax.Array:
-            # A steady gradient's variance is nothing but rounding, which may be negative.
+            # The variance of a steady gradient is rounding error alone, which may be negative.
             return g / jnp.sqrt(jnp.maximum(s - m * m, 0.0) + eps)
 
         return jax.tree.map(scaled, grads, mean, square), Averages(mean, square)
@@ -48,11 +48,11 @@ KINDS: dict[str, Callable[..., optax.GradientTransformation]] = {
 
 
 class Optimiser:
-    """One optimiser for one pytree of parameters.
+    """An optimiser for one pytree of parameters.
 
     Args:
         shapes: the parameters' shapes.
-        kind: of `KINDS`: how a gradient becomes a direction.
+        kind: a name in `KINDS`, which says how a gradient becomes a direction.
     """
 
     def __init__(self, shapes: Any, kind: str = "adam") -> None:
@@ -60,7 +60,7 @@ class Optimiser:
         self._kind = KINDS[kind]
 
     def init(self) -> Any:
-        """The initial state: zeros (NumPy), as every kind here starts."""
+        """Return the initial state, NumPy zeros: all `KINDS` start with zeros."""
         floats = tuple(jax.ShapeDtypeStruct(s.shape, jnp.float32) for s in self._bundle.shapes)
         shapes = jax.eval_shape(self._kind().init, floats)
         return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
@@ -75,13 +75,13 @@ class Optimiser:
         factors: Any = None,
         **settings: jax.Array,
     ) -> tuple[Any, Any, jax.Array]:
-        """One step against the gradient.
+        """Make one step against the gradient.
 
         Args:
             rate: the step size.
-            max_norm: largest norm of a gradient, or None.
-            factors: on the step size of each leaf, or None.
-            settings: of the kind, ``eps`` for example.
+            max_norm: the norm to which a larger gradient is clipped, or None.
+            factors: a factor on each leaf's step size, or None.
+            settings: settings of the kind, ``eps`` for example.
 
         Returns:
             The parameters, the optimiser's state, and the gradient's norm before clipping.
@@ -100,11 +100,11 @@ class Optimiser:
 
 
 def polyak(target: Any, online: Any, tau: jax.Array) -> Any:
-    """The target moved by a share `tau` towards the online parameters; 1 copies them."""
+    """Move target parameters by a share `tau` towards the online parameters; 1 copies them."""
     return jax.tree.map(lambda t, p: (1.0 - tau) * t + tau * p, target, online)
 
 
 def schedule(ends: jax.Array, step: jax.Array, total: jax.Array | int) -> jax.Array:
-    """A linear schedule's value at an environment step of the run; `ends` are start and end."""
+    """Return a linear schedule's value at `step` of `total`; `ends` are its start and end."""
     done = jnp.minimum(step / total, 1.0)
     return ends[0] + (ends[1] - ends[0]) * done

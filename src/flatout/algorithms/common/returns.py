@@ -1,4 +1,7 @@
-"""Advantages and running statistics. Subscripts as in the papers: ``r_t``, ``v_t``, ``v_tp1``."""
+"""Advantages and running statistics for on-policy algorithms.
+
+Subscripts are those of the papers: ``r_t``, ``v_t``, ``v_tp1`` (t plus 1).
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ def generalised_advantages(
     r_t: jax.Array, v_t: jax.Array, v_tp1: jax.Array, terminated_t: jax.Array, done_t: jax.Array,
     hp: Any,
 ) -> jax.Array:  # fmt: skip
-    """Generalised advantage estimation (Schulman et al., 2016, equation 16).
+    """Return generalised advantage estimates (Schulman et al., 2016, equation 16).
 
     Args:
         r_t: rewards ``[T, N]`` for steps t in [0, T).
         v_t: values ``[T, N]`` of the observations before each step.
-        v_tp1: values ``[T, N]`` of the observations after each step: at a truncation, of the
+        v_tp1: values ``[T, N]`` of the observations after each step; at a truncation, that of the
             episode's final observation.
         terminated_t: ``[T, N]`` bool; the value after the step is 0.
         done_t: ``[T, N]`` bool; the sum over later steps stops here (terminated or truncated).
@@ -48,10 +51,10 @@ def next_reward_advantages(
     r_t: jax.Array, v_t: jax.Array, v_tp1: jax.Array, terminated_t: jax.Array, done_t: jax.Array,
     hp: Any,
 ) -> jax.Array:  # fmt: skip
-    """1 for each step from which a reward follows before the episode ends, else 0, less the value.
+    """Return 1 for each step after which the episode brings a reward, else 0, minus the value.
 
-    Where the trajectory or a time limit ends an episode early, the value after it stands for the
-    rest: values are chances of a reward here. Arguments as `generalised_advantages`.
+    Values are probabilities of a reward here. If the trajectory or a time limit cuts an episode,
+    the value after the cut stands for the rest of it. Arguments as in `generalised_advantages`.
     """
     after = jnp.where(terminated_t, 0.0, jnp.clip(v_tp1, 0.0, 1.0))
 
@@ -64,7 +67,7 @@ def next_reward_advantages(
 
 
 class RunningMoments(NamedTuple):
-    """Mean and variance of everything seen so far, per component ``[...]``; `total` is a scalar."""
+    """Mean and variance per component ``[...]`` of all values so far, and their number `total`."""
 
     mean: Array
     var: Array
@@ -72,8 +75,8 @@ class RunningMoments(NamedTuple):
 
 
 def initial_moments(shape: tuple[int, ...]) -> RunningMoments:
-    """Mean 0 and variance 1, which count for so little that the first batch replaces them: with
-    1e-4 values, as elsewhere, observations far from 0 would widen the variance for long."""
+    """Return mean 0 and variance 1, counted as only 1e-30 values, so that the first batch replaces
+    them. As 1e-4 values, which is usual, they would widen the variance of values far from 0."""
     zeros, ones = np.zeros(shape, np.float32), np.ones(shape, np.float32)
     return RunningMoments(zeros, ones, np.asarray(1e-30, np.float32))
 
@@ -87,12 +90,12 @@ def update_moments(
     """Merge ``batch [B, ...]`` into the moments (Chan et al., 1979, parallel variance).
 
     Args:
-        moments: so far.
-        batch: new values, first axis averaged.
-        weight: ``[B]``, 1 where a row counts and 0 where not; None counts all.
-        shards: whose batches are merged together.
+        moments: the moments so far.
+        batch: new values; the first axis is averaged.
+        weight: ``[B]``, 1 for a row that counts and 0 for one that does not; None counts all.
+        shards: the shards whose batches are merged together.
     """
-    count, mean, var = _over_shards(batch, weight, shards)
+    count, mean, var = _moments(batch, weight, shards)
     total = moments.total + count
     delta = mean - moments.mean
     squares = (
@@ -104,23 +107,23 @@ def update_moments(
 
 
 def normalise(x: jax.Array, moments: RunningMoments, clip: float = 10.0) -> jax.Array:
-    """``(x - mean) / sqrt(var + 1e-8)``, clipped to ``[-clip, clip]``."""
+    """Return ``(x - mean) / sqrt(var + 1e-8)``, clipped to ``[-clip, clip]``."""
     return jnp.clip((x - moments.mean) * jax.lax.rsqrt(moments.var + 1e-8), -clip, clip)
 
 
 def discounted_returns(
     g: jax.Array, r_t: jax.Array, done_t: jax.Array, gamma: jax.Array | float
 ) -> tuple[jax.Array, jax.Array]:
-    """Forward discounted sums of rewards, whose deviation scales rewards.
+    """Return running discounted sums of rewards, whose deviation is the scale of rewards.
 
     Args:
-        g: ``[N]``, the sums carried over from the previous trajectory.
+        g: ``[N]``, the sums at the end of the previous trajectory.
         r_t: rewards ``[T, N]``.
         done_t: ``[T, N]`` bool; the sum restarts after it.
         gamma: discount.
 
     Returns:
-        The sums to carry on ``[N]``, and after each step ``[T, N]``.
+        The sums at the end ``[N]``, and those after each step ``[T, N]``.
     """
 
     def forward(g: jax.Array, at_t: Pair) -> Pair:
@@ -132,35 +135,35 @@ def discounted_returns(
 
 
 def mean(x: jax.Array, weight: jax.Array | None = None) -> jax.Array:
-    """Mean over rows, or that of those that count, with `balanced` weights."""
+    """Return the mean over rows; with `balanced` weights, over the rows that count."""
     return x.mean() if weight is None else (x * weight).mean()
 
 
 def balanced(weight: jax.Array, shards: Shards = UNSHARDED) -> jax.Array:
-    """Weights with which the mean over all shards' rows is the mean over those that count.
+    """Return weights with which a mean over all shards' rows is the mean over rows that count.
 
-    So the average of the gradients of shards, or of pieces, is the gradient of that mean.
+    With them, the average of the shards' gradients is the gradient of that mean.
 
     Args:
-        weight: ``[B]``, 1 where a row counts and 0 where not.
-        shards: whose rows count together.
+        weight: ``[B]``, 1 for a row that counts and 0 for one that does not.
+        shards: the shards whose rows count together.
     """
     rows = len(weight) * shards.count
-    return weight * (rows / jnp.maximum(_counted(weight, shards), 1.0))
+    return weight * (rows / jnp.maximum(_count(weight, shards), 1.0))
 
 
-def _counted(weight: jax.Array, shards: Shards) -> jax.Array:
-    """How many rows of all shards count."""
+def _count(weight: jax.Array, shards: Shards) -> jax.Array:
+    """Return how many rows of all shards count."""
     return shards.sum(shards.one_by_one(jnp.sum)(weight))
 
 
-def _over_shards(
+def _moments(
     x: jax.Array, weight: jax.Array | None, shards: Shards
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """How many rows of all shards' ``x [B, ...]`` count, their mean and their variance."""
+    """Return the number, mean and variance of the rows of all shards' ``x [B, ...]`` that count."""
     count = jnp.asarray(len(x) * shards.count, jnp.float32)
     if weight is not None:
-        count = _counted(weight, shards)
+        count = _count(weight, shards)
         weight = weight.reshape(-1, *([1] * (x.ndim - 1)))
     safe = jnp.maximum(count, 1.0)
 
@@ -176,8 +179,8 @@ def _over_shards(
 
 
 def centre(advantage: jax.Array, weight: jax.Array | None, shards: Shards = UNSHARDED) -> jax.Array:
-    """Zero mean, unit sample deviation (n - 1), over the counted entries of all shards."""
-    count, middle, variance = _over_shards(advantage, weight, shards)
+    """Scale advantages to mean 0 and sample deviation 1 (n - 1) over all shards' counted rows."""
+    count, middle, variance = _moments(advantage, weight, shards)
     deviation = jnp.sqrt(variance * count / jnp.maximum(count - 1.0, 1.0))
     return (advantage - middle) / (deviation + 1e-8)
 
@@ -185,7 +188,7 @@ def centre(advantage: jax.Array, weight: jax.Array | None, shards: Shards = UNSH
 def explained_variance(
     value: jax.Array, target: jax.Array, weight: jax.Array | None, shards: Shards = UNSHARDED
 ) -> jax.Array:
-    """1 - Var[target - value] / Var[target] over all shards; 0 where targets do not vary."""
-    _, _, spread = _over_shards(target, weight, shards)
-    _, _, left = _over_shards(target - value, weight, shards)
+    """Return 1 - Var[target - value] / Var[target] over all shards; 0 if targets do not vary."""
+    _, _, spread = _moments(target, weight, shards)
+    _, _, left = _moments(target - value, weight, shards)
     return jnp.where(spread > 0, 1.0 - left / jnp.maximum(spread, 1e-12), 0.0)

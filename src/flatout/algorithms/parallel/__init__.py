@@ -1,1 +1,1 @@
-"""An update in several shards, and in pieces."""
+"""Updates in several shards and in micro-batches, and packed arrays."""

@@ -1,4 +1,4 @@
-"""Gradients of a batch in pieces, where its activations would not fit into memory at once."""
+"""The gradients of all algorithms' losses, in micro-batches where memory is short."""
 
 from __future__ import annotations
 
@@ -13,34 +13,35 @@ from flatout.algorithms.parallel.shards import UNSHARDED, Shards
 from flatout.errors import UsageError
 
 Losses = tuple[jax.Array, tuple[Any, Any]]
-"""A mean over rows, and ``(means over rows, arrays with a row each)``."""
+"""A mean over rows, and ``(further means over rows, arrays of one entry per row)``."""
 
 Loss = Callable[..., Losses]
-"""``(params, batch, *shared) -> mean over rows, (means over rows, arrays with a row each)``."""
+"""``(params, batch, *shared) -> mean over rows, (further means, arrays of one entry per row)``."""
 Gradient = Callable[..., tuple[Any, Any, Any]]
-"""``(params, batch, *shared) -> gradient, means over rows, arrays with a row each``."""
+"""``(params, batch, *shared) -> gradient, means over rows, arrays with one entry per row``."""
 
 
 def gradient(
     loss: Loss, rows: int, micro_batch: int | None = None, shards: Shards = UNSHARDED,
     merged: Loss | None = None, apart: Shards | None = None,
 ) -> Gradient:  # fmt: skip
-    """The gradient of a loss that is a mean over rows, whatever computes it.
+    """Return the gradient function of a loss that is a mean over rows.
 
-    It is computed piece by piece where a micro-batch is asked for, and gradient and means are
-    averaged over the shards unless only parameters are. Everything traced that the loss uses is an
-    argument of it: `shared` is equal in all shards.
+    With a `micro_batch`, the gradient is accumulated over pieces of a shard's rows. Gradient and
+    means are averaged over the shards, except with local SGD (`Shards.every` above 1). The loss
+    must not close over traced arrays: they are its arguments, and `shared` is equal in all shards.
 
     Args:
-        loss: of `Loss`'s form; it asks nothing of the other shards.
-        rows: of the batch, over all shards.
+        loss: a `Loss` that needs no other shard.
+        rows: rows of the batch over all shards.
         micro_batch: rows of a shard whose gradient is computed at once; None for all.
-        shards: of the update.
-        merged: the same loss for all rows of a device, where it does ask (`Shards.as_one_batch`).
-        apart: shards for the computation, where they are others than those of the averages.
+        shards: the shards of the update.
+        merged: the same loss for all rows of a device, if it needs the other shards
+            (`Shards.as_one_batch`).
+        apart: shards for the computation, if they differ from those of the averages.
 
     Raises:
-        UsageError: pieces of that size do not make up the batch.
+        UsageError: the micro-batch does not divide the rows of a shard.
     """
 
     def compute(loss: Loss, params: Any, batch: Any, *shared: Any) -> tuple[Any, Any]:
@@ -61,7 +62,7 @@ def gradient(
         )
     pieces = rows // size
 
-    def accumulated(params: Any, batch: Any, *shared: Any) -> tuple[Any, Any]:
+    def accumulate(params: Any, batch: Any, *shared: Any) -> tuple[Any, Any]:
         parted = jax.tree.map(lambda x: x.reshape(pieces, -1, *x.shape[1:]), batch)
         first = jax.tree.map(lambda x: x[0], parted)
         means, _ = jax.eval_shape(plain, params, first, *shared)
@@ -76,11 +77,11 @@ def gradient(
         return means, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
 
     if pieces > 1:
-        together = accumulated
+        together = accumulate
 
-    def averaged(params: Any, batch: Any, *shared: Any) -> tuple[Any, Any, Any]:
+    def average(params: Any, batch: Any, *shared: Any) -> tuple[Any, Any, Any]:
         (grads, value, means), each = together(params, batch, *shared)
         grads, means = shards.each_step.mean((grads, {"loss": value} | means))
         return grads, means, each
 
-    return averaged
+    return average

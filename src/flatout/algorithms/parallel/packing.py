@@ -1,4 +1,5 @@
-"""Several arrays as one: one transfer instead of many, one fused optimiser step."""
+"""Several arrays packed as one, for the learner, policies and samplers: one transfer instead of
+many, one fused optimiser step."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ class Packing:
             survive the way through float32 unchanged).
 
     Raises:
-        UsageError: a leaf that is not such a float.
+        UsageError: a leaf is not such a float.
     """
 
     def __init__(self, shapes: Any) -> None:
@@ -35,12 +36,12 @@ class Packing:
         self.size = sum(self.sizes)
 
     def pack(self, tree: Any, xp: Any = jnp) -> Any:
-        """The leaves one after another, float32 ``[P]``; with `numpy` without a device."""
+        """Return the leaves one after another, float32 ``[P]``; `xp=numpy` packs on the host."""
         leaves = [xp.asarray(leaf, np.float32).reshape(-1) for leaf in jax.tree.leaves(tree)]
         return xp.concatenate(leaves) if leaves else xp.zeros((0,), np.float32)
 
     def unpack(self, vector: jax.Array) -> Any:
-        """The pytree again, from ``vector [P]``."""
+        """Return the pytree that was packed in ``vector [P]``."""
         leaves, start = [], 0
         for leaf, size in zip(self._leaves, self.sizes, strict=True):
             part = jax.lax.slice(vector, (start,), (start + size,))
@@ -50,9 +51,10 @@ class Packing:
 
 
 class OutputLayout:
-    """How `act`'s outputs lie in one row of 32-bit words, so that a step is one transfer.
+    """The layout of `act`'s outputs in one row of 32-bit words, so that a step is one transfer.
 
-    In the order of their names: JAX sorts a dictionary that it returns, and none within a program.
+    Outputs are sorted by name here, because JAX sorts the dictionaries that compiled functions
+    return but not those within a program.
 
     Args:
         outputs: name -> shape and dtype of ``[N, ...]``, all of 32 bits.
@@ -69,7 +71,7 @@ class OutputLayout:
 
     @staticmethod
     def pack(outputs: dict[str, jax.Array]) -> jax.Array:
-        """Inside the compiled program: all outputs as one ``[words]`` uint32 vector."""
+        """Pack all outputs into one uint32 vector ``[words]``, inside a compiled program."""
         words = [
             jax.lax.bitcast_convert_type(value, jnp.uint32).reshape(-1)
             for _, value in sorted(outputs.items())
@@ -77,33 +79,34 @@ class OutputLayout:
         return jnp.concatenate(words)
 
     def read(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Rows ``[T, words]`` as views ``[T, N, ...]`` by name."""
+        """Return views ``[T, N, ...]`` of rows ``[T, words]`` by name."""
         return {
             name: rows[:, start:stop].view(dtype).reshape(len(rows), *shape)
             for name, (start, stop, shape, dtype) in self.fields.items()
         }
 
     def unpack(self, rows: jax.Array) -> dict[str, jax.Array]:
-        """`read` inside a compiled program."""
+        """Return the same as `read`, inside a compiled program."""
         return {
             name: jax.lax.bitcast_convert_type(rows[:, start:stop], dtype).reshape(-1, *shape)
             for name, (start, stop, shape, dtype) in self.fields.items()
         }
 
     def action(self, row: np.ndarray) -> np.ndarray:
-        """The actions ``[N, ...]`` in one row ``[words]``."""
+        """Return the actions ``[N, ...]`` in one row ``[words]``."""
         start, stop, shape, dtype = self.fields["action"]
         return row[start:stop].view(dtype).reshape(shape)
 
 
 class Bundle:
-    """A pytree as few arrays: its small leaves in one vector, each large one by itself.
+    """The layout of a pytree in few arrays: small leaves in one vector, each large leaf by itself.
 
-    Few arrays make cheap calls and one fused optimiser loop; large ones would only be copied.
+    Few arrays make calls cheap and the optimiser one fused loop. Packing large leaves would only
+    add copies.
 
     Args:
         shapes: as for `Packing`.
-        large: elements from which a leaf stands alone.
+        large: the number of elements from which a leaf is not packed.
     """
 
     def __init__(self, shapes: Any, large: int = 1 << 14) -> None:
@@ -112,20 +115,20 @@ class Bundle:
         self.large = [i for i, size in enumerate(sizes) if size >= large]
         self._small = [i for i, size in enumerate(sizes) if size < large]
         self._packing = Packing([leaves[i] for i in self._small])
-        Packing([leaves[i] for i in self.large])  # refuses what is no float
+        Packing([leaves[i] for i in self.large])  # refuses leaves that are not floats
         vector = jax.ShapeDtypeStruct((self._packing.size,), jnp.float32)
         alone = (jax.ShapeDtypeStruct(leaves[i].shape, leaves[i].dtype) for i in self.large)
         self.shapes = (vector, *alone)
         self.count = sum(sizes)
 
     def pack(self, tree: Any, xp: Any = jnp) -> tuple[Any, ...]:
-        """The vector of small leaves, then the large ones; with `numpy` without a device."""
+        """Return the vector of small leaves, then the large ones; `xp=numpy` packs on the host."""
         leaves = jax.tree.leaves(tree)
         vector = self._packing.pack([leaves[i] for i in self._small], xp)
         return (vector, *(xp.asarray(leaves[i]) for i in self.large))
 
     def unpack(self, arrays: Any) -> Any:
-        """The pytree again."""
+        """Return the pytree that was packed in `arrays`."""
         leaves: list[Any] = [None] * (len(self._small) + len(self.large))
         for i, leaf in zip(self._small, self._packing.unpack(arrays[0]), strict=True):
             leaves[i] = leaf

@@ -1,7 +1,8 @@
-"""Logical shards: how one update is split into shards that differ only in their data.
+"""Logical shards: how one update is split into shards that differ only in their data. Algorithms
+use them, and `flatout.learner.mesh` maps them over devices.
 
-Each shard has its environments, rows and random numbers; what the shards learn is averaged. The
-number of shards decides what is computed; the number of devices that carry them does not.
+Each shard has its own environments, rows and random numbers, and their gradients or parameters are
+averaged. The number of shards decides what is computed; the number of devices does not.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import jax.numpy as jnp
 from flatout.algorithms.parallel.packing import Packing
 
 DEVICES, SHARDS = "devices", "shards"
-"""The axes of a sharded program: devices, and the shards that each of them carries."""
+"""The axes of a sharded program: devices, and the shards on each device."""
 
 Tree = TypeVar("Tree")
 Pure = TypeVar("Pure", bound=Callable[..., Any])
@@ -26,16 +27,17 @@ Pure = TypeVar("Pure", bound=Callable[..., Any])
 
 @dataclasses.dataclass(frozen=True)
 class Shards:
-    """How the shards of an update exchange values. A single shard exchanges nothing.
+    """The shards of an update and how they exchange values. A single shard exchanges nothing.
 
     Attributes:
-        count: S, how many shards there are.
-        every: gradients are averaged at each update (1), or parameters after every K updates
-            (local SGD; Stich, 2019), and always before anything leaves the device.
-        ordered: averages are sums in the shards' order, the same bits on any number of devices;
-            else whatever order is fastest.
-        mapped: devices have an axis, too; else the compiler divides the axis of shards.
-        waits: what every sum takes along, or None (see `after`).
+        count: S, the number of shards.
+        every: 1 averages gradients at each update; K above 1 averages parameters after every K
+            updates (local SGD; Stich, 2019), and always before anything leaves the device.
+        ordered: whether sums are made in the shards' order, with the same bits on any number of
+            devices, or in the fastest order.
+        mapped: whether devices are an axis of the program too; else the compiler divides the axis
+            of shards over the devices.
+        waits: a number that every sum depends on, or None (see `after`).
     """
 
     count: int = 1
@@ -45,24 +47,24 @@ class Shards:
     waits: jax.Array | None = None
 
     def after(self, done: jax.Array | None) -> Shards:
-        """Shards whose sums wait for a number, as what depends on it.
+        """Return shards whose sums wait for the number `done`, because they depend on it.
 
-        What crosses the devices beside a loop in which something crosses them, too, may do so at
-        the same time, and XLA's CPU client (0.10) takes the one for the other, and crashes.
+        Without the dependency, a sum over devices may run at the same time as a loop that also sums
+        over devices. The CPU client of XLA (JAX 0.10) confuses the two and crashes.
         """
         return dataclasses.replace(self, waits=done)
 
     @property
     def each_step(self) -> Shards:
-        """The shards of a single update: none where only parameters are averaged."""
+        """The shards that each update averages over: one shard if only parameters are averaged."""
         return self if self.every == 1 else UNSHARDED
 
     def one_by_one(self, function: Pure) -> Pure:
-        """A function of one shard's arrays that needs no other shard.
+        """Wrap a function of one shard's arrays that needs no other shard.
 
-        With ordered sums it is computed for one shard after another, by the same program whatever
-        their number: computed side by side, XLA rounds some products and sums otherwise for 8
-        shards than for 1. It must not close over traced arrays.
+        With ordered sums, a device computes its shards one after another, by the same program for
+        any number of shards: if 8 shards are computed at once, XLA rounds some products and sums
+        differently than for 1. The function must not close over traced arrays.
         """
         if self.count == 1 or not self.ordered or not self.mapped:
             return function
@@ -74,8 +76,8 @@ class Shards:
                 def pick(x: jax.Array, batched: bool) -> jax.Array:
                     return jax.lax.dynamic_index_in_dim(x, number, 0, False) if batched else x
 
-                # Barriers that the shard's number passes, too: without it XLA would see that the
-                # loop of a single shard computes the same each time, and take it out of the loop.
+                # The shard's number passes the barriers, too: otherwise XLA would see that a loop
+                # over a single shard always computes the same, and move it out of the loop.
                 part = jax.tree.map(pick, given, tuple(mapped))
                 number, part = jax.lax.optimization_barrier((number, part))
                 return jax.lax.optimization_barrier((number, function(*part)))[1]
@@ -88,7 +90,7 @@ class Shards:
 
             shapes = jax.eval_shape(compute, 0)
             results = jax.tree.map(lambda one: jnp.zeros((size, *one.shape), one.dtype), shapes)
-            # Behind a barrier as well: XLA unrolls a loop that runs once.
+            # The count is behind a barrier because XLA unrolls a loop that runs once.
             count = jax.lax.optimization_barrier(jnp.int32(size))
             results = jax.lax.fori_loop(0, count, body, results)
             return results, jax.tree.map(lambda _: True, results)
@@ -96,15 +98,16 @@ class Shards:
         return alone  # type: ignore[return-value]
 
     def as_one_batch(self, compute: Pure, merged: Pure | None = None) -> Pure:
-        """A mean over a shard's rows; of shards on one device over all of their rows at once.
+        """Wrap a mean over a shard's rows so that a device computes it over all its shards' rows.
 
-        Side by side each shard would have a gradient, only for their average; as one batch they
-        share the products, and one device takes as long for S shards as for one. So a shard gets
-        its device's mean. Shards stay separate where sums are ordered or parameters differ.
+        Each shard then gets its device's mean, and a device takes as long for S shards as for one,
+        because the shards share the matrix products. Separate gradients would only be averaged
+        afterwards. Shards stay separate if sums are ordered or parameters differ.
 
         Args:
-            compute: ``(params, batch, *shared) -> (means over rows, arrays with a row each)``.
-            merged: the same for a device's rows, where the function needs the other shards.
+            compute: ``(params, batch, *shared) -> (means over rows, arrays with one entry per
+                row)``.
+            merged: the same for all rows of a device, if the function needs the other shards.
         """
         if self.count == 1 or self.ordered or not self.mapped or self.every > 1:
             return self.one_by_one(compute)
@@ -119,11 +122,11 @@ class Shards:
                 results = jax.vmap(compute, axes)(params, batch, *shared)
                 return results, jax.tree.map(lambda _: True, results)
 
-            def beside(x: jax.Array, batched: bool) -> jax.Array:
+            def merge(x: jax.Array, batched: bool) -> jax.Array:
                 x = x if batched else jnp.broadcast_to(x, (size, *x.shape))
                 return x.reshape(-1, *x.shape[2:])
 
-            means, each = whole(params, jax.tree.map(beside, batch, rows), *shared)
+            means, each = whole(params, jax.tree.map(merge, batch, rows), *shared)
             each = jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), each)
             shared_means = jax.tree.map(lambda _: False, means)
             return (means, each), (shared_means, jax.tree.map(lambda _: True, each))
@@ -131,66 +134,68 @@ class Shards:
         return function  # type: ignore[return-value]
 
     def sync(self, tree: Tree, updates: jax.Array) -> Tree:
-        """Parameters after so many updates: averaged where it is time to."""
+        """Average parameters over the shards if `updates` is a multiple of `every` (local SGD)."""
         if self.every == 1:
             return tree
         return jax.lax.cond(updates % self.every == 0, self.sync_now, lambda same: same, tree)
 
     def sync_now(self, tree: Tree) -> Tree:
-        """Every float's average over the shards."""
+        """Average every float leaf over the shards (local SGD); other leaves stay."""
         if self.every == 1:
             return tree
         floats, rest = eqx.partition(tree, lambda leaf: jnp.issubdtype(leaf.dtype, jnp.inexact))
         return eqx.combine(self.mean(floats), rest)
 
     def sum(self, tree: Tree) -> Tree:
-        """Every leaf's sum over the shards: of a number's or an array's, or of several floats'.
+        """Sum every leaf over the shards.
 
-        Several cross the devices as one vector: a call for each costs more than copying them.
+        Several leaves, which must be floats of at most 32 bits, are sent between devices as one
+        vector: one call per leaf would take longer than copying them.
         """
         if self.count == 1:
             return tree
         if self.waits is not None:
             return dataclasses.replace(self, waits=None).sum((tree, self.waits))[0]
         if self.ordered or not self.mapped:
-            return self._whole(tree)
+            return self._sum_packed(tree)
         tree = jax.tree.map(lambda leaf: jax.lax.psum(leaf, SHARDS), tree)
-        return tree if jax.lax.axis_size(DEVICES) == 1 else self._whole(tree)
+        return tree if jax.lax.axis_size(DEVICES) == 1 else self._sum_packed(tree)
 
-    def _whole(self, tree: Tree) -> Tree:
+    def _sum_packed(self, tree: Tree) -> Tree:
         if len(jax.tree.leaves(tree)) < 2 or not self.mapped:
-            return jax.tree.map(self._total, tree)
+            return jax.tree.map(self._sum_array, tree)
         packing = Packing(tree)
-        return packing.unpack(self._total(packing.pack(tree)))
+        return packing.unpack(self._sum_array(packing.pack(tree)))
 
-    def _total(self, x: jax.Array) -> jax.Array:
+    def _sum_array(self, x: jax.Array) -> jax.Array:
         if self.ordered:
-            # What all do with it is fused with nothing that depends on how many devices there are.
+            # The barrier keeps XLA from fusing later code with this sum, whose program depends on
+            # the number of devices.
             return jax.lax.optimization_barrier(functools.reduce(jnp.add, self.gather(x[None])))
         return jax.lax.psum(x, DEVICES if self.mapped else SHARDS)
 
     def mean(self, tree: Tree) -> Tree:
-        """Every leaf's average over the shards."""
+        """Average every leaf over the shards."""
         if self.count == 1:
             return tree
         return jax.tree.map(lambda leaf: leaf / self.count, self.sum(tree))
 
     def gather(self, x: jax.Array) -> jax.Array:
-        """All shards' arrays ``[n, ...]`` one after another, ``[S * n, ...]``."""
+        """Return all shards' arrays ``[n, ...]`` one after another, ``[S * n, ...]``."""
         if self.count == 1:
             return x
         here = jax.lax.all_gather(x, SHARDS, axis=0, tiled=True)
         return jax.lax.all_gather(here, DEVICES, axis=0, tiled=True) if self.mapped else here
 
     def local(self, x: jax.Array) -> jax.Array:
-        """This shard's piece ``[n, ...]`` of ``[S * n, ...]``, the inverse of `gather`."""
+        """Return this shard's piece ``[n, ...]`` of ``[S * n, ...]``, the inverse of `gather`."""
         if self.count == 1:
             return x
         size = x.shape[0] // self.count
         return jax.lax.dynamic_slice_in_dim(x, self.index() * size, size)
 
     def index(self) -> jax.Array:
-        """This shard's number, int32."""
+        """Return this shard's number, int32."""
         if self.count == 1:
             return jnp.zeros((), jnp.int32)
         if not self.mapped:
@@ -199,7 +204,7 @@ class Shards:
         return jax.lax.axis_index(DEVICES) * here + jax.lax.axis_index(SHARDS)
 
     def key(self, key: jax.Array) -> jax.Array:
-        """This shard's random stream."""
+        """Return the key of this shard's random stream."""
         return key if self.count == 1 else jax.random.fold_in(key, self.index())
 
 
@@ -208,10 +213,10 @@ UNSHARDED = Shards()
 
 
 def over_devices(tree: Tree) -> Tree:
-    """Every leaf's average over the devices, where a device's shards are one batch."""
+    """Average every leaf over the devices, when the shards of a device are one batch."""
     return jax.lax.pmean(tree, DEVICES)
 
 
 def by_axis(function: Callable[..., Any], axes: Any, *trees: Any) -> Any:
-    """`jax.tree.map` over a pytree prefix of axes, among which None is a value like 0."""
+    """Call `jax.tree.map` over a pytree prefix of axes, in which None is a value like 0."""
     return jax.tree.map(function, axes, *trees, is_leaf=lambda axis: axis is None)
