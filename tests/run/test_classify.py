@@ -213,16 +213,16 @@ def test_mnists_files_are_read(packed: bool, flatout: Cli, tmp_path: Path) -> No
 
 
 def test_what_is_no_data_is_refused(flatout: Cli, tmp_path: Path) -> None:
-    for path, words in ((tmp_path / "none", "is no folder"), (tmp_path, "holds no train-images")):
+    for path, words in ((tmp_path / "none", "is not a folder"), (tmp_path, "has no train-images")):
         refused = flatout("train", "classify", "--data", path, "--run-dir", tmp_path / "r")
         assert refused.code == 2
         assert words in refused.message
         assert "https://" in refused.message
     cut = tmp_path / "cut-idx3-ubyte"
     cut.write_bytes(bytes([0, 0, 8, 3, 0, 0, 0, 9]))
-    with pytest.raises(UsageError, match="is cut"):
+    with pytest.raises(UsageError, match="is damaged"):
         read_idx(cut, 3)
-    with pytest.raises(UsageError, match="no IDX file"):
+    with pytest.raises(UsageError, match="not an IDX file"):
         read_idx(cut, 1)
 
 

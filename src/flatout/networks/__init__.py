@@ -1,1 +1,1 @@
-"""Torsos and their layers."""
+"""Torsos and their layers, from which algorithms build their networks."""

@@ -1,4 +1,4 @@
-"""Torsos for small boards, whose cells are whole numbers."""
+"""Torsos for small boards whose cells are whole numbers, which `torsos.make_torso` builds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flatout.networks.layers import MLP, Conv, ConvNet, Draw, Linear
 
 
 class Grid(eqx.Module):
-    """A small board: cell values one-hot, conv 32@3x3 and 64@3x3 (SAME), then dense layers."""
+    """A torso for small boards: one-hot cells, conv 32@3x3 and 64@3x3 (SAME), then dense layers."""
 
     convolutions: tuple[Conv, ...]
     dense: MLP
@@ -40,7 +40,7 @@ class Grid(eqx.Module):
 
 
 class WideGrid(ConvNet):
-    """A small board as an image: conv 100@4x4 and 200@3x3 without padding, dense 200."""
+    """A torso for small boards as images: conv 100@4x4 and 200@3x3 without padding, dense 200."""
 
     def __init__(self, draw: Draw, shape: tuple[int, ...]) -> None:
         rows, columns, channels = shape
@@ -54,7 +54,7 @@ class WideGrid(ConvNet):
 
 
 class OneHot(eqx.Module):
-    """A small board without convolutions: cell values one-hot, then dense layers."""
+    """A torso for small boards without convolutions: one-hot cells, then dense layers."""
 
     dense: MLP
     values: int = eqx.field(static=True)
@@ -70,14 +70,14 @@ class OneHot(eqx.Module):
 
 
 def one_hot_cells(x: jax.Array, values: int) -> jax.Array:
-    """Cells ``[..., H, W, c]`` scaled to 0..1, as ``[..., H, W, c * values]`` of 0 and 1."""
+    """Return cells ``[..., H, W, c]`` (see `cell_values`) one-hot, ``[..., H, W, c * values]``."""
     cells = cell_values(x, values)
     ones = cells[..., None] == np.arange(values, dtype=cells.dtype)
     return ones.astype(jnp.float32).reshape(*x.shape[:-1], -1)
 
 
 class FromHead(eqx.Module):
-    """A board seen from its head (the cell of value 1), whatever then reads it."""
+    """The base class of torsos that see a board from its head, the cell of value 1."""
 
     dense: MLP
     values: int = eqx.field(static=True)
@@ -96,13 +96,14 @@ class FromHead(eqx.Module):
         self.dense = MLP(draw, math.prod(read), config.hidden, config.activation, len(read))
 
     def read(self, rows: int, columns: int) -> tuple[int, ...]:
-        """The shape of what the dense layers read."""
+        """Return the shape of the dense layers' input for boards of this size."""
         raise NotImplementedError
 
     def planes(self, x: jax.Array) -> jax.Array:
-        """Boards ``[..., H, W, 1]`` as ``[..., 2H - 1, 2W - 1, values - 1]`` of 0 and 1.
+        """Return boards ``[..., H, W, 1]`` as planes ``[..., 2H - 1, 2W - 1, values - 1]``.
 
-        The head is in the middle; one-hot over the values from 2 on and "outside".
+        The head is in the middle. Planes are 0 or 1: one for each cell value from 2 on, and a last
+        one for cells outside the board.
         """
         *batch, rows, columns, _ = x.shape
         cells = cell_values(x, self.values).reshape(-1, rows * columns)
@@ -119,9 +120,9 @@ class FromHead(eqx.Module):
 
 
 class Centred(FromHead):
-    """A board seen from its head, then dense layers.
+    """A torso that sees a board from its head, then dense layers.
 
-    Cells beside the head are the same inputs wherever it is.
+    The cells next to the head are the same inputs wherever the head is.
     """
 
     def read(self, rows: int, columns: int) -> tuple[int, ...]:
@@ -132,11 +133,11 @@ class Centred(FromHead):
 
 
 class Compass(FromHead):
-    """How near each cell value is to the head in eight directions, then dense layers.
+    """A torso of each cell value's nearness to the head in eight directions, then dense layers.
 
-    The directions are the four straight lines from the head and the four quadrants between them;
-    nearness is 1 / steps to the nearest such cell, 0 without one. The few inputs (24 for Snake)
-    suit learning by noise and selection.
+    The directions are the four straight lines from the head and the four quadrants between them.
+    Nearness is 1 / steps to the nearest cell of the value, or 0 if there is none. The few inputs
+    (24 for Snake) suit genetic algorithms.
     """
 
     def read(self, rows: int, columns: int) -> tuple[int, ...]:
@@ -147,21 +148,21 @@ class Compass(FromHead):
         steps = abs(np.arange(1 - rows, rows))[:, None] + abs(np.arange(1 - columns, columns))
         near = self.planes(x) / np.maximum(steps, 1)[..., None]
         parts = [
-            near[..., above, beside, :].max((-3, -2), initial=0)
-            for above in thirds(rows)
-            for beside in thirds(columns)
+            near[..., vertical, horizontal, :].max((-3, -2), initial=0)
+            for vertical in thirds(rows)
+            for horizontal in thirds(columns)
         ]
         del parts[4]  # the head itself
         return self.dense(jnp.stack(parts, -2))
 
 
 def thirds(size: int) -> tuple[slice, slice, slice]:
-    """Before the middle of ``2 * size - 1`` cells, the middle, and after it."""
+    """Return slices of ``2 * size - 1`` cells: before the middle, the middle, and after it."""
     return slice(0, size - 1), slice(size - 1, size), slice(size, None)
 
 
 def cell_values(x: jax.Array, values: int) -> jax.Array:
-    """Cells, whole numbers or scaled to 0..1, as the whole numbers that they are."""
+    """Return cells as whole numbers; floats are taken to be cells scaled to 0..1."""
     if jnp.issubdtype(x.dtype, jnp.integer):
         return x
     return jnp.round(x * (values - 1)).astype(jnp.int32)

@@ -1,4 +1,4 @@
-"""Convolutions as matrix products, NHWC with HWIO kernels."""
+"""Convolutions as matrix products for `layers.Conv`, NHWC with HWIO kernels."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import jax.numpy as jnp
 from flatout.networks.winograd import convolve_tiles, tiles_for
 
 MOST_MORE = 1.25
-"""Up to this factor of arithmetic, one product over all input pixels (then shifted and added up)
-is cheaper than building patches."""
+"""One product over all input pixels, whose results are shifted and summed, is cheaper than building
+patches if it needs at most this many times the arithmetic."""
 
 
 @jax.custom_vjp
 def product(x: jax.Array, weight: jax.Array) -> jax.Array:
-    """``x[M, K] @ weight[K, N]`` for many rows and few columns.
+    """Return ``x[M, K] @ weight[K, N]`` for many rows and few columns.
 
-    The weight's gradient puts the narrower long matrix on the left: a CPU transposes the left one,
-    and takes half the time.
+    The weight's gradient has the narrower of its two long matrices on the left. A CPU transposes
+    the left one, so this takes half the time.
     """
     return x @ weight
 
@@ -40,10 +40,10 @@ product.defvjp(lambda x, weight: (x @ weight, (x, weight)), _product_backward)
 
 
 def convolve(x: jax.Array, weight: jax.Array, stride: int, padding: str) -> jax.Array:
-    """A convolution as one matrix product.
+    """Return a convolution, computed as one matrix product.
 
     XLA's convolutions become ten times slower on a CPU when differentiated inside a scan; a product
-    is fast everywhere. Strides that divide the kernel are first folded into channels
+    is fast everywhere. A stride that divides the kernel size is first folded into channels
     (space-to-depth), which leaves few, wide patches.
 
     Args:
@@ -93,10 +93,10 @@ def convolve(x: jax.Array, weight: jax.Array, stride: int, padding: str) -> jax.
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def space_to_depth(x: jax.Array, size: int) -> jax.Array:
-    """Squares of pixels as channels: ``[B, H, W, c]`` to ``[B, H / s, W / s, s * s * c]``.
+    """Turn squares of pixels into channels: ``[B, H, W, c]`` to ``[B, H / s, W / s, s * s * c]``.
 
-    Concatenates slices, which a CPU copies whole channels at a time; a transposition would compute
-    `x` element by element.
+    It concatenates slices, of which a CPU copies all channels of a pixel at once. With a
+    transposition, XLA would compute `x` element by element.
     """
     offsets = itertools.product(range(size), repeat=2)
     return jnp.concatenate([x[:, i::size, j::size] for i, j in offsets], axis=-1)
@@ -113,7 +113,7 @@ space_to_depth.defvjp(lambda x, size: (space_to_depth(x, size), None), _to_depth
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def shifted_sum(shares: jax.Array, size: int) -> jax.Array:
-    """Outputs ``[B, H - k + 1, W - k + 1, out]`` from pixels' shares ``[B, H, W, k, k, out]``."""
+    """Sum pixels' shares ``[B, H, W, k, k, out]`` to outputs ``[B, H - k + 1, W - k + 1, out]``."""
     rows, columns = shares.shape[1] - size + 1, shares.shape[2] - size + 1
     total = jnp.zeros((), shares.dtype)
     for i, j in itertools.product(range(size), repeat=2):
@@ -123,7 +123,7 @@ def shifted_sum(shares: jax.Array, size: int) -> jax.Array:
 
 def _shifted_backward(size: int, residuals: None, grad: jax.Array) -> tuple[jax.Array]:
     borders = [(i, size - 1 - i) for i in range(size)]
-    # One write; the derivative of slices would add up k * k arrays of this size.
+    # One array is written; the derivative of the slices would sum k * k arrays of its size.
     padded = [jnp.pad(grad, ((0, 0), i, j, (0, 0))) for i, j in itertools.product(borders, borders)]
     batch, rows, columns, outputs = padded[0].shape
     return (jnp.stack(padded, 3).reshape(batch, rows, columns, size, size, outputs),)

@@ -1,4 +1,5 @@
-"""Layers as Equinox modules that map any batch, and their initial parameters.
+"""Layers as Equinox modules that map any batch, and their initial parameters; torsos and heads
+consist of them.
 
 Convolutions are NHWC with HWIO kernels; dense weights are ``[out, in]``, which is faster than
 ``[in, out]`` on a CPU for few rows and many weights.
@@ -31,10 +32,10 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def orthogonal(rng: np.random.Generator | None, shape: tuple[int, int], gain: float) -> Any:
-    """An orthogonal ``[in, out]`` matrix times `gain` (Saxe et al., 2014).
+    """Return an orthogonal ``[in, out]`` matrix times `gain` (Saxe et al., 2014).
 
-    NumPy draws it: the same numbers on every device, and nothing to compile. Without a generator
-    it is zeros, for shapes only.
+    NumPy draws it, so that the numbers are the same on every device and nothing is compiled.
+    Without a generator it is zeros, for shapes only.
     """
     if rng is None:
         return np.zeros(shape, np.float32)
@@ -47,12 +48,12 @@ def orthogonal(rng: np.random.Generator | None, shape: tuple[int, int], gain: fl
 
 @dataclass(frozen=True)
 class FanIn:
-    """Draws weights and biases uniformly within 1 / sqrt(inputs), as PyTorch's layers do."""
+    """A source of weights and biases uniform within +-1 / sqrt(inputs), as in PyTorch's layers."""
 
     rng: np.random.Generator | None
 
     def draw(self, shape: tuple[int, ...], inputs: int) -> Any:
-        """An array of `shape`, zeros without a generator."""
+        """Draw a float32 array of `shape`; zeros without a generator."""
         if self.rng is None:
             return np.zeros(shape, np.float32)
         bound = 1.0 / math.sqrt(inputs)
@@ -60,24 +61,25 @@ class FanIn:
 
 
 NARROW = 8
-"""Outputs below which a layer is left as it is."""
+"""The number of outputs below which `by_inputs` leaves a layer unchanged."""
 
 FEW, NARROWER = 32, 4
-"""Inputs, at most and for each output, up to which one row is multiplied input by input."""
+"""One row is multiplied input by input if a layer has at most `FEW` inputs, and at most `NARROWER`
+inputs per output. `by_inputs` changes layers for at most `FEW` rows."""
 
 LARGE = 1 << 28
-"""Above these bytes of weights, a layer checks the available memory."""
+"""Bytes of weights above which a layer checks the available memory."""
 
 Draw = np.random.Generator | FanIn | None
-"""Source of initial parameters: a generator draws orthogonal weights; None gives zeros."""
+"""A source of initial parameters: a generator draws orthogonal weights; None gives zeros."""
 
 
 def _weight(draw: Draw, shape: tuple[int, int], gain: float) -> Any:
     size = 4 * math.prod(shape)
     if size > LARGE and 4 * size > psutil.virtual_memory().available:
         raise FlatoutError(
-            f"a layer of {shape[0]:,} x {shape[1]:,} weights takes {size >> 20:,} MiB, several "
-            "times over while it learns, and there is not as much memory: lower --hidden."
+            f"a layer of {shape[0]:,} x {shape[1]:,} weights takes {size >> 20:,} MiB, and several "
+            "times as much while it learns. That is more than the available memory: lower --hidden."
         )
     if isinstance(draw, FanIn):
         return draw.draw(shape, shape[0])
@@ -91,7 +93,7 @@ def _bias(draw: Draw, inputs: int, size: int) -> Any:
 
 
 class Linear(eqx.Module):
-    """``x[..., in] -> x @ weight.T + bias``; `gain` scales orthogonal initial weights."""
+    """A dense layer ``x[..., in] @ weight.T + bias``; `gain` scales orthogonal initial weights."""
 
     weight: Array
     bias: Array
@@ -103,48 +105,51 @@ class Linear(eqx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         outputs, inputs = self.weight.shape
         if x.shape[:-1] == (1,) and inputs <= min(FEW, NARROWER * outputs):
-            # One row: of members that are mapped together XLA makes as many small products.
+            # For one row: under `vmap` over members, XLA would make a small product for each.
             return sum(x[:, k, None] * self.weight[:, k] for k in range(inputs)) + self.bias
         return product(x, self.weight) + self.bias
 
 
 @jax.custom_vjp
 def product(x: jax.Array, weight: jax.Array) -> jax.Array:
-    """``x[..., in] @ weight.T`` for a weight ``[out, in]``; its gradient is quick on a CPU, too."""
+    """Return ``x[..., in] @ weight.T`` for a weight ``[out, in]``, with a gradient fast on CPUs."""
     return x @ weight.T
 
 
-def _product(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+def _forward(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     return x @ weight.T, (x, weight)
 
 
-def _gradients(kept: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
-    x, weight = kept
+def _backward(residuals: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, weight = residuals
     rows, slopes = x.reshape(-1, x.shape[-1]), g.reshape(-1, g.shape[-1])
     by_weight = jax.lax.platform_dependent(
-        rows, slopes, cpu=_turned, default=lambda rows, slopes: slopes.T @ rows
+        rows, slopes, cpu=_weight_gradient, default=lambda rows, slopes: slopes.T @ rows
     )
     return g @ weight, by_weight
 
 
-def _turned(rows: jax.Array, slopes: jax.Array) -> jax.Array:
-    """A weight's gradient as XLA's fast product for CPUs wants it, the narrower factor transposed
-    in memory: XLA itself makes of the transposition a slower product (5 times for 4 inputs)."""
+def _weight_gradient(rows: jax.Array, slopes: jax.Array) -> jax.Array:
+    """Return a weight's gradient, with the narrower factor transposed in memory for XLA's fast
+    product on CPUs. Without the barriers, XLA would merge the transposition into a slower product
+    (5 times for 4 inputs)."""
     if rows.shape[1] > slopes.shape[1]:
         return jax.lax.optimization_barrier(slopes.T) @ rows
-    turned = jax.lax.optimization_barrier(rows.T)
-    return jax.lax.optimization_barrier(turned @ slopes).T
+    transposed = jax.lax.optimization_barrier(rows.T)
+    return jax.lax.optimization_barrier(transposed @ slopes).T
 
 
-product.defvjp(_product, _gradients)
+product.defvjp(_forward, _backward)
 
 
 def by_inputs(params: Any, rows: int) -> Any:
-    """Parameters for a loop of products with so many rows: where that is faster, the weights of
-    linear layers lie ``[in, out]`` in memory, turned once before the loop. Their values and shapes
-    stay. Those with a leading axis meet one row each."""
+    """Prepare parameters for a loop of products with `rows` rows each.
 
-    def turned(part: Any) -> Any:
+    Where it is faster, weights of linear layers are laid out ``[in, out]`` in memory, without a
+    change of values and shapes. Weights with a leading axis (of members) meet one row each.
+    """
+
+    def transpose(part: Any) -> Any:
         if not isinstance(part, Linear):
             return part
         *stacked, outputs, inputs = part.weight.shape
@@ -153,7 +158,7 @@ def by_inputs(params: Any, rows: int) -> Any:
         across = jax.lax.optimization_barrier(jnp.swapaxes(part.weight, -1, -2))
         return eqx.tree_at(lambda layer: layer.weight, part, jnp.swapaxes(across, -1, -2))
 
-    return jax.tree.map(turned, params, is_leaf=lambda part: isinstance(part, Linear))
+    return jax.tree.map(transpose, params, is_leaf=lambda part: isinstance(part, Linear))
 
 
 class Conv(eqx.Module):
@@ -197,7 +202,7 @@ class ConvNet(eqx.Module):
 
 
 class MLP(eqx.Module):
-    """Fully connected hidden layers over the last `dims` dimensions, flattened: ``[F]``."""
+    """Dense hidden layers over the last `dims` dimensions, flattened; outputs are ``[..., F]``."""
 
     layers: tuple[Linear, ...]
     activation: str = eqx.field(static=True)

@@ -1,4 +1,5 @@
-"""Choice of the torso. Flatout's torsos map any batch, a user's maps one observation."""
+"""The choice of a torso, for algorithms that build networks. Flatout's torsos map any batch; a
+user's torso maps one observation."""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ from flatout.networks.layers import MLP, Conv, ConvNet, Draw, FanIn, Linear
 from flatout.types import ObservationSpec
 
 Network = Callable[[jax.Array, tuple[int, ...]], Any]
-"""A custom torso: ``(key, observation_shape) -> equinox.Module`` mapping one observation
-``[...]`` float32 to features ``[F]``. Actor and critic each get one, with heads appended."""
+"""A function that builds a custom torso: ``(key, observation_shape) -> equinox.Module``, which maps
+one observation ``[...]`` float32 to features ``[F]``. Heads are added to it."""
 
 
 class NatureCNN(ConvNet):
     """The DQN convolutions (Mnih et al., 2015): 32@8x8/4, 64@4x4/2, 64@3x3/1, dense 512.
 
-    Published without padding; `padding` ``"SAME"`` keeps the borders.
+    The published network has no padding; `padding` ``"SAME"`` keeps the borders.
     """
 
     def __init__(self, draw: Draw, shape: tuple[int, ...], padding: str = "VALID") -> None:
@@ -47,14 +48,14 @@ class NatureCNN(ConvNet):
 
 
 class Torso(Protocol):
-    """Maps an observation to features."""
+    """A module that maps an observation to features ``[F]``."""
 
     def __call__(self, x: jax.Array, /) -> jax.Array: ...
 
 
 def over_batch(torso: Torso, x: jax.Array) -> jax.Array:
-    """Features ``[B, F]`` of a batch ``[B, ...]``."""
-    # By exact type: a user's subclass maps one observation.
+    """Return the features ``[B, F]`` of a batch ``[B, ...]``."""
+    # By exact type, because a user's subclass maps one observation.
     return torso(x) if type(torso) in BATCHED else jax.vmap(torso)(x)
 
 
@@ -67,7 +68,11 @@ def make_torso(
     config: NetworkConfig,
     network: Network | None,
 ) -> Torso:
-    """Build the configured torso, or the user's `network`, with drawn parameters."""
+    """Build the configured torso, or the user's `network`, with parameters from `draw`.
+
+    Raises:
+        UsageError: the torso does not fit the observations, or the user's function fails.
+    """
     if network is not None:
         rng = draw.rng if isinstance(draw, FanIn) else draw
         drawn = np.zeros(2, np.uint32) if rng is None else rng.integers(0, 2**32, 2, np.uint32)
@@ -77,8 +82,8 @@ def make_torso(
             return network(key, spec.shape)
         except Exception as error:  # a user's function may raise anything
             raise UsageError(
-                f"making the network failed: {type(error).__name__}: {one_line(error)}; it is "
-                "called with (key, observation_shape)."
+                f"building the network failed: {type(error).__name__}: {one_line(error)}; the "
+                "function is called with (key, observation_shape)."
             ) from error
     kind = config.network
     if kind == "auto":
@@ -107,7 +112,11 @@ def make_torso(
 
 
 def features(torso: Torso, spec: ObservationSpec) -> int:
-    """F, the length of the torso's output; `UsageError` if a custom torso returns no vector."""
+    """Return F, the length of the torso's output.
+
+    Raises:
+        UsageError: a custom torso refuses an observation, or does not return a vector.
+    """
     try:
         out = jax.eval_shape(lambda x: torso(x), jax.ShapeDtypeStruct(spec.shape, jnp.float32))
     except Exception as error:  # a user's module may raise anything

@@ -1,7 +1,8 @@
-"""Convolutions with fewer multiplications (Winograd, 1980; Lavin and Gray, 2016, section 4).
+"""Convolutions with fewer multiplications, for `convolution.convolve` (Winograd, 1980; Lavin and
+Gray, 2016, section 4).
 
-A tile of m x m outputs of a k x k kernel takes t x t products, t = m + k - 1, instead of
-m^2 * k^2: evaluate both factors at t points per dimension, multiply, and interpolate.
+A tile of m x m outputs of a k x k kernel needs t x t products, t = m + k - 1, instead of
+m^2 * k^2: both factors are evaluated at t points per dimension, multiplied, and interpolated.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ import numpy as np
 from numpy.polynomial import polynomial
 
 POINTS = (0.0, 1.0, -1.0, 0.5, -0.5, 2.0)
-"""Evaluation points, beside infinity. With these, the relative error in float32 is about 1e-5;
-more points cost too much precision."""
+"""The evaluation points other than infinity. With these, the relative error in float32 is about
+1e-5; more points would be too imprecise."""
 
 FEWER = 2.0
-"""The multiplications, with transformations, must be this many times fewer to pay for copies."""
+"""Tiles pay for their copies if they need this many times fewer multiplications, all included."""
 
 
 def tiles_for(
     batch: int, rows: int, columns: int, size: int, channels: int, outputs: int
 ) -> int | None:
-    """m of the tiles with the fewest multiplications for outputs ``[batch, rows, columns,
-    outputs]``; None if that is not `FEWER` times fewer."""
+    """Return m of the tiles with the fewest multiplications for outputs ``[batch, rows, columns,
+    outputs]``, or None if these are not `FEWER` times fewer than without tiles."""
     direct = batch * rows * columns * size**2 * channels * outputs
     best, least = None, direct / FEWER
     for m in range(2, len(POINTS) + 3 - size):
@@ -41,12 +42,12 @@ def tiles_for(
 
 
 def convolve_tiles(x: jax.Array, weight: jax.Array, m: int) -> jax.Array:
-    """A convolution without padding.
+    """Return a convolution without padding, ``[B, H - k + 1, W - k + 1, out]``.
 
     Args:
         x: ``[B, H, W, in]``.
         weight: ``[k, k, in, out]``.
-        m: rows and columns of a tile of its outputs ``[B, H - k + 1, W - k + 1, out]``.
+        m: rows and columns of a tile of outputs.
     """
     batch, high, wide, channels = x.shape
     size, outputs = weight.shape[0], weight.shape[3]
@@ -71,8 +72,8 @@ def convolve_tiles(x: jax.Array, weight: jax.Array, m: int) -> jax.Array:
 
 @jax.custom_vjp
 def products(x: jax.Array, weight: jax.Array) -> jax.Array:
-    """``x[p] @ weight[p]`` for every p; gradients keep the order of dimensions, which saves a CPU
-    transpositions."""
+    """Return ``x[p] @ weight[p]`` for every p. Gradients keep the order of dimensions, which saves
+    transpositions on a CPU."""
     return jnp.einsum("pnc,pco->pno", x, weight)
 
 
@@ -87,7 +88,7 @@ products.defvjp(lambda x, weight: (products(x, weight), (x, weight)), _products_
 
 @functools.cache
 def transformations(m: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Matrices for inputs ``[t^2, t^2]``, weights ``[t^2, k^2]`` and outputs ``[m^2, t^2]``."""
+    """Return matrices for inputs ``[t^2, t^2]``, weights ``[t^2, k^2]``, outputs ``[m^2, t^2]``."""
     t = m + size - 1
     points = np.array(POINTS[: t - 1])
     for_output = np.zeros((m, t))
@@ -98,7 +99,7 @@ def transformations(m: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
         for_output[:, j] = point ** np.arange(m)
         for_weight[j] = point ** np.arange(size) / np.prod(point - other_points)
         for_input[j, : t - 1] = polynomial.polyfromroots(other_points)
-    for_output[-1, -1] = for_weight[-1, -1] = 1.0  # at infinity
+    for_output[-1, -1] = for_weight[-1, -1] = 1.0  # the point at infinity
     for_input[-1] = polynomial.polyfromroots(points)
     factors = (for_input, for_weight, for_output)
     of_input, of_weight, of_output = (np.kron(x, x).astype(np.float32) for x in factors)

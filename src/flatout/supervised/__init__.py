@@ -1,1 +1,1 @@
-"""Supervised classification: a dataset takes the place of environments."""
+"""Supervised classification, in which a dataset takes the place of environments."""

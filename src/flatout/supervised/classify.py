@@ -1,6 +1,5 @@
-"""Supervised classification: a small convolutional network, one gradient step per batch.
-
-It is here for what it shows of devices: the same network on one card and on several.
+"""The classification algorithm that `parts` builds: a small convolutional network, with one gradient
+step per batch. Its purpose is to compare the same network on one device and on several.
 """
 
 from __future__ import annotations
@@ -28,33 +27,33 @@ from flatout.types import Array, DiscreteSpec, Trajectory
 
 METRICS = ("loss", "accuracy", "l2", "grad_norm", "learning_rate", "updates")
 FORGET = 0.1
-"""Share of a batch's mean and variance in the running ones (Ioffe and Szegedy, 2015)."""
+"""The weight of a batch's mean and variance in the running ones (Ioffe and Szegedy, 2015)."""
 
 DENSE = 100
-"""Units of the dense layer."""
+"""The number of units of the dense layer."""
 
 SIZES = {"small": ((6, 5), (12, 5)), "large": ((12, 5), (24, 3))}
 """Channels and kernel sizes of the two convolutions."""
 
 
 class Normalisation(NamedTuple):
-    """Batch normalisation's running statistics, one mean and variance per channel."""
+    """Running statistics of batch normalisation: a mean and a variance per channel."""
 
     mean: Array
     var: Array
 
 
 Normalise = Callable[[int, jax.Array], Normalisation]
-"""The statistics to use for a layer's outputs ``[B, H, W, C]``."""
+"""``(layer, outputs [B, H, W, C]) -> statistics`` with which the outputs are normalised."""
 
 
 class Network(eqx.Module):
-    """Twice a convolution and a pool, then a dense layer and the classes' logits.
+    """Two convolutions with pooling, then a dense layer and the classes' logits.
 
     Attributes:
-        kernels: two, ``[k, k, in, out]``.
-        scale: batch normalisation's, for each of them; empty without it.
-        shift: what is added after them, or after batch normalisation where there is one.
+        kernels: of the two convolutions, ``[k, k, in, out]``.
+        scale: of batch normalisation after each convolution; empty without normalisation.
+        shift: biases, added after each convolution or its batch normalisation.
         dense, head: the last layers.
     """
 
@@ -66,19 +65,19 @@ class Network(eqx.Module):
 
 
 class Params(NamedTuple):
-    """The network, and its running statistics."""
+    """The network's arrays and its running statistics."""
 
     networks: Network
     moments: tuple[Normalisation, ...]
 
 
 def classify(config: ClassifyConfig, spec: BuildSpec) -> Algorithm:
-    """Build the classifier's pure functions: T and the run's steps are gradient steps.
+    """Build the classifier's pure functions; T and the run's steps count gradient steps.
 
-    With a micro-batch, batch normalisation is within its images.
+    With a micro-batch, batch normalisation uses the statistics of each micro-batch.
 
     Raises:
-        UsageError: images that are too small.
+        UsageError: the images are too small.
     """
     assert isinstance(spec.action_spec, DiscreteSpec)  # a label
     classes, shards = spec.action_spec.n, spec.shards
@@ -118,7 +117,7 @@ def classify(config: ClassifyConfig, spec: BuildSpec) -> Algorithm:
         networks: Network, images: jax.Array, normalise: Normalise,
         dropped: tuple[jax.Array, jax.Array] | None = None,
     ) -> tuple[jax.Array, tuple[Normalisation, ...]]:  # fmt: skip
-        """Logits ``[B, classes]``, and the statistics that were used."""
+        """Return logits ``[B, classes]``, and the statistics that were used."""
         networks = eqx.combine(networks, static)
         x, seen = images.astype(jnp.float32) / high, list[Normalisation]()
         for layer, kernel in enumerate(networks.kernels):
@@ -148,7 +147,7 @@ def classify(config: ClassifyConfig, spec: BuildSpec) -> Algorithm:
         scalars = {"error": error, "accuracy": right, "l2": l2, "moments": seen}
         return error + l2, (scalars, None)
 
-    # Batch normalisation asks for the other shards' statistics in the middle of the network.
+    # Batch normalisation needs the other shards' statistics in the middle of the network.
     grad = gradient(
         functools.partial(loss, alone.mean), config.batch_size, spec.micro_batch, shards,
         functools.partial(loss, over_devices), UNSHARDED if norm and shards.ordered else shards,
@@ -198,13 +197,13 @@ def classify(config: ClassifyConfig, spec: BuildSpec) -> Algorithm:
 
 
 def pool(x: jax.Array) -> jax.Array:
-    """The largest of each 2x2 pixels of ``[B, H, W, C]``; an odd last row or column is left out."""
+    """Max-pool ``[B, H, W, C]`` over 2x2 pixels; an odd last row or column is left out."""
     batch, rows, columns, channels = x.shape
     x = x[:, : rows // 2 * 2, : columns // 2 * 2]
     return x.reshape(batch, rows // 2, 2, columns // 2, 2, channels).max((2, 4))
 
 
 def batch_moments(x: jax.Array, average: Callable[[jax.Array], jax.Array]) -> Normalisation:
-    """Mean and variance per channel of ``[B, H, W, C]``, averaged over all shards' batches."""
+    """Return mean and variance per channel of ``[B, H, W, C]``; `average` averages over shards."""
     mean = average(x.mean((0, 1, 2)))
     return Normalisation(mean, average(jnp.square(x - mean).mean((0, 1, 2))))

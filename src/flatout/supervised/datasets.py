@@ -1,4 +1,4 @@
-"""Labelled images: the bundled digits, or IDX files such as MNIST's."""
+"""The labelled images of a classification run: the bundled digits, or IDX files such as MNIST's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flatout.types import ObservationSpec
 
 DIGITS = "digits"
 TEST_SHARE = 5
-"""Every fifth image of each class of the digits is for testing."""
+"""One image in `TEST_SHARE` of each class of the digits is for testing."""
 
 FILES = {
     "train_images": "train-images-idx3-ubyte", "train_labels": "train-labels-idx1-ubyte",
@@ -34,9 +34,9 @@ class Dataset:
     """Images ``[n, H, W, 1]`` uint8 with labels ``[n]`` int32, for training and for testing.
 
     Attributes:
-        name: what it is called.
+        name: the dataset's name.
         high: the largest value of a pixel.
-        classes: how many labels there are.
+        classes: the number of different labels.
     """
 
     name: str
@@ -49,62 +49,64 @@ class Dataset:
 
     @property
     def image_spec(self) -> ObservationSpec:
-        """One image as networks see it."""
+        """The specification of one image, as an observation."""
         return ObservationSpec(self.train_images.shape[1:], "uint8", self.high)
 
 
 def load_dataset(folder: str | None) -> Dataset:
-    """The images of a folder with MNIST's four IDX files, or the bundled digits.
+    """Load the images of a folder with MNIST's four IDX files, or the bundled digits (None).
 
-    The digits are the 1,797 of 8x8 pixels that Alpaydin and Kaynak gave to the UCI repository
-    (1998), scikit-learn's `load_digits`; their test set is every fifth of each class.
+    The digits are 1,797 images of 8x8 pixels by Alpaydin and Kaynak (UCI repository, 1998), which
+    are also scikit-learn's `load_digits`. Their test set is every fifth image of each class.
 
     Raises:
-        UsageError: a file is missing or is not what it should be.
+        UsageError: a file is missing or has other contents than expected.
     """
     if folder is None:
         return _digits()
     path = Path(folder)
     if not path.is_dir():
-        raise UsageError(f"--data {folder} is no folder; {WHERE}.")
+        raise UsageError(f"--data {folder} is not a folder; {WHERE}.")
     arrays: dict[str, Any] = {}
     for part, name in FILES.items():
         file = next((f for f in (path / name, path / f"{name}.gz") if f.is_file()), None)
         if file is None:
-            raise UsageError(f"--data {folder} holds no {name} or {name}.gz; {WHERE}.")
+            raise UsageError(f"--data {folder} has no {name} or {name}.gz; {WHERE}.")
         arrays[part] = read_idx(file, 3 if "images" in part else 1)
     for side in ("train", "test"):
         images, labels = arrays[f"{side}_images"], arrays[f"{side}_labels"]
         if len(images) != len(labels) or not len(images):
             raise UsageError(
-                f"--data {folder}: {len(images):,} images, but {len(labels):,} labels in its "
-                f"{side} files; they do not belong together."
+                f"--data {folder}: the {side} files have {len(images):,} images but "
+                f"{len(labels):,} labels; use files of the same dataset."
             )
     if arrays["train_images"].shape[1:] != arrays["test_images"].shape[1:]:
-        raise UsageError(f"--data {folder}: its training and test images differ in size.")
+        raise UsageError(f"--data {folder}: training and test images differ in size.")
     return _dataset(path.name or folder, high=255, **arrays)
 
 
 def read_idx(path: Path, dims: int) -> np.ndarray:
-    """An IDX file of bytes, compressed or not.
+    """Read an IDX file of bytes, compressed with gzip (suffix ``.gz``) or not.
 
     Args:
         path: the file.
-        dims: dimensions that it should have.
+        dims: the number of dimensions that its array should have.
 
     Raises:
-        UsageError: it is not such a file, or it is cut.
+        UsageError: it is not such a file, or it is damaged.
     """
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}.") from error
     if raw[:4] != bytes([0, 0, 8, dims]):
-        raise UsageError(f"{path} is no IDX file of bytes with {dims} dimensions.")
+        raise UsageError(f"{path} is not an IDX file of bytes with {dims} dimensions.")
     start = 4 + 4 * dims
     shape = tuple(int(n) for n in np.frombuffer(raw[4:start], ">u4"))
     if len(shape) != dims or len(raw) - start != math.prod(shape):
-        raise UsageError(f"{path} is cut: {len(raw):,} bytes do not hold {list(shape)}.")
+        raise UsageError(
+            f"{path} is damaged: its {len(raw):,} bytes do not fit the shape {list(shape)}."
+        )
     return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
 
 

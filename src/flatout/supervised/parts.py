@@ -1,4 +1,5 @@
-"""The parts of a classification run, from its settings: data, algorithm, sampler and learner."""
+"""The parts of a classification run, which `flatout.run.build` makes from its settings: data,
+algorithm, sampler and learner."""
 
 from __future__ import annotations
 
@@ -21,22 +22,25 @@ from flatout.supervised.sampler import DatasetSampler
 from flatout.types import DiscreteSpec, Trajectory
 
 TOGETHER = 10
-"""Gradient steps in one dispatch, at most: as often as figures are reported."""
+"""The most gradient steps in one dispatch of the learner."""
 
 
 def steps_together(steps: int, every: int) -> int:
-    """U: gradient steps in one dispatch, so that the run and its rows end where they should."""
+    """Return U, the gradient steps in one dispatch.
+
+    U divides the run's steps and those between rows of metrics (`every`).
+    """
     fits = range(min(TOGETHER, every), 0, -1)
     return next(u for u in fits if steps % u == 0 and every % u == 0)
 
 
 @dataclass(frozen=True)
 class Parts:
-    """A classification run before anything is compiled.
+    """The parts of a classification run before anything is compiled.
 
     Attributes:
-        expectation: of memory.
-        shapes: of what the sampler returns.
+        expectation: the expected use of memory.
+        shapes: the shapes of the trajectories that the sampler returns.
     """
 
     dataset: Dataset
@@ -49,7 +53,7 @@ class Parts:
         self, config: TrainConfig, placement: Placement, mesh: Mesh, spans: Spans,
         programs: Programs,
     ) -> Learner:  # fmt: skip
-        """The learner, not compiled."""
+        """Return the learner, not yet compiled."""
         buffer = build_buffer(config, None, self.algorithm, placement, self.shapes)
         seed = config.run.seed
         return Learner(
@@ -62,7 +66,8 @@ def make_parts(config: TrainConfig, placement: Placement, spans: Spans) -> Parts
     """Load the data and build the algorithm.
 
     Raises:
-        UsageError, FlatoutError: what cannot be done.
+        UsageError: the placement, the data or the images do not fit.
+        FlatoutError: memory does not suffice for a layer.
     """
     if placement.sampler != "inline" or placement.schedule != "serial":
         raise UsageError(
@@ -83,7 +88,7 @@ def make_parts(config: TrainConfig, placement: Placement, spans: Spans) -> Parts
 def build_classifier(
     config: TrainConfig, dataset: Dataset, placement: Placement | None = None
 ) -> Algorithm:
-    """The pure functions of a classification run; `placement` as of `build_algorithm`."""
+    """Build the pure functions of a classification run; `placement` as in `build_algorithm`."""
     together = steps_together(config.run.steps, rows_every(config.run.log_every, 0))
     spec = BuildSpec(
         config.network, dataset.image_spec, DiscreteSpec(dataset.classes), 1, config.run.steps,

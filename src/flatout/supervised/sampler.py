@@ -1,4 +1,5 @@
-"""A dataset as a sampler: batches of labelled images, gathered while the last ones are learned."""
+"""A dataset as a sampler, for the schedule: batches of labelled images, gathered while the learner
+uses the previous ones."""
 
 from __future__ import annotations
 
@@ -15,20 +16,20 @@ from flatout.supervised.datasets import Dataset
 from flatout.types import Finals, Trajectory
 
 AHEAD = 2
-"""Pieces that are gathered ahead."""
+"""Trajectories that are gathered ahead."""
 
 
 class DatasetSampler(Sampler):
-    """U batches of B images at a time, every image once per epoch in a new order.
+    """A sampler of U batches of B images at a time; an epoch has every image once, in a new order.
 
-    Which images a step sees is a function of (seed, step), so that a run can go on anywhere.
+    The images of a step are a function of (seed, step), so that a run can resume at any step.
 
     Args:
         dataset: the images.
         steps: U.
         batch: B.
-        seed: raw words of the stream that orders epochs.
-        spans: where the time goes.
+        seed: raw key of the random stream that orders epochs.
+        spans: records the time spent.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class DatasetSampler(Sampler):
         self._dataset, self._steps, self._batch = dataset, steps, batch
         self._seed = seed
         self._spans = spans
-        self._position = 0  # steps that were learned from
+        self._position = 0  # steps learned from
         self._orders: dict[int, np.ndarray] = {}
         self._gathered = 0  # steps whose images are gathered, or will be
         self._thread: ThreadPoolExecutor | None = None
@@ -46,11 +47,11 @@ class DatasetSampler(Sampler):
 
     @property
     def steps_collected(self) -> int:
-        """U: a step of a classifier is a batch."""
+        """U, because a step of a classifier is a batch."""
         return self._steps
 
     def start(self) -> None:
-        """Begin to gather."""
+        """Start the thread that gathers batches."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="input")
         self._gathered = self._position
         for _ in range(AHEAD):
@@ -62,7 +63,7 @@ class DatasetSampler(Sampler):
         self._gathered += self._steps
 
     def collect(self) -> Trajectory:
-        """The next U batches, waiting until they are there; raises what gathering them raised."""
+        """Wait for the next U batches and return them; re-raise an exception of the thread."""
         with self._spans.span("input"):
             trajectory = self._ready[0].result()
         self._ready.popleft()
@@ -84,14 +85,14 @@ class DatasetSampler(Sampler):
         return []
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)
         self._thread = None
         self._ready.clear()
 
     def gathered(self, first: int) -> Trajectory:
-        """The batches of steps ``first .. first + U - 1``."""
+        """Return the batches of steps ``first .. first + U - 1``."""
         size = len(self._dataset.train_labels)
         number = first * self._batch + np.arange(self._steps * self._batch)
         epochs, places = np.divmod(number, size)
@@ -115,8 +116,10 @@ class DatasetSampler(Sampler):
 
 
 def batches(images: Any, labels: Any, steps: int, batch: int) -> Trajectory:
-    """Images ``[U * B, ...]`` and labels as what a learner takes: `obs` and `actions`
-    ``[U, B, ...]``, everything else empty."""
+    """Return images ``[U * B, ...]`` and labels ``[U * B]`` as a trajectory for the learner.
+
+    Images are its `obs` and labels its `actions`, ``[U, B, ...]``; all else is zeros or empty.
+    """
     flags = np.zeros((steps, batch), np.bool_)
     return Trajectory(
         obs=images.reshape(steps, batch, *images.shape[1:]),

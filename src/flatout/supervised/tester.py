@@ -1,4 +1,4 @@
-"""The test of a classifier: which images of the test set it classifies correctly."""
+"""The evaluation of a classification run, in place of episodes: accuracy on the test set."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEST_BATCH = 1000
 
 
 class Accuracy(Evaluation):
-    """Which images of the test set were classified correctly (1 or 0 each)."""
+    """The result of a test: 1 for each image that was classified correctly, else 0."""
 
     def words(self) -> str:
         return f"test accuracy {self.return_mean:.2%} of {len(self.returns):,} images"
@@ -27,7 +27,7 @@ class Accuracy(Evaluation):
 
 
 class Tester:
-    """Classifies the whole test set; see `Evaluator`."""
+    """The counterpart of `flatout.run.evaluate.Evaluator`, which classifies the whole test set."""
 
     def __init__(
         self, algorithm: Algorithm, dataset: Dataset, device: Device, precision: str = "highest"
@@ -38,7 +38,7 @@ class Tester:
         self.policy = Policy(algorithm, spec, self._batch, device, precision=precision)
 
     def run(self, params: Any, version: int) -> Accuracy:
-        """Classify all images with packed parameters."""
+        """Classify all test images with packed parameters (see `Bundle`)."""
         self.policy.publish(params, version, Spans())
         images, labels = self._dataset.test_images, self._dataset.test_labels
         predicted: list[np.ndarray] = []
@@ -52,4 +52,4 @@ class Tester:
         return Accuracy(tuple(correct.astype(float)), (1,) * len(labels))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because nothing is open."""
