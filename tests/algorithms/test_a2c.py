@@ -1,4 +1,4 @@
-"""A2C's update against its definition, its other targets, and that it learns."""
+"""A2C: its update against the definition, its other targets, and learning."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def agent(**hyper: Any) -> Algorithm:
 
 
 def returns(params: Any, x: Trajectory, gamma: float) -> np.ndarray:
-    """Discounted rewards to the episode's end or to where it is cut, the value after that."""
+    """Return discounted rewards up to the episode's end, with a bootstrap where it is cut."""
     found = np.zeros((T, N))
     for env in range(N):
         after = critic_values(params, x.last_obs[env])
@@ -60,7 +60,7 @@ def returns(params: Any, x: Trajectory, gamma: float) -> np.ndarray:
 
 @pytest.mark.parametrize("lag", [0.0, 0.7])
 @pytest.mark.parametrize("hyper", [{}, {"normalize_advantage": True, "ent_coef": 0.1}])
-def test_an_update_is_its_definition(hyper: dict[str, Any], lag: float) -> None:
+def test_an_update_matches_its_definition(hyper: dict[str, Any], lag: float) -> None:
     algorithm = agent(gamma=0.9, **hyper)
     state, x = start(algorithm), rollout(agent(), off_policy=lag)
     params = plain(state)
@@ -91,7 +91,7 @@ def test_an_update_is_its_definition(hyper: dict[str, Any], lag: float) -> None:
 def by_hand(
     rewards: np.ndarray, after: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
 ) -> np.ndarray:
-    """For each step the steps from there on are read until something is known."""
+    """For each step, read the later steps until one decides the target."""
     targets = np.zeros(rewards.shape)
     for t, env in np.ndindex(rewards.shape):
         for s in range(t, len(rewards)):
@@ -126,7 +126,7 @@ def test_next_reward_targets_say_whether_a_reward_follows(
 
 
 class Pick(gym.Env[np.ndarray, np.int64]):
-    """The first action of an episode decides whether its 5th step brings a reward."""
+    """An environment whose first action decides whether the 5th step of the episode pays 1."""
 
     def __init__(self) -> None:
         self.observation_space = gym.spaces.Box(0.0, 1.0, (2,), np.float32)
@@ -150,7 +150,7 @@ class Pick(gym.Env[np.ndarray, np.int64]):
 @pytest.mark.parametrize(
     "targets", [pytest.param("returns", marks=pytest.mark.slow), "next_reward"]
 )  # fmt: skip
-def test_what_brings_a_reward_later_is_learned(targets: str) -> None:
+def test_actions_with_a_delayed_reward_are_learned(targets: str) -> None:
     agent = A2C(Pick, envs=8, n_steps=10, learning_rate=0.003, targets=targets, seed=1).learn(
         16_000
     )

@@ -1,4 +1,4 @@
-"""TD3 and DDPG against their papers in NumPy, and what they share with SAC: bounded actions."""
+"""TD3 and DDPG against their papers in NumPy, and the bounded actions that they share with SAC."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Nets = dict[str, list[Any]]
 
 @pytest.fixture(scope="module", autouse=True)
 def on_cpu() -> Iterator[None]:
-    """These tolerances are those of float32 on a CPU."""
+    """Run on a CPU: the tolerances are those of its float32 arithmetic."""
     with jax.default_device(jax.devices("cpu")[0]):
         yield
 
@@ -66,19 +66,19 @@ def drawn(update: jax.Array, count: int) -> jax.Array:
 
 
 def normal_numbers(update: int, count: int) -> np.ndarray:
-    """The noise of an update, float64."""
+    """Return the noise of an update, float64."""
     return np.asarray(drawn(np.int32(update), count), np.float64)
 
 
 @functools.cache
 def acting(name: str) -> Any:
-    """Acting with noise, and without."""
+    """Return `act` with noise and without, both compiled."""
     act = agent(name).act
     return jax.jit(act), jax.jit(lambda params, obs: act(params, obs, (), None)[0])
 
 
 def learned(algorithm: Algorithm, batch: Batch, times: int) -> dict[str, np.ndarray]:
-    """The metrics ``[times]`` of so many updates, which fill the run of 1000 steps."""
+    """Return the metrics ``[times]`` of `times` updates, spread over the run of 1000 steps."""
     state = algorithm.init(raw_key(0, 0), algorithm.hp)
     steps = (1000 * np.arange(times) // times).astype(np.int32)
     return jax.device_get(updates(algorithm)(state, batch, steps, algorithm.hp))
@@ -86,7 +86,7 @@ def learned(algorithm: Algorithm, batch: Batch, times: int) -> dict[str, np.ndar
 
 @functools.cache
 def updates(algorithm: Algorithm) -> Any:
-    """``state, batch, steps, hp -> metrics`` of an update at each of these steps, compiled."""
+    """Return a compiled ``state, batch, steps, hp -> metrics`` of one update at each step."""
 
     @jax.jit
     def learn(state: State, batch: Batch, steps: jax.Array, hp: Any) -> Any:
@@ -100,7 +100,7 @@ def updates(algorithm: Algorithm) -> Any:
 
 
 def sample(seed: int, rows: int = B) -> Batch:
-    """Transitions of 0 to 3 steps before their bootstrap, of unequal importance."""
+    """Return transitions of 0 to 3 steps before their bootstrap, with unequal weights."""
     rng = np.random.default_rng(seed)
     return Batch(
         obs=rng.normal(size=(rows, 3)).astype(np.float32),
@@ -113,7 +113,10 @@ def sample(seed: int, rows: int = B) -> Batch:
 
 
 def start(algorithm: Algorithm) -> State:
-    """Half-way, with outputs that differ between inputs and other networks as targets."""
+    """Return a state half-way through the run.
+
+    Outputs differ between inputs, and the targets are other networks.
+    """
     state, other = (algorithm.init(raw_key(seed, 0), algorithm.hp) for seed in (0, 5))
     params, names = state.params, ("target_actor", "target_critics")
     networks: dict[str, Any] = {n: getattr(other.params, n) for n in names if hasattr(params, n)}
@@ -123,12 +126,12 @@ def start(algorithm: Algorithm) -> State:
 
 
 def at(state: State, step: Any) -> State:
-    """The state at an environment step."""
+    """Return the state at an environment step."""
     return state._replace(counters=state.counters._replace(step=step))
 
 
 def plain(state: State) -> Nets:
-    """All networks as float64 arrays of their own: what the references compute with."""
+    """Return all networks as new float64 arrays, with which the references compute."""
     params = state.params
 
     def layers(trunk: Any) -> list[Any]:
@@ -148,12 +151,12 @@ def forward(layers: list[Any], *x: np.ndarray) -> np.ndarray:
 
 
 def q_values(critics: list[Any], obs: np.ndarray, action: np.ndarray) -> np.ndarray:
-    """``[critics, B]``."""
+    """Return action values ``[critics, B]``."""
     return np.stack([forward(critic, obs, action)[:, 0] for critic in critics])
 
 
 def follow(nets: Nets, name: str, tau: float) -> Nets:
-    """The nets, one's target moved."""
+    """Return the networks with one target moved."""
     pair = nets[f"target_{name}"], nets[name]
     return nets | {f"target_{name}": jax.tree.map(lambda t, p: (1 - tau) * t + tau * p, *pair)}
 
@@ -169,9 +172,9 @@ def reference_update(
         noise = normal_numbers(t - 1, B * A).reshape(B, A)
         reach = hyper.target_noise_clip
         smooth = np.clip(hyper.target_policy_noise * noise, -reach, reach)
-        assert 0 < (np.abs(smooth) == reach).sum() < smooth.size  # some are clipped
+        assert 0 < (np.abs(smooth) == reach).sum() < smooth.size  # some noise is clipped
         next_action = np.clip(next_action + smooth, -1, 1)
-        assert reach < 0.9 or (np.abs(next_action) == 1).any()  # and some stay at the bounds
+        assert reach < 0.9 or (np.abs(next_action) == 1).any()  # and some actions are at the bounds
     y = x.rewards + x.discounts * q_values(nets["target_critics"], x.next_obs, next_action).min(0)
 
     def critic_loss() -> float:
@@ -186,7 +189,7 @@ def reference_update(
     errors = np.abs(found - y).mean(0)
     said = {"critic_loss": critic_loss(), "td_error": errors.mean(), "q_mean": found[0].mean()}
     critic, actor = optimisers
-    rate = hyper.critic_learning_rate or 0.02  # both fall to half of it by half-way
+    rate = hyper.critic_learning_rate or 0.02  # both rates have fallen to half by now
     grads = slopes(critic_loss, nets["critics"])
     nets = nets | {"critics": critic.step(nets["critics"], grads, 0.5 * rate)}
     if t % delay == 0:
@@ -268,14 +271,14 @@ def test_actions_are_random_until_learning_starts(name: str, learning_starts: in
 
 
 def untrained(name: str, seed: int) -> ActorParams:
-    """What acts before anything is learned."""
+    """Return the acting parameters of a fresh state."""
     algorithm = agent(name)
     return algorithm.actor(algorithm.init(raw_key(seed, 0), algorithm.hp), algorithm.hp)
 
 
 @functools.cache
 def noise(name: str, rows: int) -> Any:
-    """One step's draws in so many environments, ``[rows, A]`` each."""
+    """Return the noise of one step in `rows` environments, ``[rows, A]`` each."""
     over = jax.vmap(agent(name).noise, (None, 0, None))
     return jax.device_get(jax.jit(over)(wrap_key(raw_key(3, 2)), np.arange(rows), np.int32(7)))
 
@@ -332,9 +335,11 @@ def test_no_action_leaves_the_space(name: str, seed: int, scale: float, epsilon:
     st.sampled_from(["float32", "float64", "int32"]),
     st.floats(-1, 1, width=32),
 )
-def test_boxes_are_reached_and_left_again(low: int, wide: int, dtype: str, where: float) -> None:
-    ends = np.array([[low], [low + wide + 10]]) / 10  # not numbers that float32 holds
-    with warnings.catch_warnings(action="ignore"):  # Gymnasium's, on losing digits
+def test_actions_are_scaled_to_their_box_and_back(
+    low: int, wide: int, dtype: str, where: float
+) -> None:
+    ends = np.array([[low], [low + wide + 10]]) / 10  # tenths, which float32 cannot represent
+    with warnings.catch_warnings(action="ignore"):  # Gymnasium warns of lost digits
         space = spaces.Box(*ends.astype(dtype), dtype=dtype)
     spec = ContinuousSpec((1,), tuple(space.low.tolist()), tuple(space.high.tolist()), dtype)
     bounds = Bounds(spec, "sac")
@@ -375,12 +380,12 @@ def test_bounds_too_close_for_single_precision_are_refused(
 
 @pytest.mark.parametrize("ends", ["terminated", "truncated"])
 @pytest.mark.parametrize(("name", "hyper"), [("ddpg", COPIES), ("td3", DELAYS)], ids=str)
-def test_a_chain_is_worth_what_its_end_says(name: str, hyper: Any, ends: str) -> None:
+def test_values_of_a_chain_depend_on_how_it_ends(name: str, hyper: Any, ends: str) -> None:
     chain(agent(name, **hyper), ends)
 
 
 def chain(algorithm: Algorithm, ends: str) -> None:
-    """1 for the step to the second state, 2 for the one that ends it; discount 1/2."""
+    """Learn the values of a chain of two steps with rewards 1 and 2 and discount 1/2."""
     states = np.tile(np.eye(3, dtype=np.float32)[:2], (B // 2, 1))
     batch = sample(0)._replace(
         obs=states,
@@ -389,7 +394,7 @@ def chain(algorithm: Algorithm, ends: str) -> None:
         discounts=np.float32([0.5, 0.5 * (ends == "truncated")] * (B // 2)),
     )
     metrics = learned(algorithm, batch, 600)
-    # Where only time ends it, v0 = 1 + v1 / 2 and v1 = 2 + v0 / 2.
+    # If it is truncated, v0 = 1 + v1 / 2 and v1 = 2 + v0 / 2.
     wanted = (8 / 3 + 10 / 3) / 2 if ends == "truncated" else 2.0
     assert metrics["q_mean"][-1] == pytest.approx(wanted, abs=0.05)
     assert metrics["td_error"][-1] < 0.05
@@ -403,5 +408,5 @@ def test_custom_networks_come_before_the_hidden_layers(name: str) -> None:
     assert params.actor.dense.layers[0].weight.shape == (5, 7)
     assert params.critics[0].dense.layers[0].weight.shape == (5, 7 + A)
     first = [net.torso.layers[0].weight for net in (params.actor, *params.critics)]
-    assert not np.array_equal(first[0], first[1])  # each draws its own
+    assert not np.array_equal(first[0], first[1])  # each network is drawn separately
     jax.eval_shape(custom.update, state, sample(0), wrap_key(KEY), custom.hp)

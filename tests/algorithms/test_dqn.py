@@ -1,4 +1,4 @@
-"""DQN against its papers written out once more in NumPy, its exploration, targets, learning."""
+"""DQN: its update against the papers in NumPy, exploration, targets and learning."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SIZES: dict[str, int] = {"num_envs": 2, "total_steps": 1000}
 
 @pytest.fixture(scope="module", autouse=True)
 def on_cpu() -> Iterator[None]:
-    """These tolerances are those of float32 on a CPU."""
+    """Run on a CPU: the tolerances are those of its float32 arithmetic."""
     with jax.default_device(jax.devices("cpu")[0]):
         yield
 
@@ -50,7 +50,10 @@ def agent(
 
 
 def start(algorithm: Algorithm) -> State:
-    """Half-way, with values that differ between observations and another network as target."""
+    """Return a state half-way through the run.
+
+    Values differ between observations, and the target is another network.
+    """
     state, other = (algorithm.init(raw_key(seed, 0), algorithm.hp) for seed in (0, 5))
     params = Params(state.params.network, other.params.network)
     params = jax.tree.map(lambda x: 3 * x if x.ndim == 2 else x, params)
@@ -64,7 +67,7 @@ def compiled(algorithm: Algorithm) -> Any:
 
 
 def sample(seed: int) -> Batch:
-    """Transitions of 0 to 3 steps before their bootstrap, of unequal importance."""
+    """Return transitions of 0 to 3 steps before their bootstrap, with unequal weights."""
     rng = np.random.default_rng(seed)
     return Batch(
         obs=rng.normal(size=(B, 3)).astype(np.float32),
@@ -77,7 +80,7 @@ def sample(seed: int) -> Batch:
 
 
 def plain(network: Any) -> dict[str, Any]:
-    """A Q-network as float64 arrays of its own: what the reference below computes with."""
+    """Return a Q-network as new float64 arrays, with which the reference below computes."""
     layers = {"body": [*network.torso.layers], "head": [network.head]}
     if network.baseline is not None:
         layers["value"] = [network.baseline]
@@ -100,7 +103,11 @@ def q_values(net: dict[str, Any], x: np.ndarray) -> np.ndarray:
 def reference_update(
     net: dict[str, Any], target: dict[str, Any], x: Batch, hyper: dict[str, Any], optimiser: ByHand
 ) -> tuple[dict[str, Any], np.ndarray, float]:
-    """Mnih et al. (2015), algorithm 1, with the options' papers; errors and loss beside it."""
+    """Make the update of Mnih et al. (2015), algorithm 1, with the options of the other papers.
+
+    Returns:
+        The network, the errors ``[B]``, and the loss.
+    """
     after = q_values(target, x.next_obs)
     if hyper.get("double"):  # van Hasselt et al. (2016), equation 4
         best = q_values(net, x.next_obs).argmax(-1)
@@ -120,7 +127,7 @@ def reference_update(
         return float((x.weights * each).mean())
 
     found, total = errors(), loss()
-    assert 0 < (np.abs(found) < 1).sum() < B  # both of Huber's pieces
+    assert 0 < (np.abs(found) < 1).sum() < B  # errors in both pieces of the Huber loss
     return optimiser.step(net, slopes(loss, net), 0.01), found, total
 
 
@@ -151,7 +158,7 @@ def test_updates_are_those_of_the_papers(hyper: dict[str, Any]) -> None:
         np.testing.assert_allclose(found, np.abs(errors), atol=1e-4)  # the new priorities
         wanted = {
             "loss": loss, "td_error": np.abs(errors).mean(), "q_max": highest,
-            "grad_norm": optimiser.norm, "learning_rate": 0.01,  # half-way down
+            "grad_norm": optimiser.norm, "learning_rate": 0.01,  # half-way through the run
         }  # fmt: skip
         assert jax.tree.map(float, metrics) == pytest.approx(wanted, rel=1e-3, abs=1e-5)
     assert_close(plain(state.params.target), target, atol=0.0)  # no update moves it
@@ -175,7 +182,7 @@ def test_states_keep_their_shapes() -> None:
 
 
 def epsilons(algorithm: Algorithm, taken: int, count: int) -> list[float]:
-    """Epsilon before anything and after each of so many advances."""
+    """Return epsilon at the start and after each of `count` advances by `taken` steps."""
 
     @jax.jit
     def advances(state: State, hp: Any) -> Any:
@@ -215,7 +222,7 @@ def test_epsilon_falls_linearly_after_the_warm_up(hyper: dict[str, Any], fall: i
 
 @functools.cache
 def noise(envs: int, steps: int) -> Noise:
-    """``[steps, envs]``."""
+    """Return the noise of all steps and environments, ``[steps, envs]``."""
     over = jax.vmap(jax.vmap(agent().noise, (None, 0, None)), (None, None, 0))
     key = wrap_key(raw_key(3, 2))
     return jax.device_get(jax.jit(over)(key, np.arange(envs), np.arange(steps)))
@@ -227,7 +234,7 @@ acting = jax.jit(lambda *given: agent().act(*given))
 def acted(
     epsilon: float, q: Any = (0.5, 2.0, -1.0), valued: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """3000 explored steps with these action values everywhere: counts of actions, and q_max."""
+    """Act for 3000 steps in which all action values are `q`; return action counts and q_max."""
     network = jax.tree.map(np.zeros_like, agent().init(raw_key(0, 0), agent().hp).params.network)
     network = eqx.tree_at(lambda n: n.head.bias, network, np.float32(q))
     draw = jax.tree.map(np.ravel, noise(30, 100))
@@ -299,7 +306,7 @@ def test_the_target_moves_where_an_interval_of_environment_steps_is_crossed(tau:
     algorithm = agent(tau=tau, target_update_interval=10)
     state, moved, advance = start(algorithm), list[int](), jax.jit(algorithm.advance)
     gap = jax.tree.map(np.subtract, state.params.target, state.params.network)
-    crossed = {55: 3}  # intervals in one go are as many moves
+    crossed = {55: 3}  # three intervals crossed at once are three moves
     for taken in (4, 4, 4, 7, 1, 35, 5, 1):  # to 4, 8, 12, 19, 20, 55, 60, 61
         before, state = state, jax.device_get(advance(state, np.int32(taken), algorithm.hp)[0])
         if not eqx.tree_equal(before.params.target, state.params.target):
@@ -308,12 +315,14 @@ def test_the_target_moves_where_an_interval_of_environment_steps_is_crossed(tau:
             gap = jax.tree.map(lambda x: left * x, gap)  # noqa: B023
         now = jax.tree.map(np.subtract, state.params.target, state.params.network)
         assert_close(now, gap, atol=1e-6)
-    assert moved == ([12] if tau == 1.0 else [12, 20, 55, 60])  # a copy of a copy changes nothing
+    assert moved == (
+        [12] if tau == 1.0 else [12, 20, 55, 60]
+    )  # after one copy, copying again changes nothing
 
 
 @pytest.mark.parametrize(("ends", "v0", "v1"), [("terminated", 2, 2), ("truncated", 8 / 3, 10 / 3)])
-def test_a_chain_is_worth_what_its_end_says(ends: str, v0: float, v1: float) -> None:
-    """1 for the step to the second state, 2 for the one that ends it; discount 1/2."""
+def test_values_of_a_chain_depend_on_how_it_ends(ends: str, v0: float, v1: float) -> None:
+    """The rewards of the two steps are 1 and 2; the discount is 1/2."""
     algorithm = agent(hidden=(), learning_rate="lin_0.3_0.01", target_update_interval=20)
     states = np.eye(3, dtype=np.float32)[:2]
     batch = Batch(
@@ -338,7 +347,7 @@ def test_a_chain_is_worth_what_its_end_says(ends: str, v0: float, v1: float) -> 
     np.testing.assert_allclose(q[:, :2], [[v0, v0 - 1], [v1, v1 - 1]], atol=0.02)
 
 
-def test_box_actions_are_refused_with_what_takes_them() -> None:
+def test_box_actions_are_refused_with_a_list_of_suitable_algorithms() -> None:
     with pytest.raises(UsageError, match=r"dqn needs Discrete.*sac, td3, ddpg or ppo") as refused:
         dqn(DQNConfig(), BuildSpec(NetworkConfig(), OBS, BOX, **SIZES))
     assert "\n" not in str(refused.value)
@@ -373,7 +382,7 @@ HYPER: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_a_bandit_is_learned_kept_and_learned_further(tmp_path: Path) -> None:
+def test_a_bandit_is_learned_saved_and_learned_further(tmp_path: Path) -> None:
     trained = DQN(Bandit, **HYPER).learn(256)
     assert trained.evaluate(8).returns == (1.0,) * 8
     assert trained.predict(CONTEXTS).tolist() == [6, 7]
@@ -386,7 +395,9 @@ def test_a_bandit_is_learned_kept_and_learned_further(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="holds an agent of dqn") as refused:
         SAC.load(tmp_path / "agent")
     assert "\n" not in str(refused.value)
-    again.learn(16)  # before the first update: nothing but what was loaded can know the contexts
+    again.learn(
+        16
+    )  # ends before the first update, so that only the loaded network knows the contexts
     assert again.summary["updates"] == 0
     assert again.predict(CONTEXTS).tolist() == [6, 7]
 

@@ -1,4 +1,4 @@
-"""The genetic algorithm: who acts where, who survives, and that it learns."""
+"""The genetic algorithm: which member acts where, selection, and learning."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def agent(action: Any = DiscreteSpec(4), **hyper: Any) -> Algorithm:  # noqa: B0
 
 
 def played(fitness: list[float]) -> Trajectory:
-    """A trajectory in which environment p gains ``fitness[p]`` in the first of two episodes, each
-    of one step."""
-    rewards = np.full((T, P), 100.0, np.float32)  # what is not valid must not count
+    """Return a trajectory of two episodes of one step each; environment p gains ``fitness[p]`` in
+    the first."""
+    rewards = np.full((T, P), 100.0, np.float32)  # invalid steps must not count
     valid, flags = np.zeros((T, P), np.bool_), np.zeros((T, P), np.bool_)
     over = flags.copy()
     valid[:2] = over[:2] = True
@@ -63,7 +63,7 @@ def compiled(algorithm: Algorithm) -> Any:
 
 
 def learn(algorithm: Algorithm, state: Any, trajectory: Trajectory) -> tuple[Any, Any]:
-    """The state (NumPy) and the metrics after a generation."""
+    """Return the state (NumPy) and the metrics after a generation."""
     key = wrap_key(raw_key(0, 1))
     after, metrics, _ = compiled(algorithm)(state, trajectory, key, algorithm.hp)
     return jax.device_get((after, metrics))
@@ -71,8 +71,11 @@ def learn(algorithm: Algorithm, state: Any, trajectory: Trajectory) -> tuple[Any
 
 @functools.cache
 def played_alone(action: Any) -> Any:
-    """``members, obs, noise ->`` what members choose together, each alone, without noise, and the
-    first of them alone; compiled."""
+    """Return a compiled function of members, observations and noise that returns their actions.
+
+    Actions are those of all members together, of each member by itself, of all without noise, and
+    of the first member by itself.
+    """
     act = agent(action).act
 
     def chosen(members: Any, obs: jax.Array, noise: jax.Array) -> Any:
@@ -131,8 +134,8 @@ def test_the_best_stay_and_the_others_become_noisy_copies_of_them() -> None:
     assert int(after.counters.step) == 2 * P
 
 
-def test_an_episode_that_is_not_finished_counts_as_one() -> None:
-    """Two short episodes of 25 and 5 are less than an unfinished one of 20."""
+def test_an_unfinished_episode_counts_as_one() -> None:
+    """A return of 30 in two episodes is a lower fitness than 20 in an unfinished episode."""
     algorithm = agent(rollout_episodes=2, elites=1)
     trajectory = played([30.0] + [0.0] * (P - 1))
     assert trajectory.valid is not None
@@ -150,7 +153,7 @@ def test_an_episode_that_is_not_finished_counts_as_one() -> None:
     ["cpu", pytest.param("sampler=processes workers=2x2", marks=pytest.mark.slow)],
 )
 def test_every_generation_begins_its_own_episodes(placement: str) -> None:
-    """What `n_steps` left unfinished is no gift to the next member; a resumed run does the same."""
+    """A new member does not continue its predecessor's unfinished episode, also after a resume."""
     settings: dict[str, Any] = {
         "env": "flatout/Snake-v0", "env_kwargs": {"patience": 50}, "envs": 4, "n_steps": 9,
         "elites": 2, "network": "onehot", "hidden": [8], "placement": placement, "steps": 10_000,
@@ -158,7 +161,8 @@ def test_every_generation_begins_its_own_episodes(placement: str) -> None:
     }  # fmt: skip
 
     def collected(saved: Snapshot | None) -> tuple[Snapshot, np.ndarray]:
-        """A snapshot after two generations, or a given one, and what the next one sees first."""
+        """Return a snapshot (after two generations if None is given), and the next generation's
+        first observations."""
         parts = assemble(resolve_run(resolve("genetic", settings)), Spans())
         flow: Any = parts.schedule
         try:
@@ -182,7 +186,7 @@ def test_every_generation_begins_its_own_episodes(placement: str) -> None:
     np.testing.assert_array_equal(collected(saved)[1], first)
 
 
-def test_members_that_were_replaced_meanwhile_are_not_selected() -> None:
+def test_overlapped_schedules_are_refused() -> None:
     with pytest.raises(UsageError, match="genetic needs schedule=serial"):
         Genetic("CartPole-v1", placement="schedule=overlapped").learn(1000)
 

@@ -1,4 +1,4 @@
-"""Hyper-parameters are data: each real-valued setting is a leaf, and no value of it compiles."""
+"""Hyper-parameters are data: each real-valued setting is a leaf, and new values compile nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.algorithms.test_ppo import KEY
 
 @pytest.fixture(scope="module", autouse=True)
 def on_cpu() -> Iterator[None]:
-    """These programs are those of a CPU."""
+    """Run these programs on a CPU."""
     with jax.default_device(jax.devices("cpu")[0]):
         yield
 
@@ -52,7 +52,7 @@ def test_every_real_valued_setting_is_a_leaf(name: str) -> None:
             assert leaf == np.float32(value)
 
 
-def test_schedules_are_their_ends_and_an_entropy_weight_its_start() -> None:
+def test_leaves_hold_a_schedules_ends_and_an_entropy_weights_start() -> None:
     found = hyper_parameters(HYPER["sac"](learning_rate="lin_0.5_0.25", ent_coef="auto_0.125"), 1)
     assert found.learning_rate.tolist() == [0.5, 0.25]
     assert found.ent_coef == 0.125
@@ -65,7 +65,7 @@ def test_two_configurations_have_the_same_structure() -> None:
 
 
 def built(name: str, **hyper: Any) -> tuple[Algorithm, Any, Any]:
-    """A small algorithm, its state half-way, and what one update learns from."""
+    """Return a small algorithm, its state half-way through a run, and the data of one update."""
     if name == "ppo":
         algorithm = test_ppo.agent(n_epochs=2, **hyper)
         trajectory = test_ppo.rollout(test_ppo.agent(), off_policy=0.3)
@@ -95,9 +95,7 @@ def slow(*values: Any) -> Any:
         ("td3", "target_policy_noise", 0.7),
     ],
 )
-def test_another_value_is_learned_with_by_the_same_program(
-    name: str, leaf: str, value: float | str
-) -> None:
+def test_another_value_needs_no_new_program(name: str, leaf: str, value: float | str) -> None:
     usual: dict[str, Any] = {
         "critic_learning_rate": {"critic_learning_rate": 0.02},
         "total_steps": {"learning_rate": "lin_0.01"},
@@ -108,7 +106,7 @@ def test_another_value_is_learned_with_by_the_same_program(
     changed = algorithm.hp._replace(**{leaf: getattr(other.hp, leaf)})
     jax.tree.map(np.testing.assert_array_equal, changed, other.hp)
 
-    def update(*given: Any) -> Any:  # not `algorithm.update` itself: others compile that, too
+    def update(*given: Any) -> Any:  # not `algorithm.update`, which other tests compile too
         return algorithm.update(*given)
 
     update, key = jax.jit(update), wrap_key(KEY)
@@ -117,4 +115,4 @@ def test_another_value_is_learned_with_by_the_same_program(
     pairs = zip(jax.tree.leaves(before[0]), jax.tree.leaves(after[0]), strict=True)
     assert any(not np.array_equal(a, b) for a, b in pairs)
     wanted = jax.jit(other.update)(state, data, key, other.hp)
-    jax.tree.map(np.testing.assert_array_equal, after, wanted)  # as one built with this value
+    jax.tree.map(np.testing.assert_array_equal, after, wanted)  # as if built with this value

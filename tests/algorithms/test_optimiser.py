@@ -1,6 +1,6 @@
-"""Gradient steps against their formulas, targets, schedules, and the arrays they lie packed in.
+"""Gradient steps against their formulas, target networks, schedules, and packed arrays.
 
-`ByHand` and `slopes` serve the algorithms' own tests, which compute in NumPy's float64.
+The tests of the algorithms use `ByHand` and `slopes` too, which compute in NumPy's float64.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from flatout.errors import UsageError
 
 SHAPES = {
     "bias": jax.ShapeDtypeStruct((3,), np.float32),
-    "large": jax.ShapeDtypeStruct((128, 128), np.float32),  # stands alone, not packed
+    "large": jax.ShapeDtypeStruct((128, 128), np.float32),  # too large to be packed
     "scalar": jax.ShapeDtypeStruct((), np.float32),
 }
 
 
 @pytest.fixture(scope="module", autouse=True)
 def on_cpu() -> Iterator[None]:
-    """These tolerances are those of float32 on a CPU."""
+    """Run on a CPU: the tolerances are those of its float32 arithmetic."""
     with jax.default_device(jax.devices("cpu")[0]):
         yield
 
 
 class ByHand:
-    """One optimiser in float64, a leaf at a time, from the formulas of its paper.
+    """An optimiser in float64, one leaf at a time, from the formulas of its paper.
 
     adam: Kingma and Ba (2015), algorithm 1. rmsprop: Graves (2013), equations 38 to 40, with the
     constants of Mnih et al. (2015). rms: Tieleman and Hinton (2012) as PyTorch writes it. nesterov:
@@ -50,7 +50,7 @@ class ByHand:
         self.v: dict[int, Any] = {}
 
     def step(self, params: Any, grads: Any, rate: float) -> Any:
-        """The parameters after one step; `norm` is the gradient's before clipping."""
+        """Return the parameters after one step; `norm` is then the gradient's before clipping."""
         self.t += 1
         leaves, tree = jax.tree.flatten(params)
         steep = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(grads)]
@@ -80,10 +80,10 @@ class ByHand:
 
 
 def slopes(loss: Callable[[], float], params: Any) -> Any:
-    """A loss's gradient by central differences.
+    """Return a loss's gradient by central differences.
 
     Args:
-        loss: of `params` as they are at the moment.
+        loss: the loss of the current values of `params`.
         params: a pytree of float64 arrays, changed and put back one number at a time.
     """
     grads = jax.tree.map(np.zeros_like, params)
@@ -99,13 +99,13 @@ def slopes(loss: Callable[[], float], params: Any) -> Any:
 
 
 def drawn(seed: int, scale: float = 1.0) -> dict[str, np.ndarray]:
-    """A tree of `SHAPES` with standard normal numbers times `scale`."""
+    """Return a tree of `SHAPES` with standard normal numbers times `scale`."""
     rng = np.random.default_rng(seed)
     return {n: np.asarray(scale * rng.normal(size=s.shape), np.float32) for n, s in SHAPES.items()}
 
 
 def assert_close(own: Any, wanted: Any, atol: float) -> None:
-    """Equal structure and numbers; also what every other test of an update ends with."""
+    """Require equal structures and close numbers."""
     assert jax.tree.structure(own) == jax.tree.structure(wanted)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=atol, rtol=1e-5), own, wanted)
 
@@ -125,7 +125,7 @@ def test_steps_are_those_of_the_formulas(kind: str, max_grad_norm: float | None)
     wanted = jax.tree.map(lambda leaf: leaf.astype(np.float64), params)
     for t in range(6):
         grads = drawn(t + 1, scale=[1.0, 0.01, 3.0][t % 3])
-        rate = 0.01 * (t + 1)  # as a schedule moves it
+        rate = 0.01 * (t + 1)  # changes from step to step, as under a schedule
         params, state, norm = step(params, grads, state, np.float32(rate), most)
         wanted = reference.step(wanted, grads, rate)
         np.testing.assert_allclose(norm, reference.norm, rtol=1e-5)
@@ -156,7 +156,7 @@ def test_initial_states_are_zeros_of_the_host_and_keep_their_shapes(kind: str, d
 
 
 CLIPPING = Optimiser({"a": np.zeros(2, np.float32), "b": np.zeros((), np.float32)}, "nesterov")
-"""Whose first step is 1.95 times the gradient."""
+"""An optimiser whose first step is 1.95 times the gradient."""
 clipped = jax.jit(CLIPPING.step)
 
 
@@ -254,12 +254,12 @@ PACKED: list[list[tuple[tuple[int, ...], str]]] = [
     [((0, 2), "float16"), ((2, 1, 2), "bfloat16"), ((), "float32")],
     [((3,), "bfloat16"), ((3,), "float32"), ((2, 1, 2), "float16"), ((0, 2), "float32")],
 ]
-"""Shapes and dtypes of trees: with and without scalars, empty arrays, and each dtype."""
+"""Shapes and dtypes of trees, with and without scalars and empty arrays, of all three dtypes."""
 
 
 @functools.cache
 def packing_of(number: int) -> tuple[Packing, Any]:
-    """The layout of a tree of `PACKED`; ``tree -> vector, tree`` by it, compiled."""
+    """Return the layout of a tree of `PACKED`, and its compiled ``tree -> vector, tree``."""
     specs = [jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for shape, dtype in PACKED[number]]
     packing = Packing({"first": specs[0], "rest": specs[1:]})
 
@@ -329,7 +329,7 @@ def test_packed_outputs_read_back_bit_by_bit() -> None:
 
 
 def test_outputs_may_be_named_in_any_order() -> None:
-    """As `act` of an own algorithm does; what JAX tells of its shapes is sorted."""
+    """A user's `act` may return them in any order; JAX sorts them in the shapes that it reports."""
 
     def act() -> dict[str, jax.Array]:
         return {"value": jnp.ones(2), "action": jnp.zeros(2, jnp.int32), "bonus": 3 * jnp.ones(2)}

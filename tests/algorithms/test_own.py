@@ -1,4 +1,4 @@
-"""An algorithm of a user's: everything that built-in ones can, and every mistake in a sentence."""
+"""Users' algorithms: all that built-in algorithms can do, and one sentence for each mistake."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ Cli = Callable[..., Result]
 EXAMPLE = "examples.5_own_algorithm:vtrace_actor_critic"
 CARTPOLE = ("--env", "CartPole-v1", "--envs", "2", "--quiet", "--no-tensorboard")
 RUN = ("train", EXAMPLE, *CARTPOLE, "--steps", "400", "--seed", "3")
-"""20 steps of 2 environments pay for an update: 10 of them."""
+"""A run of 10 updates: 20 steps of 2 environments pay for each."""
 
 
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)  # where modules that are named are found
+    monkeypatch.chdir(ROOT)  # the folder from which `examples` and `tests` can be imported
 
 
 @pytest.fixture(scope="module")
 def example() -> Any:
-    """The function in the example."""
+    """Return the function of the example."""
     return importlib.import_module(EXAMPLE.partition(":")[0]).vtrace_actor_critic
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of the example; not to be changed."""
+    """Return the folder of a finished run of the example, which tests must not change."""
     from flatout.__main__ import main
 
     path = tmp_path_factory.mktemp("own") / "run"
@@ -60,13 +60,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def small(flatout: Cli, name: str, path: Path, *flags: Any) -> Result:
-    """The smallest run of one of `tests.own_algorithms`: four updates."""
+    """Train one of `tests.own_algorithms` for only four updates."""
     return flatout(
         "train", f"tests.own_algorithms:{name}", *CARTPOLE, "--steps", 64, "--run-dir", path, *flags
     )
 
 
-# --- Everything that built-in ones can --------------------------------------------------------
+# --- All that built-in algorithms can do ------------------------------------------------------
 
 
 @pytest.mark.bits
@@ -76,7 +76,7 @@ def test_the_command_and_python_learn_the_same(run: Path, example: Any, tmp_path
     assert agent.summary["updates"] == 10
     arrays, _ = checkpoint.load_agent(agent.save(tmp_path / "agent"))
     kept, _ = checkpoint.load_agent(run / "params.safetensors")
-    assert set(kept) < set(arrays)  # what `save` writes can learn on
+    assert set(kept) < set(arrays)  # `save` also writes what is needed to continue learning
     assert_same({name: arrays[name] for name in kept}, kept)
     named = Agent("CartPole-v1", algorithm=EXAMPLE, envs=2, seed=3)
     assert named.config == agent.config
@@ -110,7 +110,7 @@ def test_its_run_is_loaded_evaluated_watched_and_explained(
 
 
 @pytest.mark.bits
-def test_a_loaded_agent_learns_on(tmp_path: Path) -> None:
+def test_a_loaded_agent_continues_learning(tmp_path: Path) -> None:
     agent = Agent("CartPole-v1", algorithm=own.good, envs=2).learn(64)
     again = Agent.load(agent.save(tmp_path / "agent"))
     for one in (agent, again):
@@ -121,7 +121,9 @@ def test_a_loaded_agent_learns_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.bits
-def test_resumed_it_ends_as_if_undisturbed(run: Path, flatout: Cli, tmp_path: Path) -> None:
+def test_a_resumed_run_ends_like_an_uninterrupted_one(
+    run: Path, flatout: Cli, tmp_path: Path
+) -> None:
     half = tmp_path / "half"
     assert flatout(*RUN, "--steps", 200, "--run-dir", half).code == 0
     assert flatout("train", EXAMPLE, "--resume", half, "--steps", 400, "--quiet").code == 0
@@ -135,7 +137,7 @@ def test_resumed_it_ends_as_if_undisturbed(run: Path, flatout: Cli, tmp_path: Pa
 def test_a_run_whose_state_does_not_fit_is_refused_before_there_is_a_folder(
     flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the function's state, not by settings alone: the function may have changed."""
+    """The check uses the function's state, not only the settings: the function may have changed."""
     monkeypatch.setattr(own, "mine", own.good, raising=False)
     assert small(flatout, "mine", tmp_path / "run").code == 0
     where = ("train", "--from", tmp_path / "run", "--quiet", "--run-dir", tmp_path / "new")
@@ -160,7 +162,7 @@ def test_killed_at_random_times_and_resumed_is_bit_equal(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_its_parts_learn_the_same_on_any_number_of_devices(flatout: Cli, tmp_path: Path) -> None:
+def test_its_shards_learn_the_same_on_any_number_of_devices(flatout: Cli, tmp_path: Path) -> None:
     flags = (*RUN, "--steps", 160, "--shards", 2, "--reduce", "ordered")
     for devices in (1, 2):
         done = flatout(*flags, "--devices", devices, "--run-dir", tmp_path / str(devices))
@@ -190,7 +192,7 @@ def test_processes_change_no_bit(inference: str, run: Path, flatout: Cli, tmp_pa
 
 @pytest.mark.bits
 def test_workers_act_with_a_function_that_has_no_name() -> None:
-    """What a script passes reaches processes that cannot import it."""
+    """A function that a script passes reaches worker processes that cannot import it."""
     rate = np.float32(0.5)
 
     def make(spec: Any) -> Any:
@@ -258,7 +260,7 @@ def test_hyper_parameters_have_an_effect(flatout: Cli, tmp_path: Path) -> None:
         ("no_hp", "rate=1", "no hyper-parameter 'rate'|names none"),
     ],
 )
-def test_hyper_parameters_that_cannot_be(
+def test_impossible_hyper_parameters_are_refused(
     name: str, pair: str, words: str, flatout: Cli, tmp_path: Path
 ) -> None:
     sentence(small(flatout, name, tmp_path / "run", "--hp", pair), 2, words)
@@ -268,13 +270,13 @@ def test_hyper_parameters_that_cannot_be(
 def test_built_in_algorithms_have_flags_instead(flatout: Cli) -> None:
     result = flatout("train", "ppo", *tiny.flags("ppo"), "--hp", "gamma=0.9")
     sentence(result, 2, "--hp|ppo|flag for each setting")
-    told = " ".join(flatout("train", EXAMPLE, "--help").out.replace("│", " ").split())
-    assert "--hp NAME=VALUE" in told
-    assert "learning_rate=0.002 gamma=0.99 value_weight=0.5 entropy_weight=0.01" in told
+    text = " ".join(flatout("train", EXAMPLE, "--help").out.replace("│", " ").split())
+    assert "--hp NAME=VALUE" in text
+    assert "learning_rate=0.002 gamma=0.99 value_weight=0.5 entropy_weight=0.01" in text
     assert "--hp " not in flatout("train", "ppo", "--help").out
 
 
-# --- Every mistake in a sentence --------------------------------------------------------------
+# --- One sentence for each mistake ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -288,7 +290,9 @@ def test_built_in_algorithms_have_flags_instead(flatout: Cli) -> None:
         ("good", "'good'|module:function"),
     ],
 )
-def test_names_of_nothing(name: str, words: str, flatout: Cli, tmp_path: Path) -> None:
+def test_names_that_name_no_function_are_refused(
+    name: str, words: str, flatout: Cli, tmp_path: Path
+) -> None:
     result = flatout("train", name, *CARTPOLE, "--run-dir", tmp_path / "run")
     sentence(result, 2, words)
     assert not (tmp_path / "run").exists()
@@ -303,7 +307,7 @@ def test_names_of_nothing(name: str, words: str, flatout: Cli, tmp_path: Path) -
         (2, "import no_such_thing", "no module 'no_such_thing'|imported by broken"),
     ],
 )
-def test_modules_that_do_not_import(
+def test_modules_that_cannot_be_imported_are_refused(
     code: int, text: str, words: str, flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "broken.py").write_text(f"{text}\n")
@@ -357,7 +361,7 @@ def test_modules_that_do_not_import(
         ("errors_missing", "update's third value is None|float32[4]"),
     ],
 )
-def test_what_breaks_the_contract_is_named(
+def test_breaches_of_the_contract_are_named(
     name: str, words: str, flatout: Cli, tmp_path: Path
 ) -> None:
     sentence(small(flatout, name, tmp_path / "run"), 2, words)
@@ -372,7 +376,7 @@ def test_what_breaks_the_contract_is_named(
         ("loss_diverges", "top|state.params['w']|state.opt['sum']", "counters|updates"),
     ],
 )
-def test_divergence_names_what_is_no_longer_finite(
+def test_divergence_names_the_leaves_that_are_not_finite(
     name: str, bad: str, good: str, placement: str, flatout: Cli, tmp_path: Path
 ) -> None:
     message = sentence(
@@ -402,7 +406,7 @@ def test_divergence_of_a_built_in_names_some_of_many(flatout: Cli, tmp_path: Pat
         (lambda: Agent("CartPole-v1", algorithm=own.good, preset="cartpole-ppo"), "is for ppo"),
     ],
 )
-def test_python_calls_that_cannot_be(call: Any, words: str) -> None:
+def test_impossible_python_calls_are_refused(call: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         call()
 
@@ -421,8 +425,8 @@ def test_agents_of_other_algorithms_are_not_mistaken(run: Path, tmp_path: Path) 
         Agent.load(run, algorithm=own.good)
 
 
-def test_what_has_no_name_is_loaded_with_itself(tmp_path: Path) -> None:
-    """By the name of a partial's function another algorithm would be loaded."""
+def test_an_agent_of_a_function_without_a_name_is_loaded_with_the_function(tmp_path: Path) -> None:
+    """Loading by the name of the function inside a partial would load another algorithm."""
 
     def make(kind: Any, spec: Any) -> Any:
         return kind(spec)

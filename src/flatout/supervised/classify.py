@@ -1,4 +1,4 @@
-"""The classification algorithm that `parts` builds: a small convolutional network, with one gradient
+"""The classification algorithm, which `parts` builds: a small convolutional network, one gradient
 step per batch. Its purpose is to compare the same network on one device and on several.
 """
 
