@@ -1,4 +1,4 @@
-"""PPO's update against the paper written out once more, and what must not change it."""
+"""PPO: its update against a direct implementation of the paper, and what must not change it."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ Lengths = tuple[int, int]
 
 @pytest.fixture(scope="module", autouse=True)
 def on_cpu() -> Iterator[None]:
-    """These tolerances are those of float32 on a CPU."""
+    """Run on a CPU: the tolerances are those of its float32 arithmetic."""
     with jax.default_device(jax.devices("cpu")[0]):
         yield
 
 
 @functools.cache
 def agent(action: ActionSpec = MOVES, total_steps: int = 10_000, **hyper: Any) -> Algorithm:
-    """PPO with one minibatch and one epoch unless told otherwise."""
+    """Build PPO, by default with one minibatch and one epoch."""
     config = PPOConfig(**{"batch_size": T * N, "n_epochs": 1, "learning_rate": 0.01} | hyper)
     sizes = {"num_envs": N, "horizon": T, "total_steps": total_steps}
     return ppo(config, BuildSpec(NetworkConfig(hidden=(8,)), OBS, action, **sizes))
 
 
 def start(algorithm: Algorithm) -> State:
-    """A fresh state whose policy is not nearly uniform, so that there is something to compare."""
+    """Return a fresh state, whose policy is far from uniform, so that updates differ."""
     state = algorithm.init(raw_key(0, 0), algorithm.hp)
     return jax.tree.map(lambda x: x * 30 if x.shape in ((3, 8), (2, 8)) else x, state)
 
@@ -64,7 +64,7 @@ def compiled(algorithm: Algorithm) -> Any:
 
 
 def learn(algorithm: Algorithm, state: State, x: Trajectory, key: Any = KEY) -> tuple[State, Any]:
-    """The state (NumPy) and the metrics after an update."""
+    """Return the state (NumPy) and the metrics after an update."""
     state, metrics, _ = jax.device_get(compiled(algorithm)(state, x, key))
     assert set(metrics) == set(algorithm.metrics)
     return state, {name: float(value) for name, value in metrics.items()}
@@ -72,7 +72,7 @@ def learn(algorithm: Algorithm, state: State, x: Trajectory, key: Any = KEY) -> 
 
 @functools.cache
 def acted(algorithm: Algorithm) -> Any:
-    """``state, obs [T * N, D] -> actions, extras`` with noise of its own in each row, compiled."""
+    """Return a compiled ``state, obs [T * N, D] -> actions, extras``; noise differs by row."""
 
     def act(state: State, obs: jax.Array) -> Any:
         draw = jax.vmap(algorithm.noise, (None, None, 0))(wrap_key(KEY), 0, jnp.arange(T * N))
@@ -83,7 +83,10 @@ def acted(algorithm: Algorithm) -> Any:
 
 
 def rollout(algorithm: Algorithm, seed: int = 0, off_policy: float = 0.0) -> Trajectory:
-    """By `start`'s policy, more or less: env 0 terminates at t = 2, env 1 is cut at t = 4."""
+    """Return a trajectory by `start`: env 0 terminates at t = 2, env 1 is truncated at t = 4.
+
+    `off_policy` is the deviation of noise on its log probabilities.
+    """
     rng = np.random.default_rng(seed)
     obs = rng.normal(size=(T + 1, N, 3)).astype(np.float32)
     action, extras = acted(algorithm)(start(algorithm), obs[:-1].reshape(-1, 3))
@@ -107,7 +110,7 @@ def rollout(algorithm: Algorithm, seed: int = 0, off_policy: float = 0.0) -> Tra
 
 
 def plain(state: State) -> Params:
-    """The networks as plain nested arrays: what the reference below computes with."""
+    """Return the networks as plain nested arrays, with which the reference below computes."""
     actor, critic = state.params.networks.actor, state.params.networks.critic
     layers = ((*one.torso.layers, one.head) for one in (actor, critic))
     acting, judging = ([(layer.weight.T, layer.bias) for layer in each] for each in layers)
@@ -128,11 +131,11 @@ def critic_values(params: Params, obs: np.ndarray) -> np.ndarray:
 
 
 def reference_update(params: Params, x: Trajectory, action: ActionSpec, hyper: PPOConfig) -> Params:
-    """Schulman et al. (2016, 2017) and Stable-Baselines3's losses, as they are defined."""
+    """Make the update of Schulman et al. (2016, 2017) with Stable-Baselines3's losses."""
     v = critic_values(params, x.obs)
     advantage = np.zeros((T, N))
     for env in range(N):
-        later = 0.0  # the advantage of the step after
+        later = 0.0  # the advantage of the following step
         for t in reversed(range(T)):
             after = x.last_obs[env] if t == T - 1 else x.obs[t + 1, env]
             if x.truncated[t, env]:
@@ -188,14 +191,14 @@ def assert_close(own: Any, wanted: Any, atol: float = 1e-5) -> None:
 
 
 def largest_change(before: Any, after: Any) -> float:
-    apart = jax.tree.map(lambda a, b: np.abs(a - b).max(initial=0.0), after, before)
-    return float(max(jax.tree.leaves(apart)))
+    change = jax.tree.map(lambda a, b: np.abs(a - b).max(initial=0.0), after, before)
+    return float(max(jax.tree.leaves(change)))
 
 
 @pytest.mark.parametrize(
     ("action", "hyper"),
     [
-        pytest.param(MOVES, {}, marks=pytest.mark.slow),  # as others within
+        pytest.param(MOVES, {}, marks=pytest.mark.slow),  # the other cases cover it
         (MOVES, {"n_epochs": 3, "vf_coef": 1.0, "max_grad_norm": None, "ent_coef": 0.05}),
         (MOVES, {"normalize_advantage": False, "gamma": 0.9, "gae_lambda": 0.7}),
         (BOX, {"n_epochs": 3, "clip_range_vf": 0.001, "clip_range": 0.1, "ent_coef": 0.01}),
@@ -209,12 +212,12 @@ def test_updates_are_those_of_the_paper(action: ActionSpec, hyper: dict[str, Any
     wanted = reference_update(plain(state), trajectory, action, PPOConfig(**hyper))
     assert largest_change(plain(state), wanted) > 0.001
     assert_close(plain(after), wanted)
-    assert 0 < metrics["clip_fraction"] < 1  # so that clipping is seen
+    assert 0 < metrics["clip_fraction"] < 1  # so that clipping is tested
     assert (after.counters.step, after.counters.updates) == (T * N, 1)
 
 
 def test_every_epoch_uses_every_transition_once_in_the_keys_order() -> None:
-    still = 1e-12  # the parameters stay, so that minibatches' losses average to the whole's
+    still = 1e-12  # parameters stay, so that minibatches' losses average to the full batch's
     whole = agent(learning_rate=still)
     small = agent(learning_rate=still, batch_size=4, n_epochs=3)
     state, x = start(whole), rollout(whole)
@@ -275,7 +278,7 @@ def test_the_critics_learning_rate_changes_only_the_critic() -> None:
 
 
 def masked(x: Trajectory, lengths: Lengths, horizon: int, seed: int, scale: float) -> Trajectory:
-    """Episodes of these lengths, env 0 terminated and env 1 cut, padded with garbage."""
+    """Return episodes of these lengths (env 0 terminated, env 1 truncated), padded by garbage."""
     rng = np.random.default_rng(seed)
     valid = np.arange(horizon)[:, None] < np.asarray(lengths)
 
@@ -307,16 +310,16 @@ def test_padding_changes_nothing(batch: int, lengths: Lengths, seed: int, scale:
     state, x = start(padded), rollout(agent(), off_policy=0.3)
     clean, metrics = learn(padded, state, masked(x, lengths, 2 * T, 0, 0.0))
     dirty, same = learn(padded, state, masked(x, lengths, 2 * T, seed, scale))
-    assert metrics["updates"] == 2 * -(-sum(lengths) // batch)  # none of padding alone
+    assert metrics["updates"] == 2 * -(-sum(lengths) // batch)  # no update of padding alone
     assert clean.counters.step == sum(lengths)
     assert_close(dirty, clean)
     assert same == pytest.approx(metrics, rel=1e-4, abs=1e-4)
-    if batch > T * N:  # without minibatches, less padding is the same too
+    if batch > T * N:  # without minibatches, less padding changes nothing either
         short = agent(batch_size=T * N, **hyper)
         assert_close(learn(short, state, masked(x, lengths, T, seed, scale))[0], clean)
 
 
-def test_observations_are_normalised_by_the_statistics_of_before() -> None:
+def test_observations_are_normalised_by_earlier_statistics() -> None:
     state, x = start(agent()), rollout(agent())
     mean, deviation = np.float32([1, -1, 0]), np.float32([2, 0.5, 1])
     finals = x.finals._replace(obs=(x.finals.obs - mean) / deviation)

@@ -1,4 +1,4 @@
-"""Advantages from their definition, and running statistics against NumPy's."""
+"""Advantages against their definition, and running statistics against NumPy's."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ normalised = jax.jit(normalise)
 
 @pytest.fixture(scope="module", autouse=True)
 def on_cpu() -> Iterator[None]:
-    """These tolerances are those of float32 on a CPU."""
+    """Run on a CPU: the tolerances are those of its float32 arithmetic."""
     with jax.default_device(jax.devices("cpu")[0]):
         yield
 
 
 def rollout(seed: int, ends: float = 0.2) -> dict[str, np.ndarray]:
-    """Random rewards, values and episode ends, ``[T, N]``; a step may not end in both ways."""
+    """Return random rewards, values and ends, ``[T, N]``; no step both terminates and truncates."""
     rng = np.random.default_rng(seed)
     r, v, v_next = rng.normal(size=(3, T, N)).astype(np.float32)
     kind = rng.random((T, N))
@@ -58,9 +58,9 @@ def flatout_advantages(x: dict[str, np.ndarray], gamma: float, lam: float) -> np
 
 
 def defined_advantages(x: dict[str, np.ndarray], gamma: float, lam: float) -> np.ndarray:
-    """A_t = sum over k of (gamma lam)^k delta_{t+k}, within the episode, one environment at a time.
+    """Return A_t = sum over k of (gamma lam)^k delta_{t+k}, within the episode.
 
-    (Schulman et al., 2016: delta_t = r_t + gamma V(s_{t+1}) - V(s_t), V(terminal) = 0.)
+    In Schulman et al. (2016), delta_t = r_t + gamma V(s_{t+1}) - V(s_t) and V(terminal) = 0.
     """
     result = np.zeros((T, N))
     for env in range(N):
@@ -77,7 +77,9 @@ def defined_advantages(x: dict[str, np.ndarray], gamma: float, lam: float) -> np
 
 @property_test
 @given(seeds, st.floats(0, 1), st.floats(0, 1), st.sampled_from([0.0, 0.2, 0.8]))
-def test_advantages_are_their_definition(seed: int, gamma: float, lam: float, ends: float) -> None:
+def test_advantages_match_their_definition(
+    seed: int, gamma: float, lam: float, ends: float
+) -> None:
     x = rollout(seed, ends)
     np.testing.assert_allclose(
         flatout_advantages(x, gamma, lam), defined_advantages(x, gamma, lam), rtol=2e-5, atol=2e-5
@@ -96,9 +98,9 @@ def test_lambda_0_is_the_temporal_difference(seed: int, gamma: float) -> None:
 
 @property_test
 @given(seeds, st.floats(0.5, 1))
-def test_lambda_1_is_the_bootstrapped_return_less_the_value(seed: int, gamma: float) -> None:
+def test_lambda_1_is_the_bootstrapped_return_minus_the_value(seed: int, gamma: float) -> None:
     x = rollout(seed)
-    x["v_tp1"][:-1] = x["v_t"][1:]  # consistent values, but for truncations' final observations
+    x["v_tp1"][:-1] = x["v_t"][1:]  # consistent values, except after truncations
     x["v_tp1"] += np.where(x["truncated"], 5.0, 0.0).astype(np.float32)
     returns = np.zeros((T, N))
     for env in range(N):
@@ -162,11 +164,11 @@ def test_moments_are_those_of_all_batches_in_any_split(
 def test_the_first_values_replace_the_initial_moments(
     seed: int, centre: float, empty: bool
 ) -> None:
-    """The initial moments, 1e-4 values at 0, made a variance of 489 of the one here."""
+    """When the initial moments counted as 1e-4 values, a variance of 1 became 489 here."""
     rng = np.random.default_rng(seed)
     x = (centre + rng.normal(size=(16, 2))).astype(np.float32)
     moments = initial_moments((2,))
-    if empty:  # no row of it counts
+    if empty:  # first a batch of which no row counts
         moments = jax.device_get(update(moments, np.ones_like(x), np.zeros(16, np.float32)))
         assert moments.mean.tolist() == [0.0, 0.0]
         assert moments.var.tolist() == [1.0, 1.0]
@@ -235,7 +237,7 @@ def test_discounted_returns_sum_forwards_and_restart(seed: int, gamma: float) ->
     last, each = discounted(carried, r, done, gamma)
     np.testing.assert_allclose(each, expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(last, np.where(done[-1], 0, expected[-1]), rtol=1e-5, atol=1e-5)
-    # Two trajectories with the sums carried over are as one.
+    # Two trajectories give the same as one if the sums are carried over.
     cut = T // 2
     middle, first = jax.device_get(discounted(carried, r[:cut], done[:cut], gamma))
     end, second = discounted(middle, r[cut:], done[cut:], gamma)

@@ -1,4 +1,4 @@
-"""SAC against its paper in NumPy; it, DDPG and TD3 solve a bandit from the outside."""
+"""SAC against its paper in NumPy; SAC, DDPG and TD3 solve a bandit through their Python classes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ PIXELS = ObservationSpec((84, 84, 4), "uint8", 255)
 
 @pytest.fixture(scope="module", autouse=True)
 def on_cpu() -> Iterator[None]:
-    """These tolerances are those of float32 on a CPU."""
+    """Run on a CPU: the tolerances are those of its float32 arithmetic."""
     with jax.default_device(jax.devices("cpu")[0]):
         yield
 
@@ -58,7 +58,7 @@ def on_cpu() -> Iterator[None]:
 
 
 def by_hand(out: np.ndarray, normal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Haarnoja et al. (2018b), appendix C, equation 26: actions and their log densities."""
+    """Return actions and their log densities (Haarnoja et al., 2018b, appendix C, equation 26)."""
     mean, log_std = np.split(out, 2, -1)
     std = np.exp(np.clip(log_std, -20, 2))
     raw = mean + std * normal
@@ -72,7 +72,7 @@ sampled = jax.jit(squashed)
 @settings(deadline=None, max_examples=60)
 @given(st.floats(-2, 2), st.floats(-2, 0.5), st.floats(-2, 2))
 def test_densities_are_those_of_the_actions(mean: float, log_std: float, normal: float) -> None:
-    """What the chance to act near an action is, divided by how near."""
+    """A density is the probability of a small interval around an action, divided by its length."""
     action = math.tanh(mean + math.exp(log_std) * normal)
     near = 1e-5 * (1 - abs(action))
     raw = np.arctanh([action - near, action + near])
@@ -82,7 +82,7 @@ def test_densities_are_those_of_the_actions(mean: float, log_std: float, normal:
     assert float(log_prob[0]) == pytest.approx(math.log((high - low) / (2 * near)), abs=2e-3)
 
 
-def test_components_are_independent_and_deviations_are_cut() -> None:
+def test_components_are_independent_and_deviations_are_clipped() -> None:
     rng = np.random.default_rng(0)
     out, normal = rng.normal(size=(6, 2 * A)), rng.normal(size=(6, A))
     out[:4, A:] = np.array([[-30, 2.5], [5, -21], [2.1, 0.1], [-20.5, 30]])
@@ -110,7 +110,7 @@ def test_densities_and_their_slopes_survive_saturation(raw: float) -> None:
     np.testing.assert_allclose(slopes, [[2 * np.sign(raw), -1.0]], atol=1e-5)
 
 
-def test_acting_samples_and_without_noise_takes_the_middle() -> None:
+def test_acting_samples_and_without_noise_takes_the_mean() -> None:
     state, obs, draw = start(agent("sac")), sample(0, 500).obs, noise("sac", 500)
     params = agent("sac").actor(state, agent("sac").hp)._replace(epsilon=np.float32(0))
     out = forward(plain(state)["actor"][0], obs)
@@ -129,7 +129,7 @@ def test_acting_samples_and_without_noise_takes_the_middle() -> None:
 def reference_update(
     nets: Nets, log_ent: Any, x: Batch, t: int, hyper: SACConfig, optimisers: list[ByHand]
 ) -> tuple[Nets, Any, dict[str, float], np.ndarray]:
-    """Haarnoja et al. (2018b), algorithm 1, in Stable-Baselines3's order: critics, then actor."""
+    """Make the update of Haarnoja et al. (2018b, algorithm 1), in Stable-Baselines3's order."""
     drawn = normal_numbers(t - 1, 2 * B * A).reshape(2, B, A)
     critic, actor, temperature = optimisers
     ent_coef = float(np.exp(log_ent))
@@ -155,15 +155,15 @@ def reference_update(
         "critic_loss": critic_loss(), "td_error": errors.mean(), "q_mean": found[0].mean(),
         "ent_coef": ent_coef, "entropy": -log_prob.mean(), "learning_rate": 0.01,
     }  # fmt: skip
-    rate = hyper.critic_learning_rate or 0.02  # both fall to half of it by half-way
+    rate = hyper.critic_learning_rate or 0.02  # both rates have fallen to half by now
     grads = slopes(critic_loss, nets["critics"])
     nets = nets | {"critics": critic.step(nets["critics"], grads, 0.5 * rate)}
     said |= {"grad_norm": critic.norm, "actor_loss": actor_loss()}
     grads = slopes(actor_loss, nets["actor"])
     nets = nets | {"actor": actor.step(nets["actor"], grads, 0.01)}
     if str(hyper.ent_coef).startswith("auto"):  # equation 18, of the logarithm
-        aim = -A if hyper.target_entropy is None else hyper.target_entropy
-        grads = slopes(lambda: float(-(log_ent * (log_prob + aim)).mean()), log_ent)
+        target = -A if hyper.target_entropy is None else hyper.target_entropy
+        grads = slopes(lambda: float(-(log_ent * (log_prob + target)).mean()), log_ent)
         log_ent = temperature.step(log_ent, grads, 0.01)
     if t % hyper.target_update_interval == 0:
         nets = follow(nets, "critics", hyper.tau)
@@ -207,7 +207,7 @@ def test_updates_are_those_of_the_paper(hyper: dict[str, Any]) -> None:
 
 
 def test_a_learned_weight_brings_the_entropy_to_its_target() -> None:
-    """Actions near the middle pay; how near the policy goes is the weight's doing."""
+    """Actions near the middle pay; the weight decides how close to it the policy stays."""
     batch = sample(0)
     away = np.square((batch.actions - MIDDLE) / HALF).sum(-1)
     batch = batch._replace(
@@ -219,7 +219,7 @@ def test_a_learned_weight_brings_the_entropy_to_its_target() -> None:
 
 
 @pytest.mark.parametrize("ends", ["terminated", "truncated"])
-def test_a_chain_is_worth_what_its_end_says(ends: str) -> None:
+def test_values_of_a_chain_depend_on_how_it_ends(ends: str) -> None:
     chain(agent("sac", **FIXED), ends)
 
 
@@ -244,7 +244,7 @@ def test_images_are_seen_through_convolutions_and_scaled() -> None:
 @pytest.mark.parametrize(
     "kind", [SAC, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (DDPG, TD3))]
 )
-def test_a_bandit_is_learned_kept_and_learned_further(kind: Any, tmp_path: Path) -> None:
+def test_a_bandit_is_learned_saved_and_learned_further(kind: Any, tmp_path: Path) -> None:
     hyper: dict[str, Any] = {} if kind is SAC else {"action_noise": 0.2}
     trained = kind(
         lambda: Bandit(BOX), learning_rate=0.005, learning_starts=128, hidden=(32,), batch_size=64,
@@ -265,6 +265,6 @@ def test_a_bandit_is_learned_kept_and_learned_further(kind: Any, tmp_path: Path)
     with pytest.raises(CheckpointError, match=f"holds an agent of {kind.algorithm}") as refused:
         (TD3 if kind is DDPG else DDPG).load(tmp_path / "agent")
     assert "\n" not in str(refused.value)
-    again.learn(callback=lambda *_: False)  # before the first update: knows what was loaded
+    again.learn(callback=lambda *_: False)  # stops before the first update
     assert again.summary["updates"] == 0
     np.testing.assert_array_equal(again.predict(CONTEXTS), actions)

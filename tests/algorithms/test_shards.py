@@ -1,4 +1,4 @@
-"""Sharded updates: what is learned depends on the number of parts, not on who carries them."""
+"""Sharded updates: results depend on the number of shards, not on the number of devices."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ RUNS: dict[str, tuple[Any, ...]] = {
 """Short runs of a few updates each, of 16 environments."""
 ORDERED = ("--reduce", "ordered")
 ONE = (*ORDERED, "--devices", 1)
-"""Of the run with which the others of an algorithm are compared."""
+"""Flags of the run with which the other runs of an algorithm are compared."""
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """``trained("ppo", "--devices", 2) -> Path``: the folder of a run in 8 parts.
+    """Return ``trained("ppo", "--devices", 2) -> Path``: the folder of a run in 8 shards.
 
     Runs with the same flags are trained once for all tests.
     """
@@ -78,7 +78,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 def learned(
     trained: Callable[..., Path], shared_programs: None
 ) -> Callable[..., dict[str, np.ndarray]]:
-    """The last checkpoint's arrays of such a run."""
+    """Return a function from a run's flags to the arrays of its last checkpoint."""
     return lambda *flags: last_saved(trained(*flags))
 
 
@@ -87,7 +87,7 @@ def learned(
 @pytest.mark.parametrize(
     ("name", "count"), [("ppo", 2), ("a2c", 8), ("dqn", 8), ("td3", 8), ("sac", 8)]
 )
-def test_as_many_parts_learn_the_same_on_any_number_of_devices(
+def test_shards_learn_the_same_on_any_number_of_devices(
     name: str, count: int, learned: Learned
 ) -> None:
     assert furthest(learned(name, *ONE), learned(name, *ORDERED, "--devices", count)) == 0.0
@@ -95,40 +95,40 @@ def test_as_many_parts_learn_the_same_on_any_number_of_devices(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ppo", "a2c", "dqn"])
-def test_the_fastest_sum_of_parts_differs_by_rounding_alone(name: str, learned: Learned) -> None:
+def test_the_fastest_sum_of_shards_differs_only_by_rounding(name: str, learned: Learned) -> None:
     assert furthest(learned(name, *ONE), learned(name, "--devices", 8)) < 2e-5
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "count"), [("ppo", 1), ("dqn", 1), ("td3", 8), ("sac", 8)])
-def test_gradients_in_pieces_are_those_of_the_whole_batch(
+def test_gradients_of_micro_batches_average_to_the_whole_batch(
     name: str, count: int, learned: Learned
 ) -> None:
-    """Of several devices also with the fastest sum of their parts."""
+    """On several devices, shards are summed in the fastest order, too."""
     pieces = learned(name, "--micro-batch", 2, "--devices", count)
     assert furthest(learned(name, *ONE), pieces) < 2e-5
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
-def test_parts_of_a_full_batch_learn_what_the_whole_batch_does(name: str, learned: Learned) -> None:
-    """Normalised advantages, observations and rewards are those of all parts together."""
+def test_shards_of_a_full_batch_learn_the_same_as_one_shard(name: str, learned: Learned) -> None:
+    """Advantages, observations and rewards are normalised over all shards together."""
     full = ("--batch-size", 256) if name == "ppo" else ()
     one, parts = learned(name, *full, "--shards", 1), learned(name, *full, "--devices", 8)
     assert furthest(one, parts) < 2e-5
 
 
 @pytest.mark.slow
-def test_parts_that_agree_now_and_then_do_so_on_any_number_of_devices(learned: Learned) -> None:
+def test_local_sgd_learns_the_same_on_any_number_of_devices(learned: Learned) -> None:
     flags = ("dqn", "--sync", "every:3", "--devices")
     one = learned(*flags, 1)
     assert furthest(one, learned(*flags, 8)) < 2e-5
-    assert furthest(one, learned("dqn", *ONE)) > 1e-4  # it is something else
+    assert furthest(one, learned("dqn", *ONE)) > 1e-4  # it differs from averaging each gradient
 
 
 @pytest.mark.slow
-def test_episodes_of_unequal_length_count_alike_on_any_number_of_devices(learned: Learned) -> None:
-    """Rows that only pad a trajectory weigh nothing, whoever has more of them."""
+def test_padded_episodes_learn_the_same_on_any_number_of_devices(learned: Learned) -> None:
+    """Rows that only pad a trajectory do not count, however unevenly shards have them."""
     flags = ("ppo", "--env", "CartPole-v1", "--rollout-episodes", 16, "--batch-size", 64,
              "--steps", 600, "--env-kwargs", "max_episode_steps=40", "--devices")  # fmt: skip
     assert furthest(learned(*flags, 1), learned(*flags, 4)) < 2e-5
@@ -139,17 +139,17 @@ PRIORITISED = (
     "--buffer-size", 256, "--steps", 640, "--checkpoint-every", 320, "--keep-checkpoints", 2,
     "--devices",
 )  # fmt: skip
-"""Priorities feed a last bit's difference back into which rows are drawn."""
+"""Flags with prioritised replay, in which a difference of one bit would change the rows drawn."""
 PLACES = {place: ("--placement", f"act=cpu replay={place}") for place in ("cpu", "device")}
 
 
 @pytest.mark.bits
 @pytest.mark.slow
 @pytest.mark.parametrize("where", PLACES)
-def test_replay_in_parts_is_the_same_wherever_it_lives_and_whoever_carries_it(
+def test_sharded_replay_is_the_same_in_any_memory_on_any_number_of_devices(
     where: str, learned: Learned
 ) -> None:
-    """Bit for bit, where each trajectory pays for one update."""
+    """The bits are equal if each trajectory pays for one update."""
     one = learned(*PRIORITISED, 1, *PLACES["device"])
     assert furthest(one, learned(*PRIORITISED, 4, *PLACES[where])) == 0.0
 
@@ -159,11 +159,11 @@ def test_replay_in_parts_is_the_same_wherever_it_lives_and_whoever_carries_it(
 @pytest.mark.parametrize(
     ("where", "then", "first", "last"), [("device", "cpu", 1, 4), ("cpu", "device", 4, 1)]
 )
-def test_a_run_goes_on_with_another_number_of_devices_and_its_replay_elsewhere(
+def test_a_run_resumes_on_another_number_of_devices_with_its_replay_elsewhere(
     where: str, then: str, first: int, last: int, trained: Callable[..., Path], learned: Learned,
     tmp_path: Path,
 ) -> None:  # fmt: skip
-    """From its first checkpoint, as if it had been killed before the second."""
+    """It resumes from its first checkpoint, as if it had been killed before the second."""
     whole = learned(*PRIORITISED, last, *PLACES[then])
     run = shutil.copytree(trained(*PRIORITISED, first, *PLACES[where]), tmp_path / "run")
     early, late = checkpoint.checkpoints(run / "checkpoints")
@@ -178,14 +178,14 @@ def test_a_run_goes_on_with_another_number_of_devices_and_its_replay_elsewhere(
 def test_replay_and_its_memory_are_divided_over_the_devices(
     trained: Callable[..., Path], shared_programs: None
 ) -> None:
-    """Parameters lie everywhere, replay in parts; as foreseen."""
-    taken: dict[int, dict[str, Any]] = {}
+    """Each device has all parameters and its part of replay, as the expectation says."""
+    memory: dict[int, dict[str, Any]] = {}
     for count in (1, 4):
         run = trained(*PRIORITISED, count, *PLACES["device"])
-        taken[count] = json.loads((run / "summary.json").read_text())["memory_mb"]
-    whole = taken[1]["cpu"]
-    assert set(taken[4]) == {"cpu", "cpu:1", "cpu:2", "cpu:3"}
-    for device in taken[4].values():
+        memory[count] = json.loads((run / "summary.json").read_text())["memory_mb"]
+    whole = memory[1]["cpu"]
+    assert set(memory[4]) == {"cpu", "cpu:1", "cpu:2", "cpu:3"}
+    for device in memory[4].values():
         live = device["live"]
         assert live["replay"] == pytest.approx(whole["live"]["replay"] / 4, abs=0.01)
         assert live["model"] == whole["live"]["model"]
@@ -202,20 +202,20 @@ def test_divided_parameters_learn_the_same_in_less_memory(
     flags = (name, "--hidden", 128, 128, "--devices", 4)
     whole, divided = trained(*flags), trained(*flags, "--placement", "act=cpu params=sharded")
     assert furthest(last_saved(whole), last_saved(divided)) < 2e-5
-    taken: dict[str, float] = {}
+    memory: dict[str, float] = {}
     for run in (whole, divided):
         summary = json.loads((run / "summary.json").read_text())
         live = [device["live"] for device in summary["memory_mb"].values()]
         assert len(live) == 4
-        taken[run] = max(one["model"] + one["optimiser"] for one in live)
-    assert taken[divided] < remains * taken[whole]
+        memory[run] = max(one["model"] + one["optimiser"] for one in live)
+    assert memory[divided] < remains * memory[whole]
 
 
 # --- The pieces ---------------------------------------------------------------------------------
 
 
-def test_each_device_holds_its_parts_and_no_more() -> None:
-    """What parts have of their own is divided; what all share is everywhere."""
+def test_each_device_holds_only_its_shards() -> None:
+    """Arrays of the shards are divided over the devices; shared arrays are on every device."""
     mesh = Mesh(jax.devices("cpu")[:4], 8)
     arrays = np.arange(8 * 6, dtype=np.float32).reshape(8, 6)
     placed = mesh.put({"own": arrays, "all": arrays}, {"own": 0, "all": None})
@@ -226,9 +226,9 @@ def test_each_device_holds_its_parts_and_no_more() -> None:
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-@pytest.mark.parametrize("own", [False, True], ids=["parameters shared", "parameters of a part"])
-def test_the_mean_of_parts_is_that_of_their_rows_together(devices: int, own: bool) -> None:
-    """Whether a device's parts are one batch or not; an array with a row each falls apart again."""
+@pytest.mark.parametrize("own", [False, True], ids=["shared parameters", "parameters of a shard"])
+def test_the_mean_over_shards_is_that_over_all_rows(devices: int, own: bool) -> None:
+    """This holds with and without one batch per device; arrays of rows are split again."""
     shards = Shards(4)
     mesh = Mesh(jax.devices()[:devices], 4)
     seen = []
@@ -251,7 +251,7 @@ def test_the_mean_of_parts_is_that_of_their_rows_together(devices: int, own: boo
     axes, out = (None, None, 0 if own else None, 0, 0), (None,) * 5 + (0,)
     given = mesh.put((np.zeros(()), np.zeros(()), weights, x, y), axes)
     _, _, value, size, grad, error = mesh.program(part, axes, out)(*given)
-    assert (max(seen) == 5) == own, "the rows of a device's parts are one batch"
+    assert (max(seen) == 5) == own, "the rows of a device's shards are one batch"
     wanted = x @ weight - y
     np.testing.assert_allclose(value, np.square(wanted).mean(), rtol=1e-5)
     np.testing.assert_allclose(size, np.abs(wanted).mean(), rtol=1e-5)
@@ -262,9 +262,9 @@ def test_the_mean_of_parts_is_that_of_their_rows_together(devices: int, own: boo
 @pytest.mark.parametrize("divided", [False, True])
 @pytest.mark.parametrize("ordered", [False, True])
 def test_an_average_of_many_arrays_is_that_of_each(divided: bool, ordered: bool) -> None:
-    """Whatever crosses the devices together, each array is averaged by itself."""
+    """Arrays cross the devices in one vector, but each is averaged by itself."""
     if divided and ordered:
-        pytest.skip("what is divided is not added in order")
+        pytest.skip("divided parameters are not summed in order")
     mesh = Mesh(jax.devices("cpu")[:4], 8, divided)
     shards = Shards(8, every=2, ordered=ordered, mapped=not divided)
     rng = np.random.default_rng(0)
@@ -297,7 +297,7 @@ def test_an_average_of_many_arrays_is_that_of_each(divided: bool, ordered: bool)
 
 @settings(deadline=None, max_examples=50)
 @given(st.data())
-def test_a_trajectory_falls_into_its_environments_parts(data: st.DataObject) -> None:
+def test_a_trajectory_is_split_by_environment(data: st.DataObject) -> None:
     steps, own, parts = data.draw(st.tuples(*(st.integers(1, 4),) * 3))
     envs = own * parts
     cuts = data.draw(st.sets(st.integers(0, steps * envs - 1), max_size=8))
@@ -314,7 +314,7 @@ def test_a_trajectory_falls_into_its_environments_parts(data: st.DataObject) -> 
         np.testing.assert_array_equal(part.extras["log"], flat[:, lanes])
         np.testing.assert_array_equal(part.last_obs, np.arange(envs)[lanes])
         used = part.final_index < steps * own
-        # A final observation here is its own number in the whole trajectory.
+        # Each final observation here is its index in the whole trajectory.
         np.testing.assert_array_equal(
             part.rewards.reshape(-1)[part.final_index[used]], part.final_obs[used]
         )
@@ -322,7 +322,7 @@ def test_a_trajectory_falls_into_its_environments_parts(data: st.DataObject) -> 
 
 
 def test_rows_of_shards_are_those_of_one_ring() -> None:
-    """Rows ``[S, L * n, ...]`` in NumPy, on one device and on two read as ``[L * N, ...]`` do."""
+    """Rows ``[S, L * n, ...]`` in NumPy, on one device or two are read like ``[L * N, ...]``."""
     shards, envs, rows = 4, 2, 9
     whole = Geometry(ObservationSpec((3,), "float32"), shards * envs, rows, 1)
     one = dataclasses.replace(whole, num_envs=envs)

@@ -1,4 +1,4 @@
-"""Minibatches are drawn from permutations that are ones, and look random."""
+"""The orders of minibatches are permutations, and look random."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_each_is_a_permutation(size: int) -> None:
 
 @given(st.integers(0, 2**31 - 2), st.integers(0, 1000))
 @settings(max_examples=20, deadline=None)
-def test_keys_counters_and_epochs_give_others(counter: int, seed: int) -> None:
+def test_keys_counters_and_epochs_give_different_permutations(counter: int, seed: int) -> None:
     one = drawn(seed, counter, 10, 256)
     assert np.array_equal(one, drawn(seed, counter, 10, 256))
     assert len({row.tobytes() for row in one}) == 10
@@ -50,7 +50,7 @@ def test_keys_counters_and_epochs_give_others(counter: int, seed: int) -> None:
 
 @pytest.mark.parametrize("size", [256, 300, 1024])
 def test_places_and_neighbours_are_uniform(size: int) -> None:
-    """Over 4,000 permutations: where an element lands, and how far neighbours end up apart."""
+    """This tests over 4,000 permutations where elements and their neighbours are placed."""
     orders = np.concatenate([drawn(1, counter, 10, size) for counter in range(400)])
     bins = 16
     for place in (0, 1, size // 2, size - 1):
@@ -58,8 +58,8 @@ def test_places_and_neighbours_are_uniform(size: int) -> None:
         width = np.bincount(np.arange(size) * bins // size, minlength=bins) / size
         assert stats.chisquare(counts, width * len(orders)).pvalue > 1e-4
     for place in (0, size // 2, size - 2):
-        apart = (orders[:, place + 1] - orders[:, place]) % size
-        counts = np.bincount(apart * bins // size, minlength=bins)
+        distance = (orders[:, place + 1] - orders[:, place]) % size
+        counts = np.bincount(distance * bins // size, minlength=bins)
         reach = np.bincount(np.arange(1, size) * bins // size, minlength=bins) / (size - 1)
         assert stats.chisquare(counts, reach * len(orders)).pvalue > 1e-4
     inversions = (orders[:, : size // 2] > orders[:, size // 2 :][:, : size // 2]).mean()

@@ -1,4 +1,4 @@
-"""Networks, action distributions, and noise."""
+"""Networks, distributions of actions, and noise."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 @pytest.fixture(scope="module", autouse=True)
 def on_cpu() -> Iterator[None]:
-    """These tolerances are those of float32 on a CPU."""
+    """Run on a CPU: the tolerances are those of its float32 arithmetic."""
     with jax.default_device(jax.devices("cpu")[0]):
         yield
 
@@ -125,7 +125,7 @@ def test_fan_in_draws_fill_the_bounds_of_pytorchs_layers(seed: int, rows: int, o
         ((1, 5, 7, 2), 5, 3), ((6, 6, 1), 2, 4),
     ],
 )  # fmt: skip
-def test_convolutions_and_their_slopes_are_xlas(
+def test_convolutions_and_their_gradients_match_xlas(
     shape: tuple[int, ...], size: int, stride: int, padding: str
 ) -> None:
     x = rng().normal(size=shape).astype(np.float32)
@@ -153,7 +153,7 @@ def test_convolutions_and_their_slopes_are_xlas(
 def test_tiles_with_fewer_products_give_the_same_convolution(
     size: int, m: int, rows: int, columns: int
 ) -> None:
-    """Of images that tiles do and do not divide; to the precision that float32 leaves."""
+    """Tiles divide some of these images and not others; the tolerance is that of float32."""
     x = rng().normal(size=(3, rows + size - 1, columns + size - 1, 5)).astype(np.float32)
     weight = rng().normal(size=(size, size, 5, 4)).astype(np.float32)
 
@@ -169,7 +169,7 @@ def test_tiles_with_fewer_products_give_the_same_convolution(
 
 def test_tiles_are_used_where_they_save_half() -> None:
     assert tiles_for(500, 5, 5, 3, 100, 200) == 5
-    assert tiles_for(4, 5, 5, 3, 100, 200) is None  # the weights' own transformation
+    assert tiles_for(4, 5, 5, 3, 100, 200) is None  # transforming the weights costs too much
     assert tiles_for(500, 7, 7, 3, 64, 64) is None
     assert tiles_for(500, 5, 5, 3, 1, 200) is None
 
@@ -185,7 +185,7 @@ def test_padded_nature_keeps_the_borders() -> None:
 
 
 class Scaled(MLP):
-    """A user's own: each observation divided by its norm."""
+    """A user's torso, which divides each observation by its norm."""
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return super().__call__(x / jnp.linalg.norm(x))
@@ -219,7 +219,7 @@ def test_torsos_see_each_observation_of_a_batch_alone(torso: Any, shape: tuple[i
 
 @functools.cache
 def measured(action: ActionSpec) -> Any:
-    """``(x, extra, sample) -> log_prob, entropy, mode, action`` of a distribution, compiled."""
+    """Return a compiled ``(x, extra, sample) -> log_prob, entropy, mode, action``."""
     dist = distribution(action)
 
     def measure(x: jax.Array, extra: jax.Array, sample: jax.Array) -> Any:
@@ -247,7 +247,7 @@ def test_categorical_is_the_softmax(seed: int, scale: float) -> None:
 
 @property_test
 @given(seeds)
-def test_gaussian_is_scipys(seed: int) -> None:
+def test_the_gaussian_matches_scipys(seed: int) -> None:
     generator = np.random.default_rng(seed)
     mean, sample = generator.normal(size=(2, 4, 2)).astype(np.float32)
     log_std = generator.uniform(-2, 1, 2).astype(np.float32)
@@ -260,14 +260,14 @@ def test_gaussian_is_scipys(seed: int) -> None:
 
 
 def draws(algorithm: Algorithm, envs: int, steps: int) -> np.ndarray:
-    """Noise ``[steps, envs, ...]``, drawn as one block."""
+    """Return noise ``[steps, envs, ...]``, drawn as one block."""
     over_envs = jax.vmap(algorithm.noise, (None, 0, None))
     block = jax.vmap(over_envs, (None, None, 0))
     return np.asarray(jax.jit(block)(wrap_key(raw_key(3, 2)), np.arange(envs), np.arange(steps)))
 
 
 def sampled(action: ActionSpec, x: np.ndarray, extra: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """The sample that a distribution draws with this noise."""
+    """Return the sample that a distribution draws with this noise."""
     return np.asarray(jax.jit(distribution(action).sample)(x, extra, noise))
 
 
@@ -297,7 +297,7 @@ def test_noise_is_a_function_of_key_environment_and_step(action: ActionSpec) -> 
         # The hash is exact; a logarithm's last bit may depend on how it was compiled.
         np.testing.assert_allclose(alone(key, env, step), block[step, env], rtol=1e-5)
     assert np.array_equal(draws(algorithm, envs=2, steps=5), block[:5, :2])
-    assert len(np.unique(block.reshape(21, -1), axis=0)) == 21  # none is used twice
+    assert len(np.unique(block.reshape(21, -1), axis=0)) == 21  # no number is used twice
     other = alone(wrap_key(raw_key(4, 2)), 0, 0)
     assert not np.array_equal(other, block[0, 0])
 
@@ -340,9 +340,9 @@ def test_acting_does_not_depend_on_which_steps_came_before() -> None:
     steps = range(NOISE_BLOCK + 3)
     once, later = policy(), policy()
     rows = [once.act(obs, step) for step in steps]
-    for step in (5, 7, NOISE_BLOCK + 2, 0):  # resumed here, as it were
+    for step in (5, 7, NOISE_BLOCK + 2, 0):  # as if resumed here
         assert np.array_equal(later.act(obs, step), rows[step])
-    assert {int(once.layout.action(row)[0]) for row in rows} == {0, 1, 2}  # it does explore
+    assert {int(once.layout.action(row)[0]) for row in rows} == {0, 1, 2}  # so it explores
 
 
 @pytest.mark.parametrize(
@@ -397,7 +397,7 @@ def test_torsos_that_do_not_fit_are_refused(network: Any, spec: ObservationSpec,
 
 @functools.cache
 def centred(rows: int, columns: int, high: int) -> tuple[Centred, Any]:
-    """A torso, and the same compiled for one board."""
+    """Return a torso, and the same compiled for one board."""
     config = NetworkConfig(hidden=(7,), activation="tanh")
     torso = Centred(FanIn(np.random.default_rng(0)), (rows, columns, 1), high, config)
     return torso, jax.jit(lambda board: torso(board))
@@ -405,7 +405,7 @@ def centred(rows: int, columns: int, high: int) -> tuple[Centred, Any]:
 
 @property_test
 @given(st.sampled_from([(1, 1, 2), (1, 6, 5), (5, 2, 3), (6, 5, 4)]), seeds)  # each is compiled
-def test_a_centred_board_is_the_board_as_its_head_sees_it(
+def test_a_centred_board_is_the_board_seen_from_its_head(
     sizes: tuple[int, int, int], seed: int
 ) -> None:
     rows, columns, high = sizes
@@ -413,7 +413,7 @@ def test_a_centred_board_is_the_board_as_its_head_sees_it(
     cells = dice.choice([0, *range(2, high + 1)], (rows, columns))
     head = int(dice.integers(rows)), int(dice.integers(columns))
     cells[head] = 1
-    seen: list[int] = []  # what lies at each distance from the head; beyond the board: high + 1
+    seen: list[int] = []  # the cell at each distance from the head; high + 1 outside the board
     for down in range(1 - rows, rows):
         for right in range(1 - columns, columns):
             at = head[0] + down, head[1] + right
@@ -429,7 +429,7 @@ def test_a_centred_board_is_the_board_as_its_head_sees_it(
 
 @functools.cache
 def compass(rows: int, columns: int) -> Any:
-    """``board -> [8, 3]``: what a compass gives to its dense layers, compiled."""
+    """Return a compiled ``board -> [8, 3]``, the input of a compass's dense layers."""
     config = NetworkConfig(network="compass", hidden=())
     torso = Compass(FanIn(np.random.default_rng(0)), (rows, columns, 1), 3, config)
     see = jax.jit(lambda board: torso(board).reshape(8, 3))
@@ -438,7 +438,7 @@ def compass(rows: int, columns: int) -> Any:
 
 def test_a_compass_says_how_near_each_value_is_in_eight_directions() -> None:
     cells = np.zeros((4, 5), np.int64)
-    cells[1, 2] = 1  # the head; two fruits (2) above right and far below, a body (3) at its left
+    cells[1, 2] = 1  # the head; fruits (2) above right and far below, a body (3) to its left
     cells[0, 4], cells[3, 2], cells[1, 1], cells[1, 0] = 2, 2, 3, 3
     seen = compass(4, 5)(cells)
     names = ("up left", "up", "up right", "left", "right", "down left", "down", "down right")
@@ -460,7 +460,7 @@ def test_a_compass_says_how_near_each_value_is_in_eight_directions() -> None:
 
 @property_test
 @given(st.sampled_from([(1, 3), (4, 5)]), seeds)  # each is compiled
-def test_a_turned_board_turns_the_compass(shape: tuple[int, int], seed: int) -> None:
+def test_rotating_a_board_rotates_the_compass(shape: tuple[int, int], seed: int) -> None:
     dice = np.random.default_rng(seed)
     cells = dice.choice([0, 2, 3], shape)
     cells[tuple(dice.integers(shape))] = 1
@@ -473,7 +473,7 @@ def test_a_turned_board_turns_the_compass(shape: tuple[int, int], seed: int) -> 
 
 
 class Counted(eqx.Module):
-    """A torso with an array that no gradient can change."""
+    """A torso with an integer array, which no gradient can change."""
 
     count: jax.Array
 
@@ -499,7 +499,7 @@ def test_custom_networks_that_do_not_fit_are_refused(custom: Any, said: str) -> 
         agent(custom=custom)
 
 
-def test_custom_networks_that_cannot_be_made_are_refused() -> None:
+def test_custom_networks_that_cannot_be_built_are_refused() -> None:
     with pytest.raises(UsageError):
         agent(custom=lambda shape: Linear(rng(), 4, 8, 1.0))
 
