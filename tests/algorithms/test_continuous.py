@@ -164,7 +164,7 @@ def follow(nets: Nets, name: str, tau: float) -> Nets:
 def reference_update(
     nets: Nets, x: Batch, t: int, hyper: Any, optimisers: tuple[ByHand, ByHand]
 ) -> tuple[Nets, dict[str, float], np.ndarray]:
-    """Fujimoto et al. (2018), algorithm 1; without its three additions Lillicrap et al. (2016)."""
+    """Make the update of Fujimoto et al. (2018), algorithm 1, or of Lillicrap et al. (2016)."""
     twin, delay = hasattr(hyper, "policy_delay"), getattr(hyper, "policy_delay", 1)
     action = (x.actions - MIDDLE) / HALF
     next_action = np.tanh(forward(nets["target_actor"][0], x.next_obs))

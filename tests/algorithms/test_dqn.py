@@ -181,13 +181,13 @@ def test_states_keep_their_shapes() -> None:
         assert {id(x) for x in jax.tree.leaves(chosen)} == {id(x) for x in jax.tree.leaves(own)}
 
 
-def epsilons(algorithm: Algorithm, taken: int, count: int) -> list[float]:
-    """Return epsilon at the start and after each of `count` advances by `taken` steps."""
+def epsilons(algorithm: Algorithm, steps: int, count: int) -> list[float]:
+    """Return epsilon at the start and after each of `count` advances by `steps`."""
 
     @jax.jit
     def advances(state: State, hp: Any) -> Any:
         def advance(state: State, _: Any) -> Any:
-            state, said = algorithm.advance(state, jnp.int32(taken), hp)
+            state, said = algorithm.advance(state, jnp.int32(steps), hp)
             return state, (said, algorithm.actor(state, hp).epsilon)
 
         first = algorithm.actor(state, hp).epsilon
@@ -307,8 +307,8 @@ def test_the_target_moves_where_an_interval_of_environment_steps_is_crossed(tau:
     state, moved, advance = start(algorithm), list[int](), jax.jit(algorithm.advance)
     gap = jax.tree.map(np.subtract, state.params.target, state.params.network)
     crossed = {55: 3}  # three intervals crossed at once are three moves
-    for taken in (4, 4, 4, 7, 1, 35, 5, 1):  # to 4, 8, 12, 19, 20, 55, 60, 61
-        before, state = state, jax.device_get(advance(state, np.int32(taken), algorithm.hp)[0])
+    for steps in (4, 4, 4, 7, 1, 35, 5, 1):  # to 4, 8, 12, 19, 20, 55, 60, 61
+        before, state = state, jax.device_get(advance(state, np.int32(steps), algorithm.hp)[0])
         if not eqx.tree_equal(before.params.target, state.params.target):
             moved.append(int(state.counters.step) - 500)
             left = (1 - tau) ** crossed.get(moved[-1], 1)

@@ -246,7 +246,7 @@ def test_entropy_coefficients() -> None:
     assert [entropy_coefficient("ent_coef", value) for value in values] == wanted
 
 
-# Arrays packed into few
+# Packed arrays
 
 
 PACKED: list[list[tuple[tuple[int, ...], str]]] = [

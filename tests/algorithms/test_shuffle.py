@@ -50,7 +50,7 @@ def test_keys_counters_and_epochs_give_different_permutations(counter: int, seed
 
 @pytest.mark.parametrize("size", [256, 300, 1024])
 def test_places_and_neighbours_are_uniform(size: int) -> None:
-    """This tests over 4,000 permutations where elements and their neighbours are placed."""
+    """Over 4,000 permutations, places of elements and distances of neighbours are uniform."""
     orders = np.concatenate([drawn(1, counter, 10, size) for counter in range(400)])
     bins = 16
     for place in (0, 1, size // 2, size - 1):

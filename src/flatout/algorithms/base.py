@@ -24,11 +24,11 @@ from flatout.types import ActionSpec, Array, Finals, ObservationSpec, Trajectory
 Params = Any
 HyperParameters = Any
 Acted = tuple[jax.Array, Any, dict[str, jax.Array]]
-"""Actions ``[B, ...]``, the carry, and extras ``[B, ...]`` by name."""
+"""The results of `act`: actions ``[B, ...]``, the carry, and extras ``[B, ...]`` by name."""
 
 
 class State(NamedTuple):
-    """Everything that learning changes: pytrees of arrays.
+    """The learning state: everything that updates change, as pytrees of arrays.
 
     Attributes:
         params: networks, target networks and normalisers: the agent.

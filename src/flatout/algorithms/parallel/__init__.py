@@ -1,1 +1,1 @@
-"""Updates in several shards and in micro-batches, and packed arrays."""
+"""Parts of the algorithms for updates in several shards or micro-batches, and for packed arrays."""

@@ -209,7 +209,7 @@ class Shards:
 
 
 UNSHARDED = Shards()
-"""No shards: the whole batch at once."""
+"""A single shard: the whole batch at once."""
 
 
 def over_devices(tree: Tree) -> Tree:
