@@ -1,1 +1,1 @@
-"""Experience on its way to the learner."""
+"""Buffers hold collected experience and turn it into the inputs of the learner's program."""

@@ -1,4 +1,4 @@
-"""A trajectory's arrays: by name, and by shard."""
+"""A trajectory's arrays by name and by shard: for buffers, schedules and the device sampler."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from flatout.buffers.finals import divided
 from flatout.types import Finals, Trajectory
 
 FINALS = ("final_obs", "final_index")
-"""The names of `Finals`' arrays, which have no axis of environments, in its order."""
+"""The names of the arrays of `Finals`, in its order. They have no axis of environments."""
 
 
 def arrays_of(trajectory: Trajectory) -> dict[str, Any]:
-    """Every array of a trajectory by name, those in `extras` included."""
+    """Return all arrays of a trajectory by name, including those in `extras`."""
     fields = trajectory._asdict()
     extras, finals = fields.pop("extras"), fields.pop("finals")
     arrays = {name: array for name, array in fields.items() if array is not None}
@@ -23,7 +23,7 @@ def arrays_of(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def with_arrays(trajectory: Trajectory, arrays: dict[str, Any]) -> Trajectory:
-    """The trajectory with these arrays, named as `arrays_of` names them."""
+    """Return the trajectory with its arrays replaced; `arrays` has the names of `arrays_of`."""
     extras = {name: arrays[name] for name in trajectory.extras}
     finals = Finals(*(arrays[name] for name in FINALS))
     fields = {n: array for n, array in arrays.items() if n not in (*extras, *FINALS)}
@@ -31,12 +31,12 @@ def with_arrays(trajectory: Trajectory, arrays: dict[str, Any]) -> Trajectory:
 
 
 def by_env(name: str, array: np.ndarray) -> np.ndarray:
-    """A view of one of `arrays_of` with environments as its first axis; not for `FINALS`."""
+    """Return a view of an array of `arrays_of`, not of `FINALS`, with environments first."""
     return array if name == "last_obs" else array.swapaxes(0, 1)
 
 
 def split(trajectory: Trajectory, shards: int) -> list[Trajectory]:
-    """The trajectories of each shard's environments: views, but for final observations."""
+    """Split a trajectory by shard. Final observations are copied, other arrays are views."""
     steps, envs = trajectory.rewards.shape
     size = envs // shards
     parts: list[Trajectory] = []
@@ -53,14 +53,14 @@ def split(trajectory: Trajectory, shards: int) -> list[Trajectory]:
 
 
 def shard_shapes(trajectory: Trajectory, shards: int, kept: int = 1) -> Trajectory:
-    """The shapes of one shard's trajectories, of all environments' shapes; of `kept` such
-    trajectories side by side."""
+    """Return the shapes of `kept` trajectories of one shard, joined along the environments;
+    `trajectory` has the shapes of one trajectory of all shards."""
 
-    def shaped(name: str, leaf: Any) -> jax.ShapeDtypeStruct:
+    def shape_of(name: str, leaf: Any) -> jax.ShapeDtypeStruct:
         shape = list(leaf.shape)
         axis = 0 if name in (*FINALS, "last_obs") else 1
         shape[axis] = kept * (shape[axis] // shards)
         return jax.ShapeDtypeStruct(tuple(shape), leaf.dtype)
 
-    shapes = {name: shaped(name, leaf) for name, leaf in arrays_of(trajectory).items()}
+    shapes = {name: shape_of(name, leaf) for name, leaf in arrays_of(trajectory).items()}
     return with_arrays(trajectory, shapes)

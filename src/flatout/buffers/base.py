@@ -1,4 +1,7 @@
-"""What lies between a collected trajectory and the learner's program."""
+"""The interface of buffers, which turn trajectories into the inputs of the learner's program.
+
+`learner/learner.py` calls it; in a compiled loop, `schedules/loop.py` does.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +25,22 @@ Saved = tuple[Arrays, Data, RowSource | None]
 
 
 class Buffer:
-    """Turns trajectories into what `learn` is dispatched with, on the host or on a device.
+    """The base of buffers, on the host or on a device. It keeps no data itself.
 
-    `learn` is pure and becomes a part of the learner's compiled program. The device state, what a
-    buffer keeps in device memory, goes through that program. This base keeps nothing.
+    `learn` is pure and becomes a part of the learner's compiled program. That program takes and
+    returns the device state, which is the data that a buffer keeps in device memory.
 
     Args:
-        algorithm: learns from it.
+        algorithm: the algorithm that learns from the data.
 
     Attributes:
         metrics: the names of the scalars that `learn` returns.
-        member_counts, shard_counts: pytree prefixes of `counts`: None for what all members of a
-            population, or all shards, have in common, else 0.
-        key: what its draws are made with, ``[2]`` or for S shards ``[S, 2]``; () for none.
-        axes: a pytree prefix of the inputs of a sharded learner: 0 where each shard has its array,
-            None where all shards have the same.
+        member_counts, shard_counts: pytree prefixes of `counts`, which are vmap axes: None for
+            counts that all members of a population, or all shards, share, else 0.
+        key: raw key data of the sampling stream, ``[2]``, or ``[S, 2]`` for S shards; () if
+            nothing is sampled.
+        axes: a pytree prefix of the inputs of a sharded learner: 0 where each shard has an array,
+            None where all shards share one.
     """
 
     def __init__(self, algorithm: Algorithm) -> None:
@@ -48,84 +52,88 @@ class Buffer:
         self.shard_counts: Any = 0
 
     def inputs(self, trajectory: Trajectory) -> list[Any]:
-        """The shapes of what `learn` is given for trajectories of such shapes; the first are those
-        of dispatches with updates."""
+        """Return the shapes of all inputs of `learn` for trajectories of these shapes; the first
+        entry is for dispatches with updates."""
         raise NotImplementedError
 
     def device_state(self) -> Any:
-        """The device state at the start, as NumPy arrays; () for nothing."""
+        """Return the initial device state as NumPy arrays; () for none."""
         return ()
 
     def ingest(self, trajectory: Trajectory) -> None:
-        """Ingest a trajectory, as far as the host does that."""
+        """Do the host's part of ingesting a trajectory; `learn` does the rest on the device."""
         raise NotImplementedError
 
     @property
     def updates_due(self) -> bool:
-        """Whether the ingested trajectory pays for updates: without, nothing is learned from it."""
+        """Whether the trajectory that was ingested last makes any updates due."""
         return True
 
     def batches(self) -> Iterable[Any]:
-        """The inputs of the dispatches of `learn`, one or more, that the trajectory pays for."""
+        """Yield the inputs of each dispatch of `learn` for the last trajectory, at least one."""
         raise NotImplementedError
 
     def resized(self, device_state: Any) -> Any:
-        """The device state with the shapes that the next inputs need."""
+        """Return the device state with the shapes that the next inputs need."""
         return device_state
 
     def learn(self, state: Any, device_state: Any, inputs: Any, key: jax.Array, hp: Any) -> Learned:
-        """Make the updates of a dispatch."""
+        """Make the updates of one dispatch. Pure: it is traced into the learner's program."""
         raise NotImplementedError
 
     def counts(self) -> Any:
-        """Where `fed` goes on, as NumPy arrays."""
+        """Return the counts with which `fed` continues, as NumPy arrays."""
         return ()
 
     def fed(self, trajectory: Trajectory, counts: Any, key: Any) -> tuple[Any, Any]:
-        """`ingest` and `batches` within a compiled program: the inputs of the one dispatch, and
-        the counts after it. Pure; nothing is said to the host.
+        """Do the work of `ingest` and `batches` within a compiled program. Pure.
 
         Args:
-            key: this buffer's `key`; a program may be shared by runs that differ in it.
+            counts: the counts before the trajectory.
+            key: this buffer's `key`; runs that share the program may have different keys.
+
+        Returns:
+            The inputs of the one dispatch, and the counts after it. The host's do not change.
         """
         raise NotImplementedError
 
     def passed(self, rows: int) -> None:
-        """A compiled program has ingested so many rows; `stats` tells of it."""
+        """Count `rows` rows that a compiled program ingested, for `stats`."""
 
     def counted(self, counts: Any) -> None:
-        """Take over what a compiled program has counted."""
+        """Replace the host's counters by those that a compiled program returned."""
 
     def update_priorities(self, feedback: list[Any]) -> None:
-        """Take in what `learn` fed back, once per trajectory's updates."""
+        """Use the feedback that `learn` returned. Called once after all updates of a trajectory."""
 
     def stats(self) -> dict[str, float]:
-        """Numbers to report beside the learner's."""
+        """Return the buffer's metrics, which are reported with the learner's."""
         return {}
 
     def memory_mb(self) -> tuple[float, float]:
-        """MiB that it takes in host memory and in the learning device's."""
+        """Return the MiB that it occupies in host memory and in the learning devices' memory."""
         return 0.0, 0.0
 
     def state(self, device_state: Any) -> Saved:
-        """What a checkpoint needs."""
+        """Return the state that a checkpoint needs."""
         return {}, {}, None
 
     def restore(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Any:
-        """Take over such a state; returns the device state."""
+        """Restore a state that `state` returned, and return the device state; raise a
+        `CheckpointError` if it does not fit this buffer."""
         return ()
 
     def truncate(self, env: int, last_obs: Array, first_obs: Array, device_state: Any) -> Any:
         """Truncate an episode that could not be restored after its newest step, which led to
-        `last_obs`; the next began with `first_obs`. Returns the device state."""
+        `last_obs`. The next episode begins with `first_obs`. Return the device state."""
         return device_state
 
 
 def check_shards(data: Data, shards: int) -> None:
-    """Refuse a buffer's state that was saved with another number of shards.
+    """Check that a buffer's state was saved with `shards` shards.
 
     Raises:
-        CheckpointError: it was.
+        CheckpointError: it was saved with another number of shards.
     """
     saved = data.get("shards", 1)
     if saved != shards:

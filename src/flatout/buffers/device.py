@@ -1,6 +1,6 @@
-"""Replay in the learning device's memory: inserted, sampled and reprioritised inside the update.
+"""Replay in the learning device's memory: rows are inserted and sampled inside the update.
 
-No batch crosses the bus; only what was just collected does.
+The learner calls it. Only the newest trajectory is copied to the device, never a batch.
 """
 
 from __future__ import annotations
@@ -30,19 +30,18 @@ from flatout.buffers.sampling import Priorities, draw, insert_priorities, set_pr
 from flatout.types import Array, RowSource, Trajectory
 
 HEAD, MADE = 2, 3
-"""Further counters of a dispatch: rows in the ring, updates made before."""
+"""Indices in a dispatch's counters: rows ingested before it, and updates made before it."""
 
 
 class DeviceState(NamedTuple):
-    """What lives in device memory; priorities are None for uniform sampling."""
+    """The replay that is in device memory; `priorities` is None for uniform sampling."""
 
     ring: Ring
     priorities: Priorities | None
 
 
 class Counts(NamedTuple):
-    """Rows and final observations ever ingested (int32), and the ages of the newest observations
-    (uint8 ``[N]``)."""
+    """The attributes `head` and `finals` (int32) and `age` of `Ledger`, in a compiled loop."""
 
     head: Any
     finals: Any
@@ -50,8 +49,9 @@ class Counts(NamedTuple):
 
 
 class DispatchInputs(NamedTuple):
-    """What a dispatch brings: a piece, its final frames ``[C, ...]`` with their places ``[C]``
-    (F for none), the raw key of the sampling stream, and counters."""
+    """The inputs of one dispatch: a trajectory's rows, its final frames ``[C, ...]`` and their
+    positions ``[C]`` in `Ring.finals` (F for unused ones), the raw key of the sampling stream, and
+    int32 ``[4]`` counters, indexed by `COUNT`, `STEPS`, `HEAD` and `MADE`."""
 
     piece: Any
     finals: Any
@@ -61,9 +61,9 @@ class DispatchInputs(NamedTuple):
 
 
 class DeviceReplay(Replay):
-    """A ring in the learning devices' memory, each shard's on the device that carries it.
+    """A ring in the learning devices' memory. Each shard's ring is on the shard's device.
 
-    Final observations are few: every shard keeps those of all.
+    Every shard keeps the final observations of all shards, because they are few.
 
     Args:
         trajectory: the shapes of trajectories, or of a shard's. For the other arguments see
@@ -81,7 +81,7 @@ class DeviceReplay(Replay):
         super().__init__(algorithm, geometry, key, finals)
         self._like = trajectory
         self._shapes = ring_shapes(geometry, trajectory, self.ledger.room)
-        self._before = 0  # final observations when room was last made
+        self._before = 0  # the number of the next final observation when `finals` last grew
         self._ingested: tuple[Any, ...] = ()
         self.axes: Any = DispatchInputs(0, None, None, 0, None)
         self.member_counts, self.shard_counts = Counts(None, 0, 0), Counts(None, None, 0)
@@ -139,7 +139,7 @@ class DeviceReplay(Replay):
     def fed(
         self, trajectory: Trajectory, counts: Counts, key: Any
     ) -> tuple[DispatchInputs, Counts]:
-        """See `Buffer.fed`: what `Ledger.ingest` does on the host."""
+        """See `Buffer.fed`. The host's counterpart is `Ledger.ingest`."""
         assert trajectory.ended is not None
         geometry, truncated = self._shard, trajectory.truncated
         shards, (rows, num_envs) = self._algorithm.shards, truncated.shape
@@ -149,7 +149,7 @@ class DeviceReplay(Replay):
             return age, age
 
         last, ages = jax.lax.scan(older, counts.age, trajectory.ended)
-        # Final observations, those of all shards, are numbered in the order of their steps.
+        # The final observations of all shards are numbered together, in the order of their steps.
         every = shards.gather(truncated.T).T
         slot = shards.local(slots(jnp, counts.finals, every).T).T
         room = self._shapes.finals.shape[0]
@@ -188,18 +188,18 @@ class DeviceReplay(Replay):
             return device_state
         finals = np.asarray(old)[0] if self._shards else np.asarray(old)
         moved = self.ledger.moved(finals, room, self._before)
-        ring = device_state.ring._replace(finals=self._for_all(moved))
+        ring = device_state.ring._replace(finals=self._copy_to_shards(moved))
         return device_state._replace(ring=ring)
 
     def learn(
         self, state: Any, device_state: DeviceState, inputs: DispatchInputs, key: jax.Array,
         hp: Any,
     ) -> Learned:  # fmt: skip
-        """Insert what was collected, then draw, learn and refresh priorities, update by update."""
+        """Insert the new rows, then draw, learn and set priorities, one update after the other."""
         algorithm, geometry, replay = self._algorithm, self._shard, self._replay
         counters = inputs.counters
         head = counters[HEAD] + inputs.piece.rewards.shape[0]
-        ring, priorities = self._inserted(device_state, inputs)
+        ring, priorities = self._insert(device_state, inputs)
         assert algorithm.advance is not None
         state, scalars = algorithm.advance(state, counters[STEPS], hp)
 
@@ -226,8 +226,8 @@ class DeviceReplay(Replay):
         scalars |= averages(algorithm, totals, count)
         return state, DeviceState(ring, priorities), scalars, ()
 
-    def _inserted(self, state: DeviceState, inputs: DispatchInputs) -> DeviceState:
-        """Write a piece's rows, with the largest priority."""
+    def _insert(self, state: DeviceState, inputs: DispatchInputs) -> DeviceState:
+        """Write a trajectory's rows into the ring, with the largest priority so far."""
         geometry, (ring, priorities) = self._shard, state
         rows, head = inputs.piece.rewards.shape[0], inputs.counters[HEAD]
         places = (head + jnp.arange(rows + 1)) % geometry.length
@@ -256,18 +256,18 @@ class DeviceReplay(Replay):
         empty = Ring(*(np.zeros(shape.shape, shape.dtype) for shape in shapes))
         ring = self.ledger.restore(empty, arrays, data, rows)
         self._resize(len(ring.finals))
-        return DeviceState(self._in_shards(ring), self._restored(arrays))
+        return DeviceState(self._split_ring(ring), self._restored(arrays))
 
     def truncate(
         self, env: int, last_obs: Array, first_obs: Array, device_state: DeviceState
     ) -> Any:
-        """See `Buffer.truncate`; the ring moves through host memory."""
-        ring = self.ledger.truncate(self._whole(device_state.ring), env, last_obs, first_obs)
+        """See `Buffer.truncate`. The ring is copied to host memory, changed and returned."""
+        ring = self.ledger.truncate(self._join_ring(device_state.ring), env, last_obs, first_obs)
         self._resize(len(ring.finals))
-        return device_state._replace(ring=self._in_shards(ring))
+        return device_state._replace(ring=self._split_ring(ring))
 
-    def _whole(self, ring: Ring) -> Ring:
-        """The ring of all environments, NumPy."""
+    def _join_ring(self, ring: Ring) -> Ring:
+        """Join the shards' rings to one ring of all environments, in NumPy arrays."""
         arrays = [np.array(array) for array in ring]
         if not self._shards:
             return Ring(*arrays)
@@ -279,8 +279,8 @@ class DeviceReplay(Replay):
         flat = [array.reshape(-1, *array.shape[2:]) for array in joined]
         return Ring(*[*flat, arrays[-1][0]])
 
-    def _in_shards(self, ring: Ring) -> Ring:
-        """The inverse of `_whole`."""
+    def _split_ring(self, ring: Ring) -> Ring:
+        """Split a ring of all environments into the shards' rings: the inverse of `_join_ring`."""
         if not self._shards:
             return ring
         length = self._shard.length
@@ -289,7 +289,7 @@ class DeviceReplay(Replay):
             for array in ring[:-1]
         ]
         flat = [array.reshape(self._count, -1, *array.shape[3:]) for array in parts]
-        return Ring(*[*flat, self._for_all(ring.finals)])
+        return Ring(*[*flat, self._copy_to_shards(ring.finals)])
 
-    def _for_all(self, finals: np.ndarray) -> np.ndarray:
+    def _copy_to_shards(self, finals: np.ndarray) -> np.ndarray:
         return np.broadcast_to(finals, self._shards + finals.shape)

@@ -1,8 +1,8 @@
-"""The final observations of truncated episodes: the only code that packs, moves and divides them.
+"""Final observations of truncated episodes: samplers and buffers pack, move and divide them here.
 
-A trajectory stores them apart, because they are few. Their arrays have a capacity; unused entries
-have the index T * N and change no result. The capacity is the smallest that suffices of ``least``,
-twice ``least``, four times ``least``, ...: it follows from the trajectory alone, and an update is
+A trajectory stores them separately, because they are few. Their arrays have a capacity C; unused
+entries have the index T * N and change no result. The capacity is the smallest sufficient one of
+``least``, 2 * ``least``, 4 * ``least``, ...: it depends only on the trajectory, and an update is
 compiled once for each capacity that occurs.
 """
 
@@ -16,24 +16,24 @@ from flatout.types import Array, Finals
 
 
 def truncations(horizon: int, limit: int | None) -> int:
-    """How often a time limit can truncate one environment's episodes within `horizon` steps, at
-    least 1; environments may truncate more often by themselves."""
+    """Return how often a time limit of `limit` steps can truncate one environment's episodes within
+    `horizon` steps, at least 1. An environment's own code may truncate more often."""
     return 1 if limit is None else horizon // limit + 1
 
 
 def capacity(count: int, least: int) -> int:
-    """The capacity for `count` final observations: `least`, doubled until they fit."""
+    """Return the capacity for `count` final observations: `least`, doubled until they fit."""
     while least < count:
         least *= 2
     return least
 
 
 def packed(index: Array, obs: Array, size: int, least: int) -> Finals:
-    """Arrays of final observations with their capacity, in the order of their steps.
+    """Pack final observations into arrays with a capacity, in the order of their steps.
 
     Args:
         index: ``[n]``, the position ``t * N + env`` of each.
-        obs: ``[n, ...]``.
+        obs: ``[n, ...]``, the observations.
         size: T * N of the trajectory.
         least: the smallest capacity.
     """
@@ -47,20 +47,20 @@ def packed(index: Array, obs: Array, size: int, least: int) -> Finals:
 
 
 def used(finals: Finals, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """The positions and observations of the used entries."""
+    """Return the positions ``[n]`` and observations ``[n, ...]`` of the used entries."""
     which = np.flatnonzero((finals.index >= 0) & (finals.index < size))
     return finals.index[which], finals.obs[which]
 
 
 def appended(finals: Finals, index: int, obs: np.ndarray, size: int) -> Finals:
-    """The final observations with one more, of the last step."""
+    """Return the final observations with a further one, `obs` at position `index`."""
     indices, values = used(finals, size)
     indices, values = np.append(indices, index), np.concatenate([values, obs[None]])
     return packed(indices, values, size, len(finals.index))
 
 
 def divided(finals: Finals, steps: int, num_envs: int, shards: int) -> list[Finals]:
-    """The final observations of each shard's environments, with equal capacities."""
+    """Divide the final observations by shard, with the same capacity for all shards."""
     each = num_envs // shards
     index, obs = used(finals, steps * num_envs)
     row, env = np.divmod(index, num_envs)
@@ -68,20 +68,20 @@ def divided(finals: Finals, steps: int, num_envs: int, shards: int) -> list[Fina
     most = int(np.bincount(shard, minlength=1).max())
     room = capacity(most, len(finals.index) // shards)
 
-    def of(number: int) -> Finals:
+    def select(number: int) -> Finals:
         mine = shard == number
         return packed(row[mine] * each + env[mine], obs[mine], steps * each, room)
 
-    return [of(number) for number in range(shards)]
+    return [select(number) for number in range(shards)]
 
 
 def joined(parts: Finals, steps: int, each: int) -> Finals:
-    """The inverse of `divided`.
+    """Join the shards' final observations, in the order of the shards: the inverse of `divided`.
 
     Args:
-        parts: of S shards ``[S, C, ...]``.
+        parts: arrays ``[S, C, ...]`` of S shards.
         steps: T.
-        each: the environments of one shard.
+        each: the number of environments of one shard.
     """
     shards = len(parts.index)
     row, env = np.divmod(parts.index, each)
@@ -92,7 +92,7 @@ def joined(parts: Finals, steps: int, each: int) -> Finals:
 
 
 def in_order(finals: Finals) -> Finals:
-    """The same entries in the order of their steps, unused ones last."""
+    """Sort the entries by their steps; unused ones come last."""
     order = np.argsort(finals.index, kind="stable")
     return Finals(finals.obs[order], finals.index[order])
 
@@ -100,12 +100,12 @@ def in_order(finals: Finals) -> Finals:
 def side_by_side(parts: Sequence[tuple[np.ndarray, np.ndarray]], num_envs: int, total: int) -> (
     tuple[np.ndarray, np.ndarray]
 ):  # fmt: skip
-    """The positions and observations of trajectories whose environments lie side by side.
+    """Join the final observations of trajectories that are joined along the environments.
 
     Args:
         parts: positions and observations of each trajectory of `num_envs` environments, in the
-            order of their environments.
-        total: environments of all trajectories together.
+            order of joining.
+        total: the number of environments of the joined trajectory.
     """
     moved: list[np.ndarray] = []
     for number, (index, _) in enumerate(parts):

@@ -1,6 +1,7 @@
-"""A ring's counters, ages and final observations, and its way to disk and back.
+"""The counters of a replay ring, and how the ring is written, saved and restored.
 
-Host replay and device replay keep the same ledger, on the host; only where the arrays lie differs.
+Host replay and device replay call it. Both keep the same ledger on the host; they differ only in
+where the ring's arrays are.
 """
 
 from __future__ import annotations
@@ -20,20 +21,21 @@ from flatout.types import Array, RowSource, Trajectory
 
 
 class Ledger:
-    """Counts rows, updates and final observations.
+    """The counters of a ring: rows, updates and final observations.
 
     Args:
         geometry: the ring's sizes.
-        replay: what the algorithm asks for.
-        room: final observations that the ring can hold at first, at least one per environment.
+        replay: the algorithm's requirements.
+        room: the initial capacity for final observations; at least N is used.
 
     Attributes:
-        head: rows ever ingested.
-        made: updates ever paid for, the newest trajectory's included.
-        due: updates that the newest trajectory pays for.
-        finals: final observations ever ingested.
-        room: final observations that the ring has to have room for.
-        age: uint8 ``[N]``, of the newest observations.
+        head: rows ever ingested; the number of the next row.
+        made: updates that have been due since the run's start, including `due`.
+        due: updates that the newest trajectory makes due.
+        finals: the number of the next final observation. A restored ring numbers the final
+            observations that it still has from 0.
+        room: F, the capacity that `Ring.finals` must have.
+        age: uint8 ``[N]``, the ages of the newest observations.
     """
 
     def __init__(self, geometry: Geometry, replay: ReplaySpec, room: int = 0) -> None:
@@ -48,8 +50,8 @@ class Ledger:
         self.room = max(room, geometry.num_envs)
 
     def ingest(self, trajectory: Trajectory) -> tuple[Piece, np.ndarray, np.ndarray]:
-        """Count a trajectory. Returns the piece, its final frames ``[n, ...]`` and their numbers
-        ``[n]``."""
+        """Count a trajectory. Return the rows to write, the final frames ``[n, ...]`` and their
+        numbers ``[n]``."""
         geometry = self._geometry
         rewards, ended = trajectory.rewards, trajectory.ended
         rows, num_envs = rewards.shape
@@ -86,58 +88,60 @@ class Ledger:
         return piece, geometry.newest(finals), numbers
 
     def take(self, head: int, finals: int, age: np.ndarray) -> None:
-        """Take over what was counted elsewhere."""
+        """Set the counters to those of a compiled loop: `head`, `finals` and `age`."""
         self.head, self.finals, self.age = head, finals, age
         self.made = self._replay.due(head * self._geometry.num_envs)
 
     def write(self, ring: Ring, trajectory: Trajectory) -> tuple[Ring, Piece]:
-        """`ingest` into a ring of NumPy arrays, in place but for a need of more room."""
+        """Call `ingest` and write the rows into a ring of NumPy arrays, in place. Only `finals` is
+        a new array in the returned ring if it needs a larger capacity."""
         head, before = self.head, self.finals
         piece, finals, numbers = self.ingest(trajectory)
-        ring = self._with_room(ring, before)
+        ring = self._ensure_room(ring, before)
         start = head % self._geometry.length * self._geometry.num_envs
         for array, new in zip(ring, piece, strict=False):  # all but the final observations
             entries, until = new.reshape(-1, *array.shape[1:]), len(array) - start
             array[start : start + len(entries)] = entries[:until]
-            if len(entries) > until:  # the ring goes on at its beginning
+            if len(entries) > until:  # the ring wraps around
                 array[: len(entries) - until] = entries[until:]
         if len(numbers):
             ring.finals[numbers % len(ring.finals)] = finals
         return ring, piece
 
-    def _with_room(self, ring: Ring, count: int) -> Ring:
-        """The ring, which has `count` final frames so far, with the room that it has to have."""
+    def _ensure_room(self, ring: Ring, count: int) -> Ring:
+        """Return the ring with capacity `room`; `count` is the number of the next final frame."""
         if self.room <= len(ring.finals):
             return ring
         return ring._replace(finals=self.moved(ring.finals, self.room, count))
 
     @staticmethod
     def moved(finals: np.ndarray, room: int, count: int) -> np.ndarray:
-        """The final frames of numbers below `count` in an array with more room; each number's
-        place is its remainder."""
+        """Copy the final frames before number `count` into an array with the larger capacity
+        `room`. Frame k moves from position ``k % len(finals)`` to ``k % room``."""
         larger = np.zeros((room, *finals.shape[1:]), finals.dtype)
         for number in range(max(count - len(finals), 0), count):
             larger[number % room] = finals[number % len(finals)]
         return larger
 
     def stats(self, size: int) -> dict[str, float]:
-        """How full the ring of so many bytes is."""
+        """Return the metrics of a ring of `size` bytes: its share of used rows, and its MiB."""
         rows = min(self.head, self._geometry.rows)
         return {"replay_fill": rows / self._geometry.rows, "replay_mb": size / 2**20}
 
     def saved(self, ring: Ring, geometry: Geometry | None = None) -> Saved:
-        """See `Buffer.state`: the row that the next step will complete, counters, and the rows.
+        """Return the result of `Buffer.state`: the newest frames and ages, counters, and the rows.
 
         Args:
-            ring: its arrays, read where they lie; those of S shards have a leading axis.
-            geometry: of a shard's ring, where it is sharded.
+            ring: its arrays, with a leading axis if it has shards. Rows are not copied.
+            geometry: the sizes of one shard's ring if it has shards.
         """
         rows = RingRows(geometry or self._geometry, ring, self.head)
         arrays = {"frames": rows.row("frames", self.head).copy(), "age": self.age.copy()}
         return arrays, {"head": self.head, "room": self.room}, rows
 
     def restore(self, ring: Ring, arrays: Arrays, data: Data, rows: RowSource | None) -> Ring:
-        """Take over saved rows, in place, and counters; returns the ring (NumPy)."""
+        """Restore saved counters, and saved rows into a ring of NumPy arrays. All arrays but
+        `finals` are changed in place. Raise a `CheckpointError` if they do not fit."""
         geometry = self._geometry
         if rows is None:
             raise CheckpointError("it holds no replayed experience.")
@@ -185,7 +189,7 @@ class Ledger:
         return ring._replace(finals=finals)
 
     def truncate(self, ring: Ring, env: int, last_obs: Array, first_obs: Array) -> Ring:
-        """See `Buffer.truncate`; the ring is of NumPy arrays."""
+        """See `Buffer.truncate`. The ring's arrays are NumPy arrays, changed in place."""
         self.age[env] = 0
         place = self.head % self._geometry.length * self._geometry.num_envs + env
         ring.age[place] = 0
@@ -199,7 +203,7 @@ class Ledger:
         ring.slot[last] = self.finals
         self._final_rows.append(self.head - 1)
         self.room = capacity(len(self._final_rows), self.room)
-        ring = self._with_room(ring, self.finals)
+        ring = self._ensure_room(ring, self.finals)
         ring.finals[self.finals % len(ring.finals)] = self._geometry.newest(last_obs)
         self.finals += 1
         return ring

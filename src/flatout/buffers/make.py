@@ -1,4 +1,4 @@
-"""From a placement to a buffer: what lies between trajectories and updates, and where."""
+"""The choice of a buffer for a run, and its memory. `run/factory.py` calls it before the run."""
 
 from __future__ import annotations
 
@@ -33,25 +33,28 @@ def build_buffer(
     config: TrainConfig, task: Task | None, algorithm: Algorithm, placement: Placement, shapes: Any,
     least: int | None = None,
 ) -> Buffer:  # fmt: skip
-    """What lies between trajectories and updates, where the placement wants it.
+    """Make the buffer that the algorithm, the settings and the placement ask for.
 
     Args:
         task: the environment; None for a dataset.
-        shapes: of trajectories.
-        least: steps before which no episode is truncated, 0 if none ever is; None if unknown.
+        shapes: the shapes of trajectories.
+        least: steps before which no episode is truncated; 0 if none ever is; None if unknown.
+
+    Raises:
+        UsageError: the settings and the placement exclude each other.
     """
     shards = config.run.shards
     each = shapes if shards == 1 else shard_shapes(shapes, shards)
     if algorithm.replay is not None:
-        assert task is not None  # only what learns from replay looks at it again
+        assert task is not None  # datasets have no algorithms with replay
         if shards > 1:
             algorithm = replace(algorithm, replay=algorithm.replay.shard(shards))
         return _build_replay(config, task, algorithm, placement, each, least)
     kept = getattr(config.hyper, "replay_trajectories", 1)
     if kept > 1 and placement.schedule == "fused":
         raise UsageError(
-            f"replay_trajectories = {kept} does not go with schedule=fused, which keeps none: use "
-            "--placement 'sampler=device', or replay_trajectories = 1."
+            f"replay_trajectories = {kept} is not possible with schedule=fused, which keeps no "
+            "trajectories: use --placement 'sampler=device', or replay_trajectories = 1."
         )
     if kept == 1:
         buffers = [OnPolicyBuffer(algorithm) for _ in range(shards)]
@@ -63,7 +66,7 @@ def build_buffer(
 def replay_mb(
     geometry: Geometry, replay: ReplaySpec, trajectory: Trajectory, placement: Placement
 ) -> tuple[float, float]:
-    """MiB that replay will take in host memory, and in the learning device's.
+    """Return the MiB that replay will occupy in host memory and in the learning device's memory.
 
     Args:
         trajectory: the shapes of trajectories.
@@ -75,7 +78,7 @@ def replay_mb(
     spec = geometry.spec
     batches = replay.most(geometry.num_envs) * replay.batch_size * 2 * math.prod(spec.shape)
     batches *= np.dtype(spec.dtype).itemsize
-    # On a CPU the compiled update reads them where they lie.
+    # On a CPU the compiled update reads the batches from host memory without a copy.
     copied = batches if placement.learn[0].kind == "gpu" else 0
     return (ring + tree + batches) / MiB, copied / MiB
 
@@ -84,12 +87,13 @@ def expected_mb(
     config: TrainConfig, spec: ObservationSpec, replay: ReplaySpec | None, placement: Placement,
     shapes: Any,
 ) -> tuple[float, float]:  # fmt: skip
-    """MiB that `build_buffer` will allocate in host memory, and on all learning devices together.
+    """Return the MiB that `build_buffer` will allocate in host memory, and on all learning devices
+    together.
 
     Args:
-        spec: of one observation.
-        replay: what the algorithm asks of replay.
-        shapes: of trajectories.
+        spec: one observation.
+        replay: the algorithm's requirements of replay; None without replay.
+        shapes: the shapes of trajectories.
     """
     shards = config.run.shards
     each = shapes if shards == 1 else shard_shapes(shapes, shards)
@@ -99,12 +103,12 @@ def expected_mb(
         return shards * ring_bytes(rows) / MiB, 0.0
     replay = replay if shards == 1 else replay.shard(shards)
     host, device = replay_mb(geometry_of(replay, spec, each), replay, each, placement)
-    # What a chunk of a compiled loop began with is kept until the host has taken its results.
+    # A chunk of a compiled loop keeps its initial replay until the host has read its results.
     return shards * host, shards * device * (2 if placement.schedule == "fused" else 1)
 
 
 def geometry_of(replay: ReplaySpec, spec: ObservationSpec, shapes: Any) -> Geometry:
-    """How replay of trajectories of these shapes is laid out."""
+    """Return the sizes of a replay ring for trajectories of these shapes."""
     steps, num_envs = shapes.rewards.shape
     rows = max(replay.buffer_size // num_envs, steps)
     return Geometry(spec, num_envs, rows, replay.n_step)
@@ -114,7 +118,7 @@ def _build_replay(
     config: TrainConfig, task: Task, algorithm: Algorithm, placement: Placement, shapes: Any,
     least: int | None,
 ) -> Buffer:  # fmt: skip
-    """Replay; algorithm and shapes are those of one shard."""
+    """Make a replay buffer; `algorithm` and `shapes` are those of one shard."""
     replay = algorithm.replay
     assert replay is not None
     geometry, shards = geometry_of(replay, task.obs_spec, shapes), config.run.shards
@@ -125,7 +129,7 @@ def _build_replay(
     key = keys[0] if shards == 1 else np.stack(keys)
     if placement.replay_on_device:
         finals = rows * num_envs // (task.limit or 64) + num_envs
-        if least is not None:  # no more can be needed, and a compiled loop cannot make more room
+        if least is not None:  # the most that can be needed: a compiled loop cannot grow the array
             finals = num_envs * (rows // least + 2 if least else 1)
         return DeviceReplay(algorithm, geometry, shapes, key, shards * finals)
     several = placement.learn[0].kind == "gpu" and replay.most(num_envs) > 1

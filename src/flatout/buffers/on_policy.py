@@ -1,4 +1,4 @@
-"""On-policy learning: a trajectory goes into the update as it was collected."""
+"""The buffer of on-policy algorithms: the learner gets each trajectory as it was collected."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flatout.types import Trajectory
 
 
 class OnPolicyBuffer(Buffer):
-    """Hands over each trajectory and forgets it."""
+    """A buffer that passes the newest trajectory to the update, unchanged."""
 
     def __init__(self, algorithm: Algorithm) -> None:
         super().__init__(algorithm)

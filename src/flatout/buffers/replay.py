@@ -1,7 +1,7 @@
-"""Replay in host memory: a ring of NumPy arrays, batches gathered here and handed over whole.
+"""Replay in host memory: a ring of NumPy arrays, from which batches are gathered for the learner.
 
-A compiled function of (seed, update) draws the rows to learn from, the same as for replay in device
-memory. Priorities refresh once per trajectory's updates.
+The learner calls it. A compiled function of (seed, update) draws the rows, as for replay in device
+memory. Priorities are set once per trajectory, after all of its updates.
 """
 
 from __future__ import annotations
@@ -35,26 +35,27 @@ from flatout.buffers.sampling import (
 from flatout.types import Array, Device, RowSource, Trajectory
 
 RANDOM_BLOCK = 256
-"""Updates whose random bits are drawn in one dispatch; it changes no draw."""
+"""Updates whose random bits are computed in one dispatch. The number does not change the bits."""
 
 COUNT, STEPS = range(2)
-"""What a dispatch's first counters are: updates to make, environment steps taken."""
+"""Indices in a dispatch's counters: updates to make, and environment steps of the trajectory."""
 
 
 class Replay(Buffer):
-    """A ring of replayed transitions in S shards, counted on the host.
+    """The base of replay in host memory and on devices: a ring of transitions in S shards.
 
-    Shard s has the s-th N / S environments, draws from those alone, and by their priorities;
-    batches have a leading axis of shards then. What is saved does not depend on where it lies.
+    Shard s has the s-th block of N / S environments. It samples only their transitions, with
+    their priorities. With shards, batches have a leading axis ``[S, ...]``. A saved state is the
+    same for both places.
 
     Args:
-        algorithm: learns from it, or from a shard of it.
-        geometry: the ring's sizes, or a shard's.
-        key: raw key data of the sampling stream, uint32 ``[2]``; of S shards ``[S, 2]``.
-        finals: final observations to make room for from the start.
+        algorithm: the algorithm that learns from it, of one shard.
+        geometry: the sizes of the ring, or of one shard's ring.
+        key: raw key data of the sampling stream, uint32 ``[2]``, or ``[S, 2]`` for S shards.
+        finals: the initial capacity for final observations.
 
     Attributes:
-        ledger: its counters.
+        ledger: the ring's counters, on the host.
     """
 
     def __init__(
@@ -89,14 +90,13 @@ class Replay(Buffer):
 
 
 class HostReplay(Replay):
-    """A ring in host memory, which all shards have in common.
+    """A ring in host memory, which all shards share.
 
     Args:
-        trajectory: the shapes of trajectories, or of a shard's.
-        host: the CPU device that chooses rows.
-        chunk: the most updates in one dispatch; a trajectory's updates that need several are
-            dispatched one after the other, the next one's batches gathered meanwhile. For the
-            other arguments see `Replay`.
+        trajectory: the shapes of trajectories, or of one shard's trajectories.
+        host: the CPU device that draws rows.
+        chunk: the most updates in one dispatch. If a trajectory needs several dispatches, the next
+            batches are gathered while the device works. For the other arguments see `Replay`.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class HostReplay(Replay):
         self._ingested = (0, 0)
         self.axes: Any = (0, None)
         self._host = host
-        self._priorities: Any = self._placed(self._empty_priorities())
+        self._priorities: Any = self._put_on_host(self._empty_priorities())
         counters = np.zeros(2, np.int32)
         self._beta = self._alpha = np.ones(2, np.float32)
         if self._replay.prioritized:
@@ -129,17 +129,17 @@ class HostReplay(Replay):
         self._block = max(RANDOM_BLOCK, 2 * self._most)
         self._words = (-1, *(np.zeros(0, np.uint32),) * 2)  # the block's first update, its bits
         if self._priorities is None:
-            self._bits = self._compiled(self._draw_bits, (0, None), key, np.int32(0))
+            self._bits = self._compile(self._draw_bits, (0, None), key, np.int32(0))
         else:
-            self._draw = self._compiled(
+            self._draw = self._compile(
                 self._draw_all, (0, 0, None, None), self._priorities, key, counters, self._beta
             )
-            self._insert_priorities = self._compiled(
+            self._insert_priorities = self._compile(
                 lambda pri, head: insert_priorities(geometry, pri, head, rows), (0, None),
                 self._priorities, np.int32(0), donate=(0,),
             )  # fmt: skip
             drawn = np.zeros((*self._shards, self._most, self._replay.batch_size), np.int32)
-            self._set_priorities = self._compiled(
+            self._set_priorities = self._compile(
                 self._set_all_priorities, (0, 0, 0, 0, None, None), self._priorities, drawn, drawn,
                 drawn.astype(np.float32), np.int32(0), self._alpha, donate=(0,),
             )  # fmt: skip
@@ -147,14 +147,14 @@ class HostReplay(Replay):
         batches = self._gather(none, none)
         self._batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batches)
 
-    def _placed(self, tree: Any) -> Any:
+    def _put_on_host(self, tree: Any) -> Any:
         return jax.device_put(tree, self._host)
 
-    def _compiled(
+    def _compile(
         self, function: Any, axes: tuple[int | None, ...], *arguments: Any,
         donate: tuple[int, ...] = (),
     ) -> Any:  # fmt: skip
-        """One shard's function for all of them, on the host's CPU."""
+        """Map one shard's function over all shards and compile it for the host's CPU."""
         if self._shards:
             function = jax.vmap(function, axes)
         on = jax.sharding.SingleDeviceSharding(self._host)
@@ -168,7 +168,7 @@ class HostReplay(Replay):
     def ingest(self, trajectory: Trajectory) -> None:
         head, made = self.ledger.head, self.ledger.made
         ring, piece = self.ledger.write(self._ring, trajectory)
-        if ring is not self._ring:  # with more room for final observations
+        if ring is not self._ring:  # its capacity for final observations has grown
             self._ring, self._bytes = ring, ring_bytes(ring)
         if self._priorities is not None:
             self._priorities = self._insert_priorities(self._priorities, np.int32(head))
@@ -178,7 +178,7 @@ class HostReplay(Replay):
         ledger, (made, steps) = self.ledger, self._ingested
         count = ledger.due
         if not count:
-            # A separate program: what does not change in a loop, XLA computes before it.
+            # A separate program: XLA computes a loop's constants even for a loop of no iterations.
             yield (), np.array([0, steps], np.int32)
             return
         weights = None
@@ -191,13 +191,13 @@ class HostReplay(Replay):
         self._drawn = (row, env)
         for start in range(0, count, self._chunk):
             stop = min(start + self._chunk, count)
-            batch = self._gather(_some(row, start, self._chunk), _some(env, start, self._chunk))
+            batch = self._gather(_slice(row, start, self._chunk), _slice(env, start, self._chunk))
             if weights is not None:
-                batch = batch._replace(weights=_some(weights, start, self._chunk))
+                batch = batch._replace(weights=_slice(weights, start, self._chunk))
             yield batch, np.array([stop - start, 0 if start else steps], np.int32)
 
     def learn(self, state: Any, device_state: Any, inputs: Any, key: jax.Array, hp: Any) -> Learned:
-        """All of a dispatch's updates, one batch after the other; none without batches."""
+        """Make all updates of a dispatch, one batch after the other; none if there is no batch."""
         batches, counters = inputs
         algorithm, geometry = self._algorithm, self._shard
         assert algorithm.advance is not None
@@ -244,7 +244,7 @@ class HostReplay(Replay):
         check_shards(data, self._count)
         self._ring = self.ledger.restore(self._ring, arrays, data, rows)
         self._bytes = ring_bytes(self._ring)
-        self._priorities = self._placed(self._restored(arrays))
+        self._priorities = self._put_on_host(self._restored(arrays))
         return ()
 
     def truncate(self, env: int, last_obs: Array, first_obs: Array, device_state: Any) -> Any:
@@ -257,7 +257,8 @@ class HostReplay(Replay):
         return gather(np, self._geometry, self._ring, head, row, env + self._first)
 
     def _uniform(self, made: int) -> tuple[np.ndarray, np.ndarray]:
-        """`draw` without priorities for the updates from `made` on, from a block of random bits."""
+        """Return uniform draws, equal to those of `draw`, for the updates from `made` on: rows and
+        environments ``[..., K, B]``. Random bits are computed in blocks of many updates."""
         start, word, other = self._words
         if not start <= made <= start + self._block - self._most or start < 0:
             bits = self._bits(self.key, np.int32(made))
@@ -268,14 +269,14 @@ class HostReplay(Replay):
         return row, (other[updates] % np.uint32(self._shard.num_envs)).astype(np.int32)
 
     def _draw_bits(self, key: jax.Array, made: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Two random words ``[block, B]`` for each update from `made` on."""
+        """Return two arrays of random words ``[block, B]`` for the updates from `made` on."""
         size = self._replay.batch_size
         return jax.vmap(lambda update: bits(key, update, size))(made + jnp.arange(self._block))
 
     def _draw_all(
         self, priorities: Priorities | None, key: jax.Array, counters: jax.Array, beta: jax.Array
     ) -> Drawn:
-        """One shard's rows ``[K, B]`` for all updates of a trajectory."""
+        """Draw one shard's rows ``[K, B]`` for all K updates of a trajectory, by priority."""
         (made, head), size = counters, self._replay.batch_size
         exponent = weights_exponent(self._replay, self._shard, head, beta)
 
@@ -298,7 +299,8 @@ def one_update(
     algorithm: Algorithm, geometry: Geometry, state: Any, totals: jax.Array, gathered: Gathered,
     key: jax.Array, hp: Any,
 ) -> tuple[Any, jax.Array, jax.Array]:  # fmt: skip
-    """One gradient step from gathered transitions; the same text wherever they came from."""
+    """Make one update from gathered transitions; used by host replay and device replay. Return the
+    state, `totals` plus the metrics, and the size of each transition's error ``[B]``."""
     merged = algorithm.shards.one_by_one(functools.partial(merge, geometry))
     state, metrics, error = algorithm.update(state, merged(gathered, hp.gamma), wrap_key(key), hp)
     return state, totals + jnp.stack([metrics[name] for name in algorithm.metrics]), error
@@ -307,20 +309,20 @@ def one_update(
 def weights_exponent(
     replay: ReplaySpec, geometry: Geometry, head: jax.Array, beta: jax.Array
 ) -> jax.Array:
-    """The exponent of the importance weights once `head` rows were ingested; `beta` is
-    ``hp.priority_beta``, ``(start, end)``."""
+    """Return the exponent of the importance weights after `head` rows: it moves linearly between
+    the ends of `beta`, which is ``hp.priority_beta``, ``(start, end)``."""
     return schedule(beta, head * (geometry.num_envs * replay.shards), replay.total_steps)
 
 
 def averages(algorithm: Algorithm, totals: jax.Array, count: jax.Array) -> Scalars:
-    """Each metric's mean over the updates, and how many those were."""
+    """Return each metric's mean over `count` updates (0 without updates), and ``updates``."""
     means = totals / jnp.maximum(count, 1)
     scalars = dict(zip(algorithm.metrics, means, strict=True))
     return scalars | {"updates": count.astype(jnp.float32)}
 
 
-def _some(array: np.ndarray, start: int, size: int) -> np.ndarray:
-    """`size` of the updates ``[..., K, B]`` from `start` on; beyond the end the last one again."""
+def _slice(array: np.ndarray, start: int, size: int) -> np.ndarray:
+    """Return `size` of the updates ``[..., K, B]`` from `start` on; the last one is repeated."""
     if start == 0 and array.shape[-2] == size:
         return array
     index = np.minimum(np.arange(start, start + size), array.shape[-2] - 1)

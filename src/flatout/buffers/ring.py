@@ -1,7 +1,9 @@
-"""A ring of replayed experience: each frame once, stacks and n-step returns made when sampling.
+"""The layout of a replay ring: which entry is where, and how a batch is gathered from it.
 
-Rows are numbered from the run's start; row g of N environments lies at position ``g % L``.
-The functions here only read, so that one text serves NumPy (host memory) and JAX (device memory).
+Host replay and device replay call it. Each frame is stored once; frame stacks and n-step returns
+are made when sampling. Rows are numbered from the run's start; row g of N environments is at
+position ``g % L``. The functions only read, so that the same code serves NumPy (host memory) and
+JAX (device memory).
 """
 
 from __future__ import annotations
@@ -18,18 +20,18 @@ from flatout.types import Array, Batch, ObservationSpec, Trajectory
 
 MAX_AGE = 255
 NEXT_AGE = np.minimum(np.arange(MAX_AGE + 1) + 1, MAX_AGE).astype(np.uint8)
-"""The age after each age; looking it up takes one operation where computing it takes three."""
+"""The age that follows each age. A lookup is one operation; computing the age takes three."""
 
 
 class Ring(NamedTuple):
-    """Arrays with one leading axis of L * N entries, but for `finals` ``[F, ...]``.
+    """The arrays of a ring. All but `finals` have one leading axis of L * N entries.
 
     Attributes:
-        frames: the newest frame of each observation, the row after the newest step included.
-        actions, rewards, terminated, truncated: of the step from there.
+        frames: the newest frame of each observation, including those after the newest step.
+        actions, rewards, terminated, truncated: the step from that observation.
         age: uint8, steps since the episode's first observation (at most 255).
-        slot: int32, which final observation a truncated step has (counted from the run's start).
-        finals: frames with which truncated episodes ended; the k-th lies at ``k % F``.
+        slot: int32, the number of a truncated step's final observation, see `Ledger.finals`.
+        finals: ``[F, *frame]``, the last frames of truncated episodes; number k is at ``k % F``.
     """
 
     frames: Array
@@ -43,9 +45,9 @@ class Ring(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A trajectory as a ring ingests it: T rows of N environments.
+    """The rows of one trajectory, as a ring stores them: arrays ``[T, N, ...]``.
 
-    `frames` and `age` are of the observations before and after the steps, ``[T + 1, N, ...]``.
+    `frames` and `age` are ``[T + 1, N, ...]``: they include the observations after the last step.
     """
 
     frames: Array
@@ -64,8 +66,8 @@ class Geometry:
     Attributes:
         spec: one observation.
         num_envs: N.
-        rows: R, steps of each environment that can be sampled.
-        n_step: steps that a sample spans.
+        rows: R, the number of newest steps of each environment that can be sampled.
+        n_step: n, the number of steps of a sampled transition.
     """
 
     spec: ObservationSpec
@@ -75,29 +77,29 @@ class Geometry:
 
     @property
     def length(self) -> int:
-        """L: rows, older frames for their stacks, and the observation after the newest."""
+        """L: R rows, S - 1 older ones for frame stacks, and the observation after the newest."""
         return self.rows + self.spec.stack
 
     @property
     def frame(self) -> tuple[int, ...]:
-        """One frame's shape."""
+        """The shape of one frame."""
         shape = self.spec.shape
         return (*shape[:-1], shape[-1] // self.spec.stack)
 
     def window(self, head: Any) -> tuple[Any, Any]:
-        """First row that can be sampled, and how many, once `head` rows were ever ingested."""
+        """Return the first row that can be sampled, and their number, after `head` rows."""
         count = (
             np.minimum(head, self.rows) if isinstance(head, int) else jnp.minimum(head, self.rows)
         )
         return head - count, count
 
     def newest(self, obs: Array) -> Array:
-        """The newest frames of observations ``[..., H, W, S * c]``."""
+        """Return the newest frames ``[..., H, W, c]`` of observations ``[..., H, W, S * c]``."""
         return obs[..., obs.shape[-1] - self.frame[-1] :]
 
 
 def ring_shapes(geometry: Geometry, trajectory: Trajectory, finals: int) -> Ring:
-    """The shapes of a ring for such trajectories."""
+    """Return a ring's shapes, from the shapes of trajectories and F, `finals`."""
     entries = geometry.length * geometry.num_envs
 
     def flat(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
@@ -117,28 +119,28 @@ def ring_shapes(geometry: Geometry, trajectory: Trajectory, finals: int) -> Ring
 
 
 def ring_bytes(ring: Any) -> int:
-    """Bytes of a ring's arrays or shapes."""
+    """Return the bytes of a ring's arrays, or of arrays with these shapes."""
     return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in ring)
 
 
 def next_age(xp: Any, age: Array, ended: Array) -> Array:
-    """The ages ``[N]`` of the observations after a step: 0 where an episode begins.
+    """Return the ages ``[N]`` of the observations after a step: 0 where an episode begins.
 
     Args:
         xp: `numpy` or `jax.numpy`.
-        age: uint8 ``[N]``, of the observations before it.
+        age: uint8 ``[N]``, the ages of the observations before the step.
         ended: bool ``[N]``, whether the step ended the episode.
     """
     return xp.where(ended, np.uint8(0), xp.asarray(NEXT_AGE)[age])
 
 
 def slots(xp: Any, finals: Any, truncated: Array) -> Array:
-    """The numbers of truncated steps' final observations ``[T, N]``, counted in the order of the
-    steps; without meaning elsewhere.
+    """Return the numbers of truncated steps' final observations, in the order of the steps: int32
+    ``[T, N]``. The entries of other steps are meaningless.
 
     Args:
         xp: `numpy` or `jax.numpy`.
-        finals: how many were ingested before.
+        finals: the first number.
         truncated: bool ``[T, N]``.
     """
     counted = finals + xp.cumsum(truncated.reshape(-1)) - 1
@@ -146,16 +148,16 @@ def slots(xp: Any, finals: Any, truncated: Array) -> Array:
 
 
 class Gathered(NamedTuple):
-    """Transitions as a ring gives them; `merge` makes a batch of them.
+    """Transitions as `gather` returns them; `merge` makes a batch of them.
 
     Attributes:
-        frames: ``[..., W, *frame]``: the first S are the observation's, the last S the next one's.
-            A single step's two observations share all but one of theirs, so that W is S + 1.
+        frames: ``[..., W, *frame]``: the first S frames are the observation, the last S the next
+            one. For n = 1 the two observations share S - 1 frames, so that W is S + 1.
         actions: ``[...]`` or ``[..., A]``.
-        rewards: ``[..., n]``; those of the first `steps` count.
-        steps: int32 ``[...]``, how many steps were taken, 1 to n.
-        terminated: bool ``[...]``, whether the last of them was terminal.
-        weights: ``[...]``, ones.
+        rewards: ``[..., n]``; only the first `steps` of them count.
+        steps: int32 ``[...]``, the number of steps that the transition spans, 1 to n.
+        terminated: bool ``[...]``, whether the last of these steps was terminal.
+        weights: float32 ``[...]``, ones; by priority the caller sets importance weights.
     """
 
     frames: Array
@@ -167,13 +169,13 @@ class Gathered(NamedTuple):
 
 
 def gather(xp: Any, geometry: Geometry, ring: Ring, head: Any, row: Array, env: Array) -> Gathered:
-    """Transitions that start at given rows.
+    """Gather the transitions that start at given rows.
 
     Args:
         xp: `numpy` or `jax.numpy`.
-        geometry: sizes.
-        ring: the arrays.
-        head: rows ever ingested.
+        geometry: the ring's sizes.
+        ring: the ring's arrays.
+        head: rows ever ingested; a transition ends with the newest one.
         row: ``[...]`` row numbers, within `Geometry.window`.
         env: ``[...]`` environments.
     """
@@ -199,7 +201,7 @@ def gather(xp: Any, geometry: Geometry, ring: Ring, head: Any, row: Array, env: 
         going = going & ~(terminated | truncated)
     depth = geometry.spec.stack
     frames = _frames(xp, geometry, ring, row + steps - 1, env, range(1 - depth, 2))
-    frames = _ended(xp, geometry, ring, frames, row + steps - 1, env, truncated)
+    frames = _with_finals(xp, geometry, ring, frames, row + steps - 1, env, truncated)
     if geometry.n_step > 1:
         first = _frames(xp, geometry, ring, row, env, range(1 - depth, 1))
         axis = row.ndim
@@ -215,10 +217,10 @@ def gather(xp: Any, geometry: Geometry, ring: Ring, head: Any, row: Array, env: 
 
 
 def merge(geometry: Geometry, gathered: Gathered, gamma: jax.Array) -> Batch:
-    """A batch ``[B]`` as algorithms take it: rewards discounted and summed, frames stacked.
+    """Make a batch ``[B]`` for an algorithm: discount and sum rewards, stack frames.
 
-    Done within the compiled update, and with looked-up factors, so that no rounding depends on
-    where the transitions were gathered.
+    It runs inside the compiled update, with discount factors from a table, so that rounding does
+    not depend on where the transitions were gathered.
     """
     n = geometry.n_step
     powers = jnp.cumprod(jnp.full(n, gamma))  # gamma, its square, ...
@@ -239,11 +241,11 @@ def merge(geometry: Geometry, gathered: Gathered, gamma: jax.Array) -> Batch:
     )  # fmt: skip
 
 
-def _ended(
+def _with_finals(
     xp: Any, geometry: Geometry, ring: Ring, frames: Array, row: Array, env: Array,
     truncated: Array,
 ) -> Array:  # fmt: skip
-    """Frames up to the ones after rows; of truncated episodes, up to that which they ended with."""
+    """Replace the last frame of truncated transitions by the final one; in NumPy, in place."""
     if xp is np and not truncated.any():
         return frames
     slot = xp.take(ring.slot, row % geometry.length * geometry.num_envs + env, axis=0, mode="clip")
@@ -264,10 +266,8 @@ def _slice(array: Array, axis: int, start: int | None, stop: int | None) -> Arra
 def _frames(
     xp: Any, geometry: Geometry, ring: Ring, row: Array, env: Array, offsets: range
 ) -> Array:
-    """The frames ``[..., len(offsets), *frame]`` so many rows after given ones.
-
-    Where an episode began later than that, its first frame again, or zeros (`stack_pad`).
-    """
+    """Return the frames ``[..., len(offsets), *frame]`` of the rows ``row + offsets``. Before the
+    episode's start it is the first frame again, or zeros (`ObservationSpec.stack_pad`)."""
     num_envs, length = geometry.num_envs, geometry.length
     ahead = np.asarray(offsets, np.int32)
     if geometry.spec.stack == 1:
@@ -280,7 +280,7 @@ def _frames(
     if geometry.spec.stack_pad == "zeros":
         there = ahead >= start
         if xp is np:
-            frames[~there] = 0  # few: most samples are far from a start
+            frames[~there] = 0  # few entries: most samples are far from an episode's start
             return frames
         there = there.reshape(there.shape + (1,) * (frames.ndim - there.ndim))
         frames = xp.where(there, frames, np.zeros((), frames.dtype))

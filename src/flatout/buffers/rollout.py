@@ -17,18 +17,18 @@ from flatout.types import ObservationSpec, Trajectory
 class RolloutBuffer:
     """Arrays for T steps of N environments, reused by every trajectory.
 
-    `obs` has a row more than steps: row ``t + 1`` is what step ``t`` returned, and the last row
-    is the next trajectory's first. What `act` returned is kept as it came, for each group of
-    environments that it acted for one packed row a step: `outputs`, ``[T, words]`` each.
+    `obs` is ``[T + 1, N, ...]``: row ``t + 1`` is the observations after step ``t``, and the last
+    row is the first of the next trajectory. `outputs` is a list with one array ``[T, words]``
+    uint32 per acting group: the packed rows that `act` returned, one per step.
 
     Args:
-        rollout: T, and what to keep of steps.
+        rollout: T, and which optional arrays to keep.
         num_envs: N.
         spec: one observation.
-        layouts: how a packed row of `act`'s outputs reads, by group in the environments' order.
-        sign: keep only the sign of rewards.
-        shared: zeroed arrays to use instead of new ones, which other processes may write to, by
-            attribute; `outputs` is ``[groups, T, words]``.
+        layouts: the layout of each acting group's packed rows, in the environments' order.
+        sign: return only the signs of rewards.
+        shared: zeroed arrays by attribute name, to use instead of new ones. They may be in shared
+            memory, for other processes to write to; `outputs` is ``[groups, T, words]``.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class RolloutBuffer:
         )
         for unused in self._no_finals:
             unused.flags.writeable = False  # trajectories share them
-        # Views of `outputs`, which stay what they are: making them takes as long as a short step.
+        # Views of `outputs`, made once: making them takes as long as a short step.
         self._views = [
             layout.read(rows) for layout, rows in zip(self._layouts, self.outputs, strict=True)
         ]
@@ -73,7 +73,7 @@ class RolloutBuffer:
         self._final_index: list[int] = []
 
     def start(self) -> None:
-        """Begin a trajectory; `obs[0]` must hold its first observations."""
+        """Begin a trajectory. `obs[0]` must hold its first observations."""
         self.terminated.fill(False)
         self.truncated.fill(False)
         if self.valid is not None:
@@ -83,17 +83,17 @@ class RolloutBuffer:
         self.forget()
 
     def forget(self) -> None:
-        """Keep no final observations; the rest is written by other processes."""
+        """Drop the final observations. Enough if other processes write all other arrays."""
         self._final_obs.clear()
         self._final_index.clear()
 
     def keep_final(self, step: int, env: int, obs: np.ndarray) -> None:
-        """Keep the observation with which a truncated episode ended."""
+        """Store the final observation of an episode that `step` truncated in environment `env`."""
         self._final_obs.append(np.array(obs))  # the environment may reuse it
         self._final_index.append(step * self._num_envs + env)
 
     def trajectory(self) -> Trajectory:
-        """The trajectory; its arrays are views, valid until the next `start`."""
+        """Return the trajectory. Its arrays are views, valid until the next `start`."""
         finals = self._no_finals
         if self._final_index:
             index, obs = np.array(self._final_index, np.int32), np.stack(self._final_obs)
@@ -115,21 +115,21 @@ class RolloutBuffer:
         )
 
     def read(self) -> dict[str, np.ndarray]:
-        """What `act` returned, ``[T, N, ...]`` by name."""
+        """Return the outputs of `act` by name, each ``[T, N, ...]``."""
         first, *more = self._views
         if not more:
             return dict(first)
         return {name: np.concatenate([part[name] for part in self._views], 1) for name in first}
 
     def check(self, name: str, first: int = 0) -> None:
-        """Refuse observations or rewards that are not finite.
+        """Check that all observations and rewards are finite.
 
         Args:
-            name: of the environment, for the message.
+            name: the environment's name, for the message.
             first: the number of the first environment in the run.
 
         Raises:
-            EnvironmentFailure: which it was.
+            EnvironmentFailure: one is NaN or infinite; the message names its step and environment.
         """
         bad_obs = "an observation with NaN or infinity"
         if not np.isfinite(self.rewards).all():

@@ -1,4 +1,4 @@
-"""Rows of replayed experience by their numbers, read where they lie."""
+"""Rows of a replay ring by number, which checkpoints read from the ring without a second copy."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 from flatout.buffers.ring import Geometry, Ring
 
 STORED = ("frames", "actions", "rewards", "terminated", "truncated", "age")
-"""What is kept of a row beside its final observations."""
+"""The arrays of a ring that are saved for each row, in addition to final observations."""
 
 
 class RingRows:
-    """A ring's rows by number, environments of all shards side by side.
+    """A `RowSource` of a ring's rows. Each row has the environments of all shards, in order.
 
     Args:
-        geometry: of the ring, or of each shard's.
-        ring: its arrays; those of S shards have a leading axis.
+        geometry: the sizes of the ring, or of each shard's ring.
+        ring: the arrays, NumPy or JAX, with a leading axis of shards if there are shards.
         head: rows ever ingested.
     """
 
     def __init__(self, geometry: Geometry, ring: Ring, head: int) -> None:
         self._geometry, self._ring, self._head = geometry, ring, head
-        self._shards = ring.rewards.ndim - 1  # axes of shards: 0 or 1
+        self._shards = ring.rewards.ndim - 1  # the number of axes of shards: 0 or 1
 
     @property
     def stored(self) -> tuple[int, int]:
@@ -32,12 +32,12 @@ class RingRows:
         return max(self._head - self._geometry.rows - older, 0), self._head
 
     def row(self, name: str, number: int) -> np.ndarray:
-        """One array's row ``[N, ...]``."""
+        """Return one row ``[N, ...]`` of the array `name` of `Ring`."""
         return self._rows(name, number % self._geometry.length, 1)[0]
 
     def read(self, first: int, end: int) -> dict[str, np.ndarray]:
         start, rows = first % self._geometry.length, end - first
-        until = min(start + rows, self._geometry.length)  # the ring may go on at its beginning
+        until = min(start + rows, self._geometry.length)  # the rows may wrap around the ring's end
         pieces = [(start, until - start), (0, rows - (until - start))]
         block = {
             name: np.concatenate([self._rows(name, at, size) for at, size in pieces if size])
@@ -51,7 +51,7 @@ class RingRows:
         return block
 
     def _rows(self, name: str, start: int, rows: int) -> np.ndarray:
-        """So many rows ``[rows, N, ...]`` from a place on, which do not pass the end."""
+        """Return rows ``[rows, N, ...]`` from position `start` on; they must not wrap around."""
         num_envs = self._geometry.num_envs
         array = on_host(getattr(self._ring, name), start * num_envs, rows * num_envs, self._shards)
         if not self._shards:
@@ -60,24 +60,24 @@ class RingRows:
 
 
 def side_by_side(array: np.ndarray) -> np.ndarray:
-    """Shards' arrays ``[S, rows, n, ...]`` as one of all environments, ``[rows, S * n, ...]``."""
+    """Join the shards' arrays ``[S, rows, n, ...]`` to one array ``[rows, S * n, ...]``."""
     shards, rows, num_envs = array.shape[:3]
     return np.moveaxis(array, 0, 1).reshape(rows, shards * num_envs, *array.shape[3:])
 
 
 def by_shard(array: np.ndarray, shards: int) -> np.ndarray:
-    """The inverse of `side_by_side`, always a copy: a second device may still read it while the
-    next trajectory is written."""
+    """Undo `side_by_side`. The result is always a copy: a device may still read it while the next
+    trajectory is written."""
     rows, num_envs = array.shape[:2]
     parts = array.reshape(rows, shards, num_envs // shards, *array.shape[2:])
     return np.moveaxis(parts, 1, 0).copy()
 
 
 def on_host(array: Any, start: int, size: int, axis: int = 0) -> np.ndarray:
-    """Some entries of an array in host memory, without moving all of it there.
+    """Copy `size` entries of an array from `start` on to host memory; a NumPy array gives a view.
 
     Args:
-        axis: of the entries: 0, or 1 where shards come first.
+        axis: the axis of the entries: 0, or 1 if axis 0 is shards.
     """
     where = (slice(None),) * axis + (slice(start, start + size),)
     if isinstance(array, np.ndarray):

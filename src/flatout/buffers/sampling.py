@@ -1,7 +1,6 @@
-"""Which rows to learn from: uniform or by priority, as a pure function of keys and counters.
+"""The choice of rows to learn from, uniform or by priority: a pure function of keys and counters.
 
-Host replay and device replay call the same functions: where the data lies does not change what
-is drawn.
+Host replay and device replay call the same functions, so that both draw the same rows.
 """
 
 from __future__ import annotations
@@ -17,14 +16,16 @@ from flatout.hashes import hashes
 from flatout.types import Array
 
 EPSILON = 1e-6
-"""Added to errors, so that every transition keeps a chance (Schaul et al., 2016, eq. 1)."""
+"""Added to errors, so that none has probability 0 (Schaul et al., 2016, section 3.3)."""
 
 
 class Priorities(NamedTuple):
-    """Attributes:
-    tree: ``[2 * leaves]`` float32; entry 1 is the sum of all, entries 2k and 2k + 1 add up to
-        entry k, the last half are the transitions', already to the power alpha.
-    largest: the largest priority ever given, which new transitions get.
+    """The priorities of all transitions, as a tree of sums.
+
+    Attributes:
+        tree: ``[2 * leaves]`` float32. The second half are the transitions' priorities, already
+            to the power alpha. Entry k is the sum of entries 2k and 2k + 1, entry 1 of all.
+        largest: the largest priority so far, which new transitions get.
     """
 
     tree: Array
@@ -32,7 +33,7 @@ class Priorities(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """Rows, environments and importance weights ``[B]``."""
+    """The draws for one update: rows, environments and importance weights, each ``[B]``."""
 
     row: Array
     env: Array
@@ -40,22 +41,22 @@ class Drawn(NamedTuple):
 
 
 def leaf_count(geometry: Geometry) -> int:
-    """Leaves of the tree: a power of two with room for every position."""
+    """Return the number of the tree's leaves: the smallest power of two >= L * N, at least 2."""
     return 1 << max(geometry.length * geometry.num_envs - 1, 1).bit_length()
 
 
 def empty_priorities(geometry: Geometry) -> Priorities:
-    """Of an empty ring (NumPy)."""
+    """Return the priorities of an empty ring, as NumPy arrays."""
     return Priorities(np.zeros(2 * leaf_count(geometry), np.float32), np.ones((), np.float32))
 
 
 def bits(key: jax.Array, update: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-    """Two random words uint32 ``[count]`` for an update: one hash each.
+    """Return two arrays of random words, uint32 ``[count]``, for one update.
 
     Args:
         key: raw key data, uint32 ``[2]``.
-        update: its number since the run's start, int32.
-        count: how many.
+        update: the update's number since the run's start, int32.
+        count: the number of hashes; each gives one word of either array.
     """
     first = jnp.full((count,), update, jnp.uint32)
     return hashes(key, first, jnp.arange(count, dtype=jnp.uint32))
@@ -70,19 +71,20 @@ def draw(
     priorities: Priorities | None,
     beta: jax.Array,
 ) -> Drawn:
-    """Choose B transitions for one update.
+    """Draw B transitions for one update.
 
-    Uniform: every stored step of every environment is equally likely (to 2^-32 of the rows).
-    By priority: one draw from each of B equal parts of the total, weights
-    ``(1 / (M * P(i)))^beta`` over the largest in the batch (Schaul et al., 2016, section 3.4).
+    Uniform: every stored step of every environment is equally likely, up to a relative error of
+    2^-32 times the number of rows. By priority: the sum of all priorities is divided into B equal
+    parts, and one transition is drawn from each. The weights are ``(1 / (M * P(i)))^beta`` for M
+    transitions, divided by the largest in the batch (Schaul et al., 2016, sections 3.3 and 3.4).
 
     Args:
         key: raw key data, uint32 ``[2]``.
         update: the update's number since the run's start, int32.
         head: rows ever ingested, int32.
         count: B.
-        priorities: or None for uniform.
-        beta: exponent of the weights.
+        priorities: the priorities, or None for uniform draws.
+        beta: the exponent of the weights.
     """
     first, rows = geometry.window(head)
     word, other = bits(key, update, count)
@@ -97,10 +99,10 @@ def draw(
     def descend(_: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         node, target = carry
         left, right = tree[2 * node], tree[2 * node + 1]
-        go = (target >= left) & (right > 0)  # never into an empty half, whatever the rounding
+        go = (target >= left) & (right > 0)  # rounding must not lead into an empty half
         return 2 * node + go, jnp.where(go, target - left, target)
 
-    # A loop: written out, it takes a quarter of a minute to compile.
+    # A loop, because the unrolled steps take a quarter of a minute to compile.
     depth = leaf_count(geometry).bit_length() - 1
     node, _ = jax.lax.fori_loop(0, depth, descend, (jnp.ones((count,), jnp.int32), target))
     place = node - leaf_count(geometry)
@@ -112,27 +114,27 @@ def draw(
     return Drawn(row, env, weight / weight.max())
 
 
-def _set(geometry: Geometry, tree: Array, place: Array, value: Array) -> Array:
-    """Give leaves ``[k]`` new priorities and mend the sums above them."""
+def _set_leaves(geometry: Geometry, tree: Array, place: Array, value: Array) -> Array:
+    """Set the priorities of the leaves `place` ``[k]`` and recompute the sums above them."""
     node = place + leaf_count(geometry)
     tree = tree.at[node].set(value)
 
-    def mend(_: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+    def add_up(_: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         tree, node = carry
         node = node // 2
         return tree.at[node].set(tree[2 * node] + tree[2 * node + 1]), node
 
-    return jax.lax.fori_loop(0, leaf_count(geometry).bit_length() - 1, mend, (tree, node))[0]
+    return jax.lax.fori_loop(0, leaf_count(geometry).bit_length() - 1, add_up, (tree, node))[0]
 
 
 def insert_priorities(
     geometry: Geometry, priorities: Priorities, head: jax.Array, rows: int
 ) -> Priorities:
-    """New rows get the largest priority; those that can no longer be sampled lose theirs.
+    """Give new rows the largest priority, and rows that can no longer be sampled the priority 0.
 
     Args:
-        head: rows ever ingested, the new ones not counted.
-        rows: T, how many are new.
+        head: rows ever ingested, without the new ones.
+        rows: T, the number of new rows.
     """
     env = jnp.arange(geometry.num_envs)
     new = head + jnp.arange(rows)
@@ -141,8 +143,8 @@ def insert_priorities(
         return (number[:, None] % geometry.length * geometry.num_envs + env).reshape(-1)
 
     gone = jnp.maximum(new - geometry.rows, -geometry.length) % geometry.length
-    tree = _set(geometry, priorities.tree, places(gone), jnp.zeros(()))
-    return priorities._replace(tree=_set(geometry, tree, places(new), priorities.largest))
+    tree = _set_leaves(geometry, priorities.tree, places(gone), jnp.zeros(()))
+    return priorities._replace(tree=_set_leaves(geometry, tree, places(new), priorities.largest))
 
 
 def set_priorities(
@@ -153,24 +155,22 @@ def set_priorities(
     error: jax.Array,
     alpha: jax.Array,
 ) -> Priorities:
-    """Give sampled transitions the priorities of their errors ``[B]``."""
+    """Set the priorities of sampled transitions ``[B]`` to ``(error + EPSILON)^alpha``."""
     place = row % geometry.length * geometry.num_envs + env
     value = (error + EPSILON) ** alpha
-    tree = _set(geometry, priorities.tree, place, value)
+    tree = _set_leaves(geometry, priorities.tree, place, value)
     return Priorities(tree, jnp.maximum(priorities.largest, value.max()))
 
 
 def leaves(geometry: Geometry, priorities: Priorities) -> np.ndarray:
-    """The transitions' priorities ``[L * N]``, of S shards ``[S, L * N]``."""
+    """Return the transitions' priorities ``[L * N]``, or ``[S, L * N]`` for S shards."""
     start = leaf_count(geometry)
     return np.asarray(priorities.tree)[..., start : start + geometry.length * geometry.num_envs]
 
 
 def saved(geometry: Geometry, priorities: Priorities | None) -> dict[str, np.ndarray]:
-    """What a checkpoint needs: the transitions' priorities ``[L, N]``, of which the sums follow.
-
-    Of S shards the environments lie side by side: ``[L, S * N]``.
-    """
+    """Return the arrays for a checkpoint: the largest priority, and the transitions' priorities
+    ``[L, N]``, or ``[L, S * N]`` for S shards, from which `restored` computes the sums."""
     if priorities is None:
         return {}
     shaped = leaves(geometry, priorities).reshape(-1, geometry.length, geometry.num_envs)
@@ -180,14 +180,14 @@ def saved(geometry: Geometry, priorities: Priorities | None) -> dict[str, np.nda
 
 
 def restored(geometry: Geometry, arrays: dict[str, np.ndarray]) -> Priorities:
-    """Saved priorities (NumPy), of one store or of shards."""
+    """Return the priorities, as NumPy arrays, from the arrays of `saved`."""
     largest = np.asarray(arrays["largest"], np.float32)
     whole = arrays["priorities"].reshape(geometry.length, -1, geometry.num_envs)
-    trees = [_tree(geometry, whole[:, shard].reshape(-1)) for shard in range(whole.shape[1])]
+    trees = [_build_tree(geometry, whole[:, shard].reshape(-1)) for shard in range(whole.shape[1])]
     return Priorities(np.stack(trees) if largest.ndim else trees[0], largest)
 
 
-def _tree(geometry: Geometry, priorities: np.ndarray) -> np.ndarray:
+def _build_tree(geometry: Geometry, priorities: np.ndarray) -> np.ndarray:
     size = leaf_count(geometry)
     tree = np.zeros(2 * size, np.float32)
     tree[size : size + len(priorities)] = priorities

@@ -1,4 +1,4 @@
-"""A buffer of S shards, each with its environments, its store and its draws."""
+"""On-policy buffers of a learner with S shards, as one buffer for the learner."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from flatout.types import Array, RowSource, Trajectory
 
 
 class ShardedBuffer(Buffer):
-    """Shards of one kind side by side; shard s has the s-th N / S environments.
+    """Buffers of the same class for S shards; shard s has the s-th block of N / S environments.
 
-    What it hands over has a leading axis of shards where each shard has its array (`Buffer.axes`),
-    and `learn` is that of one shard.
+    Inputs have a leading axis of shards where each shard has an array (`Buffer.axes`). `fed` and
+    `learn` are those of one shard; the learner maps them over the shards.
 
     Args:
         shards: the shards' buffers.
@@ -50,7 +50,7 @@ class ShardedBuffer(Buffer):
             shard.ingest(part)
 
     def batches(self) -> Iterator[Any]:
-        """The shards' inputs, which come in step: all shards are due the same updates."""
+        """Yield the shards' inputs, stacked. All shards have the same number of dispatches."""
         for several in zip(*(shard.batches() for shard in self._shards), strict=True):
             yield stacked(several, self.axes)
 
@@ -75,7 +75,7 @@ class ShardedBuffer(Buffer):
         return sum(host), sum(device)
 
     def state(self, device_state: Any) -> Saved:
-        """The shards' states, with their numbers before the names of arrays."""
+        """Return the shards' states. An array's name begins with its shard's number, as ``0/``."""
         arrays: Arrays = {}
         each: list[Data] = []
         for number, shard in enumerate(self._shards):
@@ -98,7 +98,7 @@ class ShardedBuffer(Buffer):
 
 
 def stacked(shards: Sequence[Any], axes: Any) -> Any:
-    """One pytree with a leading axis of shards, where each shard has its array."""
+    """Stack the shards' pytrees to one ``[S, ...]``; where `axes` is None keep the first's."""
 
     def join(axis: Any, *parts: Any) -> Any:
         if axis is None:

@@ -1,8 +1,8 @@
-"""The last K trajectories, learned from again: PPO with trajectory replay.
+"""PPO with trajectory replay: the learner learns again from the last K trajectories.
 
-Each keeps the log-probabilities that it was acted with, so that ratios are against the policy
-that really acted; advantages are computed anew from the present values. K trajectories of N
-environments are handed over as one of K * N; while fewer were collected, the rest is masked.
+Each trajectory keeps the log-probabilities of the policy that acted, so that ratios are relative
+to that policy. Advantages are computed again from the current values. The learner gets K
+trajectories of N environments as one of K * N; while there are fewer than K, the rest is masked.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from flatout.types import RowSource, Trajectory
 
 
 def kept_shapes(trajectory: Trajectory, kept: int) -> Trajectory:
-    """The shapes of the arrays that hold the last `kept` trajectories."""
+    """Return the shapes of the arrays that hold the last `kept` trajectories."""
     return shard_shapes(trajectory._replace(valid=trajectory.terminated, ended=None), 1, kept)
 
 
 class TrajectoryReplay(OnPolicyBuffer):
-    """Keeps the last K trajectories; the newest are the first N environments.
+    """A buffer of the last K trajectories. The newest one is in the first N environments.
 
     Args:
-        algorithm: learns from them, padding masked.
+        algorithm: the algorithm that learns from them; it masks steps that are not valid.
         kept: K.
         trajectory: the shapes of one trajectory.
     """
@@ -43,7 +43,7 @@ class TrajectoryReplay(OnPolicyBuffer):
         self._count = 0  # trajectories ever ingested
         self._all = self._zeros(trajectory)
         self._least_finals = len(self._all.finals.index)
-        # Positions in their trajectory, and observations; the newest trajectory's first.
+        # Of each trajectory, the newest first: positions within it, and final observations.
         self._finals: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=kept)
 
     def inputs(self, trajectory: Trajectory) -> list[Any]:
@@ -81,7 +81,7 @@ class TrajectoryReplay(OnPolicyBuffer):
         for name, array in arrays_of(self._all).items():
             saved = restored[name] = np.array(arrays[name])
             like = array
-            if name in FINALS:  # which may have had more room
+            if name in FINALS:  # the saved capacity may be larger
                 like = np.empty((len(saved), *array.shape[1:]), array.dtype)
             refuse_other(f"buffer/{name}", saved, like, "this run")
         self._all = with_arrays(self._all, restored)
@@ -92,7 +92,7 @@ class TrajectoryReplay(OnPolicyBuffer):
         return ()
 
     def _zeros(self, trajectory: Trajectory) -> Trajectory:
-        """K trajectories of nothing: all masked."""
+        """Return the arrays of K trajectories before the first one: zeros, all masked."""
         shapes = kept_shapes(trajectory, self._kept)
         zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
         zeros.finals.index.fill(zeros.rewards.size)
