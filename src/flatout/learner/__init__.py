@@ -1,1 +1,1 @@
-"""Compiled updates, the devices that carry them, and the policies that act."""
+"""The learner makes compiled updates on its devices; policies act with the parameters it gives."""

@@ -1,4 +1,4 @@
-"""One pure step of learning: what is compiled, and what a compiled loop may scan."""
+"""The learning step as one pure function, which the learner compiles and a compiled loop scans."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from flatout.buffers.base import Buffer
 
 
 class LearnerState(NamedTuple):
-    """What learning changes: the algorithm's state, and the buffer's arrays in device memory."""
+    """All that learning changes: the algorithm's state, and the buffer's device state."""
 
     learned: State
     store: Any
 
 
 class Published(NamedTuple):
-    """What an update gives beside the state.
+    """The results of a learning step in addition to the new state.
 
     Attributes:
-        arrays: the acting parameters that are no arrays of the state: the small ones in a vector,
-            then large ones that `Algorithm.actor` computed.
-        scalars: float32 ``[M + 1]``: the buffer's metrics, and whether everything is finite.
-        feedback: for `Buffer.update_priorities`.
+        arrays: the acting parameters that are not arrays of the state: one vector of all small
+            ones, then the large ones that `Algorithm.actor` computes.
+        scalars: float32 ``[M + 1]``: the buffer's M metrics; then 1 if they and `arrays` are
+            finite, else 0.
+        feedback: the argument of `Buffer.update_priorities`.
     """
 
     arrays: tuple[jax.Array, ...]
@@ -37,11 +38,12 @@ class Published(NamedTuple):
 
 
 class ActorLayout:
-    """How the acting parameters are published: packed, without copying the state's large arrays.
+    """The layout in which acting parameters are published: packed, but large arrays of the state
+    are not copied.
 
     Attributes:
-        bundle: how they are packed.
-        origin: for each large array its place among the state's leaves, or None if it is computed.
+        bundle: the packing.
+        origin: for each large array its index in the state's leaves, or None if it is computed.
     """
 
     def __init__(self, algorithm: Algorithm) -> None:
@@ -53,7 +55,7 @@ class ActorLayout:
         self.origin = [places.get(id(variable)) for variable in outputs]
 
     def publish(self, state: State, hp: Any) -> tuple[Any, ...]:
-        """See `Published.arrays`; NumPy arrays are packed without a device."""
+        """Return `Published.arrays` for a state. A state of NumPy arrays is packed by NumPy."""
         params = self._actor(state, hp)
         on_host = isinstance(jax.tree.leaves(state)[0], np.ndarray)
         vector, *large = self.bundle.pack(params, np if on_host else jnp)
@@ -61,7 +63,7 @@ class ActorLayout:
         return (vector, *(array for array, origin in computed if origin is None))
 
     def joined(self, arrays: tuple[Any, ...], leaves: list[Any]) -> tuple[Any, ...]:
-        """The whole bundle, from what was published and the state's leaves."""
+        """Join `Published.arrays` and the state's leaves to all packed acting parameters."""
         vector, *computed = arrays
         rest = iter(computed)
         return (vector, *(next(rest) if at is None else leaves[at] for at in self.origin))
@@ -70,10 +72,11 @@ class ActorLayout:
 def make_learn_step(
     algorithm: Algorithm, buffer: Buffer
 ) -> Callable[[LearnerState, Any, jax.Array, Any], tuple[LearnerState, Published]]:
-    """``learn_step(state, data, key, hp)``, pure, of one shard: the buffer's draw, the algorithm's
-    updates, the averages over shards, and what is published.
+    """Return the pure function ``learn_step(state, data, key, hp)`` of one shard.
 
-    `data` are the buffer's inputs, the key is the learning stream's raw data.
+    It makes the buffer's draws and the algorithm's updates, averages over shards, and computes
+    the published arrays. `data` are the buffer's inputs; `key` is raw key data of the learning
+    stream.
     """
     layout = ActorLayout(algorithm)
 

@@ -25,25 +25,25 @@ from flatout.spans import Spans
 from flatout.types import RowSource, Trajectory
 
 MOST_NAMED = 6
-"""Metrics and leaves that a message about divergence names."""
+"""Maximum number of metrics and leaves that a message about divergence names."""
 
 
 class Learner:
-    """Holds the learning state and turns trajectories into new parameters.
+    """The learning state and the compiled programs that turn trajectories into new parameters.
 
     Args:
-        algorithm: its pure functions.
+        algorithm: the algorithm's pure functions.
         buffer: turns trajectories into batches.
         mesh: the learning devices.
-        init_key: raw key data (uint32) that draws the initial state.
-        key: raw key data of the learning stream.
-        spans: of the learning thread.
-        precision: of products on a GPU, see `RunConfig`.
-        programs: that runs of this shape share.
+        init_key: raw key data (uint32 ``[2]``) for the initial state.
+        key: raw key data (uint32 ``[2]``) of the learning stream.
+        spans: the spans of the learning thread.
+        precision: the precision of matrix products on a GPU, see `RunConfig`.
+        programs: the programs that runs of this shape share.
 
     Attributes:
-        shapes: of the learning state.
-        bundle: the newest acting parameters.
+        shapes: the shapes of the learning state.
+        bundle: the newest acting parameters, packed.
         hp: packed hyper-parameters, as `learn` takes them.
     """
 
@@ -71,7 +71,7 @@ class Learner:
         self._leaf_shapes, self._tree = jax.tree.flatten(self.shapes)
         self._layout = ActorLayout(algorithm)
         self._learn_step = make_learn_step(algorithm, buffer)
-        self._hp_layout = Packing(algorithm.hp)  # one array is passed sooner than many
+        self._hp_layout = Packing(algorithm.hp)  # passing one array is faster than many
         self.hp = mesh.put(self._hp_layout.pack(algorithm.hp, np), None)
         self._leaves: list[Any] = []
         self._device_state: Any = None
@@ -80,7 +80,7 @@ class Learner:
         self._shared, self._programs = programs or Programs(), dict[Any, Any]()
 
     def compile_update(self, trajectory: Trajectory) -> Any:
-        """Compile the programs for trajectories of these shapes; returns the one with updates.
+        """Compile the programs for trajectories of these shapes. Return the one with updates.
 
         Args:
             trajectory: arrays or `jax.ShapeDtypeStruct`.
@@ -115,7 +115,7 @@ class Learner:
         self.adopt(self._algorithm.init(self._init_key, self._algorithm.hp))
 
     def update(self, trajectory: Trajectory) -> dict[str, float]:
-        """Learn from a trajectory and return metrics with ``updates``; waits for the device.
+        """Learn from a trajectory, wait for the device, and return the metrics by name.
 
         Raises:
             FlatoutError: the loss or the parameters are no longer finite.
@@ -128,7 +128,7 @@ class Learner:
             buffer.ingest(trajectory)
             batches = iter(buffer.batches())
             inputs = next(batches, None)
-        working = "learn" if buffer.updates_due else "replay"  # which stores what was collected
+        working = "learn" if buffer.updates_due else "replay"  # without updates it stores rows
         while inputs is not None:
             resized = buffer.resized(self._device_state)
             if resized is not self._device_state:
@@ -157,7 +157,7 @@ class Learner:
         return self.metrics(values)
 
     def _program(self, inputs: Any) -> Callable[..., Any]:
-        """What makes the updates of a dispatch with such inputs."""
+        """Return the program for a dispatch with inputs of these shapes; compile it if needed."""
         program = self._programs.get(signature((self._device_state, inputs)))
         if program is None:
             with self.spans.span("compile"):
@@ -165,18 +165,18 @@ class Learner:
         return program
 
     def metrics(self, values: list[np.ndarray]) -> dict[str, float]:
-        """Metrics by name, from the scalars of several dispatches of `learn`.
+        """Return the metrics by name, from `Published.scalars` of one or more dispatches.
 
         Raises:
             FlatoutError: the loss or the parameters are no longer finite.
         """
         names = (*self.buffer.metrics, "finite")
-        metrics = dict(zip(names, _joined(values, names).tolist(), strict=True))
+        metrics = dict(zip(names, _merge(values, names).tolist(), strict=True))
         if not metrics.pop("finite"):
             bad = [name for name, value in metrics.items() if not np.isfinite(value)]
             bad += _not_finite(self.host_state())
             rest = [f"{len(bad) - MOST_NAMED} more"] if len(bad) > MOST_NAMED else []
-            what = " and ".join([", ".join(bad[:MOST_NAMED]) or "what acting needs", *rest])
+            what = " and ".join([", ".join(bad[:MOST_NAMED]) or "the acting parameters", *rest])
             advice = (
                 "lower the learning rate or the largest gradient norm, or look at the rewards' size"
             )
@@ -188,7 +188,7 @@ class Learner:
         return metrics | self.buffer.stats()
 
     def host_state(self) -> Any:
-        """The learning state as NumPy arrays."""
+        """Return the learning state as NumPy arrays."""
         return jax.tree.unflatten(self._tree, jax.device_get(self._leaves))
 
     def live_mb(self) -> dict[str, dict[str, float]]:
@@ -213,7 +213,7 @@ class Learner:
         self._device_state = self.mesh.put(device_state, 0)
 
     def adopt(self, state: Any) -> None:
-        """Set the learning state from NumPy arrays, without the buffer's."""
+        """Set the learning state from NumPy arrays. The buffer does not change."""
         self._leaves = jax.device_put(jax.tree.leaves(state), self._shardings)
         with jax.default_device(backend.device(CPU)):
             published = self._layout.publish(state, self._algorithm.hp)
@@ -226,8 +226,8 @@ class Learner:
         return self._leaves, self._device_state
 
     def carry(self, leaves: list[Any], device_state: Any) -> None:
-        """Take over what a compiled loop has made of `carried`; `bundle` is empty until
-        `publish`."""
+        """Set the values of `carried` to those that a compiled loop returned. `bundle` is empty
+        until `publish` is called."""
         self._leaves, self._device_state, self.bundle = leaves, device_state, ()
 
     def publish(self) -> None:
@@ -235,18 +235,19 @@ class Learner:
         self.adopt(self.host_state())
 
     def acting(self, leaves: list[Any], hp: jax.Array) -> Any:
-        """What acting needs, of `learn`'s first and last argument; pure."""
+        """Return the acting parameters from the first and last arguments of `learn`. Pure."""
         state = jax.tree.unflatten(self._tree, leaves)
         return self._algorithm.actor(state, self._hp_layout.unpack(hp))
 
     def learn(self, leaves: list[Any], store: Any, data: Any, key: jax.Array, hp: jax.Array) -> Any:
-        """`learn_step` on flat leaves, whose shardings may differ, and packed hyper-parameters."""
+        """Call `learn_step` with the state as leaves, because each leaf may have a sharding, and
+        with packed hyper-parameters. Pure."""
         state = LearnerState(jax.tree.unflatten(self._tree, leaves), store)
         state, published = self._learn_step(state, data, key, self._hp_layout.unpack(hp))
         return jax.tree.leaves(state.learned), state.store, *published
 
 
-def _joined(values: list[np.ndarray], names: tuple[str, ...]) -> np.ndarray:
+def _merge(values: list[np.ndarray], names: tuple[str, ...]) -> np.ndarray:
     """Merge several dispatches' scalars: the sum of updates, and means weighted by updates."""
     if len(values) == 1:
         return values[0]
@@ -259,7 +260,7 @@ def _joined(values: list[np.ndarray], names: tuple[str, ...]) -> np.ndarray:
 
 
 def _not_finite(state: Any) -> list[str]:
-    """The leaves of a learning state, by their paths, that hold NaN or infinity."""
+    """Return the paths of a learning state's leaves that contain NaN or infinity."""
     return [
         path for path, leaf in named_leaves(state)
         if leaf.dtype.kind not in "biu" and not np.isfinite(np.asarray(leaf, np.float32)).all()
@@ -267,5 +268,5 @@ def _not_finite(state: Any) -> list[str]:
 
 
 def signature(tree: Any) -> tuple[Any, ...]:
-    """The shapes of arrays, by which compiled programs are found."""
+    """Return the shapes of a pytree's arrays, which identify a compiled program."""
     return tuple(leaf.shape for leaf in jax.tree.leaves(tree))

@@ -1,4 +1,4 @@
-"""Expected and actual memory of a run on each device."""
+"""Expected and actual memory of a run on each device; checked when a run is built."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from flatout.hardware.inventory import Hardware, MiB
 from flatout.learner.mesh import divided_axis
 
 ACTOR_MB = {"central": 21, "local": 89}
-"""Private memory of an actor process, by `Placement.inference`, as measured with CartPole-v1; local
-inference loads JAX there."""
+"""Private MiB of an actor process, by `Placement.inference`, measured with CartPole-v1. With local
+inference the process loads JAX."""
 
 USED_MB = 1024
 """MiB in use above which a card counts as used by other programs: a driver alone takes less."""
 
 
 def size_mb(tree: Any) -> float:
-    """MiB of a pytree of arrays or shapes."""
+    """Return the MiB of a pytree of arrays or shapes."""
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree)) / MiB
 
 
 def learned_mb(shapes: State) -> tuple[float, float]:
-    """MiB of a learning state: the model, and the optimiser's state."""
+    """Return the MiB of a learning state: of the model, and of the optimiser's state."""
     return size_mb(shapes._replace(opt=())), size_mb(shapes.opt)
 
 
 def divided_mb(shapes: State, count: int) -> tuple[float, float]:
-    """Like `learned_mb`, of those arrays alone that ``params=sharded`` divides over `count`
+    """Return the `learned_mb` of only those arrays that ``params=sharded`` divides over `count`
     devices."""
     large = jax.tree.map(
         lambda leaf: None if divided_axis(leaf.shape, count) is None else leaf, shapes
@@ -44,7 +44,11 @@ def divided_mb(shapes: State, count: int) -> tuple[float, float]:
 
 
 def live_mb(purposes: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Current MiB of each purpose's pytree of arrays on each device, and the peak if counted."""
+    """Return the current MiB on each device by purpose, and as ``peak`` the peak if JAX counts it.
+
+    Args:
+        purposes: a pytree of arrays for each purpose.
+    """
     taken: dict[str, dict[str, float]] = {}
     named = [(what, leaf) for what, tree in purposes.items() for leaf in jax.tree.leaves(tree)]
     for purpose, array in named:
@@ -61,8 +65,11 @@ def live_mb(purposes: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def available_mb(device: DeviceName, placement: Placement, hardware: Hardware) -> tuple[float, str]:
-    """MiB that a run may take on a device, and words for what limits them: ``memory=``, this
-    process's environment (of several that share a card), or what is in use already."""
+    """Return the MiB that a run may use on a device, and a phrase for a message.
+
+    The phrase names the limit: ``memory=``, an environment variable (of processes that share a
+    card), or memory that is already in use. It is empty without a limit.
+    """
     if device.kind == "cpu":
         return float(hardware.memory_available_mb), ""
     gpu = next(gpu for gpu in hardware.usable_gpus if gpu.index == device.index)
@@ -103,13 +110,13 @@ class Expectation:
         return self.model - model, self.optimiser - optimiser
 
     def before_compiling(self, placement: Placement) -> Expectation:
-        """The same with an estimate of the update's workspace: one set of gradients. What an
-        update holds of activations is known once it is compiled."""
+        """Return a copy with an estimate of the update's workspace: one set of gradients. The
+        memory of activations is known only after compiling."""
         gradients = self.learned(placement)[0] if self.optimiser else 0.0
         return replace(self, workspace=self.workspace or gradients)
 
     def by_purpose(self, placement: Placement) -> dict[DeviceName, dict[str, float]]:
-        """MiB per named device and purpose; trajectories are collected in host memory."""
+        """Return the MiB by device and purpose. Trajectories are collected in host memory."""
         host = DeviceName("cpu")
         names = dict.fromkeys((*placement.devices, host))
         taken: dict[DeviceName, dict[str, float]] = {name: {} for name in names}
@@ -136,12 +143,12 @@ class Expectation:
         return taken
 
     def by_device(self, placement: Placement) -> dict[DeviceName, float]:
-        """MiB per named device."""
+        """Return the MiB by device."""
         return {name: sum(sizes.values()) for name, sizes in self.by_purpose(placement).items()}
 
     def by_memory(self, placement: Placement) -> dict[DeviceName, dict[str, float]]:
-        """MiB per memory and purpose, under the name of its first device: all CPU devices share
-        the host's memory, each GPU has its own."""
+        """Return the MiB by memory and purpose. All CPU devices share the host's memory, which is
+        named ``cpu``; each GPU has its own memory."""
         taken: dict[DeviceName, dict[str, float]] = {}
         for device, sizes in self.by_purpose(placement).items():
             together = taken.setdefault(CPU if device.kind == "cpu" else device, {})
@@ -150,7 +157,7 @@ class Expectation:
         return taken
 
     def check(self, placement: Placement, hardware: Hardware) -> str:
-        """Compare the expected numbers with the available memory; returns them as text.
+        """Compare the expected with the available memory. Return both as text.
 
         Raises:
             NoRoomError: the run does not fit its devices.
@@ -162,7 +169,7 @@ class Expectation:
                 sum(sizes.values()), available_mb(device, placement, hardware)
             )  # fmt: skip
             if expected > available:
-                parts = ", ".join(f"{what} {size:,.0f}" for what, size in _grouped(sizes).items())
+                parts = ", ".join(f"{what} {size:,.0f}" for what, size in _group(sizes).items())
                 raise NoRoomError(
                     f"this run would take about {expected:,.0f} MiB on {where} ({parts}), but only "
                     f"{available:,.0f} MiB are available there{capped}; "
@@ -172,8 +179,8 @@ class Expectation:
         return "expects to take " + ", ".join(sentences)
 
     def _remedies(self, device: DeviceName, sizes: dict[str, float], placement: Placement) -> str:
-        """Advice on settings with which the run takes less memory on a device."""
-        parts = _grouped(sizes)
+        """Return advice on settings with which the run needs less memory on a device."""
+        parts = _group(sizes)
         size = "--buffer-size" if sum(self.replay) else "--n-steps"
         words = f"lower --envs, {size} or the network's size"
         if max(parts, key=lambda what: parts[what]) == "workspace":
@@ -189,15 +196,15 @@ class Expectation:
 
 
 def names_of(memory: DeviceName, placement: Placement) -> str:
-    """The devices of a placement that share a memory, in words."""
+    """Return a phrase that names the devices of a placement that share a memory."""
     cpus = [str(device) for device in placement.devices if device.kind == "cpu"]
     if memory.kind == "gpu" or len(cpus) < 2:
         return str(memory)
     return f"{cpus[0]} to {cpus[-1]} together" if len(cpus) > 2 else " and ".join(cpus)
 
 
-def _grouped(sizes: Mapping[str, float]) -> dict[str, float]:
-    """MiB by purpose, with the model and the optimiser as one learning state."""
+def _group(sizes: Mapping[str, float]) -> dict[str, float]:
+    """Return the MiB by purpose with the model and the optimiser as one ``learning state``."""
     state = sizes.get("model", 0.0) + sizes.get("optimiser", 0.0)
     rest = {what: size for what, size in sizes.items() if what not in ("model", "optimiser")}
     return ({"learning state": state} if state else {}) | rest

@@ -1,4 +1,4 @@
-"""A learner's devices and shards, and programs over all of them."""
+"""The devices and shards of a learner. The learner compiles its programs over them here."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from flatout.types import Device
 WHOLE = jax.sharding.PartitionSpec()
 SPLIT = jax.sharding.PartitionSpec(DEVICES)
 LARGE = 1 << 14
-"""Minimum elements of an array that is divided over the devices."""
+"""Minimum number of elements of an array that is divided over the devices."""
 
 
 def divided_axis(shape: tuple[int, ...], count: int) -> int | None:
-    """The axis along which ``params=sharded`` divides an array over `count` devices: the longest
-    that `count` divides. None: each device holds the whole array, because it is small or has no
-    such axis."""
+    """Return the axis along which ``params=sharded`` divides an array over `count` devices.
+
+    It is the longest axis whose length is a multiple of `count`. None if the array is small or
+    has no such axis: then each device holds the whole array.
+    """
     divisible = [axis for axis, size in enumerate(shape) if size % count == 0]
     if not divisible or math.prod(shape) < LARGE:
         return None
@@ -29,12 +31,12 @@ def divided_axis(shape: tuple[int, ...], count: int) -> int | None:
 
 
 class Mesh:
-    """Devices with S shards, equally many on each.
+    """The learning devices with S shards, S / D on each of D devices.
 
     Args:
         devices: the learning devices.
-        shards: S; with one shard and one device, arrays have no axis of shards.
-        divided: divide large arrays of the learning state over the devices, too; they are gathered
+        shards: S; with one shard, which has one device, arrays have no axis of shards.
+        divided: also divide large arrays of the learning state over the devices. They are gathered
             only while they are needed.
 
     Attributes:
@@ -60,13 +62,13 @@ class Mesh:
         return self.devices[0]
 
     def state(self, shapes: Sequence[Any]) -> Any:
-        """Shardings of the learning state's arrays: one for all, or a list."""
+        """Return the shardings of the learning state's arrays: one for all, or a list."""
         if not self._divided:
             return self.whole
-        return [self._place(shape.shape) for shape in shapes]
+        return [self._sharding(shape.shape) for shape in shapes]
 
-    def _place(self, shape: tuple[int, ...]) -> Any:
-        """The sharding of an array of the learning state."""
+    def _sharding(self, shape: tuple[int, ...]) -> Any:
+        """Return the sharding of one array of a divided learning state."""
         longest = divided_axis(shape, len(self.devices))
         if longest is None:
             return self.whole
@@ -77,42 +79,42 @@ class Mesh:
         self, function: Callable[..., Any], axes: Sequence[Any], out: Sequence[Any],
         state: Any = None, donate: tuple[int, ...] = (0, 1),
     ) -> Any:  # fmt: skip
-        """Map `function` of one shard over all shards.
+        """Map a function of one shard over all shards. Return a jitted function.
 
         Args:
-            function: of arrays, for one shard.
+            function: a function of one shard's arrays.
             axes: for each argument 0 if shards have different arrays, None if they share one; or a
                 pytree prefix of these.
             out: the same for each result.
-            state: shardings of the first argument and the first result, from `state`.
-            donate: arguments whose memory the program may take for its results.
+            state: the shardings of the first argument and the first result, from `state`.
+            donate: indices of arguments whose memory the program may reuse for its results.
         """
         if self.shards == 1:
-            return _compiled(function, self.whole, self.whole, donate)
-        takes = _chosen(axes, self.split, self.whole)
-        gives = _chosen(out, self.split, self.whole)
+            return _jit(function, self.whole, self.whole, donate)
+        takes = _replace_axes(axes, self.split, self.whole)
+        gives = _replace_axes(out, self.split, self.whole)
         if self._divided and state is not None:
             takes, gives = (state, *takes[1:]), (state, *gives[1:])
         each = self.shards if self._divided else self.shards // len(self.devices)
         program = jax.vmap(function, tuple(axes), tuple(out), axis_name=SHARDS, axis_size=each)
-        if not self._divided:  # else the compiler divides the axis of shards
+        if not self._divided:  # if it is divided, the compiler divides the axis of shards
             program = jax.shard_map(
-                program, mesh=self._mesh, in_specs=_chosen(axes, SPLIT, WHOLE),
-                out_specs=_chosen(out, SPLIT, WHOLE), check_vma=False,
+                program, mesh=self._mesh, in_specs=_replace_axes(axes, SPLIT, WHOLE),
+                out_specs=_replace_axes(out, SPLIT, WHOLE), check_vma=False,
             )  # fmt: skip
-        return _compiled(program, takes, gives, donate)
+        return _jit(program, takes, gives, donate)
 
     def put(self, tree: Any, axes: Any) -> Any:
-        """Put arrays on the devices as `program` expects them; `axes` as there."""
-        chosen = _chosen(axes, self.split, self.whole)
-        return jax.tree.map(lambda where, array: jax.device_put(array, where), chosen, tree)
+        """Copy arrays to the devices as `program` expects them; `axes` is as there."""
+        shardings = _replace_axes(axes, self.split, self.whole)
+        return jax.tree.map(lambda where, array: jax.device_put(array, where), shardings, tree)
 
 
-def _compiled(program: Any, takes: Any, gives: Any, donate: tuple[int, ...]) -> Any:
+def _jit(program: Any, takes: Any, gives: Any, donate: tuple[int, ...]) -> Any:
     return jax.jit(program, donate_argnums=donate, in_shardings=takes, out_shardings=gives)
 
 
-def _chosen(axes: Any, split: Any, shared: Any) -> Any:
-    """`axes` with `shared` for None and `split` for 0."""
+def _replace_axes(axes: Any, split: Any, shared: Any) -> Any:
+    """Return `axes` with each 0 replaced by `split` and each None by `shared`."""
     axes = tuple(axes) if isinstance(axes, list) else axes
     return by_axis(lambda axis: shared if axis is None else split, axes)

@@ -25,12 +25,16 @@ class Policy:
     """A compiled `act` for a batch of N observations on one device, with its parameters.
 
     Args:
-        algorithm: gives `act`.
-        obs_spec: of one observation.
-        num_envs: N, the batch.
+        algorithm: the algorithm, which has `act`.
+        obs_spec: one observation.
+        num_envs: N, the batch size.
         device: the acting device.
-        key: raw key data (uint32) of the acting stream; None acts greedily, without noise.
-        precision: of products on a GPU, see `RunConfig`.
+        key: raw key data (uint32 ``[2]``) of the acting stream; None acts greedily, without noise.
+        precision: the precision of matrix products on a GPU, see `RunConfig`.
+
+    Attributes:
+        version: the version of the published parameters; -1 before any.
+        layout: the layout of the packed rows that `act` returns.
     """
 
     def __init__(
@@ -53,7 +57,7 @@ class Policy:
         self._params: tuple[jax.Array, ...] = ()
         self.version = -1
         zero = np.int32(0)
-        one = None  # environment's noise for a step: tracing whole blocks takes long
+        one = None  # the shape of one environment's noise for one step: tracing blocks takes long
         if key is not None:
             one = jax.eval_shape(lambda raw, at: algorithm.noise(wrap_key(raw), at, at), key, zero)
 
@@ -67,16 +71,16 @@ class Policy:
         self._arguments = (params, self._obs, draws)
 
     def compile(self, programs: Programs | None = None) -> None:
-        """Compile before the first step.
+        """Compile the programs. Must be called before the first step.
 
         Args:
-            programs: that runs of this shape share.
+            programs: the programs that runs of this shape share.
         """
         programs = programs or Programs()
         on = jax.sharding.SingleDeviceSharding(self.device)
         params, obs, draws = self._arguments
 
-        def made(function: Any, *arguments: Any) -> Any:
+        def compile_shared(function: Any, *arguments: Any) -> Any:
             def make() -> Any:
                 program = jax.jit(function, in_shardings=on, out_shardings=on)
                 if function == self._draw:
@@ -87,15 +91,15 @@ class Policy:
             return programs.get((function.__name__, self.device, self.num_envs), make)
 
         if self._key is None:
-            self._act = made(self._greedy, params, obs)
+            self._act = compile_shared(self._greedy, params, obs)
             return
-        self._act = made(self._explore, params, obs, draws, np.int32(0))
-        self._draws = made(self._draw, self._key, np.int32(0), np.int32(0))
-        # On the device in advance: passing a number at each step costs time.
+        self._act = compile_shared(self._explore, params, obs, draws, np.int32(0))
+        self._draws = compile_shared(self._draw, self._key, np.int32(0), np.int32(0))
+        # They are on the device in advance, because passing a number at each step costs time.
         self._offsets = [jax.device_put(np.int32(i), self.device) for i in range(NOISE_BLOCK)]
 
     def publish(self, bundle: tuple[Any, ...], version: int, spans: Spans) -> None:
-        """Set the parameters, packed by `Bundle`; arrays on the device are not copied."""
+        """Set the parameters, packed by `Bundle`. Arrays that are on the device are not copied."""
         with spans.span("publish"):
             where = {self.device}
             if not all(isinstance(x, jax.Array) and x.devices() == where for x in bundle):
@@ -104,12 +108,12 @@ class Policy:
             self.version = version
 
     def act(self, obs: np.ndarray, step: int, first: int = 0) -> np.ndarray:
-        """Act for all environments, waiting for the result.
+        """Act for all environments and wait for the result.
 
         Args:
             obs: ``[N, ...]`` raw observations.
-            step: of each environment, from the run's start.
-            first: the number of the first environment, for its noise.
+            step: the number of the environments' step since the run's start.
+            first: the number of the first environment in the run, which selects the noise.
 
         Returns:
             One packed row ``[words]`` uint32; `layout` reads it.
@@ -117,7 +121,7 @@ class Policy:
         return np.asarray(self.begin(obs, step, first))
 
     def begin(self, obs: np.ndarray, step: int, first: int = 0) -> jax.Array:
-        """`act` without waiting for the device."""
+        """Do the same as `act`, but do not wait for the device."""
         start, block = self._noise.get(first, (-1, None))
         offset = step - start
         if start < 0 or not 0 <= offset < NOISE_BLOCK:
@@ -129,7 +133,8 @@ class Policy:
         return self._act(self._params, obs, block, self._offsets[offset])
 
     def greedy(self, obs: np.ndarray) -> np.ndarray:
-        """Act without noise: the distribution's mode; result as of `act`."""
+        """Act without noise, by the mode of the distribution. Only for a policy without a key.
+        Return a row as `act` does."""
         return np.asarray(self._act(self._params, obs))
 
     def _outputs(self, params: Any, obs: jax.Array, draw: Any) -> dict[str, jax.Array]:
@@ -138,8 +143,8 @@ class Policy:
         return {"action": action, **extras}
 
     def _explore(self, params: Any, obs: jax.Array, draws: Any, offset: jax.Array) -> jax.Array:
-        """`act` as a pure function of the bundled parameters, the observations, a block of noise
-        and the step's index in it."""
+        """Act as a pure function of the packed parameters, the observations, a block of noise and
+        the step's index in the block."""
         draw = jax.tree.map(
             lambda block: jax.lax.dynamic_index_in_dim(block, offset, keepdims=False), draws
         )
@@ -149,7 +154,7 @@ class Policy:
         return OutputLayout.pack(self._outputs(params, obs, None))
 
     def _draw(self, key: jax.Array, start: jax.Array, first: jax.Array) -> Any:
-        """Noise ``[NOISE_BLOCK, N, ...]`` for the steps from `start` on."""
+        """Draw the noise ``[NOISE_BLOCK, N, ...]`` for the steps from `start` on."""
         stream = wrap_key(key)
         envs = first + jnp.arange(self.num_envs)
         steps = start + jnp.arange(NOISE_BLOCK)

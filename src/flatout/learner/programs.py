@@ -1,4 +1,4 @@
-"""What several runs of one shape share: their compiled programs, or one program for all."""
+"""The compiled programs that runs of one shape share; learners, policies and samplers use them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 
 class Programs:
-    """Compiled programs by name; the runs that share them have the same shapes.
+    """Compiled programs by name. The runs that share them have the same shapes.
 
     Args:
         together: dispatches chunks for several members at once (`flatout.schedules.together`).
-        member: this run's number among them.
-        several: other runs go on beside this one.
-        announce: receives a sentence when something is compiled; else each run's own does.
+        member: this run's number among these members.
+        several: other runs of this process share the programs.
+        announce: receives sentences for the user; None for each run's `announce`.
         shared: the programs of all members that are dispatched together.
     """
 
@@ -27,10 +27,10 @@ class Programs:
         self._made: dict[Any, Any] = {}
         self._asked: set[str] = set()
         self._lock = threading.Lock()
-        self._making: dict[Any, threading.RLock] = {}  # one may be made of others
+        self._making: dict[Any, threading.RLock] = {}  # reentrant: `make` may get other programs
 
     def get(self, name: Any, make: Callable[[], Any]) -> Any:
-        """The program; who asks first makes it, and others wait."""
+        """Return the program `name`. The first thread that asks makes it; others wait."""
         if self._shared is not None:
             return self._shared.get(name, make)
         with self._lock:
@@ -41,12 +41,12 @@ class Programs:
             return self._made[name]
 
     def place(self, env_backend: str | None) -> bool:
-        """Whether a population has decided where its members, whose environments step there, are:
-        how they share a device is chosen before they are made."""
+        """Return whether a population has already chosen this run's placement. It has for members
+        that share a program, or whose environments step on a device."""
         return self.together is not None or (self.several and env_backend not in (None, "host"))
 
     def first(self, name: str) -> bool:
-        """Whether nobody has asked this before."""
+        """Return whether this is the first call with `name`."""
         with self._lock:
             before = len(self._asked)
             self._asked.add(name)
