@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # nothing is imported before it is used: the command begins by this file
+if TYPE_CHECKING:  # names are imported on first use, because every command imports this file
     from typing import Any
 
     from flatout.algorithms.base import Algorithm, BuildSpec, Counters, ReplaySpec, State
@@ -38,8 +38,8 @@ if TYPE_CHECKING:  # nothing is imported before it is used: the command begins b
 __version__ = "0.1.0"
 
 if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
-    # `python -m flatout` puts the working folder first: in a stranger's run folder a file called
-    # numpy.py would be imported. Environments are looked for there when they are named.
+    # `python -m flatout` puts the working folder first in `sys.path`: a file numpy.py in a
+    # stranger's run folder would be imported. A user's modules there are added when they are named.
     module = sys.orig_argv[sys.orig_argv.index("-m") + 1] if "-m" in sys.orig_argv else ""
     if module.partition(".")[0] == "flatout" and not __file__.startswith(sys.path[0] + "/flatout/"):
         del sys.path[0]
@@ -50,7 +50,7 @@ _ROOMS = (
     "envs.device.check", "algorithms.base", "api", "api.agents", "api.callbacks",
     "api.evaluation", "api.population", "api.plots",
 )  # fmt: skip
-"""Where the public names live, what starts quickly first."""
+"""The modules of the public names. Those that import quickly come first."""
 
 __all__ = [
     "A2C", "DDPG", "DQN", "PPO", "SAC", "TD3", "Agent", "Algorithm", "BuildSpec", "Callback",
@@ -62,12 +62,15 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """What there is, whether it was loaded yet or not."""
+    """Return all public names, including those that are not loaded yet."""
     return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is named on first use: `import flatout` stays quick and JAX unstarted."""
+    """Load a public name on first use, so that `import flatout` is quick and does not import JAX.
+
+    A name of another library raises an `ImportError` with Flatout's name for it.
+    """
     for room in _ROOMS if name in __all__ else ():
         from importlib import import_module
 
@@ -76,6 +79,6 @@ def __getattr__(name: str) -> Any:
     if not name.startswith("_"):
         from flatout.config.aliases import IMPORTED
 
-        if name in IMPORTED:  # of an AttributeError `from flatout import` would show nothing
+        if name in IMPORTED:  # `from flatout import` does not show an AttributeError's message
             raise ImportError(f"flatout has no {name}. Instead: {IMPORTED[name]}.")
     raise AttributeError(f"module 'flatout' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The `flatout` command: errors become one sentence and an exit code."""
+"""The `flatout` command: it runs one command line; an error becomes a sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -7,20 +7,24 @@ import signal
 import sys
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # as little as may be is imported before `main`
+if TYPE_CHECKING:  # few modules are imported before `main`, so that it handles Ctrl-C early
     from types import FrameType
 
 
 PATIENCE_S = 30.0
-"""How long a process may take to end once its command is done."""
+"""Seconds that the process may take to end after its command."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line; returns the exit code (0, 1, 2, 129, 130 or 143)."""
+    """Run the command line and return the exit code (0, 1, 2, 129, 130 or 143).
+
+    Args:
+        argv: the arguments; None for those of this process, which is ended if it hangs afterwards.
+    """
     if argv is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        # In force until a command has something to lose: an exception amid JAX's imports has ended
-        # in segmentation faults, or in nothing at all.
-        signal.signal(signal.SIGINT, _leave)
+        # Until a command installs its own handler. An exception within JAX's imports caused
+        # segmentation faults, or had no effect.
+        signal.signal(signal.SIGINT, _interrupt)
     from flatout.output import guarded, trouble
 
     arguments = sys.argv[1:] if argv is None else argv
@@ -28,23 +32,25 @@ def main(argv: list[str] | None = None) -> int:
         code = _run(arguments)
         if stdout is not None and code == 0:
             stdout.flush()
-            if not stdout.told and not stdout.unread:
-                code = 1 if trouble(stdout, "nobody has seen all of it") else 0
+            if not stdout.reported and not stdout.unread:
+                code = 1 if trouble(stdout, "the output is incomplete") else 0
     if argv is None:
         _end_within(PATIENCE_S, code)
     return code
 
 
 def _end_within(seconds: float, code: int) -> None:
-    """End the process also where a thread that an environment left behind, or a handler of exits,
-    would keep it for ever."""
+    """End the process after `seconds`, even if a thread or an exit handler would keep it alive.
+
+    Such a thread may be one that an environment has started.
+    """
     import threading
 
     def end() -> None:
         main = threading.main_thread()
         alive = [thread for thread in threading.enumerate() if thread is not main]
         names = ", ".join(thread.name for thread in alive if not thread.daemon)
-        hung = f"({names or 'a handler of exits'} hung)"
+        hung = f"({names or 'an exit handler'} hung)"
         line = f"flatout: ended {seconds:g} s after its work {hung}\n"
         os.write(2, line.encode(errors="replace"))
         os._exit(code)
@@ -54,21 +60,21 @@ def _end_within(seconds: float, code: int) -> None:
     timer.start()
 
 
-def _leave(signum: int, frame: FrameType | None) -> None:
-    """Ctrl-C where there is nothing to lose."""
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    """End the process at Ctrl-C, before a command has anything to save."""
     os.write(2, b"flatout: interrupted\n")
     os._exit(128 + signum)
 
 
 def _run(arguments: list[str]) -> int:
-    """Run one command; what it raises becomes a sentence."""
+    """Run one command and return its exit code; print a sentence for an expected exception."""
     from flatout.cli.commands import dispatch
     from flatout.errors import FlatoutError, Interrupt
     from flatout.output import say
 
     try:
         return dispatch(arguments)
-    except SystemExit as stop:  # --help, of the parser
+    except SystemExit as stop:  # raised by the parser, as for --help
         return stop.code if isinstance(stop.code, int) else 1
     except FlatoutError as error:
         say(error)
@@ -76,7 +82,7 @@ def _run(arguments: list[str]) -> int:
     except (Interrupt, KeyboardInterrupt) as stop:
         say("interrupted")
         return 128 + getattr(stop, "signum", signal.SIGINT)
-    except RuntimeError as error:  # JAX's own, of a device whose memory is full
+    except RuntimeError as error:  # JAX raises it when a device's memory is full
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         reason = str(error).splitlines()[0]

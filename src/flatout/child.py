@@ -1,4 +1,4 @@
-"""Child processes that import what this process imports."""
+"""Child processes that import the same modules as this process; commands and probes start them."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ _START = (
 
 
 def command(function: str, *arguments: str) -> list[str]:
-    """The command line of a Python process that calls a function, with this process's `sys.path`.
+    """Return the command line of a Python process that calls a function with this `sys.path`.
 
     The path is an argument because Python runs a `sitecustomize.py` from every folder in
     `PYTHONPATH`, and a folder of modules that the user has named may hold a stranger's files too.
 
     Args:
-        function: ``module:name``, called without arguments; what it returns is the exit code.
-        arguments: `sys.argv` behind the program's name.
+        function: ``module:name``, called without arguments. It returns the exit code.
+        arguments: the entries of `sys.argv` after the program's name.
     """
     path = [entry or os.getcwd() for entry in sys.path]  # -P excludes the working folder
     return [sys.executable, "-P", "-c", _START, json.dumps(path), function, *arguments]
 
 
 def run(what: str, function: str, *arguments: str, limit_s: float | None = None) -> str:
-    """Run a `command` to its end; returns its stdout.
+    """Run a `command` to its end and return its stdout.
 
     Args:
-        what: names it in messages.
-        limit_s: seconds after which it is ended.
+        what: the command's name in messages.
+        limit_s: seconds after which it is terminated.
 
     Raises:
-        FlatoutError: it failed (with its last line), or took longer than `limit_s`.
+        FlatoutError: it failed (the message has its last line), or took longer than `limit_s`.
     """
     pipe = subprocess.PIPE
     with subprocess.Popen(
@@ -50,7 +50,7 @@ def run(what: str, function: str, *arguments: str, limit_s: float | None = None)
         except subprocess.TimeoutExpired:
             raise FlatoutError(f"{what} did not end within {limit_s:.0f} s.") from None
         finally:
-            if process.poll() is None:  # also where this process was interrupted
+            if process.poll() is None:  # after the time limit, or if this process is interrupted
                 process.terminate()
                 try:
                     process.wait(10)

@@ -1,4 +1,4 @@
-"""JSON and TOML of files that may be a stranger's: limited in size and in depth."""
+"""Reading of JSON and TOML files that may be a stranger's, with limits on size and depth."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from types import NoneType, UnionType
 from typing import IO, Any, get_args, get_type_hints
 
 MOST_BYTES = 4 << 20
-"""Maximum size of a document by default: its value takes some thirty times the memory."""
+"""Default maximum bytes of a document. Its parsed value takes about thirty times the memory."""
 
 MOST_TOML = 1 << 20
-"""Maximum size of a TOML document, which is parsed more slowly."""
+"""Maximum bytes of a TOML document, which is parsed more slowly."""
 
 LONGEST_LINE = 1 << 16
 """Maximum bytes of a line in a file of JSON lines."""
 
 LARGEST = 1e15
-"""Numbers of a recording (seconds, shares, MiB, counts) are smaller."""
+"""Upper bound of all numbers of a recording (seconds, shares, MiB, counts)."""
 
 DEPTH = 100
-"""Maximum number of lists and tables within one another."""
+"""Maximum depth of nested lists and tables."""
 
 
 def parse_json(text: str | bytes, finite: bool = True) -> Any:
-    """The value of a JSON text.
+    """Parse a JSON text.
 
     Args:
-        finite: refuse NaN and infinities, which Flatout itself writes into a run's files.
+        finite: refuse NaN and infinities. Flatout's own run files may contain them.
 
     Raises:
-        ValueError: it is no JSON, nested more deeply than `DEPTH`, or has a refused number.
+        ValueError: it is not JSON, is nested more deeply than `DEPTH`, or has a refused number.
     """
     try:
         value = json.loads(text, parse_constant=_refuse_constant if finite else None)
@@ -48,11 +48,11 @@ def parse_json(text: str | bytes, finite: bool = True) -> Any:
 
 
 def parse_line(line: bytes) -> Any:
-    """The value of one line of JSON lines, in which NaN and infinities are numbers.
+    """Parse one line of JSON lines, in which NaN and infinities are numbers.
 
     Raises:
-        ValueError: it is no JSON, longer than `LONGEST_LINE`, or has more than `DEPTH` lists and
-            tables: it is refused before it is parsed, since there may be many such lines.
+        ValueError: it is not JSON, is longer than `LONGEST_LINE`, or has more than `DEPTH` lists
+            and tables. The limits are checked before parsing, since there may be many such lines.
     """
     if len(line) > LONGEST_LINE:
         raise ValueError(f"a line has more than {LONGEST_LINE:,} bytes")
@@ -62,7 +62,7 @@ def parse_line(line: bytes) -> Any:
 
 
 def bounded_lines(file: IO[bytes]) -> Iterator[bytes]:
-    """The lines of an open file, without those that are longer than `LONGEST_LINE`."""
+    """Yield the lines of an open file, except those that are longer than `LONGEST_LINE`."""
     while line := file.readline(LONGEST_LINE + 1):
         if len(line) <= LONGEST_LINE:
             yield line
@@ -72,10 +72,10 @@ def bounded_lines(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The table of a TOML text.
+    """Parse a TOML text.
 
     Raises:
-        ValueError: it is no TOML, or nested more deeply than `DEPTH`.
+        ValueError: it is not TOML, or is nested more deeply than `DEPTH`.
     """
     # The parser takes quadratic time for keys like a.a.a.a
     if any(part.count(".") > DEPTH for part in re.split(r"[=\n,{}\[\]]", text)):
@@ -89,28 +89,32 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def read_json(path: Path, limit: int = MOST_BYTES) -> Any:
-    """The JSON value of a file that the user names.
+    """Return the JSON value of a file that the user names.
 
     Args:
         limit: maximum number of bytes.
 
     Raises:
-        OSError: it cannot be read, or is no ordinary file.
-        ValueError: it is larger, or as `parse_json` raises.
+        OSError: the file cannot be read, or is not an ordinary file.
+        ValueError: the file is larger, or `parse_json` refuses it.
     """
-    return parse_json(_content(path, limit))
+    return parse_json(_read(path, limit))
 
 
 def read_toml(path: Path, limit: int = MOST_TOML) -> dict[str, Any]:
-    """The same of a TOML file; raises as `parse_toml` does, too."""
-    return parse_toml(_content(path, limit).decode())
+    """Return the table of a TOML file that the user names. The errors are those of `read_json`."""
+    return parse_toml(_read(path, limit).decode())
 
 
 def plain_number(value: Any, name: str = "it") -> float:
-    """A number of a document, if it is one of a reasonable size.
+    """Return a document's value if it is a number of a reasonable size.
+
+    Args:
+        value: the value.
+        name: its name, for the message.
 
     Raises:
-        ValueError: it is of another type, NaN, infinite, or `LARGEST` or more.
+        ValueError: it is not a number, is NaN or infinite, or its size is `LARGEST` or more.
     """
     if type(value) not in (int, float) or not abs(value) < LARGEST:
         raise ValueError(f"{name} = {str(value)[:40]} is no possible number")
@@ -118,12 +122,13 @@ def plain_number(value: Any, name: str = "it") -> float:
 
 
 def plain_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values for a dataclass after checking those of its number, flag and text fields.
+    """Check the values for a dataclass's number, flag and text fields; return all values.
 
     Values for fields of other types, and for names that are no fields, are not checked.
 
     Raises:
-        ValueError: a value has the wrong type, or is no possible number; the text names the first.
+        ValueError: a value has the wrong type or is refused by `plain_number`. The message names
+            the first such value.
     """
     kinds = _plain_kinds(kind)
     for name, value in values.items():
@@ -141,7 +146,7 @@ def plain_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 @lru_cache
 def _plain_kinds(kind: type) -> dict[str, tuple[type, bool]]:
-    """The type of each plain field of a dataclass, and whether it may be None."""
+    """Return the type of each number, flag and text field, and whether it may be None."""
     found = dict[str, tuple[type, bool]]()
     for name, hint in get_type_hints(kind).items():
         several = get_args(hint) if isinstance(hint, UnionType) else (hint,)
@@ -151,7 +156,7 @@ def _plain_kinds(kind: type) -> dict[str, tuple[type, bool]]:
     return found
 
 
-def _content(path: Path, limit: int) -> bytes:
+def _read(path: Path, limit: int) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a pipe must not block
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)

@@ -1,4 +1,4 @@
-"""Errors for the user: one clear sentence instead of a traceback.
+"""Errors for the user, which all modules raise: one clear sentence instead of a traceback.
 
 An error that a user can cause (a misspelt name, a full disk, an environment that raises) is a
 `FlatoutError`; the command line prints its text and exits with its `exit_code`. Any other exception
@@ -16,9 +16,9 @@ from flatout.output import on_one_line, printable
 
 
 class FlatoutError(Exception):
-    """The run failed; the message says what is wrong, with which value, and what to do.
+    """A failure of the run. The message says what is wrong, with which value, and what to do.
 
-    It is one line, also where it names a file whose name has line breaks.
+    It is always one line, even if it names a file whose name has line breaks.
     """
 
     exit_code = 1
@@ -28,17 +28,17 @@ class FlatoutError(Exception):
 
 
 class UsageError(FlatoutError):
-    """The request is invalid (unknown name, impossible value): nothing was started."""
+    """An invalid request (unknown name, impossible value). Nothing was started."""
 
     exit_code = 2
 
 
 class NotInstalledError(UsageError):
-    """A package or a library that something needs is missing, or does not work here."""
+    """A required package or library is missing, or does not work on this machine."""
 
 
 class NoRoomError(FlatoutError):
-    """The run does not fit into what memory is available now."""
+    """The run does not fit into the available memory."""
 
 
 class EnvironmentFailure(FlatoutError):  # noqa: N818 - the run's failure, not a class of bug
@@ -46,15 +46,15 @@ class EnvironmentFailure(FlatoutError):  # noqa: N818 - the run's failure, not a
 
 
 class InvalidReturn(EnvironmentFailure):
-    """A user's environment returned what none may return: making it again would not help."""
+    """A user's environment returned an invalid value. Making the environment again cannot help."""
 
 
 class CallbackFailure(FlatoutError):  # noqa: N818 - as `EnvironmentFailure`
-    """A user's callback raised, or did what none may do."""
+    """A user's callback raised, or did something that callbacks must not do."""
 
 
 class CheckpointError(FlatoutError):
-    """A checkpoint or saved agent is missing, truncated, corrupt, or belongs to something else."""
+    """A checkpoint or saved agent is missing, truncated, corrupt, or does not fit the run."""
 
 
 class DamagedError(CheckpointError):
@@ -62,10 +62,10 @@ class DamagedError(CheckpointError):
 
 
 class Interrupt(BaseException):
-    """SIGINT, SIGTERM or SIGHUP while it is safe to stop.
+    """SIGINT, SIGTERM or SIGHUP arrived, and it is safe to stop.
 
-    A `BaseException`, as `KeyboardInterrupt` is: an environment's ``except Exception`` does not
-    swallow it.
+    It is a `BaseException`, as `KeyboardInterrupt` is, so that an environment's
+    ``except Exception`` does not swallow it.
     """
 
     signals = tuple(
@@ -79,7 +79,7 @@ class Interrupt(BaseException):
 
 @contextmanager
 def writing(what: object) -> Generator[None, None, None]:
-    """Turn an `OSError` into a `FlatoutError` that says what cannot be written."""
+    """Turn an `OSError` of the block into a `FlatoutError` that says what cannot be written."""
     try:
         yield
     except OSError as error:
@@ -87,10 +87,10 @@ def writing(what: object) -> Generator[None, None, None]:
 
 
 def refuse_empty(name: str, path: object) -> None:
-    """Refuse an empty text in the place of a path.
+    """Check that a path is not the empty text.
 
     Args:
-        name: what gives the path, for the message.
+        name: the flag or argument that gives the path, for the message.
 
     Raises:
         UsageError: it is empty.
@@ -104,20 +104,20 @@ LONGEST = 500
 
 
 def one_line(error: BaseException) -> str:
-    """Any exception's text on one line; of a long one its begin and its end."""
+    """Return an exception's text on one line; for a long text only its beginning and its end."""
     try:
         text = str(error)
-        if len(text) > LONGEST:  # of JAX's texts the reason is the end
+        if len(text) > LONGEST:  # JAX's messages have the reason at the end
             begin, end = text[: LONGEST // 2], text[-LONGEST // 2 :]
             text = f"{begin} [... {len(text) - LONGEST:,} characters ...] {end}"
         return printable(" ".join(text.split())) or "no message"
-    except Exception:  # a user's exception may fail at even that
+    except Exception:  # `str` of a user's exception may fail
         return "no message"
 
 
 def damage(error: BaseException) -> str:
-    """Explain the error that reading a file's values raised, without Python's own words, which mean
-    nothing to a reader of the file."""
+    """Explain an exception that reading a file's values raised. Python's own messages would mean
+    nothing to the user of the file."""
     if isinstance(error, KeyError) and error.args:
         return f"{short(error.args[0])} is missing"
     if isinstance(error, TypeError | AttributeError | LookupError):
@@ -128,8 +128,8 @@ def damage(error: BaseException) -> str:
 
 
 def raised_at(error: BaseException) -> str:
-    """``file:line`` of what a user's code raised: its own newest line, not that of a library which
-    it called."""
+    """Return ``file:line`` of the innermost line of the user's code in an exception's traceback;
+    lines of libraries, which that code called, are skipped."""
     import sysconfig
     import traceback
 
@@ -142,17 +142,17 @@ def raised_at(error: BaseException) -> str:
 
 
 def short(value: object) -> str:
-    """Any value for a message: one line of at most 60 characters."""
+    """Return the text of any value for a message: one line of at most 60 characters."""
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # a user's object may fail at even that
+    except Exception:  # `repr` of a user's object may fail
         text = f"of type {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def described(value: object) -> str:
-    """A value that is no observation, in a word: an array of numbers as ``float32[3]``, any other
-    by the name of its type."""
+    """Return a short description of an invalid observation: the type and shape of an array of
+    numbers, such as ``float32[3]``, else the name of the value's type."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if isinstance(shape, tuple) and getattr(dtype, "kind", None) in ("f", "i", "u", "b"):
         return f"{dtype}{[*shape]}"
@@ -160,6 +160,6 @@ def described(value: object) -> str:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """``" Did you mean 'a' or 'b'?"`` with the names closest to `name`, or an empty string."""
+    """Return ``" Did you mean 'a' or 'b'?"`` with the names closest to `name`, or ``""``."""
     matches = map(repr, difflib.get_close_matches(name, list(names), cutoff=0.5))
     return f" Did you mean {words}?" if (words := " or ".join(matches)) else ""

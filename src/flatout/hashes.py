@@ -1,4 +1,7 @@
-"""Random keys, and words of them as pure functions: on a CPU JAX's own are loops of kernels."""
+"""Random words as pure functions of keys and counters, for samplers, algorithms and replay.
+
+On a CPU, JAX's own functions are loops of small kernels, which are slower.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,17 @@ PARITY = 0x1BD11BDA
 
 
 def hashes(key: jax.Array, first: jax.Array, second: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Threefry-2x32 with 20 rounds of the counters (first, second), as two words each.
+    """Return Threefry-2x32 with 20 rounds of the counters (Salmon et al., 2011).
 
-    The same numbers as `jax.extend.random.threefry_2x32`, which on a CPU is a loop of small
-    kernels; written out it is a single one.
+    The numbers are those of `jax.extend.random.threefry_2x32`, which on a CPU is a loop of small
+    kernels. With the rounds unrolled it is a single kernel.
 
     Args:
         key: raw key data, uint32 ``[2]``.
-        first, second: uint32 of one shape.
+        first, second: the two words of each counter, uint32 of one shape.
+
+    Returns:
+        Two words for each counter: two uint32 arrays of that shape.
     """
     schedule = (key[0], key[1], key[0] ^ key[1] ^ np.uint32(PARITY))
     a, b = first + schedule[0], second + schedule[1]
@@ -34,7 +40,7 @@ def hashes(key: jax.Array, first: jax.Array, second: jax.Array) -> tuple[jax.Arr
 
 
 def mix(x: jax.Array) -> jax.Array:
-    """Scatter 32 bits over 32 bits, one to one (Wellons' low-bias hash, 2018)."""
+    """Hash 32 bits to 32 bits, one to one: ``lowbias32`` of Wellons (2018)."""
     x = x ^ (x >> 16)
     x = x * jnp.uint32(0x7FEB352D)
     x = x ^ (x >> 15)
@@ -43,16 +49,16 @@ def mix(x: jax.Array) -> jax.Array:
 
 
 def word(key: jax.Array) -> jax.Array:
-    """32 bits of a typed key of two words."""
+    """Return 32 random bits, a hash of a typed key of two words."""
     words = jax.random.key_data(key)
     return mix(words[0] ^ mix(words[1]))
 
 
 def is_typed_key(leaf: Any) -> bool:
-    """Whether an array, or its shape, is of typed random keys."""
+    """Return whether an array or a shape (`jax.ShapeDtypeStruct`) is of typed random keys."""
     return jnp.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key)
 
 
 def raw(leaf: Any) -> Any:
-    """Typed random keys as their words, which NumPy can hold; all else as it is."""
+    """Return the raw words of typed random keys, which NumPy can hold; return all else as it is."""
     return jax.random.key_data(leaf) if is_typed_key(leaf) else leaf

@@ -1,4 +1,4 @@
-"""What a user types to install what is missing, where this Flatout lies."""
+"""Commands that install a missing package, for messages: they fit how this Flatout is installed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pathlib import Path
 
 
 def install(extra: str) -> str:
-    """The command that installs an extra: ``pip install ...``.
+    """Return the command that installs an extra: ``pip install ...``.
 
-    In a checkout it is the checkout's own extra. Elsewhere (installed from a wheel, say) these are
-    the extra's requirements: no package index need have a Flatout.
+    In a checkout it installs the checkout's extra. Elsewhere (installed from a wheel, say) it
+    installs the extra's requirements, because Flatout may not be on a package index.
     """
     folder = checkout()
     if folder is not None:
@@ -25,15 +25,15 @@ def install(extra: str) -> str:
     try:
         marked = re.compile(rf"\bextra == ['\"]{re.escape(extra)}['\"]")
         lines = [line for line in requires("flatout") or () if marked.search(line)]
-    except PackageNotFoundError:  # a copy of the folder: pip knows nothing of it
+    except PackageNotFoundError:  # a copy of the folder, of which pip knows nothing
         return f"install what the extra {extra!r} of Flatout's pyproject.toml lists"
     return pip(*(line.partition(";")[0].strip() for line in lines))
 
 
 def checkout() -> Path | None:
-    """The folder of Flatout's source that is running, or None if it runs from elsewhere.
+    """Return the checkout that the running Flatout is in, or None if it is in none.
 
-    What runs decides, not what pip has noted: ``PYTHONPATH`` may name another checkout.
+    This file's path decides, not pip's records: ``PYTHONPATH`` may name another checkout.
     """
     folder = Path(__file__).parents[2]
     try:
@@ -44,9 +44,10 @@ def checkout() -> Path | None:
 
 
 def pip(*words: str) -> str:
-    """The command that installs these into the Python that runs, whichever a shell finds first."""
+    """Return ``pip install`` with these arguments for the running Python; the `pip` that a shell
+    finds first may be another one's."""
     scripts = Path(sys.executable).parent
-    if importlib.util.find_spec("pip") is None:  # made by uv
+    if importlib.util.find_spec("pip") is None:  # an environment that uv made
         command = ["uv", "pip", "install", "--python", sys.executable]
     elif Path(shutil.which("pip") or "").parent == scripts:
         command = ["pip", "install"]

@@ -1,4 +1,4 @@
-"""Terminal output: broken streams, ASCII terminals, untrusted text."""
+"""Terminal output of the command: for broken streams, ASCII terminals and untrusted text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ STDOUT = "standard output"
 
 
 def printable(text: str) -> str:
-    """A text with its line breaks, where `�` replaces control characters."""
+    """Return a text in which `�` replaces control characters. Line breaks stay; other white space
+    becomes a space."""
     if text.isprintable():
         return text
     return "".join(
@@ -32,33 +33,32 @@ def printable(text: str) -> str:
 
 
 def on_one_line(text: str) -> str:
-    """A text as `printable`, with line breaks as Python writes them in quotes: names of files may
-    have some."""
+    """Return a `printable` text with each line break as ``\\n``: names of files may have some."""
     return printable(text.replace("\n", "\\n"))
 
 
 def plain(text: str, encoding: str) -> str:
-    """A text limited to the characters of an encoding."""
+    """Return a text with only characters of an encoding; `PLAIN` has the replacements."""
     return text.encode(encoding, "flatout.plain").decode(encoding)
 
 
-def _replaced(error: UnicodeError) -> tuple[str, int]:
+def _replace(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeEncodeError)
     lost = error.object[error.start : error.end]
     return "".join(PLAIN.get(letter, "?") for letter in lost), error.end
 
 
-codecs.register_error("flatout.plain", _replaced)
+codecs.register_error("flatout.plain", _replace)
 
 
 def say(sentence: object) -> None:
-    """Print a sentence on stderr, if there is one."""
+    """Print a sentence on stderr, if the process has a stderr."""
     if sys.stderr is not None:
         print(f"flatout: {on_one_line(str(sentence))}", file=sys.stderr, flush=True)
 
 
 def leave() -> None:
-    """Print the last line of an interrupted command and show the cursor, bypassing buffers."""
+    """Print the last line of an interrupted command and show the cursor, without buffering."""
     for number in (1, 2):
         with suppress(OSError):
             if os.isatty(number):
@@ -72,17 +72,17 @@ class Output:
     """A text stream to which writing never fails.
 
     Attributes:
-        called: its name, for messages.
-        lost: why writing failed, or an empty string.
-        unread: whether it failed because the reader has gone.
-        told: whether the user was told.
+        called: the stream's name, for messages.
+        lost: the reason why writing failed, or an empty string.
+        unread: whether writing failed because the reader has closed the pipe.
+        reported: whether stderr has the message about the failure.
     """
 
     def __init__(self, stream: TextIO, called: str) -> None:
         self._stream = stream
         self.called = called
         self.lost = ""
-        self.unread = self.told = False
+        self.unread = self.reported = False
         self._diverted: Output | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -95,12 +95,12 @@ class Output:
         return len(text)
 
     def flush(self) -> None:
-        """Flush, or drop the text after a failure."""
+        """Flush the stream; do nothing after a failure."""
         self._attempt(self._stream.flush)
 
     def settle(self) -> None:
-        """Redirect a failed stream to /dev/null before the process ends: the interpreter would
-        flush it again, fail, and change the exit code."""
+        """Redirect a failed stream to /dev/null before the process ends. Otherwise the interpreter
+        would flush it again, fail, and change the exit code."""
         self.flush()
         if not self.lost:
             return
@@ -111,10 +111,10 @@ class Output:
             self._stream.flush()
 
     def divert(self) -> TextIO:
-        """Write to a duplicate of descriptor 1, which itself leads to stderr from now on.
+        """Make descriptor 1 lead to stderr. This stream writes to a duplicate of the former one.
 
         Returns:
-            A stream for those who print to `sys.stdout`.
+            The new `sys.stdout`, which writes to stderr.
         """
         diverted = Output(self._stream, "standard error")
         self._stream = os.fdopen(os.dup(1), "w", encoding=self._stream.encoding or "utf-8")
@@ -140,31 +140,31 @@ class Output:
 
 
 def trouble(stream: object, consequence: str) -> str:
-    """Why an `Output` cannot be written, or an empty string; stderr is told once, with what
-    follows."""
+    """Return why an `Output` cannot be written, or an empty string. The first time, print it and
+    `consequence` on stderr."""
     if not isinstance(stream, Output) or not stream.lost:
         return ""
     reason = f"{stream.called} cannot be written ({stream.lost})"
-    if not stream.told:
-        stream.told = True
+    if not stream.reported:
+        stream.reported = True
         say(f"{reason}; {consequence}.")
     return reason
 
 
 def tolerant(stream: TextIO | None) -> TextIO | None:
-    """A stream as `Output`."""
+    """Wrap a stream in an `Output`; return None if there is none."""
     return None if stream is None else cast(TextIO, Output(stream, STDOUT))
 
 
 _reserved: Output | None = None
-"""The stdout that `reserve_stdout` keeps for `print_json`."""
+"""The stdout that `reserve_stdout` has reserved for `print_json`."""
 
 
 def reserve_stdout() -> None:
-    """Keep stdout for `print_json`; from now on everything else that is printed goes to stderr.
+    """Reserve stdout for `print_json`; from now on all other text goes to stderr.
 
-    That includes what environments, libraries in C and child processes write to descriptor 1. It
-    lasts until the end of `guarded`, in which it must be called.
+    That includes text that environments, C libraries and child processes write to descriptor 1.
+    It lasts until the end of `guarded`, within which it must be called.
     """
     global _reserved
     output = sys.stdout
@@ -178,7 +178,7 @@ def reserve_stdout() -> None:
 
 
 def stdout() -> TextIO | None:
-    """The command's stdout, also where it is reserved."""
+    """Return the command's stdout, even if it is reserved."""
     return sys.stdout if _reserved is None else cast(TextIO, _reserved)
 
 
@@ -189,10 +189,11 @@ def print_json(value: object) -> None:
 
 @contextmanager
 def guarded(ends: bool = False) -> Iterator[Output | None]:
-    """A context in which printing never fails; gives stdout, or None if there is none.
+    """Make printing never fail within a context. Yield stdout, or None if there is none.
 
     Args:
-        ends: the process ends after it: a reserved stdout stays so, for what exit handlers print.
+        ends: whether the process ends after it. Then a reserved stdout stays reserved, because
+            exit handlers may print.
     """
     global _reserved
     _fill_gaps()
@@ -215,8 +216,8 @@ def guarded(ends: bool = False) -> Iterator[Output | None]:
 
 
 def _fill_gaps() -> None:
-    """Open /dev/null for descriptors that the caller closed (``>&-``): else the next opened file
-    would get their numbers, and the text that libraries print."""
+    """Open /dev/null for descriptors 0 to 2 that the caller closed (``>&-``). Otherwise the next
+    opened file would get such a number, and with it the text that libraries print."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)

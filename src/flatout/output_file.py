@@ -1,4 +1,4 @@
-"""Files that the user asked for: written whole, or left as they were."""
+"""Writing of files that the user asked for, as reports: completely, or the old file stays."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from flatout.errors import writing
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Write a file, in place of an earlier one only once all is written.
+    """Write a file. An earlier file is replaced only after the new one is complete.
 
     Raises:
-        FlatoutError: it cannot be written.
+        FlatoutError: the file cannot be written.
     """
     data = content.encode() if isinstance(content, str) else content
     with writing(path), replacing(path) as part:
@@ -25,14 +25,14 @@ def write(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield the file to write, which takes the place of `path` once the block has ended.
+    """Yield the path of a temporary file, which replaces `path` at the end of the block.
 
-    A link's target is replaced, not the link. What is no ordinary file (a terminal, a pipe), and a
-    file in a folder that takes no others, is written in place. After an exception the earlier file
-    is as it was.
+    For a link its target is replaced, not the link. Two kinds of files are written in place: those
+    that are not ordinary (a terminal, a pipe), and those in a folder in which no file can be made.
+    After an exception the earlier file is unchanged, unless it was written in place.
 
     Raises:
-        OSError: no file can be made there.
+        OSError: the temporary file cannot be made.
     """
     target = path.resolve()
     if target.exists() and not target.is_file():
@@ -40,7 +40,7 @@ def replacing(path: Path) -> Iterator[Path]:
         return
     part = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}.part")
     try:
-        # A link that somebody has put there is not followed, and a name cannot be guessed.
+        # O_EXCL: a link that somebody has put there is not followed. The name cannot be guessed.
         os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     except PermissionError:
         yield target

@@ -1,4 +1,4 @@
-"""Spans: named periods of a process's wall time.
+"""Spans: named periods of a process's wall time, which samplers, learners and schedules measure.
 
 Spans are exclusive: an inner span's time is subtracted from the outer one, so all spans and
 ``other`` add up to the wall time. Callers wait for device work before they close its span.
@@ -38,18 +38,18 @@ PHASES: dict[str, str] = {
 """Phases and their descriptions, in the order of reports."""
 
 OF_SPAN = {name: name for name in (*NAMES, "other")} | {"log": "io", "checkpoint": "io"}
-"""Span to phase."""
+"""The phase of each span."""
 
 MAX_TRACE_EVENTS = 1_000_000
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a thread or process other than the main one has done so far."""
+    """The time that a thread or process other than the main one has spent on work so far."""
 
     seconds: dict[str, float] = field(default_factory=dict[str, float])  # by span
-    turns: int = 0  # requests that it answered
-    square: float = 0.0  # sum of the squares of their durations, in s²
+    turns: int = 0  # requests that it has answered
+    square: float = 0.0  # the sum of the squares of the requests' durations, in s²
 
 
 class Span:
@@ -75,7 +75,13 @@ class Span:
 
 
 class Spans:
-    """Sums span times of one process; with `trace` it also keeps events for `chrome_trace`."""
+    """The sums of one thread's span times; with `trace` also the events for `chrome_trace`.
+
+    Attributes:
+        totals: exclusive nanoseconds by span.
+        stack: the open spans, the innermost one last.
+        dropped_events: events after the first `MAX_TRACE_EVENTS`, which are not kept.
+    """
 
     def __init__(self, trace: bool = False) -> None:
         self.trace = trace
@@ -85,14 +91,14 @@ class Spans:
         self.dropped_events = 0
 
     def span(self, name: str) -> Span:
-        """A context manager that adds its duration to `name`."""
+        """Return a context manager that adds its duration to the span `name`."""
         return Span(self, name)
 
     def add(self, name: str, duration: int, net: int | None = None) -> None:
-        """Add nanoseconds to a span (hot loops time themselves and add once).
+        """Add nanoseconds to a span. Hot loops measure their own time and add the sum once.
 
-        `duration` is subtracted from the enclosing open span; `net` (by default the same) is
-        without inner spans.
+        `duration` is subtracted from the enclosing open span. `net` is the duration without inner
+        spans, by default the same.
         """
         self.totals[name] = self.totals.get(name, 0) + (duration if net is None else net)
         if self.stack:
@@ -108,11 +114,11 @@ class Spans:
             self.dropped_events += 1
 
     def seconds(self, name: str) -> float:
-        """Total exclusive time of a span, in seconds."""
+        """Return the total exclusive time of a span, in seconds."""
         return self.totals.get(name, 0) / 1e9
 
     def phases(self, wall_s: float) -> dict[str, float]:
-        """Share of `wall_s` by span, with all spans and ``other``; sums to 1."""
+        """Return the share of `wall_s` by span, for all spans and ``other``. The sum is 1."""
         wall_s = max(wall_s, 1e-9)
         shares = {name: self.seconds(name) / wall_s for name in NAMES}
         shares["other"] = max(0.0, 1.0 - sum(shares.values()))
@@ -120,7 +126,7 @@ class Spans:
         return {name: share / total for name, share in shares.items()}
 
     def chrome_trace(self) -> dict[str, Any]:
-        """The kept events in the Chrome trace format (chrome://tracing, Perfetto)."""
+        """Return the kept events in the Chrome trace format (chrome://tracing, Perfetto)."""
         pid = os.getpid()
         events: list[dict[str, Any]] = [
             {"name": name, "ph": "X", "pid": pid, "tid": 0, "ts": start / 1e3,
@@ -135,7 +141,7 @@ class Spans:
 
 @dataclass(frozen=True)
 class Times:
-    """A process's wall time, in seconds."""
+    """The parts of a run's wall time, in seconds."""
 
     wall_s: float  # since the run's clock started
     startup_s: float  # until training began
@@ -145,10 +151,10 @@ class Times:
 
 
 class RunClock:
-    """A run's wall time, by the clock of its spans.
+    """A clock of a run's wall time, which `time.perf_counter_ns` measures as for spans.
 
     Args:
-        spans: the main process's; they have no time from before the start.
+        spans: the spans of the main process, all of which begin after the run's start.
         started: `time.perf_counter_ns` at the run's start; by default now.
     """
 
@@ -165,11 +171,11 @@ class RunClock:
         self._compiled = self._spans.totals.get("compile", 0)
 
     def elapsed_s(self) -> float:
-        """Seconds since the run's start."""
+        """Return the seconds since the run's start."""
         return (time.perf_counter_ns() - self._started) / 1e9
 
     def times(self) -> Times:
-        """The times up to now; before `ready` everything is start-up."""
+        """Return the times up to now. Before `ready` all time is start-up."""
         now = time.perf_counter_ns()
         compiled = self._spans.totals.get("compile", 0)
         ready, before = (now, compiled) if self._ready is None else (self._ready, self._compiled)

@@ -17,26 +17,26 @@ Device = Any  # jax.Device
 
 @dataclass(frozen=True)
 class ObservationSpec:
-    """One environment's observation: a vector ``[D]`` or an image ``[H, W, channels]``."""
+    """The space of one environment's observations: vectors ``[D]`` or images ``[H, W, C]``."""
 
     shape: tuple[int, ...]
-    dtype: str  # NumPy's name of it, for example "float32" or "uint8"
-    # Largest value of an integer observation (255 for pixels), by which networks divide it; None
-    # for floating point observations, which are not scaled.
+    dtype: str  # NumPy's name, for example "float32" or "uint8"
+    # The largest value of an integer observation (255 for pixels), by which networks divide it;
+    # None for floating point observations, which are not scaled.
     high: int | None = None
-    # Frames in an image as groups of channels, the newest last; replay keeps each frame once.
+    # S, frames in an image as groups of channels, the newest last; replay stores each frame once.
     stack: int = 1
     stack_pad: str = "first"  # an episode's first stacks repeat its first frame, or hold "zeros"
 
     @property
     def is_image(self) -> bool:
-        """Whether the observation has rows, columns and channels."""
+        """Whether observations have rows, columns and channels."""
         return len(self.shape) == 3
 
 
 @dataclass(frozen=True)
 class DiscreteSpec:
-    """Actions ``start, ..., start + n - 1``; algorithms see ``0, ..., n - 1``."""
+    """A space of actions ``start, ..., start + n - 1``; algorithms use ``0, ..., n - 1``."""
 
     n: int
     start: int = 0
@@ -44,7 +44,7 @@ class DiscreteSpec:
 
 @dataclass(frozen=True)
 class ContinuousSpec:
-    """Actions in a box, flattened to ``[A]``; bounds are tuples of length ``A``."""
+    """A box of actions, flattened to ``[A]``; the bounds are tuples of length ``A``."""
 
     shape: tuple[int, ...]
     low: tuple[float, ...]
@@ -53,7 +53,7 @@ class ContinuousSpec:
 
     @property
     def size(self) -> int:
-        """A, the number of action components."""
+        """A, the number of components of an action."""
         return len(self.low)
 
 
@@ -62,7 +62,7 @@ ActionSpec = DiscreteSpec | ContinuousSpec
 
 @dataclass(frozen=True)
 class UserCode:
-    """What a Python program passes as it is, where the command has a name for it."""
+    """Objects that a Python program passes instead of names. None: the settings have a name."""
 
     env: Any = None  # an environment object, or a function that makes one
     network: Any = None  # a custom torso
@@ -70,16 +70,16 @@ class UserCode:
 
 
 NAMED = UserCode()
-"""Everything by its name."""
+"""No object: all parts are found by their names."""
 
 
 class Finals(NamedTuple):
-    """The last observations of truncated episodes, in arrays with room for C of them.
+    """The final observations of truncated episodes, in arrays with a capacity of C.
 
     Attributes:
-        obs: ``[C, ...]``, raw.
-        index: ``[C]`` int32, the position ``t * N + n`` of the step that each follows, ``T * N`` if
-            unused.
+        obs: ``[C, ...]`` raw observations.
+        index: ``[C]`` int32, the position ``t * N + n`` of the truncated step, ``T * N`` for an
+            unused entry.
     """
 
     obs: Array
@@ -95,13 +95,13 @@ class Trajectory(NamedTuple):
         rewards: ``[T, N]`` float32.
         terminated: ``[T, N]`` bool; no bootstrap after it.
         truncated: ``[T, N]`` bool; bootstrap from the final observation.
-        last_obs: ``[N, ...]`` observations after the last step (the next episode's first, if one
-            ended with that step).
-        finals: last observations of truncated episodes.
-        extras: other outputs of `act`, each ``[T, N, ...]``.
-        valid: ``[T, N]`` bool, or None if every step counts.
-        ended: ``[T, N]`` bool, whether the episode ended with that step (a lost life does not end
-            it); None for algorithms without replay.
+        last_obs: ``[N, ...]`` observations after the last step: the first ones of the next
+            episodes where that step ended an episode.
+        finals: the final observations of truncated episodes.
+        extras: the other outputs of `act` by name, each ``[T, N, ...]``.
+        valid: ``[T, N]`` bool, the steps that count; None if all do.
+        ended: ``[T, N]`` bool, whether the step ended the episode (a lost life does not);
+            None for algorithms without replay.
     """
 
     obs: Array
@@ -117,24 +117,25 @@ class Trajectory(NamedTuple):
 
     @property
     def final_obs(self) -> Array:
-        """``[C, ...]``, `finals.obs`."""
+        """``[C, ...]``, the same as `finals.obs`."""
         return self.finals.obs
 
     @property
     def final_index(self) -> Array:
-        """``[C]``, `finals.index`."""
+        """``[C]``, the same as `finals.index`."""
         return self.finals.index
 
 
 class Batch(NamedTuple):
-    """B replayed transitions, each of n steps (fewer at the end of an episode or of the replay).
+    """B replayed transitions of n steps (fewer at the end of an episode or of the replay).
 
     Attributes:
         obs: ``[B, ...]`` raw observations.
         actions: ``[B]`` int32 or ``[B, A]`` float32.
         rewards: ``[B]`` float32, the discounted sum of the steps' rewards.
-        next_obs: ``[B, ...]`` raw observations after them.
-        discounts: ``[B]`` float32, factor of the value of `next_obs`: gamma^n, 0 at a terminal.
+        next_obs: ``[B, ...]`` raw observations after these steps.
+        discounts: ``[B]`` float32, the factor of the value of `next_obs`: gamma^n, or 0 after a
+            terminal step.
         weights: ``[B]`` float32 importance weights, 1 for uniform samples.
     """
 
@@ -149,18 +150,18 @@ class Batch(NamedTuple):
 class Episode(NamedTuple):
     """A finished episode."""
 
-    env: int  # its environment
-    episode_return: float  # undiscounted and raw
+    env: int  # the number of its environment
+    episode_return: float  # the sum of raw rewards, undiscounted
     length: int  # in steps
-    # Mean of the largest action value over its acting steps; NaN if the network never ran or has
-    # no action values.
+    # The mean of the largest action value over the steps in which the network acted; NaN if it
+    # never did or has no action values.
     q_max: float = math.nan
     info: dict[str, float] | None = None  # the scalars of its final `info`
 
 
 class Episodes(NamedTuple):
-    """Finished episodes as arrays ``[K]``, in the order of their ends; fields as `Episode`'s but
-    for `info`."""
+    """Finished episodes as arrays ``[K]``, in the order of their ends. The fields are those of
+    `Episode`, except `info`."""
 
     env: Array
     episode_return: Array
@@ -170,11 +171,11 @@ class Episodes(NamedTuple):
 
 @dataclass
 class Metrics:
-    """Results of one iteration."""
+    """The results of one iteration."""
 
     steps: int  # environment steps, summed over environments
     updates: int  # gradient steps
-    episodes: Episodes  # that finished
+    episodes: Episodes  # the episodes that finished
     values: dict[str, float] = field(default_factory=dict[str, float])  # the algorithm's scalars
     # The scalars of each episode's final `info`, in `episodes`' order; empty where none has any.
     infos: Sequence[dict[str, float] | None] = ()
@@ -182,7 +183,7 @@ class Metrics:
 
 @dataclass
 class Snapshot:
-    """All of a schedule's state at an iteration's boundary."""
+    """The complete state of a schedule at an iteration's boundary."""
 
     arrays: dict[str, Array]  # NumPy arrays by name
     data: dict[str, Any]  # JSON-compatible counters and settings
@@ -190,13 +191,13 @@ class Snapshot:
 
 
 class RowSource(Protocol):
-    """Rows of experience, numbered since the run's start; the oldest are dropped."""
+    """Rows of experience, numbered from the run's start. The oldest rows are dropped."""
 
     @property
     def stored(self) -> tuple[int, int]:
-        """The first and one past the last row that are needed to continue."""
+        """The first of the rows that are needed to continue, and one past the last."""
         ...
 
     def read(self, first: int, end: int) -> dict[str, Array]:
-        """The rows ``first .. end - 1``: arrays by name, with a leading axis of rows."""
+        """Return the rows ``first .. end - 1``: arrays by name, with a leading axis of rows."""
         ...
