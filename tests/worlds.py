@@ -1,4 +1,7 @@
-"""Random episodes that are remembered whole, and what a ring must make of them."""
+"""Random episodes whose steps are all recorded, and the transitions that a ring must give for them.
+
+Tests of algorithms, buffers, the learner and storage use them.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +22,17 @@ NEEDS = ReplaySpec(
     total_steps=1000,
 )  # fmt: skip
 GAMMA = 0.9
-"""The discount where a test names no other."""
+"""The default discount."""
 
 
 def image(stack: int, pad: str = "first", channels: int = 1, side: int = 2) -> ObservationSpec:
-    """A small stacked image."""
+    """Return the space of a small image with a frame stack."""
     return ObservationSpec((side, 3, stack * channels), "uint8", 255, stack, pad)
 
 
 @dataclass(frozen=True)
 class Rates:
-    """How often a step terminates, is truncated, or loses a life."""
+    """The probabilities that a step terminates, is truncated, or loses a life."""
 
     terminated: float = 0.1
     truncated: float = 0.1
@@ -38,7 +41,7 @@ class Rates:
 
 @dataclass
 class Step:
-    """One step as it happened; `after` is what was observed then, in the same episode."""
+    """One recorded step; `after` is the next observation of the same episode."""
 
     obs: np.ndarray
     action: Any
@@ -50,15 +53,15 @@ class Step:
 
 @dataclass
 class World:
-    """Random episodes of N environments, every step of which is remembered with whole observations.
+    """Random episodes of N environments. Every step is recorded with whole observations.
 
     Args:
         spec: one observation.
         num_envs: N.
-        seed: of everything random.
-        rates: of ends.
-        box: components of continuous actions; 0 for discrete ones.
-        room: for final observations, to begin with; 0 for N.
+        seed: the seed of all random numbers.
+        rates: the probabilities of episodes' ends.
+        box: the number of components of continuous actions; 0 for discrete ones.
+        room: the initial capacity for final observations; 0 for N.
     """
 
     spec: ObservationSpec
@@ -75,7 +78,7 @@ class World:
         self.episodes = [[self.frame()] for _ in range(self.num_envs)]
 
     def frame(self) -> np.ndarray:
-        """A frame that never comes again (images carry its number)."""
+        """Return a new frame, which is unique: the pixels of an image contain a number."""
         shape = (*self.spec.shape[:-1], self.spec.shape[-1] // self.spec.stack)
         if self.spec.dtype != "uint8":
             return self.rng.normal(size=shape).astype(self.spec.dtype)
@@ -85,14 +88,14 @@ class World:
         return out
 
     def seen(self, lane: int) -> np.ndarray:
-        """The lane's present observation, stacked."""
+        """Return the lane's current observation, stacked."""
         frames, depth = self.episodes[lane], self.spec.stack
         blank = frames[0] if self.spec.stack_pad == "first" else np.zeros_like(frames[0])
         missing = max(depth - len(frames), 0)
         return np.concatenate([blank] * missing + frames[-depth:], axis=-1)
 
     def collect(self, rows: int) -> Trajectory:
-        """T steps of every lane, as a sampler hands them over."""
+        """Make `rows` steps of every lane and return them as a sampler does."""
         rng, num_envs, spec = self.rng, self.num_envs, self.spec
         obs = np.zeros((rows + 1, num_envs, *spec.shape), spec.dtype)
         shape = (rows, num_envs, self.box) if self.box else (rows, num_envs)
@@ -136,9 +139,12 @@ class World:
         )  # fmt: skip
 
     def restart(self, lane: int) -> tuple[np.ndarray, np.ndarray]:
-        """The lane's episode is lost: it ends, truncated. What it last saw, and what it sees now.
+        """Truncate the lane's episode, as if it could not be restored, and begin the next one.
 
-        Where it had just ended anyway, or lost a life, nothing is to be marked.
+        If the last step ended the episode or lost a life, it is not marked as truncated.
+
+        Returns:
+            The last observation of the episode and the first of the next one.
         """
         final = self.seen(lane)
         fresh = len(self.episodes[lane]) == 1
@@ -149,7 +155,7 @@ class World:
 
 
 def wanted(world: World, geometry: Geometry, head: int, row: int, lane: int, gamma: float) -> Batch:
-    """One transition by the definition, from the list of all steps."""
+    """Compute one transition from the list of all steps, by the definition."""
     steps = world.steps[lane]
     total, discount, after = 0.0, 1.0, None
     for number in range(row, min(row + geometry.n_step, head)):
@@ -165,7 +171,7 @@ def wanted(world: World, geometry: Geometry, head: int, row: int, lane: int, gam
 
 
 class Store:
-    """A ring in host memory with its books, less the programs around it."""
+    """A ring in host memory and its ledger, without the programs of a buffer."""
 
     def __init__(self, geometry: Geometry) -> None:
         self.geometry = geometry
@@ -175,16 +181,16 @@ class Store:
         self.ring = Ring(*(np.zeros(shape.shape, shape.dtype) for shape in shapes))
 
     def take(self, trajectory: Trajectory) -> None:
-        """As `HostReplay.ingest`."""
+        """Ingest a trajectory, as `HostReplay.ingest` does."""
         self.ring, _ = self.ledger.write(self.ring, trajectory)
 
     def cut(self, world: World, lane: int) -> None:
-        """The lane's episode is lost."""
+        """Lose the lane's episode, as if it could not be restored."""
         self.ring = self.ledger.truncate(self.ring, lane, *world.restart(lane))
 
 
 def grid(geometry: Geometry, head: int) -> tuple[np.ndarray, np.ndarray]:
-    """Every row and lane that can be sampled."""
+    """Return all rows and lanes that can be sampled."""
     first, count = geometry.window(head)
     row, lane = np.meshgrid(
         np.arange(first, first + count), np.arange(geometry.num_envs), indexing="ij"
@@ -193,7 +199,7 @@ def grid(geometry: Geometry, head: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def plain(geometry: Geometry, found: Gathered, gamma: float = GAMMA) -> Batch:
-    """The batch, made by NumPy."""
+    """Compute in NumPy the batch that `merge` must make."""
     powers = gamma ** np.arange(geometry.n_step)
     counted = np.arange(geometry.n_step) < found.steps[:, None]
     rewards = (found.rewards * powers * counted).sum(-1).astype(np.float32)
@@ -215,7 +221,7 @@ def plain(geometry: Geometry, found: Gathered, gamma: float = GAMMA) -> Batch:
 def assert_right(
     world: World, geometry: Geometry, ring: Ring, head: int, gamma: float = GAMMA
 ) -> None:
-    """Every transition that can be sampled is what happened."""
+    """Check every transition that can be sampled against the list of all steps."""
     row, lane = grid(geometry, head)
     batch = plain(geometry, gather(np, geometry, ring, head, row, lane), gamma)
     compare(world, geometry, batch, head, row, lane, gamma)
@@ -225,7 +231,7 @@ def compare(
     world: World, geometry: Geometry, batch: Batch, head: int, row: np.ndarray, lane: np.ndarray,
     gamma: float = GAMMA,
 ) -> None:  # fmt: skip
-    """Each of a batch's transitions against the list of all steps."""
+    """Check each of a batch's transitions against the list of all steps."""
     assert batch.rewards.dtype == batch.discounts.dtype == batch.weights.dtype == np.float32
     assert batch.obs.dtype == batch.next_obs.dtype == geometry.spec.dtype
     for i, (r, n) in enumerate(zip(row.tolist(), lane.tolist(), strict=True)):
@@ -235,5 +241,5 @@ def compare(
         assert batch.rewards[i] == pytest.approx(right.rewards, rel=1e-5, abs=1e-6)
         assert batch.discounts[i] == pytest.approx(right.discounts, rel=1e-6)
         assert batch.weights[i] == 1
-        if right.discounts:  # after a terminal nothing is looked at
+        if right.discounts:  # after a terminal step the next observation has no meaning
             np.testing.assert_array_equal(batch.next_obs[i], right.next_obs, err_msg=f"{r}, {n}")

@@ -1,4 +1,4 @@
-"""A trajectory's arrays by name."""
+"""A trajectory's arrays have names, and those of environments an axis of environments."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ from flatout.types import Finals
 
 
 def of_positions(positions: list[int], size: int, least: int) -> Finals:
-    """Final observations that are their own positions."""
+    """Return final observations whose values are their positions."""
     index = np.array(positions, np.int32)
     return packed(index, np.stack([index, -index], 1), size, least)
 
 
 def assert_sound(finals: Finals, positions: set[int], size: int) -> None:
-    """These positions are used, in order, each with its observation; the rest is unused."""
+    """Check that these positions are used, in order and each with its observation, and no other."""
     index, obs = used(finals, size)
     assert index.tolist() == sorted(positions)
     np.testing.assert_array_equal(obs[:, 0], index)
@@ -54,7 +54,9 @@ def test_shards_hold_the_final_observations_of_their_environments(
 
 
 @given(st.integers(1, 5), st.data())
-def test_one_more_of_the_last_step_is_added(num_envs: int, data: st.DataObject) -> None:
+def test_a_final_observation_of_the_last_step_is_appended(
+    num_envs: int, data: st.DataObject
+) -> None:
     size = 4 * num_envs
     positions = data.draw(st.sets(st.integers(0, size - 2)))
     finals = of_positions(sorted(positions), size, num_envs)

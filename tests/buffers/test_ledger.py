@@ -1,4 +1,4 @@
-"""The ledger: updates that steps have paid for, and the exponent of importance weights."""
+"""The ledger counts the updates that are due; the exponent of importance weights follows it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.worlds import NEEDS, VECTOR, World
 @given(
     st.integers(1, 5), st.integers(1, 9), st.integers(1, 7), st.integers(0, 60), st.integers(1, 30)
 )
-def test_updates_are_those_that_the_steps_have_paid_for(
+def test_the_steps_make_the_right_number_of_updates_due(
     num_envs: int, train_freq: int, gradient_steps: int, learning_starts: int, rounds: int
 ) -> None:
-    """K updates for every M steps after the first ones, remainders carried over."""
+    """K updates are due for every M steps after `learning_starts`; remainders are carried over."""
     needs = ReplaySpec(
         **vars(NEEDS) | {
             "train_freq": train_freq, "gradient_steps": gradient_steps,

@@ -1,4 +1,4 @@
-"""Replay in host memory and in a device's: the same learning to the last bit, whatever happens."""
+"""Replay in host memory and replay on a device learn the same bits in all cases."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CASES = {
 
 @functools.cache
 def build(case: str) -> Algorithm:
-    """A small algorithm for `LANES` environments."""
+    """Build a small algorithm for `LANES` environments."""
     name, spec, hyper = CASES[case]
     sizes = {"num_envs": LANES, "total_steps": TOTAL}
     if name == "sac":
@@ -59,13 +59,13 @@ def build(case: str) -> Algorithm:
 
 
 class Agent:
-    """A learner and the world that feeds it: the same trajectories for the same seed.
+    """A learner and a world with trajectories for it, which are always the same.
 
     Args:
-        case: which algorithm.
-        kind: ``host`` or ``device``.
+        case: a key of `CASES`.
+        kind: where replay is, ``host`` or ``device``.
         chunk: see `HostReplay`.
-        number: of the CPU device that learns.
+        number: the number of the CPU device that learns.
     """
 
     def __init__(self, case: str, kind: str, chunk: int | None, number: int) -> None:
@@ -91,28 +91,28 @@ class Agent:
         self.initial = self.learner.host_state(), *self.learner.buffer_state()
 
     def enter(self, rates: Rates | None = None) -> None:
-        """A world from its start."""
+        """Start a new world."""
         rates, room = rates or Rates(), LANES * self.rows
         self.world = World(self.spec, LANES, 0, rates, self.box, room)
         self.updates = 0
 
     def step(self) -> dict[str, float]:
-        """One trajectory and its updates; the metrics, less how much memory is taken."""
+        """Collect a trajectory and learn from it. Return the metrics without ``replay_mb``."""
         metrics = self.learner.update(self.world.collect(self.rows))
         del metrics["replay_mb"]
         self.updates += round(metrics["updates"])
         return metrics
 
     def cut(self, lane: int) -> None:
-        """The lane's episode is lost."""
+        """Lose the lane's episode, as if it could not be restored."""
         self.learner.truncate(lane, *self.world.restart(lane))
 
     def state(self) -> list[np.ndarray]:
-        """All that is learned."""
+        """Return the leaves of the learning state."""
         return jax.tree.leaves(self.learner.host_state())
 
     def assert_ring_right(self) -> None:
-        """Its ring holds what happened."""
+        """Check all transitions of the ring against the world's steps."""
         held = self.learner._device_state
         ring = Ring(*map(np.asarray, held.ring if held else self.buffer._ring))
         head = self.buffer.ledger.head
@@ -128,9 +128,9 @@ compiled = functools.cache(Agent)
 def agent(
     case: str, kind: str = "host", chunk: int | None = None, rates: Rates | None = None
 ) -> Agent:
-    """An agent at its start; its programs are compiled once for all tests.
+    """Return an agent in its initial state. Its programs are compiled once for all tests.
 
-    With replay on the device it learns on another device than with replay on the host.
+    Agents with replay on a device learn on another CPU device than those with replay on the host.
     """
     found = compiled(case, kind, chunk, int(kind == "device"))
     found.learner.restore(*found.initial)
@@ -139,14 +139,18 @@ def agent(
 
 
 def assert_equal(one: Agent, other: Agent, steps: int = 40, cuts: tuple[int, ...] = ()) -> None:
-    """Two agents learn the same for so many trajectories, to the last bit."""
+    """Check that two agents learn the same bits from `steps` trajectories.
+
+    Args:
+        cuts: the numbers of trajectories before which an episode is lost.
+    """
     before = one.state()
     for number in range(steps):
         if number in cuts:
             one.cut(number % LANES)
             other.cut(number % LANES)
         found, wanted = one.step(), other.step()
-        # Those of a trajectory that was dispatched in parts are means of means.
+        # The metrics of a trajectory that was dispatched in parts are means of means.
         assert found == pytest.approx(wanted, rel=1e-5), f"trajectory {number}"
     assert one.updates - other.updates == 0
     assert_same(one.state(), other.state())
@@ -158,14 +162,14 @@ def assert_equal(one: Agent, other: Agent, steps: int = 40, cuts: tuple[int, ...
     "case", ["stacks", *(pytest.param(n, marks=pytest.mark.slow) for n in ("vectors", "actions"))]
 )
 def test_where_replay_lives_changes_no_bit(case: str) -> None:
-    """Of stacks also where room for final observations is made, which takes another program."""
+    """In the case "stacks" the capacity for final observations grows, which needs a new program."""
     rates = None if case == "stacks" else Rates(truncated=0.04)
     one, other = agent(case, rates=rates), agent(case, "device", rates=rates)
     assert_equal(one, other, cuts=(0, 3, 11, 12))
 
 
 @pytest.mark.bits
-def test_prioritised_too_where_each_trajectory_pays_for_one_update() -> None:
+def test_prioritised_replay_on_a_device_changes_no_bit_with_one_update_per_trajectory() -> None:
     assert_equal(agent("priorities"), agent("priorities", "device"))
 
 
@@ -174,7 +178,7 @@ def test_prioritised_too_where_each_trajectory_pays_for_one_update() -> None:
     "case", ["several", pytest.param("vectors", marks=pytest.mark.slow)]
 )  # fmt: skip
 def test_dispatching_in_parts_changes_no_bit(case: str) -> None:
-    """Also of trajectories that pay for fewer updates than most do: here 0, 2, and then 5."""
+    """That holds also while trajectories make fewer updates due than later ones: 0, 2, then 5."""
     whole, parts = agent(case), agent(case, chunk=2)
     counts = [round(whole.step()["updates"]) for _ in range(4)]
     assert counts == [0, 2, 5, 5]
@@ -183,7 +187,7 @@ def test_dispatching_in_parts_changes_no_bit(case: str) -> None:
 
 @pytest.mark.parametrize("chunk", [None, 2])
 def test_each_rows_priority_is_the_size_of_its_last_error(chunk: int | None) -> None:
-    """After a trajectory's 0, 2 or 5 updates, of which several may have drawn the same row."""
+    """A trajectory has 0, 2 or 5 updates, of which several may draw the same row."""
     one = agent("several", chunk=chunk)
     seen: list[np.ndarray] = []
     update = one.buffer.update_priorities
@@ -210,7 +214,7 @@ def test_each_rows_priority_is_the_size_of_its_last_error(chunk: int | None) -> 
 
 @pytest.mark.bits
 def test_truncation_with_every_step_makes_room() -> None:
-    """From none to as many final observations as there are rows, on a host and on a device."""
+    """The array grows from no final observation to one for each row, on a host and on a device."""
     one, other = agent("stacks"), agent("stacks", "device")
     for truncated in (0, 0.1, *[1] * 8, 0.2, 0):
         one.world.rates = other.world.rates = Rates(0, truncated, 0)
@@ -223,7 +227,7 @@ def test_truncation_with_every_step_makes_room() -> None:
 
 
 @pytest.mark.parametrize("kind", ["host", "device"])
-def test_rings_hold_what_happened(kind: str) -> None:
+def test_rings_hold_the_worlds_steps(kind: str) -> None:
     one = agent("stacks", kind, rates=Rates(0.1, 0.3, 0.2))
     for number in range(30):
         one.step()
@@ -236,10 +240,10 @@ def test_rings_hold_what_happened(kind: str) -> None:
 @pytest.mark.parametrize("case", ["stacks", "priorities"])
 @pytest.mark.parametrize("kinds", [("host", "device"), ("device", "host")])
 @pytest.mark.parametrize("steps", [pytest.param(0, marks=pytest.mark.slow), 1, 9])
-def test_a_saved_buffer_goes_on_as_if_nothing_had_been(
+def test_a_saved_and_restored_buffer_continues_with_the_same_bits(
     case: str, kinds: tuple[str, str], steps: int, tmp_path: Path
 ) -> None:
-    """Through files, before the ring is full and after, into the other kind."""
+    """It is saved in files, before the ring is full and after, and restored as the other kind."""
     rates = Rates(0.05, 0.3, 0.1)
     one, other = (agent(case, kind, rates=rates) for kind in kinds)
     for _ in range(steps):
@@ -256,7 +260,7 @@ def test_a_saved_buffer_goes_on_as_if_nothing_had_been(
     other.assert_ring_right()
 
 
-def test_what_is_kept_is_said() -> None:
+def test_the_fill_and_the_memory_are_reported() -> None:
     for kind in ("host", "device"):
         one = agent("stacks", kind)
         fill = [one.step()["replay_fill"] for _ in range(8)]

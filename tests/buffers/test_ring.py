@@ -1,4 +1,4 @@
-"""Replay's ring against a list of everything that ever happened: stacks, n-step returns, ends."""
+"""Replay's ring against a list of all steps: frame stacks, n-step returns, episodes' ends."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ gammas = st.sampled_from([1.0, 0.9, 0.0])
 
 @settings(deadline=None, max_examples=150)
 @given(geometries, gammas, rates, st.integers(0, 2**32 - 1), st.data())
-def test_every_transition_is_what_happened(
+def test_every_transition_agrees_with_the_list_of_steps(
     geometry: Geometry, gamma: float, chances: Rates, seed: int, data: st.DataObject
 ) -> None:
-    """Around the ring many times, in trajectories of any length, with episodes lost in between."""
+    """The ring wraps around many times. Trajectories have any length, and episodes are lost."""
     world, store = World(geometry.spec, geometry.num_envs, seed, chances), Store(geometry)
     for _ in range(data.draw(st.integers(1, 12))):
         for lane in range(geometry.num_envs):
@@ -107,7 +107,7 @@ def test_each_frame_is_stored_once(stack: int) -> None:
 
 @pytest.mark.parametrize("pad", ["first", "zeros"])
 def test_long_episodes_are_stacked_to_their_end(pad: str) -> None:
-    """Longer than ages are counted."""
+    """The episode is longer than the largest age, 255."""
     geometry = Geometry(image(4, pad), 1, 300, 1)
     world, store = World(geometry.spec, 1, 3, Rates(0, 0, 0)), Store(geometry)
     store.take(world.collect(300))
@@ -116,8 +116,8 @@ def test_long_episodes_are_stacked_to_their_end(pad: str) -> None:
 
 
 @pytest.mark.parametrize("spec", [VECTOR, image(3)], ids=["vector", "image"])
-def test_final_observations_make_room_for_themselves(spec: ObservationSpec) -> None:
-    """From no cut to a cut with every step and back: none that is needed is lost."""
+def test_the_array_of_final_observations_grows(spec: ObservationSpec) -> None:
+    """The rate of truncations goes from 0 to 1 and back. No final observation is lost too early."""
     geometry = Geometry(spec, 2, 16, 3)
     world, store, room = World(spec, 2, 1), Store(geometry), []
     for truncated in (0, 0.1, 0.3, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0.5, 0.5, 1, 1):

@@ -1,4 +1,4 @@
-"""Which rows are drawn: uniform or by priority, as often and as weighted as the paper says."""
+"""Draws of rows, uniform and by priority, have the frequencies and weights of the paper."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ BLOCK = 500
 
 
 def geometry(num_envs: int, rows: int) -> Geometry:
-    """With three more rows than can be sampled: two older ones for stacks, one to come."""
+    """Return the sizes of a ring of R + 3 rows: two older ones for stacks, and the next one."""
     return Geometry(SPEC, num_envs, rows, 1)
 
 
 @functools.cache
 def drawing(sizes: Geometry, batch: int) -> Any:
-    """``(updates, head, key, priorities, beta) -> Drawn [updates, batch]``, compiled."""
+    """Compile ``(updates, head, key, priorities, beta) -> Drawn [updates, batch]``."""
 
     def run(updates: Any, head: Any, key: Any, priorities: Any, beta: Any) -> Drawn:
         def one(update: jax.Array) -> Drawn:
@@ -58,7 +58,7 @@ def drawn(
     sizes: Geometry, head: int, updates: int, priorities: Priorities | None = None,
     beta: float = 1.0, batch: int = BATCH, first: int = 0, key: np.ndarray = KEY,
 ) -> Drawn:  # fmt: skip
-    """Many updates' draws (NumPy), a block at a time."""
+    """Return the draws of many updates, as NumPy arrays; a program draws a block of them."""
     blocks = [
         drawing(sizes, batch)(
             np.arange(start, start + BLOCK, dtype=np.int32), np.int32(head), key, priorities,
@@ -72,9 +72,9 @@ def drawn(
 def assert_frequencies(
     found: np.ndarray, probabilities: np.ndarray, stratified: bool = False
 ) -> None:
-    """Pearson's chi-square within six deviations of its mean, the degrees of freedom.
+    """Check that Pearson's chi-square is within six standard deviations of its mean.
 
-    Strata make counts vary less than independent draws do.
+    The mean is the degrees of freedom. Stratified counts vary less than independent draws do.
     """
     expected = found.sum() * probabilities
     assert expected.min() > 20, "too few draws to say anything"
@@ -87,7 +87,7 @@ def assert_frequencies(
 @pytest.mark.parametrize("num_envs", [1, 2, 5])
 @pytest.mark.parametrize("head", [1, 6, 20, 21, 1003, 2**31 - 1])
 def test_every_stored_step_is_equally_likely(num_envs: int, head: int) -> None:
-    """Before the ring is full and after, wherever in it the newest row lies."""
+    """That holds before the ring is full and after, for any position of the newest row."""
     sizes = geometry(num_envs, 20)
     found = drawn(sizes, head, 4000)
     first, count = sizes.window(head)
@@ -102,7 +102,7 @@ def test_every_stored_step_is_equally_likely(num_envs: int, head: int) -> None:
 
 
 def test_places_in_a_batch_and_updates_are_independent() -> None:
-    row = drawn(geometry(1, 20), 20, 8000).row // 5  # of four equal parts
+    row = drawn(geometry(1, 20), 20, 8000).row // 5  # the row's quarter of the ring
     for one, other in (
         (row[:, 0], row[:, 1]),
         (row[:-1, 3], row[1:, 3]),
@@ -140,7 +140,7 @@ class Naive:
         self.largest = np.float32(1)
 
     def insert_priorities(self, rows: int) -> None:
-        """New rows come, old ones go."""
+        """Insert new rows and drop old ones."""
         for row in range(self.head, self.head + rows):
             for lane in range(self.sizes.num_envs):
                 self.own[row, lane] = float(self.largest)
@@ -148,14 +148,14 @@ class Naive:
         self.own = {at: p for at, p in self.own.items() if at[0] >= self.head - self.sizes.rows}
 
     def set_priorities(self, row: np.ndarray, lane: np.ndarray, error: np.ndarray) -> None:
-        """Sampled rows get the priorities of their errors."""
+        """Set the priorities of sampled rows to those of their errors."""
         value = (error + np.float32(EPSILON)) ** np.float32(ALPHA)
         for r, n, p in zip(row.tolist(), lane.tolist(), value.tolist(), strict=True):
             self.own[r, n] = p
         self.largest = max(self.largest, value.max())
 
     def leaves(self) -> np.ndarray:
-        """Where the ring keeps them."""
+        """Return the priorities in the order of the ring's positions."""
         length, num_envs = self.sizes.length, self.sizes.num_envs
         out = np.zeros(length * num_envs, np.float32)
         for (row, lane), priority in self.own.items():
@@ -175,7 +175,7 @@ def giving(sizes: Geometry) -> Any:
 
 
 def assert_sums(sizes: Geometry, priorities: Priorities) -> None:
-    """Every entry of the tree is exactly its two children's float32 sum."""
+    """Check that every entry of the tree is exactly the float32 sum of its two children."""
     tree = np.asarray(priorities.tree)
     assert tree.dtype == np.float32
     np.testing.assert_array_equal(tree[1 : len(tree) // 2], tree[2::2] + tree[3::2])
@@ -185,7 +185,7 @@ def assert_sums(sizes: Geometry, priorities: Priorities) -> None:
 
 
 TREES = [geometry(1, 5), geometry(3, 11)]
-"""8 and 42 positions: a power of two, and not."""
+"""Rings of 8 and 42 positions: a power of two, and not a power of two."""
 
 
 @pytest.mark.parametrize("sizes", TREES, ids=["8", "42"])
@@ -194,7 +194,7 @@ TREES = [geometry(1, 5), geometry(3, 11)]
 def test_the_tree_holds_exactly_the_priorities(
     sizes: Geometry, operations: list[tuple[bool, int]]
 ) -> None:
-    """After any sequence of arrivals and errors, duplicates among them."""
+    """That holds after any sequence of new rows and errors, also if a row is drawn twice."""
     naive, priorities = Naive(sizes), empty_priorities(sizes)
     for adds, seed in [(True, 0), *operations]:
         rng = np.random.default_rng(seed)
@@ -222,14 +222,15 @@ def test_the_tree_holds_exactly_the_priorities(
 
 
 def given_priorities(sizes: Geometry, head: int, errors: np.ndarray) -> Priorities:
-    """Rows 0 .. head - 1 with the errors ``[rows, num_envs]`` of those that can be sampled."""
+    """Return the priorities of rows 0 .. head - 1, of which those that can be sampled have
+    `errors` ``[rows, num_envs]``."""
     priorities = empty_priorities(sizes)
     for row in range(head):
         priorities = arriving(sizes, 1)(priorities, np.int32(row))
     first, count = sizes.window(head)
     row, lane = np.meshgrid(range(first, head), range(sizes.num_envs), indexing="ij")
     assert errors.shape == row.shape == (count, sizes.num_envs)
-    # Always as many: what is given twice is the same.
+    # Always the same number, so that one program serves; repeated rows have the same error.
     row, lane, errors = (np.resize(x, sizes.rows * sizes.num_envs) for x in (row, lane, errors))
     return giving(sizes)(
         priorities, row.astype(np.int32), lane.astype(np.int32), errors.astype(np.float32)
@@ -251,7 +252,7 @@ def test_rows_are_drawn_as_often_as_their_priorities_say(head: int) -> None:
 @pytest.mark.parametrize("beta", [0.0, 0.4, 1.0])
 @pytest.mark.parametrize("head", [5, 30])
 def test_weights_are_those_of_the_paper(beta: float, head: int) -> None:
-    """P(i) = p_i^alpha / sum, w_i = (1 / (M P(i)))^beta over the batch's largest."""
+    """P(i) = p_i^alpha / sum; w_i = (1 / (M P(i)))^beta, divided by the batch's largest weight."""
     sizes = TREES[1]
     first, count = sizes.window(head)
     errors = np.random.default_rng(1).exponential(size=(count, 3)) * 3
@@ -279,7 +280,7 @@ def test_a_batch_takes_one_from_each_equal_part_of_the_sum() -> None:
 
 
 def test_one_overwhelming_priority_is_drawn_and_the_smallest_are_not_lost() -> None:
-    """With priorities from 1e-4 to 1e4 nothing outside the window is ever reached by rounding."""
+    """With priorities from 1e-4 to 1e4, rounding never leads to a row outside the window."""
     sizes = TREES[1]
     rng = np.random.default_rng(0)
     errors = 10.0 ** rng.uniform(-6.5, 6.5, (11, 3))
@@ -310,7 +311,7 @@ def test_new_rows_get_the_largest_priority_ever_given() -> None:
 
 
 def test_a_row_that_was_drawn_twice_gets_one_of_its_errors() -> None:
-    """Where an algorithm's own noise makes them differ, sums are exact all the same."""
+    """An algorithm's noise can make these errors differ. The tree's sums are exact nevertheless."""
     sizes = geometry(1, 4)
     priorities = arriving(sizes, 4)(empty_priorities(sizes), np.int32(0))
     row = np.int32([2, 2, 1, 2])

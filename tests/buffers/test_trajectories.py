@@ -1,4 +1,4 @@
-"""The last K trajectories as one: what it holds, and that PPO learns from it as from any other."""
+"""The buffer of the last K trajectories gives them as one; PPO learns from it as from any other."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ ALGORITHM = agent()
 PLAIN = ("obs", "actions", "rewards", "terminated", "truncated")
 
 
-def taken(buffer: TrajectoryReplay, trajectory: Trajectory) -> list[Trajectory]:
-    """What is learned from after one more trajectory."""
+def ingest(buffer: TrajectoryReplay, trajectory: Trajectory) -> list[Trajectory]:
+    """Ingest a trajectory and return the inputs of the learner's dispatches."""
     buffer.ingest(trajectory)
     return list(buffer.batches())
 
 
 def collect(world: World, rows: int, masked: bool) -> Trajectory:
-    """A trajectory with what acting returned, and perhaps padding."""
+    """Collect a trajectory with outputs of `act`; if `masked`, some steps are not valid."""
     x = world.collect(rows)
     shape = x.rewards.shape
     valid = world.rng.random(shape) < 0.7 if masked else None
@@ -51,18 +51,19 @@ def collect(world: World, rows: int, masked: bool) -> Trajectory:
 
 
 def copied(trajectory: Trajectory) -> Trajectory:
-    """With arrays of its own: what is handed over is reused."""
+    """Return a copy, because the buffer reuses its arrays."""
     return jax.tree.map(np.array, trajectory)
 
 
 def finals(x: Trajectory) -> dict[int, bytes]:
-    """Final observations by (step * lanes + lane)."""
+    """Return the final observations by position, ``step * lanes + lane``."""
     pairs = zip(x.final_index.tolist(), x.final_obs, strict=True)
     return {index: obs.tobytes() for index, obs in pairs if index < x.rewards.size}
 
 
 def assert_holds(found: Trajectory, kept: list[Trajectory], count: int) -> None:
-    """It is these trajectories, newest first, beside each other; what is missing is masked."""
+    """Check that `found` is `kept`, newest first, joined along the environments; while there are
+    fewer than `count` trajectories, the rest is masked."""
     rows, num_envs = kept[0].rewards.shape
     total = count * num_envs
     assert found.rewards.shape == found.valid.shape == (rows, total)
@@ -98,8 +99,8 @@ def assert_holds(found: Trajectory, kept: list[Trajectory], count: int) -> None:
 def test_it_holds_the_last_trajectories(
     count: int, num_envs: int, rows: int, spec: Any, masked: bool, seed: int, data: st.DataObject
 ) -> None:
-    """While fewer were collected, when full, when room for final observations grows, and when it
-    was saved and restored in between."""
+    """That holds while there are fewer than K, when the buffer is full, when the capacity for final
+    observations grows, and after the buffer was saved and restored."""
     world = World(spec, num_envs, seed)
     shapes = shapes_of(collect(World(spec, num_envs, 0, Rates(0, 0, 0)), rows, masked))
     buffer = TrajectoryReplay(ALGORITHM, count, shapes)
@@ -108,7 +109,7 @@ def test_it_holds_the_last_trajectories(
         world.rates = Rates(0.1, data.draw(st.sampled_from([0, 0.3, 1])), 0.1)
         new = collect(world, rows, masked)
         kept = [copied(new), *kept][:count]
-        (found,) = taken(buffer, new)
+        (found,) = ingest(buffer, new)
         assert_holds(found, kept, count)
         assert buffer.stats()["replay_fill"] == min(number, count) / count
         jax.tree.map(lambda array: array.fill(1), new)  # as the sampler's next trajectory does
@@ -120,11 +121,11 @@ def test_it_holds_the_last_trajectories(
             assert buffer.restore({k: v.copy() for k, v in arrays.items()}, books, None) == ()
 
 
-def test_what_it_takes_is_said_beforehand() -> None:
+def test_the_inputs_shapes_and_the_memory_are_known_in_advance() -> None:
     world = World(VECTOR, 2, 0)
     shapes = shapes_of(collect(world, 3, False))
     buffer = TrajectoryReplay(ALGORITHM, 3, shapes)
-    (found,) = taken(buffer, collect(world, 3, False))
+    (found,) = ingest(buffer, collect(world, 3, False))
     assert [shapes_of(found)] == buffer.inputs(shapes)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(found)) / 2**20
     assert buffer.memory_mb() == (size, 0.0)
@@ -132,7 +133,7 @@ def test_what_it_takes_is_said_beforehand() -> None:
 
 
 @pytest.mark.parametrize("name", ["obs", "log_prob", "valid"])
-def test_what_does_not_fit_is_refused(name: str) -> None:
+def test_saved_arrays_that_do_not_fit_are_refused(name: str) -> None:
     shapes = shapes_of(collect(World(VECTOR, 2, 0), 3, False))
     buffer = TrajectoryReplay(ALGORITHM, 3, shapes)
     arrays, books, _ = buffer.state(())
@@ -141,11 +142,11 @@ def test_what_does_not_fit_is_refused(name: str) -> None:
             buffer.restore(arrays | {name: wrong}, books, None)
 
 
-def replayed(count: int, hand_over: list[Trajectory]) -> Trajectory:
-    """What is learned from after these trajectories."""
-    buffer = TrajectoryReplay(ALGORITHM, count, shapes_of(hand_over[0]))
-    for one in hand_over:
-        (found,) = taken(buffer, one)
+def replayed(count: int, trajectories: list[Trajectory]) -> Trajectory:
+    """Return the learner's input after these trajectories, from a buffer of `count`."""
+    buffer = TrajectoryReplay(ALGORITHM, count, shapes_of(trajectories[0]))
+    for one in trajectories:
+        (found,) = ingest(buffer, one)
     return copied(found)
 
 
@@ -154,7 +155,7 @@ HYPER = {"n_epochs": 2, "ent_coef": 0.01}
 
 @pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_first_trajectory_is_learned_from_as_without_replay(count: int) -> None:
-    """What is missing is masked: it changes neither the step nor its averages."""
+    """Missing trajectories are masked: they change neither the update nor its averages."""
     usual = agent(**HYPER)
     many = agent(replay_trajectories=3, batch_size=count * STEPS * N, **HYPER)
     state, x = start(usual), rollout(usual, off_policy=0.3)
@@ -165,8 +166,8 @@ def test_a_first_trajectory_is_learned_from_as_without_replay(count: int) -> Non
     assert same == pytest.approx(metrics, rel=1e-4, abs=1e-5)
 
 
-def test_full_it_is_learned_from_as_one_trajectory_of_more_environments() -> None:
-    """But only the newest trajectory's steps are counted as new."""
+def test_a_full_buffer_is_learned_from_as_one_trajectory_of_more_environments() -> None:
+    """Only the newest trajectory's steps are counted as new."""
     usual = agent(batch_size=3 * STEPS * N, **HYPER)
     many = agent(replay_trajectories=3, batch_size=3 * STEPS * N, **HYPER)
     parts = [rollout(usual, seed, off_policy=0.3) for seed in range(4)]
@@ -188,8 +189,8 @@ def test_full_it_is_learned_from_as_one_trajectory_of_more_environments() -> Non
     assert (own.counters.step, wanted.counters.step) == (STEPS * N, 3 * STEPS * N)
 
 
-def test_old_trajectories_keep_the_probabilities_they_were_acted_with() -> None:
-    """Learning from one again after the policy moved: its ratios are against the one that acted."""
+def test_old_trajectories_keep_the_probabilities_of_the_policy_that_acted() -> None:
+    """After the policy has changed, the ratios of an old trajectory are relative to that policy."""
     many = agent(replay_trajectories=2, batch_size=2 * STEPS * N, n_epochs=1)
     state, x = start(many), rollout(many)
     moved, first = learn(many, state, replayed(2, [x]))
@@ -198,7 +199,7 @@ def test_old_trajectories_keep_the_probabilities_they_were_acted_with() -> None:
     assert again["approx_kl"] > 1e-4
 
 
-def test_a_learner_goes_on_from_what_it_saved() -> None:
+def test_a_restored_learner_continues_with_the_same_numbers() -> None:
     many = agent(replay_trajectories=3, batch_size=STEPS * N)
     parts = [rollout(many, seed, off_policy=0.1) for seed in range(5)]
     learners: list[Learner] = []
