@@ -1,4 +1,4 @@
-"""Child processes import what their parent does, and no stranger's file at their start."""
+"""Child processes find the same modules as their parent, and start without a stranger's files."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ MARK = "import os; open({!r}, 'w').close()\n"
 
 
 def show() -> None:
-    """Called in a child process: print its module path and arguments."""
+    """Print the module path and the arguments of a child process, which calls this function."""
     print(json.dumps([sys.path, sys.argv[1:]]))
 
 
 def fail() -> int:
-    """Called in a child process."""
+    """Fail in a child process, which calls this function."""
     print("a warning\nflatout: the reason", file=sys.stderr)
     return 3
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder, with files that Python imports at its start where it finds them.
+    """Return a working folder with files that Python would import at its start.
 
-    They make the file `ran`.
+    Each of them makes the file `ran` when it is imported.
     """
     for name in ("sitecustomize", "usercustomize", "numpy"):
         (tmp_path / f"{name}.py").write_text(MARK.format(str(tmp_path / "ran")))
@@ -45,7 +45,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_child_has_this_process_path_and_runs_nothing_from_it_at_its_start(here: Path) -> None:
-    os.unlink(here / "numpy.py")  # which the parent would import, too
+    os.unlink(here / "numpy.py")  # the parent would import it, too
     root = str(Path(__file__).parent.parent)
     sys.path[:0] = ["", "/somewhere", root]
     path, arguments = json.loads(child.run("a child", "tests.test_child:show", "a b", "c"))
@@ -54,7 +54,7 @@ def test_a_child_has_this_process_path_and_runs_nothing_from_it_at_its_start(her
     assert not (here / "ran").exists()
 
 
-def test_a_child_that_fails_is_one_sentence() -> None:
+def test_the_error_of_a_child_that_fails_is_one_sentence() -> None:
     with pytest.raises(FlatoutError, match=r"^the child failed: the reason$"):
         child.run("the child", "tests.test_child:fail")
 
@@ -74,7 +74,7 @@ def test_the_working_folder_is_importable_for_modules_that_are_named(here: Path)
     before = list(sys.path)
     import_here("CartPole-v1", "ppo", "flatout.envs.atari:cropped")
     assert sys.path == before
-    import_here("mine:make", folder=here)  # a stranger's run is the working folder
+    import_here("mine:make", folder=here)  # the working folder may be a stranger's run folder
     import_here("mine:make", folder=here.parent)
     assert sys.path == before
     import_here("CartPole-v1", "mine:Algorithm", folder=here / "run")
@@ -99,9 +99,7 @@ def test_a_plain_id_runs_no_file_of_the_working_folder(here: Path, command: str)
     assert not (here / "ran").exists()
 
 
-def test_a_named_module_is_found_by_workers_but_not_what_lies_next_to_it(
-    here: Path, flatout: Cli
-) -> None:
+def test_workers_find_a_named_module_but_run_no_file_next_to_it(here: Path, flatout: Cli) -> None:
     (here / "my_pole.py").write_text(
         "import gymnasium\n\n\ndef make():\n    return gymnasium.make('CartPole-v1')\n"
     )

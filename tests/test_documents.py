@@ -1,4 +1,4 @@
-"""JSON and TOML of strangers: limits on size and depth, each a sentence in every command."""
+"""JSON and TOML files of strangers are limited in size and depth; commands refuse in a sentence."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_dotted_keys_are_levels_too() -> None:
             parse_toml(text)
 
 
-def test_what_is_not_too_deep_is_read() -> None:
+def test_a_document_of_the_largest_depth_is_read() -> None:
     text = "[" * DEPTH + "]" * DEPTH
     assert parse_json(text) == parse_toml(f"a = {text}")["a"]
 
@@ -72,14 +72,14 @@ def test_a_line_of_a_run_that_diverged_is_read() -> None:
 
 
 @pytest.mark.parametrize("length", [LONGEST_LINE + 1, 2 * LONGEST_LINE, 5 * LONGEST_LINE - 1])
-def test_long_lines_are_left_out_whole(length: int) -> None:
+def test_long_lines_are_skipped_completely(length: int) -> None:
     lines = [b"1\n", b"x" * (length - 1) + b"\n", b"2\n", b"y" * (LONGEST_LINE - 1) + b"\n", b"3"]
     kept = list(bounded_lines(io.BytesIO(b"".join(lines))))
     assert kept == [line for line in lines if len(line) <= LONGEST_LINE]
 
 
 def test_the_files_of_a_run_are_limited_in_depth(tmp_path: Path) -> None:
-    """Settings that are nested 400 levels deep are read by `json.loads`."""
+    """`json.loads` reads settings that are nested 400 levels deep, but Flatout refuses them."""
     deep = json.loads("[" * 400 + "]" * 400)
     values = {"format": 4, "algorithm": "ppo", "settings": {"env_kwargs": {"a": deep}}}
     (tmp_path / "config.json").write_text(json.dumps(values))

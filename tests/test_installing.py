@@ -1,4 +1,4 @@
-"""What a message tells the user to install can be installed where this Flatout lies."""
+"""The commands in messages that install a missing package fit how this Flatout is installed."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """As if installed from a wheel."""
+    """Make Flatout look as if it were installed from a wheel. Return its folder."""
     there = tmp_path / "lib" / "python3" / "site-packages" / "flatout"
     monkeypatch.setattr(installing, "__file__", str(there / "installing.py"))
     return there
 
 
-def test_a_checkout_names_itself() -> None:
+def test_a_checkout_installs_its_own_extra() -> None:
     words = shlex.split(install("plot"))
     assert words[-3:] == ["install", "-e", f"{ROOT}[plot]"]
 
 
 @pytest.mark.parametrize("text", ["", "[project]\nname = 'mine'", "no TOML", "project = 3"])
 def test_a_project_that_holds_a_copy_is_no_checkout(elsewhere: Path, text: str) -> None:
-    """`pip install --target` puts packages below other people's projects."""
+    """`pip install --target` may install Flatout into a folder of another project."""
     folder = elsewhere.parents[1]
     folder.mkdir(parents=True)
     if text:
@@ -43,7 +43,9 @@ def test_a_project_that_holds_a_copy_is_no_checkout(elsewhere: Path, text: str) 
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_elsewhere_the_requirements_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_flatout_installs_the_requirements_of_an_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     lines = [
         "jax>=0.10", 'matplotlib>=3.9; extra == "plot"', "pillow>=11; extra == 'video'",
         'pygame>=2.6; extra == "video"',
@@ -71,7 +73,7 @@ def test_elsewhere_the_requirements_are_named(monkeypatch: pytest.MonkeyPatch) -
         (None, False, ["uv", "pip", "install", "--python", sys.executable]),
     ],
 )
-def test_it_is_installed_into_the_python_that_runs(
+def test_packages_are_installed_into_the_running_python(
     on_path: str | None, has_pip: bool, begins: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(installing.shutil, "which", lambda name: on_path)
@@ -85,8 +87,8 @@ def test_windows_quotes_with_double_quotes(monkeypatch: pytest.MonkeyPatch) -> N
     assert installing._quoted("matplotlib>=3.9") == '"matplotlib>=3.9"'
 
 
-def test_no_text_promises_what_no_index_has() -> None:
-    """Every extra that the code names is one; nothing says `pip install flatout`."""
+def test_no_text_names_an_unknown_extra_or_installs_flatout_from_an_index() -> None:
+    """Every extra that the code names exists, and no text says `pip install flatout`."""
     code = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
     asked = set(re.findall(r"\binstall\(['\"](\w+)['\"]\)", code))
     assert asked
@@ -97,8 +99,8 @@ def test_no_text_promises_what_no_index_has() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_built_works_in_a_fresh_environment() -> None:
-    """Wheel and source archive, with this Python; `make smoke PYTHON=...` tries others."""
+def test_wheel_and_source_archive_work_in_a_fresh_environment() -> None:
+    """This test uses the running Python; `make smoke PYTHON=...` tries others."""
     done = subprocess.run(
         [sys.executable, ROOT / "tools" / "smoke.py"], capture_output=True, text=True, timeout=900
     )

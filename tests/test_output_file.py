@@ -1,4 +1,4 @@
-"""Files that the user asked for are written whole, or left as they were."""
+"""Files that the user asked for are written completely, or the old file stays."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     assert read == ["é".encode()]
 
 
-def test_a_missing_folder_is_one_sentence(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_folder_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(FlatoutError, match=r"cannot write .*/none/a\.json: No such file"):
         write(tmp_path / "none" / "a.json", "")
 
@@ -62,7 +62,7 @@ def test_a_missing_folder_is_one_sentence(tmp_path: Path) -> None:
 def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a folder from somebody else may hold one, where a report is written."""
+    """The user may write a report into a stranger's folder, which may hold such a link."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     monkeypatch.setattr("secrets.token_hex", lambda size: "0" * size)

@@ -1,4 +1,4 @@
-"""Where the time goes: spans are exclusive, phases add up, and the trace opens in a viewer."""
+"""Spans are exclusive, phases add up to the wall time, and viewers can open the trace."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from flatout import spans as module
 from flatout.run.display import report
 from flatout.spans import NAMES, RunClock, Spans, Times
 
-Tree = tuple[str, int, list[Any], int]  # a span: name, time before its children, they, time after
+# A span: its name, the time before its children, the children, and the time after them.
+Tree = tuple[str, int, list[Any], int]
 
 
 class Clock:
-    """Nanoseconds that pass only when told to."""
+    """A clock in nanoseconds that only `spend` advances."""
 
     def __init__(self) -> None:
         self.now = 10**9
@@ -40,7 +41,10 @@ class Clock:
 
 @pytest.fixture(scope="module", autouse=True)
 def clock() -> Any:
-    """The clock that spans read, for all tests of this file (hypothesis runs them many times)."""
+    """Replace the clock that spans read, once for all tests of this file.
+
+    Hypothesis runs each test many times, and therefore refuses function-scoped fixtures.
+    """
     with pytest.MonkeyPatch.context() as patch:
         fake = Clock()
         patch.setattr(module.time, "perf_counter_ns", fake.perf_counter_ns)
@@ -56,7 +60,7 @@ trees = st.recursive(
 
 
 def play(spans: Spans, clock: Clock, tree: Tree, own: Callable[[str, int], None]) -> None:
-    """Live through a tree of spans, telling `own` what passed in each one itself."""
+    """Open and close a tree of spans. Call `own` with the name and the exclusive time of each."""
     name, before, children, after = tree
     with spans.span(name):
         clock.spend(before)
@@ -95,7 +99,11 @@ def test_every_moment_counts_once_for_the_innermost_span(
 
 
 def printed(times: Times) -> tuple[list[float], list[float]]:
-    """What the report says: wall time, start-up and compiling in it; and the shares, in %."""
+    """Return the numbers of the printed report.
+
+    The first list is the wall time, the start-up and the compiling within it, in seconds; the
+    second list is the shares in %.
+    """
     summary = {
         "steps": 1, "updates": 1, "episodes": 0, "return_mean_100": None, "return_mean_last": None,
         "time_to_return_s": {}, "steps_to_return": {}, "steps_per_s": 1.0, "placement": "cpu",
@@ -117,7 +125,7 @@ def test_parts_of_a_run_add_up(
     clock: Clock, before: int, startup: list[tuple[int, Tree]], begins: bool,
     training: list[tuple[int, Tree]], rest: int, scale: int,
 ) -> None:  # fmt: skip
-    """Compiling is a part of start-up or comes later; start-up is a part of the whole."""
+    """Compiling is a part of start-up or happens later; start-up is a part of the wall time."""
     spans, expected = Spans(), [defaultdict[str, int](int), defaultdict[str, int](int)]
     started = clock.now
     clock.spend(before * scale)
@@ -158,12 +166,12 @@ def test_parts_of_a_run_add_up(
 
 
 def scaled(tree: Tree, scale: int) -> Tree:
-    """The same tree, so many times as long."""
+    """Return the tree with all times multiplied by `scale`."""
     name, before, children, after = tree
     return name, before * scale, [scaled(child, scale) for child in children], after * scale
 
 
-def test_a_start_in_the_future_is_now(clock: Clock) -> None:
+def test_a_start_in_the_future_counts_as_now(clock: Clock) -> None:
     run = RunClock(Spans(), clock.now + 10**9)
     clock.spend(5 * 10**8)
     assert run.elapsed_s() == run.times().startup_s == 0.5
@@ -205,13 +213,13 @@ def test_a_span_that_fails_is_closed_and_counted(clock: Clock) -> None:
     with pytest.raises(ValueError, match="boom"):
         fail()
     assert spans.totals == {"eval": 5, "env": 7}
-    with spans.span("learn"):  # belongs to nobody else
+    with spans.span("learn"):  # it is within no other span
         clock.spend(11)
     assert spans.totals == {"eval": 5, "env": 7, "learn": 11}
 
 
 @pytest.mark.parametrize("wall_s", [0.0, 1e-12, 1.0, 2.0, 1e9])
-def test_phases_are_shares_even_of_a_wall_time_that_does_not_fit(
+def test_phases_are_shares_even_if_the_wall_time_is_less_or_more_than_all_spans(
     clock: Clock, wall_s: float
 ) -> None:
     spans = Spans()
@@ -224,21 +232,21 @@ def test_phases_are_shares_even_of_a_wall_time_that_does_not_fit(
     assert math.isclose(phases["env"], phases["learn"])
 
 
-def test_phases_of_nothing_are_all_other() -> None:
+def test_without_spans_all_time_is_other() -> None:
     phases = Spans().phases(1.0)
     assert phases["other"] == 1.0
     assert sum(phases.values()) == 1.0
 
 
 def trace_of(spans: Spans) -> list[dict[str, Any]]:
-    """The trace's events, as JSON without its extensions reads them."""
+    """Return the trace's events, read from strict JSON (without NaN and infinities)."""
     text = json.dumps(spans.chrome_trace())
     written = json.loads(text, parse_constant=lambda text: pytest.fail(text))
     assert isinstance(written["traceEvents"], list)
     return written["traceEvents"]
 
 
-def test_the_trace_is_what_viewers_read(clock: Clock) -> None:
+def test_the_trace_has_the_format_of_viewers(clock: Clock) -> None:
     spans, generator = Spans(trace=True), random.Random(0)
     for _ in range(20):
         with spans.span("eval"):
@@ -276,7 +284,7 @@ def test_without_trace_no_event_is_kept(clock: Clock) -> None:
     assert spans.dropped_events == 0
 
 
-def test_events_that_no_longer_fit_are_counted_and_said(
+def test_events_beyond_the_maximum_are_counted_and_reported(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_TRACE_EVENTS", 10)
@@ -285,7 +293,7 @@ def test_events_that_no_longer_fit_are_counted_and_said(
         with spans.span("env"):
             clock.spend(5)
     assert spans.dropped_events == 3
-    assert spans.totals == {"env": 65}  # sums go on
+    assert spans.totals == {"env": 65}  # the sums include all events
     *kept, note = trace_of(spans)
     assert len(kept) == 10
     assert note["name"] == "3 later events were not kept"

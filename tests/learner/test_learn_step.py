@@ -1,4 +1,4 @@
-"""The learning step is a pure function; it gives what acts, and says what is no number."""
+"""The learning step is pure, publishes the acting parameters, and flags NaN and infinity."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from tests.algorithms import test_continuous, test_dqn, test_ppo
 from tests.worlds import World
 
 KEY = raw_key(0, 1)
-LARGE = (128, 128)  # stands alone, not packed
+LARGE = (128, 128)  # the shape of an array that is too large to be packed
 Step = tuple[Algorithm, Buffer, list[Any]]
-"""What learns, what it learns from, and the inputs of several dispatches."""
+"""An algorithm, its buffer, and the inputs of several dispatches."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def on_cpu() -> Iterator[None]:
-    """These programs are those of a CPU."""
+    """Compile these programs for the CPU, even if there is a GPU."""
     with jax.default_device(jax.devices("cpu")[0]):
         yield
 
 
-# Steps to look at
+# The steps that are tested
 
 
 def on_policy() -> Step:
@@ -78,15 +78,16 @@ REPLAY = {"train_freq": 4, "gradient_steps": 3, "batch_size": 8, "buffer_size": 
 
 
 class Hyper(NamedTuple):
-    """Of `doubling`."""
+    """The hyper-parameter of `doubling`."""
 
     scale: Any
 
 
 def doubling(broken: str = "") -> Step:
-    """Adds its data to every parameter, and acts with an array that it kept and one it computes.
+    """Return an algorithm that adds the mean of its data to every parameter.
 
-    What is `broken` becomes NaN where the data are negative.
+    It acts with an array of the state (``kept``) and one that `actor` computes (``computed``). The
+    metric or parameter `broken` becomes NaN if the data are negative.
     """
 
     def init(key: np.ndarray, hp: Hyper) -> State:
@@ -145,21 +146,21 @@ STEPS: dict[str, Callable[[], Step]] = {
 
 @functools.cache
 def made(name: str) -> Step:
-    """One of `STEPS`, not to be changed."""
+    """Make one of `STEPS`. It is shared by all tests, which must not change it."""
     return STEPS[name]()
 
 
 @functools.cache
 def compiled(name: str) -> Any:
-    """Its learning step, compiled once for all tests."""
+    """Compile its learning step, once for all tests."""
     algorithm, buffer, _ = made(name)
     return jax.jit(make_learn_step(algorithm, buffer))
 
 
 EACH = [pytest.param(name, marks=pytest.mark.slow if name == "td3" else ()) for name in STEPS]
-"""Of TD3 with the slow tests: it is much like SAC."""
+"""All steps. TD3 is tested only with the slow tests, because it is much like SAC."""
 FEWER = [pytest.param(n, marks=pytest.mark.slow if n in ("td3", "sac") else ()) for n in STEPS]
-"""Of SAC, too, where DQN stands for those that learn from replay."""
+"""All steps. SAC is also left to the slow tests, where DQN stands for algorithms with replay."""
 
 
 def begin(algorithm: Algorithm, buffer: Buffer) -> LearnerState:
@@ -176,7 +177,8 @@ def same(one: Any, other: Any) -> bool:
 @pytest.mark.bits
 @pytest.mark.parametrize("name", FEWER)
 def test_the_same_inputs_give_the_same_outputs(name: str) -> None:
-    """Whatever was computed in between, and by whichever of two steps; inputs stay as they are."""
+    """That holds whatever is computed in between, and for two functions of `make_learn_step`. The
+    inputs do not change."""
     algorithm, buffer, inputs = made(name)
     state = begin(algorithm, buffer)
     given = jax.tree.map(np.array, (state, inputs, algorithm.hp))
@@ -214,11 +216,11 @@ def test_states_keep_their_shapes_so_that_steps_can_be_scanned(name: str) -> Non
     )
 
 
-# What is published
+# The published parameters
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_what_acts_is_published(name: str) -> None:
+def test_the_acting_parameters_are_published(name: str) -> None:
     algorithm, buffer, inputs = made(name)
     state, hp, layout = begin(algorithm, buffer), algorithm.hp, ActorLayout(algorithm)
     step, acting, unpack = compiled(name), jax.jit(algorithm.actor), jax.jit(layout.bundle.unpack)
@@ -283,8 +285,8 @@ def learner(step: Step) -> Learner:
 
 
 @pytest.mark.parametrize("name", ["ppo", "doubling"])
-def test_a_learners_bundle_is_what_acts_before_and_after_updates(name: str) -> None:
-    """Also once it took over a state."""
+def test_a_learners_bundle_has_the_acting_parameters_before_and_after_updates(name: str) -> None:
+    """That holds also after `Learner.adopt`."""
     step = algorithm, _, inputs = STEPS[name]()
     one, unpack = learner(step), jax.jit(Bundle(algorithm.actor_shapes).unpack)
     acting = jax.jit(algorithm.actor)
@@ -303,12 +305,13 @@ def test_a_learners_bundle_is_what_acts_before_and_after_updates(name: str) -> N
     assert same(list(other.bundle), list(one.bundle))
 
 
-# What is no number
+# Numbers that are not finite
 
 
 @pytest.mark.parametrize("broken", ["loss", "small", "source"])
-def test_what_is_no_number_is_flagged(broken: str) -> None:
-    """In a metric, in a small array, and in a large one that only the published one shows."""
+def test_numbers_that_are_not_finite_are_flagged(broken: str) -> None:
+    """They are in a metric, in a small array, or in a large one, of which only a computed array is
+    published."""
     whole = algorithm, buffer, (good, _, bad) = doubling(broken)
     step, state = jax.jit(make_learn_step(algorithm, buffer)), begin(algorithm, buffer)
     for data, finite in ((good, 1.0), (bad, 0.0)):
@@ -328,7 +331,7 @@ def test_what_is_no_number_is_flagged(broken: str) -> None:
      ("state.params.reward_moments.mean", "rewards are too large", "learning rate"),
      ("state.params.networks.head", "lower the learning rate", "too large")],
 )  # fmt: skip
-def test_statistics_that_are_no_numbers_have_another_cause(
+def test_statistics_that_are_not_finite_have_another_cause(
     leaf: str, cause: str, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     algorithm, buffer, (_, _, bad) = doubling("small")
@@ -340,7 +343,7 @@ def test_statistics_that_are_no_numbers_have_another_cause(
 
 
 @pytest.mark.parametrize("name", EACH[:4])
-def test_rewards_that_are_no_numbers_are_flagged(name: str) -> None:
+def test_rewards_that_are_not_finite_are_flagged(name: str) -> None:
     algorithm, buffer, inputs = made(name)
     step, state = compiled(name), begin(algorithm, buffer)
 

@@ -1,4 +1,4 @@
-"""The memory that a run is expected to take: by device and purpose, and what is refused."""
+"""The expected memory of a run by device and purpose; a run that does not fit is refused."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def found(**settings: Any) -> tuple[dict[DeviceName, dict[str, float]], Expectat
 
 
 @pytest.mark.parametrize("params", ["replicated", "sharded"])
-def test_parameters_and_optimiser_take_what_their_shardings_say(params: str) -> None:
-    """A learning device's share is that of the arrays as they will lie there."""
+def test_parameters_and_optimiser_take_the_memory_of_their_shardings(params: str) -> None:
+    """The expected memory of a learning device is that of the parts of arrays that it will hold."""
     from flatout.algorithms.registry import build_algorithm
     from flatout.run.opening import open_environment
 
@@ -74,14 +74,14 @@ def test_parameters_and_optimiser_take_what_their_shardings_say(params: str) -> 
 def test_devices_of_a_cpu_share_its_memory() -> None:
     expected = Expectation(model=1_000.0, optimiser=2_000.0, trajectory=100.0)
     assert "about 6,200 of 16,384 MiB on cpu" in expected.check(parse("cpu"), HERE)
-    with pytest.raises(NoRoomError) as refused:  # each alone would fit
+    with pytest.raises(NoRoomError) as refused:  # each device's share alone would fit
         expected.check(parse(FOUR), HERE)
     message = str(refused.value)
     for part in ("24,200 MiB on cpu to cpu:3 together", "only 16,384 MiB", "learning state 24,000"):
         assert part in message
 
 
-def test_a_model_that_fits_only_sharded_is_not_refused_so() -> None:
+def test_a_model_that_fits_only_with_sharded_parameters_is_refused_without() -> None:
     expected = Expectation(model=1_000.0, optimiser=2_000.0, trajectory=0.0, divided=(990, 1_980))
     with pytest.raises(NoRoomError, match="params=sharded"):
         expected.check(parse(FOUR), HERE)
@@ -109,7 +109,7 @@ def test_a_compiled_loop_holds_replay_twice() -> None:
 
 
 @pytest.mark.parametrize("size", [10_000, 1_000_000])
-def test_a_dry_run_prints_what_replay_takes_and_trains_nothing(
+def test_a_dry_run_prints_the_memory_of_replay_and_trains_nothing(
     flatout: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -132,7 +132,7 @@ def test_a_dry_run_prints_what_replay_takes_and_trains_nothing(
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
-def test_a_dry_run_of_what_does_not_fit_prints_the_numbers_and_refuses(
+def test_a_dry_run_of_a_run_that_does_not_fit_prints_the_numbers_and_fails(
     flatout: Callable[..., Any], tmp_path: Path, more: tuple[str, ...]
 ) -> None:
     flags = tiny.flags("dqn", buffer_size=2**31 - 1)

@@ -1,4 +1,4 @@
-"""Where a learner's arrays lie on its devices."""
+"""The placement of a learner's arrays on its devices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flatout.learner.mesh import LARGE, Mesh
 
 
 def places(shapes: list[tuple[int, ...]], *, divided: bool) -> list[tuple[object, ...]]:
-    """The partition of each array over four devices."""
+    """Return the partition of each array of the state over four devices."""
     mesh = Mesh(jax.devices("cpu")[:4], 4, divided)
     state = mesh.state([jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes])
     return [tuple(s.spec) for s in (state if divided else [state] * len(shapes))]
@@ -22,8 +22,8 @@ def places(shapes: list[tuple[int, ...]], *, divided: bool) -> list[tuple[object
         ((LARGE,), ("devices",)),
         ((LARGE - 4,), ()),  # small
         ((128, 512), (None, "devices")),  # the longest axis
-        ((512, 1023), ("devices",)),  # the longest that four devices divide
-        ((1023, 1023), ()),  # none
+        ((512, 1023), ("devices",)),  # the longest axis that is a multiple of four
+        ((1023, 1023), ()),  # no axis is a multiple of four
     ],
 )
 def test_large_arrays_of_a_divided_state_are_divided(
