@@ -30,7 +30,7 @@ class Ledger:
 
     Attributes:
         head: rows ever ingested; the number of the next row.
-        made: updates that have been due since the run's start, including `due`.
+        made: updates that `head` rows make due in total, including `due`.
         due: updates that the newest trajectory makes due.
         finals: the number of the next final observation. A restored ring numbers the final
             observations that it still has from 0.

@@ -175,7 +175,7 @@ def gather(xp: Any, geometry: Geometry, ring: Ring, head: Any, row: Array, env: 
         xp: `numpy` or `jax.numpy`.
         geometry: the ring's sizes.
         ring: the ring's arrays.
-        head: rows ever ingested; a transition ends with the newest one.
+        head: rows ever ingested; no transition goes beyond the newest one.
         row: ``[...]`` row numbers, within `Geometry.window`.
         env: ``[...]`` environments.
     """
@@ -266,8 +266,8 @@ def _slice(array: Array, axis: int, start: int | None, stop: int | None) -> Arra
 def _frames(
     xp: Any, geometry: Geometry, ring: Ring, row: Array, env: Array, offsets: range
 ) -> Array:
-    """Return the frames ``[..., len(offsets), *frame]`` of the rows ``row + offsets``. Before the
-    episode's start it is the first frame again, or zeros (`ObservationSpec.stack_pad`)."""
+    """Return the frames ``[..., len(offsets), *frame]`` of the rows ``row + offsets``. Rows before
+    the episode's start give its first frame, or zeros (`ObservationSpec.stack_pad`)."""
     num_envs, length = geometry.num_envs, geometry.length
     ahead = np.asarray(offsets, np.int32)
     if geometry.spec.stack == 1:

@@ -104,7 +104,7 @@ class Expectation:
     divided: tuple[float, float] = (0.0, 0.0)
 
     def learned(self, placement: Placement) -> tuple[float, float]:
-        """MiB of the model and of the optimiser's state on each learning device."""
+        """Return the MiB of the model and of the optimiser's state on each learning device."""
         absent = 1.0 - 1.0 / len(placement.learn) if placement.params == "sharded" else 0.0
         model, optimiser = (absent * size for size in self.divided)
         return self.model - model, self.optimiser - optimiser
