@@ -173,5 +173,5 @@ def test_the_loop_on_the_device_learns_on_the_devices_that_are_counted(
 
 def test_a_lone_run_on_several_devices_still_asks_for_shards() -> None:
     config, _ = train_config([str(word) for word in (*SMALL, "--devices", 2)])
-    with pytest.raises(UsageError, match="cannot carry --shards 1 alike"):
+    with pytest.raises(UsageError, match="--shards 1 does not divide evenly"):
         assemble(resolve_run(config), Spans())

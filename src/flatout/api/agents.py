@@ -289,7 +289,7 @@ class SAC(Agent):
 
 
 class Genetic(Agent):
-    """A genetic algorithm without crossover (Such et al., 2017); each environment has a member."""
+    """A genetic algorithm without crossover (Such et al., 2017); one member per environment."""
 
     algorithm = "genetic"
 

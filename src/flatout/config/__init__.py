@@ -1,1 +1,1 @@
-"""Settings: names, values, layers, presets."""
+"""Settings of a run, which `cli` and `api` build: names, limits, layers and presets."""

@@ -1,4 +1,7 @@
-"""What other libraries call settings: docs/coming-from.md shows these tables."""
+"""Names from other libraries, with Flatout's name or advice for the messages of `cli` and `api`.
+
+docs/coming-from.md shows these tables.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ RENAMED: dict[str, str] = {
     "policy_lr": "learning_rate", "q_lr": "critic_learning_rate",
     "policy_noise": "target_policy_noise", "noise_clip": "target_noise_clip",
     "exploration_noise": "action_noise", "wandb_project_name": "wandb",
-    # elsewhere
+    # other libraries
     "entropy_coef": "ent_coef", "value_coef": "vf_coef", "discount": "gamma", "lam": "gae_lambda",
     "hidden_sizes": "hidden", "net_arch": "hidden", "activation_fn": "activation",
     "timesteps": "steps", "log_dir": "run_dir", "random_seed": "seed",
 }  # fmt: skip
-"""Another name of a setting, with the same meaning and unit."""
+"""Flatout's name for a setting of another library, with the same meaning and unit."""
 
 REFUSED: dict[str, str] = {
     "tensorboard_log": "use run_dir: a run folder contains TensorBoard events, too",
@@ -54,7 +57,7 @@ REFUSED: dict[str, str] = {
     "custom_objects": "settings are given by their names: load(path, learning_rate=1e-4)",
     "print_system_info": "leave it out; flatout devices describes this machine",
 }
-"""What has no counterpart of the same meaning, and what to do instead."""
+"""Advice for each setting of another library that has no counterpart with the same meaning."""
 
 IMPORTED: dict[str, str] = {
     "BaseCallback": "flatout.Callback",
@@ -68,16 +71,21 @@ IMPORTED: dict[str, str] = {
     "VecNormalize": "PPO(env, normalize_observation=True, normalize_reward=True)",
     "VecFrameStack": "PPO(env, frame_stack=4)",
     "VecVideoRecorder": "flatout.RecordEvery, or agent.record(path)",
-    "Monitor": "returns and lengths of episodes are kept without it",
+    "Monitor": "returns and lengths of episodes are recorded without it",
 }
-"""What Stable-Baselines3's users import, and what there is instead."""
+"""Flatout's replacement for each name that users import from Stable-Baselines3."""
 
 
 def meant(name: str, names: Collection[str], flag: bool = False) -> str:
-    """`flatout.errors.nearest` for a setting, which may have another library's name.
+    """Return the sentence that ends a message about an unknown setting, or an empty string.
+
+    It suggests the nearest names, as `flatout.errors.nearest` does; for a name of another library
+    it suggests Flatout's name, or gives the advice of `REFUSED`.
 
     Args:
-        flag: names are flags: ``--learning-rate``.
+        name: the unknown name.
+        names: the names that exist.
+        flag: whether the names are flags, such as ``--learning-rate``.
     """
     plain = name.removeprefix("--").replace("-", "_")
     right = {n: f"--{it.replace('_', '-')}" if flag else it for n, it in RENAMED.items()}

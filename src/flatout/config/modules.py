@@ -1,4 +1,4 @@
-"""Modules that a setting names as ``module:function``."""
+"""Import of environments and algorithms that a setting names as ``module:function``."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from flatout.errors import EnvironmentFailure, UsageError, nearest, one_line
 
 
 def look_here() -> None:
-    """Look for modules in the working folder, too. With Python's -P, as in actor processes, they
-    are only looked for where it says."""
+    """Add the working folder to `sys.path`, except under Python's ``-P``, as in actor processes:
+    the parent process sets their path."""
     here = str(Path.cwd())
     if here not in sys.path and not sys.flags.safe_path:
         sys.path.insert(0, here)
 
 
 def import_module(module: str, setting: str) -> Any:
-    """A module of the user's, looked for in the working folder, too.
+    """Import and return a module, which may lie in the working folder.
 
     Args:
-        setting: what names it, for messages.
+        setting: the setting that names the module, for messages.
 
     Raises:
-        UsageError: there is none.
-        EnvironmentFailure: importing it fails.
+        UsageError: the module, or one that it imports, does not exist.
+        EnvironmentFailure: importing it raises any other error.
     """
     if module not in sys.modules:
         look_here()
-        importlib.invalidate_caches()  # it may have been written a moment ago
+        importlib.invalidate_caches()  # the file may be newer than Python's cache of the folder
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         missing = error.name or module
-        own = f"{module}.".startswith(f"{missing}.")  # or a package that it lies in
+        own = f"{module}.".startswith(f"{missing}.")  # the module itself, or a package above it
         where = "" if own else f" (imported by {module})"
-        # Of a module that is there, the traceback says where it imports what is missing.
+        # If the module exists, the traceback shows which of its imports is missing.
         cause = error if where else None
         raise UsageError(f"{setting}: there is no module {missing!r}{where}.") from cause
     except (Exception, SystemExit) as error:  # the user's module may raise anything
@@ -49,14 +49,13 @@ def import_module(module: str, setting: str) -> Any:
 
 
 def import_named(name: str, setting: str) -> tuple[Any, str]:
-    """The module of ``module:function``, imported, and the function's name; raises as
-    `import_module`.
+    """Import the module of ``module:function``; return it and the function's name.
 
     Args:
-        setting: what names it, for messages.
+        setting: the setting that has this value, for messages.
 
     Raises:
-        UsageError: the text has another form.
+        UsageError: the text has another form. Also raises as `import_module`.
     """
     module, _, function = name.partition(":")
     if not module or not function:
@@ -65,15 +64,15 @@ def import_named(name: str, setting: str) -> tuple[Any, str]:
 
 
 def import_function(name: str, setting: str) -> Callable[..., Any]:
-    """The function that ``module:function`` names; raises as `import_named` and `function_in`."""
+    """Import what ``module:function`` names; raises as `import_named` and `function_in`."""
     return function_in(*import_named(name, setting), setting)
 
 
 def function_in(module: Any, function: str, setting: str) -> Callable[..., Any]:
-    """The function of this name in an imported module.
+    """Return the function of this name in an imported module.
 
     Raises:
-        UsageError: the module has no such function.
+        UsageError: the module has no such function, or the name is not callable.
     """
     found = getattr(module, function, None)
     if not callable(found):

@@ -1,5 +1,7 @@
 """A placement: where each component of a run lives, as plain data with a one-line text form.
 
+The text is the value of ``--placement``; `run/` parses it and makes the components accordingly.
+
 cpu · gpu · cpu+gpu (act on CPU, learn on GPU) · auto
 act=cpu learn=gpu:0 replay=cpu sampler=inline schedule=serial memory=0.5
 """
@@ -14,15 +16,15 @@ from typing import Any, Literal, cast, get_args, get_type_hints
 
 from flatout.errors import UsageError, nearest
 
-_WORDS = {"cpu": "act=cpu", "gpu": "act=gpu", "cpu+gpu": "act=cpu learn=gpu"}
-_ANY_CARD = re.compile(r"(?<=[=,])gpu(?=[,\s]|$)")
-_CARD = re.compile(r"(?<=[=,])gpu:(\d{1,4})(?=[,\s]|$)")
+_SHORT_FORMS = {"cpu": "act=cpu", "gpu": "act=gpu", "cpu+gpu": "act=cpu learn=gpu"}
+_ANY_GPU = re.compile(r"(?<=[=,])gpu(?=[,\s]|$)")
+_NUMBERED_GPU = re.compile(r"(?<=[=,])gpu:(\d{1,4})(?=[,\s]|$)")
 _DEVICE = re.compile(r"(cpu|gpu)(?::(\d{1,4}))?")
 
 
 @dataclass(frozen=True, order=True)
 class DeviceName:
-    """One device by kind and number, as the run sees them (after ``CUDA_VISIBLE_DEVICES``)."""
+    """A device's kind and its number in this process (after ``CUDA_VISIBLE_DEVICES``)."""
 
     kind: Literal["cpu", "gpu"]
     index: int = 0
@@ -39,17 +41,22 @@ class Placement:
     """Where acting, learning, replay and the environments live, and how they take turns.
 
     Attributes:
-        replay: where replayed experience is kept: ``cpu`` in host memory, ``device`` in the
-            learning device's memory, ``gpu`` the same where that is a GPU.
-        sampler: ``inline`` is in this process, ``device`` a compiled program.
-        workers: worker processes x environments each, or None.
-        inference: ``local`` acts in the workers.
-        groups: acting groups, equal numbers of environments whose actions are chosen in one call.
-            The size of a product changes its last bits, so that runs are only compared at equal
-            groups. None: one with ``sampler=inline``, else see `with_workers`.
-        lag: how many versions behind acting may be.
-        memory: fraction of each GPU's memory that the run may take; None takes what it needs.
-        params: ``replicated`` or ``sharded`` over the learning devices.
+        act: devices that choose actions.
+        learn: devices that learn.
+        replay: memory of the replay buffer: the host's (``cpu``), the learning device's
+            (``device``), or the same but only if that device is a GPU (``gpu``).
+        sampler: environments step in this process (``inline``), in worker processes
+            (``processes``), or in a compiled program (``device``).
+        workers: number of worker processes and of environments in each, or None.
+        inference: actions are chosen in this process (``central``) or in the workers (``local``).
+        groups: number of acting groups of equal size; one call chooses a group's actions. Only runs
+            with equal groups are bit-equal, because the size of a matrix product changes its last
+            bits. None: one group with ``sampler=inline``, otherwise see `workers.with_workers`.
+        schedule: collecting and learning alternate (``serial``), run at the same time
+            (``overlapped``), or are one compiled program (``fused``).
+        lag: number of versions by which the acting parameters may be behind the newest.
+        memory: fraction of each GPU's memory that the run may use; None sets no limit.
+        params: parameters are ``replicated`` on each learning device or ``sharded`` over them.
     """
 
     act: tuple[DeviceName, ...] = (CPU,)
@@ -66,7 +73,7 @@ class Placement:
 
     @property
     def devices(self) -> tuple[DeviceName, ...]:
-        """Every named device, each once, CPU first."""
+        """The devices of the placement without duplicates, CPU devices first."""
         named = {*self.act, *self.learn}
         if self.replay == "gpu" and not any(device.kind == "gpu" for device in named):
             named.add(DeviceName("gpu"))
@@ -74,12 +81,11 @@ class Placement:
 
     @property
     def replay_on_device(self) -> bool:
-        """Whether replay lives in the learning device's memory."""
+        """Whether the replay buffer is in the learning device's memory."""
         return self.replay != "cpu"
 
     def __str__(self) -> str:
-        """The shortest text that `parse` reads back as this placement; it names each GPU by its
-        number."""
+        """Return the shortest text that `parse` reads back as this placement."""
         pairs = [f"act={_join(self.act)}"]
         if self.learn != self.act:
             pairs.append(f"learn={_join(self.learn)}")
@@ -90,42 +96,43 @@ class Placement:
             if spec.name == "workers":
                 value = f"{value[0]}x{value[1]}"
             pairs.append(f"{spec.name}={value}")
-        if self.schedule == "overlapped" and self.lag == 1:  # the default there
+        if self.schedule == "overlapped" and self.lag == 1:  # the default of an overlapped schedule
             pairs.remove("lag=1")
         if self.schedule == "fused" and self.replay == "device":
             pairs.remove("replay=device")
         text = " ".join(pairs)
-        return next((word for word, meaning in _WORDS.items() if meaning == text), text)
+        return next((word for word, meaning in _SHORT_FORMS.items() if meaning == text), text)
 
 
 def cards_in(text: str) -> list[int]:
-    """The numbers of the GPUs that a placement's text names, in order, each once."""
-    return sorted({int(number) for number in _CARD.findall(text)})
+    """Return the GPU numbers in a placement's text, in ascending order without duplicates."""
+    return sorted({int(number) for number in _NUMBERED_GPU.findall(text)})
 
 
 def names_any_card(text: str) -> bool:
-    """Whether a placement's text asks for a GPU without its number."""
-    words = _WORDS.get(text.strip(), text).split()
-    return any(part.startswith(("act=", "learn=")) and _ANY_CARD.search(part) for part in words)
+    """Return whether a placement's text acts or learns on a GPU without naming its number."""
+    words = _SHORT_FORMS.get(text.strip(), text).split()
+    return any(part.startswith(("act=", "learn=")) and _ANY_GPU.search(part) for part in words)
 
 
 def on_card(text: str, card: int) -> str:
-    """The text with the number of a GPU where it asks for any."""
-    words = _WORDS.get(text.strip(), text)
+    """Return the text in which every GPU without a number has the number `card`."""
+    words = _SHORT_FORMS.get(text.strip(), text)
     return " ".join(
-        _ANY_CARD.sub(f"gpu:{card}", part) if part.startswith(("act=", "learn=")) else part
+        _ANY_GPU.sub(f"gpu:{card}", part) if part.startswith(("act=", "learn=")) else part
         for part in words.split()
     )
 
 
 def on_cards(text: str, numbers: Mapping[int, int]) -> str:
-    """The text with other GPUs: `numbers` gives the new number of each that changes."""
-    return _CARD.sub(lambda match: f"gpu:{numbers.get(int(match[1]), int(match[1]))}", text)
+    """Return the text with the GPU numbers replaced that are keys of `numbers` (old to new)."""
+    return _NUMBERED_GPU.sub(lambda match: f"gpu:{numbers.get(int(match[1]), int(match[1]))}", text)
 
 
 KEYS = tuple(spec.name for spec in fields(Placement))
+"""The keys of a placement's text."""
 MOST_NAMED = 8
-"""Devices that a message names one by one."""
+"""Maximum number of devices that a message lists one by one."""
 
 
 def _join(devices: tuple[DeviceName, ...]) -> str:
@@ -133,7 +140,7 @@ def _join(devices: tuple[DeviceName, ...]) -> str:
 
 
 def names(devices: Sequence[DeviceName], separator: str = ",") -> str:
-    """The devices for a message: of many, the first two and the last."""
+    """Join devices for a message; of more than `MOST_NAMED`, list the first two and the last."""
     shown = [str(device) for device in devices]
     if len(shown) > MOST_NAMED:
         shown = [*shown[:2], "...", shown[-1]]
@@ -141,17 +148,17 @@ def names(devices: Sequence[DeviceName], separator: str = ",") -> str:
 
 
 def parse(text: str) -> Placement:
-    """Read a placement's text form (every form but ``auto``, which a rule resolves first).
+    """Return the placement that a text describes; ``auto`` must be resolved before.
 
     Raises:
         UsageError: an unknown word, key, device or value, or values that contradict each other.
     """
     text = text.strip()
     pairs: dict[str, str] = {}
-    for part in _WORDS.get(text, text).split():
+    for part in _SHORT_FORMS.get(text, text).split():
         key, separator, value = part.partition("=")
         if not separator:
-            words = [*_WORDS, "auto"]
+            words = [*_SHORT_FORMS, "auto"]
             raise UsageError(
                 f"--placement: {part!r} is neither one of the words {', '.join(words)} nor "
                 f"KEY=VALUE (for example 'act=cpu learn=gpu:0').{nearest(part, words)}"
@@ -167,7 +174,7 @@ def parse(text: str) -> Placement:
     if not pairs:
         raise UsageError("--placement is empty; give cpu, gpu, cpu+gpu, auto or KEY=VALUE pairs.")
     pairs.setdefault("learn", pairs.get("act", "cpu"))
-    placement = Placement(**{key: _value(key, value) for key, value in pairs.items()})
+    placement = Placement(**{key: _parse_value(key, value) for key, value in pairs.items()})
     if placement.schedule == "overlapped" and "lag" not in pairs:
         placement = replace(placement, lag=1)
     if placement.schedule == "overlapped" and placement.lag < 1:
@@ -175,7 +182,7 @@ def parse(text: str) -> Placement:
     if placement.schedule != "overlapped" and placement.lag:
         raise UsageError(f"--placement: lag={placement.lag} needs schedule=overlapped.")
     if placement.schedule == "fused":
-        placement = _fused(placement, pairs)
+        placement = _check_fused(placement, pairs)
     if placement.sampler == "device" and (placement.groups or 1) > 1:
         raise UsageError("--placement: with sampler=device all environments are one group.")
     if placement.workers and placement.sampler != "processes":
@@ -183,8 +190,9 @@ def parse(text: str) -> Placement:
     return placement
 
 
-def _fused(placement: Placement, given: Mapping[str, str]) -> Placement:
-    """What a schedule of one program needs: everything where it learns."""
+def _check_fused(placement: Placement, given: Mapping[str, str]) -> Placement:
+    """Check ``schedule=fused``, which needs everything on the learning devices, and return the
+    placement with its replay buffer there."""
     if given.get("sampler") != "device":
         raise UsageError(
             "--placement: schedule=fused is one program, environments included: it needs "
@@ -198,7 +206,7 @@ def _fused(placement: Placement, given: Mapping[str, str]) -> Placement:
 
 
 def on_device(placement: Placement) -> Placement:
-    """The same learning devices, with environments, acting and learning in one program."""
+    """Return a placement with the same learning devices and everything in one compiled program."""
     return replace(
         placement, act=placement.learn, sampler="device", schedule="fused", replay="device",
         workers=None, groups=None, inference="central", lag=0,
@@ -206,14 +214,15 @@ def on_device(placement: Placement) -> Placement:
 
 
 def moved(placement: Placement, device: DeviceName) -> Placement:
-    """The placement with one learning device, which acts, too, where the first one did."""
+    """Return the placement with `device` as its only learning device; acting moves there, too, if
+    it was on the learning devices or on the first of them."""
     acts = placement.act in (placement.learn, placement.learn[:1])
     return replace(placement, learn=(device,), act=(device,) if acts else placement.act)
 
 
-def _value(key: str, text: str) -> Any:
+def _parse_value(key: str, text: str) -> Any:
     if key in ("act", "learn"):
-        return _devices(key, text)
+        return _parse_devices(key, text)
     if key in ("lag", "groups"):
         least = int(key == "groups")
         if re.fullmatch(r"\d{1,9}", text) and int(text) >= least:
@@ -242,10 +251,10 @@ def _value(key: str, text: str) -> Any:
 
 
 def refuse_unavailable(placement: Placement) -> None:
-    """Refuse, by name, values that do not go together.
+    """Refuse combinations of values that Flatout cannot run.
 
     Raises:
-        UsageError: naming the key and what can be written instead.
+        UsageError: the message names the key and a value that is possible.
     """
     if placement.replay == "gpu" and placement.learn[0].kind != "gpu":
         raise UsageError(
@@ -253,7 +262,7 @@ def refuse_unavailable(placement: Placement) -> None:
             "replay=device keeps it in the learning device's memory, replay=cpu in the host's."
         )
     if placement.schedule == "fused" and placement.params == "sharded":
-        raise UsageError("--placement: schedule=fused does not go with params=sharded.")
+        raise UsageError("--placement: schedule=fused does not support params=sharded.")
     if placement.inference == "local" and placement.sampler != "processes":
         raise UsageError("--placement: inference=local needs sampler=processes.")
     if placement.sampler != "processes" and placement.schedule != "fused" and (
@@ -274,13 +283,15 @@ def refuse_unavailable(placement: Placement) -> None:
 def with_devices(
     placement: Placement, text: str, devices: int | None, gpus: tuple[int, ...]
 ) -> Placement:
-    """The placement with ``--devices K``: learning on K GPUs, or CPU devices where there is none.
+    """Return the placement with ``--devices K``: it learns on K GPUs, or CPU devices without GPUs.
 
     Args:
-        gpus: the numbers of the GPUs to take, K or as many as there are.
+        text: the placement's text, which may not name learning devices itself.
+        devices: K, or None to return the placement unchanged.
+        gpus: numbers of the GPUs to use: K of them, or all if there are fewer.
 
     Raises:
-        UsageError: the text names learning devices, too, or there are fewer GPUs.
+        UsageError: the text names learning devices, or there are fewer than K GPUs.
     """
     if devices is None:
         return placement
@@ -294,10 +305,10 @@ def with_devices(
 
 
 def refuse_shards(placement: Placement, shards: int) -> None:
-    """Refuse devices that cannot each carry as many shards.
+    """Refuse learning devices over which the shards do not divide evenly.
 
     Raises:
-        UsageError: with the number of shards that would do.
+        UsageError: the message gives a possible number of shards.
     """
     count = len(placement.learn)
     if placement.params == "sharded" and count < 2:
@@ -307,13 +318,13 @@ def refuse_shards(placement: Placement, shards: int) -> None:
         )
     if shards % count:
         raise UsageError(
-            f"learn={names(placement.learn)} are {count} devices, which cannot carry --shards "
-            f"{shards} alike: pass --shards {count} or a multiple. What is learned depends on "
-            "that number, so it is never chosen from the devices."
+            f"learn={names(placement.learn)} are {count} devices, over which --shards {shards} "
+            f"does not divide evenly: pass --shards {count} or a multiple. The number of shards "
+            "changes what is learned, so Flatout never chooses it from the devices."
         )
 
 
-def _devices(key: str, text: str) -> tuple[DeviceName, ...]:
+def _parse_devices(key: str, text: str) -> tuple[DeviceName, ...]:
     devices: list[DeviceName] = []
     for name in text.split(","):
         match = _DEVICE.fullmatch(name)

@@ -1,4 +1,7 @@
-"""Values that change during a run, or are learned: how they are written, and which are possible."""
+"""Settings that change during a run or are learned: their text forms and possible values.
+
+`schema.py` checks them, and `algorithms/` reads the numbers behind the texts.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,12 @@ _LINEAR = re.compile(r"lin_([^_]+)(?:_([^_]+))?")
 
 
 def linear(name: str, value: float | str) -> tuple[float, float]:
-    """A schedule's values at the start and at the end of the run.
+    """Return a schedule's values at the start and at the end of the run.
+
+    ``lin_START`` ends at 0, ``lin_START_END`` at END; a number stays the same.
 
     Raises:
-        UsageError: not a number and not of the form ``lin_START`` or ``lin_START_END``.
+        UsageError: `value` has none of these forms; the message says that setting `name` is wrong.
     """
     match = _LINEAR.fullmatch(str(value))
     start, end = (match[1], match[2] or 0.0) if match else (value, value)
@@ -31,10 +36,10 @@ def linear(name: str, value: float | str) -> tuple[float, float]:
 
 
 def entropy_coefficient(name: str, value: float | str) -> tuple[float, bool]:
-    """SAC's entropy weight at the start, and whether it is learned.
+    """Return SAC's entropy weight at the start (``auto`` starts at 1), and whether it is learned.
 
     Raises:
-        UsageError: not a number and not of the form ``auto`` or ``auto_START``.
+        UsageError: neither a number of at least 0, nor ``auto``, nor ``auto_START`` above 0.
     """
     text = str(value)
     learned = text == "auto" or text.startswith("auto_")
@@ -51,15 +56,15 @@ def entropy_coefficient(name: str, value: float | str) -> tuple[float, bool]:
 
 
 def check_schedule(name: str, value: float | str, positive: bool = True) -> None:
-    """The rule that a schedule's values are finite and not negative, the first one above 0."""
+    """Check that a schedule is finite and nowhere negative, and starts above 0 if `positive`."""
     start, end = linear(name, value)
     ok = 0 <= start < math.inf and 0 <= end < math.inf and (start > 0 or not positive)
     need(ok, name, value, "it must be above 0" if positive else "it must not be negative")
 
 
 def real_values(part: Any) -> dict[str, float | tuple[float, float] | None]:
-    """The value of every real-valued setting of a config class, by its name: a number, a schedule's
-    start and end, or None."""
+    """Return every real-valued setting of a settings object by its name: a number, the start and
+    the end of a schedule, or None."""
     values: dict[str, float | tuple[float, float] | None] = {}
     for name, (kinds, rules) in hints(type(part)).items():
         if float not in kinds:
@@ -74,7 +79,7 @@ def real_values(part: Any) -> dict[str, float | tuple[float, float] | None]:
 
 
 def check_float32(part: Any) -> None:
-    """Refuse real-valued settings that float32, in which programs take them, cannot hold.
+    """Refuse real-valued settings that do not fit into float32, the type that programs compute in.
 
     Raises:
         UsageError: the first impossible value.
@@ -106,3 +111,4 @@ def _may_be_zero(rules: tuple[Rule, ...]) -> bool:
 
 
 Schedule = Annotated[float | str, check_schedule]
+"""A number above 0, or the text of a schedule that starts above 0 and changes linearly."""

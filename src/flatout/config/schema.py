@@ -1,7 +1,7 @@
-"""Settings: one frozen dataclass per component, and what values are possible.
+"""Settings: one frozen dataclass per component, with the possible values of each field.
 
-No field is known to more than its own component; nothing here imports JAX. A sentence under each
-field is its help on the command line.
+`settings.py` builds these, and the components read them. The text under a field is its help on the
+command line and in Python. Nothing here imports JAX.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from flatout.errors import UsageError, refuse_empty
 ALGORITHMS = tuple(HYPER)
 
 Affects = dict[str, str]
-"""The metadata of a setting that does not change what is learned."""
+"""The metadata of a setting: what it affects instead of what is learned."""
 
 MAX_WIDTH = 65_536
-"""Units of a hidden layer: beyond, shapes alone take minutes, long before memory is asked for."""
+"""Maximum units of a hidden layer; for more, computing the shapes alone would take minutes."""
 MAX_WEIGHTS = 1 << 30
-"""Weights between hidden layers, 4 GiB."""
+"""Maximum weights between hidden layers: 4 GiB."""
 
 Episodes = Annotated[int, EPISODES := Range(1, 1_000_000)]
 Seed = Annotated[int, SEEDS := Range(0, 2**32 - 1)]
@@ -35,36 +35,36 @@ Devices = Annotated[int, Range(1, 64)]
 Seconds = Annotated[float, Range(0, 1_000_000, above=True)]
 
 SPEED: Affects = {"affects": "speed"}
-"""The setting decides where the parts of a run are and how fast it is. The run learns the same, but
-for the last bits."""
+"""The setting decides where the parts of a run are and how fast it is. What is learned changes
+in the last bits only."""
 LENGTH: Affects = {"affects": "length"}
 """The setting decides when a run ends."""
 BEST: Affects = {"affects": "best"}
-"""The setting decides which parameters are kept as the best ones."""
+"""The setting decides which parameters are saved as the best ones."""
 REPORT: Affects = {"affects": "report"}
-"""The setting decides which files are written and how much is shown."""
+"""The setting decides which files are written and what is shown."""
 
 
 def check_widths(name: str, widths: tuple[int, ...]) -> None:
-    """The rule for hidden layers: not too many, none too wide."""
+    """Check the number of hidden layers, the width of each, and their weights in total."""
     need(len(widths) <= 64, name, f"{len(widths)} layers", "at most 64 layers")
     possible = all(1 <= width <= MAX_WIDTH for width in widths)
-    need(possible, name, widths, f"every width lies in 1 to {MAX_WIDTH}")
+    need(possible, name, widths, f"every width must be in 1 to {MAX_WIDTH}")
     weights = sum(rows * columns for rows, columns in itertools.pairwise(widths))
-    words = f"that is {weights:,} weights of {MAX_WEIGHTS:,}"
+    words = f"its {weights:,} weights exceed {MAX_WEIGHTS:,}"
     need(weights <= MAX_WEIGHTS, name, widths, words)
 
 
 def check_length(name: str, text: str) -> None:
-    """The rule for an environment's name."""
+    """Check the length of an environment's name."""
     need(len(text) <= 1000, name, f"{text[:20]}...", "at most 1000 characters")
 
 
 def sync_every(name: str, text: str) -> int:
-    """K of ``every:K``, 1 of ``every-step``.
+    """Return K for ``every:K`` and 1 for ``every-step``.
 
     Raises:
-        UsageError: neither.
+        UsageError: the text has neither form.
     """
     if text == "every-step":
         return 1
@@ -75,53 +75,53 @@ def sync_every(name: str, text: str) -> int:
 
 
 def refuse_placement(name: str, text: str) -> None:
-    """Refuse a text that no machine could take as a placement; raises as `parse`."""
+    """Refuse a text that is a placement on no machine; raises as `parse`."""
     if text.strip() != "auto":
         parse(text)
 
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """The environment and how its observations are prepared."""
+    """The environment, and how its observations are prepared."""
 
     env: Annotated[str, check_length] = ""
     """Gymnasium id (CartPole-v1), gymnax:NAME, or module:factory for a function that makes an
     environment."""
     envs: Annotated[int, Range(1, 100_000)] = 1
-    """Environments stepped together."""
+    """Number of environments that step together."""
     env_backend: Literal["host", "device", "auto"] | None = None
     """Where environments step: host (in Python, the default for Gymnasium ids), device (compiled,
-    for those written in JAX), or auto (device where the environment or its twin is written so,
-    unless a plan says that the host is faster)."""
+    for environments written in JAX), or auto (device if the environment or its twin is written in
+    JAX, unless a plan finds the host faster)."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """KEY=VALUE ... passed to the environment; values as in TOML (size=12 flag=true name="x")."""
     grayscale: bool = False
-    """Turn RGB image observations into gray ones."""
+    """Convert RGB image observations to grayscale."""
     resize: Annotated[int, Range(1, 4096)] | None = None
-    """Scale image observations to this many rows and columns."""
+    """Resize image observations to this many rows and columns."""
     frame_stack: Annotated[int, Range(1, 256)] | None = None
-    """Stack this many last observations (images: as channels; vectors: one after another); by
+    """Number of last observations to stack (images: as channels; vectors: one after another); by
     default 4 for Atari ids and 1 for everything else."""
     frame_skip: Annotated[int, Range(1, 1000)] | None = None
-    """Atari ids only: frames per step; the action is repeated. By default as the id is registered:
-    4 for ALE/Breakout-v5, drawn from 2 to 4 at each step for Breakout-v0 and -v4, and 4 for
-    BreakoutNoFrameskip ids, as a wrapper would."""
+    """Atari ids only: frames per step, for which the action is repeated. The default follows from
+    the id: 4 for ALE/Breakout-v5, drawn from 2 to 4 at each step for Breakout-v0 and -v4, and 4 for
+    BreakoutNoFrameskip ids, as with the usual wrapper."""
     sticky_actions: Probability | None = None
-    """Atari ids only: probability that a frame repeats the previous frame's action. By default as
-    the id is registered: 0.25 for -v5 and -v0, 0 for -v4."""
+    """Atari ids only: probability that a frame repeats the previous frame's action. The default
+    follows from the id: 0.25 for -v5 and -v0, 0 for -v4."""
     noop_max: Annotated[int, Range(0, 10_000)] = 30
-    """Atari ids only: fewer than this many no-ops, drawn from its seed, start an episode."""
+    """Atari ids only: an episode starts with a random number of no-ops, less than this."""
     terminal_on_life_loss: bool = False
-    """Atari ids only: learning sees a lost life as a terminal; the episode itself goes on."""
+    """Atari ids only: learning treats a lost life as a terminal; the episode itself continues."""
     ignore_action_masks: bool = False
-    """Train although the environment masks its actions, as if it did not."""
+    """Train without the environment's action masks, as if every action were always allowed."""
     clip_reward: bool = False
-    """Learn from the sign of each reward; returns are reported raw."""
+    """Learn from the sign of each reward; reported returns use the raw rewards."""
 
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """The torso between observations and heads."""
+    """The network's torso, between observations and heads."""
 
     network: Literal[
         "auto", "mlp", "nature", "nature_same", "grid", "wide_grid", "onehot", "centred", "compass"
@@ -134,50 +134,49 @@ class NetworkConfig:
     hidden: Annotated[tuple[int, ...], check_widths] = (64, 64)
     """Widths of the hidden layers of actor and critic."""
     activation: Literal["tanh", "relu", "silu", "gelu", "elu"] = "tanh"
-    """Between the hidden layers."""
+    """Activation function between the hidden layers."""
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """The run: how long, where, and what is kept."""
+    """The run: how long, where, and what is saved."""
 
     steps: Count = field(default=100_000, metadata=LENGTH)
-    """Environment steps in all, summed over environments."""
+    """Environment steps in total, summed over environments."""
     seed: Seed = 0
     """Seed of every random number of the run."""
     placement: Annotated[str, refuse_placement] = field(default="auto", metadata=SPEED)
     """cpu, gpu, cpu+gpu, auto, or KEY=VALUE pairs such as 'act=cpu learn=gpu:0 memory=0.5'."""
     allow_lag: bool = False
-    """Let placement auto collect while it learns: acting is then a version behind."""
+    """Let placement auto collect while it learns; acting is then one version behind."""
     remeasure: bool = field(default=False, metadata=SPEED)
-    """Placement auto measures this machine, also where it has measured this run before."""
+    """Let placement auto measure this machine again, even if it has measured this run before."""
     replan: bool = field(default=False, metadata=SPEED)
-    """Where a run is not as fast as was predicted, measure again at a checkpoint and take what is
-    faster then."""
+    """If the run is slower than predicted, measure again at a checkpoint and change to a placement
+    that is faster then."""
     devices: Devices | None = field(default=None, metadata=SPEED)
-    """Number of GPUs to learn on, the freest ones (on CPU devices where there is no GPU): short for
-    --placement 'learn=gpu:0,gpu:1,...'."""
+    """Number of GPUs to learn on (CPU devices if there is no GPU), those with the most free memory;
+    short for --placement 'learn=gpu:0,gpu:1,...'."""
     virtual_devices: Devices | None = field(default=None, metadata=SPEED)
-    """Number of CPU devices to show, to try on one CPU what is meant for several devices."""
+    """Number of CPU devices to simulate, to try a run on several devices with one CPU."""
     shards: AtLeast1 = 1
-    """Shards that each update is made of, each with its own environments and rows; as many devices
-    as divide this may carry them, with the same results."""
+    """Number of shards of each update, each with its own environments and rows. Any number of
+    devices that divides this can carry them, with the same results."""
     reduce: Literal["fastest", "ordered"] = "fastest"
-    """How the shards' gradients are added up: fastest (equal to 1e-5 on any number of devices) or
-    ordered (bit for bit)."""
+    """How the shards' gradients are summed: fastest (equal to 1e-5 on any number of devices) or
+    ordered (equal bit for bit)."""
     sync: Annotated[str, sync_every] = "every-step"
-    """When shards agree: every-step averages gradients, every:K parameters after K updates of each
-    shard by itself (and at the end of each iteration)."""
+    """When shards are synchronised: every-step averages the gradients of each update, every:K
+    averages the parameters after K separate updates (and at the end of each iteration)."""
     micro_batch: AtLeast1 | None = None
-    """Number of a shard's rows whose gradients are computed at a time and then added up: less
-    memory, the same update (not for genetic)."""
+    """Rows of a shard whose gradients are computed at a time and then summed: less memory, the same
+    update (not for genetic)."""
     precision: Literal["highest", "default"] = "highest"
-    """Products on a GPU: highest keeps all of float32, so that a GPU learns what a CPU does;
-    default is the card's own (TF32: 10 bits of each factor, about 1e-3 relative error), which
-    gains where large networks' products are the time, and nothing with small ones. CPUs always
-    compute in float32."""
+    """Precision of matrix products on a GPU: highest is full float32, so that a GPU learns the same
+    as a CPU; default is the GPU's own (TF32: 10 bits of each factor, about 1e-3 relative error),
+    which is faster with large networks only. CPUs always compute in float32."""
     soft_placement: bool = field(default=False, metadata=SPEED)
-    """Where a named device is missing, run on what is there and say so."""
+    """If a named device is missing, run on the devices that exist and say so."""
     worker_timeout: Annotated[float, Range(0, 1_000_000, above=True)] = field(
         default=60.0, metadata=SPEED
     )
@@ -187,45 +186,45 @@ class RunConfig:
     checkpoint_every: AtLeast0 | None = field(default=None, metadata=REPORT)
     """Steps between checkpoints; by default a tenth of the run. 0 saves only at the end."""
     keep_checkpoints: AtLeast1 = field(default=3, metadata=REPORT)
-    """How many of the newest checkpoints stay."""
+    """Number of newest checkpoints to keep."""
     eval_every: AtLeast0 = field(default=0, metadata=BEST)
-    """Steps between evaluations; the best parameters by them are kept. 0 never evaluates."""
+    """Steps between evaluations, which choose the best parameters to save. 0 never evaluates."""
     eval_episodes: Episodes = field(default=10, metadata=BEST)
     """Episodes per evaluation."""
     stop_at_return: float | None = field(default=None, metadata=LENGTH)
     """Stop once the mean return of the last 100 training episodes reaches this."""
     threshold: tuple[float, ...] = field(default=(), metadata=REPORT)
-    """Record when the mean return of the last 100 episodes reaches this; repeatable."""
+    """Record the steps and seconds when the mean return of the last 100 episodes reaches each."""
     log_every: AtLeast1 | None = field(default=None, metadata=REPORT)
     """Steps between rows of metrics (at least one iteration); by default 128 at first, and from
-    2,048 steps on an eighth to a sixteenth of the steps made, up to 2,048."""
+    2,048 steps on a sixteenth to an eighth of the steps made so far, at most 2,048."""
     tensorboard: bool = field(default=True, metadata=REPORT)
     """Write TensorBoard events into the run folder."""
     wandb: str | None = field(default=None, metadata=REPORT)
     """Also log to this Weights & Biases project (needs the wandb extra)."""
     metric_names: Literal["flatout", "sb3", "cleanrl"] = field(default="flatout", metadata=REPORT)
-    """Whose names metrics have in TensorBoard and W&B; metrics.jsonl keeps Flatout's."""
+    """Library whose metric names TensorBoard and W&B get; metrics.jsonl has Flatout's names."""
     trace: bool = field(default=False, metadata=REPORT)
-    """Write trace.json, every span on a time line, for Perfetto or chrome://tracing."""
+    """Write trace.json, a timeline of every span, for Perfetto or chrome://tracing."""
     quiet: bool = field(default=False, metadata=REPORT)
-    """No live display and no report."""
+    """Show no live display and no report."""
     json: bool = field(default=False, metadata=REPORT)
     """Print the summary as JSON, alone on stdout."""
 
     @cached_property
     def goals(self) -> list[float]:
-        """The returns whose reaching is recorded, the lowest first."""
+        """The mean returns to record when they are reached, in ascending order."""
         stop = () if self.stop_at_return is None else (self.stop_at_return,)
         return sorted({*self.threshold, *stop})
 
 
 FIRST_ROWS, LATER_ROWS = 128, 2048
-"""Steps between rows of metrics by default: at a run's start, and from 16,384 steps on. Each is a
-power of two, and so a multiple of those before."""
+"""Default steps between rows of metrics: at a run's start, and from 16,384 steps on. All steps
+between are powers of two, so that each is a multiple of the earlier ones."""
 
 
 def rows_every(log_every: int | None, steps: int) -> int:
-    """Steps from one row of metrics to the next, once a run has made `steps`."""
+    """Return the steps between rows of metrics once a run has made `steps`; None is the default."""
     if log_every is not None:
         return log_every
     return min(max(1 << max(steps.bit_length() - 4, 0), FIRST_ROWS), LATER_ROWS)
@@ -233,7 +232,7 @@ def rows_every(log_every: int | None, steps: int) -> int:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Everything that a run was asked to do."""
+    """All settings of a run."""
 
     algorithm: str
     env: EnvConfig
@@ -242,7 +241,7 @@ class TrainConfig:
     run: RunConfig
 
     def flat(self) -> dict[str, Any]:
-        """Every setting by its flag's name (underscores), as `resolve` takes it."""
+        """Return every setting by its flag's name (with underscores), as `resolve` accepts it."""
         values: dict[str, Any] = {"algorithm": self.algorithm}
         for part in (self.env, self.network, self.hyper, self.run):
             values |= {spec.name: getattr(part, spec.name) for spec in fields(part)}
@@ -250,21 +249,21 @@ class TrainConfig:
 
 
 def affecting(*kinds: Affects) -> frozenset[str]:
-    """The names of the settings that affect nothing else than these. A setting that declares
-    nothing affects what is learned."""
+    """Return the names of the settings that affect one of these and nothing else. A setting without
+    metadata affects what is learned."""
     return frozenset(spec.name for spec in fields(RunConfig) if spec.metadata in kinds)
 
 
 RESUMABLE = affecting(SPEED, LENGTH, REPORT) | {"reduce", "allow_lag"}
-"""The settings that a resumed run may change. ``reduce`` changes the last bits only, and
-``allow_lag`` belongs to the placement, which a resumed run may change."""
+"""The settings that a resumed run may change. ``reduce`` changes only the last bits, and
+``allow_lag`` belongs to the placement, which may change."""
 
 
 def validate(config: TrainConfig) -> None:
-    """Refuse impossible values, each with its name and what is possible.
+    """Refuse impossible values and impossible combinations of settings.
 
     Raises:
-        UsageError: the first impossible value found.
+        UsageError: the first one; the message names the setting and what is possible.
     """
     hyper, envs, run = config.hyper, config.env.envs, config.run
     for part in (hyper, config.env, config.network, run):
@@ -273,12 +272,12 @@ def validate(config: TrainConfig) -> None:
     hyper.check_together(envs)
     need(
         not hyper.acts or envs % run.shards == 0, "shards", run.shards,
-        f"it must divide envs = {envs}: each shard has as many environments",
+        f"it must divide envs = {envs}: all shards have equally many environments",
     )  # fmt: skip
     batch = getattr(hyper, "batch_size", run.shards)
     need(
         batch % run.shards == 0, "shards", run.shards,
-        f"it must divide batch_size = {batch}: each shard has as many of its rows",
+        f"it must divide batch_size = {batch}: all shards have equally many of its rows",
     )  # fmt: skip
     need(
         run.micro_batch is None or hyper.differentiates, "micro_batch", run.micro_batch,

@@ -1,4 +1,7 @@
-"""Settings from layers: preset < file < flags, each a flat mapping, checked by name and type."""
+"""Settings from layers (preset < file < flags), each a flat mapping, checked by name and type.
+
+`cli` and `api` call `resolve` with the layers that the user has given.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,10 @@ from flatout.errors import UsageError, nearest
 
 
 def parts_of(algorithm: str) -> tuple[type, ...]:
-    """The config classes of one algorithm.
+    """Return the four settings classes of an algorithm: environment, network, algorithm, run.
 
     Raises:
-        UsageError: an unknown algorithm.
+        UsageError: the algorithm is unknown.
     """
     hyper = hyper_of(algorithm_called(algorithm))
     if hyper is None:
@@ -42,7 +45,7 @@ def parts_of(algorithm: str) -> tuple[type, ...]:
 
 
 def settings_of(algorithm: str) -> list[str]:
-    """The names of one algorithm's settings; raises as `parts_of`."""
+    """Return the names of an algorithm's settings; raises as `parts_of`."""
     return [name for part in parts_of(algorithm) for name in hints(part)]
 
 
@@ -58,7 +61,7 @@ def resolve(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
 
 
 def build(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
-    """`resolve` without judging values, which a later layer may still change.
+    """Build the settings like `resolve`, but accept values that a later layer may still change.
 
     Raises:
         UsageError: unknown names or wrong types.
@@ -84,7 +87,7 @@ def build(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
 
 
 def environments(placement: Any) -> dict[str, int]:
-    """The number of environments that a placement's workers step, where it names any."""
+    """Return ``{"envs": N}`` if a placement names workers for N environments, otherwise ``{}``."""
     if not isinstance(placement, str) or "workers=" not in placement:
         return {}
     workers = parse(placement).workers
@@ -95,15 +98,15 @@ _PRESETS = resources.files("flatout.config") / "presets"
 
 
 def presets() -> list[str]:
-    """The names of the tuned settings that come with Flatout."""
+    """Return the names of the presets, tuned settings that come with Flatout."""
     return sorted(file.name.removesuffix(".toml") for file in _PRESETS.iterdir())
 
 
 def load_preset(name: str) -> dict[str, Any]:
-    """The flat settings of a preset, its algorithm among them.
+    """Return the flat settings of a preset, including its algorithm.
 
     Raises:
-        UsageError: an unknown name.
+        UsageError: the name is unknown.
     """
     names = presets()
     if name not in names:
@@ -114,10 +117,10 @@ def load_preset(name: str) -> dict[str, Any]:
 
 
 def load_file(path: str) -> dict[str, Any]:
-    """The flat settings of a ``--config`` file, TOML or JSON.
+    """Return the flat settings of a ``--config`` file, JSON if it ends in .json and else TOML.
 
     Raises:
-        UsageError: the file cannot be read, or is neither.
+        UsageError: the file cannot be read, or is not a table of settings in that format.
     """
     json_file = path.endswith(".json")
     try:
@@ -127,13 +130,13 @@ def load_file(path: str) -> dict[str, Any]:
         return values
     except OSError as error:
         raise UsageError(f"--config {path}: {error.strerror}.") from None
-    except ValueError as error:  # both formats' errors
+    except ValueError as error:  # the base class of both parsers' errors
         kind = "JSON" if json_file else "TOML"
         raise UsageError(f"--config {path} is not {kind} of settings: {error}.") from None
 
 
 def parse_kwargs(pairs: Iterable[str], flag: str = "--env-kwargs") -> dict[str, Any]:
-    """Read ``KEY=VALUE`` pairs, values as TOML; a bare word is a string.
+    """Parse ``KEY=VALUE`` pairs with values as in TOML; any other text is a string.
 
     Raises:
         UsageError: a pair without ``=`` or with an impossible name.
@@ -148,23 +151,23 @@ def parse_kwargs(pairs: Iterable[str], flag: str = "--env-kwargs") -> dict[str, 
 
 
 def _toml_value(text: str) -> Any:
-    """One TOML number, flag, string or list of them; anything else is the text itself."""
+    """Return the value if `text` is one TOML value that JSON can hold, else the text itself."""
     try:
         table = parse_toml(f"value = {text}")
-        json.dumps(table)  # dates and the like have no place in config.json
+        json.dumps(table)  # raises for dates, which config.json cannot hold
     except (ValueError, TypeError):
         return text
     return table["value"] if len(table) == 1 else text
 
 
 def with_run(config: TrainConfig, **changes: Any) -> TrainConfig:
-    """The same settings with other run settings."""
+    """Return the settings with the changes to their `RunConfig`."""
     return replace(config, run=replace(config.run, **changes))
 
 
 def changeable(config: TrainConfig) -> list[str]:
-    """What runs of one compiled program may differ in: the seed, and each setting that changes no
-    shape."""
+    """Return the settings in which the runs of one compiled program may differ: the seed, and each
+    hyper-parameter that changes no shape."""
     if isinstance(config.hyper, OwnConfig):
         return ["seed", *config.hyper.hp]
     kinds = hints(type(config.hyper))

@@ -1,4 +1,7 @@
-"""Which values a setting may have: its annotation gives its types and, in ``Annotated``, rules."""
+"""The possible values of settings: annotations give their types and, in ``Annotated``, their rules.
+
+`settings.py` converts values to these types, and `schema.py` applies the rules.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from flatout.errors import UsageError, nearest
 
 Rule = Callable[[str, Any], object]
-"""Refuses an impossible value, given the setting's name and the value."""
+"""A function of a setting's name and value that raises a `UsageError` if it is impossible."""
 
 _WORDS: dict[Any, str] = {
     tuple[float, ...]: "a number or a list of numbers",
@@ -26,10 +29,10 @@ _WORDS: dict[Any, str] = {
 
 
 def need(ok: bool, name: str, value: Any, what: str) -> None:
-    """Refuse an impossible value with its name and what is possible.
+    """Refuse a value unless it is `ok`, with a message of its name and what is possible.
 
     Raises:
-        UsageError: where it is not `ok`.
+        UsageError: `ok` is False.
     """
     if not ok:
         raise UsageError(f"{name} = {str(value)[:200]} is impossible: {what}.")
@@ -47,8 +50,8 @@ class Range:
     def __call__(self, name: str, value: float) -> None:
         ok = self.low < value if self.above else self.low <= value
         ok = ok and (value < self.high if self.below else value <= self.high)
-        start = f"above {self.low} and up" if self.above else f"in {self.low}"
-        what = f"it lies {start} to {'below ' if self.below else ''}{self.high}"
+        start = f"be above {self.low} and up" if self.above else f"be in {self.low}"
+        what = f"it must {start} to {'below ' if self.below else ''}{self.high}"
         if self.high == math.inf:
             what = f"it must be above {self.low}" if self.above else f"at least {self.low}"
         need(ok, name, value, what)
@@ -63,26 +66,26 @@ NotNegative = Annotated[float, Range(0)]
 
 @functools.cache
 def hints(part: type) -> dict[str, tuple[tuple[Any, ...], tuple[Rule, ...]]]:
-    """Of each setting of a config class: the types that it may have, and its rules."""
+    """Return the possible types and the rules of each setting of a settings class."""
     annotated = get_type_hints(part, include_extras=True)
-    return {spec.name: _taken_apart(annotated[spec.name]) for spec in fields(part)}
+    return {spec.name: _split_hint(annotated[spec.name]) for spec in fields(part)}
 
 
-def _taken_apart(hint: Any) -> tuple[tuple[Any, ...], tuple[Rule, ...]]:
+def _split_hint(hint: Any) -> tuple[tuple[Any, ...], tuple[Rule, ...]]:
     if get_origin(hint) is Annotated:
-        kinds, rules = _taken_apart(hint.__origin__)
+        kinds, rules = _split_hint(hint.__origin__)
         return kinds, rules + tuple(hint.__metadata__)
     if get_origin(hint) in (Union, types.UnionType):
-        members = [_taken_apart(member) for member in get_args(hint)]
+        members = [_split_hint(member) for member in get_args(hint)]
         return sum((kinds for kinds, _ in members), ()), sum((rules for _, rules in members), ())
     return (hint,), ()
 
 
 def convert(part: type, name: str, value: Any) -> Any:
-    """A layer's value (from TOML, JSON or Python) in the type of its field.
+    """Return a value from TOML, JSON or Python in the type of its field.
 
     Raises:
-        UsageError: it is of another type.
+        UsageError: the value has another type.
     """
     kinds, _ = hints(part)[name]
     if type(None) in kinds and (value is None or value == "none"):  # TOML has no null
@@ -97,7 +100,7 @@ def convert(part: type, name: str, value: Any) -> Any:
         )
     if callable(value) and str in kinds:
         raise UsageError(
-            f"{name} is a function, and a schedule is text: lin_0.0003 falls linearly to 0 over "
+            f"{name} is a function, but a schedule is text: lin_0.0003 falls linearly to 0 over "
             "the run, lin_0.0003_0.0001 to 0.0001."
         )
     words, hint = _WORDS.get(kinds[0]), ""
@@ -108,7 +111,7 @@ def convert(part: type, name: str, value: Any) -> Any:
 
 
 def _read(kind: Any, value: Any) -> Any:
-    """A value as that type, where nothing is lost by it; else some exception."""
+    """Return a value as type `kind` if that loses nothing, and raise some exception otherwise."""
     if get_origin(kind) is tuple:
         items = value if isinstance(value, list | tuple) else [value]
         if isinstance(value, str):  # 64,64 as on the command line
@@ -134,7 +137,7 @@ def _read(kind: Any, value: Any) -> Any:
 
 
 def check(part: Any) -> None:
-    """Refuse what the rules of a config's fields forbid, and numbers that are not finite.
+    """Refuse values that the rules of their fields forbid, and numbers that are not finite.
 
     Raises:
         UsageError: the first impossible value.

@@ -1,4 +1,4 @@
-"""Which actor process steps which environments, and which device acts for them."""
+"""Which actor process steps which environments, and which device acts for them (for `run/`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flatout.config.placement import CPU, DeviceName, Placement
 from flatout.errors import UsageError
 
 HALVES = 2
-"""Groups for each acting device: one steps while the other's actions are computed."""
+"""Groups per acting device: one steps while the device computes the actions of the other."""
 
 
 @dataclass(frozen=True)
@@ -16,9 +16,10 @@ class Share:
     """Environments that step together, and the device that acts for them.
 
     Attributes:
-        workers: first environment and number of environments of each process that steps them; of
-            this process with ``sampler=inline``.
-        batch: environments of one acting group; a share may have several.
+        device: chooses the actions.
+        workers: first environment and number of environments of each process that steps some; one
+            pair for this process with ``sampler=inline``.
+        batch: number of environments per acting group; a share may contain several groups.
     """
 
     device: DeviceName
@@ -35,14 +36,14 @@ class Share:
 
 
 def with_workers(placement: Placement, num_envs: int, cores: int) -> Placement:
-    """The placement with its numbers of workers and groups.
+    """Return the placement with its numbers of workers and groups filled in.
 
-    By default there are as many workers as cores, where the environments can be divided so, and
-    each acting device has two groups or a few more, so that one steps while the other's actions are
-    computed; with ``inference=local`` each worker is a group.
+    The default number of workers is the largest divisor of `num_envs` that is at most `cores`. By
+    default each acting device has at least two groups, if there are enough workers, so that one
+    steps while another's actions are computed; with ``inference=local`` each worker is a group.
 
     Raises:
-        UsageError: workers x environments are not the run's environments, or groups do not fit.
+        UsageError: workers x environments differ from `num_envs`, or the groups do not fit.
     """
     if placement.groups is not None and num_envs % placement.groups:
         raise UsageError(
@@ -62,7 +63,7 @@ def with_workers(placement: Placement, num_envs: int, cores: int) -> Placement:
         )
     local = placement.inference == "local"
     if placement.groups is None:
-        return replace(placement, groups=count if local else _turns(placement))
+        return replace(placement, groups=count if local else _group_count(placement))
     batch = num_envs // placement.groups
     if each % batch and (local or batch % each):
         what = "each worker acts for its" if local else "each worker steps"
@@ -74,16 +75,19 @@ def with_workers(placement: Placement, num_envs: int, cores: int) -> Placement:
     return placement
 
 
-def _turns(placement: Placement) -> int:
-    """Groups of whole workers that take turns: at least two for each acting device, if possible."""
+def _group_count(placement: Placement) -> int:
+    """Return the number of groups of whole workers: at least two per acting device, if possible."""
     count, _ = placement.workers or (1, 0)
     least = min(count, HALVES * len(placement.act))
     return next(n for n in range(least, count + 1) if count % n == 0)
 
 
 def shares(placement: Placement, num_envs: int) -> list[list[Share]]:
-    """The environments that step together, by the order in which they take turns: all of them with
-    ``sampler=inline``, each worker's with ``inference=local``, else those of whole workers."""
+    """Return rounds of shares: those of a round act at the same time, and rounds take turns.
+
+    With ``sampler=inline`` one share has all environments, with ``inference=local`` each worker is
+    a share, and otherwise a share has the environments of one or more whole workers.
+    """
     devices, batch = placement.act, num_envs // (placement.groups or 1)
     if placement.workers is None:
         return [[Share(devices[0], ((0, num_envs),), batch)]]
@@ -91,7 +95,9 @@ def shares(placement: Placement, num_envs: int) -> list[list[Share]]:
     slices = [(worker * each, each) for worker in range(workers)]
     if placement.inference == "local":
         return [[Share(CPU, (one,), batch) for one in slices]]
-    size = batch // each if batch >= each else workers // _turns(placement)  # workers that step
+    size = (
+        batch // each if batch >= each else workers // _group_count(placement)
+    )  # workers that step
     together = [tuple(slices[at : at + size]) for at in range(0, workers, size)]
     rounds: list[list[Share]] = []
     for number, mine in enumerate(together):
