@@ -1,4 +1,4 @@
-"""Callbacks: what they see, what they log, how they stop a run, and what is resumed of them."""
+"""Tests of callbacks: their events, their metrics, stopping a run, and resuming their state."""
 
 from __future__ import annotations
 
@@ -38,12 +38,15 @@ pytestmark = pytest.mark.usefixtures("shared_programs")
 
 SETTINGS: dict[str, Any] = tiny.python("ppo", seed=1, placement="cpu", tensorboard=False)
 SMALL: dict[str, Any] = tiny.python("a2c", seed=1, placement="cpu", tensorboard=False)
-"""For tests that compile programs of their own: A2C's compile sooner."""
+"""For tests that compile separate programs, because A2C's compile faster than PPO's."""
 OBS = np.random.default_rng(0).uniform(-0.2, 0.2, (16, 4)).astype(np.float32)
 
 
 class Goal(gym.Env[Any, Any]):
-    """Four steps; reached if the last action was 1. The final info has what is no scalar, too."""
+    """An environment of four steps; it succeeds if the last action is 1.
+
+    The info of the last step has scalars and other values.
+    """
 
     def __init__(self) -> None:
         self.observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -63,7 +66,7 @@ class Goal(gym.Env[Any, Any]):
 
 
 class Recorder(Callback):
-    """Notes every event and what is seen then."""
+    """A callback that records every event and episode."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, int]] = []
@@ -96,7 +99,7 @@ def rows(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_every_event_comes_when_it_is_due(tmp_path: Path) -> None:
+def test_events_happen_in_order_at_their_steps(tmp_path: Path) -> None:
     seen = Recorder()
     agent = PPO("CartPole-v1", eval_every=128, eval_episodes=1, checkpoint_every=128, **SETTINGS)
     agent.learn(256, callback=seen, run_dir=tmp_path / "run")
@@ -144,7 +147,7 @@ def test_episodes_have_the_scalars_of_their_final_info(placement: str, tmp_path:
     ],
     ids=str,
 )  # fmt: skip
-def test_device_environments_say_what_they_declare(
+def test_episodes_have_the_declared_info_of_a_device_environment(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
     seen = Recorder()
@@ -152,7 +155,7 @@ def test_device_environments_say_what_they_declare(
     agent = A2C(corridor, **SMALL | placed | settings)
     agent.learn(512, callback=seen, run_dir=tmp_path / "run")
     played = agent.evaluate(8)
-    assert played.success_rate == played.return_mean, "each reward is that of reaching the end"
+    assert played.success_rate == played.return_mean, "the only reward is for reaching the end"
     assert len(seen.episodes) == agent.summary["episodes"] > 10
     for one in seen.episodes:
         assert one.info == {"is_success": one.episode_return, "walked": one.length}
@@ -161,7 +164,7 @@ def test_device_environments_say_what_they_declare(
     assert rows(tmp_path / "run")[-1]["rollout/success_rate"] == pytest.approx(np.mean(reached))
 
 
-def test_the_agent_acts_with_what_it_has_learned_until_now() -> None:
+def test_the_agent_acts_with_its_newest_parameters() -> None:
     outputs: list[np.ndarray] = []
     agent = PPO("CartPole-v1", **SETTINGS | {"learning_rate": 0.01})
 
@@ -186,8 +189,8 @@ def test_the_agent_acts_with_what_it_has_learned_until_now() -> None:
 
 
 @pytest.mark.bits
-def test_looking_at_a_compiled_loop_changes_nothing(tmp_path: Path) -> None:
-    """The loop makes several iterations at once, and goes back to the one that is looked at."""
+def test_inspecting_a_compiled_loop_changes_nothing(tmp_path: Path) -> None:
+    """The loop runs several iterations per dispatch, and returns to one that is inspected."""
 
     class Looks(Callback):
         def __init__(self) -> None:
@@ -213,7 +216,7 @@ def test_looking_at_a_compiled_loop_changes_nothing(tmp_path: Path) -> None:
     assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
-def test_what_is_logged_is_in_the_rows_as_means(
+def test_logged_metrics_are_in_the_rows_as_means(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     online: list[tuple[int, dict[str, float]]] = []
@@ -295,13 +298,13 @@ def test_a_callback_that_fails_is_named_and_the_run_is_saved(
     step = 256 if event == "on_end" else 128
     saved = checkpoint.latest(tmp_path / "run")
     assert saved.name == f"step_{step:012d}"
-    agent.predict(OBS)  # it has what was learned until then
+    agent.predict(OBS)  # it has the parameters of that step
     if what is fails or event == "on_end":
         assert agent.learn(64).summary["steps"] == step + 64
 
 
 class Forgets(Callback):
-    """Its state cannot be had any more after two iterations."""
+    """A callback whose state cannot be saved after two iterations."""
 
     def on_iteration(self, run: Run) -> None:
         self.seen = run.progress.iterations
@@ -310,7 +313,7 @@ class Forgets(Callback):
         return {} if getattr(self, "seen", 0) < 2 else fails  # type: ignore[return-value]
 
 
-def test_a_state_that_is_lost_loses_nothing_else(tmp_path: Path) -> None:
+def test_a_callback_state_that_cannot_be_saved_loses_nothing_else(tmp_path: Path) -> None:
     agent = PPO("CartPole-v1", **SETTINGS)
     with pytest.raises(FlatoutError, match="callback Forgets raised TypeError in state"):
         agent.learn(128, callback=Forgets(), run_dir=tmp_path / "run")
@@ -322,7 +325,7 @@ def test_a_state_that_is_lost_loses_nothing_else(tmp_path: Path) -> None:
 
 
 class Misnamed(Callback):
-    """As in Stable-Baselines3."""
+    """A callback with a method of Stable-Baselines3's that is never called here."""
 
     def _on_step(self) -> bool:
         return True
@@ -337,7 +340,7 @@ class Misnamed(Callback):
         (StopOnNoImprovement(1), "eval_every"), (SaveEvery(64), "needs a folder"),
     ],
 )  # fmt: skip
-def test_what_is_no_callback_here(callback: Any, words: str) -> None:
+def test_invalid_callbacks_are_refused(callback: Any, words: str) -> None:
     with pytest.raises(FlatoutError, match=words):
         PPO("CartPole-v1", **SETTINGS).learn(64, callback=callback)
     for every in (0, "1000"):
@@ -375,14 +378,14 @@ def test_a_metric_that_cannot_be_logged_is_named(name: str, value: Any, words: s
     assert "\n" not in str(raised.value)
 
 
-# Ready ones
+# Callbacks that come with Flatout
 
 
 @pytest.mark.parametrize(
     ("callback", "steps"),
     [
         (StopOnReward(1.0, evaluation=True), 64), (StopOnNoImprovement(2, least=1e6), 192),
-        (StopOnTime(0.0), 64), (StopOnReward(1.0), 256),  # 100 episodes have not ended
+        (StopOnTime(0.0), 64), (StopOnReward(1.0), 256),  # fewer than 100 episodes end
     ],
 )  # fmt: skip
 def test_ready_callbacks_stop(callback: Callback, steps: int) -> None:
@@ -409,11 +412,11 @@ def test_ready_callbacks_evaluate_save_and_record(tmp_path: Path) -> None:
     assert (tmp_path / "seen" / "video_000000000192.gif").read_bytes()[:3] == b"GIF"
 
 
-# Going on
+# Resuming
 
 
 class Counts(Callback):
-    """Adds up what it sees, and stops at a number."""
+    """A callback that sums metrics, counts events, and stops after `most` iterations."""
 
     def __init__(self, most: int = 1000) -> None:
         self.total, self.events, self._most = 0.0, 0, most
@@ -448,7 +451,7 @@ class Dies(Callback):
 @pytest.mark.bits
 @pytest.mark.parametrize("killed", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_state_of_a_callback_is_resumed_exactly(killed: bool, tmp_path: Path) -> None:
-    """By a new agent with new callbacks, as in another process."""
+    """A new agent with new callbacks resumes it, as in another process."""
     settings = SETTINGS | {
         "eval_every": 128, "eval_episodes": 1, "checkpoint_every": 128, "steps": 384
     }  # fmt: skip
@@ -456,7 +459,7 @@ def test_the_state_of_a_callback_is_resumed_exactly(killed: bool, tmp_path: Path
     PPO("CartPole-v1", **settings).learn(callback=whole, run_dir=tmp_path / "whole")
     with pytest.raises(FlatoutError, match="here"):
         PPO("CartPole-v1", **settings).learn(callback=[Counts(), Dies(320)], run_dir=run)
-    if killed:  # then nothing had been saved at the end
+    if killed:  # then the run saved nothing when it ended
         shutil.rmtree(checkpoint.latest(run))
     again = Counts()
     agent = PPO.load(run).learn(callback=[again, Dies(0)], run_dir=run)
@@ -465,14 +468,14 @@ def test_the_state_of_a_callback_is_resumed_exactly(killed: bool, tmp_path: Path
     assert [row["step"] for row in rows(run)] == [row["step"] for row in rows(tmp_path / "whole")]
 
 
-def test_other_callbacks_begin_anew_and_the_run_says_so(tmp_path: Path) -> None:
+def test_different_callbacks_start_without_state_and_a_note_says_so(tmp_path: Path) -> None:
     agent = PPO("CartPole-v1", **SETTINGS).learn(64, callback=Counts(), run_dir=tmp_path / "run")
     agent.learn(64, callback=[Counts(), StopOnTime(1e6)], run_dir=tmp_path / "run")
     note = "the callbacks begin anew: they were Counts, and are Counts, StopOnTime"
     assert note in agent.summary["notes"]
 
 
-def test_states_that_cannot_be_kept_are_told_at_once() -> None:
+def test_a_state_that_cannot_be_saved_is_reported_at_once() -> None:
     class Bad(Callback):
         def state(self) -> dict[str, Any]:
             return {"values": (1, 2)}

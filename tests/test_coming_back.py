@@ -1,4 +1,4 @@
-"""Agents whose environments were classes, functions or objects: they come back when loaded."""
+"""Tests of loading agents whose environments were classes, functions or objects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Cli = Callable[..., Result]
 ON: dict[str, Any] = {"seed": 1, "placement": "cpu", "tensorboard": False} | tiny.python("ppo")
 
 
-def test_classes_and_functions_come_back(tmp_path: Path) -> None:
+def test_environments_that_are_classes_are_loaded_by_name(tmp_path: Path) -> None:
     agent = PPO(Bandit, **ON).learn(64)
     assert agent.config.env.env == "tests.tiny_envs:Bandit"
     file = agent.save(tmp_path / "agent")
@@ -42,7 +42,9 @@ def test_classes_and_functions_come_back(tmp_path: Path) -> None:
     ],
     ids=["lambda", "object", "wrapped", "limited"],
 )
-def test_what_has_no_name_is_asked_for(env: Any, name: str, tmp_path: Path, flatout: Cli) -> None:
+def test_environments_without_a_name_must_be_passed_again(
+    env: Any, name: str, tmp_path: Path, flatout: Cli
+) -> None:
     file = PPO(env, **ON | tiny.ONE).learn(64).save(tmp_path / "agent")
     with pytest.raises(UsageError, match=r"pass env=") as raised:
         PPO.load(file)
@@ -52,7 +54,7 @@ def test_what_has_no_name_is_asked_for(env: Any, name: str, tmp_path: Path, flat
     assert (shown.code, "pass env=" in shown.err) == (2, True)
 
 
-def test_an_object_as_its_id_makes_it_comes_back(tmp_path: Path) -> None:
+def test_an_unchanged_environment_object_is_loaded_by_its_id(tmp_path: Path) -> None:
     agent = PPO(gym.make("CartPole-v1"), **ON | tiny.ONE).learn(64)
     assert agent.config.env.env == "CartPole-v1"
     PPO.load(agent.save(tmp_path / "agent"), envs=2)
@@ -61,7 +63,7 @@ def test_an_object_as_its_id_makes_it_comes_back(tmp_path: Path) -> None:
 def test_a_missing_rendering_library_names_its_variable(
     flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another environment, as `env=` would give, is not the remedy."""
+    """The message does not advise another environment (`env=`), which would not help."""
     run = tmp_path / "run"
     monkeypatch.setenv("MUJOCO_GL", "egl")
     PPO(NeedsOSMesa, **ON).learn(64, run_dir=run)

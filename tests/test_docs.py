@@ -1,4 +1,4 @@
-"""What the documents say of files, commands, code and numbers holds."""
+"""Tests that the documents agree with the code: links, file names, commands, Python and numbers."""
 
 from __future__ import annotations
 
@@ -27,15 +27,17 @@ RUN = [ROOT / "docs" / "start.md", *sorted((ROOT / "docs" / "guides").glob("*.md
 
 
 def code(page: Path, language: str) -> list[str]:
-    """The blocks of code in a language."""
+    """Return a page's blocks of code in a language."""
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
 @EACH_PAGE
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_to_files(page: Path) -> None:
     text = page.read_text()
     links = re.findall(r"\]\((?!http)([^)#]+)", text) + re.findall(r'src="([^"]+)"', text)
-    there = Path.is_file if ROOT / "docs" in page.parents else Path.exists  # a site has no folders
+    there = (
+        Path.is_file if ROOT / "docs" in page.parents else Path.exists
+    )  # a site cannot link to a folder
     assert [link for link in links if not there(page.parent / link)] == []
 
 
@@ -47,7 +49,7 @@ def test_files_that_are_named_exist(page: Path) -> None:
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
-def test_the_performance_page_is_what_the_results_say() -> None:
+def test_the_performance_page_agrees_with_the_results() -> None:
     command = [sys.executable, ROOT / "benchmarks" / "performance.py", "--check"]
     assert subprocess.run(command, check=False).returncode == 0
 
@@ -55,7 +57,7 @@ def test_the_performance_page_is_what_the_results_say() -> None:
 # The reference
 
 
-def test_the_reference_is_what_the_code_says() -> None:
+def test_the_reference_is_up_to_date() -> None:
     for name, text in write_reference.pages().items():
         page = write_reference.FOLDER / name
         assert page.read_text() == text, "run tools/write_reference.py"
@@ -72,7 +74,7 @@ def test_the_picture_of_the_data_flow_names_files_that_begin_with_their_step() -
 
 
 def flags_of(*command: str) -> set[str]:
-    """The flags in a command's help, as a user sees it."""
+    """Return the flags in the help that a command prints."""
     return set(re.findall(r"--[a-z][\w-]*", write_reference.helped(*command, "--help")))
 
 
@@ -106,7 +108,7 @@ def test_every_cause_is_explained_with_its_rule() -> None:
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """The arguments of every `flatout` in a page's blocks of code."""
+    """Yield the arguments of every `flatout` command in a page's blocks of code."""
     text = page.read_text().replace("\\\n", " ")
     blocks = [*code(page, "sh"), *re.findall(r"^    (flatout .*)", text, re.MULTILINE)]
     for line in "\n".join(blocks).replace("\\\n", " ").splitlines():
@@ -116,7 +118,7 @@ def commands(page: Path) -> Iterator[list[str]]:
 
 
 def train(argv: list[str]) -> None:
-    """Read the arguments as `flatout train` does, of runs that are there no more, too."""
+    """Parse arguments as `flatout train` does, but without opening the run folders they name."""
     for flag in ("--seeds", "--strategy", "--resume", "--from"):
         argv = take(argv, flag)[1]
     _, argv = take_all(argv, "--population")
@@ -124,7 +126,7 @@ def train(argv: list[str]) -> None:
 
 
 @EACH_PAGE
-def test_commands_are_understood(page: Path) -> None:
+def test_commands_are_valid(page: Path) -> None:
     for command, *argv in commands(page):
         if command == "train":
             train(argv)
@@ -141,7 +143,7 @@ def test_commands_are_understood(page: Path) -> None:
 
 
 @EACH_PAGE
-def test_python_names_what_there_is(page: Path) -> None:
+def test_python_uses_public_names_and_settings(page: Path) -> None:
     for text in code(page, "python"):
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.ImportFrom) and node.module == "flatout":
@@ -158,7 +160,7 @@ def test_python_names_what_there_is(page: Path) -> None:
 @pytest.mark.parametrize(
     "page", [page for page in RUN if code(page, "python")], ids=lambda p: p.stem
 )
-def test_python_runs_as_it_stands(page: Path, tmp_path: Path) -> None:
+def test_python_runs_without_changes(page: Path, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("\n".join(code(page, "python")))
     command = [sys.executable, "-W", "error", "script.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)

@@ -1,7 +1,7 @@
-"""Flatout where there is less than on Linux: what is missing is taken away before it is imported.
+"""Tests of Flatout on Windows and macOS, simulated on Linux.
 
-Real Windows and macOS machines are not at hand. What other packages have imported stays whole: it
-is their own business to work there.
+Modules and functions that these systems lack are removed before Flatout is imported. Other packages
+are imported before that, so that they still find them: the tests are of Flatout alone.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def all_modules(platform):
         if ".inject." not in name and not name.endswith("__main__"):
             importlib.import_module(name)
     import flatout.__main__
-    sys.platform = real  # what others import later is Linux's
+    sys.platform = real  # other packages must again see Linux
     from flatout.hardware import processes
     processes.open_tree.__defaults__ = (processes.Path("/nowhere"),)
 """
@@ -75,7 +75,7 @@ shutil._use_fd_functions = False
 
 class msvcrt:
     LK_NBLCK = 2
-    locking = staticmethod(lambda file, how, size: real_flock(file, 2 | 4))  # exclusive, at once
+    locking = staticmethod(lambda file, how, size: real_flock(file, 2 | 4))  # exclusive, no waiting
 
 sys.modules["msvcrt"] = msvcrt
 from flatout.storage import kernel
@@ -90,7 +90,7 @@ from pathlib import Path
 from flatout.__main__ import main
 
 def train(folder, *flags, steps="128"):
-    tiny = TINY[:2] + TINY[4:] if "--envs" in flags else TINY  # with other environments
+    tiny = TINY[:2] + TINY[4:] if "--envs" in flags else TINY  # not twice
     return main(["train", "ppo", *tiny, "--steps", steps, "--quiet", "--run-dir", folder, *flags])
 """
 
@@ -103,7 +103,7 @@ def run(tmp_path: Path, *texts: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_windows_trains_in_one_process(tmp_path: Path) -> None:
-    """Everything imports; a run is kept and resumed, and locked meanwhile."""
+    """All modules import; a run is saved, resumed, and locked while it is open."""
     done = run(
         tmp_path, WINDOWS, "all_modules('win32')", TRAIN,
         'assert train("run") == 0',
@@ -126,7 +126,7 @@ def test_windows_trains_in_one_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_macos_trains_with_actor_processes(tmp_path: Path) -> None:
-    """Memory is shared through a file that has no name; nothing is read from /proc."""
+    """Memory is shared through an unlinked file, and nothing is read from /proc."""
     prelude = f"{WITHOUT}{MACOS}"
     done = run(
         tmp_path, MACOS, "all_modules('darwin')", TRAIN,
@@ -154,7 +154,7 @@ def test_shared_memory_without_memfd(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folders_that_are_not_held_follow_no_link_either(
+def test_links_are_not_followed_without_folder_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nofollow, "HELD", False)
@@ -171,7 +171,7 @@ def test_folders_that_are_not_held_follow_no_link_either(
                 nofollow.open_file(path, how, depth)
     with pytest.raises(nofollow.NotOrdinaryError, match="symbolic link"):
         nofollow.replace(run / "below" / "new", b"", 2)
-    nofollow.replace(run / "file", b"new")  # the link is replaced, not what it leads to
+    nofollow.replace(run / "file", b"new")  # replaces the link, not its target
     assert (run / "file").read_bytes() == b"new"
     assert (precious / "file").read_text() == "mine"
     assert list((precious / "below").iterdir()) == []

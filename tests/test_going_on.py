@@ -1,4 +1,4 @@
-"""Learning again, and new runs that start from another's parameters, optimiser and replay."""
+"""Tests of learning again, and of runs that start from another run's parameters and replay."""
 
 from __future__ import annotations
 
@@ -58,12 +58,13 @@ def made(run: Path) -> dict[str, Any]:
         pytest.param(DQN, OFF, False, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
-def test_learning_again_is_learning_longer(
+def test_learning_again_equals_learning_longer(
     kind: Any, settings: dict[str, Any], kept: bool, tmp_path: Path
 ) -> None:
-    """Counters, optimiser, replay and environments go on; without a folder and in the same one.
+    """Counters, optimiser, replay and environments continue, without a folder and in the same one.
 
-    With exploration and rates that do not depend on the run's length, to the last bit."""
+    The results are bit-equal if exploration and rates do not depend on the run's length.
+    """
     steady = {"exploration_steps": 128} if kind is DQN else {}
     whole = kind("CartPole-v1", **settings | steady).learn(384)
     run = tmp_path / "run" if kept else None
@@ -78,12 +79,12 @@ def test_learning_again_is_learning_longer(
         assert agent.summary["parent"] is None
 
 
-def test_reset_begins_anew_with_what_was_learned() -> None:
+def test_reset_starts_a_new_run_with_the_learned_parameters() -> None:
     agent = DQN("CartPole-v1", **OFF).learn(128)
     before = arrays(agent)
     assert agent.summary["updates"] > 0
     agent.learn(32, reset=True)
-    assert (agent.summary["steps"], agent.summary["updates"]) == (32, 0)  # the warm-up, again
+    assert (agent.summary["steps"], agent.summary["updates"]) == (32, 0)  # the warm-up is repeated
     assert_same(
         {n: a for n, a in arrays(agent).items() if "params" in n},
         {n: a for n, a in before.items() if "params" in n},
@@ -106,7 +107,7 @@ def test_an_agent_saved_within_a_run_does_not_repeat_its_episodes(tmp_path: Path
             found = checkpoint.load_agent(tmp_path / name)[1]
             assert (found["learned"], found["steps"]) == (before + 1, steps), name
     assert words == ["<PPO on CartPole-v1: training, 128 steps>"] * 2
-    agent.learn(192, callback=Ends())  # the same run goes on
+    agent.learn(192, callback=Ends())  # continues the same run
     assert checkpoint.load_agent(tmp_path / "end")[1]["learned"] == 2
     again = PPO.load(tmp_path / "end").learn(64)
     assert again.summary["seed"] not in (agent.summary["seed"], ON["seed"])
@@ -132,7 +133,7 @@ def test_an_agent_is_loaded_for_any_number_of_environments(envs: int, tmp_path: 
     np.testing.assert_array_equal(agent.predict(obs), other.predict(obs))
     start = other._acting.arrays
     assert start is not None
-    assert_same(start, arrays(agent))  # what learning goes on from is whole
+    assert_same(start, arrays(agent))  # learning continues from all arrays
 
 
 def test_acting_reads_the_counters_that_it_needs(tmp_path: Path) -> None:
@@ -146,7 +147,7 @@ def test_acting_reads_the_counters_that_it_needs(tmp_path: Path) -> None:
             DQN.load(path)
 
 
-def test_what_is_left_of_the_steps_is_the_default() -> None:
+def test_learn_makes_the_remaining_steps_by_default() -> None:
     agent = PPO("CartPole-v1", **ON | {"steps": 192}).learn(64)
     assert agent.learn().summary["steps"] == 192
     assert agent.learn().summary["steps"] == 384
@@ -175,7 +176,7 @@ def test_a_new_run_starts_from_another_with_other_settings(
         for name in learned:
             np.testing.assert_array_equal(start.arrays[name], before[name], name)
         return
-    # Replay came along, so that nothing waits for a warm-up.
+    # The new run has the replay buffer, so it needs no warm-up.
     assert config["settings"]["learning_starts"] == 0
     assert agent.summary["updates"] == 64 // 16 * 4
     assert agent.summary["last"]["replay_fill"] > 256 / 512
@@ -190,7 +191,7 @@ def test_the_command_starts_from_a_run(flatout: Cli, tmp_path: Path) -> None:
     summary = json.loads(done.out)
     assert (summary["parent"], summary["steps"], summary["updates"]) == (str(run), 64, 16)
     assert made(new)["parent"] == str(run)
-    # Killed at once, it goes on from there: it needs the other run no more.
+    # A run that is killed at once resumes from its first checkpoint, without the parent.
     for saved in checkpoint.checkpoints(new / "checkpoints")[1:]:
         shutil.rmtree(saved)
     shutil.rmtree(run)
@@ -200,7 +201,9 @@ def test_the_command_starts_from_a_run(flatout: Cli, tmp_path: Path) -> None:
     assert (again["parent"], again["updates"]) == (str(run), 16)
 
 
-def test_what_resume_cannot_change_names_the_command_that_can(flatout: Cli, tmp_path: Path) -> None:
+def test_settings_that_resume_cannot_change_name_the_command_that_can(
+    flatout: Cli, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     PPO("CartPole-v1", **ON).learn(64, run_dir=run)
     done = flatout("train", "--resume", run, "--learning-rate", 0.0001)
@@ -227,24 +230,24 @@ def test_what_resume_cannot_change_names_the_command_that_can(flatout: Cli, tmp_
         ({"shards": 2}, "filled with shards 1, not 2"), ({"learning_rate": 0.1}, ""),
     ],
 )  # fmt: skip
-def test_which_replay_fits(change: dict[str, Any], words: str) -> None:
+def test_settings_decide_whether_replay_fits(change: dict[str, Any], words: str) -> None:
     before = resolve("dqn", OFF | {"env": "CartPole-v1"})
     found = _left_behind(before, resolve("dqn", before.flat(), change))
     assert words in found
     assert bool(words) == bool(found)
 
 
-def test_replay_that_does_not_fit_is_left_behind(tmp_path: Path) -> None:
+def test_a_run_without_the_parents_replay_repeats_the_warm_up(tmp_path: Path) -> None:
     run = tmp_path / "run"
     DQN("CartPole-v1", **OFF).learn(64, run_dir=run)
     agent = DQN.load(run, envs=4).learn(32, run_dir=tmp_path / "new")
     assert any("filled with envs 2, not 4" in note for note in agent.summary["notes"])
-    assert agent.summary["updates"] == 0, "the warm-up is made again"
-    agent.learn(32, run_dir=tmp_path / "new")  # it is its own run now, with its own settings
+    assert agent.summary["updates"] == 0, "the warm-up is repeated"
+    agent.learn(32, run_dir=tmp_path / "new")  # continues this run with its settings
     assert (agent.summary["steps"], agent.summary["updates"]) == (64, 8)
 
 
-def test_a_parent_that_is_damaged_is_a_sentence(tmp_path: Path) -> None:
+def test_a_damaged_parent_run_is_one_clear_sentence(tmp_path: Path) -> None:
     run = tmp_path / "run"
     DQN("CartPole-v1", **OFF).learn(128, run_dir=run)
     shutil.rmtree(run / "replay")
@@ -265,8 +268,8 @@ def test_another_network_is_refused(tmp_path: Path) -> None:
     assert "network of its own" not in str(raised.value)
 
 
-def test_what_the_user_gives_wins_over_the_run_that_is_taken(flatout: Cli, tmp_path: Path) -> None:
-    """A seed and a warm-up of a --config file were replaced, as if nobody had given them."""
+def test_given_settings_win_over_those_of_the_parent_run(flatout: Cli, tmp_path: Path) -> None:
+    """Once, the seed and the warm-up of a --config file were replaced by the parent run's."""
     run, file = tmp_path / "run", tmp_path / "more.toml"
     DQN("CartPole-v1", **OFF).learn(64, run_dir=run)
     file.write_text("seed = 7\nlearning_starts = 48\ngamma = 0.5\n")
@@ -274,7 +277,7 @@ def test_what_the_user_gives_wins_over_the_run_that_is_taken(flatout: Cli, tmp_p
     assert flatout("train", *words, "--run-dir", tmp_path / "new").code == 0
     settings = made(tmp_path / "new")["settings"]
     assert [settings[name] for name in ("seed", "learning_starts", "gamma")] == [7, 48, 0.75]
-    assert settings["buffer_size"] == OFF["buffer_size"], "nobody has given another"
+    assert settings["buffer_size"] == OFF["buffer_size"], "no other value was given"
 
 
 PROCESSES = "act=cpu sampler=processes workers=2x1 groups=1"
@@ -301,7 +304,7 @@ FUSED = "act=cpu sampler=device schedule=fused"
          {"placement": "act=cpu", "devices": 3}),
     ],
 )  # fmt: skip
-def test_what_is_taken_does_not_contradict_what_is_given(
+def test_settings_of_the_parent_run_yield_to_given_ones(
     before: dict[str, Any], words: list[str], text: str, now: dict[str, Any], tmp_path: Path
 ) -> None:
     (tmp_path / "more.toml").write_text(text)
@@ -313,7 +316,7 @@ def test_what_is_taken_does_not_contradict_what_is_given(
     assert {name: got[name] for name in now} == now
 
 
-def test_which_settings_are_given(tmp_path: Path) -> None:
+def test_given_settings_come_from_preset_file_and_flags(tmp_path: Path) -> None:
     file = tmp_path / "more.toml"
     file.write_text("seed = 7\nhidden = [8]\n")
     words = ["--preset", "cartpole-ppo", "--config", str(file), "--run-dir", "my-learning_starts",

@@ -1,4 +1,4 @@
-"""Other libraries' names, and what help, signatures and editors say of an agent."""
+"""Tests of other libraries' names, and of an agent's help, signature and types."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OBS = np.random.default_rng(0).uniform(-0.2, 0.2, (70, 4)).astype(np.float32)
 
 
 class ReLU:
-    """Named as PyTorch's."""
+    """An activation function with the name of PyTorch's."""
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ class ReLU:
         (lambda: SAC("Pendulum-v1", q_lr=0.1), {"critic_learning_rate": 0.1}),
     ],
 )  # fmt: skip
-def test_names_that_mean_the_same(made: Any, settings: dict[str, Any]) -> None:
+def test_other_libraries_names_are_accepted(made: Any, settings: dict[str, Any]) -> None:
     flat = made().config.flat()
     assert {name: flat[name] for name in settings} == settings
 
@@ -85,7 +85,7 @@ def test_names_that_mean_the_same(made: Any, settings: dict[str, Any]) -> None:
         ({"policy_kwargs": {"net_arhc": [8]}}, "unknown setting 'policy_kwargs net_arhc'"),
     ],
 )
-def test_names_that_do_not(settings: dict[str, Any], words: str) -> None:
+def test_other_names_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         PPO("CartPole-v1", **settings)
     with pytest.raises(UsageError, match="one argument too many"):
@@ -94,7 +94,7 @@ def test_names_that_do_not(settings: dict[str, Any], words: str) -> None:
         PPO("MlpPolicyy", "CartPole-v1")
 
 
-def test_what_an_agent_has_not_says_where_to_look() -> None:
+def test_unknown_attributes_of_an_agent_suggest_the_right_ones() -> None:
     agent: Any = PPO("CartPole-v1", gamma=0.9, lr=0.1)
     assert (agent.gamma, agent.lr, agent.env) == (0.9, 0.1, "CartPole-v1")
     with pytest.raises(AttributeError, match=r"'num_timesteps'\. Instead: agent\.summary"):
@@ -118,12 +118,12 @@ def test_what_an_agent_has_not_says_where_to_look() -> None:
         ({"total_timesteps": -9}, "total_timesteps = -9 is impossible"),
     ],
 )
-def test_learn_answers_other_names(given: dict[str, Any], words: str) -> None:
+def test_learn_refuses_other_names_with_advice(given: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         PPO("CartPole-v1", **SMALL).learn(**given)
 
 
-def test_learn_and_evaluate_as_elsewhere() -> None:
+def test_learn_and_evaluate_as_in_stable_baselines3() -> None:
     agent = PPO("CartPole-v1", **SMALL).learn(64)
     first = agent.learn(64, reset_num_timesteps=False).summary["steps"]
     assert (first, agent.learn(64, reset_num_timesteps=True).summary["steps"]) == (128, 64)
@@ -138,7 +138,7 @@ def test_learn_and_evaluate_as_elsewhere() -> None:
         agent.predict(OBS, state=None)
 
 
-def test_an_environment_object_is_recorded_as_it_renders(tmp_path: Path) -> None:
+def test_an_environment_object_is_recorded_in_its_render_mode(tmp_path: Path) -> None:
     one = SMALL | tiny.ONE
     agent = PPO(gym.make("CartPole-v1", render_mode="rgb_array"), **one).learn(64)
     agent.record(tmp_path / "a.gif")
@@ -157,7 +157,7 @@ def test_an_environment_object_is_recorded_as_it_renders(tmp_path: Path) -> None
         ("n_env", "envs"),
     ],
 )  # fmt: skip
-def test_the_nearest_meaningful_name_everywhere(name: str, right: str, flatout: Any) -> None:
+def test_python_and_the_command_suggest_the_same_name(name: str, right: str, flatout: Any) -> None:
     assert meant(name, settings_of("ppo")) == f" Did you mean {right!r}?"
     flags = [f"--{name.replace('_', '-')}", f"--{right.replace('_', '-')}"]
     done = flatout("train", "ppo", "--env", "CartPole-v1", flags[0], 1)
@@ -183,7 +183,7 @@ def test_every_other_name_leads_to_a_setting() -> None:
 # Metrics
 
 
-def test_metrics_have_the_names_that_are_asked_for(tmp_path: Path) -> None:
+def test_metrics_have_the_requested_names(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "metrics.md").read_text()
     for names in NAMES.values():
         assert [name for name in names if f"`{name}`" not in page] == []
@@ -211,7 +211,7 @@ def test_batches_of_any_size_use_few_programs() -> None:
     sizes = sorted(count for count, greedy in agent._acting._policies if greedy)
     assert sizes == [1, 4, 32, 64, 128]
     before = len(agent._acting._policies)
-    for size in range(65, 71):  # nothing is left to compile for them
+    for size in range(65, 71):  # these sizes need no further programs
         agent.predict(OBS[:size])
     assert len(agent._acting._policies) == before
     draws = agent.predict(np.repeat(OBS[:1], 5, 0), deterministic=False)
@@ -225,7 +225,7 @@ def test_evaluate_policy_in_another_environment() -> None:
     assert evaluate_policy(agent, n_eval_episodes=5) == (found.return_mean, found.return_std)
     short = gym.make("CartPole-v1", max_episode_steps=5)
     assert evaluate_policy(agent, short, 3) == (5.0, 0.0)
-    short.reset()  # it is still its owner's
+    short.reset()  # evaluation has not closed it
     with pytest.raises(UsageError, match=r"Acrobot-v1 has other spaces than CartPole-v1"):
         evaluate_policy(agent, "Acrobot-v1", 1)
 
@@ -248,7 +248,7 @@ def test_help_and_signature_have_every_setting(kind: Any) -> None:
     assert all(len(line) <= 100 for line in shown.splitlines())
 
 
-def test_classes_of_others_have_their_own_signature() -> None:
+def test_subclasses_have_their_own_signature() -> None:
     class Mine(PPO):
         def __init__(self, env: Any, mine: int = 3) -> None:
             super().__init__(env)
@@ -257,7 +257,7 @@ def test_classes_of_others_have_their_own_signature() -> None:
     assert Mine.__doc__ is None
 
 
-def test_the_written_file_is_what_the_settings_say() -> None:
+def test_the_generated_agents_are_up_to_date() -> None:
     assert write_agents.FILE.read_text() == write_agents.text(), "run tools/write_agents.py"
 
 
@@ -298,7 +298,7 @@ def test_pyright_knows_every_setting(tmp_path: Path) -> None:
     assert errors == {number for number, wrong in enumerate(lines.values()) if wrong}, found
 
 
-def test_what_is_imported_from_stable_baselines3_is_answered() -> None:
+def test_imports_from_stable_baselines3_name_the_replacement() -> None:
     with pytest.raises(ImportError, match=r"no VecNormalize. Instead: PPO\(env, normalize_obs"):
         from flatout import VecNormalize  # type: ignore[attr-defined] # noqa: F401
     for name, instead in IMPORTED.items():

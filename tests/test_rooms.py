@@ -1,4 +1,4 @@
-"""The architecture: folders import only from those below them, and no import runs in a circle."""
+"""Tests of the architecture: packages import only from lower ones, without circular imports."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ ORDER = (
     "config", "child", "documents", "output_file", "hashes", "installing", "errors", "output",
     "evaluation", "spans", "types",
 )  # fmt: skip
-"""From the command down to what everything may import."""
+"""Packages and modules from the highest to the lowest; each may import only from later ones."""
 
 ANYWHERE = {"flatout", "__init__"}
-"""The package itself: its version, and names that it loads on first use."""
+"""The package itself, which every module may import and which imports names on first use."""
 
 MODULES = {
     ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__"): path
     for path in SRC.rglob("*.py")
-    if path.parent.name != "inject"  # runs by itself in other people's programs
+    if path.parent.name != "inject"  # runs inside other people's programs
 }
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Flatout's modules that a file imports anywhere, also those only for its types."""
+    """Yield Flatout's modules that a file imports, also inside functions and only for types."""
 
     def walk(node: ast.AST) -> Iterator[str]:
         for child in ast.iter_child_nodes(node):
@@ -49,11 +49,11 @@ def imported(path: Path) -> Iterator[str]:
     yield from walk(ast.parse(path.read_text()))
 
 
-def test_every_room_has_its_place_in_the_order() -> None:
+def test_every_package_has_a_place_in_the_order() -> None:
     assert {name.partition(".")[0] for name in MODULES} - ANYWHERE == set(ORDER)
 
 
-def test_no_import_runs_up() -> None:
+def test_no_module_imports_from_a_higher_package() -> None:
     rank = {room: number for number, room in enumerate(ORDER)}
     up = [
         f"{module} imports {other}"
@@ -65,7 +65,7 @@ def test_no_import_runs_up() -> None:
     assert up == []
 
 
-def test_no_import_runs_in_a_circle() -> None:
+def test_no_imports_are_circular() -> None:
     graph = {
         module: {other for other in imported(path) if other != module}
         for module, path in MODULES.items()
@@ -76,10 +76,10 @@ def test_no_import_runs_in_a_circle() -> None:
 DESIGN = Path(__file__).parent.parent / "docs" / "design.md"
 
 GROWTH = 1.03
-"""A folder may have this many times the lines that docs/design.md states."""
+"""Maximum lines of a folder, as a multiple of the lines that docs/design.md states."""
 
 
-def test_a_folder_grows_by_a_decision_that_is_written_down() -> None:
+def test_no_folder_outgrows_the_lines_that_the_design_states() -> None:
     rows = re.findall(r"^\| (`.+?) \| ([\d,]+) \|", DESIGN.read_text(), re.MULTILINE)
     stated = {name: int(lines.replace(",", "")) for names, lines in rows
               for name in [" ".join(re.findall(r"`([^`]+)`", names))]}  # fmt: skip
@@ -93,7 +93,7 @@ def test_a_folder_grows_by_a_decision_that_is_written_down() -> None:
 
 
 def lines_of(room: str) -> int:
-    """The lines of Python of a folder (``run/``) or of a module."""
+    """Return the number of lines of Python in a folder (``run/``) or a module."""
     if room.endswith("/"):
         files = list((SRC / room).rglob("*.py"))
     else:

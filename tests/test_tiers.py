@@ -1,4 +1,4 @@
-"""Which tests run when: slow ones where they are chosen."""
+"""Tests of the collection of tests: slow tests run only if they are selected."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from tests.conftest import pytest_collection_modifyitems
         (["tests"], "", ["quick"]),
         (["tests/test_x.py"], "", ["quick"]),
         (["tests/test_x.py::test_y"], "", ["quick", "slow"]),
-        (["tests"], "slow", ["quick", "slow"]),  # of which pytest itself keeps the slow
+        (["tests"], "slow", ["quick", "slow"]),  # pytest itself then deselects the quick one
         (["tests"], "fault or bits", ["quick", "slow"]),
     ],
 )
-def test_slow_tests_wait_until_they_are_chosen(
-    args: list[str], chosen: str, run: list[str]
-) -> None:
+def test_slow_tests_run_only_if_selected(args: list[str], chosen: str, run: list[str]) -> None:
     class Item(SimpleNamespace):
         def get_closest_marker(self, name: str) -> bool:
             return name == self.name

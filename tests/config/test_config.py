@@ -1,4 +1,4 @@
-"""Settings: layers and their precedence, presets, and impossible values refused by name."""
+"""Tests of settings: precedence of layers, presets, and refusals that name an impossible value."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ SOURCES: dict[str, dict[str, Any]] = {
         "sticky_actions": 0.0,
         "clip_reward": True,
     },
-    # A tutorial's: counted in its iterations (steps), its training steps being one in 4.
+    # A tutorial, which counts environment steps as iterations and trains on one in 4 of them.
     "breakout-dqn-w1": {
         "batch_size": 64,
         "buffer_size": 500_000,
@@ -144,7 +144,7 @@ SOURCES: dict[str, dict[str, Any]] = {
         "loss": "mse",
         "network": "nature_same",
     },
-    # A teaching program's: noise of 0.01 on actions of -2 to 2 is 0.005 of half their range.
+    # A teaching program; its noise of 0.01 on actions from -2 to 2 is 0.005 of half their range.
     "pendulum-ddpg-w2": {
         "hidden": (64, 64),
         "learning_rate": 0.0005,
@@ -161,14 +161,14 @@ SOURCES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_presets_are_what_their_sources_state(name: str) -> None:
+def test_presets_equal_their_sources(name: str) -> None:
     preset = load_preset(name)
     flat = resolve(preset["algorithm"], preset).flat()
     assert {key: flat[key] for key in SOURCES[name]} == SOURCES[name]
 
 
 @pytest.mark.parametrize("name", presets())
-def test_every_preset_is_possible(name: str) -> None:
+def test_every_preset_is_valid(name: str) -> None:
     preset = load_preset(name)
     config = resolve(preset["algorithm"], preset)
     assert config.env.env
@@ -209,13 +209,13 @@ def test_an_unreadable_file_is_refused_by_name(tmp_path: Path, content: bytes | 
         ("stepps", "steps"),
     ],
 )
-def test_unknown_names_offer_the_nearest(name: str, suggestion: str) -> None:
+def test_unknown_names_suggest_the_nearest(name: str, suggestion: str) -> None:
     message = refusal({name: 1})
     assert repr(name) in message
     assert f"'{suggestion}'" in message.split("Did you mean")[1]
 
 
-def test_unknown_presets_and_algorithms_offer_the_nearest() -> None:
+def test_unknown_presets_and_algorithms_suggest_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"'cartpol-ppo'.*Did you mean 'cartpole-ppo'"):
         load_preset("cartpol-ppo")
     with pytest.raises(UsageError, match=r"'ppoo'.*Did you mean 'ppo'"):
@@ -268,7 +268,7 @@ def test_impossible_numbers_are_refused_by_name(algorithm: str, name: str, value
 
 
 @pytest.mark.parametrize("value", [NAN, INF])
-def test_a_threshold_is_a_number(value: float) -> None:
+def test_a_threshold_is_finite(value: float) -> None:
     assert "threshold" in refusal({"threshold": [value]})
 
 
@@ -285,7 +285,9 @@ def test_a_threshold_is_a_number(value: float) -> None:
         ("sac", {"target_entropy": -1e39}),
     ],
 )
-def test_what_float32_cannot_hold_is_refused(algorithm: str, settings: dict[str, Any]) -> None:
+def test_values_that_float32_cannot_hold_are_refused(
+    algorithm: str, settings: dict[str, Any]
+) -> None:
     (name,) = settings
     with pytest.raises(UsageError, match=rf"{name} = .* is impossible: float32 cannot hold it\."):
         resolve(algorithm, settings)
@@ -322,7 +324,7 @@ def test_values_of_another_type_are_refused(name: str, value: Any, wanted: str) 
     assert wanted in message
 
 
-def test_whole_floats_numbers_and_single_items_are_understood() -> None:
+def test_whole_floats_and_single_items_are_converted() -> None:
     config = resolve("ppo", {"steps": 1e6, "gamma": 1, "hidden": 32, "threshold": 475})
     assert (config.run.steps, config.hyper.gamma) == (1_000_000, 1.0)
     assert isinstance(config.run.steps, int)
@@ -351,13 +353,13 @@ def test_a_batch_of_one_cannot_be_normalised() -> None:
     resolve("ppo", {"n_steps": 4, "batch_size": 1, "normalize_advantage": False})
 
 
-def test_the_suggested_batch_is_possible() -> None:
+def test_the_suggested_batch_size_is_valid() -> None:
     message = refusal({"n_steps": 7, "batch_size": 4})
     suggested = int(message.rstrip(".").rpartition(" ")[2])
     resolve("ppo", {"n_steps": 7, "batch_size": suggested})
 
 
-def test_replay_holds_what_is_collected_at_once() -> None:
+def test_replay_must_hold_the_steps_that_are_collected_at_once() -> None:
     for name in ("envs", "train_freq"):
         message = refusal({"buffer_size": 7, "batch_size": 4, name: 8}, algorithm="dqn")
         assert message.startswith("buffer_size = 7 is impossible: at least 8")
@@ -415,7 +417,7 @@ def test_environment_arguments_are_toml_or_words() -> None:
 
 
 @pytest.mark.parametrize("pair", ["size", "=3", "a b=3", "9lives=1", ""])
-def test_what_is_no_pair_is_refused(pair: str) -> None:
+def test_environment_arguments_without_key_and_value_are_refused(pair: str) -> None:
     with pytest.raises(UsageError, match="KEY=VALUE") as refused:
         parse_kwargs([pair])
     assert repr(pair) in str(refused.value)
@@ -423,7 +425,7 @@ def test_what_is_no_pair_is_refused(pair: str) -> None:
 
 @settings(deadline=None, max_examples=100)
 @given(st.text())
-def test_any_value_is_read_or_kept_as_it_is(text: str) -> None:
+def test_any_value_is_parsed_as_toml_or_stays_text(text: str) -> None:
     try:
         expected = tomllib.loads(f"x = {text}")["x"]
     except tomllib.TOMLDecodeError:

@@ -1,4 +1,4 @@
-"""A placement's text form: what it means, that it round-trips, and how nonsense is refused."""
+"""Tests of a placement's text form: its meaning, its round trip, and refusals of invalid texts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ fractions = st.floats(0, 1, exclude_min=True, allow_subnormal=False)
 
 @st.composite
 def placements(draw: st.DrawFn) -> Placement:
-    """Every placement that the rules allow."""
+    """Draw any placement that the rules allow."""
     sampler = draw(st.sampled_from(["inline", "processes", "device"]))
     fused = ["fused"] if sampler == "device" else []
     schedule = draw(st.sampled_from(["serial", "overlapped", *fused]))
@@ -55,7 +55,7 @@ def placements(draw: st.DrawFn) -> Placement:
 
 
 def refusal(text: str) -> str:
-    """The refusal of a text, after checking that it is one clear line."""
+    """Return the message that refuses a text, after checking that it is one readable line."""
     with pytest.raises(UsageError) as refused:
         parse(text)
     message = str(refused.value)
@@ -68,7 +68,7 @@ def refusal(text: str) -> str:
 
 @settings(deadline=None, max_examples=200)
 @given(placements())
-@example(Placement(schedule="overlapped", lag=1))  # its lag is the default there
+@example(Placement(schedule="overlapped", lag=1))  # the default lag of an overlapped schedule
 @example(Placement(act=(GPU,), learn=(CPU,)))
 def test_text_reads_back_as_the_same_placement(placement: Placement) -> None:
     assert parse(str(placement)) == placement
@@ -112,7 +112,7 @@ def _parsed(text: str) -> Placement | None:
         ("cpu", CPU, CPU),
         ("gpu", GPU, GPU),
         ("cpu+gpu", CPU, GPU),
-        ("act=gpu", GPU, GPU),  # learn as act
+        ("act=gpu", GPU, GPU),  # learns on the device that acts
         ("act=gpu:1", DeviceName("gpu", 1), DeviceName("gpu", 1)),
         ("learn=gpu", CPU, GPU),
         ("act=cpu:1 learn=gpu:1", DeviceName("cpu", 1), DeviceName("gpu", 1)),
@@ -149,7 +149,7 @@ def test_a_gpu_without_a_number_is_given_one(text: str, named: str) -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(placements(), st.permutations(range(3)))
-def test_other_gpus_change_nothing_else(placement: Placement, order: list[int]) -> None:
+def test_renumbered_gpus_change_nothing_else(placement: Placement, order: list[int]) -> None:
     text = str(placement)
     there = dict(enumerate(order))
     back = {new: old for old, new in there.items()}
@@ -159,7 +159,7 @@ def test_other_gpus_change_nothing_else(placement: Placement, order: list[int]) 
     )
 
 
-def test_defaults_are_those_of_the_interface() -> None:
+def test_the_defaults_of_a_placement() -> None:
     default = parse("act=cpu")
     assert default.learn == default.act
     assert default.replay == "cpu"
@@ -172,7 +172,7 @@ def test_defaults_are_those_of_the_interface() -> None:
     assert default == parse("cpu") == Placement()
 
 
-def test_a_full_text_means_what_it_says() -> None:
+def test_a_text_with_every_key() -> None:
     text = (
         "act=cpu learn=gpu:0,gpu:1 replay=gpu sampler=processes workers=8x16 "
         "schedule=overlapped lag=2 memory=0.5 inference=local params=sharded"
@@ -191,13 +191,13 @@ def test_a_full_text_means_what_it_says() -> None:
     )
 
 
-def test_overlapped_lags_one_version_unless_told_otherwise() -> None:
+def test_an_overlapped_schedule_lags_one_version_by_default() -> None:
     assert parse("act=cpu schedule=overlapped").lag == 1
     assert parse("act=cpu schedule=overlapped lag=3").lag == 3
     assert parse("act=cpu schedule=serial lag=0").lag == 0
 
 
-def test_devices_are_each_named_once_with_the_gpu_that_replay_needs() -> None:
+def test_devices_include_the_gpu_that_replay_needs() -> None:
     assert parse("act=cpu learn=gpu:1,cpu").devices == (CPU, DeviceName("gpu", 1))
     assert parse("act=cpu replay=gpu").devices == (CPU, GPU)
     assert parse("act=cpu learn=gpu:1 replay=gpu").devices == (CPU, DeviceName("gpu", 1))
@@ -215,7 +215,9 @@ def test_devices_are_each_named_once_with_the_gpu_that_replay_needs() -> None:
         ("act=gpu replay=gpu", True),
     ],
 )
-def test_replay_lives_with_the_learner_where_it_is_told_to(text: str, on_device: bool) -> None:
+def test_replay_is_on_the_learning_device_if_the_placement_says_so(
+    text: str, on_device: bool
+) -> None:
     placement = parse(text)
     assert placement.replay_on_device is on_device
     refuse_unavailable(placement)
@@ -307,8 +309,10 @@ def test_garbage_is_read_or_refused_but_never_a_crash(text: str) -> None:
         ("act=cpu,cpu:1 learn=cpu", "act=cpu,cpu:1", "act=cpu"),
     ],
 )
-def test_what_this_version_cannot_do_is_refused_by_name(text: str, key: str, instead: str) -> None:
-    placement = parse(text)  # the text itself is sound
+def test_placements_that_this_version_cannot_run_are_refused(
+    text: str, key: str, instead: str
+) -> None:
+    placement = parse(text)  # the text itself is valid
     with pytest.raises(UsageError) as refused:
         refuse_unavailable(placement)
     message = str(refused.value)
@@ -334,7 +338,7 @@ def test_replay_on_a_gpu_needs_one_that_learns(act: DeviceName, learn: DeviceNam
 
 @settings(deadline=None, max_examples=50)
 @given(names, names, st.none() | fractions, st.sampled_from(["cpu", "device"]))
-def test_what_this_version_can_do_is_not_refused(
+def test_placements_that_this_version_can_run_are_not_refused(
     act: DeviceName, learn: DeviceName, memory: float | None, replay: Any
 ) -> None:
     placement = Placement(act=(act,), learn=(learn,), memory=memory, replay=replay)

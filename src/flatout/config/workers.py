@@ -95,9 +95,8 @@ def shares(placement: Placement, num_envs: int) -> list[list[Share]]:
     slices = [(worker * each, each) for worker in range(workers)]
     if placement.inference == "local":
         return [[Share(CPU, (one,), batch) for one in slices]]
-    size = (
-        batch // each if batch >= each else workers // _group_count(placement)
-    )  # workers that step
+    # Number of workers per share.
+    size = batch // each if batch >= each else workers // _group_count(placement)
     together = [tuple(slices[at : at + size]) for at in range(0, workers, size)]
     rounds: list[list[Share]] = []
     for number, mine in enumerate(together):
