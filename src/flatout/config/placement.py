@@ -1,6 +1,6 @@
 """A placement: where each component of a run lives, as plain data with a one-line text form.
 
-The text is the value of ``--placement``; `run/` parses it and makes the components accordingly.
+The text is the value of ``--placement``; `run/` makes the components that a placement describes.
 
 cpu · gpu · cpu+gpu (act on CPU, learn on GPU) · auto
 act=cpu learn=gpu:0 replay=cpu sampler=inline schedule=serial memory=0.5
