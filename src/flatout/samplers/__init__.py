@@ -1,1 +1,1 @@
-"""Where trajectories come from."""
+"""Samplers: they step environments and collect trajectories."""

@@ -1,4 +1,4 @@
-"""The one narrow interface of every sampler."""
+"""The interface of every sampler. Schedules collect trajectories through it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from flatout.spans import Work
 from flatout.types import Episode, Trajectory
 
 ENVIRONMENTS = "environments/"
-"""Prefix of the arrays, in a sampler's state, of environments that are nothing but arrays."""
+"""Prefix, in a sampler's state, of the arrays of device environments, whose state is all arrays."""
 
 Restart = tuple[int, np.ndarray, np.ndarray]
-"""An environment that began anew out of turn: its number, its last observation, the new first."""
+"""A restart outside of an episode's end: environment number, last observation, new first one."""
 
 
 class Sampler(ABC):
     """Produces trajectories with the parameters that its policies hold.
 
     Attributes:
-        episodes: that ended within the last trajectory.
-        restarted: in the last `restore`, or in the last trajectory's first step.
-        lost: environments that were ever lost with their processes.
+        episodes: the episodes that ended within the last trajectory.
+        restarted: environments restarted by the last `restore`, or before the last trajectory's
+            first step.
+        lost: how many times an environment was lost with its process.
     """
 
     def __init__(self) -> None:
@@ -35,7 +36,7 @@ class Sampler(ABC):
     @property
     @abstractmethod
     def steps_collected(self) -> int:
-        """Environment steps in the last trajectory, summed over environments."""
+        """The environment steps in the last trajectory, summed over environments."""
 
     @abstractmethod
     def start(self) -> None:
@@ -43,23 +44,23 @@ class Sampler(ABC):
 
     @abstractmethod
     def collect(self) -> Trajectory:
-        """One trajectory; its arrays are valid until its buffer is used again."""
+        """Collect a trajectory; its arrays are valid until its buffer is used again."""
 
     @abstractmethod
     def commit(self) -> None:
-        """The trajectory will be learned from: `state` moves on to its end."""
+        """Accept the last trajectory for learning: `state` moves to its end."""
 
     def work(self) -> dict[str, Work]:
-        """What its processes have done so far, by name; empty where it has none."""
+        """Return the work of its processes so far, by name; empty if it has none."""
         return {}
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """JSON-compatible state and NumPy arrays, at the last committed trajectory's end."""
+        """Return JSON-compatible state and NumPy arrays at the last committed trajectory's end."""
 
     @abstractmethod
     def restore(self, state: dict[str, Any]) -> list[str]:
-        """Take over such a state; returns sentences about what could not be restored."""
+        """Restore a result of `state`; return sentences about what could not be restored."""
 
     @abstractmethod
     def close(self) -> None:
@@ -67,14 +68,14 @@ class Sampler(ABC):
 
 
 def check_counts(state: dict[str, Any], num_envs: int) -> None:
-    """Refuse a sampler's state of other environments, or whose counts no run can have come to.
+    """Refuse a sampler's state with another number of environments or with impossible counts.
 
     Args:
-        state: as `Sampler.state` gave it.
+        state: a result of `Sampler.state`.
         num_envs: N.
 
     Raises:
-        CheckpointError: the first impossible one.
+        CheckpointError: names the first mismatch or impossible count.
     """
     if "episode" not in state:
         raise CheckpointError(

@@ -19,18 +19,18 @@ from flatout.types import Trajectory
 
 
 class CentralSampler(Sampler):
-    """Acts for N environments in groups: while one group steps, another's actions are chosen.
+    """A sampler that acts for N environments in groups: while one steps, it acts for another.
 
     Args:
-        rounds: the groups, by the order in which they take turns. Those of one round act at the
-            same time, each on its device.
-        buffers: the arrays of trajectories, one for each that is in use at the same time; their
-            outputs are by group in the environments' order.
-        name: of the environment, for messages.
-        episodes: whole episodes per environment and trajectory, of at most T steps; None for T
-            steps.
-        spans: where the time goes.
-        life_loss: a lost life counts as a terminal.
+        rounds: the groups, in the order in which they take turns. The groups of one round act at
+            the same time, each on its device.
+        buffers: the arrays of trajectories, one for each trajectory in use at the same time; their
+            `outputs` are ordered as the groups' environments.
+        name: the environment's name, for messages.
+        episodes: whole episodes per environment and trajectory, which together take at most T
+            steps; None for trajectories of exactly T steps.
+        spans: records where the time goes.
+        life_loss: count a lost life as a terminal step.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class CentralSampler(Sampler):
         self.num_envs = sum(group.envs.num_envs for group in self._groups)
         valued = "q_max" in self._groups[0].policy.layout.fields
         self._values = EpisodeValues(self.num_envs) if valued else None
-        self.steps = 0  # of each environment, since the run's start: what noise is folded with
-        self._slot = self._row = 0  # where the newest observations lie
-        self.rows = 0  # of the last trajectory, fewer than T where all whole episodes ended before
+        self.steps = 0  # steps of each environment since the run's start; they select the noise
+        self._slot = self._row = 0  # position of the newest observations
+        self.rows = 0  # steps of the last trajectory; below T if all whole episodes ended earlier
         self._starts: list[int] = []
         self._ends: list[tuple[int, int, bool]] = []  # row, environment, whether it was lost
         self._waited: dict[str, int] = {}
@@ -76,8 +76,8 @@ class CentralSampler(Sampler):
         self._mark()
 
     def begin(self, slot: int, episodes: Sequence[int], steps: int) -> None:
-        """Start the given episodes, `steps` after the run's start; the next trajectory goes into
-        that slot."""
+        """Start an episode of each environment, with the given numbers, `steps` after the run's
+        start; the next trajectory goes into the given slot."""
         for group in self._groups:
             for env in range(group.envs.num_envs):
                 group.envs.reset(env, episodes[group.envs.first + env], slot)
@@ -85,7 +85,7 @@ class CentralSampler(Sampler):
         self._mark()
 
     def collect(self, slot: int | None = None) -> Trajectory:
-        """See `Sampler.collect`; into a slot, by default the next one."""
+        """Collect a trajectory into a slot, by default the next one; see `Sampler.collect`."""
         buffer = self._next_buffer(slot)
         self.episodes, self._ends, self.restarted = [], [], []
         for group in self._groups:
@@ -125,8 +125,8 @@ class CentralSampler(Sampler):
         """See `Sampler.commit`.
 
         Args:
-            steps: of each environment since the run's start, where trajectories of other workers
-                were longer.
+            steps: steps of each environment since the run's start, if another worker's trajectory
+                was longer; by default this trajectory's steps are added.
         """
         rows = self.rows
         for env, *_ in self.restarted:
@@ -139,12 +139,12 @@ class CentralSampler(Sampler):
 
     @property
     def ends(self) -> list[int]:
-        """The rows at which `episodes` ended."""
+        """The rows at which `episodes` ended, in their order."""
         return [row for row, _, lost in self._ends if not lost]
 
     @property
     def begun(self) -> list[int]:
-        """The numbers of the environments' episodes now."""
+        """The number of each environment's current episode."""
         return [number for group in self._groups for number in group.envs.counters().episode]
 
     @property
@@ -156,11 +156,19 @@ class CentralSampler(Sampler):
         return {n: w for group in self._groups for n, w in group.envs.work().items()}
 
     def state(self) -> dict[str, Any]:
-        """Counters, each environment's episode, its actions since, and its observation."""
+        """Return counters and, for each environment, its episode, the actions since its last seeded
+        reset, and its observation."""
         return self._boundary | {"actions": self._log.current()}
 
     def restore(self, state: dict[str, Any]) -> list[str]:
-        """Replay every environment's current episode; restart those that do not reproduce."""
+        """Replay each environment from its last seeded reset; restart those that do not reproduce.
+
+        Returns:
+            A sentence for each environment that was restarted.
+
+        Raises:
+            CheckpointError: the state belongs to other environments or is impossible.
+        """
         notes: list[str] = []
         check_counts(state, self.num_envs)
         self._slot = self._row = 0
@@ -204,7 +212,7 @@ class CentralSampler(Sampler):
     # --- One step of one group ----------------------------------------------------------------
 
     def _begin(self, groups: Sequence[ActingGroup], buffer: RolloutBuffer, t: int) -> None:
-        """Choose the actions of a round of groups, and begin their steps."""
+        """Choose the actions of one round of groups, then begin their steps."""
         obs = buffer.obs[t]
         chosen = [group.act(obs, self.steps + t) for group in groups]  # on all devices at once
         for group, outputs in zip(groups, chosen, strict=True):
@@ -217,7 +225,7 @@ class CentralSampler(Sampler):
             group.stepping = True
 
     def _receive(self, group: ActingGroup, buffer: RolloutBuffer) -> None:
-        """Wait for a group's step."""
+        """Wait for a group's step, and record the episodes that ended in it."""
         envs, t, ends = group.envs, group.rows, len(self._ends)
         begin = time.perf_counter_ns()
 
@@ -228,7 +236,7 @@ class CentralSampler(Sampler):
             if buffer.ended is not None:
                 buffer.ended[t, number] = True
             buffer.terminated[t, number] = terminated
-            if not terminated:  # both at once: nothing to bootstrap from
+            if not terminated:  # if both are set, there is nothing to bootstrap from
                 buffer.truncated[t, number] = truncated
                 buffer.keep_final(t, number, final)
             group.left[env] -= 1
@@ -247,7 +255,7 @@ class CentralSampler(Sampler):
             group.active = [env for env, episodes in enumerate(group.left) if episodes > 0]
 
     def _recover(self, group: ActingGroup, buffer: RolloutBuffer, lost: Sequence[LostEnv]) -> None:
-        """Truncate the episodes of lost environments, and act from where they are now."""
+        """Truncate the episodes of lost environments, and act from their new first observations."""
         envs, t = group.envs, group.rows
         self.lost += len(lost)
         for env, last_obs in lost:
@@ -274,7 +282,7 @@ class CentralSampler(Sampler):
     # --- Between trajectories -----------------------------------------------------------------
 
     def _reset_unfinished(self, group: ActingGroup, buffer: RolloutBuffer) -> None:
-        """Reset environments with unfinished episodes: whole ones begin with the trajectory."""
+        """Reset environments within an episode: whole episodes must begin with the trajectory."""
         envs, counters = group.envs, group.envs.counters()
         for env, since in enumerate(counters.since):
             if since:
@@ -284,7 +292,7 @@ class CentralSampler(Sampler):
                 self.restarted.append((number, last, buffer.obs[0, number].copy()))
 
     def _next_buffer(self, slot: int | None) -> RolloutBuffer:
-        """The next trajectory's arrays, its first observations in them."""
+        """Return the next trajectory's arrays, with its first observations in row 0."""
         before = self._buffers[self._slot]
         self._slot = (self._slot + 1) % len(self._buffers) if slot is None else slot
         buffer = self._buffers[self._slot]
@@ -303,7 +311,7 @@ class CentralSampler(Sampler):
         first = self._groups[0]
         buffer.check(self._name, first.first - first.columns.start)
         self._row = self.rows = rows
-        # Rows at which what must be replayed to come here begins.
+        # The rows from which on actions must be replayed to reach this state.
         self._starts = [max(rows - taken, 0) for taken in since]
         trajectory = buffer.trajectory()
         self._actions = trajectory.actions
@@ -319,7 +327,7 @@ class CentralSampler(Sampler):
         return trajectory
 
     def _mark(self) -> None:
-        """Note the boundary, so that an interrupted trajectory can be discarded."""
+        """Record the boundary's state, so that an interrupted trajectory can be discarded."""
         counters = [group.envs.counters() for group in self._groups]
         buffer = self._buffers[self._slot]
         self._boundary = {

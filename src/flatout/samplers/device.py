@@ -1,4 +1,6 @@
-"""The sampler whose environments step in a compiled program, where acting happens, too."""
+"""The sampler of device environments: they step in a compiled program, which also acts.
+
+Serial and overlapped schedules collect with it; `FusedSchedule` uses only its state and checks."""
 
 from __future__ import annotations
 
@@ -24,22 +26,22 @@ from flatout.types import Device, Episode, Episodes, Trajectory
 
 
 class DeviceSampler(Sampler):
-    """Collects a trajectory in one dispatch, with the parameters that were last published.
+    """A sampler that collects a trajectory in one dispatch, with the newest published parameters.
 
     Args:
-        rollout: the program.
-        device: where it runs.
-        env_keys: raw keys of the environments' streams, ``[2]``; those of S shards ``[S, 2]``, each
-            of which has the next N / S environments.
+        rollout: the function that it compiles.
+        device: the device that runs the program.
+        env_keys: raw keys of the environments' random streams, uint32 ``[2]``, or ``[S, 2]`` for S
+            shards, each of which has the next N / S environments.
         act_key: raw key of the acting stream.
-        spans: where the time goes.
-        precision: of products on a GPU, see `RunConfig`.
-        programs: that runs of this shape share.
+        spans: records where the time goes.
+        precision: precision of matrix products on a GPU, see `RunConfig`.
+        programs: compiled programs that runs of this shape share.
 
     Attributes:
-        rolling: the environments' state at the last committed trajectory's end; of shards with a
-            leading axis.
-        shapes: of one shard's.
+        rolling: the environments' state at the last committed trajectory's end, with a leading
+            axis of shards if there are several.
+        shapes: the shapes of one shard's `rolling`.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class DeviceSampler(Sampler):
 
     @cached_property
     def starting(self) -> Any:
-        """From the keys of environments and the first one's number to `rolling`."""
+        """The compiled function that makes `rolling` from keys and first environment numbers."""
         start = jax.vmap(self.rollout.start) if self._shards else self.rollout.start
         return self._programs.get("start", lambda: jax.jit(start))
 
@@ -86,7 +88,7 @@ class DeviceSampler(Sampler):
 
     @property
     def all_shapes(self) -> RolloutState:
-        """The shapes of `rolling`."""
+        """The shapes of `rolling`, of all shards."""
         return jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct((*self._shards, *leaf.shape), leaf.dtype), self.shapes
         )
@@ -98,7 +100,7 @@ class DeviceSampler(Sampler):
         return jax.vmap(self.rollout, (None, 0, None))(actor, state, key)
 
     def publish(self, bundle: tuple[Any, ...], version: int, spans: Spans) -> None:
-        """Set the parameters, as `Policy.publish`."""
+        """Set the parameters that act; see `Policy.publish`."""
         with spans.span("publish"):
             self._params = jax.block_until_ready(jax.device_put(bundle, self._device))
 
@@ -113,7 +115,7 @@ class DeviceSampler(Sampler):
             self.rolling = self.starting(self._env_keys, first)
 
     def collect(self) -> Trajectory:
-        with self._spans.span("env"):  # acting, too
+        with self._spans.span("env"):  # includes acting
             found = self._program(self._params, self.rolling, self.act_key)
             trajectory, ends, self._next = found
             trajectory, ends = jax.device_get((trajectory, ends))
@@ -129,11 +131,7 @@ class DeviceSampler(Sampler):
         return trajectory._replace(finals=finals.in_order(trajectory.finals))
 
     def check(self, finite: bool) -> None:
-        """Refuse what no environment may return.
-
-        Raises:
-            EnvironmentFailure: an observation or a reward is not finite.
-        """
+        """Raise `EnvironmentFailure` if an observation or a reward was not finite."""
         if not finite:
             raise EnvironmentFailure(
                 f"the environment {self.rollout.env.name} returned an observation or a reward "
@@ -162,11 +160,11 @@ class DeviceSampler(Sampler):
         return []
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: device environments hold nothing open."""
 
 
 def side_by_side(ends: Ends) -> Ends:
-    """The ends of S shards ``[S, ..., T, n]`` as those of all environments ``[..., T, S * n]``."""
+    """Join the ends of S shards, ``[S, ..., T, n]``, along environments: ``[..., T, S * n]``."""
 
     def joined(leaf: np.ndarray) -> np.ndarray:
         moved = np.moveaxis(leaf, 0, -2)
@@ -178,8 +176,10 @@ def side_by_side(ends: Ends) -> Ends:
 
 
 def beside(parts: Trajectory) -> Trajectory:
-    """The trajectory of all environments, from arrays of S shards ``[S, ...]``: the inverse of
-    `flatout.buffers.arrays.split`."""
+    """Join S shards' trajectories, arrays ``[S, ...]``, along environments.
+
+    This is the inverse of `flatout.buffers.arrays.split`.
+    """
     _, steps, each = parts.rewards.shape
 
     def joined(name: str, leaf: np.ndarray) -> np.ndarray:
@@ -194,12 +194,12 @@ def beside(parts: Trajectory) -> Trajectory:
 
 
 def where_ended(ends: Ends) -> tuple[np.ndarray, ...]:
-    """The indices of each episode's end: `numpy.nonzero` takes several times as long."""
+    """Return the indices of each episode's end. `numpy.nonzero` takes several times as long."""
     return np.unravel_index(np.flatnonzero(ends.length != 0), ends.length.shape)
 
 
 def ended(ends: Ends) -> Episodes:
-    """The episodes that ended, from arrays ``[..., T, N]``, in the order of their ends."""
+    """Return the episodes that ended, from arrays ``[..., T, N]``, in the order of their ends."""
     at = where_ended(ends)
     total = ends.total[at].astype(float)
     valued = ends.q_max.shape == ends.total.shape
@@ -208,7 +208,7 @@ def ended(ends: Ends) -> Episodes:
 
 
 def infos(ends: Ends) -> list[dict[str, float] | None]:
-    """The scalars of the final `info` of each episode of `ended`; empty where there are none."""
+    """Return the final `info` scalars of each episode of `ended`; empty if there are none."""
     at = where_ended(ends)
     columns = (values[at].tolist() for values in ends.info.values())
     return [dict(zip(ends.info, row, strict=True)) for row in zip(*columns, strict=True)]

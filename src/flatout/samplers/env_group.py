@@ -1,4 +1,4 @@
-"""Env groups: environments that act together, as a sampler drives them."""
+"""Env groups: environments that step together. `CentralSampler` drives them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class EnvCounters(NamedTuple):
-    """Each environment's counters, as `Envs` describes them."""
+    """The counters of each environment of a group; see `Envs`."""
 
     episode: list[int]
     origin: list[int]
@@ -26,8 +26,8 @@ class EnvCounters(NamedTuple):
 
 
 LostEnv = tuple[int, np.ndarray]
-"""An environment that was lost with its process and began another episode: its number within the
-group, and its last observation; the row now holds the new episode's first."""
+"""An environment that was lost with its process and has begun another episode: its number within
+the group, and its last observation. The row now holds the new episode's first observation."""
 
 
 class EnvGroup(ABC):
@@ -37,8 +37,8 @@ class EnvGroup(ABC):
     trajectories may be in use at the same time, each in a slot.
 
     Attributes:
-        span: of the time that waiting for them takes.
-        life_lost: see `Envs`; of the last step.
+        span: the name of the span that measures the wait for their steps.
+        life_lost: which environments lost a life in the last step; see `Envs`.
     """
 
     span: str
@@ -48,11 +48,11 @@ class EnvGroup(ABC):
 
     @abstractmethod
     def reset_all(self) -> None:
-        """Start an episode of each; observations go to row 0 of the first slot."""
+        """Start an episode of each environment; observations go to row 0 of the first slot."""
 
     @abstractmethod
     def send(self, slot: int, t: int, actions: np.ndarray, active: Sequence[int] | None) -> None:
-        """Begin step t of the trajectory in a slot; see `Envs.step` for `active`."""
+        """Begin step t of the trajectory in a slot; see `Envs.step` for `actions` and `active`."""
 
     @abstractmethod
     def receive(self, ended: Ended) -> list[LostEnv]:
@@ -62,19 +62,19 @@ class EnvGroup(ABC):
             ended: as for `Envs.step`, with numbers within the group.
 
         Returns:
-            Environments that were lost. Nothing else of their step was written: they must act
-            `again` from their new first observation, which lies in row t.
+            The environments that were lost. Their step wrote nothing. They must act `again`
+            from their new first observation, which is in row t.
 
         Raises:
             EnvironmentFailure: an environment failed and will not be restarted.
         """
 
     def again(self, actions: np.ndarray) -> None:
-        """Begin the step once more for those that `receive` returned."""
-        raise AssertionError("nothing is lost in this process")
+        """Repeat the step of the environments that `receive` returned."""
+        raise AssertionError("environments of this process cannot be lost")
 
     def work(self) -> dict[str, Work]:
-        """The work so far of the processes that step them, by name."""
+        """Return the work so far of the processes that step them, by name."""
         return {}
 
     @abstractmethod
@@ -83,11 +83,11 @@ class EnvGroup(ABC):
 
     @abstractmethod
     def counters(self) -> EnvCounters:
-        """The counters now."""
+        """Return the current counters."""
 
     @abstractmethod
     def reset(self, env: int, episode: int, slot: int = 0) -> None:
-        """Start one episode; its observation goes to row 0 of a slot."""
+        """Start an episode of one environment; its observation goes to row 0 of a slot."""
 
     @abstractmethod
     def replay_all(
@@ -101,11 +101,11 @@ class EnvGroup(ABC):
 
 
 class InlineEnvGroup(EnvGroup):
-    """A group that steps in this process.
+    """A group of environments that steps in this process.
 
     Args:
-        envs: steps them.
-        buffers: the trajectories' arrays by slot.
+        envs: the environments.
+        buffers: the trajectories' arrays, by slot.
         first: the number of the first environment.
     """
 
@@ -157,19 +157,19 @@ class ActingGroup:
 
     Args:
         envs: the environments.
-        policy: acts for them, in as many calls as its batch goes into their number.
-        first: the number of the first environment in the run, from which noise is drawn, where
-            `envs.first` is only its column in the arrays.
+        policy: acts for them. Its batch divides their number; each batch is one call.
+        first: the number of the first environment in the run, which selects its noise. Given in
+            actor processes, where `envs.first` is only its column in the arrays.
 
     Attributes:
-        columns: of the environments in the arrays.
-        calls: the columns and the first environment of each call of the policy.
-        index: of the first call's outputs in the arrays.
-        active: environments that play on in this trajectory, by their numbers within the group;
-            None is all of them.
-        left: episodes that each still plays in this trajectory.
-        rows: steps of this trajectory that are done.
-        stepping: a step was begun and not yet waited for.
+        columns: the environments' columns in the arrays.
+        calls: the columns and the first environment's number of each call of the policy.
+        index: the index of the first call's outputs in `RolloutBuffer.outputs`.
+        active: the environments that still play in this trajectory, by their numbers within the
+            group; None for all of them.
+        left: the number of episodes that each environment still plays in this trajectory.
+        rows: the number of steps of this trajectory that are done.
+        stepping: whether a step has begun that was not yet waited for.
     """
 
     def __init__(self, envs: EnvGroup, policy: Policy, first: int | None = None) -> None:
@@ -185,11 +185,11 @@ class ActingGroup:
         self.begin(0)
 
     def act(self, obs: np.ndarray, step: int) -> list[Any]:
-        """Begin to choose the actions for observations ``[N, ...]`` of all environments."""
+        """Begin to choose the group's actions, from observations ``[N, ...]`` of all groups."""
         return [self.policy.begin(obs[columns], step, first) for columns, first in self.calls]
 
     def write(self, outputs: Sequence[Any], buffer: RolloutBuffer, t: int) -> np.ndarray:
-        """Wait for what `act` began, and write it to row t; returns the actions."""
+        """Wait for the outputs of `act`, write them to row t, and return the actions."""
         actions: list[np.ndarray] = []
         for index, output in enumerate(outputs, self.index):
             row = np.asarray(output)  # waits for the device
@@ -198,7 +198,7 @@ class ActingGroup:
         return actions[0] if len(actions) == 1 else np.concatenate(actions)
 
     def begin(self, episodes: int) -> None:
-        """Begin a trajectory, of so many whole episodes (0: of a number of steps)."""
+        """Begin a trajectory of `episodes` whole episodes per environment; 0 for T steps."""
         self.active: list[int] | None = None
         self.left = [episodes] * self.envs.num_envs
         self.rows = 0

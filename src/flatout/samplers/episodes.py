@@ -1,4 +1,6 @@
-"""What a sampler keeps of episodes beside trajectories: mean values, and actions to replay."""
+"""Records about episodes that span trajectories: mean action values, and actions to replay.
+
+`CentralSampler` keeps them."""
 
 from __future__ import annotations
 
@@ -7,17 +9,17 @@ import math
 import numpy as np
 
 MAX_REPLAYED_STEPS = 200_000
-"""Episodes longer than this restart on resume instead of being replayed."""
+"""An environment with more steps since its seeded reset is restarted on resume, not replayed."""
 
 
 class EpisodeValues:
-    """Means over episodes of the largest action value at each acting step.
+    """The mean, over each episode's acting steps, of the largest action value.
 
-    An episode at none of whose steps the network ran has the mean of the one before it.
+    If the network ran at no step of an episode, that episode has the mean of the one before it.
     """
 
     def __init__(self, num_envs: int) -> None:
-        # Of values, and how many; -1: none yet, and the sum is the mean of the episode before.
+        # Sum and count of values. Count -1: none yet; the sum is the last episode's mean.
         self._sums = [[0.0, 0.0] for _ in range(num_envs)]
         self._next = self._sums
 
@@ -25,13 +27,13 @@ class EpisodeValues:
         """Add a trajectory's values.
 
         Args:
-            rows: ``[T, N]``, NaN where the network did not run.
+            rows: largest action values ``[T, N]``, NaN where the network did not run.
             ends: row and environment of each episode's end, in order.
 
         Returns:
-            The mean of each ended episode, NaN where the network has never run.
+            The mean of each ended episode, in the order of `ends`; NaN if the network never ran.
         """
-        # Lists: a trajectory of few steps has so few values that each array costs more than they.
+        # Lists, because a short trajectory has few values: an array operation would cost more.
         columns = rows.T.tolist()
         start = [0] * len(columns)
         sums = [one.copy() for one in self._sums]
@@ -56,11 +58,11 @@ class EpisodeValues:
         return means
 
     def commit(self) -> None:
-        """Make the last trajectory part of the past."""
+        """Accept the last trajectory's values: `state` now includes them."""
         self._sums = self._next
 
     def forget(self, env: int) -> None:
-        """An environment began anew."""
+        """Drop the values of an environment that was restarted."""
         self._sums[env] = [0.0, 0.0]
 
     def state(self) -> list[list[float]]:
@@ -71,7 +73,7 @@ class EpisodeValues:
 
 
 class ActionLog:
-    """The actions of every environment's current episode, kept as whole trajectories' blocks."""
+    """Each environment's actions since its last seeded reset, kept in blocks of one trajectory."""
 
     def __init__(self, num_envs: int) -> None:
         self._blocks: list[np.ndarray] = []  # each [t, N, ...]
@@ -80,16 +82,16 @@ class ActionLog:
         self._starts = [0] * num_envs
 
     def truncate(self, env: int) -> None:
-        """An environment's episode begins with the next trajectory."""
+        """Drop an environment's actions so far: its episode begins with the next trajectory."""
         self._starts[env] = self._next
 
     def append(self, actions: np.ndarray, starts: list[int]) -> None:
         """Add a trajectory's actions ``[t, N, ...]``.
 
         Args:
-            actions: as the policy gave them.
-            starts: for each environment the row from which on its actions are needed, 0 where that
-                lies before this trajectory.
+            actions: the policy's actions.
+            starts: for each environment the row from which on its actions are needed; 0 if they
+                are needed from before this trajectory.
         """
         for env, start in enumerate(starts):
             if start:
@@ -101,7 +103,7 @@ class ActionLog:
             self._first += len(self._blocks.pop(0))
 
     def current(self) -> list[np.ndarray | None]:
-        """Each environment's actions since its episode began; None where no longer kept."""
+        """Return each environment's actions since its seeded reset; None if no longer kept."""
         if not self._blocks:
             return [self.empty() for _ in self._starts]
         rows = np.concatenate(self._blocks)
@@ -114,7 +116,7 @@ class ActionLog:
         return self._blocks[0][:0, 0] if self._blocks else np.zeros((0,), np.int32)
 
     def restore(self, actions: list[np.ndarray]) -> None:
-        """Take over each environment's actions since its episode began."""
+        """Replace the log by each environment's actions since its seeded reset."""
         longest = max(actions, key=len)
         rows = len(longest)
         self._first, self._next = 0, rows

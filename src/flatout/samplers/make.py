@@ -1,4 +1,6 @@
-"""From a placement to a sampler: who steps which environments, and who acts for them."""
+"""Makes a placement's sampler: which process steps which environments, and who acts for them.
+
+`flatout.run` calls it for runs and for timed probes."""
 
 from __future__ import annotations
 
@@ -33,20 +35,20 @@ if TYPE_CHECKING:
 
 
 class ActingPolicies:
-    """The compiled policies of a run: one for each device.
+    """The compiled policies of a run, one for each device.
 
     Args:
-        rounds: the groups (`shares`).
-        algorithm: acts.
+        rounds: the groups by rounds; see `flatout.config.workers.shares`.
+        algorithm: the algorithm that acts.
         task: the environment.
         key: raw key data of the acting stream.
-        device: from a device's name to the device.
-        precision: of products on a GPU, see `RunConfig`.
+        device: a function from a device's name to the device.
+        precision: precision of matrix products on a GPU, see `RunConfig`.
 
     Attributes:
         ordered: the groups in the order of their environments.
-        bundle: how an actor's parameters are packed.
-        by_device: the policies.
+        bundle: the packing of the actor's parameters.
+        by_device: the policies by their devices' names.
     """
 
     def __init__(
@@ -71,23 +73,23 @@ class ActingPolicies:
 
     @property
     def policies(self) -> list[Policy]:
-        """Each once."""
+        """The policies, each once."""
         return list(self.by_device.values())
 
     def remote(self, pool: WorkerPool) -> Remote:
-        """What stands for the policies of a pool whose workers act themselves."""
+        """Return the publisher that replaces the policies if a pool's workers act themselves."""
         self._remote = self._remote or Remote(pool)
         return self._remote
 
     def calls(self) -> Iterator[tuple[int, OutputLayout]]:
-        """The first environment of each call of a policy, and how what it returns is packed."""
+        """Yield each policy call's first environment and the layout of its packed outputs."""
         for share in self.ordered:
             for at in range(0, share.count, share.batch):
                 yield share.first + at, self.by_device[share.device].layout
 
 
 RESEED_AFTER = 1000
-"""Steps of an Atari game between seeded starts, each of which takes as long as some 250 steps."""
+"""Steps of an Atari game between seeded resets. A seeded reset takes as long as about 250 steps."""
 
 
 def start_workers(
@@ -95,16 +97,17 @@ def start_workers(
     report: Callable[[str], None],
     *, code: UserCode = NAMED, local: bool = False,
 ) -> WorkerPool:  # fmt: skip
-    """Start the actor processes; they make their environments while this process goes on.
+    """Start the actor processes; they make their environments while this process continues.
 
     Args:
-        acting: whose groups they step; with `local`, one group per worker.
-        report: receives sentences about workers that are lost.
-        code: what the user passes as it is.
-        local: workers act by themselves.
+        acting: has the groups that they step; with `local`, there is one group per worker.
+        report: receives a sentence about each worker that is lost.
+        code: the user's objects, for example an environment factory.
+        local: whether the workers act themselves.
 
     Raises:
-        UsageError: the environment cannot be made in another process.
+        UsageError: the platform cannot share memory with processes, or the environment cannot be
+            made in another process.
     """
     if not PASSES_DESCRIPTORS:
         raise UsageError(
@@ -119,7 +122,7 @@ def start_workers(
     fields = arena_fields(config, task, acting, rollout, local)
     arena = Arena(fields)
     spec = None
-    if code.env is None:  # what the parent's program has registered under the id
+    if code.env is None:  # the parent may have registered its own environment under the id
         import gymnasium
 
         spec = copy.deepcopy(gymnasium.registry.get(config.env.env))
@@ -143,14 +146,15 @@ def start_workers(
 def arena_fields(
     config: TrainConfig, task: Task, acting: ActingPolicies, rollout: RolloutSpec, local: bool
 ) -> Fields:
-    """What a run shares with its actor processes: T steps of N environments in each slot. Those
-    that act by themselves write whole trajectories, and read the parameters that act."""
+    """Return shape and dtype of the arrays that a run shares with its actor processes: T steps of N
+    environments in each slot. With `local`, workers write whole trajectories and read the actor's
+    parameters."""
     num_envs, spec, action = config.env.envs, task.obs_spec, task.action_spec
     rows = (rollout.slots, rollout.horizon, num_envs)
     fields: Fields = {
         "obs": ((rollout.slots, rollout.horizon + 1, num_envs, *spec.shape), spec.dtype),
         "rewards": (rows, "float32"),
-        # Each worker's counts of steps and episodes, and of its time, by its first environment.
+        # Each worker's counts of steps and episodes, and its times, by its first environment.
         "beats": ((num_envs, 2), "int64"),
         SPENT: ((num_envs, 4), "float64"),
     }
@@ -181,10 +185,10 @@ def make_sampler(
     config: TrainConfig, task: Task, acting: ActingPolicies, rollout: RolloutSpec, spans: Spans,
     pool: WorkerPool | None = None,
 ) -> Sampler:  # fmt: skip
-    """The sampler, its environments open (with a pool: once all workers are ready).
+    """Make the sampler and open its environments; with a pool, wait until all workers are ready.
 
     Raises:
-        UsageError, EnvironmentFailure: the environments cannot be made.
+        UsageError, EnvironmentFailure: an environment cannot be made.
     """
     num_envs = config.env.envs
     firsts, layouts = zip(*acting.calls(), strict=True)
@@ -226,5 +230,6 @@ def make_sampler(
 
 
 def reseed_after(rollout: RolloutSpec) -> int:
-    """Environments that wait between episodes need every episode seeded."""
+    """Return the steps after which an environment is seeded again. With whole episodes this is 0,
+    which seeds every episode: environments wait between episodes."""
     return 0 if rollout.episodes else RESEED_AFTER

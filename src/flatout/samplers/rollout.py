@@ -1,8 +1,8 @@
 """Step 4 of the data flow, fused: T steps of N device environments inside a compiled program. Pure.
 
-An episode's first state comes from a pool that is drawn ahead: under `vmap` a reset that depends on
-a flag is computed for every environment at every step. The k-th episode's start is a function of
-(key, k), whenever the pool is drawn.
+An episode's first state comes from a pool that is drawn in advance, because under `vmap` a reset
+that depends on a flag is computed for every environment at every step. The k-th episode's first
+state is a function of (key, k): it does not depend on when the pool is drawn.
 """
 
 from __future__ import annotations
@@ -27,32 +27,35 @@ from flatout.samplers.rollout_state import Ends, Pool, RolloutState
 from flatout.types import Array, Trajectory
 
 FEW = 64
-"""Environments up to which counting all pairs is faster than a running sum."""
+"""Up to this many environments, counting all pairs is faster than a running sum."""
 
 LEAST_POOL = 64
-"""First states that are drawn at once, at least."""
+"""The least number of first states that are drawn at once."""
 
 NARROWED, LEAST_LEFT = 4, 64
-"""Whole episodes go on among themselves once a fraction of them is left, of at least so many."""
+"""With whole episodes, the unfinished environments are compacted when ``1 / NARROWED`` of them are
+left, if that is at least `LEAST_LEFT`."""
 
 NOISE_AHEAD = 1 << 20
-"""Most draws that are made before a trajectory begins; more are made step by step."""
+"""A trajectory's noise is drawn before it begins, unless it has more numbers than this; then it is
+drawn step by step."""
 
 RESETS = np.uint32(2**32 - 1)
-"""The step with which episodes' first states are drawn: no environment makes so many."""
+"""The step number of the keys of first states; no environment ever makes this step."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rollout:
-    """T steps of N environments.
+    """A pure function that plays T steps of N environments.
 
     Args:
-        env: one of them.
-        algorithm: acts.
-        spec: T, whole episodes, and what trajectories hold.
+        env: the environment, whose functions are for a single one.
+        algorithm: the algorithm that acts.
+        spec: T, whole episodes, and the contents of trajectories.
         num_envs: N.
         sign: keep only the sign of rewards.
-        shared: makes a flag one for all members that are mapped together; see `flatout.fleet`.
+        shared: makes a flag equal for all members of a population that are mapped together; see
+            `flatout.schedules.members.for_all`.
     """
 
     env: DeviceEnv
@@ -68,13 +71,18 @@ class Rollout:
 
     @property
     def size(self) -> int:
-        """P of the pool."""
+        """P, the number of first states in the pool."""
         return max(2 * self.num_envs, LEAST_POOL)
 
     def start(self, key: Array, first: Array) -> RolloutState:
-        """All environments at the start of their first episodes."""
+        """Return the state of all environments at the start of their first episodes.
+
+        Args:
+            key: raw key of resets and steps, uint32 ``[2]``.
+            first: the number of the first environment in the run.
+        """
         zero = jnp.zeros((), jnp.int32)
-        pool = self._drawn(key, zero)
+        pool = self._draw_pool(key, zero)
         n = self.num_envs
         env, obs = jax.tree.map(lambda leaf: leaf[:n], (pool.env, pool.obs))
         return RolloutState(
@@ -85,7 +93,7 @@ class Rollout:
         )  # fmt: skip
 
     def _valued(self, obs: Any) -> bool:
-        """Whether acting tells of action values."""
+        """Return whether acting returns action values (``q_max``)."""
         zero = jnp.zeros((), jnp.int32)
         draws = jax.vmap(
             lambda env: self.algorithm.noise(wrap_key(np.zeros(2, np.uint32)), env, zero)
@@ -94,19 +102,19 @@ class Rollout:
         params = self.algorithm.actor_shapes
         return "q_max" in jax.eval_shape(self.algorithm.act, params, obs, (), draw)[2]
 
-    def _drawn(self, key: Array, number: jax.Array) -> Pool:
-        """The first states of the episodes from `number` on."""
+    def _draw_pool(self, key: Array, number: jax.Array) -> Pool:
+        """Draw the first states of the P episodes from `number` on."""
         keys = _keys(key, number + jnp.arange(self.size), RESETS)
         env, obs = jax.vmap(self.env.reset)(keys)
         return Pool(env, obs, number, number)
 
-    def _short(self, pool: Pool) -> jax.Array:
-        """Whether all environments together might need more states than are left."""
+    def _pool_is_short(self, pool: Pool) -> jax.Array:
+        """Return whether one step of all environments may need more first states than are left."""
         return self.shared(pool.taken - pool.base + self.num_envs > self.size)
 
-    def _filled(self, state: RolloutState) -> RolloutState:
+    def _refill_pool(self, state: RolloutState) -> RolloutState:
         pool = jax.lax.cond(
-            self._short(state.pool), lambda: self._drawn(state.key, state.pool.taken),
+            self._pool_is_short(state.pool), lambda: self._draw_pool(state.key, state.pool.taken),
             lambda: state.pool,
         )  # fmt: skip
         return state._replace(pool=pool)
@@ -117,33 +125,38 @@ class Rollout:
         """Play T steps, or until all whole episodes have ended.
 
         Args:
-            params: what `Algorithm.actor` returns.
+            params: the actor's parameters, as `Algorithm.actor` returns them.
+            state: the environments before the first step.
             key: raw key of the acting stream.
+
+        Returns:
+            The trajectory, the episodes' ends, and the environments after the last step.
         """
         horizon, whole = self.spec.horizon, self.spec.episodes or 0
         if whole:
-            state = self._begun(state)
+            state = self._restart_unfinished(state)
         noise = self._noise(key, state)
         left = jnp.full(self.num_envs, whole) if whole else None
         carry = _Carry(state, self._writer.empty(state, params, noise(0)), left)
         sizes = [self.num_envs]
         while whole and sizes[-1] >= NARROWED * LEAST_LEFT:
             sizes.append(sizes[-1] // NARROWED)
-        loop = self._played(params, noise, (jnp.zeros((), jnp.int32), carry), sizes)
+        loop = self._play(params, noise, (jnp.zeros((), jnp.int32), carry), sizes)
         state = loop[1].state._replace(step=state.step + horizon)
         layout = self._writer.layout(state, params, noise(0))
         return *self._writer.read(loop[1].rows, layout, state), state
 
-    def _played(
+    def _play(
         self, params: Any, noise: Callable[[Any], Any], loop: _Loop, sizes: list[int],
         ids: Array | None = None,
     ) -> _Loop:  # fmt: skip
-        """Steps until the end; of whole episodes those that still run are moved together each time
-        that only so few are left, or all would step until the longest ends.
+        """Play until the end. With whole episodes, compact the unfinished environments whenever
+        their number falls to the next size; otherwise all would step until the longest ends.
 
         Args:
-            ids: which environments these are; None for all.
-            sizes: their number, and those to come.
+            loop: the step and the carry to begin with.
+            sizes: the number of these environments, then the sizes of later compactions.
+            ids: the indices of these environments; None for all.
         """
         horizon, below = self.spec.horizon, sizes[1] if len(sizes) > 1 else 0
         weights = by_inputs(params, sizes[0])
@@ -156,12 +169,12 @@ class Rollout:
             return more & self.shared((carry.left > 0).sum() > below)
 
         def enough(loop: _Loop) -> jax.Array:
-            return going(loop) & ~self._short(loop[1].state.pool)
+            return going(loop) & ~self._pool_is_short(loop[1].state.pool)
 
         def drawn(t: jax.Array) -> Any:
             if ids is None:
                 return noise(t)
-            if self.algorithm.by_env:  # the parameters are those of these environments
+            if self.algorithm.by_env:  # `params` are already those of these environments
                 return jnp.arange(sizes[0])
             return jax.tree.map(lambda leaf: leaf[ids], noise(t))
 
@@ -171,21 +184,21 @@ class Rollout:
 
         def play(loop: _Loop) -> _Loop:
             t, carry = loop
-            carry = carry._replace(state=self._filled(carry.state))
+            carry = carry._replace(state=self._refill_pool(carry.state))
             return jax.lax.while_loop(enough, step, (t, carry))
 
-        # Drawing is not within the inner loop, whose steps only read the pool.
+        # The pool is drawn outside of the inner loop, whose steps only read it.
         t, carry = jax.lax.while_loop(going, play, loop)
         if not below:
             return t, carry
         assert carry.left is not None
-        some = jnp.argsort(carry.left <= 0)[:below]  # stable: those that run, then others
+        some = jnp.argsort(carry.left <= 0)[:below]  # stable: unfinished ones first
         if self.algorithm.by_env:
             members = some if ids is not None else noise(0)[some]
             params = jax.tree.map(lambda leaf: leaf[members], params)
         ids = some if ids is None else ids[some]
-        t, few = self._played(params, noise, (t, _some(carry, some)), sizes[1:], ids)
-        return t, _with_some(carry, few, some)
+        t, few = self._play(params, noise, (t, _select_envs(carry, some)), sizes[1:], ids)
+        return t, _put_envs_back(carry, few, some)
 
     # --- One step -----------------------------------------------------------------------------
 
@@ -216,7 +229,7 @@ class Rollout:
         rows = self._writer.written(rows, t, obs, after, truncated, record, ids)
         kept = active & ~done
         pool = state.pool
-        place = pool.taken - pool.base + _before(done)
+        place = pool.taken - pool.base + _count_before(done)
 
         def chosen(fresh: Any, new: jax.Array, old: jax.Array) -> jax.Array:
             begun = jnp.take(fresh, place, axis=0, mode="clip")
@@ -233,7 +246,7 @@ class Rollout:
         return _Carry(state, rows, None if left is None else left - done)
 
     def _noise(self, key: Array, state: RolloutState) -> Callable[[Any], Any]:
-        """What acting draws in step t of the trajectory."""
+        """Return a function from the trajectory's step t to the noise of acting in it."""
         stream = wrap_key(key)
         over_envs = jax.vmap(self.algorithm.noise, (None, 0, None))
         envs = state.first + jnp.arange(self.num_envs)
@@ -249,12 +262,12 @@ class Rollout:
         block = jax.vmap(over_envs, (None, None, 0))(stream, envs, steps)
         return lambda t: jax.tree.map(lambda leaf: leaf[t], block)
 
-    def _begun(self, state: RolloutState) -> RolloutState:
-        """Every environment at an episode's start: whole ones begin with the trajectory."""
+    def _restart_unfinished(self, state: RolloutState) -> RolloutState:
+        """Restart environments within an episode: whole episodes must begin with the trajectory."""
         begun = state.length > 0
-        state = self._filled(state)
+        state = self._refill_pool(state)
         pool = state.pool
-        place = pool.taken - pool.base + _before(begun)
+        place = pool.taken - pool.base + _count_before(begun)
 
         def fresh(drawn: jax.Array, now: jax.Array) -> jax.Array:
             return select(begun, jnp.take(drawn, place, axis=0, mode="clip"), now)
@@ -269,7 +282,8 @@ class Rollout:
 
 
 class _Carry(NamedTuple):
-    """What a step hands to the next; `left` are whole episodes still to play ``[N]``, or None."""
+    """The loop's state between two steps; `left` counts whole episodes still to play ``[N]``, or is
+    None."""
 
     state: RolloutState
     rows: Rows
@@ -277,48 +291,48 @@ class _Carry(NamedTuple):
 
 
 _Loop = tuple[jax.Array, _Carry]
-"""Step t of the trajectory, and what it begins with."""
+"""Step t of the trajectory, and the carry before it."""
 
 
-def _parts(carry: _Carry) -> tuple[Any, Any]:
-    """What a carry has of each environment: ``[N, ...]``, and ``[C, N, ...]``."""
+def _env_arrays(carry: _Carry) -> tuple[Any, Any]:
+    """Return a carry's arrays with an axis of environments: ``[N, ...]``, and ``[C, N, ...]``."""
     state, rows = carry.state, carry.rows
     each = (state.env, state.obs, state.length, state.total, state.values, carry.left, rows.cut)
     return each, (rows.finals, rows.places)
 
 
-def _joined(carry: _Carry, each: Any, finals: Any) -> _Carry:
-    """The carry with other such parts."""
+def _with_env_arrays(carry: _Carry, each: Any, finals: Any) -> _Carry:
+    """Replace the arrays that `_env_arrays` returns."""
     env, obs, length, total, values, left, cut = each
     state = carry.state._replace(env=env, obs=obs, length=length, total=total, values=values)
     rows = carry.rows._replace(finals=finals[0], places=finals[1], cut=cut)
     return _Carry(state, rows, left)
 
 
-def _some(carry: _Carry, which: jax.Array) -> _Carry:
-    """The carry of some of its environments."""
-    each, finals = _parts(carry)
+def _select_envs(carry: _Carry, which: jax.Array) -> _Carry:
+    """Return the carry of the environments with these indices."""
+    each, finals = _env_arrays(carry)
     finals = jax.tree.map(lambda leaf: leaf[:, which], finals)
-    return _joined(carry, jax.tree.map(lambda leaf: leaf[which], each), finals)
+    return _with_env_arrays(carry, jax.tree.map(lambda leaf: leaf[which], each), finals)
 
 
-def _with_some(carry: _Carry, few: _Carry, which: jax.Array) -> _Carry:
-    """The carry of all of them, once some have gone on."""
-    (each, finals), (new, news) = _parts(carry), _parts(few)
+def _put_envs_back(carry: _Carry, few: _Carry, which: jax.Array) -> _Carry:
+    """Return the carry of all environments, with `few` for those with these indices."""
+    (each, finals), (new, news) = _env_arrays(carry), _env_arrays(few)
     each = jax.tree.map(lambda leaf, some: leaf.at[which].set(some), each, new)
     finals = jax.tree.map(lambda leaf, some: leaf.at[:, which].set(some), finals, news)
-    return _joined(few, each, finals)
+    return _with_env_arrays(few, each, finals)
 
 
 def _keys(key: Array, numbers: jax.Array, step: Any) -> jax.Array:
-    """Typed keys ``[n]``, a function of (raw key, number, step) each."""
+    """Return typed keys ``[n]``, each a function of (raw key, number, step)."""
     first = numbers.astype(jnp.uint32)
     words = hashes(key, first, jnp.broadcast_to(jnp.asarray(step, jnp.uint32), first.shape))
     return wrap_key(jnp.stack(words, -1))
 
 
 def _valued(values: jax.Array, q_max: jax.Array, active: jax.Array) -> jax.Array:
-    """Sums and counts with this step's largest action values, where the network ran."""
+    """Add a step's largest action values to sums and counts ``[N, 2]`` where the network ran."""
     there = active & ~jnp.isnan(q_max)
     before = jnp.where(values[:, 1:] < 0, 0.0, values)
     added = before + jnp.stack([jnp.where(there, q_max, 0.0), there * 1.0], -1)
@@ -326,20 +340,20 @@ def _valued(values: jax.Array, q_max: jax.Array, active: jax.Array) -> jax.Array
 
 
 def _after(values: jax.Array) -> jax.Array:
-    """Sums and counts after an episode's end: its mean and -1, or zeros where it has none."""
+    """Return sums and counts after an episode's end: its mean and -1, or zeros if it has none."""
     mean = _mean(values)
     carried = jnp.stack([mean, jnp.full_like(mean, -1.0)], -1)
     return jnp.where(jnp.isnan(mean)[:, None], 0.0, carried)
 
 
-def _before(flags: jax.Array) -> jax.Array:
-    """How many flags are set before each ``[N]``: a product where that is one small operation."""
+def _count_before(flags: jax.Array) -> jax.Array:
+    """Count the flags that are set before each flag ``[N]``; for few by one masked sum."""
     if len(flags) > FEW:
         return jnp.cumsum(flags) - flags
     return (flags & np.tri(len(flags), k=-1, dtype=bool)).sum(1, dtype=jnp.int32)
 
 
 def _mean(values: jax.Array) -> jax.Array:
-    """The episodes' means; of one at none of whose steps the network ran, that of the one before it
-    (`EpisodeValues`), and NaN where it has never run."""
+    """Return the episodes' means. If the network ran at no step of an episode, this is the mean of
+    the episode before it (see `EpisodeValues`); NaN if it has never run."""
     return jnp.where(values[:, 1] < 0, values[:, 0], values[:, 0] / values[:, 1])

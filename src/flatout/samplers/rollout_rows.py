@@ -1,4 +1,6 @@
-"""A trajectory as a compiled loop writes it down: one packed record a step. Pure."""
+"""The arrays into which a compiled rollout writes a trajectory: one packed record a step. Pure.
+
+`Rollout` calls it."""
 
 from __future__ import annotations
 
@@ -16,16 +18,24 @@ from flatout.samplers.rollout_state import Ends, RolloutState, least_truncation
 from flatout.types import Array, Finals, Trajectory
 
 TERMINATED, TRUNCATED, VALID, COUNTED = 1, 2, 4, 8
-"""Flags of a step, and the unit in which its episode's length is counted beside them."""
+"""Bits of a step's code; the episode's length is stored above them, in units of `COUNTED`."""
 
 INFO = "info/"
-"""Before the names of what environments say, beside what `act` returns."""
+"""Prefix of the names of the environments' `info` scalars in a record."""
 
 
 class Rows(NamedTuple):
-    """A trajectory being written: one packed record a step ``[T, W]``, observations ``[T, N, ...]``
-    that are not of 32 bits, and final observations ``[C, N, ...]`` with their places; `cut` counts
-    those of each environment, where there may be several."""
+    """A trajectory that is being written.
+
+    Attributes:
+        words: one packed record a step, uint32 ``[T, W]``.
+        small: observations ``[T, N, ...]`` if their items have fewer or more than 32 bits, else
+            None: they are then in `words`.
+        finals: final observations ``[C, N, ...]``.
+        places: positions ``t * N + n`` of the steps that led to them, ``[C, N]``; ``T * N`` if
+            unused.
+        cut: each environment's number of truncations so far, ``[N]``; None if C is 1.
+    """
 
     words: Array
     small: Array | None
@@ -36,7 +46,7 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Writer:
-    """Writes T steps of N environments, and reads them; its arguments are as of `Rollout`."""
+    """Writes T steps of N environments, and reads them; for the arguments see `Rollout`."""
 
     env: DeviceEnv
     algorithm: Algorithm
@@ -45,7 +55,7 @@ class Writer:
     sign: bool
 
     def empty(self, state: RolloutState, params: Any, draw: Any) -> Rows:
-        """Empty arrays for T steps."""
+        """Return empty arrays for T steps."""
         steps, n, most = self.spec.horizon, self.num_envs, self.spec.truncations
         words = self.layout(state, params, draw).words
         small = (
@@ -57,7 +67,7 @@ class Writer:
         return Rows(jnp.zeros((steps, words), jnp.uint32), small, finals, places, cut)
 
     def layout(self, state: RolloutState, params: Any, draw: Any) -> OutputLayout:
-        """How one step's record reads."""
+        """Return the layout of one step's record."""
         action, _, extras = jax.eval_shape(self.algorithm.act, params, state.obs, (), draw)
         obs = {"obs": state.obs} if _in_words(state.obs) else {}
         counts, totals = state.length, state.total
@@ -70,14 +80,24 @@ class Writer:
         self, rows: Rows, t: jax.Array, obs: jax.Array, after: jax.Array, truncated: jax.Array,
         record: dict[str, jax.Array], ids: jax.Array | None = None,
     ) -> Rows:  # fmt: skip
-        """The rows with step t's: one array, for each write costs as much as some arithmetic. Of
-        some environments only, if their numbers are given."""
+        """Return the rows with step t written. A step is one record, because on a CPU each write
+        costs as much as several arithmetic operations.
+
+        Args:
+            rows: the rows so far.
+            t: the step.
+            obs: observations before the step, ``[n, ...]``.
+            after: observations after it, of ended episodes the final ones, ``[n, ...]``.
+            truncated: which episodes the step truncated, ``[n]``.
+            record: the other values of the step by name, ``[n, ...]`` each.
+            ids: the indices of the n environments; None for all.
+        """
 
         def put(array: jax.Array, row: jax.Array) -> jax.Array:
             return jax.lax.dynamic_update_index_in_dim(array, row, t, 0)
 
         def everywhere(value: jax.Array) -> jax.Array:
-            """Of all environments: zeros for those that are not there."""
+            """Return the values of all N environments, zeros for those without one."""
             if ids is None:
                 return value
             place = jnp.full(self.num_envs, len(value)).at[ids].set(jnp.arange(len(value)))
@@ -93,7 +113,7 @@ class Writer:
         finals, places, cut = rows.finals, rows.places, rows.cut
         columns = jnp.arange(len(after))
         at = t * self.num_envs + (columns if ids is None else ids)
-        if len(finals) > 2:  # most are not written
+        if len(finals) > 2:  # a scatter, because most entries are not written
             assert cut is not None
             slot = jnp.where(truncated, cut, len(finals))
             finals = finals.at[slot, columns].set(after, mode="drop")
@@ -109,7 +129,13 @@ class Writer:
     def read(
         self, rows: Rows, layout: OutputLayout, state: RolloutState
     ) -> tuple[Trajectory, Ends]:
-        """What was written."""
+        """Return the trajectory and the ends of episodes that were written.
+
+        Args:
+            rows: the rows after the last step.
+            layout: the layout of their records.
+            state: the environments after the last step.
+        """
         read = layout.unpack(rows.words)
         code, rewards, total = (read.pop(name) for name in ("code", "reward", "total"))
         obs = read.pop("obs") if rows.small is None else rows.small
@@ -136,7 +162,7 @@ class Writer:
         return trajectory, ends
 
     def told(self, env: Any) -> dict[str, jax.Array]:
-        """What the environments would say if their episodes ended here, float32 ``[N]`` each."""
+        """Return `DeviceEnv.info` of environments in these states, float32 ``[N]`` by name."""
         told = {} if self.env.info is None else jax.vmap(self.env.info)(env)
         return {INFO + name: jnp.asarray(value, jnp.float32) for name, value in told.items()}
 
@@ -144,10 +170,10 @@ class Writer:
 def coded(
     terminated: jax.Array, truncated: jax.Array, active: jax.Array, length: jax.Array
 ) -> jax.Array:
-    """A step's flags and its episode's length in one number ``[N]``."""
+    """Pack a step's flags and its episode's length into one number each, ``[N]``."""
     return terminated * TERMINATED + truncated * TRUNCATED + active * VALID + length * COUNTED
 
 
 def _in_words(obs: Any) -> bool:
-    """Whether observations are of 32 bits."""
+    """Return whether observations have items of 32 bits."""
     return obs.dtype.itemsize == 4

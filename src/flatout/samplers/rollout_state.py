@@ -1,4 +1,6 @@
-"""What N device environments carry from one trajectory to the next, and how their episodes end."""
+"""The state of N device environments between trajectories, and the ends of their episodes.
+
+`Rollout` makes both; the device sampler and the fused schedule keep and read them."""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from flatout.types import Array
 
 
 class Pool(NamedTuple):
-    """First states ``[P, ...]`` of the episodes ``base .. base + P - 1``; those before `taken`
-    have begun."""
+    """First states ``[P, ...]`` of the episodes ``base .. base + P - 1``; those with numbers below
+    `taken` have begun."""
 
     env: Any
     obs: Array
@@ -24,17 +26,19 @@ class Pool(NamedTuple):
 
 
 class RolloutState(NamedTuple):
-    """What N environments carry from one trajectory to the next.
+    """The state of N environments between two trajectories.
 
     Attributes:
         key: raw key of these environments' resets and steps, uint32 ``[2]``.
         first: the number of the first of them in the run, int32.
-        env: their states ``[N, ...]``; obs: what they show ``[N, ...]``.
-        length: int32 ``[N]``, total: float32 ``[N]``, of their episodes so far.
-        step: int32, steps of each since the run's start: what noise is folded with.
+        env: the environments' states ``[N, ...]``.
+        obs: their current observations ``[N, ...]``.
+        length: steps of each current episode, int32 ``[N]``.
+        total: raw return of each current episode, float32 ``[N]``.
+        step: steps of each environment since the run's start, int32; it selects the noise.
         pool: first states of later episodes.
-        values: sums and counts ``[N, 2]`` of the largest action value in their episodes (a count of
-            -1: the sum is the mean of the episode before); None for algorithms without.
+        values: sums and counts ``[N, 2]`` of the largest action value in the current episodes (with
+            count -1 the sum is the last episode's mean); None for algorithms without action values.
     """
 
     key: Array
@@ -49,9 +53,15 @@ class RolloutState(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """Where episodes ended, ``[T, N]``: their lengths (int32, 0 where none ended), raw returns and
-    mean largest action values (float32; ``[1, 1]`` where there are none); whether all that was seen
-    is finite; and the scalars of `DeviceEnv.info` by name, float32 ``[T, N]``."""
+    """The ends of episodes in a trajectory.
+
+    Attributes:
+        length: the length of the episode that ended with each step, int32 ``[T, N]``; 0 if none.
+        total: raw returns so far, float32 ``[T, N]``.
+        q_max: mean largest action values, float32 ``[T, N]``; ``[1, 1]`` without action values.
+        finite: whether all observations and rewards are finite.
+        info: the scalars of `DeviceEnv.info` by name, float32 ``[T, N]`` each.
+    """
 
     length: Array
     total: Array
@@ -62,13 +72,13 @@ class Ends(NamedTuple):
 
 @functools.lru_cache(4096)  # as many as one population has members
 def least_truncation(env: DeviceEnv) -> int:
-    """Steps before which no episode is truncated; 0 if none ever is."""
+    """Return the least number of steps after which an episode may be truncated; 0 for never."""
     patience = 0 if _never_cuts(env) else env.patience or 1
     return min((steps for steps in (env.limit, patience) if steps), default=0)
 
 
 def _never_cuts(env: DeviceEnv) -> bool:
-    """Whether the rules truncate no episode: `step` returns False, whatever it is given."""
+    """Return whether the rules truncate no episode: `step` returns a constant False."""
 
     def first_step() -> Array:
         key = jax.random.key(0, impl="threefry2x32")
@@ -85,11 +95,11 @@ def _never_cuts(env: DeviceEnv) -> bool:
             needed |= {id(variable) for variable in equation.invars}
     if any(id(variable) in needed for variable in program.invars):
         return False
-    with jax.ensure_compile_time_eval():  # the first caller may be a function that is being traced
-        return not jax.jit(first_step)()  # a constant: one small program
+    with jax.ensure_compile_time_eval():  # the first caller may itself be traced
+        return not jax.jit(first_step)()  # a constant, so this is one small program
 
 
 def most_truncations(env: DeviceEnv, horizon: int) -> int:
-    """How often one environment's episodes can be truncated within T steps, at least 1."""
+    """Return how often one environment can be truncated within T steps, at least 1."""
     least = least_truncation(env)
     return 1 if not least else (horizon - 1) // least + 1

@@ -1,1 +1,1 @@
-"""Environments in actor processes."""
+"""Samplers whose environments step in actor processes."""

@@ -1,4 +1,4 @@
-"""Acting within an actor process. This imports JAX; workers that do not act avoid it."""
+"""Acting within an actor process. `worker` imports this module, and with it JAX, only to act."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 class LocalActor:
-    """Samples this worker's environments with the parameters in the arena.
+    """Collects trajectories of this worker's environments with the parameters in the arena.
 
     Args:
-        job: its environments, and how it acts.
-        arena: shared with the parent.
-        spent: this worker's times.
+        job: the worker's environments, and how it acts.
+        arena: the memory shared with the parent.
+        spent: this worker's times, which it adds to (see `flatout.samplers.processes.protocol`).
     """
 
     def __init__(self, job: Job, arena: Arena, spent: memoryview[float]) -> None:
@@ -66,20 +66,20 @@ class LocalActor:
             life_loss=config.env.terminal_on_life_loss,
         )  # fmt: skip
         self._params = [arena[name] for name in arena.arrays if name.startswith(PARAMS)]
-        self._spent, self._before = spent, spent.tolist()  # times of a lost process
+        self._spent, self._before = spent, spent.tolist()  # times of a lost predecessor
         self.begin, self.commit = self._sampler.begin, self._sampler.commit
         self.state = self._sampler.state
 
     def mark(self, mark: bytes) -> bytes:
-        """Nothing: see `Worker.settle`."""
+        """Return the mark; see `Worker.settle`."""
         return mark
 
     def collect(self, slot: int, version: int) -> tuple[Any, ...]:
-        """Collect a trajectory into the slot.
+        """Collect a trajectory into a slot with the parameters of a version.
 
         Returns:
-            Rows, rows and episodes of ends, positions of final observations, these observations,
-            and the numbers of the current episodes.
+            The number of rows; a row and an `Episode` for each end; positions of final
+            observations in this worker's arrays; these observations; the current episodes' numbers.
         """
         begin = time.perf_counter()
         if version != self._policy.version:
@@ -97,6 +97,6 @@ class LocalActor:
         return sampler.rows, ends, index.tolist(), final_obs, sampler.begun
 
     def restore(self, state: dict[str, Any]) -> tuple[list[str], list[Any]]:
-        """See `CentralSampler.restore`; returns notes and restarted environments."""
+        """Restore a state; return notes and restarted environments (`CentralSampler.restore`)."""
         notes = self._sampler.restore(state)
         return notes, self._sampler.restarted

@@ -1,4 +1,4 @@
-"""Environments that step in actor processes, and their shared memory."""
+"""The env group whose environments step in actor processes. `CentralSampler` drives it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class WorkerEnvGroup(EnvGroup):
-    """The environments of consecutive workers of a pool."""
+    """The environments of consecutive workers of a pool; results are read from shared memory."""
 
     span = "wait"
 
@@ -110,7 +110,7 @@ class WorkerEnvGroup(EnvGroup):
     # --- Inside -------------------------------------------------------------------------------
 
     def _columns(self, worker: Worker) -> slice:
-        """A worker's environments within this group."""
+        """Return a worker's columns within this group."""
         start = worker.job.first - self.first
         return slice(start, start + worker.job.count)
 
@@ -123,7 +123,7 @@ class WorkerEnvGroup(EnvGroup):
                 self._losses.append(lost)
 
     def _restart(self) -> list[LostEnv]:
-        """Restart lost workers with new episodes in the row that they stepped from."""
+        """Restart lost workers; their new episodes begin in the row that they stepped from."""
         slot, t, _ = self._last_step
         losses: list[LostEnv] = []
         self._waiting = [lost.worker for lost in self._losses]

@@ -1,7 +1,7 @@
-"""Actor processes that act by themselves, each with a copy of the actor on its CPU.
+"""The sampler whose actor processes act themselves, each with a copy of the actor on its CPU.
 
 The parent writes parameters into shared memory; each worker acts and steps for a whole trajectory.
-Workers import JAX for that: docs/placement.md gives the costs.
+Workers import JAX for this: docs/placement.md gives the costs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flatout.types import Episode, Trajectory
 
 
 class Remote:
-    """Publishes to the workers' policies through the arena."""
+    """Publishes parameters to the workers' policies, through the arena."""
 
     def __init__(self, pool: WorkerPool) -> None:
         names = [name for name in pool.arena.arrays if name.startswith(PARAMS)]
@@ -28,7 +28,7 @@ class Remote:
         self.version = -1
 
     def publish(self, bundle: tuple[Any, ...], version: int, spans: Spans) -> None:
-        """See `Policy.publish`; workers read the parameters before their next trajectory."""
+        """Write the parameters; workers read them before their next trajectory."""
         with spans.span("publish"):
             for array, new in zip(self._arrays, bundle, strict=True):
                 array[...] = np.asarray(new)
@@ -36,14 +36,14 @@ class Remote:
 
 
 class LocalSampler(Sampler):
-    """Collects with the workers' actors.
+    """A sampler that joins the trajectories that the workers collect.
 
     Args:
         pool: the workers.
         buffers: the arrays of trajectories, in the pool's arena.
-        remote: holds the last published version.
-        name: of the environment, for messages.
-        spans: of this process.
+        remote: holds the newest published version.
+        name: the environment's name, for messages.
+        spans: the spans of this process.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class LocalSampler(Sampler):
         self._buffers = list(buffers)
         self.num_envs = sum(worker.job.count for worker in self._workers)
         self._slot = self._rows = self._steps = 0
-        self._begun = np.zeros(self.num_envs, np.int64)  # each environment's episode
+        self._begun = np.zeros(self.num_envs, np.int64)  # each environment's current episode
         self._newest: np.ndarray | None = None  # observations after the last trajectory
         self._stateless: set[Worker] = set()  # restarted since the last commit
 
     def start(self) -> None:
-        self._pool.ask("begin", {worker: self._beginning(worker, 0) for worker in self._workers})
+        self._pool.ask("begin", {worker: self._begin_args(worker, 0) for worker in self._workers})
 
     def collect(self) -> Trajectory:
         slot = self._slot = (self._slot + 1) % len(self._buffers)
@@ -116,7 +116,7 @@ class LocalSampler(Sampler):
         return self._pool.work(self._workers)
 
     def state(self) -> dict[str, Any]:
-        """The workers' states (`CentralSampler.state`), concatenated."""
+        """Return the workers' states (`CentralSampler.state`), concatenated."""
         able = [worker for worker in self._workers if worker not in self._stateless]
         with self._pool.fatal():
             for worker in able:
@@ -132,7 +132,7 @@ class LocalSampler(Sampler):
         return joined
 
     def restore(self, state: dict[str, Any]) -> list[str]:
-        """Replay each environment's current episode in its worker."""
+        """Replay each environment in its worker; see `CentralSampler.restore`."""
         check_counts(state, self.num_envs)
 
         def part(worker: Worker) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class LocalSampler(Sampler):
 
     # --- Inside -------------------------------------------------------------------------------
 
-    def _beginning(self, worker: Worker, slot: int) -> tuple[int, list[int], int]:
+    def _begin_args(self, worker: Worker, slot: int) -> tuple[int, list[int], int]:
         return slot, self._begun[worker.job.columns].tolist(), self._steps
 
     def _tell(self, worker: Worker, slot: int) -> WorkerLost | None:
@@ -171,7 +171,7 @@ class LocalSampler(Sampler):
         return None
 
     def _restart(self, lost: WorkerLost, slot: int) -> WorkerLost | None:
-        """Restart a lost worker with new episodes, and let it collect."""
+        """Restart a lost worker with new episodes, and let it collect; return its next loss."""
         worker = lost.worker
         self._stateless.add(worker)
         self._pool.restart(lost)
@@ -179,7 +179,7 @@ class LocalSampler(Sampler):
         columns = worker.job.columns
         self._begun[columns] += 1
         try:
-            worker.tell("begin", *self._beginning(worker, slot))
+            worker.tell("begin", *self._begin_args(worker, slot))
             worker.wait()
         except WorkerLost as failure:
             return failure
@@ -191,7 +191,7 @@ class LocalSampler(Sampler):
         return self._tell(worker, slot)
 
     def _lost_state(self, worker: Worker) -> dict[str, Any]:
-        """The state of a restarted worker: its environments begin new episodes on resume."""
+        """Return a state for a restarted worker: its environments begin new episodes on resume."""
         columns, count = worker.job.columns, worker.job.count
         obs = self._buffers[0].obs[0] if self._newest is None else self._newest
         episode = self._begun[columns].tolist()

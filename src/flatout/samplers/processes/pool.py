@@ -1,4 +1,4 @@
-"""The worker pool: starts, commands, restarts and ends actor processes."""
+"""The worker pool: it starts, commands, restarts and ends actor processes for the samplers."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from flatout.storage.kernel import close_in_children
 from flatout.storage.last_words import out_of_memory_kills
 
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-"""Variables that are 1 in workers unless the user sets them: each worker has one core."""
+"""Environment variables that are 1 in workers unless the user sets them: a worker has one core."""
 
 MAX_RESTARTS = 5
-"""Limit for all of a run's workers together."""
+"""The most restarts of all of a run's workers together."""
 
 GRACE_S = 2.0
-"""Seconds for workers to end, beside closing their environments (`CLOSE_S`)."""
+"""Seconds for workers to end, in addition to those for closing environments (`CLOSE_S`)."""
 
 
 class WorkerLost(Exception):  # noqa: N818 - an event that the run may survive
-    """A worker died, raised or got stuck.
+    """A worker died, raised an error or took too long.
 
     Attributes:
         worker: the worker.
-        reason: a clause whose subject is the worker, without a full stop.
+        reason: the rest of a sentence whose subject is the worker, without a full stop.
         details: the traceback, if any.
     """
 
@@ -51,17 +51,17 @@ class WorkerLost(Exception):  # noqa: N818 - an event that the run may survive
         self.worker, self.reason, self.details = worker, reason.rstrip("."), details
 
 
-class WorkerTraceback(Exception):  # noqa: N818 - the cause of a failure, not one
-    """The traceback of what a worker's user code raised, as text."""
+class WorkerTraceback(Exception):  # noqa: N818 - the cause of a failure, not a failure
+    """The traceback, as text, of an error raised in a worker."""
 
 
 class Worker:
     """One actor process and the socket to it.
 
     Args:
-        job: its environments.
-        patience: limit of a step in seconds.
-        arena: holds the worker's counters.
+        job: the worker's environments.
+        patience: the time limit of a step, in seconds.
+        arena: shared memory, which contains the worker's progress counters.
     """
 
     def __init__(self, job: Job, patience: float, arena: Arena) -> None:
@@ -72,13 +72,13 @@ class Worker:
         self._killed = 0  # the kernel's out-of-memory kills at its start
 
     def start(self) -> None:
-        """Start the process; `ready` waits for it."""
+        """Start the process and send the job; `ready` waits until it can step."""
         self._end, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
                 child.command("flatout.samplers.processes.worker:main", str(theirs.fileno())),
                 pass_fds=(theirs.fileno(), self.job.arena[0]),
-                stdin=subprocess.PIPE,  # when it closes, even a worker whose step hangs ends
+                stdin=subprocess.PIPE,  # its end of file ends even a worker whose step hangs
                 env=_variables(),
             )
         close_in_children(self._end, self._process.stdin)
@@ -86,26 +86,26 @@ class Worker:
         self._send(protocol.long(as_bytes(self.job)))
 
     def ready(self) -> None:
-        """Wait until the worker has made its environments."""
+        """Wait until the worker has made its environments; for errors see `wait`."""
         startup = max(STARTUP_S, self._patience)
         self._allow(startup, f"starting within {startup:g} s")
         self.wait()
         self._allow(self._patience, f"a step within {self._patience:g} s (--worker-timeout)")
 
     def _allow(self, seconds: float, limit: str) -> None:
-        """Limit the time that `wait` waits."""
+        """Limit the seconds that `wait` waits; `limit` describes the limit in its error."""
         whole = int(seconds)
         wait = struct.pack("ll", whole, max(int((seconds - whole) * 1e6), int(not whole)))
-        # The kernel's timeout saves a call of poll.
+        # The kernel's timeout on the socket saves a call of poll for each reply.
         self._end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
         self._limit = limit
 
     def step(self, slot: int, t: int, partly: bool) -> None:
-        """Begin a step, or raise `WorkerLost`."""
+        """Begin step t in a slot (`partly`: of active environments only), or raise `WorkerLost`."""
         self._send(protocol.COMMAND.pack(0, partly, slot, t))
 
     def tell(self, method: str, *arguments: Any) -> None:
-        """Call a method of the worker's `Stepper` or `LocalActor`, or raise `WorkerLost`."""
+        """Begin a call of a method of the `Stepper` or `LocalActor`, or raise `WorkerLost`."""
         call = pickle.dumps((method, arguments))
         self._send(protocol.COMMAND.pack(len(call), 0, 0, 0) + call)
 
@@ -116,12 +116,12 @@ class Worker:
             raise self._post_mortem() from None
 
     def wait(self) -> Any:
-        """Wait until the step or call is done; returns the call's result.
+        """Wait until the step or call is done; return the call's result.
 
         Raises:
-            WorkerLost: it died, raised, or took too long.
+            WorkerLost: the worker died, raised an error, or took too long.
             UsageError: the request is invalid.
-            InvalidReturn: an environment returned what none may return.
+            InvalidReturn: an environment returned an invalid value.
         """
         try:
             reply = self._first_byte()
@@ -142,11 +142,13 @@ class Worker:
         raise WorkerLost(self, f"failed: {text}", details)
 
     def settle(self) -> None:
-        """Wait for all that a `LocalActor` does, and drop replies: an interrupt may have come
-        before or after what it was asked, or its reply, was noted.
+        """Wait until a `LocalActor` has executed all commands, and discard its replies.
+
+        An interrupt may have come at any point between a command and its reply, so the number of
+        outstanding replies is unknown. The reply to a random mark is the last one.
 
         Raises:
-            WorkerLost: as of `wait`.
+            WorkerLost: see `wait`.
         """
         mark = os.urandom(8)
         self.tell("mark", mark)
@@ -154,7 +156,7 @@ class Worker:
             pass
 
     def _first_byte(self) -> bytes:
-        """A reply's first byte; waits while the worker makes progress in a long command."""
+        """Receive a reply's first byte; wait as long as the worker reports progress."""
         while True:
             before = self._beats.copy()
             try:
@@ -164,7 +166,7 @@ class Worker:
                     raise
 
     def let_go(self) -> None:
-        """Close the socket; the process then closes its environments and ends."""
+        """Close the socket, at which the process closes its environments and ends."""
         if self._process is not None:
             self._end.close()
 
@@ -173,29 +175,29 @@ class Worker:
         self.let_go()
         process, self._process = self._process, None
         if process is not None:
-            with process:  # waits for its end
+            with process:  # waits until it has ended
                 process.kill()
 
     def close(self, began: float) -> bool:
         """Let the process close its environments; kill it if that takes too long.
 
         Args:
-            began: `time.monotonic` when all processes began to close.
+            began: `time.monotonic` when all processes were asked to end.
 
         Returns:
-            Whether it closed its environments.
+            False if the process was closing its environments and did not finish in time, else True.
         """
         try:
             return (
-                self._ends(began + GRACE_S)
+                self._ends_before(began + GRACE_S)
                 or self._beats[0] != protocol.CLOSING
-                or self._ends(began + CLOSE_S + GRACE_S)
+                or self._ends_before(began + CLOSE_S + GRACE_S)
             )
         finally:
             self.kill()
 
-    def _ends(self, deadline: float) -> bool:
-        """Whether the process ends before the deadline."""
+    def _ends_before(self, deadline: float) -> bool:
+        """Wait for the process until the deadline; return whether it has ended."""
         try:
             if self._process is not None:
                 self._process.wait(max(deadline - time.monotonic(), 0.0))
@@ -204,13 +206,13 @@ class Worker:
         return True
 
     def _post_mortem(self) -> WorkerLost:
-        """Why a process closed its end of the socket."""
+        """Return why a process closed its end of the socket, and kill it if it still runs."""
         if self._process is None:
             return WorkerLost(self, "is gone")
         try:
             code = self._process.wait(GRACE_S)
         except subprocess.TimeoutExpired:
-            return WorkerLost(self, "closed its channel but went on; it was killed")
+            return WorkerLost(self, "closed its channel but kept running; it was killed")
         finally:
             self.kill()
         if code == -signal.SIGKILL and out_of_memory_kills() > self._killed:
@@ -225,26 +227,26 @@ class Worker:
 
 
 def as_bytes(job: Any) -> bytes:
-    """A pickled job; `UsageError` if the environment's source cannot be pickled."""
+    """Pickle a job with cloudpickle; raise `UsageError` if the user's code cannot be pickled."""
     try:
         return cloudpickle.dumps(job)
     except Exception as error:  # the user's code may raise anything
         raise UsageError(
-            "what makes the environment or acts in it cannot travel to another process "
+            "the code that makes the environment or acts in it cannot travel to another process "
             f"({type(error).__name__}: {one_line(error)}); pass an id, module:factory, or a "
             "function without open files, locks and the like, or use sampler=inline."
         ) from error
 
 
 def _cause(lost: WorkerLost) -> WorkerTraceback | None:
-    """For the file of the run folder where a user finds the traceback."""
+    """Return the traceback of a lost worker as a cause, which the run folder's error file shows."""
     return WorkerTraceback(f"\n{lost.details}") if lost.details else None
 
 
 def _variables() -> dict[str, str]:
-    """The environment variables of a worker."""
+    """Return the environment variables of a worker."""
     variables = {name: "1" for name in ONE_THREAD if name not in os.environ}
-    variables["JAX_PLATFORMS"] = "cpu"  # no device is opened by an environment
+    variables["JAX_PLATFORMS"] = "cpu"  # environments must not open a GPU
     return os.environ | variables
 
 
@@ -252,9 +254,9 @@ class WorkerPool:
     """All workers of a run.
 
     Args:
-        workers: in the environments' order.
-        arena: memory that they share with this process.
-        report: receives a sentence for each lost worker.
+        workers: the workers, in the environments' order.
+        arena: the memory that they share with this process.
+        report: receives a sentence about each lost worker.
     """
 
     def __init__(
@@ -262,7 +264,7 @@ class WorkerPool:
     ) -> None:
         self.workers = list(workers)
         self.arena = arena
-        self.local = any(worker.job.local is not None for worker in workers)  # they act, too
+        self.local = any(worker.job.local is not None for worker in workers)  # they also act
         self.restarts = 0
         self._report = report
 
@@ -277,21 +279,21 @@ class WorkerPool:
             raise
 
     def wait(self) -> None:
-        """Wait until all have made their environments."""
+        """Wait until all workers have made their environments."""
         with self.fatal():
             for worker in self.workers:
                 worker.ready()
 
     def ask(self, method: str, arguments: Mapping[Worker, tuple[Any, ...]]) -> list[Any]:
-        """Call a method of several workers at once; returns the results in their order. Losing a
-        worker is fatal."""
+        """Call a method of several workers at once; return the results in the order of `arguments`.
+        Raise `EnvironmentFailure` if a worker is lost."""
         with self.fatal():
             for worker, given in arguments.items():
                 worker.tell(method, *given)
             return [worker.wait() for worker in arguments]
 
     def work(self, workers: Sequence[Worker]) -> dict[str, Work]:
-        """The work of these workers so far; a restarted worker continues its counters."""
+        """Return the work of these workers so far; a restart continues a worker's counters."""
         done: dict[str, Work] = {}
         for worker in workers:
             spent = self.arena[protocol.SPENT][worker.job.first].tolist()
@@ -301,7 +303,7 @@ class WorkerPool:
         return done
 
     def restart(self, lost: WorkerLost) -> None:
-        """Restart a lost worker; `EnvironmentFailure` after `MAX_RESTARTS`."""
+        """Restart a lost worker, or raise `EnvironmentFailure` after `MAX_RESTARTS` restarts."""
         worker = lost.worker
         while True:
             if self.restarts >= MAX_RESTARTS:
@@ -321,31 +323,31 @@ class WorkerPool:
 
     @contextmanager
     def fatal(self) -> Iterator[None]:
-        """Losing a worker in this context is fatal."""
+        """Return a context in which losing a worker raises `EnvironmentFailure`."""
         try:
             yield
         except WorkerLost as lost:
             raise self.failure(lost) from _cause(lost)
 
     def failure(self, lost: WorkerLost) -> EnvironmentFailure:
-        """The run's error for a lost worker."""
-        which = self._which(lost.worker)
+        """Return the run's error for a lost worker."""
+        which = self._name(lost.worker)
         after = f", after {self.restarts} restarts" if self.restarts else ""
         return EnvironmentFailure(f"{which} {lost.reason}{after}.")
 
-    def _which(self, worker: Worker) -> str:
+    def _name(self, worker: Worker) -> str:
         number, first = self.workers.index(worker), worker.job.first
         return f"worker {number} (environments {first} to {first + worker.job.count - 1})"
 
     def close(self) -> None:
-        """End all processes."""
+        """End all processes, and close the shared memory."""
         for worker in self.workers:
             worker.let_go()
         began = time.monotonic()
         for worker in self.workers:
             if not worker.close(began):
                 say(
-                    f"{self._which(worker)} did not close its environments within {CLOSE_S:g} s "
+                    f"{self._name(worker)} did not close its environments within {CLOSE_S:g} s "
                     "and was killed."
                 )
         self.arena.close()

@@ -1,4 +1,4 @@
-"""Messages between actor processes and their parent."""
+"""The messages between the worker pool and its actor processes, and their shared arrays' layout."""
 
 from __future__ import annotations
 
@@ -22,60 +22,61 @@ if TYPE_CHECKING:
     from flatout.config.schema import EnvConfig, TrainConfig
 
 COMMAND = struct.Struct("<QBiq")
-"""The size of a pickled call ``(method, arguments)`` that follows. Without one it is a step:
-whether only some are active, the slot, and the step."""
+"""A command: the size of the pickled call ``(method, arguments)`` that follows, whether only some
+environments are active, the slot, and the step. Size 0 commands a step."""
 
 DONE, RESULT, FAILED, REFUSED = b"d", b"p", b"f", b"r"
-"""Replies. A pickled result follows RESULT; a pickled sentence, traceback and kind of `LASTING`
-follow FAILED and REFUSED, and the process ends."""
+"""Replies. RESULT is followed by a pickled result. FAILED and REFUSED are followed by a pickled
+sentence, traceback and type out of `LASTING` (None for FAILED); the process then ends."""
 
 LASTING = (UsageError, InvalidReturn)
-"""Errors that another process would meet again: they are REFUSED, and end the run at once."""
+"""Errors that would occur again after a restart: they are REFUSED, and end the run at once."""
 
 LENGTH = struct.Struct("<Q")
 
 SHARED = ("obs", "rewards", "terminated", "truncated", "valid", "ended")
-"""Arrays of a trajectory that may be in the arena."""
+"""The arrays of a trajectory that the arena may contain."""
 
 PARAMS = "params/"
-"""Prefix of the actor's parameters in the arena."""
+"""Prefix of the names of the actor's parameters in the arena."""
 
 BEAT_S = 0.1
 """Seconds between a worker's progress reports in long commands."""
 
 CLOSING = -1
-"""A worker's progress counter while it closes its environments."""
+"""The value of a worker's progress counters while it closes its environments."""
 
 SINCE, EPISODE, ORIGIN = range(3)
-"""Columns of an environment's counters."""
+"""Columns of the arena's array ``counters``."""
 
 SPENT = "spent"
-"""The arena's array of each worker's times, by its first environment."""
+"""Name of the arena's array of times; a worker's row is that of its first environment."""
 
 ENV_S, ACT_S, TURNS, SQUARE = range(4)
-"""Its columns: seconds of stepping and of acting, answers, sum of their squared seconds."""
+"""Columns of `SPENT`: seconds of stepping and of acting; the number of steps (of trajectories, if
+workers act), and the sum of their squared seconds."""
 
 TERMINATED, TRUNCATED, LIFE_LOST, ENDED = 1, 2, 4, 8
-"""Bits of an environment's flags after a step."""
+"""Bits of the arena's array ``flags`` after a step."""
 
 INFO_BYTES = 1024
-"""Room for the scalars of a final `info`, as JSON after its length (two bytes)."""
+"""Bytes for the scalars of a final `info`: the length (two bytes), then JSON."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A worker's environments, as sent to it.
+    """A worker's environments and settings, as the parent sends them.
 
     Attributes:
-        registered: a Gymnasium spec that the parent's program registered, or None.
+        registered: the environment's Gymnasium spec in the parent's registry, or None.
         config: the environment and its preparation.
-        code: what the user passes as it is.
-        first: the number of its first environment.
-        count: E, its number of environments.
+        code: the user's objects, for example an environment factory.
+        first: the number of the worker's first environment.
+        count: E, the number of its environments.
         seed: the run's seed.
-        reseed_after: see `AtariEnvs`.
+        reseed_after: see `VectorEnvs`.
         arena: the shared memory's descriptor and fields.
-        local: the settings, `RolloutSpec` and acting group's size of a worker that acts by itself;
+        local: for a worker that acts itself, the settings, `RolloutSpec` and acting group's size;
             None if the parent sends actions.
     """
 
@@ -91,12 +92,12 @@ class Job:
 
     @property
     def columns(self) -> slice:
-        """Its environments in the run's arrays."""
+        """The columns of its environments in the run's arrays."""
         return slice(self.first, self.first + self.count)
 
 
 def write_info(row: np.ndarray, info: dict[str, float] | None) -> None:
-    """Write an episode's final scalars to a row of bytes: the first ones, where all do not fit."""
+    """Write an episode's final scalars to a row of bytes; drop the last ones if they do not fit."""
     text = json.dumps(info).encode() if info else b""
     while info and len(text) > INFO_BYTES - 2:
         info = dict(list(info.items())[:-1])
@@ -105,15 +106,17 @@ def write_info(row: np.ndarray, info: dict[str, float] | None) -> None:
 
 
 def read_info(row: np.ndarray) -> dict[str, float] | None:
-    """What `write_info` wrote."""
+    """Return the scalars that `write_info` wrote; None if there are none."""
     size = int.from_bytes(row[:2].tobytes(), "little")
     return json.loads(row[2 : 2 + size].tobytes()) if size else None
 
 
 def follow_parent() -> None:
-    """Live as long as the process that started this one, whose end of standard input tells of it,
-    and leave signals to it."""
-    for number in Interrupt.signals:  # the parent handles them
+    """End this process when its parent ends, and ignore signals, which the parent handles.
+
+    The parent holds the other end of standard input, which closes when the parent ends.
+    """
+    for number in Interrupt.signals:
         signal.signal(number, signal.SIG_IGN)
     lifeline = os.dup(0)
     with open(os.devnull) as nothing:
@@ -127,7 +130,7 @@ def follow_parent() -> None:
 
 
 def long(data: bytes) -> bytes:
-    """Length-prefixed bytes for `receive_long`."""
+    """Return bytes with their length in front, for `receive_long`."""
     return LENGTH.pack(len(data)) + data
 
 
@@ -135,8 +138,8 @@ def receive(end: socket.socket, size: int) -> bytes:
     """Receive exactly `size` bytes.
 
     Raises:
-        EOFError, OSError: the other side is gone.
-        BlockingIOError: nothing was received in time.
+        EOFError, OSError: the other process is gone.
+        BlockingIOError: nothing was received within the socket's time limit.
     """
     data = end.recv(size)
     while data and len(data) < size:
@@ -148,15 +151,15 @@ def receive(end: socket.socket, size: int) -> bytes:
 
 
 def receive_object(end: socket.socket) -> Any:
-    """Receive a pickled object. Safe: only a parent and its own child hold the ends.
+    """Receive a pickled object. This is safe: only a parent and its own child hold the sockets.
 
     Raises:
-        EOFError, OSError: the other side is gone.
+        EOFError, OSError, BlockingIOError: see `receive`.
     """
     return pickle.loads(receive_long(end))
 
 
 def receive_long(end: socket.socket) -> bytes:
-    """Receive length-prefixed bytes."""
+    """Receive bytes with their length in front."""
     (size,) = LENGTH.unpack(receive(end, LENGTH.size))
     return receive(end, size)

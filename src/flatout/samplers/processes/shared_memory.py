@@ -1,4 +1,4 @@
-"""Anonymous shared memory; it vanishes with its last descriptor."""
+"""Anonymous shared memory of the worker pool; it is freed with its last descriptor and mapping."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ import numpy as np
 from flatout.errors import FlatoutError, one_line
 
 Fields = dict[str, tuple[tuple[int, ...], Any]]
-"""An arena's arrays: shape and dtype by name."""
+"""The shape and dtype of each of an arena's arrays, by name."""
 
 ALIGNMENT = 64
-"""Alignment of arrays in bytes: a cache line; XLA uses such arrays without a copy."""
+"""Alignment of arrays in bytes: a cache line. XLA uses arrays so aligned without a copy."""
 
 
 class Arena:
-    """Zeroed arrays in shared memory.
+    """Arrays in shared memory, zero at first.
 
     Args:
-        fields: its arrays, the same in all processes.
-        descriptor: of another process's arena; None makes a new one.
+        fields: the arrays, the same in all processes.
+        descriptor: the descriptor of another process's arena; None makes new memory.
+
+    Raises:
+        FlatoutError: there is not enough memory.
     """
 
     def __init__(self, fields: Fields, descriptor: int | None = None) -> None:
@@ -49,7 +52,7 @@ class Arena:
         return self.arrays[name]
 
     def close(self) -> None:
-        """Close the descriptor; the memory is freed with its last array."""
+        """Close the descriptor; the memory is freed when no array uses it any more."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -57,7 +60,7 @@ class Arena:
 
 
 def _memory(size: int) -> int:
-    """A descriptor of `size` bytes of anonymous memory."""
+    """Return a descriptor of `size` bytes of anonymous memory."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("flatout", os.MFD_CLOEXEC)
     else:

@@ -1,8 +1,8 @@
 """An actor process: steps its environments in memory shared with the parent.
 
-`flatout.samplers.processes.pool` starts it. It imports JAX only if it acts.
-Commands come over the inherited socket; observations, rewards and actions are in the arena. It
-ends when the parent's end of the socket closes.
+`flatout.samplers.processes.pool` starts it. It imports JAX only if it acts. Commands come through
+the inherited socket; observations, rewards and actions are in the arena. It ends when the parent
+closes its end of the socket.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Stepper:
     """Steps the worker's environments with actions from the parent.
 
     Args:
-        job: what they are.
-        arena: shared with the parent.
-        spent: this worker's times.
+        job: the worker's environments.
+        arena: the memory shared with the parent.
+        spent: this worker's times, which it adds to.
     """
 
     def __init__(self, job: Job, arena: Arena, spent: memoryview[float]) -> None:
@@ -60,7 +60,7 @@ class Stepper:
         self._infos = arena["infos"][columns]
 
     def step(self, slot: int, t: int, partly: int) -> None:
-        """Step t of a trajectory: from row t to row t + 1."""
+        """Make step t of a trajectory, from row t to row t + 1 (`partly`: of active ones only)."""
         begin = time.perf_counter()
         envs, flags = self.envs, self._flags
         active = np.flatnonzero(self._active).tolist() if partly else None
@@ -76,7 +76,7 @@ class Stepper:
         spent[protocol.SQUARE] += took * took
 
     def reset(self, slot: int, row: int, episodes: list[int | None]) -> None:
-        """Start the given episodes (None: continue the current one)."""
+        """Start the given episodes (None keeps the current one); write observations to a row."""
         out = self._obs[slot, row]
         if len({*episodes}) == 1 and episodes[0] is not None:
             self.envs.reset_all(out, episodes[0])  # faster together
@@ -120,7 +120,7 @@ def serve(end: socket.socket) -> None:
             import gymnasium
 
             gymnasium.registry.setdefault(job.registered.id, job.registered)
-        # A view's items cost half of an array's.
+        # Accessing an item of a memoryview costs half as much as one of an array.
         spent = memoryview(arena[protocol.SPENT][job.first]).cast("B").cast("d")
         if job.local is None:
             actor: Any = Stepper(job, arena, spent)
@@ -134,7 +134,7 @@ def serve(end: socket.socket) -> None:
         _obey(end, actor, long_command)
         beats[:] = protocol.CLOSING
         actor.envs.close()
-    except BaseException as error:  # a user's environment may raise anything
+    except BaseException as error:  # the user's environment may raise anything
         text = (
             str(error)
             if isinstance(error, FlatoutError)
@@ -171,7 +171,7 @@ def _obey(end: socket.socket, actor: Any, long_command: threading.Event) -> None
 
 
 def _count(envs: Envs, beats: np.ndarray, long_command: threading.Event) -> None:
-    """Report the progress of long commands a few times a second."""
+    """Report the progress of long commands every `BEAT_S` seconds."""
     while True:
         long_command.wait()
         beats[:] = sum(envs.lengths), sum(envs.episode)
@@ -179,8 +179,8 @@ def _count(envs: Envs, beats: np.ndarray, long_command: threading.Event) -> None
 
 
 def main() -> None:
-    """The process's entry."""
+    """Run an actor process; its argument is the socket's descriptor."""
     protocol.follow_parent()
-    os.dup2(2, 1)  # an environment's output is not the run's
+    os.dup2(2, 1)  # keep environments' output out of the run's
     with guarded():  # errors of printing must not affect the run
         serve(socket.socket(fileno=int(sys.argv[1])))
