@@ -1,1 +1,1 @@
-"""The data flow: sampler -> buffer -> learner -> params -> sampler."""
+"""Schedules drive the data flow: sampler -> buffer -> learner -> parameters -> sampler."""

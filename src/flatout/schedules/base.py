@@ -1,4 +1,4 @@
-"""The base of all schedules."""
+"""The base class of all schedules. The trainer advances, saves and restores a run through it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from flatout.storage.checkpoint import PREFIX, leaf_names, named_leaves, rebuild
 from flatout.types import Metrics, Snapshot
 
 BUFFER, PENDING = "buffer/", "pending/"
-"""Prefixes of the buffer's arrays and of pending trajectories in snapshots."""
+"""Prefixes, in snapshots, of the buffer's arrays and of pending trajectories."""
 
 
 class Schedule:
-    """Owns the data flow; a subclass defines the order of its steps.
+    """The owner of the data flow; a subclass defines the order of its steps.
 
     Args:
-        sampler: collects.
+        sampler: collects trajectories.
         policies: receive the published parameters.
-        learner: learns.
-        spans: of this thread.
-        discardable: a context in which work may be interrupted and discarded; learning may not.
-        always: metrics that are valid without an update, too.
+        learner: learns from trajectories.
+        spans: the spans of this thread.
+        discardable: makes a context in which a signal may interrupt work, which is then discarded.
+            Collecting runs in one, `Learner.update` does not.
+        always: names of metrics that are also valid in an iteration without updates.
     """
 
     def __init__(
@@ -50,29 +51,34 @@ class Schedule:
         self._spans = spans
         self._discardable = discardable
         self._always = frozenset((*always, "replay_fill", "replay_mb"))
-        self._version = 0  # iterations learned from
+        self._version = 0  # iterations that the parameters have learned from
         self._pending: deque[Pending] = deque()  # collected, not yet learned from
 
     @property
     def params(self) -> tuple[Any, ...]:
-        """The newest actor parameters, bundled."""
+        """The newest actor parameters, packed by `Bundle`."""
         return self.learner.bundle
 
     def stats(self) -> dict[str, float]:
-        """Statistics of this process, for the summary's `flow`."""
+        """Return statistics of this process, for `flow` in the run's summary."""
         return {"environments_lost": self._sampler.lost}
 
     def work(self) -> dict[str, Work]:
-        """The work of other threads and processes so far, by name."""
+        """Return the work of other threads and processes so far, by name."""
         return self._sampler.work()
 
     def memory(self) -> dict[str, dict[str, float]]:
-        """See `flatout.learner.memory.live_mb`."""
+        """Return the learner's memory in MiB; see `flatout.learner.memory.live_mb`."""
         return self.learner.live_mb()
 
     def advance(self, n: int, calm: int = 0) -> Iterator[Metrics]:
-        """Collect and learn `n` times; who takes no more ends it earlier. Probably nobody asks for
-        the state before `calm` times."""
+        """Yield the metrics of the next `n` iterations; the caller may stop earlier.
+
+        Args:
+            n: iterations.
+            calm: iterations within which the caller will probably not read the state. The fused
+                schedule may compute that many at once.
+        """
         for _ in range(n):
             yield self._iterate()
 
@@ -86,8 +92,8 @@ class Schedule:
         self._sampler.start()
 
     def adopt(self, initial: Snapshot) -> None:
-        """Start from what another run learned (parameters, normalisers, any optimiser state) and
-        from its replay, if there is any, with fresh counters and after `start`."""
+        """Continue, after `start`, from another run's parameters, normalisers and optimiser state,
+        and from its replay if the snapshot has one. Counters stay new."""
         state, arrays = self.learner.host_state(), initial.arrays
         fresh = named_leaves(state, PREFIX)
         learned = named_leaves(state._replace(counters=()), PREFIX)
@@ -97,7 +103,7 @@ class Schedule:
         else:
             buffer = {n.removeprefix(BUFFER): a for n, a in arrays.items() if n.startswith(BUFFER)}
             self.learner.restore(self._learned(fresh), buffer, initial.data["buffer"], initial.rows)
-            # Its episodes end where the replay does: what was collected later is left behind.
+            # Its episodes end where the replay ends: trajectories collected later are dropped.
             waiting = arrays.get(f"{PENDING}0/obs")
             last = arrays["sampler/obs"] if waiting is None else waiting[0]
             first = np.asarray(self._sampler.state()["obs"])
@@ -108,12 +114,12 @@ class Schedule:
         self.publish_newest()
 
     def learned(self) -> dict[str, np.ndarray]:
-        """The learning state now, as named arrays."""
-        _ = self.params  # a compiled loop comes to where the run is
+        """Return the current learning state as named arrays."""
+        _ = self.params  # a fused schedule first brings the learner to the current iteration
         return named_leaves(self.learner.host_state(), PREFIX)
 
     def snapshot(self) -> Snapshot:
-        """All state at the last iteration's boundary."""
+        """Return all state at the last iteration's boundary."""
         arrays = named_leaves(self.learner.host_state(), PREFIX)
         sampler = self._sampler.state()
         arrays["sampler/obs"] = sampler.pop("obs")
@@ -135,7 +141,8 @@ class Schedule:
         return Snapshot(arrays, data, rows)
 
     def restore(self, snapshot: Snapshot) -> list[str]:
-        """Restore a snapshot; returns notes on what could not be restored."""
+        """Restore a snapshot; return sentences about what could not be restored. Raise
+        `CheckpointError` if the snapshot does not fit this run."""
         arrays, data = snapshot.arrays, snapshot.data
         buffer = {n.removeprefix(BUFFER): a for n, a in arrays.items() if n.startswith(BUFFER)}
         counters = data.get("buffer", {})
@@ -153,7 +160,7 @@ class Schedule:
         own = "sampler/" + ENVIRONMENTS
         found = {n.removeprefix("sampler/"): a for n, a in arrays.items() if n.startswith(own)}
         state |= {"arrays": found} if found else {}
-        # An overlapped run that continues serially learns from pending trajectories first.
+        # A serial schedule that continues an overlapped run first learns from pending trajectories.
         self._pending = deque(
             Pending.loaded(f"{PENDING}{number}/", arrays, values)
             for number, values in enumerate(data.get("pending", []))
@@ -174,7 +181,7 @@ class Schedule:
         self._sampler.close()
 
     def _collect(self, version: int) -> Pending:
-        """Collect a trajectory; an interrupt discards it."""
+        """Collect a trajectory with the parameters of a version; an interrupt discards it."""
         sampler = self._sampler
         with self._discardable():
             trajectory = sampler.collect()
@@ -184,24 +191,24 @@ class Schedule:
         )  # fmt: skip
 
     def _learn(self, pending: Pending) -> dict[str, float]:
-        """Learn from a trajectory, after truncating restarted episodes."""
+        """Learn from a trajectory; first truncate the episodes that were restarted before it."""
         self._truncate(pending.restarted)
         return self.learner.update(pending.trajectory)
 
     def _truncate(self, restarted: Iterable[Restart]) -> None:
-        """Truncate the episodes of environments that were restarted."""
+        """Truncate the stored episodes of environments that were restarted."""
         for restart in restarted:
             self.learner.truncate(*restart)
 
     def _metrics(self, values: dict[str, float], pending: Pending) -> Metrics:
-        """An iteration's metrics."""
+        """Return the metrics of an iteration; averages are left out if it made no update."""
         updates = round(values.pop("updates"))
-        if not updates:  # no averages
+        if not updates:
             values = {name: values[name] for name in values if name in self._always}
         return Metrics(pending.steps, updates, pending.ended(), values, pending.infos())
 
     def publish_newest(self) -> None:
-        """Act with the newest parameters from now on."""
+        """Publish the newest parameters to the policies."""
         self._publish(self.params, self._version)
 
     def _publish(self, bundle: tuple[Any, ...], version: int) -> None:

@@ -1,4 +1,6 @@
-"""What the iterations of one dispatch begin with, and what they tell the host."""
+"""The inputs and outputs of chunks, which are the iterations of one dispatch.
+
+`Loop` computes chunks; `FusedSchedule` starts and reads them."""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from flatout.types import Episodes
 
 
 class Carry(NamedTuple):
-    """What one iteration hands to the next: the learning state's leaves, the buffer's device state
+    """The state between two iterations: the leaves of the learning state, the buffer's device state
     and counts, and the environments."""
 
     leaves: list[Any]
@@ -26,8 +28,8 @@ class Carry(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What a chunk's iterations tell, ``[M, ...]`` each: scalars of `Learner.metrics`, environment
-    steps, and where episodes ended."""
+    """The outputs of a chunk's M iterations, ``[M, ...]`` each: the scalars that `Learner.metrics`
+    reads, environment steps, and the ends of episodes."""
 
     scalars: Any
     steps: Any
@@ -35,23 +37,23 @@ class Told(NamedTuple):
 
 
 Iteration = Callable[[Carry, jax.Array, Any, jax.Array, jax.Array], tuple[Carry, Told]]
-"""``(carry, key, buffer_key, act_key, hp) -> carry, told``, of one shard; pure."""
+"""One iteration of one shard, pure: ``(carry, key, buffer_key, act_key, hp) -> carry, outputs``."""
 
 TOLD = Told(None, None, 0)  # type: ignore[arg-type]
-"""Which of it each shard has for itself."""
+"""Shard axes of an iteration's outputs: None for those that all shards share, 0 for the others."""
 
 
 @dataclass
 class Chunk:
-    """Iterations that one dispatch made.
+    """The iterations that one dispatch made, with their outputs on the host.
 
     Attributes:
-        before: what they began with.
-        count: how many they were.
-        taken: how many of them count so far.
-        told: of each of them.
-        episodes: that ended in them, with `places`, where the k-th iteration's begin.
-        infos: of these episodes.
+        before: the carry before the first iteration.
+        count: the number of iterations.
+        taken: the number of iterations that the caller of `advance` has received so far.
+        episodes: the episodes that ended, in the order of iterations.
+        places: the index in `episodes` at which each iteration's episodes begin, ``[count + 1]``.
+        infos: the final `info` scalars of these episodes; empty if there are none.
     """
 
     before: Carry | Part
@@ -64,8 +66,8 @@ class Chunk:
 
 
 class Made(NamedTuple):
-    """A chunk as the program left it: the carry, what it tells (memory that a later chunk writes
-    over), and the seconds that it took."""
+    """The result of one run of the program: the carry after the last iteration, the outputs (in a
+    buffer that a later chunk overwrites), and the seconds that it took."""
 
     after: Carry
     room: Told
@@ -73,11 +75,12 @@ class Made(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """A chunk that runs, or waits for the one before, while the host still reads what that told.
+    """A chunk started in advance: it runs, or waits for the chunk before, while the host reads.
 
     Attributes:
-        after: what it goes on from.
-        made: what becomes of it.
+        after: the carry from which it continues, or the chunk that computes this carry.
+        length: its number of iterations.
+        made: its result.
     """
 
     after: Carry | Future[Made]
@@ -86,5 +89,5 @@ class Ahead(NamedTuple):
 
     @property
     def before(self) -> Carry:
-        """What it begins with, once that is known."""
+        """The carry before its first iteration; waits until this is computed."""
         return self.after.result().after if isinstance(self.after, Future) else self.after

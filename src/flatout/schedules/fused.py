@@ -23,37 +23,38 @@ from flatout.schedules.members import Part
 from flatout.types import Episodes, Metrics, Snapshot
 
 CHUNK_S = 0.5
-"""Seconds that a chunk should take."""
+"""The seconds that a chunk should take at most."""
 
 ROWS_S = 0.05
-"""Seconds that a chunk may take beyond what is asked for, where nobody looks at the state: what
-the host does for each chunk costs as much as an iteration of a small network."""
+"""A chunk may have more iterations than requested, up to this many seconds, while the caller will
+not read the state: the host's work for a chunk costs as much as an iteration of a small network."""
 
 AHEAD_S, MOST_AHEAD_MB = 0.1, 64
-"""Chunks that take less are begun before the host has read those before, if their replay takes
-less: each has one of its own."""
+"""Chunks that take less time than this are started before the host has read the chunk before, if
+the replay takes less memory than this: each chunk in flight has a copy of it."""
 
 AHEAD = 2
-"""Chunks under way beside the one that is read: one runs and the next waits for nobody."""
+"""Chunks in flight in addition to the one being read: one runs, the next starts when it ends."""
 
 GROWTH = 8
-"""A chunk is at most so many times as long as the one before: the first tell how long they take."""
+"""A chunk has at most this many times the iterations of the last one that was timed."""
 
 
 class FusedSchedule(Schedule):
-    """Iterations in chunks: as many as about half a second takes, never across what is due.
+    """A schedule that makes iterations in chunks of up to half a second, each in one dispatch.
 
-    A loop whose length is given at run time makes them, so that no chunk changes the program, nor
-    the bits. Who stops within a chunk has its first iterations made once more.
+    The compiled loop receives its length at run time, so all chunks run the same program, and their
+    lengths change no bit of the results. If the state is read within a chunk, the chunk's first
+    iterations are computed again.
 
-    Arguments as of `Schedule`; the sampler is compiled only here.
+    For the arguments see `Schedule`. The sampler is compiled only as part of the loop.
     """
 
     _sampler: DeviceSampler
 
     @property
     def sampler(self) -> DeviceSampler:
-        """What plays in the program."""
+        """The sampler whose rollout is part of the program."""
         return self._sampler
 
     def __init__(self, *flow: Any, programs: Programs) -> None:
@@ -61,22 +62,22 @@ class FusedSchedule(Schedule):
         self._programs, self._together = programs, programs.together
         self.loop = Loop(self.learner, self._sampler, programs)
         self._program: Any = None
-        self._rooms: deque[Any] = deque()  # for what the next chunks tell
+        self._rooms: deque[Any] = deque()  # free output buffers
         self._ahead: deque[Ahead] = deque()
-        self._asked = 1  # iterations, by the last `advance`
-        self._calm = 0  # the iteration before which nobody looks at the state
+        self._asked = 1  # iterations requested by the last `advance`
+        self._calm = 0  # the iteration up to which the caller will not read the state
         self._thread = ThreadPoolExecutor(1, "chunks")
         self._runs_ahead = size_mb(self.learner.buffer.device_state()) < MOST_AHEAD_MB
         self._rows = self._sampler.rollout.spec.horizon
-        self._carry: Carry | Part | None = None  # after the newest chunk, once there was one
+        self._carry: Carry | Part | None = None  # after the newest chunk; None before the first
         self._chunk: Chunk | None = None
-        self._each_s = CHUNK_S  # seconds of an iteration
+        self._each_s = CHUNK_S  # measured seconds of an iteration
         self._last = 0  # iterations of the newest chunk
-        self._looks = self._unseen = 0  # iterations between two looks at the state, and since one
+        self._looks = self._unseen = 0  # iterations between two reads of the state; since the last
 
     def compile(self) -> Any:
-        """Compile the program, or take the one that another run of the same shape has compiled;
-        one for several members is compiled when they are there."""
+        """Compile the program, or use that of another run of the same shape. The program of several
+        members is compiled when their first chunk is dispatched."""
         if self._together is None:
             self._program = self._programs.get("fused", self.loop.compiled)
         return self._program
@@ -94,14 +95,14 @@ class FusedSchedule(Schedule):
                 chunk.taken += 1
                 self._version += 1
                 self._unseen += 1
-                yield self._told(chunk, chunk.taken - 1)
-                if self._chunk is not chunk:  # a callback looked at the state
+                yield self._iteration_metrics(chunk, chunk.taken - 1)
+                if self._chunk is not chunk:  # the caller has read the state
                     self._looks, self._unseen = self._unseen, 0
                     break
 
     def chunks(self) -> Iterator[int]:
-        """The environment steps of one whole chunk after another, for who times them: an
-        iteration's time is not known within a chunk."""
+        """Yield the environment steps of one whole chunk after another, for a caller that measures
+        time: the time of an iteration within a chunk is unknown."""
         steps = 0
         for metrics in self.advance(1 << 40):
             steps += metrics.steps
@@ -110,13 +111,13 @@ class FusedSchedule(Schedule):
                 steps = 0
 
     def idle(self) -> None:
-        """Let go of a chunk that was begun ahead: nothing is under way then."""
-        self._taken(None, 0)
+        """Discard chunks that were started in advance; afterwards none is in flight."""
+        self._pop_ahead(None, 0)
 
     def _length(self, asked: int, first: int) -> int:
-        """Iterations of the chunk from iteration `first` on, of which so many are asked for."""
+        """Return the length of the chunk from iteration `first` on; `asked` were requested."""
         each_s = max(self._each_s, 1e-9)
-        # A callback that looked will look again: what is made beyond that is made twice.
+        # A callback that read the state will read it again: a longer chunk would be made twice.
         free = self.loop.most if not self._looks else (
             self._looks - self._unseen if self._unseen < self._looks else self._unseen
         )  # fmt: skip
@@ -126,7 +127,7 @@ class FusedSchedule(Schedule):
         return max(min(asked, most), 1)
 
     def _dispatched(self, count: int) -> Chunk:
-        """Make a chunk; an interrupt discards it."""
+        """Make a chunk of `count` iterations, or use one started in advance; an interrupt discards it."""
         learner = self.learner
         if self._carry is None:
             self._carry = self.loop.begun()
@@ -142,7 +143,7 @@ class FusedSchedule(Schedule):
                 took = time.perf_counter() - begin
             else:
                 assert isinstance(before, Carry)
-                ahead = self._taken(before, count)
+                ahead = self._pop_ahead(before, count)
                 made = self._called(before, count) if ahead is None else ahead.made.result()
                 count = count if ahead is None else ahead.length
                 after, took, told = made.after, made.took, self._read(made.room, count)
@@ -157,7 +158,7 @@ class FusedSchedule(Schedule):
         return self._chunk
 
     def _begin_ahead(self, carry: Carry, count: int) -> None:
-        """Begin the chunks that will probably be asked for after that of `count` iterations."""
+        """Start the chunks that will probably be requested after that of `count` iterations."""
         first = self._version + count + sum(ahead.length for ahead in self._ahead)
         while len(self._ahead) < AHEAD:
             after = self._ahead[-1].made if self._ahead else carry
@@ -166,40 +167,41 @@ class FusedSchedule(Schedule):
             self._ahead.append(Ahead(after, length, made))
             first += length
 
-    def _taken(self, before: Carry | Part | None, count: int) -> Ahead | None:
-        """The chunk that was begun ahead, if it is one that is asked for."""
+    def _pop_ahead(self, before: Carry | Part | None, count: int) -> Ahead | None:
+        """Return the next chunk started in advance if it continues from `before` and fits the
+        request; else discard all of them and return None."""
         if not self._ahead:
             return None
         ahead = self._ahead[0]
         if ahead.before is before and (ahead.length <= count or not self._looks):
-            return self._ahead.popleft()  # what is beyond the count is for the next `advance`
-        while self._ahead:  # they cannot be stopped, and their rooms are needed
+            return self._ahead.popleft()  # iterations beyond the count are for the next `advance`
+        while self._ahead:  # they cannot be stopped, and their buffers are needed
             self._rooms.append(self._ahead.popleft().made.result().room)
         return None
 
-    def _told(self, chunk: Chunk, number: int) -> Metrics:
-        """One iteration's metrics."""
+    def _iteration_metrics(self, chunk: Chunk, number: int) -> Metrics:
+        """Return the metrics of one of a chunk's iterations."""
         told, learner = chunk.told, self.learner
         self._sampler.check(bool(told.ends.finite[number]))
-        if not told.scalars[number][-1]:  # the message names what is not finite
+        if not told.scalars[number][-1]:  # so that the message names the leaves that are not finite
             self._settle()
         learner.buffer.passed(self._rows)
         values = learner.metrics([told.scalars[number]])
         updates = round(values.pop("updates"))
-        if not updates:  # no averages
+        if not updates:  # there are no averages
             values = {name: values[name] for name in values if name in self._always}
         mine = slice(chunk.places[number], chunk.places[number + 1])
         episodes = Episodes(*(array[mine] for array in chunk.episodes))
         return Metrics(int(told.steps[number]), updates, episodes, values, chunk.infos[mine])
 
     def _settle(self) -> None:
-        """Take over the state after the last iteration that was taken."""
+        """Bring learner, buffer and sampler to the state after the last iteration consumed."""
         chunk = self._chunk
         if chunk is None:
             return
         if chunk.taken < chunk.count:
             with self._spans.span("fused"):
-                self._taken(chunk.before, 0)
+                self._pop_ahead(chunk.before, 0)
                 self._carry = self._first(chunk)
         carry, self._chunk = self._carry, None
         carry = carry.taken() if isinstance(carry, Part) else carry
@@ -209,7 +211,7 @@ class FusedSchedule(Schedule):
         self._sampler.rolling = carry.rolling
 
     def _first(self, chunk: Chunk) -> Carry:
-        """What its first iterations, those that were taken, lead to."""
+        """Compute a chunk's consumed iterations again, and return the carry after them."""
         if isinstance(chunk.before, Part):
             return self._together.again(self.loop, chunk.before, chunk.taken)
         made = self._called(chunk.before, chunk.taken)
@@ -217,7 +219,7 @@ class FusedSchedule(Schedule):
         return made.after
 
     def _called(self, after: Carry | Future[Made], count: int) -> Made:
-        """Run the program."""
+        """Run the program for `count` iterations, from a carry or after a chunk in flight."""
         before = after.result().after if isinstance(after, Future) else after
         try:
             room = self._rooms.popleft()
@@ -229,7 +231,7 @@ class FusedSchedule(Schedule):
         return Made(carry, room, time.perf_counter() - begin)
 
     def _read(self, room: Told, count: int) -> Told:
-        """What a chunk tells, on the host; its room is free then."""
+        """Copy a chunk's outputs to the host, and free their buffer for a later chunk."""
         scalars, steps = (np.array(np.asarray(leaf)[:count]) for leaf in room[:2])
         axis = int(self.learner.mesh.shards > 1)
         ends = jax.tree.map(
@@ -258,7 +260,7 @@ class FusedSchedule(Schedule):
         notes = super().restore(snapshot)
         if self._pending:
             raise CheckpointError(
-                "it holds a trajectory that is not learned from yet: resume it with "
+                "it contains a trajectory that was not learned from yet: resume it with "
                 "schedule=overlapped."
             )
         self._carry = self._chunk = None
@@ -269,4 +271,4 @@ class FusedSchedule(Schedule):
         super().close()
 
     def publish_newest(self) -> None:
-        """Nothing: the program acts with its own state."""
+        """Do nothing: the program acts with its own state."""

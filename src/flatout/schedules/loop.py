@@ -19,22 +19,22 @@ from flatout.samplers.device import DeviceSampler
 from flatout.schedules.chunks import TOLD, Carry, Iteration, Told
 
 MOST_KEPT = 1 << 20
-"""Environment steps of one chunk, whose ends of episodes are kept until the host reads them."""
+"""The most environment steps of one chunk: device memory holds the ends of their episodes."""
 
 MOST = 512
-"""Iterations of one chunk."""
+"""The most iterations of one chunk."""
 
 
 class Loop:
-    """One run's loop; its length is given at run time.
+    """The loop over a run's iterations; its length is an argument of the program.
 
     Args:
-        learner: learns in it.
-        sampler: plays in it.
-        programs: what other runs of this shape have traced.
+        learner: makes the updates of an iteration.
+        sampler: its rollout makes the trajectory of an iteration.
+        programs: shares shapes and programs with other runs of this shape.
 
     Attributes:
-        most: iterations of one chunk.
+        most: the most iterations of one chunk.
     """
 
     def __init__(self, learner: Learner, sampler: DeviceSampler, programs: Programs) -> None:
@@ -45,17 +45,18 @@ class Loop:
 
     @property
     def keys(self) -> tuple[Any, ...]:
-        """What `made` takes beside the carry and the count: a run's own, which no program holds."""
+        """The last arguments of `made`: the run's keys and hyper-parameters. They are arguments, so
+        that runs can share a program."""
         learner = self.learner
         return learner.key, learner.buffer.key, self._sampler.act_key, learner.hp
 
     @property
     def member_axes(self) -> Any:
-        """Which of what is carried each member of a population has for itself."""
+        """Member axes of the carry: None for parts that all members share, 0 for the others."""
         return Carry(0, 0, self.learner.buffer.member_counts, 0)  # type: ignore[arg-type]
 
     def begun(self) -> Carry:
-        """What the first iteration begins with."""
+        """Return the carry before the first iteration."""
         learner, rolling = self.learner, self._sampler.rolling
         assert rolling is not None
         leaves, store = learner.carried
@@ -67,8 +68,8 @@ class Loop:
         """Compile `made`.
 
         Args:
-            iteration: a part of one, to be made instead of the whole.
-            rolling: shapes of what such a part carries instead of the environments.
+            iteration: a replacement for the whole iteration; planning times parts of it.
+            rolling: the shapes of what this replacement carries instead of the environments.
         """
         learner, sampler = self.learner, self._sampler
         store, counts = learner.buffer.device_state(), learner.buffer.counts()
@@ -86,20 +87,20 @@ class Loop:
 
     @cached_property
     def told(self) -> Told:
-        """Room for what a chunk's iterations tell of one shard: shapes."""
-        return self._programs.get("told", self._told_shapes)
+        """The shapes of a chunk's output buffer, of one shard."""
+        return self._programs.get("outputs", self._told_shapes)
 
     def _told_shapes(self) -> Told:
         sampler, most = self._sampler, self.most
         actor = sampler.rollout.algorithm.actor_shapes
-        alone = replace(sampler.rollout, shared=lambda flag: flag)  # no axis of members here
+        alone = replace(sampler.rollout, shared=lambda flag: flag)  # there is no member axis here
         _, ends, _ = jax.eval_shape(alone, actor, sampler.shapes, sampler.act_key)
         scalars = jax.ShapeDtypeStruct((len(self.learner.buffer.metrics) + 1,), np.float32)
         one = Told(scalars, jax.ShapeDtypeStruct((), np.int32), ends)
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((most, *leaf.shape), leaf.dtype), one)
 
     def empty(self) -> Told:
-        """That room, of all shards."""
+        """Return an empty output buffer for all shards."""
         mesh, room = self.learner.mesh, self.told
         shards = () if mesh.shards == 1 else (mesh.shards,)
         ends = jax.tree.map(lambda leaf: np.zeros((*shards, *leaf.shape), leaf.dtype), room.ends)
@@ -110,7 +111,8 @@ class Loop:
         self, carry: Carry, told: Told, count: jax.Array, *keys: Any,
         iteration: Iteration | None = None,
     ) -> tuple[Carry, Told]:  # fmt: skip
-        """`count` iterations, which write over what `told` held; `keys` as there. Pure."""
+        """Run `count` iterations, whose outputs overwrite the output buffer's first rows. Pure;
+        `keys` are those of the property `keys`."""
         once = iteration or self.iteration
 
         def body(number: jax.Array, loop: tuple[Carry, Told]) -> tuple[Carry, Told]:
@@ -127,7 +129,7 @@ class Loop:
     def iteration(
         self, carry: Carry, key: jax.Array, buffer_key: Any, act_key: jax.Array, hp: jax.Array
     ) -> tuple[Carry, Told]:
-        """One trajectory, and the updates that it pays for."""
+        """Collect a trajectory and make the updates that it pays for. Pure."""
         learner, rollout = self.learner, self._sampler.rollout
         params = learner.acting(carry.leaves, hp)
         trajectory, ends, rolling = rollout(params, carry.rolling, act_key)

@@ -1,4 +1,6 @@
-"""Where members' threads meet: who asks waits until all that still train have asked."""
+"""A barrier for members' threads: a request waits until all members that still train have one.
+
+`Together` answers the requests."""
 
 from __future__ import annotations
 
@@ -7,10 +9,10 @@ from typing import Any
 
 
 class Meeting:
-    """Answers the requests of several members at once, in the thread that asks last.
+    """A barrier that answers the requests of all members at once, in the last one's thread.
 
     Args:
-        count: how many members there are; each leaves when it has ended.
+        count: the number of members; each must call `leave` when it has ended.
     """
 
     def __init__(self, count: int) -> None:
@@ -20,7 +22,7 @@ class Meeting:
         self._answers: dict[int, Any] = {}
 
     def ask(self, member: int, request: Any) -> Any:
-        """The answer, which an exception is raised for, to what this member asks."""
+        """Return the answer to a member's request; if it is an exception, raise it."""
         with self._turn:
             self._asked[member] = request
             self._try()
@@ -32,11 +34,11 @@ class Meeting:
         return answer
 
     def leave(self, member: int, error: str = "", lost: bool = False) -> None:
-        """A member has ended; the others go on.
+        """Remove a member that has ended; the others continue.
 
         Args:
-            error: why it failed.
-            lost: nothing of it can be kept.
+            error: why it failed; empty if it did not.
+            lost: its state cannot be saved.
         """
         with self._turn:
             self._live -= 1
@@ -47,7 +49,7 @@ class Meeting:
         """Note that a member has ended."""
 
     def _answered(self, asked: dict[int, Any]) -> dict[int, Any]:
-        """The answers to what members asked; who gets none asks on."""
+        """Return answers to members' requests; a member without an answer keeps waiting."""
         raise NotImplementedError
 
     def _try(self) -> None:

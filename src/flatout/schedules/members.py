@@ -1,4 +1,4 @@
-"""The axis of members in what one program carries for several runs."""
+"""The axis of members in the carry of one program that several runs share (`Together`)."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ import jax
 import numpy as np
 
 MEMBERS = "members"
-"""The axis."""
+"""The name of the axis of members."""
 
 
 def for_all(flag: jax.Array) -> jax.Array:
-    """A flag that is set for all members where it is for one: branches are taken together."""
+    """Return a flag that is set for all members if it is set for one, so that they branch alike."""
     return jax.lax.pmax(flag.astype(np.int32), MEMBERS) > 0
 
 
 @dataclass(frozen=True)
 class Part:
-    """One member's share of what all carry.
+    """One member's part of the carry of all members.
 
     Attributes:
-        whole: what all carry, and `keys` of theirs.
-        slot: its place.
-        axes: which of it each member has for itself.
+        whole: the carry of all members.
+        keys: the `Loop.keys` of all members.
+        slot: the member's index on the axis of members.
+        axes: member axes of `whole`: None for parts that all members share, 0 for the others.
     """
 
     whole: Any
@@ -33,7 +34,7 @@ class Part:
     axes: Any
 
     def taken(self) -> Any:
-        """It alone."""
+        """Return this member's carry, without the axis of members."""
         axes, structure = jax.tree.flatten(self.axes, is_leaf=lambda axis: axis is None)
         parts = structure.flatten_up_to(self.whole)
         of_members = [part for axis, part in zip(axes, parts, strict=True) if axis is not None]
@@ -45,5 +46,5 @@ class Part:
 
 @jax.jit
 def _row(tree: Any, slot: jax.Array) -> Any:
-    """One row of every leaf: one program, where each leaf's own indexing would be one."""
+    """Return one row of every leaf, in one program; indexing each leaf would take one for each."""
     return jax.tree.map(lambda leaf: leaf[slot], tree)

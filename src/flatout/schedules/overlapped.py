@@ -1,4 +1,4 @@
-"""Collect the next trajectories while learning from this one."""
+"""The overlapped schedule: it collects the next trajectories while another thread learns."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from flatout.storage.checkpoint import refuse_nonsense
 from flatout.types import Metrics, Snapshot
 
 WAITS = ("policy_lag", "time/queue_s", "time/sampler_wait_s", "time/learner_wait_s")
-"""Metrics of each iteration that the summary sums up."""
+"""Metrics of each iteration whose sums `stats` reports."""
 
 PUBLISHED = "published/"
-"""Prefix of the acting parameters in snapshots."""
+"""Prefix, in snapshots, of acting parameters."""
 
 
 class OverlappedSchedule(Schedule):
-    """Trajectory k is collected with version max(0, k - lag), while the learner uses earlier ones.
+    """A schedule that collects trajectory k with version max(0, k - lag) while it learns.
 
-    This thread collects, another learns: on a CPU one thread's dispatches run in order, and acting
-    would wait for learning. The version that acts depends on k alone, never on timing.
+    This thread collects, and another learns: on a CPU the dispatches of one thread run in order, so
+    acting would wait for learning. The version that acts depends only on k, never on timing.
 
     Args:
-        lag: versions that acting may be behind, at least 1; the sampler needs lag + 1 buffers. For
-            the other arguments see `Schedule`; the learner has spans of its own thread.
+        flow: see `Schedule`; the learner must have its own `Spans`, for its thread.
+        lag: versions by which acting may be behind, at least 1. The sampler needs lag + 1 buffers.
     """
 
     def __init__(self, *flow: Any, lag: int = 1) -> None:
         super().__init__(*flow)
         self._lag = lag
-        self._collected = 0  # trajectories
+        self._collected = 0  # trajectories so far
         self._bundles: dict[int, tuple[Any, ...]] = {}  # acting parameters by version
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="learner")
         self._learned_at = 0.0  # end of the last learning
@@ -48,10 +48,10 @@ class OverlappedSchedule(Schedule):
 
     def publish_newest(self) -> None:
         super().publish_newest()
-        self._bundles = {self._version: self._kept()}
+        self._bundles = {self._version: self._copy_newest()}
 
     def stats(self) -> dict[str, float]:
-        """Adds the mean policy lag and queue time, and the total waits of both sides."""
+        """Return also the mean policy lag and queue time, and both threads' total waiting time."""
         lag, queue, sampler, learner = (self._totals[name] for name in WAITS)
         count = max(self._learned_from, 1)
         return super().stats() | {
@@ -73,7 +73,7 @@ class OverlappedSchedule(Schedule):
         return snapshot
 
     def restore(self, snapshot: Snapshot) -> list[str]:
-        """Restore a snapshot, also a serial schedule's."""
+        """Restore a snapshot of an overlapped or a serial schedule; see `Schedule.restore`."""
         notes = super().restore(snapshot)
         self._collected = self._version + len(self._pending)
         for pending in self._pending:
@@ -88,9 +88,9 @@ class OverlappedSchedule(Schedule):
         for bundle in self._bundles.values():
             shapes = [(array.shape, array.dtype) for array in bundle]
             if shapes != [(array.shape, array.dtype) for array in newest]:
-                raise CheckpointError("the parameters that act are those of another network.")
+                raise CheckpointError("the acting parameters belong to another network.")
             for array in bundle:
-                refuse_nonsense("of parameters that act", np.asarray(array))
+                refuse_nonsense("of acting parameters", np.asarray(array))
         return notes
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class OverlappedSchedule(Schedule):
         queued = time.perf_counter() - pending.ready
         job = self._thread.submit(self._learn, pending)
         try:
-            # With lag 1 always the next trajectory; with more, as many as fit into learning.
+            # With lag 1 collect exactly the next trajectory; with more, as many as learning allows.
             while self._collected <= self._version + self._lag and not (
                 self._pending and job.done()
             ):
@@ -125,7 +125,7 @@ class OverlappedSchedule(Schedule):
             idle += max(begin - self._learned_at, 0.0) if job.done() else 0.0
         values = job.result()
         self._version += 1
-        self._bundles[self._version] = self._kept()
+        self._bundles[self._version] = self._copy_newest()
         oldest = self._acting(self._collected)
         self._bundles = {v: bundle for v, bundle in self._bundles.items() if v >= oldest}
         values |= {
@@ -140,7 +140,7 @@ class OverlappedSchedule(Schedule):
         return self._metrics(values, pending)
 
     def _gather(self) -> None:
-        """Collect the next trajectory with the version for its number."""
+        """Collect the next trajectory, with the version that its number prescribes."""
         version = self._acting(self._collected)
         self._publish(self._bundles[version], version)
         pending = self._collect(version)
@@ -150,7 +150,7 @@ class OverlappedSchedule(Schedule):
         self._collected += 1
 
     def _acting(self, trajectory: int) -> int:
-        """The version that acts in a trajectory; after a resume at least the oldest saved one."""
+        """Return the version that acts in a trajectory; after a resume at least the oldest one."""
         return max(trajectory - self._lag, min(self._bundles))
 
     def _learn(self, pending: Pending) -> dict[str, float]:
@@ -158,11 +158,11 @@ class OverlappedSchedule(Schedule):
         values = super()._learn(pending)
         self._learned_at = time.perf_counter()
         took = self._learned_at - begin
-        # Without an update, what was collected was stored.
+        # Without an update the trajectory was only stored.
         self._worked["learn" if values["updates"] else "replay"] += took
         return values | {"time/learn_s": took}
 
-    def _kept(self) -> tuple[Any, ...]:
-        """Copies of the newest parameters: the next update reuses their memory."""
+    def _copy_newest(self) -> tuple[Any, ...]:
+        """Return the newest parameters, copied where the next update reuses their memory."""
         vector, *large = self.params
         return (vector, *(jnp.copy(array) for array in large))

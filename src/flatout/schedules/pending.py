@@ -1,4 +1,4 @@
-"""Pending trajectories, and how they are saved."""
+"""Trajectories that wait for the learner, and their form in snapshots. Schedules keep them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Pending:
     """A collected trajectory that the learner has not used yet.
 
     Attributes:
-        trajectory: its arrays.
-        version: of the parameters that acted in it.
-        steps: environment steps in it.
-        episodes: that ended in it.
-        restarted: environments that were restarted before its first step.
+        trajectory: the trajectory.
+        version: the version of the parameters that acted.
+        steps: its environment steps.
+        episodes: the episodes that ended in it.
+        restarted: the environments that were restarted before its first step.
         ready: `time.perf_counter` when it was complete.
     """
 
@@ -38,7 +38,7 @@ class Pending:
     ready: float = 0.0
 
     def saved(self, prefix: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Its arrays, named with a prefix, and JSON-compatible data."""
+        """Return its arrays, with a prefix before their names, and JSON-compatible data."""
         extras = self.trajectory.extras
         arrays = {
             f"{prefix}extras/{name}" if name in extras else prefix + name: np.array(array)
@@ -53,19 +53,19 @@ class Pending:
         return arrays, data | {"infos": [episode.info for episode in self.episodes]}
 
     def ended(self) -> Episodes:
-        """The episodes that ended in it."""
+        """Return the episodes that ended in it, as arrays."""
         if not self.episodes:
             return NO_EPISODES
         env, total, length, q_max, _ = zip(*self.episodes, strict=True)
         return Episodes(np.array(env), np.array(total), np.array(length), np.array(q_max))
 
     def infos(self) -> list[dict[str, float] | None]:
-        """The scalars of their final `info`, if any has some."""
+        """Return the final `info` scalars of these episodes; empty if none has any."""
         infos = [episode.info for episode in self.episodes]
         return infos if any(infos) else []
 
     def truncate(self, env: int, last_obs: np.ndarray, first_obs: np.ndarray) -> None:
-        """See `Buffer.truncate`."""
+        """Truncate an episode after the last step; see `Buffer.truncate`."""
         arrays = self.trajectory
         steps, num_envs = arrays.rewards.shape
         arrays.last_obs[env] = first_obs
@@ -80,7 +80,7 @@ class Pending:
 
     @staticmethod
     def loaded(prefix: str, arrays: dict[str, np.ndarray], data: dict[str, Any]) -> Pending:
-        """The inverse of `saved`."""
+        """Return the trajectory of a result of `saved`; refuse impossible counts."""
         extras = f"{prefix}extras/"
         plain = [name for name in Trajectory._fields if name not in ("extras", "finals")]
         trajectory = Trajectory(
@@ -101,12 +101,14 @@ class Pending:
         ]
         for count in (data["version"], data["steps"]):
             if type(count) is not int or not 0 <= count < 2**31:
-                raise CheckpointError(f"a waiting trajectory counts {str(count)[:40]}.")
+                raise CheckpointError(
+                    f"a pending trajectory has the impossible count {str(count)[:40]}."
+                )
         return Pending(trajectory, data["version"], data["steps"], episodes, restarted)
 
     def refuse_other(self, shapes: Trajectory) -> None:
-        """Refuse a trajectory with other `shapes` than this run's (final observations may differ
-        in number)."""
+        """Raise `CheckpointError` if the arrays differ from this run's `shapes` in shape or dtype.
+        The number of final observations may differ."""
         arrays, expected = arrays_of(self.trajectory), arrays_of(shapes)
         most = 2 * math.prod(shapes.rewards.shape)
         for name in arrays | expected:
@@ -120,4 +122,4 @@ class Pending:
             if finals and same:
                 same = len(self.trajectory.finals.index) == len(arrays[name]) <= most
             if not same:
-                raise CheckpointError(f"a waiting trajectory has another shape of {name}.")
+                raise CheckpointError(f"a pending trajectory has another shape or dtype of {name}.")

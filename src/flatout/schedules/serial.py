@@ -7,10 +7,10 @@ from flatout.types import Metrics
 
 
 class SerialSchedule(Schedule):
-    """One thread: trajectory k is collected with version k, learning from it publishes k + 1."""
+    """A schedule in one thread: collect trajectory k with version k, learn, publish k + 1."""
 
     def _iterate(self) -> Metrics:
-        resumed = bool(self._pending)  # from a run that was overlapped
+        resumed = bool(self._pending)  # from an overlapped run
         pending = self._pending.popleft() if resumed else self._collect(self._version)
         values = self._learn(pending)
         if not resumed:

@@ -1,8 +1,8 @@
-"""The chunks of several runs as one program, mapped over an axis of members.
+"""The chunks of several runs in one program, which is mapped over an axis of members.
 
-Members ask for chunks from threads of their own; when all that still train have asked, one dispatch
-makes all of them. What no member may have of its own is the number of iterations: a loop whose
-length differed between members would copy everything that it carries, replay included.
+Each member's `FusedSchedule` requests chunks from its own thread. When all members that still train
+have made a request, one dispatch computes all chunks. All have the same number of iterations: a
+loop whose length differed between members would copy its whole carry, replay included.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from flatout.types import Snapshot
 
 
 @jax.jit
-def _rows(trees: list[Any]) -> Any:
-    """The trees as rows of one."""
+def _stack(trees: list[Any]) -> Any:
+    """Stack trees along a new first axis."""
     return jax.tree.map(lambda *leaves: jax.numpy.stack(leaves), *trees)
 
 
 @dataclass
 class Save:
-    """A member's state at a boundary, for the checkpoint of all."""
+    """A request to save: a member's step and state, for the checkpoint of all members."""
 
     step: int
     snapshot: Snapshot
@@ -43,13 +43,13 @@ class Save:
 
 @dataclass
 class Group:
-    """Members of one program, of which some may have ended before, and what is kept of them.
+    """The members of one program, of which some may have ended, and their joint checkpoints.
 
     Attributes:
-        names: of all.
-        joint: their checkpoints.
-        saved: that they go on from.
-        each: each member's whole state is kept apart, too, when it ends.
+        names: the names of all members.
+        joint: writes the checkpoints.
+        saved: the checkpoint from which they resume, if any.
+        each: whether each member's whole state is also saved separately when it ends.
     """
 
     names: Sequence[str]
@@ -60,7 +60,7 @@ class Group:
 
 @dataclass
 class Request:
-    """What a member asks for: so many iterations from where it is."""
+    """A request for a chunk: `count` iterations from a member's carry."""
 
     loop: Loop
     carry: Any
@@ -68,15 +68,16 @@ class Request:
 
 
 class Together(Meeting):
-    """Dispatches for all members at once.
+    """A barrier that dispatches the chunks of all members at once.
 
     Args:
-        count: how many there are; each leaves when it has ended.
-        programs: compiled for so many members, which other groups share.
-        compiling: around each compilation, for so many members.
-        stop: a signal's number once one has come: all members end at the same boundary.
-        group: keeps them in one checkpoint. They are then in lockstep, and places in the program
-            change only with a checkpoint, so that a resumed group computes the same bits.
+        count: the number of members; each must call `leave` when it has ended.
+        programs: compiled programs by number of slots, which other groups share.
+        compiling: makes a context for a compilation, from the number of slots.
+        stop: returns the number of a signal that has come, else None. All members then end at the
+            same boundary.
+        group: if given, all members are saved in one checkpoint. They are then in lockstep, and
+            slots change only with a checkpoint, so that a resumed group computes the same bits.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Together(Meeting):
         self._programs = {} if programs is None else programs
         self._keys: tuple[Any, ...] = ()
         self._slots: dict[int, int] = {}
-        self._size = 0  # slots, of which some may be of members that have ended
+        self._size = 0  # the number of slots, also of members that have ended
         self._whole: Any = None
         if group is not None:
             self._place(range(len(group.names)))
@@ -101,23 +102,24 @@ class Together(Meeting):
                 self._slots = {places[name]: slot for name, slot in saved.slots.items()}
 
     def run(self, member: int, loop: Loop, carry: Any, count: int) -> Any:
-        """One member's `Part` before a chunk and after, what it told, and its iterations, at most
-        `count`. That before may be made `again`, which a carry of its own could not.
+        """Make a chunk for one member; wait until all other members have made a request.
 
-        Waits until all others have asked, too.
+        Returns:
+            The member's `Part` before the chunk and after it, the chunk's outputs, and its number
+            of iterations, at most `count`. From the `Part` before, `again` can repeat iterations.
         """
         return self.ask(member, Request(loop, carry, count))
 
     def save(self, member: int, step: int, snapshot: Snapshot) -> None:
-        """Write the checkpoint of all once every member has come with its state.
+        """Write the checkpoint of all members, once every member has called this with its state.
 
         Raises:
-            FlatoutError: it cannot be written.
+            FlatoutError: the checkpoint cannot be written.
         """
         self.ask(member, Save(step, snapshot))
 
     def saved(self, member: int) -> tuple[Path, int, Snapshot] | None:
-        """What a member goes on from, its file and step."""
+        """Return the path, step and state from which a member resumes; None for a new start."""
         saved = None if self.group is None else self.group.saved
         if self.group is None or saved is None:
             return None
@@ -125,13 +127,13 @@ class Together(Meeting):
             return saved.path, saved.step, saved.of(self.group.names[member])
 
     def again(self, loop: Loop, part: Part, count: int) -> Any:
-        """A member's carry after the first `count` iterations of a chunk, made once more."""
+        """Return a member's carry after the first `count` iterations of a chunk, computed again."""
         with self._turn:
             whole, _ = self._called(loop, part.whole, part.keys, count)
         return replace(part, whole=whole).taken()
 
     def _left(self, member: int, error: str, lost: bool) -> None:
-        self._whole_group &= not lost  # else there is no checkpoint of all any more
+        self._whole_group &= not lost  # without its state there is no checkpoint of all any more
         if error and self.group is not None:
             self._failed[self.group.names[member]] = error
 
@@ -141,10 +143,10 @@ class Together(Meeting):
             return self._dispatched({m: r for m, r in asked.items() if isinstance(r, Request)})
         if len(saves) == len(asked):
             self._write(saves)
-        return dict.fromkeys(saves)  # nobody else has asked, of members in lockstep
+        return dict.fromkeys(saves)  # in lockstep all members save at once
 
     def _place(self, members: Iterable[int]) -> None:
-        """Give each of these members a slot."""
+        """Give each of these members a slot, in their order."""
         self._slots = {member: slot for slot, member in enumerate(sorted(members))}
         self._size, self._whole = len(self._slots), None
 
@@ -152,7 +154,7 @@ class Together(Meeting):
         group = self.group
         if group is None or not self._whole_group:
             return
-        if 2 * len(saves) <= self._size:  # ended ones only cost time
+        if 2 * len(saves) <= self._size:  # slots of ended members only cost time
             self._place(saves)
         each = {group.names[member]: saves[member].snapshot for member in sorted(saves)}
         slots = {group.names[member]: slot for member, slot in self._slots.items()}
@@ -185,7 +187,7 @@ class Together(Meeting):
         return answers
 
     def _gather(self, asked: dict[int, Request], axes: Any) -> None:
-        """Bring the members that ask side by side; any of them fills the slots of others."""
+        """Stack the carries of the requesting members by slot; one of them fills other slots."""
         found = {
             self._slots[member]: (r.carry.taken() if isinstance(r.carry, Part) else r.carry,
                                   r.loop.keys)
@@ -199,11 +201,11 @@ class Together(Meeting):
                 for tree in trees[1:]:
                     if not all(jax.tree.leaves(jax.tree.map(np.array_equal, trees[0], tree))):
                         raise CheckpointError(
-                            "the members' checkpoints are of different steps, which one program "
-                            "cannot go on from: resume each member alone (--resume MEMBER_DIR)."
+                            "the members' checkpoints are from different steps, so one program "
+                            "cannot resume them: resume each member alone (--resume MEMBER_DIR)."
                         )
                 return trees[0]
-            return _rows(list(trees))
+            return _stack(list(trees))
 
         self._whole = jax.tree.map(beside, axes, *carries, is_leaf=lambda axis: axis is None)
         self._keys = jax.tree.map(lambda *each: np.stack(each), *keys)
