@@ -1,5 +1,5 @@
-"""The sampler that acts for all environments: its trajectories are what happened, and nothing is
-lost or invented between them. Environments and policy are scripts that a few lines predict."""
+"""The central sampler: its trajectories record every step exactly once, in order, also across their
+boundaries. Environments and policy are scripts, whose results a few lines predict."""
 
 from __future__ import annotations
 
@@ -27,28 +27,29 @@ T = 5
 
 
 def length(env: int, episode: int) -> int:
-    """Steps of an episode."""
+    """Return the number of steps of an episode."""
     return 2 + (3 * env + 2 * episode) % 6
 
 
 def cut(env: int, episode: int) -> bool:
-    """Whether an episode is truncated, not terminated."""
+    """Return whether an episode is truncated, not terminated."""
     return (env + episode) % 2 == 0
 
 
 def chosen(obs: np.ndarray, step: int) -> int:
-    """The action."""
+    """Return the scripted action for an observation and a step."""
     return (int(obs.sum()) + step) % 7
 
 
 class Scripted(Envs):
-    """Observes its number, its episode and the episode's step, and pays for all that it is told.
+    """Scripted environments. They observe their number, their episode and its step; the reward
+    depends on the step and the action.
 
     Args:
         events: receives ``("step", first environment)`` at each step.
-        lengths_of: see `length`.
-        shift: added to episodes that are replayed, whose observations then differ.
-        lives: an environment loses a life with every second step.
+        lengths_of: the episodes' lengths, see `length`.
+        shift: added to the episode's number after a replay, so that observations differ.
+        lives: whether an environment loses a life with every second step.
     """
 
     def __init__(
@@ -107,7 +108,8 @@ class Scripted(Envs):
 
 
 class Chooser:
-    """Acts as `chosen` says, and says what it saw; `valued` gives the step as an action's value."""
+    """A policy that acts as `chosen` and returns the sum of each observation; with `valued` also the
+    step, as the largest action value."""
 
     def __init__(self, count: int, events: list[Any], valued: bool) -> None:
         row = {"action": np.int32, "seen": np.float32} | ({"q_max": np.float32} if valued else {})
@@ -121,7 +123,7 @@ class Chooser:
         action = np.array([chosen(one, step) for one in obs], np.int32)
         outputs = [action, obs.sum(-1).astype(np.float32)]
         if self.valued:
-            outputs.insert(1, np.full(len(obs), step, np.float32))  # in the order of their names
+            outputs.insert(1, np.full(len(obs), step, np.float32))  # outputs are ordered by name
         return np.concatenate([part.view(np.uint32) for part in outputs])
 
 
@@ -139,7 +141,7 @@ def made(
     valued: bool = False, horizon: int = T, life_loss: bool = False, start: bool = True,
     **settings: Any,
 ) -> Made:  # fmt: skip
-    """A sampler of groups of so many environments, by rounds."""
+    """Make a sampler; `rounds` has the number of environments of each group."""
     sizes = [size for groups in rounds for size in groups]
     events: list[Any] = []
     policies = [Chooser(size, events, valued) for size in sizes]
@@ -163,7 +165,7 @@ def made(
 
 
 def collect(sampler: CentralSampler) -> Trajectory:
-    """A trajectory that is learned from, as a copy."""
+    """Collect and commit a trajectory; return a copy."""
     trajectory = jax.tree.map(np.array, sampler.collect())
     sampler.commit()
     return trajectory
@@ -171,7 +173,7 @@ def collect(sampler: CentralSampler) -> Trajectory:
 
 @dataclass
 class Story:
-    """What must happen: every step of every environment, in order."""
+    """The expected steps of every environment, in order."""
 
     obs: np.ndarray
     actions: np.ndarray
@@ -211,8 +213,8 @@ GROUPS = [((3,),), ((2,), (1,)), ((1, 1), (1,)), ((1,), (1,), (1,))]
 
 @pytest.mark.parametrize("slots", [1, 2])
 @pytest.mark.parametrize("rounds", GROUPS)
-def test_trajectories_are_what_happened(rounds: Any, slots: int) -> None:
-    """However the environments are grouped: nothing is lost between trajectories either."""
+def test_trajectories_record_every_step(rounds: Any, slots: int) -> None:
+    """For every grouping of the environments, also across the boundaries of trajectories."""
     one, right = made(rounds, slots), story(4 * T, 3)
     for number in range(4):
         found, rows = collect(one.sampler), slice(number * T, (number + 1) * T)
@@ -258,7 +260,7 @@ def test_a_trajectory_stays_while_the_next_is_collected() -> None:
 
 
 def test_any_number_of_truncated_episodes_keeps_its_final_observations() -> None:
-    """Every step of every second environment ends an episode: more than there was room for."""
+    """Every step ends an episode, and half are truncated: more than there is initially room for."""
     one = made(lengths_of=lambda env, episode: 1)
     found = collect(one.sampler)
     count = int(found.truncated.sum())
@@ -273,7 +275,7 @@ def test_any_number_of_truncated_episodes_keeps_its_final_observations() -> None
 
 
 def test_episodes_have_the_mean_of_their_action_values() -> None:
-    """Over trajectories' ends."""
+    """Also if an episode extends over several trajectories."""
     one, right = made(valued=True), story(4 * T, 3)
     found: list[Episode] = []
     for _ in range(4):
@@ -283,8 +285,8 @@ def test_episodes_have_the_mean_of_their_action_values() -> None:
     assert sorted(found) == sorted(episode for _, episode in right.episodes)
 
 
-def test_a_lost_life_is_a_terminal_where_that_is_asked_for() -> None:
-    """The episode goes on, as its return does."""
+def test_a_lost_life_is_a_terminal_if_requested() -> None:
+    """The episode and its return continue."""
     plain, lives = (collect(made(lives=True, life_loss=asked).sampler) for asked in (False, True))
     np.testing.assert_array_equal(plain.obs, lives.obs)
     np.testing.assert_array_equal(plain.ended, lives.ended)
@@ -297,7 +299,7 @@ def test_a_lost_life_is_a_terminal_where_that_is_asked_for() -> None:
 
 
 def same(one: CentralSampler, other: CentralSampler, count: int = 3) -> None:
-    """The same trajectories, in all steps that count."""
+    """Check that both collect the same trajectories, in all valid steps."""
 
     def rows(trajectory: Trajectory) -> Any:
         counted = trajectory.valid
@@ -312,8 +314,8 @@ def same(one: CentralSampler, other: CentralSampler, count: int = 3) -> None:
 
 
 @pytest.mark.parametrize("learned", [0, 1, 3])
-def test_what_was_not_learned_from_is_collected_again(learned: int) -> None:
-    """A state is that of the last trajectory that was learned from, whatever was begun since."""
+def test_an_uncommitted_trajectory_is_collected_again(learned: int) -> None:
+    """A state is that of the last committed trajectory, even if another was collected since."""
     one = made(valued=True).sampler
     for _ in range(learned):
         collect(one)
@@ -337,7 +339,7 @@ def test_a_state_moves_to_other_groups(rounds: Any) -> None:
     same(one, other)
 
 
-def test_what_does_not_reproduce_begins_anew_and_says_so() -> None:
+def test_an_environment_that_does_not_reproduce_is_restarted_with_a_note() -> None:
     one = made()
     collect(one.sampler)
     state = one.sampler.state()
@@ -400,7 +402,7 @@ def test_whole_episodes_begin_and_end_with_the_trajectory(rounds: Any, whole: in
         assert one.sampler.steps_collected == sum(taken)
         for env, steps in enumerate(taken):
             np.testing.assert_array_equal(found.valid[:, env], np.arange(20) < steps)
-            # Who was done before waited for the others.
+            # An environment that was done earlier waited for the others.
             np.testing.assert_array_equal(found.obs[0, env], [env, numbers[0], 0])
             assert found.ended[steps - 1, env]
             assert found.ended[:, env].sum() == whole
@@ -409,7 +411,7 @@ def test_whole_episodes_begin_and_end_with_the_trajectory(rounds: Any, whole: in
         )
 
 
-def test_whole_episodes_that_are_too_long_begin_anew() -> None:
+def test_whole_episodes_that_are_too_long_are_restarted() -> None:
     one = made(whole=1, lengths_of=lambda env, episode: 2 * T if env == 0 else 2)
     found = collect(one.sampler)
     assert found.valid[:, 0].all()
@@ -423,7 +425,7 @@ def test_whole_episodes_that_are_too_long_begin_anew() -> None:
 
 
 @pytest.mark.parametrize("learned", [1, 2])
-def test_whole_episodes_go_on_from_a_state(learned: int) -> None:
+def test_whole_episodes_continue_from_a_state(learned: int) -> None:
     one = made(whole=1, horizon=8).sampler
     for _ in range(learned):
         collect(one)

@@ -1,4 +1,4 @@
-"""Episodes' mean action values: the same on the host and in a compiled program."""
+"""Episodes' mean action values are the same on the host and in a compiled program."""
 
 from __future__ import annotations
 

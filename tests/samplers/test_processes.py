@@ -1,4 +1,4 @@
-"""Actor processes: the same trajectories as in this process, and nothing hangs or stays."""
+"""Actor processes collect the same trajectories as this process; none hangs or is left over."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def sampler(
     envs: int = 4,
     **settings: Any,
 ) -> Iterator[Any]:
-    """A sampler with untrained parameters; `inline` steps the same groups in this process."""
+    """Return a context with a started sampler and untrained parameters; `inline` steps the same
+    groups in this process."""
     own = {"n_steps": 16, "batch_size": 16} if algorithm == "ppo" else {}
     own |= {"env": "CartPole-v1", "envs": envs, "worker_timeout": timeout}
     config = resolve(algorithm, own | settings)
@@ -111,7 +112,7 @@ def faulty(fault: str, at: int, folder: Path | None = None, length: int = 1000) 
 
 
 def descriptors() -> set[str]:
-    """What this process has open, by kind: memory, sockets, pipes."""
+    """Return this process's open shared memory, sockets and pipes."""
     found = []
     for entry in Path("/proc/self/fd").iterdir():
         try:
@@ -127,10 +128,10 @@ def children() -> set[int]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    """Every test ends with the processes and descriptors with which it began."""
+    """Check that every test leaves no process and no descriptor."""
     before, open_before = children(), descriptors()
     yield
-    gc.collect()  # a mapping goes with the last array in it
+    gc.collect()  # a mapping is closed with the last array in it
     assert children() <= before
     assert descriptors() <= open_before
 
@@ -160,8 +161,8 @@ TASKS: list[dict[str, Any]] = [
 def test_processes_and_this_process_collect_the_same(
     placement: str, settings: dict[str, Any]
 ) -> None:
-    """Central or local acting: in the same groups the same to the last bit, also from the
-    other's state."""
+    """With central and local acting, the same groups give the same bits, also from the other's
+    state."""
     with (
         sampler(placement, **settings) as there,
         sampler(placement, inline=True, **settings) as here,
@@ -200,7 +201,7 @@ def test_a_state_moves_between_processes_and_this_process(placement: str, to_inl
 
 
 @pytest.mark.fault
-def test_the_state_is_known_wherever_an_interrupt_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_survives_an_interrupt_at_any_point(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupting(call: str, before: bool) -> Callable[..., Any]:
         calls, real = 0, getattr(pool.Worker, call)
 
@@ -231,7 +232,7 @@ def test_the_state_is_known_wherever_an_interrupt_comes(monkeypatch: pytest.Monk
             assert made.restore(state) == [], (call, before)
 
 
-def test_uneven_groups_are_all_there_and_workers_import_no_learning_libraries() -> None:
+def test_uneven_groups_are_complete_and_workers_import_no_learning_libraries() -> None:
     source = faulty("look", 2)  # raises where one was imported
     with sampler("sampler=processes workers=3x2", source, envs=6) as made:
         trajectory = collected(made, 1)[0]
@@ -251,7 +252,7 @@ FAULTS = [
 ]
 QUICK = {(fault, 7) for fault in ("segfault", "exit", "raise", "allocate", "close")}
 QUICK |= {("kill", 1), ("kill", 17), ("sleep", 17)}
-"""Faults within a trajectory, and the two kinds of loss at its ends."""
+"""Faults within a trajectory, and a killed and a hanging worker at a trajectory's first step."""
 
 
 @pytest.mark.fault
@@ -281,7 +282,7 @@ def test_a_lost_worker_begins_new_episodes(fault: str, words: str, at: int, tmp_
     steps = joined[..., 1]  # [2T, N], the number of each observation's step in its episode
     for env in range(4):
         expected = np.arange(32.0)
-        if env in changed:  # the step that was lost is the new episode's first
+        if env in changed:  # the lost step is the first of the new episode
             expected = np.concatenate([np.arange(at - 1.0), np.arange(32.0 - at + 1)])
         np.testing.assert_array_equal(steps[:, env], expected)
         cut = np.argwhere(np.concatenate([t.truncated for t in trajectories])[:, env]).ravel()
@@ -289,7 +290,7 @@ def test_a_lost_worker_begins_new_episodes(fault: str, words: str, at: int, tmp_
             assert cut.tolist() == [at - 2]
         else:
             assert cut.tolist() == []
-    if at == 7:  # what the episode's end bootstraps from is what was seen last
+    if at == 7:  # the truncated episode bootstraps from its last observation
         first = trajectories[0]
         index = {int(i): obs for i, obs in zip(first.final_index, first.final_obs, strict=True)}
         for env in changed:
@@ -340,7 +341,7 @@ def test_a_lost_worker_that_acts_by_itself_collects_its_trajectory_again(
         anew = env in changed and at > 16
         np.testing.assert_array_equal(first.obs[:, env, 1], np.arange(16))
         np.testing.assert_array_equal(second.obs[:, env, 1], np.arange(16) + 16 * (not anew))
-    expected = changed if at > 16 else []  # nothing was learned from before the first
+    expected = changed if at > 16 else []  # nothing was committed before the first
     assert sorted(env for env, _, _ in restarted) == expected
     assert all((last[1], new[1]) == (16, 0) for _, last, new in restarted)
 
@@ -366,20 +367,20 @@ def test_a_worker_that_always_fails_ends_the_run_with_its_traceback(
 
 
 def test_a_trajectory_may_take_longer_than_a_step() -> None:
-    """--worker-timeout is for a step, not for all that a worker does by itself."""
+    """--worker-timeout limits a step, not the whole trajectory of a worker that acts itself."""
     notes: list[str] = []
     source, alone = functools.partial(Sleepy, 0.1), "sampler=processes workers=1x1 inference=local"
     with sampler(alone, source, notes=notes, timeout=1.2, envs=1) as made:  # 16 steps: 1.6 s
         first = collected(made, 1)[0]
         state = made.state()
-        made.restore(state)  # which goes through these steps again
+        made.restore(state)  # this replays the same steps
         np.testing.assert_array_equal(made.collect().obs[0], first.last_obs)
     assert not notes
 
 
 @pytest.mark.fault
 @pytest.mark.parametrize("then", [PROCESSES, pytest.param(LOCAL, marks=pytest.mark.slow)])
-def test_the_state_of_a_worker_that_is_given_up_is_unknown(
+def test_the_state_of_a_worker_that_is_not_restarted_has_no_actions(
     then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "MAX_RESTARTS", 0)
@@ -402,7 +403,7 @@ def test_the_state_of_a_worker_that_is_given_up_is_unknown(
     )
 
 
-def test_what_cannot_travel_is_refused_in_a_sentence() -> None:
+def test_a_factory_that_cannot_be_pickled_is_refused_in_a_sentence() -> None:
     lock = threading.Lock()
 
     def make(**settings: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What an environment returns or raises ends a run with the same sentence, wherever it steps."""
+"""Invalid returns and errors of environments end a run with the same sentence in any process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def failure(source: Any, placement: str, notes: list[str], inline: bool = False)
 
 
 @pytest.mark.parametrize(("placement", "source"), RETURNED)
-def test_what_is_returned_wrongly_ends_the_run_at_once(placement: str, source: Any) -> None:
+def test_an_invalid_return_ends_the_run_at_once(placement: str, source: Any) -> None:
     notes = list[str]()
     found = failure(source, placement, notes)
     assert isinstance(found, InvalidReturn)
@@ -48,7 +48,7 @@ def test_what_is_returned_wrongly_ends_the_run_at_once(placement: str, source: A
 
 
 @pytest.mark.fault
-def test_what_is_raised_is_a_sentence_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_becomes_a_sentence_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "MAX_RESTARTS", 1)
     notes = list[str]()
     found = failure(Raises, PROCESSES, notes)

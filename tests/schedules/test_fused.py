@@ -1,4 +1,4 @@
-"""The fused schedule: one program, whose chunks, stops and kills change no bit."""
+"""The fused schedule: chunk lengths, stops and kills change no bit of its results."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from tests import tiny
 from tests.conftest import furthest, last_saved
 
 MORE: dict[str, dict[str, Any]] = {"dqn": {"prioritized": True, "n_step": 3, "steps": 960}}
-"""State that the loop carries in addition to that of the tiny settings; in all tests with as many
-steps, on which a program with prioritised replay depends."""
+"""Settings with which the loop carries more state than with the tiny ones. `steps` is the same in
+all tests, because a program with prioritised replay depends on it."""
 NORMALISED = {"ppo": {"normalize_observation": True}}
-"""The same of PPO, where a test's subject is the state."""
+"""Such settings of PPO, for tests of the state."""
 
 
 def every(*quick: str) -> list[Any]:
-    """All algorithms; but these are tried with the slow tests."""
+    """Return all algorithms; all but the `quick` ones are marked slow."""
     return [pytest.param(n, marks=() if n in quick else pytest.mark.slow) for n in tiny.SETTINGS]
 
 
@@ -46,7 +46,7 @@ def settings(algorithm: str, **more: Any) -> dict[str, Any]:
 
 
 class Playing(Programs):
-    """For who only plays: the update is not compiled."""
+    """Programs for tests that only collect: the update is not compiled."""
 
     def get(self, name: Any, make: Any) -> Any:
         return None if name[0] == "learn" else super().get(name, make)
@@ -54,7 +54,7 @@ class Playing(Programs):
 
 @contextmanager
 def parts(algorithm: str, learns: bool = True, **more: Any) -> Iterator[Components]:
-    """The components of a run, started; with programs that the others of this file compiled."""
+    """Return a context with a run's started components; tests of the same shape share programs."""
     config = resolve(algorithm, settings(algorithm, **more))
     programs = tiny.programs(tiny.shape(config)) if learns else Playing()
     made = assemble(resolve_run(config), Spans(), programs=programs)
@@ -72,7 +72,7 @@ def chunks_of(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
 
 
 @pytest.mark.parametrize("algorithm", every("dqn"))
-def test_chunks_never_matter(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunk_lengths_change_nothing(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[dict[str, np.ndarray]] = []
     told: list[Any] = []
     with parts(algorithm, **NORMALISED.get(algorithm, {})) as made:
@@ -93,7 +93,7 @@ def test_chunks_never_matter(algorithm: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", pytest.param("dqn", marks=pytest.mark.slow)])
-def test_who_stops_within_a_chunk_stops_exactly_there(
+def test_a_stop_within_a_chunk_gives_the_state_of_that_iteration(
     algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chunks_of(monkeypatch, 6)
@@ -122,7 +122,7 @@ def test_an_advance_that_ends_within_a_chunk_makes_no_iteration_twice(
         return make(flow, carry, count)
 
     chunks_of(monkeypatch, 5)
-    monkeypatch.setattr(fused, "AHEAD_S", float("inf"))  # every next chunk begins at once
+    monkeypatch.setattr(fused, "AHEAD_S", float("inf"))  # every chunk starts the next ones at once
     monkeypatch.setattr(fused.FusedSchedule, "_called", counted)
     with parts("ppo") as made:
         flow: Any = made.schedule
@@ -139,7 +139,7 @@ def test_an_advance_that_ends_within_a_chunk_makes_no_iteration_twice(
     assert furthest(pieces.arrays, whole.arrays) == 0.0
 
 
-def test_rows_of_metrics_do_not_part_chunks_and_what_needs_the_state_does(
+def test_metrics_rows_do_not_split_chunks_but_events_that_read_the_state_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     called: list[int] = []
@@ -157,9 +157,9 @@ def test_rows_of_metrics_do_not_part_chunks_and_what_needs_the_state_does(
         list(flow.advance(1, 1))
         for row in range(4):
             assert len(list(flow.advance(2, 8 - 2 * row))) == 2
-        assert called == [1, 8]  # the second is as long as the state is left alone
+        assert called == [1, 8]  # the second extends until the state will be read
         flow.snapshot()
-        assert called == [1, 8]  # nothing was made once more for it
+        assert called == [1, 8]  # no iteration was made twice for it
         list(flow.advance(3))
         assert called == [1, 8, 3]
 
@@ -176,18 +176,18 @@ def test_rows_of_metrics_do_not_part_chunks_and_what_needs_the_state_does(
                              "batch_size": 240}, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
-def test_whole_episodes_that_go_on_among_themselves_are_the_same_episodes(
+def test_compaction_does_not_change_whole_episodes(
     algorithm: str, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Any] = []
     more = {"envs": 16, "placement": "sampler=device"} | more
-    for least in (10**9, 1):  # all step to the end, or the few that are left
+    for least in (10**9, 1):  # without and with compaction
         monkeypatch.setattr(rollout, "LEAST_LEFT", least)
         with parts(algorithm, learns=False, **more) as made:
             flow: Any = made.schedule
             sampler = flow._sampler
             sampler.publish(flow.params, 0, Spans())
-            for _ in range(3):  # environments go on where they were
+            for _ in range(3):  # environments continue between trajectories
                 trajectory = sampler.collect()
                 sampler.commit()
                 episodes = sorted(episode[:3] for episode in sampler.episodes)
@@ -235,7 +235,7 @@ def test_a_resumed_run_ends_with_the_same_bits(algorithm: str, tmp_path: Path) -
     "algorithm", ["ppo", *(pytest.param(n, marks=pytest.mark.slow) for n in ("dqn", "sac"))]
 )
 def test_one_program_learns_what_its_parts_learn(algorithm: str) -> None:
-    """In one program XLA may round otherwise; a few iterations agree to what that makes."""
+    """XLA may round differently in one program, so a few iterations agree only to a tolerance."""
     found: list[dict[str, np.ndarray]] = []
     host, device = "act=cpu sampler=device", "act=cpu sampler=device replay=device"
     # Host replay refreshes DQN's priorities once for several updates.
@@ -247,7 +247,7 @@ def test_one_program_learns_what_its_parts_learn(algorithm: str) -> None:
     together, *apart = found
     assert together
     for other in apart[1:]:
-        assert furthest(apart[0], other) == 0.0, "where replay lies is no matter"
+        assert furthest(apart[0], other) == 0.0, "the place of replay changed the result"
     assert furthest(together, apart[0]) < 1e-4
 
 
@@ -298,7 +298,7 @@ def test_final_observations_have_the_places_of_their_truncations() -> None:
     places = trajectory.final_index[trajectory.final_index < steps * envs]
     np.testing.assert_array_equal(np.sort(places), step * envs + column)
     walked = trajectory.final_obs[trajectory.final_index < steps * envs][:, 1]
-    np.testing.assert_allclose(walked, 5 / 100)  # the last observation of an episode, none's first
+    np.testing.assert_allclose(walked, 5 / 100)  # last observations, not first ones
 
 
 def test_a_callback_and_a_goal_stop_at_their_iteration(tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ def test_a_callback_and_a_goal_stop_at_their_iteration(tmp_path: Path) -> None:
     assert Trainer(config, programs=programs).run()["ended"] == "return"
 
 
-def test_what_is_not_finite_is_named() -> None:
+def test_an_error_names_what_is_not_finite() -> None:
     settings_ = settings("a2c", env="tests.device_envs:broken", steps=2000)
     with pytest.raises(EnvironmentFailure, match=r"tests\.device_envs:broken"):
         Trainer(resolve("a2c", settings_)).run()
@@ -334,7 +334,7 @@ def test_what_is_not_finite_is_named() -> None:
         Trainer(diverging, programs=tiny.programs(tiny.shape(diverging))).run()
 
 
-def test_a_run_on_the_host_does_not_go_on_on_the_device() -> None:
+def test_host_and_device_runs_do_not_resume_each_other() -> None:
     plain = {"normalize_observation": False}
     with parts("ppo", env_backend="host", **plain) as host:
         saved = host.schedule.snapshot()
@@ -347,7 +347,7 @@ def test_a_run_on_the_host_does_not_go_on_on_the_device() -> None:
         host.schedule.restore(there)
 
 
-def test_a_fused_run_is_told_and_explained(flatout: Any, tmp_path: Path) -> None:
+def test_train_reports_and_explain_describes_a_fused_run(flatout: Any, tmp_path: Path) -> None:
     words = (*tiny.flags("ppo", env_backend="device"), "--steps", 25_600, "--log-every", 6_400,
              "--eval-every", 12_800, "--eval-episodes", 2, "--checkpoint-every", 0,
              "--no-tensorboard", "--run-dir", tmp_path)  # fmt: skip

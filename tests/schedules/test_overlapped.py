@@ -1,4 +1,4 @@
-"""The overlapped schedule: which parameters act where depends on numbers alone, never on time."""
+"""The overlapped schedule: the parameters that act depend on iteration numbers, never on timing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.fault_envs import Faulty
 from tests.kills import assert_same_with_lag, kill_at_random_times
 
 QUICK = {(1, "dqn"), (2, "ppo"), (3, "sac")}
-"""Each lag and each algorithm once."""
+"""The quick cases: each lag and each algorithm once."""
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def learned(made: Components) -> Any:
 
 
 def by_hand(algorithm: str, lag: int, iterations: int) -> Any:
-    """Trajectory k collected with version max(0, k - lag), in one thread, in a plain order."""
+    """Compute in one thread what the schedule must: trajectory k has version max(0, k - lag)."""
     with parts(algorithm, "cpu") as made:
         flow: Any = made.schedule
         sampler, learner = flow._sampler, flow.learner
@@ -74,7 +74,7 @@ def by_hand(algorithm: str, lag: int, iterations: int) -> Any:
 
 
 class Dawdling(gym.Wrapper[Any, Any, Any, Any]):
-    """Takes its time, differently long at each step."""
+    """An environment whose steps take random times."""
 
     def __init__(self, env: gym.Env[Any, Any], seed: int) -> None:
         super().__init__(env)
@@ -131,7 +131,8 @@ def test_a_lag_of_zero_is_serial_and_overlap_needs_one(flatout: Any) -> None:
 
 
 def test_collecting_and_learning_happen_at_the_same_time() -> None:
-    """Each update meets the next trajectory's first step: one after the other would never end."""
+    """Each update waits for a step of the next trajectory, and that step waits for the update: one
+    after the other, the barrier would time out."""
     meeting = threading.Barrier(2, timeout=60)
     steps, meets = [0], [False]
 
@@ -146,7 +147,7 @@ def test_collecting_and_learning_happen_at_the_same_time() -> None:
                envs=1, n_steps=16, batch_size=16) as made:  # fmt: skip
         flow: Any = made.schedule
         update = flow.learner.update
-        steps[0] = 0  # an environment is looked at before the run begins
+        steps[0] = 0  # environments are checked before the run begins
         list(flow.advance(1))
         meets[0] = True
 
@@ -160,7 +161,7 @@ def test_collecting_and_learning_happen_at_the_same_time() -> None:
     assert steps[0] == 5 * 16
 
 
-def test_the_flow_says_who_waited_for_whom() -> None:
+def test_statistics_report_waiting_times() -> None:
     with parts("ppo", "schedule=overlapped") as made:
         flow: Any = made.schedule
         update = flow.learner.update
@@ -172,14 +173,14 @@ def test_the_flow_says_who_waited_for_whom() -> None:
         flow.learner.update = slowly
         list(flow.advance(4))
         facts = flow.stats()
-    assert facts["policy_lag"] == 3 / 4  # the first trajectory's actions are of the version learned
+    assert facts["policy_lag"] == 3 / 4  # the first trajectory has lag 0
     assert facts["sampler_wait_s"] > 0.6 > facts["learner_wait_s"]
     assert facts["environments_lost"] == 0
 
 
 @pytest.mark.bits
 @pytest.mark.parametrize("lag", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_a_snapshot_goes_on_as_if_nothing_had_been(lag: int) -> None:
+def test_a_restored_snapshot_continues_with_the_same_bits(lag: int) -> None:
     placement = f"schedule=overlapped lag={lag}"
     with parts("ppo", placement) as made:
         list(made.schedule.advance(5))
@@ -190,7 +191,7 @@ def test_a_snapshot_goes_on_as_if_nothing_had_been(lag: int) -> None:
         made.schedule.restore(saved)
         list(made.schedule.advance(6))
         jax.tree.map(np.testing.assert_array_equal, expected, learned(made))
-    with parts("ppo", "cpu") as made:  # what waits is learned from first
+    with parts("ppo", "cpu") as made:  # pending trajectories are learned from first
         made.schedule.restore(saved)
         first = list(made.schedule.advance(3))
         assert sum(metrics.steps for metrics in first) == 3 * 64
@@ -233,12 +234,12 @@ def test_a_learner_that_raises_ends_the_run() -> None:
 @pytest.mark.bits
 @pytest.mark.fault
 def test_an_environment_that_fails_leaves_a_whole_boundary(tmp_path: Path) -> None:
-    """What was being learned from is booked first: the state is that of so many iterations."""
+    """The update in progress is finished first: the state is at an iteration's boundary."""
     source = functools.partial(Faulty, "raise", 70, str(tmp_path), 50)
     own: dict[str, Any] = {"env": "faulty", "envs": 1, "n_steps": 16, "batch_size": 16}
     with parts("ppo", "schedule=overlapped", source, **own) as made:
         steps = 0
-        with pytest.raises(EnvironmentFailure, match="exploded"):  # noqa: PT012 - in one of them
+        with pytest.raises(EnvironmentFailure, match="exploded"):  # noqa: PT012 - one of the iterations raises
             while True:
                 steps += sum(metrics.steps for metrics in list(made.schedule.advance(1)))
         failed = made.schedule.snapshot()

@@ -1,4 +1,4 @@
-"""Several members as one program: each learns what it would alone, and ends by itself."""
+"""Several members in one program: each learns as it would alone, and ends independently."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def learned(folder: Path) -> dict[str, np.ndarray]:
     "algorithm",
     ["ppo", *(pytest.param(n, marks=pytest.mark.slow) for n in ("a2c", "dqn", "genetic"))],
 )
-def test_a_member_learns_what_it_would_alone(algorithm: str, tmp_path: Path) -> None:
+def test_a_member_learns_as_it_would_alone(algorithm: str, tmp_path: Path) -> None:
     key = "noise" if algorithm == "genetic" else "learning_rate"
     file = tmp_path / "members.toml"
     file.write_text(f"[one]\n{key} = 1e-3\nseed = 0\n[other]\n{key} = 1e-2\nseed = 1\n")
@@ -61,7 +61,7 @@ def test_a_member_learns_what_it_would_alone(algorithm: str, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_members_end_by_themselves_and_the_rest_are_brought_together(
+def test_members_end_independently_and_the_others_are_compacted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
@@ -97,7 +97,7 @@ def test_no_step_copies_the_replay_of_all_members(
     monkeypatch.setattr(together.Together, "_compiled", noted)
     trained(tmp_path, "dqn", [], 2, steps=64, buffer_size=4000)
     rings = re.findall(r"f32\[2,4\d\d\d[,\]]", texts[0])
-    assert rings, "the members' replay is in the program"
+    assert rings, "the members' replay is not in the program"
     chosen = re.findall(r"= (?:f32|s32|u8|pred)\[2,4\d\d\d[^ ]* select\(", texts[0])
     assert chosen == []
 
@@ -135,7 +135,7 @@ def test_members_whose_iterations_differ_end_within_chunks(
     assert [(state.ended, state.error) for state in made.states] == [("steps", "")] * 2
 
 
-def test_part_takes_one_member_out() -> None:
+def test_part_returns_one_members_carry() -> None:
     whole = {"a": np.arange(6).reshape(3, 2), "b": np.float32(7)}
     part = together.Part(whole, (), 1, {"a": 0, "b": None})
     taken = part.taken()

@@ -127,7 +127,7 @@ class FusedSchedule(Schedule):
         return max(min(asked, most), 1)
 
     def _dispatched(self, count: int) -> Chunk:
-        """Make a chunk of `count` iterations, or use one started in advance; an interrupt discards it."""
+        """Make a chunk of `count` iterations or use one made ahead; an interrupt discards it."""
         learner = self.learner
         if self._carry is None:
             self._carry = self.loop.begun()
