@@ -108,7 +108,7 @@ class Scripted(Envs):
 
 
 class Chooser:
-    """A policy that acts as `chosen` and returns the sum of each observation; with `valued` also the
+    """A policy that acts as `chosen` and returns the sum of each observation; if `valued`, also the
     step, as the largest action value."""
 
     def __init__(self, count: int, events: list[Any], valued: bool) -> None:

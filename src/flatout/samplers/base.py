@@ -19,7 +19,7 @@ Restart = tuple[int, np.ndarray, np.ndarray]
 
 
 class Sampler(ABC):
-    """Produces trajectories with the parameters that its policies hold.
+    """A source of trajectories, which are collected with the parameters that its policies hold.
 
     Attributes:
         episodes: the episodes that ended within the last trajectory.

@@ -122,7 +122,7 @@ class CentralSampler(Sampler):
         return self._trajectory(buffer)
 
     def commit(self, steps: int | None = None) -> None:
-        """See `Sampler.commit`.
+        """Accept the last trajectory for learning; see `Sampler.commit`.
 
         Args:
             steps: steps of each environment since the run's start, if another worker's trajectory

@@ -46,7 +46,7 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Writer:
-    """Writes T steps of N environments, and reads them; for the arguments see `Rollout`."""
+    """A writer and reader of T steps of N environments; for the arguments see `Rollout`."""
 
     env: DeviceEnv
     algorithm: Algorithm

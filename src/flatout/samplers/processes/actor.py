@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class LocalActor:
-    """Collects trajectories of this worker's environments with the parameters in the arena.
+    """The environments of a worker that acts itself, with the parameters in the arena.
 
     Args:
         job: the worker's environments, and how it acts.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class WorkerEnvGroup(EnvGroup):
-    """The environments of consecutive workers of a pool; results are read from shared memory."""
+    """The environments of consecutive workers of a pool; results come through shared memory."""
 
     span = "wait"
 

@@ -20,7 +20,7 @@ from flatout.types import Episode, Trajectory
 
 
 class Remote:
-    """Publishes parameters to the workers' policies, through the arena."""
+    """A publisher of parameters to the workers' policies, through the arena."""
 
     def __init__(self, pool: WorkerPool) -> None:
         names = [name for name in pool.arena.arrays if name.startswith(PARAMS)]

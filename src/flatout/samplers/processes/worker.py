@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Stepper:
-    """Steps the worker's environments with actions from the parent.
+    """The environments of a worker that receives its actions from the parent.
 
     Args:
         job: the worker's environments.
