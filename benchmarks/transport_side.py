@@ -62,7 +62,7 @@ def flatout_rates(args: argparse.Namespace) -> list[float]:
     from flatout.algorithms.base import RolloutSpec
     from flatout.config.placement import CPU
     from flatout.config.settings import resolve
-    from flatout.config.workers import Share
+    from flatout.config.workers import GroupSpec
     from flatout.envs.task import open_task
     from flatout.samplers.make import start_workers
     from flatout.samplers.processes.env_group import WorkerEnvGroup
@@ -72,7 +72,9 @@ def flatout_rates(args: argparse.Namespace) -> list[float]:
     config = resolve("ppo", {"env": "empty", "envs": args.envs, "n_steps": ROWS})
     task = open_task(config.env, source)
     each = args.envs // args.workers
-    share = Share(CPU, tuple((worker * each, each) for worker in range(args.workers)), args.envs)
+    share = GroupSpec(
+        CPU, tuple((worker * each, each) for worker in range(args.workers)), args.envs
+    )
     acting: Any = SimpleNamespace(ordered=[share])  # nothing acts
     pool = start_workers(
         config, task, acting, RolloutSpec(ROWS, None, 1, False), print, code=UserCode(env=source)

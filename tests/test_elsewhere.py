@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flatout.samplers.processes.shared_memory import Arena
+from flatout.samplers.processes.shared_memory import SharedArrays
 from flatout.storage import nofollow
 from tests import tiny
 
@@ -145,8 +145,8 @@ def test_shared_memory_without_memfd(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.delattr(os, "memfd_create")
     monkeypatch.delattr(os, "posix_fallocate")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    arena = Arena({"obs": ((3, 2), "f4")})
-    other = Arena({"obs": ((3, 2), "f4")}, os.dup(arena.descriptor))
+    arena = SharedArrays({"obs": ((3, 2), "f4")})
+    other = SharedArrays({"obs": ((3, 2), "f4")}, os.dup(arena.descriptor))
     arena["obs"][1] = 7.0
     assert other["obs"].tolist() == [[0, 0], [7, 7], [0, 0]]
     arena.close()

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from flatout.algorithms.base import ReplaySpec
-from flatout.buffers.ledger import Ledger
-from flatout.buffers.ring import Gathered, Geometry, Ring, gather, ring_shapes
+from flatout.buffers.ring import Gathered, Ring, RingLayout, gather, ring_shapes
+from flatout.buffers.ring_counters import RingCounters
 from flatout.types import Batch, Finals, ObservationSpec, Trajectory
 
 VECTOR = ObservationSpec((3,), "float32")
@@ -154,11 +154,13 @@ class World:
         return final, self.seen(lane)
 
 
-def wanted(world: World, geometry: Geometry, head: int, row: int, lane: int, gamma: float) -> Batch:
+def wanted(
+    world: World, layout: RingLayout, rows_written: int, row: int, lane: int, gamma: float
+) -> Batch:
     """Compute one transition from the list of all steps, by the definition."""
     steps = world.steps[lane]
     total, discount, after = 0.0, 1.0, None
-    for number in range(row, min(row + geometry.n_step, head)):
+    for number in range(row, min(row + layout.n_step, rows_written)):
         step = steps[number]
         total += discount * float(step.reward)
         discount *= gamma
@@ -173,44 +175,44 @@ def wanted(world: World, geometry: Geometry, head: int, row: int, lane: int, gam
 class Store:
     """A ring in host memory and its ledger, without the programs of a buffer."""
 
-    def __init__(self, geometry: Geometry) -> None:
-        self.geometry = geometry
-        self.ledger = Ledger(geometry, NEEDS)
-        like = World(geometry.spec, geometry.num_envs, 0).collect(1)
-        shapes = ring_shapes(geometry, like, geometry.num_envs)
+    def __init__(self, layout: RingLayout) -> None:
+        self.layout = layout
+        self.ring_counters = RingCounters(layout, NEEDS)
+        like = World(layout.spec, layout.num_envs, 0).collect(1)
+        shapes = ring_shapes(layout, like, layout.num_envs)
         self.ring = Ring(*(np.zeros(shape.shape, shape.dtype) for shape in shapes))
 
     def take(self, trajectory: Trajectory) -> None:
         """Ingest a trajectory, as `HostReplay.ingest` does."""
-        self.ring, _ = self.ledger.write(self.ring, trajectory)
+        self.ring, _ = self.ring_counters.write(self.ring, trajectory)
 
     def cut(self, world: World, lane: int) -> None:
         """Lose the lane's episode, as if it could not be restored."""
-        self.ring = self.ledger.truncate(self.ring, lane, *world.restart(lane))
+        self.ring = self.ring_counters.truncate(self.ring, lane, *world.restart(lane))
 
 
-def grid(geometry: Geometry, head: int) -> tuple[np.ndarray, np.ndarray]:
+def grid(layout: RingLayout, rows_written: int) -> tuple[np.ndarray, np.ndarray]:
     """Return all rows and lanes that can be sampled."""
-    first, count = geometry.window(head)
+    first, count = layout.window(rows_written)
     row, lane = np.meshgrid(
-        np.arange(first, first + count), np.arange(geometry.num_envs), indexing="ij"
+        np.arange(first, first + count), np.arange(layout.num_envs), indexing="ij"
     )
     return row.reshape(-1).astype(np.int32), lane.reshape(-1).astype(np.int32)
 
 
-def plain(geometry: Geometry, found: Gathered, gamma: float = GAMMA) -> Batch:
+def plain(layout: RingLayout, found: Gathered, gamma: float = GAMMA) -> Batch:
     """Compute in NumPy the batch that `merge` must make."""
-    powers = gamma ** np.arange(geometry.n_step)
-    counted = np.arange(geometry.n_step) < found.steps[:, None]
+    powers = gamma ** np.arange(layout.n_step)
+    counted = np.arange(layout.n_step) < found.steps[:, None]
     rewards = (found.rewards * powers * counted).sum(-1).astype(np.float32)
     discounts = np.where(found.terminated, 0, gamma ** found.steps.astype(np.float64))
 
-    depth = geometry.spec.stack
+    depth = layout.spec.stack
 
     def whole(frames: np.ndarray) -> np.ndarray:
         if depth == 1:
             return frames[:, 0]
-        return np.moveaxis(frames, 1, 3).reshape(len(frames), *geometry.spec.shape)
+        return np.moveaxis(frames, 1, 3).reshape(len(frames), *layout.spec.shape)
 
     return Batch(
         whole(found.frames[:, :depth]), found.actions, rewards, whole(found.frames[:, -depth:]),
@@ -219,23 +221,23 @@ def plain(geometry: Geometry, found: Gathered, gamma: float = GAMMA) -> Batch:
 
 
 def assert_right(
-    world: World, geometry: Geometry, ring: Ring, head: int, gamma: float = GAMMA
+    world: World, layout: RingLayout, ring: Ring, rows_written: int, gamma: float = GAMMA
 ) -> None:
     """Check every transition that can be sampled against the list of all steps."""
-    row, lane = grid(geometry, head)
-    batch = plain(geometry, gather(np, geometry, ring, head, row, lane), gamma)
-    compare(world, geometry, batch, head, row, lane, gamma)
+    row, lane = grid(layout, rows_written)
+    batch = plain(layout, gather(np, layout, ring, rows_written, row, lane), gamma)
+    compare(world, layout, batch, rows_written, row, lane, gamma)
 
 
 def compare(
-    world: World, geometry: Geometry, batch: Batch, head: int, row: np.ndarray, lane: np.ndarray,
-    gamma: float = GAMMA,
+    world: World, layout: RingLayout, batch: Batch, rows_written: int, row: np.ndarray,
+    lane: np.ndarray, gamma: float = GAMMA,
 ) -> None:  # fmt: skip
     """Check each of a batch's transitions against the list of all steps."""
     assert batch.rewards.dtype == batch.discounts.dtype == batch.weights.dtype == np.float32
-    assert batch.obs.dtype == batch.next_obs.dtype == geometry.spec.dtype
+    assert batch.obs.dtype == batch.next_obs.dtype == layout.spec.dtype
     for i, (r, n) in enumerate(zip(row.tolist(), lane.tolist(), strict=True)):
-        right = wanted(world, geometry, head, r, n, gamma)
+        right = wanted(world, layout, rows_written, r, n, gamma)
         np.testing.assert_array_equal(batch.obs[i], right.obs, err_msg=f"obs of {r}, {n}")
         np.testing.assert_array_equal(batch.actions[i], right.actions)
         assert batch.rewards[i] == pytest.approx(right.rewards, rel=1e-5, abs=1e-6)

@@ -56,7 +56,7 @@ def dispatch(bench: Bench) -> list[Figures]:
     import jax
     import numpy as np
 
-    from flatout.algorithms.parallel.packing import Bundle
+    from flatout.algorithms.parallel.packing import PackedParams
 
     device = bench.device()
     one = jax.device_put(np.float32(0), device)
@@ -79,7 +79,7 @@ def dispatch(bench: Bench) -> list[Figures]:
         shapes = [
             jax.ShapeDtypeStruct(s, np.float32) for s in ((4, width), (width, width), (width,))
         ]
-        bundle = Bundle(shapes)
+        bundle = PackedParams(shapes)
         made = bundle.pack([np.zeros(s.shape, np.float32) for s in shapes], np)
         there = jax.device_put(made, device)
         change = jax.jit(lambda arrays: jax.tree.map(lambda x: x + 1, arrays))

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flatout.algorithms.common.optimiser import KINDS, Optimiser, polyak, schedule
-from flatout.algorithms.parallel.packing import Bundle, OutputLayout, Packing
+from flatout.algorithms.parallel.packing import OutputLayout, PackedParams, Packing
 from flatout.config.schedules import entropy_coefficient, linear
 from flatout.errors import UsageError
 
@@ -290,7 +290,7 @@ def test_packed_arrays_come_back_unchanged(seed: int, number: int) -> None:
 
 def test_bundles_copy_only_small_arrays() -> None:
     tree = drawn(0)
-    bundle = Bundle(SHAPES)
+    bundle = PackedParams(SHAPES)
     on_host = bundle.pack(tree, np)
     assert [array.shape for array in on_host] == [(4,), (128, 128)]
     assert on_host[1] is tree["large"]
@@ -306,7 +306,7 @@ def test_bundles_copy_only_small_arrays() -> None:
 def test_arrays_that_float32_cannot_hold_are_not_packed(dtype: str) -> None:
     for size in (2, 1 << 14):
         with pytest.raises(UsageError, match=f"array of {dtype}"):
-            Bundle([jax.ShapeDtypeStruct((size,), np.dtype(dtype))])
+            PackedParams([jax.ShapeDtypeStruct((size,), np.dtype(dtype))])
 
 
 def test_packed_outputs_read_back_bit_by_bit() -> None:

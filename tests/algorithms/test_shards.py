@@ -22,7 +22,7 @@ from flatout.__main__ import main
 from flatout.algorithms.parallel.accumulate import gradient
 from flatout.algorithms.parallel.shards import Shards
 from flatout.buffers.arrays import split
-from flatout.buffers.ring import Geometry, Ring
+from flatout.buffers.ring import Ring, RingLayout
 from flatout.buffers.rows import RingRows, by_shard
 from flatout.learner.mesh import Mesh
 from flatout.storage import checkpoint
@@ -324,7 +324,7 @@ def test_a_trajectory_is_split_by_environment(data: st.DataObject) -> None:
 def test_rows_of_shards_are_those_of_one_ring() -> None:
     """Rows ``[S, L * n, ...]`` in NumPy, on one device or two are read like ``[L * N, ...]``."""
     shards, envs, rows = 4, 2, 9
-    whole = Geometry(ObservationSpec((3,), "float32"), shards * envs, rows, 1)
+    whole = RingLayout(ObservationSpec((3,), "float32"), shards * envs, rows, 1)
     one = dataclasses.replace(whole, num_envs=envs)
     world, store = World(whole.spec, whole.num_envs, 1, Rates(0.2, 0.3, 0)), Store(whole)
     for length in (3, 5, 4, 2, 6):

@@ -17,7 +17,7 @@ from flatout.algorithms.dqn import dqn
 from flatout.algorithms.sac import sac
 from flatout.buffers.device import DeviceReplay
 from flatout.buffers.replay import HostReplay
-from flatout.buffers.ring import Geometry, Ring, gather
+from flatout.buffers.ring import Ring, RingLayout, gather
 from flatout.buffers.sampling import EPSILON, leaves
 from flatout.config.hyper import DQNConfig, SACConfig
 from flatout.config.schema import NetworkConfig
@@ -72,7 +72,7 @@ class Agent:
         algorithm, (_, self.spec, _) = build(case), CASES[case]
         needs = algorithm.replay
         assert needs is not None
-        self.geometry = Geometry(self.spec, LANES, ROWS, needs.n_step)
+        self.layout = RingLayout(self.spec, LANES, ROWS, needs.n_step)
         self.gamma = float(algorithm.hp.gamma)
         self.box = 2 if algorithm.name == "sac" else 0
         self.rows = algorithm.horizon
@@ -80,8 +80,8 @@ class Agent:
         shapes = shapes_of(self.world.collect(self.rows))
         cpus, key = jax.devices("cpu"), raw_key(0, 3)
         self.buffer: Any = (
-            DeviceReplay(algorithm, self.geometry, shapes, key, LANES) if kind == "device"
-            else HostReplay(algorithm, self.geometry, shapes, key, cpus[0], chunk)
+            DeviceReplay(algorithm, self.layout, shapes, key, LANES) if kind == "device"
+            else HostReplay(algorithm, self.layout, shapes, key, cpus[0], chunk)
         )  # fmt: skip
         self.learner = Learner(
             algorithm, self.buffer, Mesh([cpus[number]], 1), raw_key(0, 0), raw_key(0, 1), Spans()
@@ -115,11 +115,11 @@ class Agent:
         """Check all transitions of the ring against the world's steps."""
         held = self.learner._device_state
         ring = Ring(*map(np.asarray, held.ring if held else self.buffer._ring))
-        head = self.buffer.ledger.head
-        row, lane = grid(self.geometry, head)
-        found = gather(np, self.geometry, ring, head, row, lane)
-        batch = plain(self.geometry, found, self.gamma)
-        compare(self.world, self.geometry, batch, head, row, lane, self.gamma)
+        rows_written = self.buffer.ring_counters.rows_written
+        row, lane = grid(self.layout, rows_written)
+        found = gather(np, self.layout, ring, rows_written, row, lane)
+        batch = plain(self.layout, found, self.gamma)
+        compare(self.world, self.layout, batch, rows_written, row, lane, self.gamma)
 
 
 compiled = functools.cache(Agent)
@@ -194,7 +194,10 @@ def test_each_rows_priority_is_the_size_of_its_last_error(chunk: int | None) -> 
     with mock.patch.object(
         one.buffer,
         "update_priorities",
-        lambda fed: (seen.extend(map(np.asarray, fed)), update(fed)),
+        lambda ingest_in_graph: (
+            seen.extend(map(np.asarray, ingest_in_graph)),
+            update(ingest_in_graph),
+        ),
     ):
         for count in (0, 2, 5, 5, 5):
             seen.clear()
@@ -205,9 +208,9 @@ def test_each_rows_priority_is_the_size_of_its_last_error(chunk: int | None) -> 
             errors = np.concatenate(seen)[:count]
             assert errors.mean() == pytest.approx(metrics["td_error"], rel=1e-5)
             row, lane = (drawn[:count] for drawn in one.buffer._drawn)
-            place = row % one.geometry.length * LANES + lane
+            place = row % one.layout.length * LANES + lane
             last = dict(zip(place.reshape(-1).tolist(), errors.reshape(-1), strict=True))
-            own = leaves(one.geometry, one.buffer._priorities)
+            own = leaves(one.layout, one.buffer._priorities)
             wanted = [(error + EPSILON) ** 0.6 for error in last.values()]
             np.testing.assert_allclose(own[list(last)], wanted, rtol=1e-5)
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flatout.algorithms.base import raw_key
-from flatout.buffers.ring import Geometry
+from flatout.buffers.ring import RingLayout
 from flatout.buffers.sampling import (
     EPSILON,
     Drawn,
@@ -36,18 +36,18 @@ BATCH = 16
 BLOCK = 500
 
 
-def geometry(num_envs: int, rows: int) -> Geometry:
+def layout(num_envs: int, rows: int) -> RingLayout:
     """Return the sizes of a ring of R + 3 rows: two older ones for stacks, and the next one."""
-    return Geometry(SPEC, num_envs, rows, 1)
+    return RingLayout(SPEC, num_envs, rows, 1)
 
 
 @functools.cache
-def drawing(sizes: Geometry, batch: int) -> Any:
-    """Compile ``(updates, head, key, priorities, beta) -> Drawn [updates, batch]``."""
+def drawing(sizes: RingLayout, batch: int) -> Any:
+    """Compile ``(updates, rows_written, key, priorities, beta) -> Drawn [updates, batch]``."""
 
-    def run(updates: Any, head: Any, key: Any, priorities: Any, beta: Any) -> Drawn:
+    def run(updates: Any, rows_written: Any, key: Any, priorities: Any, beta: Any) -> Drawn:
         def one(update: jax.Array) -> Drawn:
-            return draw(sizes, key, update, head, batch, priorities, beta)
+            return draw(sizes, key, update, rows_written, batch, priorities, beta)
 
         return jax.vmap(one)(updates)
 
@@ -55,14 +55,14 @@ def drawing(sizes: Geometry, batch: int) -> Any:
 
 
 def drawn(
-    sizes: Geometry, head: int, updates: int, priorities: Priorities | None = None,
+    sizes: RingLayout, rows_written: int, updates: int, priorities: Priorities | None = None,
     beta: float = 1.0, batch: int = BATCH, first: int = 0, key: np.ndarray = KEY,
 ) -> Drawn:  # fmt: skip
     """Return the draws of many updates, as NumPy arrays; a program draws a block of them."""
     blocks = [
         drawing(sizes, batch)(
-            np.arange(start, start + BLOCK, dtype=np.int32), np.int32(head), key, priorities,
-            np.float32(beta),
+            np.arange(start, start + BLOCK, dtype=np.int32), np.int32(rows_written), key,
+            priorities, np.float32(beta),
         )
         for start in range(first, first + updates, BLOCK)
     ]  # fmt: skip
@@ -85,14 +85,14 @@ def assert_frequencies(
 
 
 @pytest.mark.parametrize("num_envs", [1, 2, 5])
-@pytest.mark.parametrize("head", [1, 6, 20, 21, 1003, 2**31 - 1])
-def test_every_stored_step_is_equally_likely(num_envs: int, head: int) -> None:
+@pytest.mark.parametrize("rows_written", [1, 6, 20, 21, 1003, 2**31 - 1])
+def test_every_stored_step_is_equally_likely(num_envs: int, rows_written: int) -> None:
     """That holds before the ring is full and after, for any position of the newest row."""
-    sizes = geometry(num_envs, 20)
-    found = drawn(sizes, head, 4000)
-    first, count = sizes.window(head)
+    sizes = layout(num_envs, 20)
+    found = drawn(sizes, rows_written, 4000)
+    first, count = sizes.window(rows_written)
     assert found.row.min() == first
-    assert found.row.max() == head - 1
+    assert found.row.max() == rows_written - 1
     assert set(np.unique(found.env)) == set(range(num_envs))
     assert (found.weight == 1).all()
     cell = (found.row - first) * num_envs + found.env
@@ -102,7 +102,7 @@ def test_every_stored_step_is_equally_likely(num_envs: int, head: int) -> None:
 
 
 def test_places_in_a_batch_and_updates_are_independent() -> None:
-    row = drawn(geometry(1, 20), 20, 8000).row // 5  # the row's quarter of the ring
+    row = drawn(layout(1, 20), 20, 8000).row // 5  # the row's quarter of the ring
     for one, other in (
         (row[:, 0], row[:, 1]),
         (row[:-1, 3], row[1:, 3]),
@@ -112,7 +112,7 @@ def test_places_in_a_batch_and_updates_are_independent() -> None:
 
 
 def test_a_draw_is_a_pure_function_of_key_and_update() -> None:
-    sizes = geometry(2, 20)
+    sizes = layout(2, 20)
     many = drawn(sizes, 70, 64)
     later = drawn(sizes, 70, 64, first=32)
     np.testing.assert_array_equal(many.row[32:], later.row[:32])
@@ -133,19 +133,21 @@ def test_a_draw_is_a_pure_function_of_key_and_update() -> None:
 class Naive:
     """Priorities as a mapping from (row, lane), in plain Python."""
 
-    def __init__(self, sizes: Geometry) -> None:
+    def __init__(self, sizes: RingLayout) -> None:
         self.sizes = sizes
-        self.head = 0
+        self.rows_written = 0
         self.own: dict[tuple[int, int], float] = {}
         self.largest = np.float32(1)
 
     def insert_priorities(self, rows: int) -> None:
         """Insert new rows and drop old ones."""
-        for row in range(self.head, self.head + rows):
+        for row in range(self.rows_written, self.rows_written + rows):
             for lane in range(self.sizes.num_envs):
                 self.own[row, lane] = float(self.largest)
-        self.head += rows
-        self.own = {at: p for at, p in self.own.items() if at[0] >= self.head - self.sizes.rows}
+        self.rows_written += rows
+        self.own = {
+            at: p for at, p in self.own.items() if at[0] >= self.rows_written - self.sizes.rows
+        }
 
     def set_priorities(self, row: np.ndarray, lane: np.ndarray, error: np.ndarray) -> None:
         """Set the priorities of sampled rows to those of their errors."""
@@ -164,17 +166,19 @@ class Naive:
 
 
 @functools.cache
-def arriving(sizes: Geometry, rows: int) -> Any:
-    return jax.jit(lambda priorities, head: insert_priorities(sizes, priorities, head, rows))
+def arriving(sizes: RingLayout, rows: int) -> Any:
+    return jax.jit(
+        lambda priorities, rows_written: insert_priorities(sizes, priorities, rows_written, rows)
+    )
 
 
 @functools.cache
-def giving(sizes: Geometry) -> Any:
+def giving(sizes: RingLayout) -> Any:
     run = jax.jit(functools.partial(set_priorities, sizes))
     return lambda *given: run(*given, np.float32(ALPHA))
 
 
-def assert_sums(sizes: Geometry, priorities: Priorities) -> None:
+def assert_sums(sizes: RingLayout, priorities: Priorities) -> None:
     """Check that every entry of the tree is exactly the float32 sum of its two children."""
     tree = np.asarray(priorities.tree)
     assert tree.dtype == np.float32
@@ -184,7 +188,7 @@ def assert_sums(sizes: Geometry, priorities: Priorities) -> None:
     assert again.largest == priorities.largest
 
 
-TREES = [geometry(1, 5), geometry(3, 11)]
+TREES = [layout(1, 5), layout(3, 11)]
 """Rings of 8 and 42 positions: a power of two, and not a power of two."""
 
 
@@ -192,7 +196,7 @@ TREES = [geometry(1, 5), geometry(3, 11)]
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 2**32 - 1)), min_size=1, max_size=25))
 def test_the_tree_holds_exactly_the_priorities(
-    sizes: Geometry, operations: list[tuple[bool, int]]
+    sizes: RingLayout, operations: list[tuple[bool, int]]
 ) -> None:
     """That holds after any sequence of new rows and errors, also if a row is drawn twice."""
     naive, priorities = Naive(sizes), empty_priorities(sizes)
@@ -200,10 +204,10 @@ def test_the_tree_holds_exactly_the_priorities(
         rng = np.random.default_rng(seed)
         if adds:
             rows = int(rng.choice([1, 4]))
-            priorities = arriving(sizes, rows)(priorities, np.int32(naive.head))
+            priorities = arriving(sizes, rows)(priorities, np.int32(naive.rows_written))
             naive.insert_priorities(rows)
         else:
-            first, count = sizes.window(naive.head)
+            first, count = sizes.window(naive.rows_written)
             row = (first + rng.integers(0, count, BATCH)).astype(np.int32)
             lane = rng.integers(0, sizes.num_envs, BATCH).astype(np.int32)
             scale = rng.choice([0.0, 1e-3, 1.0, 1e5], size=sizes.length * sizes.num_envs)
@@ -216,19 +220,19 @@ def test_the_tree_holds_exactly_the_priorities(
         np.testing.assert_array_equal(own > 0, naive.leaves() > 0)
         assert priorities.largest == pytest.approx(naive.largest, rel=1e-6)
         assert not np.asarray(priorities.tree)[leaf_count(sizes) + len(own) :].any()
-        found = drawn(sizes, naive.head, 8, priorities)
+        found = drawn(sizes, naive.rows_written, 8, priorities)
         pairs = np.stack([found.row.reshape(-1), found.env.reshape(-1)], -1)
         assert set(map(tuple, pairs.tolist())) <= naive.own.keys()  # all can be sampled
 
 
-def given_priorities(sizes: Geometry, head: int, errors: np.ndarray) -> Priorities:
+def given_priorities(sizes: RingLayout, rows_written: int, errors: np.ndarray) -> Priorities:
     """Return the priorities of rows 0 .. head - 1, of which those that can be sampled have
     `errors` ``[rows, num_envs]``."""
     priorities = empty_priorities(sizes)
-    for row in range(head):
+    for row in range(rows_written):
         priorities = arriving(sizes, 1)(priorities, np.int32(row))
-    first, count = sizes.window(head)
-    row, lane = np.meshgrid(range(first, head), range(sizes.num_envs), indexing="ij")
+    first, count = sizes.window(rows_written)
+    row, lane = np.meshgrid(range(first, rows_written), range(sizes.num_envs), indexing="ij")
     assert errors.shape == row.shape == (count, sizes.num_envs)
     # Always the same number, so that one program serves; repeated rows have the same error.
     row, lane, errors = (np.resize(x, sizes.rows * sizes.num_envs) for x in (row, lane, errors))
@@ -237,12 +241,12 @@ def given_priorities(sizes: Geometry, head: int, errors: np.ndarray) -> Prioriti
     )
 
 
-@pytest.mark.parametrize("head", [6, 11, 41])
-def test_rows_are_drawn_as_often_as_their_priorities_say(head: int) -> None:
+@pytest.mark.parametrize("rows_written", [6, 11, 41])
+def test_rows_are_drawn_as_often_as_their_priorities_say(rows_written: int) -> None:
     sizes = TREES[1]
-    first, count = sizes.window(head)
-    errors = np.random.default_rng(head).exponential(size=(count, 3)) + 0.05
-    found = drawn(sizes, head, 6000, given_priorities(sizes, head, errors))
+    first, count = sizes.window(rows_written)
+    errors = np.random.default_rng(rows_written).exponential(size=(count, 3)) + 0.05
+    found = drawn(sizes, rows_written, 6000, given_priorities(sizes, rows_written, errors))
     chances = errors.reshape(-1) ** ALPHA
     cell = ((found.row - first) * 3 + found.env).reshape(-1)
     counts = np.bincount(cell, minlength=count * 3)
@@ -250,13 +254,13 @@ def test_rows_are_drawn_as_often_as_their_priorities_say(head: int) -> None:
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.4, 1.0])
-@pytest.mark.parametrize("head", [5, 30])
-def test_weights_are_those_of_the_paper(beta: float, head: int) -> None:
+@pytest.mark.parametrize("rows_written", [5, 30])
+def test_weights_are_those_of_the_paper(beta: float, rows_written: int) -> None:
     """P(i) = p_i^alpha / sum; w_i = (1 / (M P(i)))^beta, divided by the batch's largest weight."""
     sizes = TREES[1]
-    first, count = sizes.window(head)
+    first, count = sizes.window(rows_written)
     errors = np.random.default_rng(1).exponential(size=(count, 3)) * 3
-    found = drawn(sizes, head, 50, given_priorities(sizes, head, errors), beta)
+    found = drawn(sizes, rows_written, 50, given_priorities(sizes, rows_written, errors), beta)
     p = (errors + EPSILON) ** ALPHA
     chance = p / p.sum()
     weight = (1 / (count * 3 * chance[found.row - first, found.env])) ** beta
@@ -297,22 +301,22 @@ def test_one_overwhelming_priority_is_drawn_and_the_smallest_are_not_lost() -> N
 
 
 def test_new_rows_get_the_largest_priority_ever_given() -> None:
-    sizes = geometry(1, 4)
+    sizes = layout(1, 4)
     priorities = arriving(sizes, 1)(empty_priorities(sizes), np.int32(0))
     assert leaves(sizes, priorities).tolist() == [1, 0, 0, 0, 0, 0, 0]
     row = np.zeros(1, np.int32)
     priorities = giving(sizes)(priorities, row, row, np.float32([32.0]))
     largest = float(np.float32(32) ** np.float32(ALPHA))
     priorities = giving(sizes)(priorities, row, row, np.float32([0.5]))
-    for head in range(1, 6):  # the row that was the largest has long gone
-        priorities = arriving(sizes, 1)(priorities, np.int32(head))
-        assert leaves(sizes, priorities)[head] == pytest.approx(largest, rel=1e-6)
+    for rows_written in range(1, 6):  # the row that was the largest has long gone
+        priorities = arriving(sizes, 1)(priorities, np.int32(rows_written))
+        assert leaves(sizes, priorities)[rows_written] == pytest.approx(largest, rel=1e-6)
     assert np.count_nonzero(leaves(sizes, priorities)) == 4
 
 
 def test_a_row_that_was_drawn_twice_gets_one_of_its_errors() -> None:
     """An algorithm's noise can make these errors differ. The tree's sums are exact nevertheless."""
-    sizes = geometry(1, 4)
+    sizes = layout(1, 4)
     priorities = arriving(sizes, 4)(empty_priorities(sizes), np.int32(0))
     row = np.int32([2, 2, 1, 2])
     errors = np.float32([1, 2, 3, 4])

@@ -55,15 +55,15 @@ class Played:
         self._rng = np.random.default_rng(seed)
 
     def step(self, active: list[int] | None = None) -> np.ndarray:
-        """Take one step with random actions, and note each environment's actions since `origin`."""
+        """Take one step with random actions, and note its actions since `seeded_episode`."""
         actions = self._rng.integers(0, self._actions, len(self.taken)).astype(np.int32)
         self.ended.clear()
         self.finals.clear()
-        before = list(self.envs.origin)
+        before = list(self.envs.seeded_episode)
         self.envs.step(actions, self.obs, self.rewards, self._end, active)
         for env in range(len(self.taken)) if active is None else active:
             self.taken[env].append(int(actions[env]))
-            if self.envs.origin[env] != before[env]:
+            if self.envs.seeded_episode[env] != before[env]:
                 self.taken[env].clear()
         return actions
 
@@ -227,7 +227,7 @@ def test_a_reset_leaves_the_others_alone() -> None:
     for t in range(40):
         if t == 20:
             games.envs.reset(1, games.obs, episode=9)
-            assert (games.envs.episode, games.envs.origin) == ([0, 9], [0, 9])
+            assert (games.envs.episode, games.envs.seeded_episode) == ([0, 9], [0, 9])
             assert (games.envs.lengths, games.envs.returns[1]) == ([20, 0], 0.0)
         for some in (games, alone):
             some.step()
@@ -285,11 +285,11 @@ def test_replay_is_exact(
         if t == 33:  # so that the episodes end at different steps
             first.envs.reset(t % count, first.obs)
             first.taken[t % count].clear()
-    assert [len(taken) for taken in first.taken] == first.envs.since
-    assert len(set(first.envs.since)) > 1
+    assert [len(taken) for taken in first.taken] == first.envs.steps_since_seed
+    assert len(set(first.envs.steps_since_seed)) > 1
     again = played(game, count, seed=11, reseed_after=reseed_after)
     actions = [np.array(taken, np.int32) for taken in first.taken]
-    assert again.envs.replay_all(first.envs.origin, actions, again.obs) == [True] * count
+    assert again.envs.replay_all(first.envs.seeded_episode, actions, again.obs) == [True] * count
     again._rng = copy.deepcopy(first._rng)
     ends = 0
     for _ in range(more):

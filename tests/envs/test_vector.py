@@ -135,16 +135,16 @@ def test_episodes_are_replayed_from_their_actions(vector: Any) -> None:
         for env, action in enumerate(actions):
             taken[env].append(action)
         before.step(actions, out, rewards, ended)
-    origin = list(before.origin)
-    assert list(before.since) == [len(some) for some in taken]
+    seeded_episode = list(before.seeded_episode)
+    assert list(before.steps_since_seed) == [len(some) for some in taken]
     before.close()
     after, _ = opened(vector, seed=9)
     again = np.zeros((COUNT, 2), np.float32)
     known = [np.array(some, np.int32) for some in taken]
-    found = after.replay_all(origin, [known[0], None, known[2]], again)
+    found = after.replay_all(seeded_episode, [known[0], None, known[2]], again)
     assert found == [True, False, True]
     np.testing.assert_array_equal(again[[0, 2]], out[[0, 2]])
-    assert [after.episode[env] for env in (0, 2)] == [origin[0], origin[2]]
+    assert [after.episode[env] for env in (0, 2)] == [seeded_episode[0], seeded_episode[2]]
     after.close()
 
 

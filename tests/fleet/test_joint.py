@@ -18,7 +18,7 @@ from flatout.fleet import population
 from flatout.fleet.members import FOLDER, Strategy, members
 from flatout.fleet.population import Population
 from flatout.run.interrupts import Interrupts
-from flatout.schedules.together import Together
+from flatout.schedules.fused_population import FusedPopulation
 from flatout.storage import checkpoint
 from flatout.storage.joint import Beside, OneOf
 from tests.conftest import Result, furthest
@@ -31,7 +31,7 @@ Cli = Callable[..., Result]
 def trained(path: Path, words: Any, seeds: int, resume: bool = False, stop: int = 0) -> Population:
     """Members as one program; a signal comes in the chunk with the number `stop`."""
     config, _ = train_config([str(word) for word in words])
-    signals, called, chunks = Interrupts(), Together._called, itertools.count(1)
+    signals, called, chunks = Interrupts(), FusedPopulation._call, itertools.count(1)
 
     def counted(self: Any, *given: Any) -> Any:
         if next(chunks) == stop:
@@ -42,7 +42,7 @@ def trained(path: Path, words: Any, seeds: int, resume: bool = False, stop: int 
         members(config, seeds, [], path), Strategy("together", seeds), resume, signals
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Together, "_called", counted)
+        patch.setattr(FusedPopulation, "_call", counted)
         made.run()
     return made
 

@@ -22,7 +22,7 @@ from flatout.planning.kept import plans
 from flatout.run import build, resolve
 from flatout.run.interrupts import Interrupts
 from flatout.run.probe_process import MeasuringError
-from flatout.schedules.together import Together
+from flatout.schedules.fused_population import FusedPopulation
 from tests import tiny
 from tests.conftest import Result
 from tests.fleet.test_population import SMALL
@@ -151,13 +151,13 @@ def test_where_not_even_one_fits_nothing_is_written(
 def test_groups_follow_one_another_with_one_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes, compiled = list[int](), Together._compiled
+    sizes, compiled = list[int](), FusedPopulation._compile
 
     def noted(self: Any, schedule: Any, whole: Any, keys: Any) -> Any:
         sizes.append(len(keys[0]))
         return compiled(self, schedule, whole, keys)
 
-    monkeypatch.setattr(Together, "_compiled", noted)
+    monkeypatch.setattr(FusedPopulation, "_compile", noted)
     config, _ = train_config([str(word) for word in SMALL])
     made = Population(
         members(config, 4, [], tmp_path), Strategy("together", 2), False, Interrupts()

@@ -19,7 +19,7 @@ from tests.conftest import Result
 def test_products_on_a_gpu_are_compiled_in_full_float32_unless_its_own_default_is_wanted() -> None:
     def product(platform: str, precision: str) -> str:
         x = jax.ShapeDtypeStruct((4, 4), np.float32)
-        with backend.product_precision(SimpleNamespace(platform=platform), precision):
+        with backend.matmul_precision(SimpleNamespace(platform=platform), precision):
             return str(jax.make_jaxpr(lambda a, b: a @ b)(x, x))
 
     assert "HIGHEST" in product("gpu", "highest")

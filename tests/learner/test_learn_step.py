@@ -21,13 +21,13 @@ from flatout.algorithms.base import (
     raw_key,
     shapes_of,
 )
-from flatout.algorithms.parallel.packing import Bundle
+from flatout.algorithms.parallel.packing import PackedParams
 from flatout.algorithms.sac import sac
 from flatout.algorithms.td3 import td3
 from flatout.buffers.base import Buffer
 from flatout.buffers.device import DeviceReplay
 from flatout.buffers.on_policy import OnPolicyBuffer
-from flatout.buffers.ring import Geometry
+from flatout.buffers.ring import RingLayout
 from flatout.config.hyper import HYPER
 from flatout.config.schema import NetworkConfig
 from flatout.errors import FlatoutError
@@ -64,7 +64,7 @@ def replayed(algorithm: Algorithm, box: int) -> Step:
     needs, rows = algorithm.replay, algorithm.horizon
     assert needs is not None
     world = World(test_dqn.OBS, 2, 0, box=box, room=2 * rows)
-    geometry = Geometry(test_dqn.OBS, 2, needs.buffer_size // 2, needs.n_step)
+    geometry = RingLayout(test_dqn.OBS, 2, needs.buffer_size // 2, needs.n_step)
     trajectories = [world.collect(rows) for _ in range(3)]
     buffer = DeviceReplay(algorithm, geometry, shapes_of(trajectories[0]), raw_key(0, 3), 2 * rows)
     inputs: list[Any] = []
@@ -231,7 +231,7 @@ def test_the_acting_parameters_are_published(name: str) -> None:
         assert same(found, wanted)
         assert not same(wanted, acting(before.learned, hp)) or algorithm.replay
         assert [array.shape for array in bundle] == [
-            shape.shape for shape in Bundle(algorithm.actor_shapes).shapes
+            shape.shape for shape in PackedParams(algorithm.actor_shapes).shapes
         ]
     assert not same(wanted, acting(begin(algorithm, buffer).learned, hp))
 
@@ -288,7 +288,7 @@ def learner(step: Step) -> Learner:
 def test_a_learners_bundle_has_the_acting_parameters_before_and_after_updates(name: str) -> None:
     """That holds also after `Learner.adopt`."""
     step = algorithm, _, inputs = STEPS[name]()
-    one, unpack = learner(step), jax.jit(Bundle(algorithm.actor_shapes).unpack)
+    one, unpack = learner(step), jax.jit(PackedParams(algorithm.actor_shapes).unpack)
     acting = jax.jit(algorithm.actor)
 
     def check(one: Learner) -> None:

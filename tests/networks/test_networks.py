@@ -21,7 +21,7 @@ from jax.extend.random import threefry_2x32
 from flatout.algorithms.base import Algorithm, BuildSpec, raw_key, wrap_key
 from flatout.algorithms.common.distributions import distribution
 from flatout.algorithms.common.randomness import uniforms
-from flatout.algorithms.parallel.packing import Bundle
+from flatout.algorithms.parallel.packing import PackedParams
 from flatout.algorithms.ppo import ppo
 from flatout.config.hyper import PPOConfig
 from flatout.config.schema import NetworkConfig
@@ -334,7 +334,7 @@ def test_acting_does_not_depend_on_which_steps_came_before() -> None:
     def policy() -> Policy:
         one = Policy(algorithm, VECTOR, 2, jax.devices("cpu")[0], raw_key(0, 2))
         one.compile()
-        one.publish(Bundle(params).pack(params, np), 0, Spans())
+        one.publish(PackedParams(params).pack(params, np), 0, Spans())
         return one
 
     steps = range(NOISE_BLOCK + 3)

@@ -137,12 +137,12 @@ class Made:
 
 
 def made(
-    rounds: Sequence[Sequence[int]] = ((2,), (1,)), slots: int = 1, whole: int | None = None,
-    valued: bool = False, horizon: int = T, life_loss: bool = False, start: bool = True,
-    **settings: Any,
+    group_rotation: Sequence[Sequence[int]] = ((2,), (1,)), slots: int = 1,
+    whole: int | None = None, valued: bool = False, horizon: int = T, life_loss: bool = False,
+    start: bool = True, **settings: Any,
 ) -> Made:  # fmt: skip
-    """Make a sampler; `rounds` has the number of environments of each group."""
-    sizes = [size for groups in rounds for size in groups]
+    """Make a sampler; `group_rotation` has the number of environments of each group."""
+    sizes = [size for groups in group_rotation for size in groups]
     events: list[Any] = []
     policies = [Chooser(size, events, valued) for size in sizes]
     layouts = [policy.layout for policy in policies]
@@ -156,8 +156,8 @@ def made(
     ]
     taken = iter(groups)
     sampler = CentralSampler(
-        [[next(taken) for _ in sizes] for sizes in rounds], buffers, "script", whole, Spans(),
-        life_loss=life_loss,
+        [[next(taken) for _ in sizes] for sizes in group_rotation], buffers, "script", whole,
+        Spans(), life_loss=life_loss,
     )  # fmt: skip
     if start:
         sampler.start()
@@ -212,10 +212,10 @@ GROUPS = [((3,),), ((2,), (1,)), ((1, 1), (1,)), ((1,), (1,), (1,))]
 
 
 @pytest.mark.parametrize("slots", [1, 2])
-@pytest.mark.parametrize("rounds", GROUPS)
-def test_trajectories_record_every_step(rounds: Any, slots: int) -> None:
+@pytest.mark.parametrize("group_rotation", GROUPS)
+def test_trajectories_record_every_step(group_rotation: Any, slots: int) -> None:
     """For every grouping of the environments, also across the boundaries of trajectories."""
-    one, right = made(rounds, slots), story(4 * T, 3)
+    one, right = made(group_rotation, slots), story(4 * T, 3)
     for number in range(4):
         found, rows = collect(one.sampler), slice(number * T, (number + 1) * T)
         np.testing.assert_array_equal(found.obs, right.obs[rows])
@@ -329,11 +329,11 @@ def test_an_uncommitted_trajectory_is_collected_again(learned: int) -> None:
     same(again, undisturbed)
 
 
-@pytest.mark.parametrize("rounds", GROUPS)
-def test_a_state_moves_to_other_groups(rounds: Any) -> None:
+@pytest.mark.parametrize("group_rotation", GROUPS)
+def test_a_state_moves_to_other_groups(group_rotation: Any) -> None:
     one = made(((2,), (1,))).sampler
     collect(one)
-    other = made(rounds, slots=2, start=False).sampler
+    other = made(group_rotation, slots=2, start=False).sampler
     assert other.restore(one.state()) == []
     assert other.begun == one.begun
     same(one, other)
@@ -391,10 +391,10 @@ def test_states_of_something_else_are_refused(change: Any, words: str) -> None:
 # --- Whole episodes ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rounds", GROUPS)
+@pytest.mark.parametrize("group_rotation", GROUPS)
 @pytest.mark.parametrize("whole", [1, 2])
-def test_whole_episodes_begin_and_end_with_the_trajectory(rounds: Any, whole: int) -> None:
-    one = made(rounds, whole=whole, horizon=20)
+def test_whole_episodes_begin_and_end_with_the_trajectory(group_rotation: Any, whole: int) -> None:
+    one = made(group_rotation, whole=whole, horizon=20)
     for number in range(3):
         found = collect(one.sampler)
         numbers = range(whole * number, whole * (number + 1))

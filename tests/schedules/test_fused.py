@@ -115,7 +115,7 @@ def test_an_advance_that_ends_within_a_chunk_makes_no_iteration_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     called: list[int] = []
-    make = fused.FusedSchedule._called
+    make = fused.FusedSchedule._call
 
     def counted(flow: Any, carry: Any, count: int) -> Any:
         called.append(count)
@@ -123,13 +123,13 @@ def test_an_advance_that_ends_within_a_chunk_makes_no_iteration_twice(
 
     chunks_of(monkeypatch, 5)
     monkeypatch.setattr(fused, "AHEAD_S", float("inf"))  # every chunk starts the next ones at once
-    monkeypatch.setattr(fused.FusedSchedule, "_called", counted)
+    monkeypatch.setattr(fused.FusedSchedule, "_call", counted)
     with parts("ppo") as made:
         flow: Any = made.schedule
         begun = flow.snapshot()
         for n in (3, 4, 1, 6, 2):
             assert len(list(flow.advance(n))) == n
-        beyond = flow._chunk.count - flow._chunk.taken + sum(one.length for one in flow._ahead)
+        beyond = flow._chunk.count - flow._chunk.consumed + sum(one.length for one in flow._ahead)
         flow.idle()
         assert sum(called) == 16 + beyond
         pieces = flow.snapshot()
@@ -143,7 +143,7 @@ def test_metrics_rows_do_not_split_chunks_but_events_that_read_the_state_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     called: list[int] = []
-    make = fused.FusedSchedule._called
+    make = fused.FusedSchedule._call
 
     def counted(flow: Any, carry: Any, count: int) -> Any:
         called.append(count)
@@ -151,7 +151,7 @@ def test_metrics_rows_do_not_split_chunks_but_events_that_read_the_state_do(
 
     monkeypatch.setattr(fused, "ROWS_S", float("1e9"))
     monkeypatch.setattr(fused, "AHEAD_S", 0.0)
-    monkeypatch.setattr(fused.FusedSchedule, "_called", counted)
+    monkeypatch.setattr(fused.FusedSchedule, "_call", counted)
     with parts("ppo") as made:
         flow: Any = made.schedule
         list(flow.advance(1, 1))

@@ -136,14 +136,14 @@ def test_collecting_and_learning_happen_at_the_same_time() -> None:
     meeting = threading.Barrier(2, timeout=60)
     steps, meets = [0], [False]
 
-    class Meeting(gym.Wrapper[Any, Any, Any, Any]):
+    class Barrier(gym.Wrapper[Any, Any, Any, Any]):
         def step(self, action: Any) -> Any:
             if meets[0] and steps[0] % 16 == 0:
                 meeting.wait()
             steps[0] += 1
             return super().step(action)
 
-    with parts("ppo", "schedule=overlapped", lambda **k: Meeting(gym.make("CartPole-v1", **k)),
+    with parts("ppo", "schedule=overlapped", lambda **k: Barrier(gym.make("CartPole-v1", **k)),
                envs=1, n_steps=16, batch_size=16) as made:  # fmt: skip
         flow: Any = made.schedule
         update = flow.learner.update

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from flatout.buffers.ledger import STORED
-from flatout.buffers.ring import Geometry
+from flatout.buffers.ring import RingLayout
+from flatout.buffers.ring_counters import STORED
 from flatout.errors import CheckpointError, FlatoutError
 from flatout.storage import checkpoint, segments
 from flatout.storage.segments import SavedRows, SegmentStore
@@ -39,13 +39,13 @@ def each_save_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "SMALL", 0)
 
 
-def geometry(spec: ObservationSpec = VECTOR, rows: int = ROWS) -> Geometry:
-    return Geometry(spec, 2, rows, 3)
+def geometry(spec: ObservationSpec = VECTOR, rows: int = ROWS) -> RingLayout:
+    return RingLayout(spec, 2, rows, 3)
 
 
 def rows_of(store: Store) -> RowSource:
     """The rows that a checkpoint would save."""
-    _, _, rows = store.ledger.saved(store.ring)
+    _, _, rows = store.ring_counters.saved(store.ring)
     assert rows is not None
     return rows
 
@@ -53,7 +53,7 @@ def rows_of(store: Store) -> RowSource:
 class Run:
     """A world, its ring, and the ring's way to disk."""
 
-    def __init__(self, folder: Path, sizes: Geometry | None = None, seed: int = 0) -> None:
+    def __init__(self, folder: Path, sizes: RingLayout | None = None, seed: int = 0) -> None:
         self.folder = folder
         self.sizes = sizes or geometry()
         self.world = World(self.sizes.spec, 2, seed, RATES)
@@ -70,19 +70,19 @@ class Run:
 
     def snapshot(self) -> Snapshot:
         """As the buffers make it."""
-        return Snapshot(*self.store.ledger.saved(self.store.ring))
+        return Snapshot(*self.store.ring_counters.saved(self.store.ring))
 
     def restored(self, snapshot: Snapshot) -> Store:
         """A new ring from a snapshot."""
         store = Store(self.sizes)
         data = json.loads(json.dumps(snapshot.data))
-        store.ring = store.ledger.restore(store.ring, snapshot.arrays, data, snapshot.rows)
+        store.ring = store.ring_counters.restore(store.ring, snapshot.arrays, data, snapshot.rows)
         return store
 
     def assert_right(self, store: Store | None = None) -> None:
         """Everything that can be sampled is what happened."""
         store = store or self.store
-        assert_right(self.world, self.sizes, store.ring, store.ledger.head)
+        assert_right(self.world, self.sizes, store.ring, store.ring_counters.rows_written)
 
 
 def assert_same_rows(one: RowSource, other: RowSource, rows: int = ROWS) -> None:
@@ -230,7 +230,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     _, snapshot = checkpoint.load(path)
     with pytest.raises(CheckpointError, match="no replayed experience"):
         run.restored(Snapshot(snapshot.arrays, snapshot.data, None))
-    run.sizes = Geometry(VECTOR, 3, ROWS, 1)
+    run.sizes = RingLayout(VECTOR, 3, ROWS, 1)
     with pytest.raises(CheckpointError, match="but this number of environments needs"):
         run.restored(snapshot)
 
@@ -252,7 +252,7 @@ def test_no_checkpoint_that_is_kept_loses_a_row(
         assert {path.name for path in (tmp_path / "replay").iterdir()} == wanted
         for one in kept:
             store = run.restored(checkpoint.load(one)[1])
-            assert_right(worlds[one], run.sizes, store.ring, store.ledger.head)
+            assert_right(worlds[one], run.sizes, store.ring, store.ring_counters.rows_written)
 
 
 @pytest.mark.usefixtures("each_save_its_own")
@@ -295,7 +295,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             checkpoint.save(tmp_path / "checkpoints", 15, run.snapshot(), 3, run.disk)
     assert files(tmp_path / "replay") == before
     store = run.restored(checkpoint.load(path)[1])
-    assert_right(world, run.sizes, store.ring, store.ledger.head)
+    assert_right(world, run.sizes, store.ring, store.ring_counters.rows_written)
     path = checkpoint.save(tmp_path / "checkpoints", 15, run.snapshot(), 3, run.disk)
     run.assert_right(run.restored(checkpoint.load(path)[1]))
 
@@ -335,8 +335,11 @@ def test_a_restored_ring_goes_on_as_the_original(tmp_path: Path) -> None:
         trajectory = run.world.collect(rows)
         run.store.take(trajectory)
         other.take(trajectory)
-        assert other.ledger.saved(other.ring)[1] == run.store.ledger.saved(run.store.ring)[1]
-        assert other.ledger.due == run.store.ledger.due
+        assert (
+            other.ring_counters.saved(other.ring)[1]
+            == run.store.ring_counters.saved(run.store.ring)[1]
+        )
+        assert other.ring_counters.updates_due == run.store.ring_counters.updates_due
         run.assert_right()
         run.assert_right(other)
         assert_same_rows(run.rows, rows_of(other))
@@ -380,7 +383,7 @@ def test_any_sequence_of_saves_and_resumes_keeps_what_happened(
                 for lane in range(2):
                     if number >> lane & 1:
                         run.store.cut(run.world, lane)
-            if run.store.ledger.head:
+            if run.store.ring_counters.rows_written:
                 run.assert_right()
 
 

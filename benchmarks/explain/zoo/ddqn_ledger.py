@@ -8,7 +8,7 @@ from torch import nn
 BATCH, STORED = 512, 50_000
 
 
-class Ledger:
+class RingCounters:
     """Errors by stored step, and how often each was seen."""
 
     def __init__(self):
@@ -35,7 +35,7 @@ def main():
     states = torch.randn(STORED + 1, 16).cumsum(0) * 0.01
     actions = torch.randint(6, (STORED,))
     rewards = states[1:, :6].gather(1, actions[:, None])[:, 0]
-    ledger, updates = Ledger(), 0
+    ledger, updates = RingCounters(), 0
     while pace.on():
         rows = torch.randint(STORED, (BATCH,))
         s, a, r, s2 = states[rows], actions[rows], rewards[rows], states[rows + 1]

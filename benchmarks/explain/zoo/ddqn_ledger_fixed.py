@@ -3,7 +3,7 @@
 import ddqn_ledger
 
 
-class Ledger(ddqn_ledger.Ledger):
+class RingCounters(ddqn_ledger.RingCounters):
     def note(self, rows, td, q, target):
         columns = (column.tolist() for column in (rows, td, q, target))
         for row, delta, value, goal in zip(*columns, strict=True):
@@ -13,7 +13,7 @@ class Ledger(ddqn_ledger.Ledger):
                 self.best = max(self.best, goal)
 
 
-ddqn_ledger.Ledger = Ledger
+ddqn_ledger.RingCounters = RingCounters
 
 if __name__ == "__main__":
     ddqn_ledger.main()

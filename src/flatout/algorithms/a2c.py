@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flatout.algorithms.base import Algorithm, BuildSpec, State, Updated
 from flatout.algorithms.common.actor_critic import Networks, policy, value
 from flatout.algorithms.common.distributions import Distribution
-from flatout.algorithms.common.on_policy import Batch, OnPolicy
+from flatout.algorithms.common.on_policy import OnPolicy, RolloutBatch
 from flatout.algorithms.common.optimiser import Optimiser, schedule
 from flatout.algorithms.common.returns import (
     centre,
@@ -36,7 +36,9 @@ METRICS = (
 )  # fmt: skip
 
 
-def loss(static: Networks, dist: Distribution, networks: Networks, batch: Batch, hp: Any) -> Losses:
+def loss(
+    static: Networks, dist: Distribution, networks: Networks, batch: RolloutBatch, hp: Any
+) -> Losses:
     """Return the policy-gradient loss with value loss and entropy bonus (algorithm S3).
 
     Args:

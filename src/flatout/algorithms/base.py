@@ -220,7 +220,7 @@ class ReplaySpec:
         """Return T, the steps per environment that are collected before updates are due."""
         return -(-self.train_freq // (num_envs * self.shards))
 
-    def due(self, steps: Any) -> Any:
+    def updates_due(self, steps: Any) -> Any:
         """Return how many updates have been paid for by `steps`, an int or int32.
 
         `steps` counts the environment steps of one shard (of the run, if `shards` is 1).

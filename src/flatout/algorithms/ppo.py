@@ -14,7 +14,7 @@ from flatout.algorithms.base import Algorithm, BuildSpec, State, Updated
 from flatout.algorithms.common.actor_critic import Networks, policy, value
 from flatout.algorithms.common.distributions import Distribution
 from flatout.algorithms.common.epochs import epochs
-from flatout.algorithms.common.on_policy import Batch, OnPolicy
+from flatout.algorithms.common.on_policy import OnPolicy, RolloutBatch
 from flatout.algorithms.common.optimiser import Optimiser, schedule
 from flatout.algorithms.common.returns import balanced, centre, mean
 from flatout.algorithms.parallel.accumulate import Losses
@@ -29,7 +29,12 @@ METRICS = (*AVERAGED, "explained_variance", "learning_rate", "clip_range", "upda
 
 
 def loss(
-    static: Networks, dist: Distribution, networks: Networks, batch: Batch, clip: jax.Array, hp: Any
+    static: Networks,
+    dist: Distribution,
+    networks: Networks,
+    batch: RolloutBatch,
+    clip: jax.Array,
+    hp: Any,
 ) -> Losses:
     """Return the clipped surrogate with value loss and entropy bonus (equations 7 and 9).
 
@@ -90,7 +95,7 @@ def ppo(config: PPOConfig, spec: BuildSpec) -> Algorithm:
                 jax.tree.map(lambda _: 1.0, actor), jax.tree.map(lambda _: ratio, critic)
             )
 
-        def minibatch(carry: Any, part: Batch) -> tuple[Any, dict[str, jax.Array]]:
+        def minibatch(carry: Any, part: RolloutBatch) -> tuple[Any, dict[str, jax.Array]]:
             networks, opt = carry
             if config.normalize_advantage:
                 centred = centre(part.advantage, part.weight, shards.each_step)

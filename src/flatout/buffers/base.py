@@ -65,7 +65,7 @@ class Buffer:
         raise NotImplementedError
 
     @property
-    def updates_due(self) -> bool:
+    def has_updates(self) -> bool:
         """Whether the trajectory that was ingested last makes any updates due."""
         return True
 
@@ -82,10 +82,10 @@ class Buffer:
         raise NotImplementedError
 
     def counts(self) -> Any:
-        """Return the counts with which `fed` continues, as NumPy arrays."""
+        """Return the counts with which `ingest_in_graph` continues, as NumPy arrays."""
         return ()
 
-    def fed(self, trajectory: Trajectory, counts: Any, key: Any) -> tuple[Any, Any]:
+    def ingest_in_graph(self, trajectory: Trajectory, counts: Any, key: Any) -> tuple[Any, Any]:
         """Do the work of `ingest` and `batches` within a compiled program. Pure.
 
         Args:
@@ -97,10 +97,10 @@ class Buffer:
         """
         raise NotImplementedError
 
-    def passed(self, rows: int) -> None:
+    def advance_counters(self, rows: int) -> None:
         """Count `rows` rows that a compiled program ingested, for `stats`."""
 
-    def counted(self, counts: Any) -> None:
+    def sync_counters(self, counts: Any) -> None:
         """Replace the host's counters by those that a compiled program returned."""
 
     def update_priorities(self, feedback: list[Any]) -> None:

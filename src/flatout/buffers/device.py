@@ -16,20 +16,20 @@ from flatout.algorithms.base import Algorithm
 from flatout.buffers.base import Arrays, Data, Learned, Saved, check_shards
 from flatout.buffers.replay import COUNT, STEPS, Replay, averages, one_update, weights_exponent
 from flatout.buffers.ring import (
-    Geometry,
-    Piece,
     Ring,
+    RingLayout,
+    RolloutRows,
+    final_ids,
     gather,
     next_age,
     ring_bytes,
     ring_shapes,
-    slots,
 )
 from flatout.buffers.rows import by_shard, side_by_side
 from flatout.buffers.sampling import Priorities, draw, insert_priorities, set_priorities
 from flatout.types import Array, RowSource, Trajectory
 
-HEAD, MADE = 2, 3
+ROWS_WRITTEN, UPDATES_DONE = 2, 3
 """Indices in a dispatch's counters: rows ingested before it, and updates made before it."""
 
 
@@ -41,9 +41,9 @@ class DeviceState(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """The attributes `head` and `finals` (int32) and `age` of `Ledger`, in a compiled loop."""
+    """`RingCounters` in a compiled loop: `rows_written` and `finals` (int32), and `age`."""
 
-    head: Any
+    rows_written: Any
     finals: Any
     age: Any
 
@@ -73,14 +73,14 @@ class DeviceReplay(Replay):
     def __init__(
         self,
         algorithm: Algorithm,
-        geometry: Geometry,
+        layout: RingLayout,
         trajectory: Trajectory,
         key: np.ndarray,
         finals: int,
     ) -> None:
-        super().__init__(algorithm, geometry, key, finals)
+        super().__init__(algorithm, layout, key, finals)
         self._like = trajectory
-        self._shapes = ring_shapes(geometry, trajectory, self.ledger.room)
+        self._shapes = ring_shapes(layout, trajectory, self.ring_counters.room)
         self._before = 0  # the number of the next final observation when `finals` last grew
         self._ingested: tuple[Any, ...] = ()
         self.axes: Any = DispatchInputs(0, None, None, 0, None)
@@ -95,7 +95,7 @@ class DeviceReplay(Replay):
             shape = (*self._shards, rows + more, self._shard.num_envs, *like.shape[1:])
             return jax.ShapeDtypeStruct(shape, like.dtype)
 
-        piece = Piece(*(each(name) for name in Piece._fields))
+        piece = RolloutRows(*(each(name) for name in RolloutRows._fields))
         room = trajectory.finals.index.shape[0]
         inputs = DispatchInputs(
             piece,
@@ -112,18 +112,21 @@ class DeviceReplay(Replay):
 
     def ingest(self, trajectory: Trajectory) -> None:
         counters = np.zeros(4, np.int32)
-        counters[[HEAD, MADE]] = self.ledger.head, self.ledger.made
-        before = self.ledger.finals
-        piece, finals, numbers = self.ledger.ingest(trajectory)
-        counters[[COUNT, STEPS]] = self.ledger.due, piece.rewards.size
+        counters[[ROWS_WRITTEN, UPDATES_DONE]] = (
+            self.ring_counters.rows_written,
+            self.ring_counters.updates_done,
+        )
+        before = self.ring_counters.finals
+        piece, finals, numbers = self.ring_counters.ingest(trajectory)
+        counters[[COUNT, STEPS]] = self.ring_counters.updates_due, piece.rewards.size
         if self._shards:
-            piece = Piece(*(by_shard(array, self._count) for array in piece))
+            piece = RolloutRows(*(by_shard(array, self._count) for array in piece))
         self._ingested = (piece, finals, numbers, before, len(trajectory.finals.index), counters)
 
     def batches(self) -> Iterator[Any]:
         piece, finals, numbers, before, space, counters = self._ingested
-        if self.ledger.room > self._shapes.finals.shape[0]:
-            self._resize(self.ledger.room)
+        if self.ring_counters.room > self._shapes.finals.shape[0]:
+            self._resize(self.ring_counters.room)
             self._before = before
         room, *frame = self._shapes.finals.shape
         frames = np.zeros((space, *frame), self._shapes.finals.dtype)
@@ -132,16 +135,16 @@ class DeviceReplay(Replay):
         yield DispatchInputs(piece, frames, places, self.key, counters)
 
     def counts(self) -> Counts:
-        ledger = self.ledger
-        ages = ledger.age.copy().reshape(*self._shards, -1)
-        return Counts(np.int32(ledger.head), np.int32(ledger.finals), ages)
+        ring_counters = self.ring_counters
+        ages = ring_counters.age.copy().reshape(*self._shards, -1)
+        return Counts(np.int32(ring_counters.rows_written), np.int32(ring_counters.finals), ages)
 
-    def fed(
+    def ingest_in_graph(
         self, trajectory: Trajectory, counts: Counts, key: Any
     ) -> tuple[DispatchInputs, Counts]:
-        """See `Buffer.fed`. The host's counterpart is `Ledger.ingest`."""
+        """See `Buffer.ingest_in_graph`. The host's counterpart is `RingCounters.ingest`."""
         assert trajectory.ended is not None
-        geometry, truncated = self._shard, trajectory.truncated
+        layout, truncated = self._shard, trajectory.truncated
         shards, (rows, num_envs) = self._algorithm.shards, truncated.shape
 
         def older(age: jax.Array, ended: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -151,31 +154,35 @@ class DeviceReplay(Replay):
         last, ages = jax.lax.scan(older, counts.age, trajectory.ended)
         # The final observations of all shards are numbered together, in the order of their steps.
         every = shards.gather(truncated.T).T
-        slot = shards.local(slots(jnp, counts.finals, every).T).T
+        final_id = shards.local(final_ids(jnp, counts.finals, every).T).T
         room = self._shapes.finals.shape[0]
-        number = jnp.take(slot.reshape(-1), trajectory.finals.index, mode="clip") % room
+        number = jnp.take(final_id.reshape(-1), trajectory.finals.index, mode="clip") % room
         used = trajectory.finals.index < rows * num_envs
-        finals = shards.gather(geometry.newest(trajectory.finals.obs))
+        finals = shards.gather(layout.newest(trajectory.finals.obs))
         places = shards.gather(jnp.where(used, number, room))
-        made = self._replay.due(counts.head * num_envs)
-        due = self._replay.due((counts.head + rows) * num_envs) - made
+        updates_done = self._replay.updates_due(counts.rows_written * num_envs)
+        updates_due = (
+            self._replay.updates_due((counts.rows_written + rows) * num_envs) - updates_done
+        )
         steps = jnp.int32(rows * num_envs * self._replay.shards)
         obs = jnp.concatenate([trajectory.obs, trajectory.last_obs[None]])
-        piece = Piece(
-            frames=geometry.newest(obs), actions=trajectory.actions, rewards=trajectory.rewards,
+        piece = RolloutRows(
+            frames=layout.newest(obs), actions=trajectory.actions, rewards=trajectory.rewards,
             terminated=trajectory.terminated, truncated=truncated,
-            age=jnp.concatenate([counts.age[None], ages]), slot=slot,
+            age=jnp.concatenate([counts.age[None], ages]), final_id=final_id,
         )  # fmt: skip
-        counters = jnp.stack([due, steps, counts.head, made]).astype(jnp.int32)
+        counters = jnp.stack([updates_due, steps, counts.rows_written, updates_done]).astype(
+            jnp.int32
+        )
         ingested = counts.finals + every.sum(dtype=jnp.int32)
         inputs = DispatchInputs(piece, finals, places, key, counters)
-        return inputs, Counts(counts.head + rows, ingested, last)
+        return inputs, Counts(counts.rows_written + rows, ingested, last)
 
-    def passed(self, rows: int) -> None:
-        self.ledger.head += rows
+    def advance_counters(self, rows: int) -> None:
+        self.ring_counters.rows_written += rows
 
-    def counted(self, counts: Counts) -> None:
-        self.ledger.take(int(counts.head), int(counts.finals), np.ravel(counts.age))
+    def sync_counters(self, counts: Counts) -> None:
+        self.ring_counters.take(int(counts.rows_written), int(counts.finals), np.ravel(counts.age))
 
     def _resize(self, room: int) -> None:
         old = self._shapes.finals
@@ -187,7 +194,7 @@ class DeviceReplay(Replay):
         if old.shape[len(self._shards)] == room:
             return device_state
         finals = np.asarray(old)[0] if self._shards else np.asarray(old)
-        moved = self.ledger.moved(finals, room, self._before)
+        moved = self.ring_counters.moved(finals, room, self._before)
         ring = device_state.ring._replace(finals=self._copy_to_shards(moved))
         return device_state._replace(ring=ring)
 
@@ -196,9 +203,9 @@ class DeviceReplay(Replay):
         hp: Any,
     ) -> Learned:  # fmt: skip
         """Insert the new rows, then draw, learn and set priorities, one update after the other."""
-        algorithm, geometry, replay = self._algorithm, self._shard, self._replay
+        algorithm, layout, replay = self._algorithm, self._shard, self._replay
         counters = inputs.counters
-        head = counters[HEAD] + inputs.piece.rewards.shape[0]
+        rows_written = counters[ROWS_WRITTEN] + inputs.piece.rewards.shape[0]
         ring, priorities = self._insert(device_state, inputs)
         assert algorithm.advance is not None
         state, scalars = algorithm.advance(state, counters[STEPS], hp)
@@ -207,16 +214,16 @@ class DeviceReplay(Replay):
             state, totals, priorities = carry
             beta = jnp.ones(())
             if replay.prioritized:
-                beta = weights_exponent(replay, geometry, head, hp.priority_beta)
-            update = counters[MADE] + u
+                beta = weights_exponent(replay, layout, rows_written, hp.priority_beta)
+            update = counters[UPDATES_DONE] + u
             row, env, weight = draw(
-                geometry, inputs.key, update, head, replay.batch_size, priorities, beta
+                layout, inputs.key, update, rows_written, replay.batch_size, priorities, beta
             )
-            rows = gather(jnp, geometry, ring, head, row, env)._replace(weights=weight)
-            state, totals, error = one_update(algorithm, geometry, state, totals, rows, key, hp)
+            rows = gather(jnp, layout, ring, rows_written, row, env)._replace(weights=weight)
+            state, totals, error = one_update(algorithm, layout, state, totals, rows, key, hp)
             if priorities is not None:
                 alpha = hp.priority_alpha
-                priorities = set_priorities(geometry, priorities, row, env, error, alpha)
+                priorities = set_priorities(layout, priorities, row, env, error, alpha)
             return state, totals, priorities
 
         zeros = jnp.zeros((len(algorithm.metrics),), jnp.float32)
@@ -228,21 +235,21 @@ class DeviceReplay(Replay):
 
     def _insert(self, state: DeviceState, inputs: DispatchInputs) -> DeviceState:
         """Write a trajectory's rows into the ring, with the largest priority so far."""
-        geometry, (ring, priorities) = self._shard, state
-        rows, head = inputs.piece.rewards.shape[0], inputs.counters[HEAD]
-        places = (head + jnp.arange(rows + 1)) % geometry.length
+        layout, (ring, priorities) = self._shard, state
+        rows, rows_written = inputs.piece.rewards.shape[0], inputs.counters[ROWS_WRITTEN]
+        places = (rows_written + jnp.arange(rows + 1)) % layout.length
         arrays: dict[str, Any] = {}
         for name, new in inputs.piece._asdict().items():
             array = getattr(ring, name)
-            shaped = array.reshape(geometry.length, geometry.num_envs, *array.shape[1:])
+            shaped = array.reshape(layout.length, layout.num_envs, *array.shape[1:])
             arrays[name] = shaped.at[places[: len(new)]].set(new).reshape(array.shape)
         finals = ring.finals.at[inputs.places].set(inputs.finals, mode="drop")
         if priorities is not None:
-            priorities = insert_priorities(geometry, priorities, head, rows)
+            priorities = insert_priorities(layout, priorities, rows_written, rows)
         return DeviceState(Ring(finals=finals, **arrays), priorities)
 
     def stats(self) -> dict[str, float]:
-        return self.ledger.stats(self._count * ring_bytes(self._shapes))
+        return self.ring_counters.stats(self._count * ring_bytes(self._shapes))
 
     def memory_mb(self) -> tuple[float, float]:
         return 0.0, self._count * ring_bytes(self._shapes) / 2**20
@@ -252,9 +259,9 @@ class DeviceReplay(Replay):
 
     def restore(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Any:
         check_shards(data, self._count)
-        shapes = ring_shapes(self._geometry, self._like, self.ledger.room)
+        shapes = ring_shapes(self._layout, self._like, self.ring_counters.room)
         empty = Ring(*(np.zeros(shape.shape, shape.dtype) for shape in shapes))
-        ring = self.ledger.restore(empty, arrays, data, rows)
+        ring = self.ring_counters.restore(empty, arrays, data, rows)
         self._resize(len(ring.finals))
         return DeviceState(self._split_ring(ring), self._restored(arrays))
 
@@ -262,7 +269,9 @@ class DeviceReplay(Replay):
         self, env: int, last_obs: Array, first_obs: Array, device_state: DeviceState
     ) -> Any:
         """See `Buffer.truncate`. The ring is copied to host memory, changed and returned."""
-        ring = self.ledger.truncate(self._join_ring(device_state.ring), env, last_obs, first_obs)
+        ring = self.ring_counters.truncate(
+            self._join_ring(device_state.ring), env, last_obs, first_obs
+        )
         self._resize(len(ring.finals))
         return device_state._replace(ring=self._split_ring(ring))
 

@@ -14,7 +14,7 @@ from flatout.buffers.base import Buffer
 from flatout.buffers.device import DeviceReplay
 from flatout.buffers.on_policy import OnPolicyBuffer
 from flatout.buffers.replay import HostReplay
-from flatout.buffers.ring import Geometry, ring_bytes, ring_shapes
+from flatout.buffers.ring import RingLayout, ring_bytes, ring_shapes
 from flatout.buffers.sampling import leaf_count
 from flatout.buffers.sharded import ShardedBuffer
 from flatout.buffers.trajectories import TrajectoryReplay, kept_shapes
@@ -64,19 +64,19 @@ def build_buffer(
 
 
 def replay_mb(
-    geometry: Geometry, replay: ReplaySpec, trajectory: Trajectory, placement: Placement
+    layout: RingLayout, replay: ReplaySpec, trajectory: Trajectory, placement: Placement
 ) -> tuple[float, float]:
     """Return the MiB that replay will occupy in host memory and in the learning device's memory.
 
     Args:
         trajectory: the shapes of trajectories.
     """
-    ring = ring_bytes(ring_shapes(geometry, trajectory, geometry.num_envs))
-    tree = 8 * leaf_count(geometry) if replay.prioritized else 0
+    ring = ring_bytes(ring_shapes(layout, trajectory, layout.num_envs))
+    tree = 8 * leaf_count(layout) if replay.prioritized else 0
     if placement.replay_on_device:
         return 0.0, (ring + tree) / MiB
-    spec = geometry.spec
-    batches = replay.most(geometry.num_envs) * replay.batch_size * 2 * math.prod(spec.shape)
+    spec = layout.spec
+    batches = replay.most(layout.num_envs) * replay.batch_size * 2 * math.prod(spec.shape)
     batches *= np.dtype(spec.dtype).itemsize
     # On a CPU the compiled update reads the batches from host memory without a copy.
     copied = batches if placement.learn[0].kind == "gpu" else 0
@@ -102,16 +102,16 @@ def expected_mb(
         rows = arrays_of(kept_shapes(each, kept)).values() if kept > 1 else ()
         return shards * ring_bytes(rows) / MiB, 0.0
     replay = replay if shards == 1 else replay.shard(shards)
-    host, device = replay_mb(geometry_of(replay, spec, each), replay, each, placement)
+    host, device = replay_mb(ring_layout(replay, spec, each), replay, each, placement)
     # A chunk of a compiled loop keeps its initial replay until the host has read its results.
     return shards * host, shards * device * (2 if placement.schedule == "fused" else 1)
 
 
-def geometry_of(replay: ReplaySpec, spec: ObservationSpec, shapes: Any) -> Geometry:
+def ring_layout(replay: ReplaySpec, spec: ObservationSpec, shapes: Any) -> RingLayout:
     """Return the sizes of a replay ring for trajectories of these shapes."""
     steps, num_envs = shapes.rewards.shape
     rows = max(replay.buffer_size // num_envs, steps)
-    return Geometry(spec, num_envs, rows, replay.n_step)
+    return RingLayout(spec, num_envs, rows, replay.n_step)
 
 
 def _build_replay(
@@ -121,8 +121,8 @@ def _build_replay(
     """Make a replay buffer; `algorithm` and `shapes` are those of one shard."""
     replay = algorithm.replay
     assert replay is not None
-    geometry, shards = geometry_of(replay, task.obs_spec, shapes), config.run.shards
-    rows, num_envs = geometry.rows, geometry.num_envs
+    layout, shards = ring_layout(replay, task.obs_spec, shapes), config.run.shards
+    rows, num_envs = layout.rows, layout.num_envs
     keys = [raw_key(config.run.seed, REPLAY, number) for number in range(shards)]
     if shards == 1:
         keys = [raw_key(config.run.seed, REPLAY)]
@@ -131,7 +131,7 @@ def _build_replay(
         finals = rows * num_envs // (task.limit or 64) + num_envs
         if least is not None:  # the most that can be needed: a compiled loop cannot grow the array
             finals = num_envs * (rows // least + 2 if least else 1)
-        return DeviceReplay(algorithm, geometry, shapes, key, shards * finals)
+        return DeviceReplay(algorithm, layout, shapes, key, shards * finals)
     several = placement.learn[0].kind == "gpu" and replay.most(num_envs) > 1
     chunk = -(-replay.most(num_envs) // 2) if several else None
-    return HostReplay(algorithm, geometry, shapes, key, backend.device(CPU), chunk)
+    return HostReplay(algorithm, layout, shapes, key, backend.device(CPU), chunk)

@@ -28,7 +28,7 @@ class OnPolicyBuffer(Buffer):
     def batches(self) -> Iterator[Any]:
         yield self._ingested
 
-    def fed(self, trajectory: Trajectory, counts: Any, key: Any) -> tuple[Any, Any]:
+    def ingest_in_graph(self, trajectory: Trajectory, counts: Any, key: Any) -> tuple[Any, Any]:
         return trajectory, counts
 
     def learn(self, state: Any, device_state: Any, inputs: Any, key: jax.Array, hp: Any) -> Learned:

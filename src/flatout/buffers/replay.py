@@ -19,8 +19,8 @@ import numpy as np
 from flatout.algorithms.base import Algorithm, ReplaySpec, wrap_key
 from flatout.algorithms.common.optimiser import schedule
 from flatout.buffers.base import Arrays, Buffer, Data, Learned, Saved, Scalars, check_shards
-from flatout.buffers.ledger import Ledger
-from flatout.buffers.ring import Gathered, Geometry, Ring, gather, merge, ring_bytes, ring_shapes
+from flatout.buffers.ring import Gathered, Ring, RingLayout, gather, merge, ring_bytes, ring_shapes
+from flatout.buffers.ring_counters import RingCounters
 from flatout.buffers.sampling import (
     Drawn,
     Priorities,
@@ -55,32 +55,32 @@ class Replay(Buffer):
         finals: the initial capacity for final observations.
 
     Attributes:
-        ledger: the ring's counters, on the host.
+        ring_counters: on the host.
     """
 
     def __init__(
-        self, algorithm: Algorithm, geometry: Geometry, key: np.ndarray, finals: int = 0
+        self, algorithm: Algorithm, layout: RingLayout, key: np.ndarray, finals: int = 0
     ) -> None:
         assert algorithm.replay is not None
         super().__init__(algorithm)
         self._replay = algorithm.replay
-        self._shard, self.key = geometry, key
+        self._shard, self.key = layout, key
         self._shards = key.shape[:-1]  # () or (S,)
         self._count = math.prod(self._shards)
-        self._geometry = replace(geometry, num_envs=geometry.num_envs * self._count)
-        self.ledger = Ledger(self._geometry, self._replay.whole(), finals)
+        self._layout = replace(layout, num_envs=layout.num_envs * self._count)
+        self.ring_counters = RingCounters(self._layout, self._replay.whole(), finals)
         self.metrics = (*algorithm.advanced, *algorithm.metrics, "updates")
 
-    def _state(self, ring: Ring, priorities: Priorities | None, geometry: Geometry) -> Saved:
-        arrays, data, rows = self.ledger.saved(ring, geometry)
+    def _state(self, ring: Ring, priorities: Priorities | None, layout: RingLayout) -> Saved:
+        arrays, data, rows = self.ring_counters.saved(ring, layout)
         return arrays | saved(self._shard, priorities), data | {"shards": self._count}, rows
 
     def _restored(self, arrays: Arrays) -> Priorities | None:
         return restored(self._shard, arrays) if self._replay.prioritized else None
 
     @property
-    def updates_due(self) -> bool:
-        return self.ledger.due > 0
+    def has_updates(self) -> bool:
+        return self.ring_counters.updates_due > 0
 
     def _empty_priorities(self) -> Priorities | None:
         if not self._replay.prioritized:
@@ -102,18 +102,18 @@ class HostReplay(Replay):
     def __init__(
         self,
         algorithm: Algorithm,
-        geometry: Geometry,
+        layout: RingLayout,
         trajectory: Trajectory,
         key: np.ndarray,
         host: Device,
         chunk: int | None = None,
     ) -> None:
-        super().__init__(algorithm, geometry, key)
-        first = geometry.num_envs * np.arange(self._count, dtype=np.int32)
+        super().__init__(algorithm, layout, key)
+        first = layout.num_envs * np.arange(self._count, dtype=np.int32)
         self._first = first.reshape(*self._shards, 1, 1)  # each shard's first environment
-        self._most = self._replay.most(geometry.num_envs)
+        self._most = self._replay.most(layout.num_envs)
         self._chunk = min(chunk or self._most, self._most)
-        shapes = ring_shapes(self._geometry, trajectory, self.ledger.room)
+        shapes = ring_shapes(self._layout, trajectory, self.ring_counters.room)
         self._ring = Ring(*(np.zeros(shape.shape, shape.dtype) for shape in shapes))
         self._bytes = ring_bytes(self._ring)
         self._drawn: tuple[np.ndarray, np.ndarray] | None = None
@@ -135,7 +135,7 @@ class HostReplay(Replay):
                 self._draw_all, (0, 0, None, None), self._priorities, key, counters, self._beta
             )
             self._insert_priorities = self._compile(
-                lambda pri, head: insert_priorities(geometry, pri, head, rows), (0, None),
+                lambda pri, written: insert_priorities(layout, pri, written, rows), (0, None),
                 self._priorities, np.int32(0), donate=(0,),
             )  # fmt: skip
             drawn = np.zeros((*self._shards, self._most, self._replay.batch_size), np.int32)
@@ -166,26 +166,29 @@ class HostReplay(Replay):
         return [(self._batches, counters), ((), counters)]
 
     def ingest(self, trajectory: Trajectory) -> None:
-        head, made = self.ledger.head, self.ledger.made
-        ring, piece = self.ledger.write(self._ring, trajectory)
+        rows_written, updates_done = (
+            self.ring_counters.rows_written,
+            self.ring_counters.updates_done,
+        )
+        ring, piece = self.ring_counters.write(self._ring, trajectory)
         if ring is not self._ring:  # its capacity for final observations has grown
             self._ring, self._bytes = ring, ring_bytes(ring)
         if self._priorities is not None:
-            self._priorities = self._insert_priorities(self._priorities, np.int32(head))
-        self._ingested = (made, piece.rewards.size)
+            self._priorities = self._insert_priorities(self._priorities, np.int32(rows_written))
+        self._ingested = (updates_done, piece.rewards.size)
 
     def batches(self) -> Iterator[Any]:
-        ledger, (made, steps) = self.ledger, self._ingested
-        count = ledger.due
+        ring_counters, (updates_done, steps) = self.ring_counters, self._ingested
+        count = ring_counters.updates_due
         if not count:
             # A separate program: XLA computes a loop's constants even for a loop of no iterations.
             yield (), np.array([0, steps], np.int32)
             return
         weights = None
         if self._priorities is None:
-            row, env = self._uniform(made)
+            row, env = self._uniform(updates_done)
         else:
-            counters = np.array([made, ledger.head], np.int32)
+            counters = np.array([updates_done, ring_counters.rows_written], np.int32)
             drawn = self._draw(self._priorities, self.key, counters, self._beta)
             row, env, weights = map(np.asarray, drawn)
         self._drawn = (row, env)
@@ -199,7 +202,7 @@ class HostReplay(Replay):
     def learn(self, state: Any, device_state: Any, inputs: Any, key: jax.Array, hp: Any) -> Learned:
         """Make all updates of a dispatch, one batch after the other; none if there is no batch."""
         batches, counters = inputs
-        algorithm, geometry = self._algorithm, self._shard
+        algorithm, layout = self._algorithm, self._shard
         assert algorithm.advance is not None
         state, scalars = algorithm.advance(state, counters[STEPS], hp)
         zeros = jnp.zeros((len(algorithm.metrics),), jnp.float32)
@@ -210,7 +213,7 @@ class HostReplay(Replay):
         def body(u: jax.Array, carry: Any) -> Any:
             state, totals, errors = carry
             batch = jax.tree.map(lambda leaf: leaf[u], batches)
-            state, totals, error = one_update(algorithm, geometry, state, totals, batch, key, hp)
+            state, totals, error = one_update(algorithm, layout, state, totals, batch, key, hp)
             return state, totals, errors.at[u].set(error)
 
         errors = jnp.zeros((self._chunk, self._replay.batch_size), jnp.float32)
@@ -220,7 +223,7 @@ class HostReplay(Replay):
         return state, device_state, scalars | averages(algorithm, totals, count), feedback
 
     def update_priorities(self, feedback: list[Any]) -> None:
-        if self._priorities is None or not self.ledger.due:
+        if self._priorities is None or not self.ring_counters.updates_due:
             return
         assert self._drawn is not None
         errors = np.zeros((*self._shards, self._most, self._replay.batch_size), np.float32)
@@ -228,62 +231,69 @@ class HostReplay(Replay):
         errors[..., : fed_back.shape[-2], :] = fed_back
         row, env = self._drawn
         self._priorities = self._set_priorities(
-            self._priorities, row, env, errors, np.int32(self.ledger.due), self._alpha
+            self._priorities,
+            row,
+            env,
+            errors,
+            np.int32(self.ring_counters.updates_due),
+            self._alpha,
         )
 
     def stats(self) -> dict[str, float]:
-        return self.ledger.stats(self._bytes)
+        return self.ring_counters.stats(self._bytes)
 
     def memory_mb(self) -> tuple[float, float]:
         return self._bytes / 2**20, 0.0
 
     def state(self, device_state: Any) -> Saved:
-        return self._state(self._ring, self._priorities, self._geometry)
+        return self._state(self._ring, self._priorities, self._layout)
 
     def restore(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Any:
         check_shards(data, self._count)
-        self._ring = self.ledger.restore(self._ring, arrays, data, rows)
+        self._ring = self.ring_counters.restore(self._ring, arrays, data, rows)
         self._bytes = ring_bytes(self._ring)
         self._priorities = self._put_on_host(self._restored(arrays))
         return ()
 
     def truncate(self, env: int, last_obs: Array, first_obs: Array, device_state: Any) -> Any:
-        self._ring = self.ledger.truncate(self._ring, env, last_obs, first_obs)
+        self._ring = self.ring_counters.truncate(self._ring, env, last_obs, first_obs)
         self._bytes = ring_bytes(self._ring)
         return device_state
 
     def _gather(self, row: np.ndarray, env: np.ndarray) -> Gathered:
-        head = self.ledger.head
-        return gather(np, self._geometry, self._ring, head, row, env + self._first)
+        rows_written = self.ring_counters.rows_written
+        return gather(np, self._layout, self._ring, rows_written, row, env + self._first)
 
-    def _uniform(self, made: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return uniform draws, equal to those of `draw`, for the updates from `made` on: rows and
+    def _uniform(self, updates_done: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the uniform draws of `draw` for the updates from `updates_done` on: rows and
         environments ``[..., K, B]``. Random bits are computed in blocks of many updates."""
         start, word, other = self._words
-        if not start <= made <= start + self._block - self._most or start < 0:
-            bits = self._bits(self.key, np.int32(made))
-            start, word, other = self._words = (made, *map(np.asarray, bits))
-        updates = (..., slice(made - start, made - start + self._most), slice(None))
-        first, rows = self._shard.window(self.ledger.head)
+        if not start <= updates_done <= start + self._block - self._most or start < 0:
+            bits = self._bits(self.key, np.int32(updates_done))
+            start, word, other = self._words = (updates_done, *map(np.asarray, bits))
+        updates = (..., slice(updates_done - start, updates_done - start + self._most), slice(None))
+        first, rows = self._shard.window(self.ring_counters.rows_written)
         row = (word[updates] % np.uint32(rows)).astype(np.int32) + np.int32(first)
         return row, (other[updates] % np.uint32(self._shard.num_envs)).astype(np.int32)
 
-    def _draw_bits(self, key: jax.Array, made: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _draw_bits(self, key: jax.Array, updates_done: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return two arrays of random words ``[block, B]`` for the updates from `made` on."""
         size = self._replay.batch_size
-        return jax.vmap(lambda update: bits(key, update, size))(made + jnp.arange(self._block))
+        return jax.vmap(lambda update: bits(key, update, size))(
+            updates_done + jnp.arange(self._block)
+        )
 
     def _draw_all(
         self, priorities: Priorities | None, key: jax.Array, counters: jax.Array, beta: jax.Array
     ) -> Drawn:
         """Draw one shard's rows ``[K, B]`` for all K updates of a trajectory, by priority."""
-        (made, head), size = counters, self._replay.batch_size
-        exponent = weights_exponent(self._replay, self._shard, head, beta)
+        (updates_done, rows_written), size = counters, self._replay.batch_size
+        exponent = weights_exponent(self._replay, self._shard, rows_written, beta)
 
         def one(update: jax.Array) -> Drawn:
-            return draw(self._shard, key, update, head, size, priorities, exponent)
+            return draw(self._shard, key, update, rows_written, size, priorities, exponent)
 
-        return jax.vmap(one)(made + jnp.arange(self._most))
+        return jax.vmap(one)(updates_done + jnp.arange(self._most))
 
     def _set_all_priorities(
         self, priorities: Priorities, row: jax.Array, env: jax.Array, errors: jax.Array,
@@ -296,22 +306,22 @@ class HostReplay(Replay):
 
 
 def one_update(
-    algorithm: Algorithm, geometry: Geometry, state: Any, totals: jax.Array, gathered: Gathered,
+    algorithm: Algorithm, layout: RingLayout, state: Any, totals: jax.Array, gathered: Gathered,
     key: jax.Array, hp: Any,
 ) -> tuple[Any, jax.Array, jax.Array]:  # fmt: skip
     """Make one update from gathered transitions; used by host replay and device replay. Return the
     state, `totals` plus the metrics, and the size of each transition's error ``[B]``."""
-    merged = algorithm.shards.one_by_one(functools.partial(merge, geometry))
+    merged = algorithm.shards.one_by_one(functools.partial(merge, layout))
     state, metrics, error = algorithm.update(state, merged(gathered, hp.gamma), wrap_key(key), hp)
     return state, totals + jnp.stack([metrics[name] for name in algorithm.metrics]), error
 
 
 def weights_exponent(
-    replay: ReplaySpec, geometry: Geometry, head: jax.Array, beta: jax.Array
+    replay: ReplaySpec, layout: RingLayout, rows_written: jax.Array, beta: jax.Array
 ) -> jax.Array:
-    """Return the exponent of the importance weights after `head` rows: it moves linearly between
-    the ends of `beta`, which is ``hp.priority_beta``, ``(start, end)``."""
-    return schedule(beta, head * (geometry.num_envs * replay.shards), replay.total_steps)
+    """Return the exponent of the importance weights after `rows_written` rows: it moves linearly
+    between the ends of `beta`, which is ``hp.priority_beta``, ``(start, end)``."""
+    return schedule(beta, rows_written * (layout.num_envs * replay.shards), replay.total_steps)
 
 
 def averages(algorithm: Algorithm, totals: jax.Array, count: jax.Array) -> Scalars:

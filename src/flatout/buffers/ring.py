@@ -30,7 +30,7 @@ class Ring(NamedTuple):
         frames: the newest frame of each observation, including those after the newest step.
         actions, rewards, terminated, truncated: the step from that observation.
         age: uint8, steps since the episode's first observation (at most 255).
-        slot: int32, the number of a truncated step's final observation, see `Ledger.finals`.
+        slot: int32, the number of a truncated step's final observation, see `RingCounters.finals`.
         finals: ``[F, *frame]``, the last frames of truncated episodes; number k is at ``k % F``.
     """
 
@@ -40,11 +40,11 @@ class Ring(NamedTuple):
     terminated: Array
     truncated: Array
     age: Array
-    slot: Array
+    final_id: Array
     finals: Array
 
 
-class Piece(NamedTuple):
+class RolloutRows(NamedTuple):
     """The rows of one trajectory, as a ring stores them: arrays ``[T, N, ...]``.
 
     `frames` and `age` are ``[T + 1, N, ...]``: they include the observations after the last step.
@@ -56,11 +56,11 @@ class Piece(NamedTuple):
     terminated: Array
     truncated: Array
     age: Array
-    slot: Array
+    final_id: Array
 
 
 @dataclass(frozen=True)
-class Geometry:
+class RingLayout:
     """The sizes of a ring.
 
     Attributes:
@@ -86,26 +86,28 @@ class Geometry:
         shape = self.spec.shape
         return (*shape[:-1], shape[-1] // self.spec.stack)
 
-    def window(self, head: Any) -> tuple[Any, Any]:
-        """Return the first row that can be sampled, and their number, after `head` rows."""
+    def window(self, rows_written: Any) -> tuple[Any, Any]:
+        """Return the first row that can be sampled, and their number, after `rows_written` rows."""
         count = (
-            np.minimum(head, self.rows) if isinstance(head, int) else jnp.minimum(head, self.rows)
+            np.minimum(rows_written, self.rows)
+            if isinstance(rows_written, int)
+            else jnp.minimum(rows_written, self.rows)
         )
-        return head - count, count
+        return rows_written - count, count
 
     def newest(self, obs: Array) -> Array:
         """Return the newest frames ``[..., H, W, c]`` of observations ``[..., H, W, S * c]``."""
         return obs[..., obs.shape[-1] - self.frame[-1] :]
 
 
-def ring_shapes(geometry: Geometry, trajectory: Trajectory, finals: int) -> Ring:
+def ring_shapes(layout: RingLayout, trajectory: Trajectory, finals: int) -> Ring:
     """Return a ring's shapes, from the shapes of trajectories and F, `finals`."""
-    entries = geometry.length * geometry.num_envs
+    entries = layout.length * layout.num_envs
 
     def flat(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((entries, *shape), np.dtype(dtype))
 
-    frame, dtype = geometry.frame, geometry.spec.dtype
+    frame, dtype = layout.frame, layout.spec.dtype
     return Ring(
         frames=flat(frame, dtype),
         actions=flat(trajectory.actions.shape[2:], trajectory.actions.dtype),
@@ -113,7 +115,7 @@ def ring_shapes(geometry: Geometry, trajectory: Trajectory, finals: int) -> Ring
         terminated=flat((), np.bool_),
         truncated=flat((), np.bool_),
         age=flat((), np.uint8),
-        slot=flat((), np.int32),
+        final_id=flat((), np.int32),
         finals=jax.ShapeDtypeStruct((finals, *frame), np.dtype(dtype)),
     )
 
@@ -134,7 +136,7 @@ def next_age(xp: Any, age: Array, ended: Array) -> Array:
     return xp.where(ended, np.uint8(0), xp.asarray(NEXT_AGE)[age])
 
 
-def slots(xp: Any, finals: Any, truncated: Array) -> Array:
+def final_ids(xp: Any, finals: Any, truncated: Array) -> Array:
     """Return the numbers of truncated steps' final observations, in the order of the steps: int32
     ``[T, N]``. The entries of other steps are meaningless.
 
@@ -168,7 +170,9 @@ class Gathered(NamedTuple):
     weights: Array
 
 
-def gather(xp: Any, geometry: Geometry, ring: Ring, head: Any, row: Array, env: Array) -> Gathered:
+def gather(
+    xp: Any, layout: RingLayout, ring: Ring, rows_written: Any, row: Array, env: Array
+) -> Gathered:
     """Gather the transitions that start at given rows.
 
     Args:
@@ -179,7 +183,7 @@ def gather(xp: Any, geometry: Geometry, ring: Ring, head: Any, row: Array, env: 
         row: ``[...]`` row numbers, within `Geometry.window`.
         env: ``[...]`` environments.
     """
-    num_envs, length = geometry.num_envs, geometry.length
+    num_envs, length = layout.num_envs, layout.length
 
     def place(number: Array) -> Array:
         return number % length * num_envs + env
@@ -191,19 +195,19 @@ def gather(xp: Any, geometry: Geometry, ring: Ring, head: Any, row: Array, env: 
     rewards, steps = [at(ring.rewards, here)], xp.ones(row.shape, np.int32)
     terminated, truncated = at(ring.terminated, here), at(ring.truncated, here)
     going = ~(terminated | truncated)
-    for k in range(1, geometry.n_step):
+    for k in range(1, layout.n_step):
         later = place(row + k)
         rewards.append(at(ring.rewards, later))
-        going = going & (row + k < head)
+        going = going & (row + k < rows_written)
         steps = steps + going
         terminated = xp.where(going, at(ring.terminated, later), terminated)
         truncated = xp.where(going, at(ring.truncated, later), truncated)
         going = going & ~(terminated | truncated)
-    depth = geometry.spec.stack
-    frames = _frames(xp, geometry, ring, row + steps - 1, env, range(1 - depth, 2))
-    frames = _with_finals(xp, geometry, ring, frames, row + steps - 1, env, truncated)
-    if geometry.n_step > 1:
-        first = _frames(xp, geometry, ring, row, env, range(1 - depth, 1))
+    depth = layout.spec.stack
+    frames = _frames(xp, layout, ring, row + steps - 1, env, range(1 - depth, 2))
+    frames = _with_finals(xp, layout, ring, frames, row + steps - 1, env, truncated)
+    if layout.n_step > 1:
+        first = _frames(xp, layout, ring, row, env, range(1 - depth, 1))
         axis = row.ndim
         frames = xp.concatenate([first, _slice(frames, axis, 1, None)], axis=axis)
     return Gathered(
@@ -216,20 +220,20 @@ def gather(xp: Any, geometry: Geometry, ring: Ring, head: Any, row: Array, env: 
     )
 
 
-def merge(geometry: Geometry, gathered: Gathered, gamma: jax.Array) -> Batch:
+def merge(layout: RingLayout, gathered: Gathered, gamma: jax.Array) -> Batch:
     """Make a batch ``[B]`` for an algorithm: discount and sum rewards, stack frames.
 
     It runs inside the compiled update, with discount factors from a table, so that rounding does
     not depend on where the transitions were gathered.
     """
-    n = geometry.n_step
+    n = layout.n_step
     powers = jnp.cumprod(jnp.full(n, gamma))  # gamma, its square, ...
     factors = jnp.tril(jnp.broadcast_to(jnp.append(1.0, powers[:-1]), (n, n)))
     rewards = (gathered.rewards * factors[gathered.steps - 1]).sum(-1)
     ahead = jnp.append(powers, 0.0)
     discounts = ahead[jnp.where(gathered.terminated, n, gathered.steps - 1)]
 
-    depth, shape = geometry.spec.stack, (len(rewards), *geometry.spec.shape)
+    depth, shape = layout.spec.stack, (len(rewards), *layout.spec.shape)
     frames = gathered.frames
 
     def stacked(frames: jax.Array) -> jax.Array:
@@ -242,18 +246,22 @@ def merge(geometry: Geometry, gathered: Gathered, gamma: jax.Array) -> Batch:
 
 
 def _with_finals(
-    xp: Any, geometry: Geometry, ring: Ring, frames: Array, row: Array, env: Array,
+    xp: Any, layout: RingLayout, ring: Ring, frames: Array, row: Array, env: Array,
     truncated: Array,
 ) -> Array:  # fmt: skip
     """Replace the last frame of truncated transitions by the final one; in NumPy, in place."""
     if xp is np and not truncated.any():
         return frames
-    slot = xp.take(ring.slot, row % geometry.length * geometry.num_envs + env, axis=0, mode="clip")
+    final_id = xp.take(
+        ring.final_id, row % layout.length * layout.num_envs + env, axis=0, mode="clip"
+    )
     if xp is np:
-        frames[truncated, -1] = ring.finals[slot[truncated] % len(ring.finals)]
+        frames[truncated, -1] = ring.finals[final_id[truncated] % len(ring.finals)]
         return frames
     axis = row.ndim
-    final = xp.expand_dims(xp.take(ring.finals, slot % len(ring.finals), axis=0, mode="clip"), axis)
+    final = xp.expand_dims(
+        xp.take(ring.finals, final_id % len(ring.finals), axis=0, mode="clip"), axis
+    )
     truncate = truncated.reshape(truncated.shape + (1,) * (frames.ndim - axis))
     last = xp.where(truncate, final, _slice(frames, axis, -1, None))
     return xp.concatenate([_slice(frames, axis, None, -1), last], axis=axis)
@@ -264,20 +272,20 @@ def _slice(array: Array, axis: int, start: int | None, stop: int | None) -> Arra
 
 
 def _frames(
-    xp: Any, geometry: Geometry, ring: Ring, row: Array, env: Array, offsets: range
+    xp: Any, layout: RingLayout, ring: Ring, row: Array, env: Array, offsets: range
 ) -> Array:
     """Return the frames ``[..., len(offsets), *frame]`` of the rows ``row + offsets``. Rows before
     the episode's start give its first frame, or zeros (`ObservationSpec.stack_pad`)."""
-    num_envs, length = geometry.num_envs, geometry.length
+    num_envs, length = layout.num_envs, layout.length
     ahead = np.asarray(offsets, np.int32)
-    if geometry.spec.stack == 1:
+    if layout.spec.stack == 1:
         number = (row[..., None] + ahead) % length * num_envs + env[..., None]
         return xp.take(ring.frames, number, axis=0, mode="clip")
     age = xp.take(ring.age, row % length * num_envs + env, axis=0, mode="clip").astype(np.int32)
     start = -age[..., None]
     number = (row[..., None] + xp.maximum(ahead, start)) % length * num_envs + env[..., None]
     frames = xp.take(ring.frames, number, axis=0, mode="clip")
-    if geometry.spec.stack_pad == "zeros":
+    if layout.spec.stack_pad == "zeros":
         there = ahead >= start
         if xp is np:
             frames[~there] = 0  # few entries: most samples are far from an episode's start

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from flatout.buffers.ring import Geometry, Ring
+from flatout.buffers.ring import Ring, RingLayout
 
 STORED = ("frames", "actions", "rewards", "terminated", "truncated", "age")
 """The arrays of a ring that are saved for each row, in addition to final observations."""
@@ -22,28 +22,28 @@ class RingRows:
         head: rows ever ingested.
     """
 
-    def __init__(self, geometry: Geometry, ring: Ring, head: int) -> None:
-        self._geometry, self._ring, self._head = geometry, ring, head
+    def __init__(self, layout: RingLayout, ring: Ring, rows_written: int) -> None:
+        self._layout, self._ring, self._head = layout, ring, rows_written
         self._shards = ring.rewards.ndim - 1  # the number of axes of shards: 0 or 1
 
     @property
     def stored(self) -> tuple[int, int]:
-        older = self._geometry.spec.stack - 1
-        return max(self._head - self._geometry.rows - older, 0), self._head
+        older = self._layout.spec.stack - 1
+        return max(self._head - self._layout.rows - older, 0), self._head
 
     def row(self, name: str, number: int) -> np.ndarray:
         """Return one row ``[N, ...]`` of the array `name` of `Ring`."""
-        return self._rows(name, number % self._geometry.length, 1)[0]
+        return self._rows(name, number % self._layout.length, 1)[0]
 
     def read(self, first: int, end: int) -> dict[str, np.ndarray]:
-        start, rows = first % self._geometry.length, end - first
-        until = min(start + rows, self._geometry.length)  # the rows may wrap around the ring's end
+        start, rows = first % self._layout.length, end - first
+        until = min(start + rows, self._layout.length)  # the rows may wrap around the ring's end
         pieces = [(start, until - start), (0, rows - (until - start))]
         block = {
             name: np.concatenate([self._rows(name, at, size) for at, size in pieces if size])
-            for name in (*STORED, "slot")
+            for name in (*STORED, "final_id")
         }
-        numbers = block.pop("slot")[block["truncated"]]
+        numbers = block.pop("final_id")[block["truncated"]]
         finals = self._ring.finals
         finals = on_host(finals, 0, finals.shape[self._shards])
         finals = finals[0] if self._shards else finals
@@ -52,7 +52,7 @@ class RingRows:
 
     def _rows(self, name: str, start: int, rows: int) -> np.ndarray:
         """Return rows ``[rows, N, ...]`` from position `start` on; they must not wrap around."""
-        num_envs = self._geometry.num_envs
+        num_envs = self._layout.num_envs
         array = on_host(getattr(self._ring, name), start * num_envs, rows * num_envs, self._shards)
         if not self._shards:
             return array.reshape(rows, num_envs, *array.shape[1:])

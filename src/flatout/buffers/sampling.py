@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.buffers.ring import Geometry
+from flatout.buffers.ring import RingLayout
 from flatout.hashes import hashes
 from flatout.types import Array
 
@@ -40,14 +40,14 @@ class Drawn(NamedTuple):
     weight: Array
 
 
-def leaf_count(geometry: Geometry) -> int:
+def leaf_count(layout: RingLayout) -> int:
     """Return the number of the tree's leaves: the smallest power of two >= L * N, at least 2."""
-    return 1 << max(geometry.length * geometry.num_envs - 1, 1).bit_length()
+    return 1 << max(layout.length * layout.num_envs - 1, 1).bit_length()
 
 
-def empty_priorities(geometry: Geometry) -> Priorities:
+def empty_priorities(layout: RingLayout) -> Priorities:
     """Return the priorities of an empty ring, as NumPy arrays."""
-    return Priorities(np.zeros(2 * leaf_count(geometry), np.float32), np.ones((), np.float32))
+    return Priorities(np.zeros(2 * leaf_count(layout), np.float32), np.ones((), np.float32))
 
 
 def bits(key: jax.Array, update: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
@@ -63,10 +63,10 @@ def bits(key: jax.Array, update: jax.Array, count: int) -> tuple[jax.Array, jax.
 
 
 def draw(
-    geometry: Geometry,
+    layout: RingLayout,
     key: jax.Array,
     update: jax.Array,
-    head: jax.Array,
+    rows_written: jax.Array,
     count: int,
     priorities: Priorities | None,
     beta: jax.Array,
@@ -86,11 +86,11 @@ def draw(
         priorities: the priorities, or None for uniform draws.
         beta: the exponent of the weights.
     """
-    first, rows = geometry.window(head)
+    first, rows = layout.window(rows_written)
     word, other = bits(key, update, count)
     if priorities is None:
         row = first + (word % rows.astype(jnp.uint32)).astype(jnp.int32)
-        env = (other % np.uint32(geometry.num_envs)).astype(jnp.int32)
+        env = (other % np.uint32(layout.num_envs)).astype(jnp.int32)
         return Drawn(row, env, jnp.ones((count,), jnp.float32))
     tree = priorities.tree
     share = ((word >> 9).astype(jnp.float32) + 0.5) * np.float32(2.0**-23)
@@ -103,20 +103,20 @@ def draw(
         return 2 * node + go, jnp.where(go, target - left, target)
 
     # A loop, because the unrolled steps take a quarter of a minute to compile.
-    depth = leaf_count(geometry).bit_length() - 1
+    depth = leaf_count(layout).bit_length() - 1
     node, _ = jax.lax.fori_loop(0, depth, descend, (jnp.ones((count,), jnp.int32), target))
-    place = node - leaf_count(geometry)
+    place = node - leaf_count(layout)
     chance = tree[node] / tree[1]
-    size = (rows * geometry.num_envs).astype(jnp.float32)
+    size = (rows * layout.num_envs).astype(jnp.float32)
     weight = (size * chance) ** -beta
-    position, env = place // geometry.num_envs, place % geometry.num_envs
-    row = first + (position - first) % geometry.length
+    position, env = place // layout.num_envs, place % layout.num_envs
+    row = first + (position - first) % layout.length
     return Drawn(row, env, weight / weight.max())
 
 
-def _set_leaves(geometry: Geometry, tree: Array, place: Array, value: Array) -> Array:
+def _set_leaves(layout: RingLayout, tree: Array, place: Array, value: Array) -> Array:
     """Set the priorities of the leaves `place` ``[k]`` and recompute the sums above them."""
-    node = place + leaf_count(geometry)
+    node = place + leaf_count(layout)
     tree = tree.at[node].set(value)
 
     def add_up(_: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -124,11 +124,11 @@ def _set_leaves(geometry: Geometry, tree: Array, place: Array, value: Array) -> 
         node = node // 2
         return tree.at[node].set(tree[2 * node] + tree[2 * node + 1]), node
 
-    return jax.lax.fori_loop(0, leaf_count(geometry).bit_length() - 1, add_up, (tree, node))[0]
+    return jax.lax.fori_loop(0, leaf_count(layout).bit_length() - 1, add_up, (tree, node))[0]
 
 
 def insert_priorities(
-    geometry: Geometry, priorities: Priorities, head: jax.Array, rows: int
+    layout: RingLayout, priorities: Priorities, rows_written: jax.Array, rows: int
 ) -> Priorities:
     """Give new rows the largest priority, and rows that can no longer be sampled the priority 0.
 
@@ -136,19 +136,19 @@ def insert_priorities(
         head: rows ever ingested, without the new ones.
         rows: T, the number of new rows.
     """
-    env = jnp.arange(geometry.num_envs)
-    new = head + jnp.arange(rows)
+    env = jnp.arange(layout.num_envs)
+    new = rows_written + jnp.arange(rows)
 
     def places(number: jax.Array) -> jax.Array:
-        return (number[:, None] % geometry.length * geometry.num_envs + env).reshape(-1)
+        return (number[:, None] % layout.length * layout.num_envs + env).reshape(-1)
 
-    gone = jnp.maximum(new - geometry.rows, -geometry.length) % geometry.length
-    tree = _set_leaves(geometry, priorities.tree, places(gone), jnp.zeros(()))
-    return priorities._replace(tree=_set_leaves(geometry, tree, places(new), priorities.largest))
+    gone = jnp.maximum(new - layout.rows, -layout.length) % layout.length
+    tree = _set_leaves(layout, priorities.tree, places(gone), jnp.zeros(()))
+    return priorities._replace(tree=_set_leaves(layout, tree, places(new), priorities.largest))
 
 
 def set_priorities(
-    geometry: Geometry,
+    layout: RingLayout,
     priorities: Priorities,
     row: jax.Array,
     env: jax.Array,
@@ -156,39 +156,39 @@ def set_priorities(
     alpha: jax.Array,
 ) -> Priorities:
     """Set the priorities of sampled transitions ``[B]`` to ``(error + EPSILON)^alpha``."""
-    place = row % geometry.length * geometry.num_envs + env
+    place = row % layout.length * layout.num_envs + env
     value = (error + EPSILON) ** alpha
-    tree = _set_leaves(geometry, priorities.tree, place, value)
+    tree = _set_leaves(layout, priorities.tree, place, value)
     return Priorities(tree, jnp.maximum(priorities.largest, value.max()))
 
 
-def leaves(geometry: Geometry, priorities: Priorities) -> np.ndarray:
+def leaves(layout: RingLayout, priorities: Priorities) -> np.ndarray:
     """Return the transitions' priorities ``[L * N]``, or ``[S, L * N]`` for S shards."""
-    start = leaf_count(geometry)
-    return np.asarray(priorities.tree)[..., start : start + geometry.length * geometry.num_envs]
+    start = leaf_count(layout)
+    return np.asarray(priorities.tree)[..., start : start + layout.length * layout.num_envs]
 
 
-def saved(geometry: Geometry, priorities: Priorities | None) -> dict[str, np.ndarray]:
+def saved(layout: RingLayout, priorities: Priorities | None) -> dict[str, np.ndarray]:
     """Return the arrays for a checkpoint: the largest priority, and the transitions' priorities
     ``[L, N]``, or ``[L, S * N]`` for S shards, from which `restored` computes the sums."""
     if priorities is None:
         return {}
-    shaped = leaves(geometry, priorities).reshape(-1, geometry.length, geometry.num_envs)
+    shaped = leaves(layout, priorities).reshape(-1, layout.length, layout.num_envs)
     return {
         "priorities": np.concatenate(list(shaped), 1), "largest": np.asarray(priorities.largest)
     }  # fmt: skip
 
 
-def restored(geometry: Geometry, arrays: dict[str, np.ndarray]) -> Priorities:
+def restored(layout: RingLayout, arrays: dict[str, np.ndarray]) -> Priorities:
     """Return the priorities, as NumPy arrays, from the arrays of `saved`."""
     largest = np.asarray(arrays["largest"], np.float32)
-    whole = arrays["priorities"].reshape(geometry.length, -1, geometry.num_envs)
-    trees = [_build_tree(geometry, whole[:, shard].reshape(-1)) for shard in range(whole.shape[1])]
+    whole = arrays["priorities"].reshape(layout.length, -1, layout.num_envs)
+    trees = [_build_tree(layout, whole[:, shard].reshape(-1)) for shard in range(whole.shape[1])]
     return Priorities(np.stack(trees) if largest.ndim else trees[0], largest)
 
 
-def _build_tree(geometry: Geometry, priorities: np.ndarray) -> np.ndarray:
-    size = leaf_count(geometry)
+def _build_tree(layout: RingLayout, priorities: np.ndarray) -> np.ndarray:
+    size = leaf_count(layout)
     tree = np.zeros(2 * size, np.float32)
     tree[size : size + len(priorities)] = priorities
     while size > 1:

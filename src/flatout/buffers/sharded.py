@@ -17,8 +17,8 @@ from flatout.types import Array, RowSource, Trajectory
 class ShardedBuffer(Buffer):
     """Buffers of the same class for S shards; shard s has the s-th block of N / S environments.
 
-    Inputs have a leading axis of shards where each shard has an array (`Buffer.axes`). `fed` and
-    `learn` are those of one shard; the learner maps them over the shards.
+    Inputs have a leading axis of shards where each shard has an array (`Buffer.axes`).
+    `ingest_in_graph` and `learn` are those of one shard; the learner maps them over the shards.
 
     Args:
         shards: the shards' buffers.
@@ -57,8 +57,8 @@ class ShardedBuffer(Buffer):
     def counts(self) -> Any:
         return stacked([shard.counts() for shard in self._shards], 0)
 
-    def fed(self, trajectory: Trajectory, counts: Any, key: Any) -> tuple[Any, Any]:
-        return self._shards[0].fed(trajectory, counts, key)
+    def ingest_in_graph(self, trajectory: Trajectory, counts: Any, key: Any) -> tuple[Any, Any]:
+        return self._shards[0].ingest_in_graph(trajectory, counts, key)
 
     def learn(self, state: Any, device_state: Any, inputs: Any, key: jax.Array, hp: Any) -> Learned:
         return self._shards[0].learn(state, device_state, inputs, key, hp)

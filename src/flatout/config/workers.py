@@ -12,7 +12,7 @@ HALVES = 2
 
 
 @dataclass(frozen=True)
-class Share:
+class GroupSpec:
     """Environments that step together, and the device that acts for them.
 
     Attributes:
@@ -82,7 +82,7 @@ def _group_count(placement: Placement) -> int:
     return next(n for n in range(least, count + 1) if count % n == 0)
 
 
-def shares(placement: Placement, num_envs: int) -> list[list[Share]]:
+def shares(placement: Placement, num_envs: int) -> list[list[GroupSpec]]:
     """Return rounds of shares: those of a round act at the same time, and rounds take turns.
 
     With ``sampler=inline`` one share has all environments, with ``inference=local`` each worker is
@@ -90,17 +90,17 @@ def shares(placement: Placement, num_envs: int) -> list[list[Share]]:
     """
     devices, batch = placement.act, num_envs // (placement.groups or 1)
     if placement.workers is None:
-        return [[Share(devices[0], ((0, num_envs),), batch)]]
+        return [[GroupSpec(devices[0], ((0, num_envs),), batch)]]
     workers, each = placement.workers
     slices = [(worker * each, each) for worker in range(workers)]
     if placement.inference == "local":
-        return [[Share(CPU, (one,), batch) for one in slices]]
+        return [[GroupSpec(CPU, (one,), batch) for one in slices]]
     # Number of workers per share.
     size = batch // each if batch >= each else workers // _group_count(placement)
     together = [tuple(slices[at : at + size]) for at in range(0, workers, size)]
-    rounds: list[list[Share]] = []
+    group_rotation: list[list[GroupSpec]] = []
     for number, mine in enumerate(together):
         if number % len(devices) == 0:
-            rounds.append([])
-        rounds[-1].append(Share(devices[number % len(devices)], mine, batch))
-    return rounds
+            group_rotation.append([])
+        group_rotation[-1].append(GroupSpec(devices[number % len(devices)], mine, batch))
+    return group_rotation

@@ -58,7 +58,7 @@ class Envs(ABC):
         self.episode = [-1] * num_envs
         self.returns = [0.0] * num_envs
         self.lengths = [0] * num_envs
-        self.origin, self.since = self.episode, self.lengths
+        self.seeded_episode, self.steps_since_seed = self.episode, self.lengths
         self.life_lost: np.ndarray | None = None
 
     def finished(self, env: int) -> Episode:
@@ -114,8 +114,8 @@ class Envs(ABC):
         """Reproduce every environment's state by replaying its actions.
 
         Args:
-            episodes: each environment's `origin`.
-            actions: each environment's actions ``[since, ...]`` since then, or None.
+            episodes: each environment's `seeded_episode`.
+            actions: each environment's actions ``[steps_since_seed, ...]`` since then, or None.
             out: ``[N, ...]``, receives the observations.
 
         Returns:

@@ -34,7 +34,7 @@ class VectorEnvs(Envs):
 
     If a seeded reset is expensive, `reseed_after` makes such resets rarer. When an episode ends
     fewer than `reseed_after` steps after the last seeded reset, the environment's random numbers
-    continue in the next episode, which then depends on everything since episode `origin`.
+    continue in the next episode, which then depends on everything since episode `seeded_episode`.
 
     Args:
         vector: the vector environment.
@@ -64,10 +64,10 @@ class VectorEnvs(Envs):
         self._mode = (vector.metadata or {}).get("autoreset_mode")
         self._seen: Any = np.zeros(0)  # the last observations, as `vector` returned them
         self._infos: Mapping[str, Any] = {}  # the info of the last step
-        self._strayed = np.ones(count, np.bool_)  # not in the state of its episode: reset it
+        self._out_of_sync = np.ones(count, np.bool_)  # not in the state of its episode: reset it
         self._started = False
         self._all = list(range(count))
-        self.origin, self.since = [-1] * count, [0] * count
+        self.seeded_episode, self.steps_since_seed = [-1] * count, [0] * count
 
     def reset(self, env: int, out: np.ndarray, episode: int | None = None) -> None:
         self._begin([env], [self.episode[env] + 1 if episode is None else episode], out)
@@ -95,7 +95,7 @@ class VectorEnvs(Envs):
         """
         everyone = active is None or len(active) == self.num_envs
         players = self._all if everyone else list(active or ())
-        self._put_back(players)
+        self._resync(players)
         if everyone:
             gained, terminated, truncated = self._advance(actions)
             self._write(out)
@@ -106,7 +106,7 @@ class VectorEnvs(Envs):
             choices = np.array(actions)
             choices[idle] = self._idle_action
             gained, terminated, truncated = self._advance(choices)
-            self._strayed |= idle
+            self._out_of_sync |= idle
             self._write(out, players)
             rewards[players] = gained[players]
             self._reset_idle(idle & (terminated | truncated))
@@ -166,8 +166,8 @@ class VectorEnvs(Envs):
             if len(over) > len(astray):
                 self._follow([env for env in over if env not in astray], out)
         self._write(out, playing)
-        self._strayed.fill(True)
-        self._strayed[playing] = False
+        self._out_of_sync.fill(True)
+        self._out_of_sync[playing] = False
         if self.life_lost is not None:
             self.life_lost.fill(False)
         return [env in playing for env in self._all]
@@ -235,7 +235,7 @@ class VectorEnvs(Envs):
         for index, (env, number) in enumerate(zip(envs, numbers, strict=True)):
             if not following or self._is_seeded(env):
                 seeds[index] = self._seed_of(env, number)
-                self.origin[env], self.since[env] = number, 0
+                self.seeded_episode[env], self.steps_since_seed[env] = number, 0
             self.episode[env] = number
             self.lengths[env], self.returns[env] = 0, 0.0
         self._restart(envs, seeds)
@@ -247,15 +247,15 @@ class VectorEnvs(Envs):
 
     def _is_seeded(self, env: int) -> bool:
         """Return whether an episode that followed now would be seeded."""
-        return self.since[env] >= self._reseed_after
+        return self.steps_since_seed[env] >= self._reseed_after
 
-    def _put_back(self, envs: list[int]) -> None:
+    def _resync(self, envs: list[int]) -> None:
         """Reset the environments of `envs` that took idle actions to their episodes' start."""
-        if not self._strayed[envs].any():
+        if not self._out_of_sync[envs].any():
             return
-        astray = [env for env in envs if self._strayed[env]]
+        astray = [env for env in envs if self._out_of_sync[env]]
         for env in astray:
-            if self.episode[env] < 0 or self.since[env]:
+            if self.episode[env] < 0 or self.steps_since_seed[env]:
                 raise ValueError(f"environment {env} cannot continue from here; reset it.")
         self._restart(astray, [self._seed_of(env, self.episode[env]) for env in astray])
 
@@ -265,7 +265,7 @@ class VectorEnvs(Envs):
         if self._mode == AutoresetMode.DISABLED and over.any():
             envs = over.nonzero()[0].tolist()
             self._restart(envs, [self._seed_of(env, max(self.episode[env], 0)) for env in envs])
-            self._strayed[envs] = True
+            self._out_of_sync[envs] = True
 
     def _restart(self, envs: list[int], seeds: list[int]) -> None:
         """Reset `envs`, given in increasing order; the other environments keep their state."""
@@ -279,7 +279,7 @@ class VectorEnvs(Envs):
         except Exception as error:
             raise self.failure(envs[0] if len(envs) == 1 else -1, error, "reset") from error
         self._heed(info, stepped=False)
-        self._strayed[envs] = False
+        self._out_of_sync[envs] = False
         if self.life_lost is not None:
             self.life_lost[envs] = False
 
@@ -298,11 +298,11 @@ class VectorEnvs(Envs):
 
     def _count(self, envs: list[int], gained: np.ndarray) -> None:
         points = gained.tolist()
-        returns, lengths, since = self.returns, self.lengths, self.since
+        returns, lengths, steps_since_seed = self.returns, self.lengths, self.steps_since_seed
         for env in envs:
             returns[env] += points[env]
             lengths[env] += 1
-            since[env] += 1
+            steps_since_seed[env] += 1
 
 
 def idle_action(spec: ActionSpec) -> np.ndarray:

@@ -26,7 +26,7 @@ from flatout.run.interrupts import Interrupts
 from flatout.run.progress import Display, Progress
 from flatout.run.recording import INTERVAL_S
 from flatout.run.trainer import Trainer
-from flatout.schedules.together import Group, Together
+from flatout.schedules.fused_population import FusedPopulation, Group
 from flatout.storage import checkpoint, nofollow
 from flatout.storage.joint import Joint
 from flatout.storage.run_folder import GROUPS, RunFolder
@@ -42,7 +42,7 @@ class Following(Interrupts):
     """What a member's thread sees of the signals that came to the main thread.
 
     Args:
-        waits: until all members of one program are at the same boundary (`Together`).
+        waits: until all members of one program are at the same boundary (`FusedPopulation`).
     """
 
     def __init__(self, signals: Interrupts, waits: bool) -> None:
@@ -154,7 +154,9 @@ class Population:
             with ExitStack() as stack:
                 group, alone = self._group(states, first // size, stack)
                 for some, kept in ((states, group), *(({0: state}, None) for state in alone)):
-                    together = Together(len(some), compiled, self._compiling, self._signum, kept)
+                    together = FusedPopulation(
+                        len(some), compiled, self._compiling, self._signum, kept
+                    )
                     self._at_once(some, place, together)
 
     def _group(
@@ -189,7 +191,7 @@ class Population:
                 del states[place]
         return Group(names, joint, saved, len(self.states) <= KEPT_APART), alone
 
-    def _at_once(self, states: dict[int, State], place: int, together: Together) -> None:
+    def _at_once(self, states: dict[int, State], place: int, together: FusedPopulation) -> None:
         shared = Programs(several=True)
         with ThreadPoolExecutor(max(len(states), 1), "member") as threads:
             jobs = [

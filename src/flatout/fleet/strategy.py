@@ -21,7 +21,7 @@ from flatout.run.forecast import shape_key
 from flatout.run.probe_process import MeasuringError, Report, call, unheard
 from flatout.run.resolve import resolve_run
 from flatout.schedules.base import Schedule
-from flatout.schedules.together import Together
+from flatout.schedules.fused_population import FusedPopulation
 from flatout.spans import Spans
 
 FULL = 0.8
@@ -183,9 +183,9 @@ def speed(
         shared[where[0]] = programs
     if len(shared) > 1:  # before JAX opens the first one's device alone
         backend.start(Placement(learn=tuple(parse(text).learn[0] for text in shared)))
-    joints: dict[str, Together] = {}
+    joints: dict[str, FusedPopulation] = {}
     if together:
-        joints = {text: Together(where.count(text)) for text in where}
+        joints = {text: FusedPopulation(where.count(text)) for text in where}
 
     def one(number: int) -> float:
         own, joint = shared[where[number]], joints.get(where[number])

@@ -143,7 +143,7 @@ def compiled(lowered: Any, on: Any) -> Any:
     return lowered.compile()
 
 
-def product_precision(on: Any, precision: str) -> AbstractContextManager[Any]:
+def matmul_precision(on: Any, precision: str) -> AbstractContextManager[Any]:
     """Compile products with `RunConfig.precision`; a CPU always computes in full float32.
 
     A GPU's default keeps 10 bits of each factor's mantissa. Acting on a CPU and learning on a GPU

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.algorithms.base import Algorithm, State
-from flatout.algorithms.parallel.packing import Bundle
+from flatout.algorithms.parallel.packing import PackedParams
 from flatout.buffers.base import Buffer
 
 
@@ -48,7 +48,7 @@ class ActorLayout:
 
     def __init__(self, algorithm: Algorithm) -> None:
         self._actor = algorithm.actor
-        self.bundle = Bundle(algorithm.actor_shapes)
+        self.bundle = PackedParams(algorithm.actor_shapes)
         closed = jax.make_jaxpr(algorithm.actor)(algorithm.shapes, algorithm.hp)
         places = {id(variable): place for place, variable in enumerate(closed.jaxpr.invars)}
         outputs = [closed.jaxpr.outvars[index] for index in self.bundle.large]

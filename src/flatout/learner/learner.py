@@ -16,7 +16,7 @@ from flatout.buffers.base import Arrays, Buffer, Data, Saved
 from flatout.config.placement import CPU
 from flatout.errors import FlatoutError
 from flatout.hardware import backend
-from flatout.hardware.backend import product_precision
+from flatout.hardware.backend import matmul_precision
 from flatout.learner.learn_step import ActorLayout, LearnerState, make_learn_step
 from flatout.learner.memory import live_mb
 from flatout.learner.mesh import Mesh
@@ -101,7 +101,7 @@ class Learner:
                 self.learn, (None, 0, self.buffer.axes, None, None), (None, 0, None, None, 0),
                 self._shardings,
             )  # fmt: skip
-            with product_precision(self.device, self.precision):
+            with matmul_precision(self.device, self.precision):
                 lowered = program.lower(self._leaf_shapes, device_state, inputs, self.key, self.hp)
                 return backend.compiled(lowered, self.device)
 
@@ -128,7 +128,7 @@ class Learner:
             buffer.ingest(trajectory)
             batches = iter(buffer.batches())
             inputs = next(batches, None)
-        working = "learn" if buffer.updates_due else "replay"  # without updates it stores rows
+        working = "learn" if buffer.has_updates else "replay"  # without updates it stores rows
         while inputs is not None:
             resized = buffer.resized(self._device_state)
             if resized is not self._device_state:

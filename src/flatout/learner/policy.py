@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.algorithms.base import Algorithm, wrap_key
-from flatout.algorithms.parallel.packing import Bundle, OutputLayout
-from flatout.hardware.backend import compiled, product_precision
+from flatout.algorithms.parallel.packing import OutputLayout, PackedParams
+from flatout.hardware.backend import compiled, matmul_precision
 from flatout.learner.programs import Programs
 from flatout.spans import Spans
 from flatout.types import Device, ObservationSpec
@@ -52,7 +52,7 @@ class Policy:
         self._key = key
         self.precision = precision
         self.device = device
-        self._bundle = Bundle(algorithm.actor_shapes)
+        self._bundle = PackedParams(algorithm.actor_shapes)
         self._noise: dict[int, tuple[int, Any]] = {}  # by first environment: first step, block
         self._params: tuple[jax.Array, ...] = ()
         self.version = -1
@@ -85,7 +85,7 @@ class Policy:
                 program = jax.jit(function, in_shardings=on, out_shardings=on)
                 if function == self._draw:
                     return program.lower(*arguments).compile()
-                with product_precision(self.device, self.precision):
+                with matmul_precision(self.device, self.precision):
                     return compiled(program.lower(*arguments), self.device)
 
             return programs.get((function.__name__, self.device, self.num_envs), make)
@@ -99,7 +99,7 @@ class Policy:
         self._offsets = [jax.device_put(np.int32(i), self.device) for i in range(NOISE_BLOCK)]
 
     def publish(self, bundle: tuple[Any, ...], version: int, spans: Spans) -> None:
-        """Set the parameters, packed by `Bundle`. Arrays that are on the device are not copied."""
+        """Set the parameters, packed by `PackedParams`. Arrays on the device are not copied."""
         with spans.span("publish"):
             where = {self.device}
             if not all(isinstance(x, jax.Array) and x.devices() == where for x in bundle):

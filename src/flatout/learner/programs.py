@@ -11,7 +11,8 @@ class Programs:
     """Compiled programs by name. The runs that share them have the same shapes.
 
     Args:
-        together: dispatches chunks for several members at once (`flatout.schedules.together`).
+        together: dispatches chunks for several members at once
+            (`flatout.schedules.fused_population`).
         member: this run's number among these members.
         several: other runs of this process share the programs.
         announce: receives sentences for the user; None for each run's `announce`.

@@ -17,7 +17,7 @@ from flatout.algorithms.base import Acted, Algorithm, shapes_of
 from flatout.algorithms.common.randomness import uniforms
 from flatout.envs.device.base import DeviceEnv
 from flatout.envs.device.check import bounds
-from flatout.schedules.chunks import Carry, Iteration, Told
+from flatout.schedules.chunks import Carry, ChunkOutput, Iteration
 from flatout.schedules.fused import FusedSchedule
 from flatout.types import DiscreteSpec, Trajectory
 
@@ -34,7 +34,7 @@ def loop(schedule: FusedSchedule, part: Iteration, rolling: Any = None) -> Calla
     Returns:
         What makes so many of them, from where the last call ended, and waits.
     """
-    carry, room = schedule.loop.begun(), schedule.loop.empty()
+    carry, room = schedule.loop.initial_carry(), schedule.loop.empty()
     if rolling is not None:
         mesh = schedule.learner.mesh
         if mesh.shards > 1:
@@ -56,14 +56,16 @@ def rollout(schedule: FusedSchedule, acts: bool = True) -> Iteration:
     if not acts:
         plays = replace(plays, algorithm=_random(plays.algorithm, plays.env))
 
-    def part(carry: Carry, key: Any, buffer_key: Any, act_key: Any, hp: Any) -> tuple[Carry, Told]:
+    def part(
+        carry: Carry, key: Any, buffer_key: Any, act_key: Any, hp: Any
+    ) -> tuple[Carry, ChunkOutput]:
         params = schedule.learner.acting(carry.leaves, hp)
         trajectory, ends, rolling = plays(params, carry.rolling, act_key)
         # Nobody learns from it: what is not used would not be computed.
         used = sum(jnp.sum(leaf, dtype=jnp.float32) for leaf in jax.tree.leaves(trajectory))
-        scalars = jnp.zeros(schedule.loop.told.scalars.shape[1:])
-        told = Told(scalars, jnp.asarray(used > 0, jnp.int32), ends)
-        return carry._replace(rolling=rolling), told
+        scalars = jnp.zeros(schedule.loop.output.scalars.shape[1:])
+        output = ChunkOutput(scalars, jnp.asarray(used > 0, jnp.int32), ends)
+        return carry._replace(rolling=rolling), output
 
     return part
 
@@ -71,17 +73,19 @@ def rollout(schedule: FusedSchedule, acts: bool = True) -> Iteration:
 def learning(schedule: FusedSchedule) -> Iteration:
     """Learning from a trajectory, the same one each time, which is carried."""
 
-    def part(carry: Carry, key: Any, buffer_key: Any, act_key: Any, hp: Any) -> tuple[Carry, Told]:
+    def part(
+        carry: Carry, key: Any, buffer_key: Any, act_key: Any, hp: Any
+    ) -> tuple[Carry, ChunkOutput]:
         learner = schedule.learner
         parameter = jax.tree.leaves(carry.leaves)[0].ravel()[0]
         data: Any = carry.rolling
         data = data._replace(rewards=data.rewards + TINY * parameter)
-        inputs, counts = learner.buffer.fed(data, carry.counts, buffer_key)
+        inputs, counts = learner.buffer.ingest_in_graph(data, carry.counts, buffer_key)
         leaves, store, *published = learner.learn(carry.leaves, carry.store, inputs, key, hp)
-        room = schedule.loop.told
+        room = schedule.loop.output
         ends = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), room.ends)
-        told = Told(published[-2], jnp.int32(0), ends)
-        return Carry(leaves, store, counts, carry.rolling), told
+        output = ChunkOutput(published[-2], jnp.int32(0), ends)
+        return Carry(leaves, store, counts, carry.rolling), output
 
     return part
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from flatout.algorithms.base import ACT, Algorithm, raw_key
-from flatout.algorithms.parallel.packing import Bundle
+from flatout.algorithms.parallel.packing import PackedParams
 from flatout.algorithms.registry import build_algorithm
 from flatout.config.actions import refuse_actions
 from flatout.config.schema import TrainConfig
@@ -228,7 +228,7 @@ class Acting:
         """The actor's parameters, bundled; raises as `params` does."""
         if self._schedule is not None:
             return self._schedule.params
-        return Bundle(self._algorithm.actor_shapes).pack(self.params(), np)
+        return PackedParams(self._algorithm.actor_shapes).pack(self.params(), np)
 
     def params(self) -> Any:
         """What the algorithm's `act` takes.

@@ -14,7 +14,7 @@ from flatout.config.schema import TrainConfig
 from flatout.errors import CheckpointError
 from flatout.run.progress import Progress
 from flatout.schedules.base import Schedule
-from flatout.schedules.together import Together
+from flatout.schedules.fused_population import FusedPopulation
 from flatout.storage import checkpoint
 from flatout.storage.agent_file import AGENT_FILES, FINAL, find_agent, saved_config
 from flatout.storage.run_folder import (
@@ -171,7 +171,7 @@ Found = tuple[Path, Snapshot, Progress]
 
 
 def newest(
-    folder: RunFolder, note: Callable[[str], None], together: Together | None = None,
+    folder: RunFolder, note: Callable[[str], None], together: FusedPopulation | None = None,
     member: int = 0,
 ) -> Found | None:  # fmt: skip
     """The newest checkpoint, its file, and the run's counters; None if nothing was saved yet.

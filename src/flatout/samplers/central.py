@@ -35,7 +35,7 @@ class CentralSampler(Sampler):
 
     def __init__(
         self,
-        rounds: Sequence[Sequence[ActingGroup]],
+        group_rotation: Sequence[Sequence[ActingGroup]],
         buffers: Sequence[RolloutBuffer],
         name: str,
         episodes: int | None,
@@ -44,8 +44,8 @@ class CentralSampler(Sampler):
         life_loss: bool = False,
     ) -> None:
         super().__init__()
-        self._rounds = [list(groups) for groups in rounds]
-        every = [group for groups in rounds for group in groups]
+        self._group_rotation = [list(groups) for groups in group_rotation]
+        every = [group for groups in group_rotation for group in groups]
         self._groups = sorted(every, key=lambda group: group.envs.first)
         calls = 0
         for group in self._groups:
@@ -96,7 +96,7 @@ class CentralSampler(Sampler):
         acting = 0
         try:
             for t in range(self._horizon):
-                for groups in self._rounds:
+                for groups in self._group_rotation:
                     for group in groups:
                         if group.stepping:
                             self._receive(group, buffer)
@@ -284,8 +284,8 @@ class CentralSampler(Sampler):
     def _reset_unfinished(self, group: ActingGroup, buffer: RolloutBuffer) -> None:
         """Reset environments within an episode: whole episodes must begin with the trajectory."""
         envs, counters = group.envs, group.envs.counters()
-        for env, since in enumerate(counters.since):
-            if since:
+        for env, steps_since_seed in enumerate(counters.steps_since_seed):
+            if steps_since_seed:
                 number = envs.first + env
                 last = buffer.obs[0, number].copy()
                 envs.reset(env, counters.episode[env] + 1, self._slot)
@@ -303,16 +303,16 @@ class CentralSampler(Sampler):
 
     def _trajectory(self, buffer: RolloutBuffer) -> Trajectory:
         rows = max(group.rows for group in self._groups)
-        since: list[int] = []
+        steps_since_seed: list[int] = []
         for group in self._groups:
             if group.rows < rows:  # idle environments keep their observations
                 buffer.obs[rows, group.columns] = buffer.obs[group.rows, group.columns]
-            since += group.envs.counters().since
+            steps_since_seed += group.envs.counters().steps_since_seed
         first = self._groups[0]
         buffer.check(self._name, first.first - first.columns.start)
         self._row = self.rows = rows
         # The rows from which on actions must be replayed to reach this state.
-        self._starts = [max(rows - taken, 0) for taken in since]
+        self._starts = [max(rows - taken, 0) for taken in steps_since_seed]
         trajectory = buffer.trajectory()
         self._actions = trajectory.actions
         if self._values is not None:
@@ -333,7 +333,7 @@ class CentralSampler(Sampler):
         self._boundary = {
             "steps": self.steps,
             "episode": [number for one in counters for number in one.episode],
-            "origin": [number for one in counters for number in one.origin],
+            "origin": [number for one in counters for number in one.seeded_episode],
             "obs": buffer.obs[self._row].copy(),
         }
         if self._values is not None:

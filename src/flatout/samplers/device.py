@@ -11,11 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from flatout.algorithms.parallel.packing import Bundle
+from flatout.algorithms.parallel.packing import PackedParams
 from flatout.buffers import finals
 from flatout.buffers.arrays import FINALS, arrays_of, with_arrays
 from flatout.errors import CheckpointError, EnvironmentFailure
-from flatout.hardware.backend import compiled, product_precision
+from flatout.hardware.backend import compiled, matmul_precision
 from flatout.learner.programs import Programs
 from flatout.samplers.base import ENVIRONMENTS, Sampler
 from flatout.samplers.rollout import Rollout
@@ -54,7 +54,7 @@ class DeviceSampler(Sampler):
         self._shards = env_keys.shape[:-1]  # () or (S,)
         self._precision = precision
         self._programs = programs or Programs()
-        self._bundle = Bundle(rollout.algorithm.actor_shapes)
+        self._bundle = PackedParams(rollout.algorithm.actor_shapes)
         self.rolling: RolloutState | None = None
         self._next: RolloutState | None = None
         self._steps = 0
@@ -79,7 +79,7 @@ class DeviceSampler(Sampler):
 
         def make() -> Any:
             on = jax.sharding.SingleDeviceSharding(self._device)
-            with product_precision(self._device, self._precision):
+            with matmul_precision(self._device, self._precision):
                 program = jax.jit(self._collect, in_shardings=on, out_shardings=on)
                 lowered = program.lower(self._bundle.shapes, self.all_shapes, self.act_key)
                 return compiled(lowered, self._device)

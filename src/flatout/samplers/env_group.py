@@ -21,8 +21,8 @@ class EnvCounters(NamedTuple):
     """The counters of each environment of a group; see `Envs`."""
 
     episode: list[int]
-    origin: list[int]
-    since: list[int]
+    seeded_episode: list[int]
+    steps_since_seed: list[int]
 
 
 LostEnv = tuple[int, np.ndarray]
@@ -138,7 +138,9 @@ class InlineEnvGroup(EnvGroup):
 
     def counters(self) -> EnvCounters:
         envs = self._envs
-        return EnvCounters(list(envs.episode), list(envs.origin), list(envs.since))
+        return EnvCounters(
+            list(envs.episode), list(envs.seeded_episode), list(envs.steps_since_seed)
+        )
 
     def reset(self, env: int, episode: int, slot: int = 0) -> None:
         self._envs.reset(env, self._obs[slot][0], episode)

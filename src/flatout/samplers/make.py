@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flatout.algorithms.base import Algorithm, RolloutSpec
-from flatout.algorithms.parallel.packing import Bundle, OutputLayout
+from flatout.algorithms.parallel.packing import OutputLayout, PackedParams
 from flatout.buffers.rollout import RolloutBuffer
 from flatout.config.placement import DeviceName
-from flatout.config.workers import Share
+from flatout.config.workers import GroupSpec
 from flatout.envs.base import TRAINING
 from flatout.errors import UsageError
 from flatout.learner.policy import Policy
@@ -21,10 +21,10 @@ from flatout.samplers.base import Sampler
 from flatout.samplers.central import CentralSampler
 from flatout.samplers.env_group import ActingGroup, EnvGroup, InlineEnvGroup
 from flatout.samplers.processes.env_group import WorkerEnvGroup
-from flatout.samplers.processes.local import LocalSampler, Remote
+from flatout.samplers.processes.local import ParamBroadcast, WorkerActingSampler
 from flatout.samplers.processes.pool import Worker, WorkerPool
 from flatout.samplers.processes.protocol import INFO_BYTES, PARAMS, SHARED, SPENT, Job
-from flatout.samplers.processes.shared_memory import Arena, Fields
+from flatout.samplers.processes.shared_memory import Fields, SharedArrays
 from flatout.spans import Spans
 from flatout.storage.kernel import PASSES_DESCRIPTORS
 from flatout.types import NAMED, DiscreteSpec, UserCode
@@ -53,17 +53,19 @@ class ActingPolicies:
 
     def __init__(
         self,
-        rounds: Sequence[Sequence[Share]],
+        group_rotation: Sequence[Sequence[GroupSpec]],
         algorithm: Algorithm,
         task: Task,
         key: Any,
         device: Callable[[DeviceName], Any],
         precision: str = "highest",
     ) -> None:
-        self.rounds = rounds
-        self.ordered = sorted((s for groups in rounds for s in groups), key=lambda s: s.first)
-        self.bundle = Bundle(algorithm.actor_shapes)
-        self._remote: Remote | None = None
+        self.group_rotation = group_rotation
+        self.ordered = sorted(
+            (s for groups in group_rotation for s in groups), key=lambda s: s.first
+        )
+        self.bundle = PackedParams(algorithm.actor_shapes)
+        self._remote: ParamBroadcast | None = None
         self.by_device: dict[DeviceName, Policy] = {
             share.device: Policy(
                 algorithm, task.obs_spec, share.batch, device(share.device), key, precision
@@ -76,9 +78,9 @@ class ActingPolicies:
         """The policies, each once."""
         return list(self.by_device.values())
 
-    def remote(self, pool: WorkerPool) -> Remote:
+    def remote(self, pool: WorkerPool) -> ParamBroadcast:
         """Return the publisher that replaces the policies if a pool's workers act themselves."""
-        self._remote = self._remote or Remote(pool)
+        self._remote = self._remote or ParamBroadcast(pool)
         return self._remote
 
     def calls(self) -> Iterator[tuple[int, OutputLayout]]:
@@ -120,7 +122,7 @@ def start_workers(
             "one, or use sampler=inline."
         )
     fields = arena_fields(config, task, acting, rollout, local)
-    arena = Arena(fields)
+    shared_arrays = SharedArrays(fields)
     spec = None
     if code.env is None:  # the parent may have registered its own environment under the id
         import gymnasium
@@ -129,7 +131,7 @@ def start_workers(
     sent = code if local else UserCode(env=code.env)
     common = Job(
         registered=spec, config=config.env, code=sent, first=0, count=0, seed=config.run.seed,
-        reseed_after=reseed_after(rollout), arena=(arena.descriptor, fields),
+        reseed_after=reseed_after(rollout), shared_arrays=(shared_arrays.descriptor, fields),
         local=(config, rollout, acting.ordered[0].batch) if local else None,
     )  # fmt: skip
     jobs = [
@@ -137,8 +139,8 @@ def start_workers(
         for share in acting.ordered
         for first, count in share.workers
     ]
-    workers = [Worker(job, config.run.worker_timeout, arena) for job in jobs]
-    pool = WorkerPool(workers, arena, report)
+    workers = [Worker(job, config.run.worker_timeout, shared_arrays) for job in jobs]
+    pool = WorkerPool(workers, shared_arrays, report)
     pool.start()
     return pool
 
@@ -196,9 +198,15 @@ def make_sampler(
     def buffer(slot: int) -> RolloutBuffer:
         shared: dict[str, Any] = {}
         if pool is not None:
-            shared = {name: pool.arena[name][slot] for name in SHARED if name in pool.arena}
+            shared = {
+                name: pool.shared_arrays[name][slot]
+                for name in SHARED
+                if name in pool.shared_arrays
+            }
             if pool.local:
-                shared["outputs"] = [pool.arena[f"outputs/{first}"][slot] for first in firsts]
+                shared["outputs"] = [
+                    pool.shared_arrays[f"outputs/{first}"][slot] for first in firsts
+                ]
         return RolloutBuffer(
             rollout, num_envs, task.obs_spec, layouts, config.env.clip_reward, shared
         )
@@ -207,9 +215,9 @@ def make_sampler(
     if pool is not None:
         pool.wait()
         if pool.local:
-            return LocalSampler(pool, buffers, acting.remote(pool), task.name, spans)
+            return WorkerActingSampler(pool, buffers, acting.remote(pool), task.name, spans)
 
-    def env_group(share: Share) -> EnvGroup:
+    def env_group(share: GroupSpec) -> EnvGroup:
         if pool is None:
             envs = task.open(
                 share.count, config.run.seed, TRAINING, reseed_after(rollout), share.first
@@ -219,12 +227,12 @@ def make_sampler(
         workers = [worker for worker in pool.workers if worker.job.first in mine]
         return WorkerEnvGroup(pool, workers)
 
-    rounds = [
+    group_rotation = [
         [ActingGroup(env_group(share), acting.by_device[share.device]) for share in groups]
-        for groups in acting.rounds
+        for groups in acting.group_rotation
     ]
     return CentralSampler(
-        rounds, buffers, task.name, rollout.episodes, spans,
+        group_rotation, buffers, task.name, rollout.episodes, spans,
         life_loss=config.env.terminal_on_life_loss,
     )  # fmt: skip
 

@@ -13,7 +13,7 @@ from flatout.errors import CheckpointError
 from flatout.learner.learner import Learner
 from flatout.learner.policy import Policy
 from flatout.samplers.base import ENVIRONMENTS, Restart, Sampler
-from flatout.samplers.processes.local import Remote
+from flatout.samplers.processes.local import ParamBroadcast
 from flatout.schedules.pending import Pending
 from flatout.spans import Spans, Work
 from flatout.storage.checkpoint import PREFIX, leaf_names, named_leaves, rebuild
@@ -39,7 +39,7 @@ class Schedule:
     def __init__(
         self,
         sampler: Sampler,
-        policies: Sequence[Policy | Remote],
+        policies: Sequence[Policy | ParamBroadcast],
         learner: Learner,
         spans: Spans,
         discardable: Callable[[], AbstractContextManager[Any]],
@@ -56,7 +56,7 @@ class Schedule:
 
     @property
     def params(self) -> tuple[Any, ...]:
-        """The newest actor parameters, packed by `Bundle`."""
+        """The newest actor parameters, packed by `PackedParams`."""
         return self.learner.bundle
 
     def stats(self) -> dict[str, float]:
@@ -71,7 +71,7 @@ class Schedule:
         """Return the learner's memory in MiB; see `flatout.learner.memory.live_mb`."""
         return self.learner.live_mb()
 
-    def advance(self, n: int, calm: int = 0) -> Iterator[Metrics]:
+    def advance(self, n: int, inspect_after: int = 0) -> Iterator[Metrics]:
         """Yield the metrics of the next `n` iterations; the caller may stop earlier.
 
         Args:

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from flatout.samplers.rollout_state import Ends, RolloutState
-from flatout.schedules.members import Part
+from flatout.schedules.members import MemberSlice
 from flatout.types import Episodes
 
 
@@ -27,7 +27,7 @@ class Carry(NamedTuple):
     rolling: RolloutState
 
 
-class Told(NamedTuple):
+class ChunkOutput(NamedTuple):
     """The outputs of a chunk's M iterations, ``[M, ...]`` each: the scalars that `Learner.metrics`
     reads, environment steps, and the ends of episodes."""
 
@@ -36,10 +36,10 @@ class Told(NamedTuple):
     ends: Ends
 
 
-Iteration = Callable[[Carry, jax.Array, Any, jax.Array, jax.Array], tuple[Carry, Told]]
+Iteration = Callable[[Carry, jax.Array, Any, jax.Array, jax.Array], tuple[Carry, ChunkOutput]]
 """One iteration of one shard, pure: ``(carry, key, buffer_key, act_key, hp) -> carry, outputs``."""
 
-TOLD = Told(None, None, 0)  # type: ignore[arg-type]
+OUTPUT_AXES = ChunkOutput(None, None, 0)  # type: ignore[arg-type]
 """Shard axes of an iteration's outputs: None for those that all shards share, 0 for the others."""
 
 
@@ -56,36 +56,36 @@ class Chunk:
         infos: the final `info` scalars of these episodes; empty if there are none.
     """
 
-    before: Carry | Part
+    before: Carry | MemberSlice
     count: int
-    told: Told
+    output: ChunkOutput
     episodes: Episodes
     places: np.ndarray
     infos: list[dict[str, float] | None]
-    taken: int = 0
+    consumed: int = 0
 
 
-class Made(NamedTuple):
+class ChunkResult(NamedTuple):
     """The result of one run of the program: the carry after the last iteration, the outputs (in a
     buffer that a later chunk overwrites), and the seconds that it took."""
 
     after: Carry
-    room: Told
+    out_buffer: ChunkOutput
     took: float
 
 
-class Ahead(NamedTuple):
+class PrefetchedChunk(NamedTuple):
     """A chunk started in advance: it runs, or waits for the chunk before, while the host reads.
 
     Attributes:
         after: the carry from which it continues, or the chunk that computes this carry.
         length: its number of iterations.
-        made: its result.
+        future: its result.
     """
 
-    after: Carry | Future[Made]
+    after: Carry | Future[ChunkResult]
     length: int
-    made: Future[Made]
+    future: Future[ChunkResult]
 
     @property
     def before(self) -> Carry:

@@ -17,9 +17,9 @@ from flatout.learner.memory import size_mb
 from flatout.learner.programs import Programs
 from flatout.samplers.device import DeviceSampler, ended, infos, side_by_side, where_ended
 from flatout.schedules.base import Schedule
-from flatout.schedules.chunks import Ahead, Carry, Chunk, Made, Told
+from flatout.schedules.chunks import Carry, Chunk, ChunkOutput, ChunkResult, PrefetchedChunk
 from flatout.schedules.loop import Loop
-from flatout.schedules.members import Part
+from flatout.schedules.members import MemberSlice
 from flatout.types import Episodes, Metrics, Snapshot
 
 CHUNK_S = 0.5
@@ -62,18 +62,22 @@ class FusedSchedule(Schedule):
         self._programs, self._together = programs, programs.together
         self.loop = Loop(self.learner, self._sampler, programs)
         self._program: Any = None
-        self._rooms: deque[Any] = deque()  # free output buffers
-        self._ahead: deque[Ahead] = deque()
+        self._out_buffers: deque[Any] = deque()  # free output buffers
+        self._ahead: deque[PrefetchedChunk] = deque()
         self._asked = 1  # iterations requested by the last `advance`
-        self._calm = 0  # the iteration up to which the caller will not read the state
+        self._inspect_at = 0  # the iteration up to which the caller will not read the state
         self._thread = ThreadPoolExecutor(1, "chunks")
         self._runs_ahead = size_mb(self.learner.buffer.device_state()) < MOST_AHEAD_MB
         self._rows = self._sampler.rollout.spec.horizon
-        self._carry: Carry | Part | None = None  # after the newest chunk; None before the first
+        self._carry: Carry | MemberSlice | None = (
+            None  # after the newest chunk; None before the first
+        )
         self._chunk: Chunk | None = None
         self._each_s = CHUNK_S  # measured seconds of an iteration
         self._last = 0  # iterations of the newest chunk
-        self._looks = self._unseen = 0  # iterations between two reads of the state; since the last
+        self._inspect_interval = self._since_inspection = (
+            0  # iterations between two reads of the state; since the last
+        )
 
     def compile(self) -> Any:
         """Compile the program, or use that of another run of the same shape. The program of several
@@ -82,22 +86,22 @@ class FusedSchedule(Schedule):
             self._program = self._programs.get("fused", self.loop.compiled)
         return self._program
 
-    def advance(self, n: int, calm: int = 0) -> Iterator[Metrics]:
-        self._asked, self._calm, chunk = n, self._version + calm, self._chunk
-        if chunk is not None and (chunk.taken == chunk.count or self._together is not None):
-            self._settle()
+    def advance(self, n: int, inspect_after: int = 0) -> Iterator[Metrics]:
+        self._asked, self._inspect_at, chunk = n, self._version + inspect_after, self._chunk
+        if chunk is not None and (chunk.consumed == chunk.count or self._together is not None):
+            self._sync_state()
         while n > 0:
             chunk = self._chunk
-            if chunk is None or chunk.taken == chunk.count:
-                chunk = self._dispatched(self._length(n, self._version))
-            while n > 0 and chunk.taken < chunk.count:
+            if chunk is None or chunk.consumed == chunk.count:
+                chunk = self._dispatch(self._length(n, self._version))
+            while n > 0 and chunk.consumed < chunk.count:
                 n -= 1
-                chunk.taken += 1
+                chunk.consumed += 1
                 self._version += 1
-                self._unseen += 1
-                yield self._iteration_metrics(chunk, chunk.taken - 1)
+                self._since_inspection += 1
+                yield self._iteration_metrics(chunk, chunk.consumed - 1)
                 if self._chunk is not chunk:  # the caller has read the state
-                    self._looks, self._unseen = self._unseen, 0
+                    self._inspect_interval, self._since_inspection = self._since_inspection, 0
                     break
 
     def chunks(self) -> Iterator[int]:
@@ -106,7 +110,7 @@ class FusedSchedule(Schedule):
         steps = 0
         for metrics in self.advance(1 << 40):
             steps += metrics.steps
-            if self._chunk is not None and self._chunk.taken == self._chunk.count:
+            if self._chunk is not None and self._chunk.consumed == self._chunk.count:
                 yield steps
                 steps = 0
 
@@ -118,132 +122,139 @@ class FusedSchedule(Schedule):
         """Return the length of the chunk from iteration `first` on; `asked` were requested."""
         each_s = max(self._each_s, 1e-9)
         # A callback that read the state will read it again: a longer chunk would be made twice.
-        free = self.loop.most if not self._looks else (
-            self._looks - self._unseen if self._unseen < self._looks else self._unseen
-        )  # fmt: skip
+        interval, since = self._inspect_interval, self._since_inspection
+        free = self.loop.max_iterations
+        if interval:
+            free = interval - since if since < interval else since
         if self._together is None:
-            asked = max(asked, min(int(ROWS_S / each_s), self._calm - first))
-        most = min(int(CHUNK_S / each_s), GROWTH * self._last, self.loop.most, free)
+            asked = max(asked, min(int(ROWS_S / each_s), self._inspect_at - first))
+        most = min(int(CHUNK_S / each_s), GROWTH * self._last, self.loop.max_iterations, free)
         return max(min(asked, most), 1)
 
-    def _dispatched(self, count: int) -> Chunk:
+    def _dispatch(self, count: int) -> Chunk:
         """Make a chunk of `count` iterations or use one made ahead; an interrupt discards it."""
         learner = self.learner
         if self._carry is None:
-            self._carry = self.loop.begun()
+            self._carry = self.loop.initial_carry()
         before = self._carry
         if isinstance(before, Carry):
             learner.carry(before.leaves, before.store)
         with self._discardable(), self._spans.span("fused"):
             if self._together is not None:
                 begin = time.perf_counter()
-                before, after, told, count = self._together.run(
+                before, after, output, count = self._together.run(
                     self._programs.member, self.loop, before, count
                 )
                 took = time.perf_counter() - begin
             else:
                 assert isinstance(before, Carry)
                 ahead = self._pop_ahead(before, count)
-                made = self._called(before, count) if ahead is None else ahead.made.result()
+                result = self._call(before, count) if ahead is None else ahead.future.result()
                 count = count if ahead is None else ahead.length
-                after, took, told = made.after, made.took, self._read(made.room, count)
+                after, took, output = (
+                    result.after,
+                    result.took,
+                    self._read(result.out_buffer, count),
+                )
             self._each_s, self._last = took / count, count
         self._carry = after
         if self._together is None and self._runs_ahead and took < AHEAD_S:
             self._begin_ahead(after, count)
-        ends = told.ends
+        ends = output.ends
         iterations = where_ended(ends)[0]
         places = np.searchsorted(iterations, np.arange(count + 1))
-        self._chunk = Chunk(before, count, told, ended(ends), places, infos(ends))
+        self._chunk = Chunk(before, count, output, ended(ends), places, infos(ends))
         return self._chunk
 
     def _begin_ahead(self, carry: Carry, count: int) -> None:
         """Start the chunks that will probably be requested after that of `count` iterations."""
         first = self._version + count + sum(ahead.length for ahead in self._ahead)
         while len(self._ahead) < AHEAD:
-            after = self._ahead[-1].made if self._ahead else carry
+            after = self._ahead[-1].future if self._ahead else carry
             length = self._length(self._asked, first)
-            made = self._thread.submit(self._called, after, length)
-            self._ahead.append(Ahead(after, length, made))
+            result = self._thread.submit(self._call, after, length)
+            self._ahead.append(PrefetchedChunk(after, length, result))
             first += length
 
-    def _pop_ahead(self, before: Carry | Part | None, count: int) -> Ahead | None:
+    def _pop_ahead(self, before: Carry | MemberSlice | None, count: int) -> PrefetchedChunk | None:
         """Return the next chunk started in advance if it continues from `before` and fits the
         request; else discard all of them and return None."""
         if not self._ahead:
             return None
         ahead = self._ahead[0]
-        if ahead.before is before and (ahead.length <= count or not self._looks):
+        if ahead.before is before and (ahead.length <= count or not self._inspect_interval):
             return self._ahead.popleft()  # iterations beyond the count are for the next `advance`
         while self._ahead:  # they cannot be stopped, and their buffers are needed
-            self._rooms.append(self._ahead.popleft().made.result().room)
+            self._out_buffers.append(self._ahead.popleft().future.result().out_buffer)
         return None
 
     def _iteration_metrics(self, chunk: Chunk, number: int) -> Metrics:
         """Return the metrics of one of a chunk's iterations."""
-        told, learner = chunk.told, self.learner
-        self._sampler.check(bool(told.ends.finite[number]))
-        if not told.scalars[number][-1]:  # so that the message names the leaves that are not finite
-            self._settle()
-        learner.buffer.passed(self._rows)
-        values = learner.metrics([told.scalars[number]])
+        output, learner = chunk.output, self.learner
+        self._sampler.check(bool(output.ends.finite[number]))
+        if not output.scalars[number][
+            -1
+        ]:  # so that the message names the leaves that are not finite
+            self._sync_state()
+        learner.buffer.advance_counters(self._rows)
+        values = learner.metrics([output.scalars[number]])
         updates = round(values.pop("updates"))
         if not updates:  # there are no averages
             values = {name: values[name] for name in values if name in self._always}
         mine = slice(chunk.places[number], chunk.places[number + 1])
         episodes = Episodes(*(array[mine] for array in chunk.episodes))
-        return Metrics(int(told.steps[number]), updates, episodes, values, chunk.infos[mine])
+        return Metrics(int(output.steps[number]), updates, episodes, values, chunk.infos[mine])
 
-    def _settle(self) -> None:
+    def _sync_state(self) -> None:
         """Bring learner, buffer and sampler to the state after the last iteration consumed."""
         chunk = self._chunk
         if chunk is None:
             return
-        if chunk.taken < chunk.count:
+        if chunk.consumed < chunk.count:
             with self._spans.span("fused"):
                 self._pop_ahead(chunk.before, 0)
-                self._carry = self._first(chunk)
+                self._carry = self._replay_first(chunk)
         carry, self._chunk = self._carry, None
-        carry = carry.taken() if isinstance(carry, Part) else carry
+        carry = carry.extract() if isinstance(carry, MemberSlice) else carry
         assert carry is not None
         self.learner.carry(carry.leaves, carry.store)
-        self.learner.buffer.counted(carry.counts)
+        self.learner.buffer.sync_counters(carry.counts)
         self._sampler.rolling = carry.rolling
 
-    def _first(self, chunk: Chunk) -> Carry:
+    def _replay_first(self, chunk: Chunk) -> Carry:
         """Compute a chunk's consumed iterations again, and return the carry after them."""
-        if isinstance(chunk.before, Part):
-            return self._together.again(self.loop, chunk.before, chunk.taken)
-        made = self._called(chunk.before, chunk.taken)
-        self._rooms.append(made.room)
-        return made.after
+        if isinstance(chunk.before, MemberSlice):
+            return self._together.again(self.loop, chunk.before, chunk.consumed)
+        result = self._call(chunk.before, chunk.consumed)
+        self._out_buffers.append(result.out_buffer)
+        return result.after
 
-    def _called(self, after: Carry | Future[Made], count: int) -> Made:
+    def _call(self, after: Carry | Future[ChunkResult], count: int) -> ChunkResult:
         """Run the program for `count` iterations, from a carry or after a chunk in flight."""
         before = after.result().after if isinstance(after, Future) else after
         try:
-            room = self._rooms.popleft()
+            out_buffer = self._out_buffers.popleft()
         except IndexError:
-            room = self.loop.empty()
+            out_buffer = self.loop.empty()
         begin = time.perf_counter()
-        carry, room = self._program(before, room, np.int32(count), *self.loop.keys)
-        jax.block_until_ready(room)
-        return Made(carry, room, time.perf_counter() - begin)
+        carry, out_buffer = self._program(before, out_buffer, np.int32(count), *self.loop.keys)
+        jax.block_until_ready(out_buffer)
+        return ChunkResult(carry, out_buffer, time.perf_counter() - begin)
 
-    def _read(self, room: Told, count: int) -> Told:
+    def _read(self, out_buffer: ChunkOutput, count: int) -> ChunkOutput:
         """Copy a chunk's outputs to the host, and free their buffer for a later chunk."""
-        scalars, steps = (np.array(np.asarray(leaf)[:count]) for leaf in room[:2])
+        scalars, steps = (np.array(np.asarray(leaf)[:count]) for leaf in out_buffer[:2])
         axis = int(self.learner.mesh.shards > 1)
         ends = jax.tree.map(
             lambda leaf: np.array(np.asarray(leaf)[(slice(None),) * axis + (slice(count),)]),
-            room.ends,
+            out_buffer.ends,
         )
-        self._rooms.append(room)
-        return Told(scalars, steps, side_by_side(ends) if axis else ends)
+        self._out_buffers.append(out_buffer)
+        return ChunkOutput(scalars, steps, side_by_side(ends) if axis else ends)
 
     @property
     def params(self) -> tuple[Any, ...]:
-        self._settle()
+        self._sync_state()
         if not self.learner.bundle:
             self.learner.publish()
         return self.learner.bundle
@@ -253,7 +264,7 @@ class FusedSchedule(Schedule):
         self._carry = None
 
     def snapshot(self) -> Snapshot:
-        self._settle()
+        self._sync_state()
         return super().snapshot()
 
     def restore(self, snapshot: Snapshot) -> list[str]:

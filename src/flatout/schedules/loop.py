@@ -12,16 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.algorithms.base import shapes_of
-from flatout.hardware.backend import compiled, product_precision
+from flatout.hardware.backend import compiled, matmul_precision
 from flatout.learner.learner import Learner
 from flatout.learner.programs import Programs
 from flatout.samplers.device import DeviceSampler
-from flatout.schedules.chunks import TOLD, Carry, Iteration, Told
+from flatout.schedules.chunks import OUTPUT_AXES, Carry, ChunkOutput, Iteration
 
-MOST_KEPT = 1 << 20
+MAX_CHUNK_STEPS = 1 << 20
 """The most environment steps of one chunk: device memory holds the ends of their episodes."""
 
-MOST = 512
+MAX_CHUNK_ITERATIONS = 512
 """The most iterations of one chunk."""
 
 
@@ -41,12 +41,12 @@ class Loop:
         self.learner, self._sampler, self._programs = learner, sampler, programs
         rollout = sampler.rollout
         kept = rollout.spec.horizon * rollout.num_envs * learner.mesh.shards
-        self.most = min(max(MOST_KEPT // kept, 1), MOST)
+        self.max_iterations = min(max(MAX_CHUNK_STEPS // kept, 1), MAX_CHUNK_ITERATIONS)
 
     @property
     def keys(self) -> tuple[Any, ...]:
-        """The last arguments of `made`: the run's keys and hyper-parameters. They are arguments, so
-        that runs can share a program."""
+        """The last arguments of `iterate`: the run's keys and hyper-parameters. They are arguments,
+        so that runs can share a program."""
         learner = self.learner
         return learner.key, learner.buffer.key, self._sampler.act_key, learner.hp
 
@@ -55,7 +55,7 @@ class Loop:
         """Member axes of the carry: None for parts that all members share, 0 for the others."""
         return Carry(0, 0, self.learner.buffer.member_counts, 0)  # type: ignore[arg-type]
 
-    def begun(self) -> Carry:
+    def initial_carry(self) -> Carry:
         """Return the carry before the first iteration."""
         learner, rolling = self.learner, self._sampler.rolling
         assert rolling is not None
@@ -65,7 +65,7 @@ class Loop:
         return Carry(leaves, store, counts, rolling)
 
     def compiled(self, iteration: Iteration | None = None, rolling: Any = None) -> Any:
-        """Compile `made`.
+        """Compile `iterate`.
 
         Args:
             iteration: a replacement for the whole iteration; planning times parts of it.
@@ -78,66 +78,70 @@ class Loop:
         carry = Carry(leaves, shapes_of(store), shapes_of(counts), rolling)
         carried = Carry(None, 0, learner.buffer.shard_counts, 0)  # type: ignore[arg-type]
         program = learner.mesh.program(
-            partial(self.made, iteration=iteration),
-            (carried, TOLD, None, None, 0, None, None), (carried, TOLD), donate=(1,),
+            partial(self.iterate, iteration=iteration),
+            (carried, OUTPUT_AXES, None, None, 0, None, None), (carried, OUTPUT_AXES), donate=(1,),
         )  # fmt: skip
-        with product_precision(learner.device, learner.precision):
+        with matmul_precision(learner.device, learner.precision):
             lowered = program.lower(carry, self.empty(), np.int32(0), *self.keys)
             return compiled(lowered, learner.device)
 
     @cached_property
-    def told(self) -> Told:
+    def output(self) -> ChunkOutput:
         """The shapes of a chunk's output buffer, of one shard."""
-        return self._programs.get("outputs", self._told_shapes)
+        return self._programs.get("outputs", self._make_output_shapes)
 
-    def _told_shapes(self) -> Told:
-        sampler, most = self._sampler, self.most
+    def _make_output_shapes(self) -> ChunkOutput:
+        sampler, max_iterations = self._sampler, self.max_iterations
         actor = sampler.rollout.algorithm.actor_shapes
         alone = replace(sampler.rollout, shared=lambda flag: flag)  # there is no member axis here
         _, ends, _ = jax.eval_shape(alone, actor, sampler.shapes, sampler.act_key)
         scalars = jax.ShapeDtypeStruct((len(self.learner.buffer.metrics) + 1,), np.float32)
-        one = Told(scalars, jax.ShapeDtypeStruct((), np.int32), ends)
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((most, *leaf.shape), leaf.dtype), one)
+        one = ChunkOutput(scalars, jax.ShapeDtypeStruct((), np.int32), ends)
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((max_iterations, *leaf.shape), leaf.dtype), one
+        )
 
-    def empty(self) -> Told:
+    def empty(self) -> ChunkOutput:
         """Return an empty output buffer for all shards."""
-        mesh, room = self.learner.mesh, self.told
+        mesh, out_buffer = self.learner.mesh, self.output
         shards = () if mesh.shards == 1 else (mesh.shards,)
-        ends = jax.tree.map(lambda leaf: np.zeros((*shards, *leaf.shape), leaf.dtype), room.ends)
-        scalars, steps = (np.zeros(leaf.shape, leaf.dtype) for leaf in room[:2])
-        return mesh.put(Told(scalars, steps, ends), TOLD)
+        ends = jax.tree.map(
+            lambda leaf: np.zeros((*shards, *leaf.shape), leaf.dtype), out_buffer.ends
+        )
+        scalars, steps = (np.zeros(leaf.shape, leaf.dtype) for leaf in out_buffer[:2])
+        return mesh.put(ChunkOutput(scalars, steps, ends), OUTPUT_AXES)
 
-    def made(
-        self, carry: Carry, told: Told, count: jax.Array, *keys: Any,
+    def iterate(
+        self, carry: Carry, output: ChunkOutput, count: jax.Array, *keys: Any,
         iteration: Iteration | None = None,
-    ) -> tuple[Carry, Told]:  # fmt: skip
+    ) -> tuple[Carry, ChunkOutput]:  # fmt: skip
         """Run `count` iterations, whose outputs overwrite the output buffer's first rows. Pure;
         `keys` are those of the property `keys`."""
         once = iteration or self.iteration
 
-        def body(number: jax.Array, loop: tuple[Carry, Told]) -> tuple[Carry, Told]:
-            carry, told = loop
+        def body(number: jax.Array, loop: tuple[Carry, ChunkOutput]) -> tuple[Carry, ChunkOutput]:
+            carry, output = loop
             carry, one = once(carry, *keys)
 
             def put(all_: jax.Array, new: jax.Array) -> jax.Array:
                 return jax.lax.dynamic_update_index_in_dim(all_, new, number, 0)
 
-            return carry, jax.tree.map(put, told, one)
+            return carry, jax.tree.map(put, output, one)
 
-        return jax.lax.fori_loop(0, count, body, (carry, told))
+        return jax.lax.fori_loop(0, count, body, (carry, output))
 
     def iteration(
         self, carry: Carry, key: jax.Array, buffer_key: Any, act_key: jax.Array, hp: jax.Array
-    ) -> tuple[Carry, Told]:
+    ) -> tuple[Carry, ChunkOutput]:
         """Collect a trajectory and make the updates that it pays for. Pure."""
         learner, rollout = self.learner, self._sampler.rollout
         params = learner.acting(carry.leaves, hp)
         trajectory, ends, rolling = rollout(params, carry.rolling, act_key)
-        inputs, counts = learner.buffer.fed(trajectory, carry.counts, buffer_key)
+        inputs, counts = learner.buffer.ingest_in_graph(trajectory, carry.counts, buffer_key)
         leaves, store, *published = learner.learn(carry.leaves, carry.store, inputs, key, hp)
         scalars = published[-2]
         shards = rollout.algorithm.shards
         steps = jnp.int32(trajectory.rewards.size * shards.count)
         if trajectory.valid is not None:
             steps = shards.sum(trajectory.valid.sum(dtype=jnp.int32))
-        return Carry(leaves, store, counts, rolling), Told(scalars, steps, ends)
+        return Carry(leaves, store, counts, rolling), ChunkOutput(scalars, steps, ends)

@@ -1,4 +1,4 @@
-"""The axis of members in the carry of one program that several runs share (`Together`)."""
+"""The axis of members in the carry of one program that several runs share (`FusedPopulation`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def for_all(flag: jax.Array) -> jax.Array:
 
 
 @dataclass(frozen=True)
-class Part:
+class MemberSlice:
     """One member's part of the carry of all members.
 
     Attributes:
@@ -30,21 +30,21 @@ class Part:
 
     whole: Any
     keys: tuple[Any, ...]
-    slot: int
+    member_index: int
     axes: Any
 
-    def taken(self) -> Any:
+    def extract(self) -> Any:
         """Return this member's carry, without the axis of members."""
         axes, structure = jax.tree.flatten(self.axes, is_leaf=lambda axis: axis is None)
         parts = structure.flatten_up_to(self.whole)
         of_members = [part for axis, part in zip(axes, parts, strict=True) if axis is not None]
-        own = iter(_row(of_members, np.int32(self.slot)))
+        own = iter(_row(of_members, np.int32(self.member_index)))
         return structure.unflatten(
             [part if axis is None else next(own) for axis, part in zip(axes, parts, strict=True)]
         )
 
 
 @jax.jit
-def _row(tree: Any, slot: jax.Array) -> Any:
+def _row(tree: Any, member_index: jax.Array) -> Any:
     """Return one row of every leaf, in one program; indexing each leaf would take one for each."""
-    return jax.tree.map(lambda leaf: leaf[slot], tree)
+    return jax.tree.map(lambda leaf: leaf[member_index], tree)

@@ -38,7 +38,7 @@ class Tester:
         self.policy = Policy(algorithm, spec, self._batch, device, precision=precision)
 
     def run(self, params: Any, version: int) -> Accuracy:
-        """Classify all test images with packed parameters (see `Bundle`)."""
+        """Classify all test images with packed parameters (see `PackedParams`)."""
         self.policy.publish(params, version, Spans())
         images, labels = self._dataset.test_images, self._dataset.test_labels
         predicted: list[np.ndarray] = []

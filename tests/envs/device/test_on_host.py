@@ -127,8 +127,8 @@ def test_episodes_are_reproduced_from_their_actions() -> None:
             taken[env] = [*taken[env], int(actions[env])] if same else []
     again = together(device, MANY)
     given: list[np.ndarray | None] = [np.int32(actions) for actions in taken]
-    assert again.envs.replay_all(played.envs.origin, given, again.obs) == [True] * MANY
-    assert again.envs.lengths == played.envs.lengths == played.envs.since
+    assert again.envs.replay_all(played.envs.seeded_episode, given, again.obs) == [True] * MANY
+    assert again.envs.lengths == played.envs.lengths == played.envs.steps_since_seed
     for _ in range(20):  # and both continue equally, to the bit
         assert np.array_equal(again.obs, played.obs)
         actions = rng.integers(0, 2, MANY).astype(np.int32)

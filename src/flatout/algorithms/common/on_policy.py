@@ -30,7 +30,7 @@ from flatout.errors import UsageError
 from flatout.networks.boards import FromHead, Grid, OneHot
 from flatout.types import Array, ContinuousSpec, Trajectory
 
-PIECE = 1024
+BLOCK = 1024
 """Boards whose values are computed at once on a CPU. One-hot, Snake's are 16 times as large."""
 
 
@@ -62,7 +62,7 @@ Advantages = Callable[[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, An
 """A function like `generalised_advantages`; the value targets are advantages + values."""
 
 
-class Batch(NamedTuple):
+class RolloutBatch(NamedTuple):
     """Flattened transitions; `weight` is 1 for a step that counts, else 0, or None if all count."""
 
     obs: jax.Array
@@ -115,11 +115,11 @@ class OnPolicy:
 
         def values(arrays: Networks, x: jax.Array) -> jax.Array:
             networks = eqx.combine(arrays, self.static)
-            if not self._boards or len(x) <= 2 * PIECE:
+            if not self._boards or len(x) <= 2 * BLOCK:
                 return value(networks, x)
             of_part = functools.partial(value, networks)
             return jax.lax.platform_dependent(
-                x, cpu=lambda x: in_pieces(of_part, x), default=lambda x: of_part(x)
+                x, cpu=lambda x: in_blocks(of_part, x), default=lambda x: of_part(x)
             )
 
         self._values = shards.one_by_one(values)
@@ -180,7 +180,7 @@ class OnPolicy:
         """Return the parameters for acting; see `Algorithm.actor`."""
         return ActorParams(state.params.networks.actor, state.params.obs_moments)
 
-    def prepare(self, state: State, trajectory: Trajectory, hp: Any) -> tuple[State, Batch]:
+    def prepare(self, state: State, trajectory: Trajectory, hp: Any) -> tuple[State, RolloutBatch]:
         """Compute advantages and value targets for a trajectory.
 
         Returns:
@@ -214,7 +214,7 @@ class OnPolicy:
             v_tp1 = jnp.where(trajectory.valid, v_tp1, 0.0)
         advantages = self._advantages(rewards, v_t, v_tp1, trajectory.terminated, done, hp)
         sample = trajectory.extras.get("sample", trajectory.actions)
-        batch = Batch(
+        batch = RolloutBatch(
             obs=x,
             sample=sample.reshape(-1, *sample.shape[2:]),
             log_prob=trajectory.extras["log_prob"].reshape(-1),
@@ -232,7 +232,11 @@ class OnPolicy:
         return state._replace(params=params, counters=counters), batch
 
     def conclude(
-        self, state: State, trajectory: Trajectory, batch: Batch, done: jax.Array | None = None
+        self,
+        state: State,
+        trajectory: Trajectory,
+        batch: RolloutBatch,
+        done: jax.Array | None = None,
     ) -> tuple[State, jax.Array]:
         """Compute what is only needed after the gradient steps: statistics and a metric.
 
@@ -257,11 +261,11 @@ class OnPolicy:
         return state._replace(params=params), explained
 
 
-def in_pieces(function: Callable[[jax.Array], jax.Array], rows: jax.Array) -> jax.Array:
+def in_blocks(function: Callable[[jax.Array], jax.Array], rows: jax.Array) -> jax.Array:
     """Compute ``function(rows)``, PIECE rows at a time, so that activations stay in the cache."""
-    count = -(-len(rows) // PIECE)
-    padding = [(0, count * PIECE - len(rows)), *((0, 0),) * (rows.ndim - 1)]
-    parts = jnp.pad(rows, padding).reshape(count, PIECE, *rows.shape[1:])
+    count = -(-len(rows) // BLOCK)
+    padding = [(0, count * BLOCK - len(rows)), *((0, 0),) * (rows.ndim - 1)]
+    parts = jnp.pad(rows, padding).reshape(count, BLOCK, *rows.shape[1:])
     found = jax.lax.map(function, parts)
     return found.reshape(-1, *found.shape[2:])[: len(rows)]
 

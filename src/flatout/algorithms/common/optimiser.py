@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from flatout.algorithms.parallel.packing import Bundle
+from flatout.algorithms.parallel.packing import PackedParams
 
 
 class Averages(NamedTuple):
@@ -56,7 +56,7 @@ class Optimiser:
     """
 
     def __init__(self, shapes: Any, kind: str = "adam") -> None:
-        self._bundle = Bundle(shapes)
+        self._bundle = PackedParams(shapes)
         self._kind = KINDS[kind]
 
     def init(self) -> Any:

@@ -98,7 +98,7 @@ class OutputLayout:
         return row[start:stop].view(dtype).reshape(shape)
 
 
-class Bundle:
+class PackedParams:
     """The layout of a pytree in few arrays: small leaves in one vector, each large leaf by itself.
 
     Few arrays make calls cheap and the optimiser one fused loop. Packing large leaves would only

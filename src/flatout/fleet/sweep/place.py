@@ -30,7 +30,7 @@ them takes so many later: they stay a small part of the time."""
 POLL_S, NEW_S = 0.25, 60.0
 ROOT, LOCK = "flatout-ray-", ".lock"
 
-Told = tuple[str, list[Piece]]
+ChunkOutput = tuple[str, list[Piece]]
 """What a place tells: JSON of its events, of new lines of metrics, of whether a folder begins to
 leave and of whether all of it has left; and pieces of that folder."""
 
@@ -71,7 +71,7 @@ class Place:
         name, offset, data = piece
         put(self._root, (f"{job}/{name}", offset, data))
 
-    def start(self, text: str, *arrived: None) -> Told:
+    def start(self, text: str, *arrived: None) -> ChunkOutput:
         """Begin a job, once what it goes on with has arrived."""
         values = json.loads(text)
         values["trials"] = tuple(Trial(**one) for one in values["trials"])
@@ -80,7 +80,7 @@ class Place:
         self._local.start(Job(**values | {"folder": str(self._folder)}))
         return self._tell([], [])
 
-    def poll(self) -> Told:
+    def poll(self) -> ChunkOutput:
         """What has happened. New checkpoints leave while the job goes on; when it has ended, its
         folder leaves before that is told."""
         events = list[Mapping[str, Any]]()
@@ -113,7 +113,7 @@ class Place:
     def _tell(
         self, events: list[Mapping[str, Any]], some: list[Piece], first: bool = False,
         whole: bool = False,
-    ) -> Told:  # fmt: skip
+    ) -> ChunkOutput:  # fmt: skip
         lines = dict[str, tuple[int, str]]()
         for inside in trees.walk(self._folder) if events and not some else ():
             if inside.name != METRICS:

@@ -19,7 +19,7 @@ from flatout.learner.policy import Policy
 from flatout.samplers.central import CentralSampler
 from flatout.samplers.env_group import ActingGroup, InlineEnvGroup
 from flatout.samplers.processes.protocol import ACT_S, ENV_S, PARAMS, SHARED, SQUARE, TURNS
-from flatout.samplers.processes.shared_memory import Arena
+from flatout.samplers.processes.shared_memory import SharedArrays
 from flatout.spans import Spans
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ class LocalActor:
         spent: this worker's times, which it adds to (see `flatout.samplers.processes.protocol`).
     """
 
-    def __init__(self, job: Job, arena: Arena, spent: memoryview[float]) -> None:
+    def __init__(
+        self, job: Job, shared_arrays: SharedArrays, worker_times: memoryview[float]
+    ) -> None:
         assert job.local is not None
         config, rollout, batch = job.local
         backend.start(Placement())
@@ -50,8 +52,12 @@ class LocalActor:
         firsts = range(job.first, job.first + job.count, batch)
 
         def buffer(slot: int) -> RolloutBuffer:
-            shared = {name: arena[name][slot][:, job.columns] for name in SHARED if name in arena}
-            shared["outputs"] = [arena[f"outputs/{first}"][slot] for first in firsts]
+            shared = {
+                name: shared_arrays[name][slot][:, job.columns]
+                for name in SHARED
+                if name in shared_arrays
+            }
+            shared["outputs"] = [shared_arrays[f"outputs/{first}"][slot] for first in firsts]
             layouts = [self._policy.layout] * len(firsts)
             return RolloutBuffer(rollout, job.count, task.obs_spec, layouts, shared=shared)
 
@@ -65,8 +71,13 @@ class LocalActor:
             [[group]], buffers, task.name, rollout.episodes, self._spans,
             life_loss=config.env.terminal_on_life_loss,
         )  # fmt: skip
-        self._params = [arena[name] for name in arena.arrays if name.startswith(PARAMS)]
-        self._spent, self._before = spent, spent.tolist()  # times of a lost predecessor
+        self._params = [
+            shared_arrays[name] for name in shared_arrays.arrays if name.startswith(PARAMS)
+        ]
+        self._worker_times, self._before = (
+            worker_times,
+            worker_times.tolist(),
+        )  # times of a lost predecessor
         self.begin, self.commit = self._sampler.begin, self._sampler.commit
         self.state = self._sampler.state
 
@@ -85,15 +96,15 @@ class LocalActor:
         if version != self._policy.version:
             bundle = tuple(jax.device_put(np.array(array), self._device) for array in self._params)
             self._policy.publish(bundle, version, Spans())
-        sampler, spent = self._sampler, self._spent
+        sampler, worker_times = self._sampler, self._worker_times
         trajectory = sampler.collect(slot)
         index, final_obs = used(trajectory.finals, trajectory.rewards.size)
         ends = list(zip(sampler.ends, sampler.episodes, strict=True))
         took = time.perf_counter() - begin
-        spent[ENV_S] = self._before[ENV_S] + self._spans.seconds("env")
-        spent[ACT_S] = self._before[ACT_S] + self._spans.seconds("act")
-        spent[TURNS] += 1.0
-        spent[SQUARE] += took * took
+        worker_times[ENV_S] = self._before[ENV_S] + self._spans.seconds("env")
+        worker_times[ACT_S] = self._before[ACT_S] + self._spans.seconds("act")
+        worker_times[TURNS] += 1.0
+        worker_times[SQUARE] += took * took
         return sampler.rows, ends, index.tolist(), final_obs, sampler.begun
 
     def restore(self, state: dict[str, Any]) -> tuple[list[str], list[Any]]:

@@ -24,16 +24,28 @@ class WorkerEnvGroup(EnvGroup):
     span = "wait"
 
     def __init__(self, pool: WorkerPool, workers: Sequence[Worker]) -> None:
-        arena = pool.arena
+        shared_arrays = pool.shared_arrays
         self._pool, self._workers = pool, list(workers)
         self.first = workers[0].job.first
         self.num_envs = sum(worker.job.count for worker in workers)
         columns = slice(self.first, self.first + self.num_envs)
-        self._obs = arena["obs"][:, :, columns]
-        self._actions, self._active = arena["actions"][columns], arena["active"][columns]
-        self._flags, self._finals = arena["flags"][columns], arena["finals"][columns]
-        self._returns, self._lengths = arena["returns"][columns], arena["lengths"][columns]
-        self._counters, self._infos = arena["counters"][columns], arena["infos"][columns]
+        self._obs = shared_arrays["obs"][:, :, columns]
+        self._actions, self._active = (
+            shared_arrays["actions"][columns],
+            shared_arrays["active"][columns],
+        )
+        self._flags, self._finals = (
+            shared_arrays["flags"][columns],
+            shared_arrays["finals"][columns],
+        )
+        self._returns, self._lengths = (
+            shared_arrays["returns"][columns],
+            shared_arrays["lengths"][columns],
+        )
+        self._counters, self._infos = (
+            shared_arrays["counters"][columns],
+            shared_arrays["infos"][columns],
+        )
         self._last_step = (0, 0, False)
         self._waiting: list[Worker] = []
         self._losses: list[WorkerLost] = []
@@ -88,8 +100,8 @@ class WorkerEnvGroup(EnvGroup):
         return Episode(self.first + env, total, length, info=protocol.read_info(self._infos[env]))
 
     def counters(self) -> EnvCounters:
-        since, episode, origin = self._counters.T.tolist()
-        return EnvCounters(episode, origin, since)
+        steps_since_seed, episode, seeded_episode = self._counters.T.tolist()
+        return EnvCounters(episode, seeded_episode, steps_since_seed)
 
     def reset(self, env: int, episode: int, slot: int = 0) -> None:
         worker = next(w for w in self._workers if env in range(self.num_envs)[self._columns(w)])

@@ -19,12 +19,12 @@ from flatout.spans import Spans, Work
 from flatout.types import Episode, Trajectory
 
 
-class Remote:
+class ParamBroadcast:
     """A publisher of parameters to the workers' policies, through the arena."""
 
     def __init__(self, pool: WorkerPool) -> None:
-        names = [name for name in pool.arena.arrays if name.startswith(PARAMS)]
-        self._arrays = [pool.arena[name] for name in names]
+        names = [name for name in pool.shared_arrays.arrays if name.startswith(PARAMS)]
+        self._arrays = [pool.shared_arrays[name] for name in names]
         self.version = -1
 
     def publish(self, bundle: tuple[Any, ...], version: int, spans: Spans) -> None:
@@ -35,7 +35,7 @@ class Remote:
             self.version = version
 
 
-class LocalSampler(Sampler):
+class WorkerActingSampler(Sampler):
     """A sampler that joins the trajectories that the workers collect.
 
     Args:
@@ -50,7 +50,7 @@ class LocalSampler(Sampler):
         self,
         pool: WorkerPool,
         buffers: Sequence[RolloutBuffer],
-        remote: Remote,
+        remote: ParamBroadcast,
         name: str,
         spans: Spans,
     ) -> None:

@@ -22,7 +22,7 @@ from flatout.errors import EnvironmentFailure, UsageError, one_line
 from flatout.output import say
 from flatout.samplers.processes import protocol
 from flatout.samplers.processes.protocol import Job
-from flatout.samplers.processes.shared_memory import Arena
+from flatout.samplers.processes.shared_memory import SharedArrays
 from flatout.spans import Work
 from flatout.storage.kernel import close_in_children
 from flatout.storage.last_words import out_of_memory_kills
@@ -64,10 +64,10 @@ class Worker:
         arena: shared memory, which contains the worker's progress counters.
     """
 
-    def __init__(self, job: Job, patience: float, arena: Arena) -> None:
+    def __init__(self, job: Job, patience: float, shared_arrays: SharedArrays) -> None:
         self.job = job
         self._patience = patience
-        self._beats = arena["beats"][job.first]
+        self._heartbeats = shared_arrays["beats"][job.first]
         self._process: subprocess.Popen[bytes] | None = None
         self._killed = 0  # the kernel's out-of-memory kills at its start
 
@@ -77,7 +77,7 @@ class Worker:
         with theirs:
             self._process = subprocess.Popen(
                 child.command("flatout.samplers.processes.worker:main", str(theirs.fileno())),
-                pass_fds=(theirs.fileno(), self.job.arena[0]),
+                pass_fds=(theirs.fileno(), self.job.shared_arrays[0]),
                 stdin=subprocess.PIPE,  # its end of file ends even a worker whose step hangs
                 env=_variables(),
             )
@@ -158,11 +158,11 @@ class Worker:
     def _first_byte(self) -> bytes:
         """Receive a reply's first byte; wait as long as the worker reports progress."""
         while True:
-            before = self._beats.copy()
+            before = self._heartbeats.copy()
             try:
                 return protocol.receive(self._end, 1)
             except BlockingIOError:
-                if np.array_equal(self._beats, before):
+                if np.array_equal(self._heartbeats, before):
                     raise
 
     def let_go(self) -> None:
@@ -190,7 +190,7 @@ class Worker:
         try:
             return (
                 self._ends_before(began + GRACE_S)
-                or self._beats[0] != protocol.CLOSING
+                or self._heartbeats[0] != protocol.CLOSING
                 or self._ends_before(began + CLOSE_S + GRACE_S)
             )
         finally:
@@ -260,10 +260,10 @@ class WorkerPool:
     """
 
     def __init__(
-        self, workers: Sequence[Worker], arena: Arena, report: Callable[[str], None]
+        self, workers: Sequence[Worker], shared_arrays: SharedArrays, report: Callable[[str], None]
     ) -> None:
         self.workers = list(workers)
-        self.arena = arena
+        self.shared_arrays = shared_arrays
         self.local = any(worker.job.local is not None for worker in workers)  # they also act
         self.restarts = 0
         self._report = report
@@ -296,10 +296,12 @@ class WorkerPool:
         """Return the work of these workers so far; a restart continues a worker's counters."""
         done: dict[str, Work] = {}
         for worker in workers:
-            spent = self.arena[protocol.SPENT][worker.job.first].tolist()
-            seconds = {"env": spent[protocol.ENV_S], "act": spent[protocol.ACT_S]}
+            worker_times = self.shared_arrays[protocol.SPENT][worker.job.first].tolist()
+            seconds = {"env": worker_times[protocol.ENV_S], "act": worker_times[protocol.ACT_S]}
             name = f"worker {self.workers.index(worker)}"
-            done[name] = Work(seconds, int(spent[protocol.TURNS]), spent[protocol.SQUARE])
+            done[name] = Work(
+                seconds, int(worker_times[protocol.TURNS]), worker_times[protocol.SQUARE]
+            )
         return done
 
     def restart(self, lost: WorkerLost) -> None:
@@ -350,4 +352,4 @@ class WorkerPool:
                     f"{self._name(worker)} did not close its environments within {CLOSE_S:g} s "
                     "and was killed."
                 )
-        self.arena.close()
+        self.shared_arrays.close()

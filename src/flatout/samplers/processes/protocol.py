@@ -87,7 +87,7 @@ class Job:
     count: int
     seed: int
     reseed_after: int
-    arena: tuple[int, Fields]
+    shared_arrays: tuple[int, Fields]
     local: tuple[TrainConfig, Any, int] | None = None
 
     @property

@@ -19,7 +19,7 @@ ALIGNMENT = 64
 """Alignment of arrays in bytes: a cache line. XLA uses arrays so aligned without a copy."""
 
 
-class Arena:
+class SharedArrays:
     """Arrays in shared memory, zero at first.
 
     Args:

@@ -24,7 +24,7 @@ from flatout.errors import FlatoutError, one_line, raised_at
 from flatout.output import guarded
 from flatout.samplers.processes import protocol
 from flatout.samplers.processes.protocol import Job
-from flatout.samplers.processes.shared_memory import Arena
+from flatout.samplers.processes.shared_memory import SharedArrays
 from flatout.storage.kernel import close_in_children
 
 if TYPE_CHECKING:
@@ -40,24 +40,26 @@ class Stepper:
         spent: this worker's times, which it adds to.
     """
 
-    def __init__(self, job: Job, arena: Arena, spent: memoryview[float]) -> None:
+    def __init__(
+        self, job: Job, shared_arrays: SharedArrays, worker_times: memoryview[float]
+    ) -> None:
         from flatout.envs.base import TRAINING
         from flatout.envs.task import open_task
 
         task = open_task(job.config, job.code.env)
         self.envs = task.open(job.count, job.seed, TRAINING, job.reseed_after, job.first, threads=1)
-        self._spent = spent
+        self._worker_times = worker_times
         columns = job.columns
-        self._obs = arena["obs"][:, :, columns]  # [slots, T + 1, E, ...]
-        self._rewards = arena["rewards"][:, :, columns]
-        self._actions = arena["actions"][columns]
-        self._active = arena["active"][columns]
-        self._flags = arena["flags"][columns]
-        self._finals = arena["finals"][columns]
-        self._lengths = arena["lengths"][columns]
-        self._counters = arena["counters"][columns]
-        self._returns = arena["returns"][columns]
-        self._infos = arena["infos"][columns]
+        self._obs = shared_arrays["obs"][:, :, columns]  # [slots, T + 1, E, ...]
+        self._rewards = shared_arrays["rewards"][:, :, columns]
+        self._actions = shared_arrays["actions"][columns]
+        self._active = shared_arrays["active"][columns]
+        self._flags = shared_arrays["flags"][columns]
+        self._finals = shared_arrays["finals"][columns]
+        self._lengths = shared_arrays["lengths"][columns]
+        self._counters = shared_arrays["counters"][columns]
+        self._returns = shared_arrays["returns"][columns]
+        self._infos = shared_arrays["infos"][columns]
 
     def step(self, slot: int, t: int, partly: int) -> None:
         """Make step t of a trajectory, from row t to row t + 1 (`partly`: of active ones only)."""
@@ -70,10 +72,10 @@ class Stepper:
         if envs.life_lost is not None:
             flags[envs.life_lost] |= protocol.LIFE_LOST
         self._publish(bool(flags.any()))
-        took, spent = time.perf_counter() - begin, self._spent
-        spent[protocol.ENV_S] += took
-        spent[protocol.TURNS] += 1.0
-        spent[protocol.SQUARE] += took * took
+        took, worker_times = time.perf_counter() - begin, self._worker_times
+        worker_times[protocol.ENV_S] += took
+        worker_times[protocol.TURNS] += 1.0
+        worker_times[protocol.SQUARE] += took * took
 
     def reset(self, slot: int, row: int, episodes: list[int | None]) -> None:
         """Start the given episodes (None keeps the current one); write observations to a row."""
@@ -104,35 +106,35 @@ class Stepper:
 
     def _publish(self, all_counters: bool) -> None:
         envs = self.envs
-        self._counters[:, protocol.SINCE] = envs.since
+        self._counters[:, protocol.SINCE] = envs.steps_since_seed
         if all_counters:
             self._counters[:, protocol.EPISODE] = envs.episode
-            self._counters[:, protocol.ORIGIN] = envs.origin
+            self._counters[:, protocol.ORIGIN] = envs.seeded_episode
 
 
 def serve(end: socket.socket) -> None:
     """Receive the job, then execute the parent's commands until its end closes."""
     try:
         job: Job = protocol.receive_object(end)
-        arena = Arena(job.arena[1], job.arena[0])
-        close_in_children(end, arena.descriptor)
+        shared_arrays = SharedArrays(job.shared_arrays[1], job.shared_arrays[0])
+        close_in_children(end, shared_arrays.descriptor)
         if job.registered is not None:
             import gymnasium
 
             gymnasium.registry.setdefault(job.registered.id, job.registered)
         # Accessing an item of a memoryview costs half as much as one of an array.
-        spent = memoryview(arena[protocol.SPENT][job.first]).cast("B").cast("d")
+        worker_times = memoryview(shared_arrays[protocol.SPENT][job.first]).cast("B").cast("d")
         if job.local is None:
-            actor: Any = Stepper(job, arena, spent)
+            actor: Any = Stepper(job, shared_arrays, worker_times)
         else:
             from flatout.samplers.processes.actor import LocalActor
 
-            actor = LocalActor(job, arena, spent)
-        beats, long_command = arena["beats"][job.first], threading.Event()
-        count = functools.partial(_count, actor.envs, beats, long_command)
+            actor = LocalActor(job, shared_arrays, worker_times)
+        heartbeats, long_command = shared_arrays["beats"][job.first], threading.Event()
+        count = functools.partial(_count, actor.envs, heartbeats, long_command)
         threading.Thread(target=count, daemon=True).start()
         _obey(end, actor, long_command)
-        beats[:] = protocol.CLOSING
+        heartbeats[:] = protocol.CLOSING
         actor.envs.close()
     except BaseException as error:  # the user's environment may raise anything
         text = (
@@ -170,11 +172,11 @@ def _obey(end: socket.socket, actor: Any, long_command: threading.Event) -> None
             reply = protocol.DONE
 
 
-def _count(envs: Envs, beats: np.ndarray, long_command: threading.Event) -> None:
+def _count(envs: Envs, heartbeats: np.ndarray, long_command: threading.Event) -> None:
     """Report the progress of long commands every `BEAT_S` seconds."""
     while True:
         long_command.wait()
-        beats[:] = sum(envs.lengths), sum(envs.episode)
+        heartbeats[:] = sum(envs.lengths), sum(envs.episode)
         time.sleep(protocol.BEAT_S)
 
 

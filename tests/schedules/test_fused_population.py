@@ -14,7 +14,7 @@ from flatout.config.settings import resolve
 from flatout.fleet.members import FOLDER, Strategy, members
 from flatout.fleet.population import Population
 from flatout.run.interrupts import Interrupts
-from flatout.schedules import fused, together
+from flatout.schedules import fused, fused_population
 from tests.conftest import last_saved
 from tests.schedules.test_fused import chunks_of, settings
 
@@ -65,13 +65,13 @@ def test_members_end_independently_and_the_others_are_compacted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    gather = together.Together._gather
+    gather = fused_population.FusedPopulation._gather
 
     def noted(self: Any, asked: Any, axes: Any) -> None:
         sizes.append(len(asked))
         gather(self, asked, axes)
 
-    monkeypatch.setattr(together.Together, "_gather", noted)
+    monkeypatch.setattr(fused_population.FusedPopulation, "_gather", noted)
     rates = ["learning_rate=1e-3,2e-3,3e-3,1e30"]
     made = trained(tmp_path, "a2c", rates, 1, steps=64_000, stop_at_return=30.0,
                    max_grad_norm=1e30, log_every=640, checkpoint_every=640)  # fmt: skip
@@ -87,14 +87,14 @@ def test_no_step_copies_the_replay_of_all_members(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts: list[str] = []
-    compiled = together.Together._compiled
+    compiled = fused_population.FusedPopulation._compile
 
     def noted(self: Any, *given: Any) -> Any:
         program = compiled(self, *given)
         texts.append(program.as_text())
         return program
 
-    monkeypatch.setattr(together.Together, "_compiled", noted)
+    monkeypatch.setattr(fused_population.FusedPopulation, "_compile", noted)
     trained(tmp_path, "dqn", [], 2, steps=64, buffer_size=4000)
     rings = re.findall(r"f32\[2,4\d\d\d[,\]]", texts[0])
     assert rings, "the members' replay is not in the program"
@@ -107,7 +107,7 @@ def test_no_chunk_and_no_member_has_a_program_of_its_own(
     strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names, lengths = list[str](), set[int]()
-    compile_, called = jax.stages.Lowered.compile, fused.FusedSchedule._dispatched
+    compile_, called = jax.stages.Lowered.compile, fused.FusedSchedule._dispatch
 
     def compiled(self: Any, *given: Any, **more: Any) -> Any:
         names.extend(re.findall(r"^module @(\w+)", self.as_text(), re.M))
@@ -119,11 +119,11 @@ def test_no_chunk_and_no_member_has_a_program_of_its_own(
         return chunk
 
     monkeypatch.setattr(jax.stages.Lowered, "compile", compiled)
-    monkeypatch.setattr(fused.FusedSchedule, "_dispatched", dispatched)
+    monkeypatch.setattr(fused.FusedSchedule, "_dispatch", dispatched)
     made = trained(tmp_path, "a2c", [], 2, strategy, steps=320, log_every=80)
     assert {state.ended for state in made.states} == {"steps"}
     assert len(lengths) > 2
-    assert names.count("jit_made") == 1
+    assert names.count("jit_iterate") == 1
 
 
 @pytest.mark.parametrize("length", [pytest.param(1, marks=pytest.mark.slow), 4])
@@ -137,8 +137,8 @@ def test_members_whose_iterations_differ_end_within_chunks(
 
 def test_part_returns_one_members_carry() -> None:
     whole = {"a": np.arange(6).reshape(3, 2), "b": np.float32(7)}
-    part = together.Part(whole, (), 1, {"a": 0, "b": None})
-    taken = part.taken()
+    part = fused_population.MemberSlice(whole, (), 1, {"a": 0, "b": None})
+    taken = part.extract()
     np.testing.assert_array_equal(taken["a"], [2, 3])
     assert taken["b"] == 7
     assert jax.tree.leaves(taken)

@@ -1,6 +1,6 @@
 """A barrier for members' threads: a request waits until all members that still train have one.
 
-`Together` answers the requests."""
+`FusedPopulation` answers the requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 
-class Meeting:
+class Barrier:
     """A barrier that answers the requests of all members at once, in the last one's thread.
 
     Args:
@@ -42,13 +42,13 @@ class Meeting:
         """
         with self._turn:
             self._live -= 1
-            self._left(member, error, lost)
+            self._note_end(member, error, lost)
             self._try()
 
-    def _left(self, member: int, error: str, lost: bool) -> None:
+    def _note_end(self, member: int, error: str, lost: bool) -> None:
         """Note that a member has ended."""
 
-    def _answered(self, asked: dict[int, Any]) -> dict[int, Any]:
+    def _answer(self, asked: dict[int, Any]) -> dict[int, Any]:
         """Return answers to members' requests; a member without an answer keeps waiting."""
         raise NotImplementedError
 
@@ -57,7 +57,7 @@ class Meeting:
             return
         asked, self._asked = self._asked, {}
         try:
-            answers = self._answered(asked)
+            answers = self._answer(asked)
             self._asked |= {m: r for m, r in asked.items() if m not in answers}
         except BaseException as error:
             answers = dict.fromkeys(asked, error)

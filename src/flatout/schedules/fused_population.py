@@ -18,10 +18,10 @@ import numpy as np
 
 from flatout.algorithms.base import shapes_of
 from flatout.errors import CheckpointError, Interrupt
-from flatout.hardware.backend import compiled, product_precision
+from flatout.hardware.backend import compiled, matmul_precision
+from flatout.schedules.barrier import Barrier
 from flatout.schedules.loop import Loop
-from flatout.schedules.meeting import Meeting
-from flatout.schedules.members import MEMBERS, Part
+from flatout.schedules.members import MEMBERS, MemberSlice
 from flatout.storage import checkpoint
 from flatout.storage.joint import Joint, Saved
 from flatout.types import Snapshot
@@ -67,7 +67,7 @@ class Request:
     count: int
 
 
-class Together(Meeting):
+class FusedPopulation(Barrier):
     """A barrier that dispatches the chunks of all members at once.
 
     Args:
@@ -91,7 +91,7 @@ class Together(Meeting):
         self._failed: dict[str, str] = {}
         self._programs = {} if programs is None else programs
         self._keys: tuple[Any, ...] = ()
-        self._slots: dict[int, int] = {}
+        self._member_indices: dict[int, int] = {}
         self._size = 0  # the number of slots, also of members that have ended
         self._whole: Any = None
         if group is not None:
@@ -99,14 +99,16 @@ class Together(Meeting):
             if (saved := group.saved) is not None:
                 self._failed, self._size = dict(saved.failed), saved.size
                 places = {name: number for number, name in enumerate(group.names)}
-                self._slots = {places[name]: slot for name, slot in saved.slots.items()}
+                self._member_indices = {
+                    places[name]: member_index for name, member_index in saved.slots.items()
+                }
 
     def run(self, member: int, loop: Loop, carry: Any, count: int) -> Any:
         """Make a chunk for one member; wait until all other members have made a request.
 
         Returns:
-            The member's `Part` before the chunk and after it, the chunk's outputs, and its number
-            of iterations, at most `count`. From the `Part` before, `again` can repeat iterations.
+            The member's `MemberSlice` before the chunk and after it, the chunk's outputs, and its
+            number of iterations, at most `count`. `rerun` can repeat iterations from the first.
         """
         return self.ask(member, Request(loop, carry, count))
 
@@ -126,29 +128,31 @@ class Together(Meeting):
         with checkpoint.reading(saved.path):
             return saved.path, saved.step, saved.of(self.group.names[member])
 
-    def again(self, loop: Loop, part: Part, count: int) -> Any:
+    def rerun(self, loop: Loop, part: MemberSlice, count: int) -> Any:
         """Return a member's carry after the first `count` iterations of a chunk, computed again."""
         with self._turn:
-            whole, _ = self._called(loop, part.whole, part.keys, count)
-        return replace(part, whole=whole).taken()
+            whole, _ = self._call(loop, part.whole, part.keys, count)
+        return replace(part, whole=whole).extract()
 
-    def _left(self, member: int, error: str, lost: bool) -> None:
+    def _note_end(self, member: int, error: str, lost: bool) -> None:
         self._whole_group &= not lost  # without its state there is no checkpoint of all any more
         if error and self.group is not None:
             self._failed[self.group.names[member]] = error
 
-    def _answered(self, asked: dict[int, Request | Save]) -> dict[int, Any]:
+    def _answer(self, asked: dict[int, Request | Save]) -> dict[int, Any]:
         saves = {m: r for m, r in asked.items() if isinstance(r, Save)}
         if not saves:
-            return self._dispatched({m: r for m, r in asked.items() if isinstance(r, Request)})
+            return self._dispatch({m: r for m, r in asked.items() if isinstance(r, Request)})
         if len(saves) == len(asked):
             self._write(saves)
         return dict.fromkeys(saves)  # in lockstep all members save at once
 
     def _place(self, members: Iterable[int]) -> None:
         """Give each of these members a slot, in their order."""
-        self._slots = {member: slot for slot, member in enumerate(sorted(members))}
-        self._size, self._whole = len(self._slots), None
+        self._member_indices = {
+            member: member_index for member_index, member in enumerate(sorted(members))
+        }
+        self._size, self._whole = len(self._member_indices), None
 
     def _write(self, saves: dict[int, Save]) -> None:
         group = self.group
@@ -157,46 +161,53 @@ class Together(Meeting):
         if 2 * len(saves) <= self._size:  # slots of ended members only cost time
             self._place(saves)
         each = {group.names[member]: saves[member].snapshot for member in sorted(saves)}
-        slots = {group.names[member]: slot for member, slot in self._slots.items()}
+        slots = {
+            group.names[member]: member_index
+            for member, member_index in self._member_indices.items()
+        }
         step = next(iter(saves.values())).step
         group.joint.save(step, each, slots, self._size, self._failed)
 
-    def _dispatched(self, asked: dict[int, Request]) -> dict[int, Any]:
+    def _dispatch(self, asked: dict[int, Request]) -> dict[int, Any]:
         if (signum := self._stop()) is not None:
             return {member: Interrupt(signum) for member in asked}
         loop = next(iter(asked.values())).loop
         count = min(request.count for request in asked.values())
         axes = loop.member_axes
         going = all(
-            isinstance(r.carry, Part) and r.carry.whole is self._whole for r in asked.values()
+            isinstance(r.carry, MemberSlice) and r.carry.whole is self._whole
+            for r in asked.values()
         )
         if not going or (self.group is None and 2 * len(asked) <= self._size):
             if self.group is None:
                 self._place(asked)
             self._gather(asked, axes)
         before = self._whole
-        whole, told = self._called(loop, before, self._keys, count)
-        told = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :count], told)
+        whole, output = self._call(loop, before, self._keys, count)
+        output = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :count], output)
         self._whole = whole
         answers: dict[int, Any] = {}
         for member in asked:
-            slot = self._slots[member]
-            mine = jax.tree.map(lambda leaf: leaf[slot], told)  # noqa: B023
-            parts = (Part(one, self._keys, slot, axes) for one in (before, whole))
+            member_index = self._member_indices[member]
+            mine = jax.tree.map(lambda leaf: leaf[member_index], output)  # noqa: B023
+            parts = (MemberSlice(one, self._keys, member_index, axes) for one in (before, whole))
             answers[member] = *parts, mine, count
         return answers
 
     def _gather(self, asked: dict[int, Request], axes: Any) -> None:
         """Stack the carries of the requesting members by slot; one of them fills other slots."""
         found = {
-            self._slots[member]: (r.carry.taken() if isinstance(r.carry, Part) else r.carry,
-                                  r.loop.keys)
+            self._member_indices[member]: (
+                r.carry.extract() if isinstance(r.carry, MemberSlice) else r.carry, r.loop.keys
+            )
             for member, r in asked.items()
         }  # fmt: skip
         fill = next(iter(found.values()))
-        carries, keys = zip(*(found.get(slot, fill) for slot in range(self._size)), strict=True)
+        carries, keys = zip(
+            *(found.get(member_index, fill) for member_index in range(self._size)), strict=True
+        )
 
-        def beside(axis: int | None, *trees: Any) -> Any:
+        def stack_axis(axis: int | None, *trees: Any) -> Any:
             if axis is None:
                 for tree in trees[1:]:
                     if not all(jax.tree.leaves(jax.tree.map(np.array_equal, trees[0], tree))):
@@ -207,25 +218,25 @@ class Together(Meeting):
                 return trees[0]
             return _stack(list(trees))
 
-        self._whole = jax.tree.map(beside, axes, *carries, is_leaf=lambda axis: axis is None)
+        self._whole = jax.tree.map(stack_axis, axes, *carries, is_leaf=lambda axis: axis is None)
         self._keys = jax.tree.map(lambda *each: np.stack(each), *keys)
 
-    def _called(self, loop: Loop, whole: Any, keys: tuple[Any, ...], count: int) -> Any:
+    def _call(self, loop: Loop, whole: Any, keys: tuple[Any, ...], count: int) -> Any:
         size = len(keys[0])
         if size not in self._programs:
             with self._compiling(size):
-                self._programs[size] = self._compiled(loop, whole, keys)
+                self._programs[size] = self._compile(loop, whole, keys)
         return self._programs[size](whole, self._room(loop, size), np.int32(count), *keys)
 
     def _room(self, loop: Loop, size: int) -> Any:
-        return jax.tree.map(lambda leaf: np.zeros((size, *leaf.shape), leaf.dtype), loop.told)
+        return jax.tree.map(lambda leaf: np.zeros((size, *leaf.shape), leaf.dtype), loop.output)
 
-    def _compiled(self, loop: Loop, whole: Any, keys: tuple[Any, ...]) -> Any:
+    def _compile(self, loop: Loop, whole: Any, keys: tuple[Any, ...]) -> Any:
         axes = loop.member_axes
-        program = jax.vmap(loop.made, (axes, 0, None, 0, 0, 0, 0), (axes, 0), axis_name=MEMBERS)
+        program = jax.vmap(loop.iterate, (axes, 0, None, 0, 0, 0, 0), (axes, 0), axis_name=MEMBERS)
         learner = loop.learner
         on = jax.sharding.SingleDeviceSharding(learner.device)
-        with product_precision(learner.device, learner.precision):
+        with matmul_precision(learner.device, learner.precision):
             jitted = jax.jit(program, in_shardings=on, out_shardings=on, donate_argnums=(1,))
             shapes = shapes_of(whole), shapes_of(self._room(loop, len(keys[0])))
             return compiled(jitted.lower(*shapes, np.int32(0), *keys), learner.device)

@@ -1,4 +1,4 @@
-"""The ledger counts the updates that are due; the exponent of importance weights follows it."""
+"""Ring counters count the updates that are due; the exponent of importance weights follows it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flatout.algorithms.base import ReplaySpec
-from flatout.buffers.ledger import Ledger
 from flatout.buffers.replay import weights_exponent
-from flatout.buffers.ring import Geometry
+from flatout.buffers.ring import RingLayout
+from flatout.buffers.ring_counters import RingCounters
 from tests.worlds import NEEDS, VECTOR, World
 
 
@@ -31,23 +31,23 @@ def test_the_steps_make_the_right_number_of_updates_due(
     )  # fmt: skip
     rows = needs.horizon(num_envs)
     assert rows * num_envs >= train_freq > (rows - 1) * num_envs
-    ledger = Ledger(Geometry(VECTOR, num_envs, max(rows, 4), 1), needs)
+    ring_counters = RingCounters(RingLayout(VECTOR, num_envs, max(rows, 4), 1), needs)
     world, total, steps = World(VECTOR, num_envs, 0), 0, 0
     for _ in range(rounds):
-        ledger.ingest(world.collect(rows))
+        ring_counters.ingest(world.collect(rows))
         steps += rows * num_envs
-        total += ledger.due
-        assert 0 <= ledger.due <= needs.most(num_envs)
-        assert total == ledger.made
+        total += ring_counters.updates_due
+        assert 0 <= ring_counters.updates_due <= needs.most(num_envs)
+        assert total == ring_counters.updates_done
         assert total == max(steps - learning_starts, 0) * gradient_steps // train_freq
 
 
 def test_beta_moves_over_the_run() -> None:
-    sizes, ends = Geometry(VECTOR, 2, 4, 1), np.float32([0.4, 1.0])
-    ledger, world, seen = Ledger(sizes, NEEDS), World(VECTOR, 2, 0), list[float]()
-    exponent = jax.jit(lambda head: weights_exponent(NEEDS, sizes, head, ends))
+    sizes, ends = RingLayout(VECTOR, 2, 4, 1), np.float32([0.4, 1.0])
+    ring_counters, world, seen = RingCounters(sizes, NEEDS), World(VECTOR, 2, 0), list[float]()
+    exponent = jax.jit(lambda rows_written: weights_exponent(NEEDS, sizes, rows_written, ends))
     for _ in range(301):
-        seen.append(float(exponent(np.int32(ledger.head))))
-        ledger.ingest(world.collect(2))
+        seen.append(float(exponent(np.int32(ring_counters.rows_written))))
+        ring_counters.ingest(world.collect(2))
     assert seen[:3] == pytest.approx([0.4, 0.4 + 0.6 * 0.004, 0.4 + 0.6 * 0.008])
     assert seen[250:] == [1.0] * 51
