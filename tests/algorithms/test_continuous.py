@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from flatout import UsageError
 from flatout.algorithms.base import Algorithm, BuildSpec, State, raw_key, wrap_key
-from flatout.algorithms.common.continuous import ActorParams, Bounds
+from flatout.algorithms.common.continuous import Bounds, ContinuousActorParams
 from flatout.algorithms.common.randomness import normals
 from flatout.algorithms.sac import sac
 from flatout.algorithms.td3 import td3
@@ -270,7 +270,7 @@ def test_actions_are_random_until_learning_starts(name: str, learning_starts: in
     assert seen == ([1, 1, 0, 0] if learning_starts else [0] * 4)
 
 
-def untrained(name: str, seed: int) -> ActorParams:
+def untrained(name: str, seed: int) -> ContinuousActorParams:
     """Return the acting parameters of a fresh state."""
     algorithm = agent(name)
     return algorithm.actor(algorithm.init(raw_key(seed, 0), algorithm.hp), algorithm.hp)

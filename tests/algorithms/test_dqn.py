@@ -17,7 +17,7 @@ import scipy.stats
 
 from flatout import DQN, SAC, CheckpointError, UsageError
 from flatout.algorithms.base import Algorithm, BuildSpec, State, raw_key, wrap_key
-from flatout.algorithms.dqn import ActorParams, Noise, Params, dqn
+from flatout.algorithms.dqn import DQNActorParams, DQNParams, Noise, dqn
 from flatout.config.hyper import DQNConfig
 from flatout.config.schema import NetworkConfig
 from flatout.networks.torsos import NatureCNN
@@ -55,7 +55,7 @@ def start(algorithm: Algorithm) -> State:
     Values differ between observations, and the target is another network.
     """
     state, other = (algorithm.init(raw_key(seed, 0), algorithm.hp) for seed in (0, 5))
-    params = Params(state.params.network, other.params.network)
+    params = DQNParams(state.params.network, other.params.network)
     params = jax.tree.map(lambda x: 3 * x if x.ndim == 2 else x, params)
     return State(params, state.opt, state.counters._replace(step=np.int32(500)))
 
@@ -240,7 +240,7 @@ def acted(
     draw = jax.tree.map(np.ravel, noise(30, 100))
     draw = draw._replace(valued=np.full(3000, valued))
     obs = np.zeros((3000, *OBS.shape), np.float32)
-    action, _, extras = acting(ActorParams(network, np.float32(epsilon)), obs, (), draw)
+    action, _, extras = acting(DQNActorParams(network, np.float32(epsilon)), obs, (), draw)
     return np.bincount(action, minlength=ACTIONS), np.asarray(extras["q_max"])
 
 

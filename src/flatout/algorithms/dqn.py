@@ -51,21 +51,21 @@ class QNetwork(eqx.Module):
         return self.baseline(hidden) + q - q.mean(-1, keepdims=True)
 
 
-class ActorParams(NamedTuple):
+class DQNActorParams(NamedTuple):
     """The parameters for acting: the online network and the probability of a random action."""
 
     network: QNetwork
     epsilon: Array
 
 
-class Params(NamedTuple):
+class DQNParams(NamedTuple):
     """The online network, and the target network that follows it."""
 
     network: QNetwork
     target: QNetwork
 
 
-class Counters(NamedTuple):
+class DQNCounters(NamedTuple):
     """Environment steps and updates (int32), and the probability of a random action, with which a
     saved agent still explores after loading, whatever the length of the next run."""
 
@@ -106,7 +106,7 @@ def loss(
     return (batch.weights * each).mean(), (scalars, size)
 
 
-def targets(values: Values, double: bool, params: Params, batch: Batch) -> jax.Array:
+def targets(values: Values, double: bool, params: DQNParams, batch: Batch) -> jax.Array:
     """Return the bootstrapped targets of the chosen actions' values, ``[B]``."""
     q_next = values(params.target, batch.next_obs)
     if double:  # van Hasselt et al., 2016, equation 4
@@ -141,8 +141,8 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
         online = eqx.filter(build(FanIn(np.random.default_rng(key))), eqx.is_array)
         online = jax.tree.map(np.asarray, online)
         first = np.float32(1.0) if config.learning_starts else hp.exploration_initial_eps
-        counters = Counters(np.zeros((), np.int32), np.zeros((), np.int32), np.array(first))
-        params = Params(online, jax.tree.map(np.copy, online))
+        counters = DQNCounters(np.zeros((), np.int32), np.zeros((), np.int32), np.array(first))
+        params = DQNParams(online, jax.tree.map(np.copy, online))
         return State(params, optimiser.init(), counters)
 
     def values(online: QNetwork, obs: jax.Array) -> jax.Array:
@@ -163,7 +163,7 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
         start, end = hp.exploration_initial_eps, hp.exploration_final_eps
         return jnp.where(step < config.learning_starts, 1.0, start + (end - start) * done)
 
-    def act(params: ActorParams, obs: jax.Array, carry: Any, draw: Noise | None) -> Acted:
+    def act(params: DQNActorParams, obs: jax.Array, carry: Any, draw: Noise | None) -> Acted:
         if draw is None:
             q = values(params.network, obs)
             return q.argmax(-1).astype(jnp.int32), carry, {"q_max": q.max(-1)}
@@ -189,7 +189,7 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
         moves = step // interval - state.counters.step // interval
         share = 1.0 - (1.0 - hp.tau) ** moves
         target = jax.lax.cond(moves > 0, lambda: polyak(target, network, share), lambda: target)
-        state = State(Params(network, target), state.opt, counters)
+        state = State(DQNParams(network, target), state.opt, counters)
         return state, {"epsilon": counters.epsilon}
 
     td_target = shards.one_by_one(functools.partial(targets, values, config.double))
@@ -216,7 +216,7 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
         metrics=METRICS,
         horizon=replay.horizon(spec.num_envs),
         noise=noise,
-        actor=lambda state, hp: ActorParams(state.params.network, state.counters.epsilon),
+        actor=lambda state, hp: DQNActorParams(state.params.network, state.counters.epsilon),
         replay=replay,
         advance=advance,
         advanced=("epsilon",),

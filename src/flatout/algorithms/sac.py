@@ -17,8 +17,8 @@ import numpy as np
 from flatout.algorithms.base import Algorithm, BuildSpec, Counters, State, Updated
 from flatout.algorithms.common.continuous import (
     ActorCritics,
-    ActorParams,
     Bounds,
+    ContinuousActorParams,
     box_algorithm,
     every,
     rates,
@@ -40,7 +40,7 @@ LOG_STD = (-20.0, 2.0)
 """The limits to which log standard deviations are clipped."""
 
 
-class Params(NamedTuple):
+class SACParams(NamedTuple):
     """The actor, the critics, the critics' targets, and the logarithm of the entropy weight (None
     if the weight is fixed)."""
 
@@ -77,13 +77,13 @@ def squashed(x: jax.Array, normal: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.tanh(raw), log_prob
 
 
-def entropy_weight(params: Params, hp: Any) -> jax.Array:
+def entropy_weight(params: SACParams, hp: Any) -> jax.Array:
     """Return the weight of the entropy (alpha of the paper), learned or fixed."""
     return hp.ent_coef if params.log_ent is None else jnp.exp(params.log_ent)
 
 
 def critic_loss(
-    nets: ActorCritics, critics: Any, rows: tuple[Batch, jax.Array], params: Params, hp: Any
+    nets: ActorCritics, critics: Any, rows: tuple[Batch, jax.Array], params: SACParams, hp: Any
 ) -> Losses:
     """Return the critics' squared errors against the soft target (equation 5).
 
@@ -101,7 +101,7 @@ def critic_loss(
 
 
 def actor_loss(
-    nets: ActorCritics, actor: Any, rows: tuple[Batch, jax.Array], params: Params, hp: Any
+    nets: ActorCritics, actor: Any, rows: tuple[Batch, jax.Array], params: SACParams, hp: Any
 ) -> Losses:
     """Return the weighted log density of the actor's actions, minus their value (equation 7).
 
@@ -131,7 +131,7 @@ def sac(config: SACConfig, spec: BuildSpec) -> Algorithm:
     def init(key: np.ndarray, hp: Any) -> State:
         actor, critics = jax.tree.map(np.asarray, nets.draw(key))
         log_ent = np.asarray(np.log(hp.ent_coef)) if learned else None
-        params = Params(actor, critics, jax.tree.map(np.copy, critics), log_ent)
+        params = SACParams(actor, critics, jax.tree.map(np.copy, critics), log_ent)
         opt = Optimisers(
             actor_optimiser.init(), critic_optimiser.init(),
             ent_optimiser.init() if learned else None,
@@ -142,7 +142,7 @@ def sac(config: SACConfig, spec: BuildSpec) -> Algorithm:
     def greedy(actor: Any, x: jax.Array) -> jax.Array:
         return jnp.tanh(nets.outputs(actor, x)[:, : bounds.size])
 
-    def explore(params: ActorParams, x: jax.Array, normal: jax.Array) -> jax.Array:
+    def explore(params: ContinuousActorParams, x: jax.Array, normal: jax.Array) -> jax.Array:
         return squashed(nets.outputs(params.actor, x), normal)[0]
 
     critic_grad = spec.gradient(functools.partial(critic_loss, nets), config.batch_size)
@@ -182,7 +182,7 @@ def sac(config: SACConfig, spec: BuildSpec) -> Algorithm:
             config.target_update_interval, counters.updates,
             lambda target: polyak(target, critics, hp.tau), params.target_critics,
         )  # fmt: skip
-        params = Params(actor, critics, target, log_ent)
+        params = SACParams(actor, critics, target, log_ent)
         state = State(params, Optimisers(actor_opt, critic_opt, ent_opt), counters)
         return shards.sync(state, counters.updates), metrics, error
 

@@ -16,8 +16,8 @@ import numpy as np
 from flatout.algorithms.base import Algorithm, BuildSpec, State, Updated
 from flatout.algorithms.common.continuous import (
     ActorCritics,
-    ActorParams,
     Bounds,
+    ContinuousActorParams,
     box_algorithm,
     every,
     rates,
@@ -33,7 +33,7 @@ from flatout.types import Array, Batch
 METRICS = ("actor_loss", "critic_loss", "td_error", "q_mean", "grad_norm", "learning_rate")
 
 
-class Params(NamedTuple):
+class TD3Params(NamedTuple):
     """The actor, the critics, and their targets."""
 
     actor: Any
@@ -42,7 +42,7 @@ class Params(NamedTuple):
     target_critics: Any
 
 
-class Counters(NamedTuple):
+class TD3Counters(NamedTuple):
     """Environment steps and updates (int32), and the actor's last loss, for the metrics."""
 
     step: Array
@@ -51,7 +51,7 @@ class Counters(NamedTuple):
 
 
 def critic_loss(
-    nets: ActorCritics, critics: Any, rows: tuple[Batch, jax.Array | None], params: Params,
+    nets: ActorCritics, critics: Any, rows: tuple[Batch, jax.Array | None], params: TD3Params,
     hp: Any,
 ) -> Losses:  # fmt: skip
     """Return the critics' squared errors against the clipped double-Q target (equation 14).
@@ -92,12 +92,12 @@ def td3(config: DDPGConfig, spec: BuildSpec) -> Algorithm:
 
     def init(key: np.ndarray, hp: Any) -> State:
         actor, critics = jax.tree.map(np.asarray, nets.draw(key))
-        params = Params(actor, critics, *jax.tree.map(np.copy, (actor, critics)))
+        params = TD3Params(actor, critics, *jax.tree.map(np.copy, (actor, critics)))
         zero = np.zeros((), np.int32)
-        counters = Counters(zero, zero.copy(), np.zeros((), np.float32))
+        counters = TD3Counters(zero, zero.copy(), np.zeros((), np.float32))
         return State(params, (actor_optimiser.init(), critic_optimiser.init()), counters)
 
-    def explore(params: ActorParams, x: jax.Array, normal: Array) -> jax.Array:
+    def explore(params: ContinuousActorParams, x: jax.Array, normal: Array) -> jax.Array:
         return jnp.clip(nets.bounded(params.actor, x) + params.noise * normal, -1.0, 1.0)
 
     critic_grad = spec.gradient(functools.partial(critic_loss, nets), config.batch_size)
@@ -131,7 +131,7 @@ def td3(config: DDPGConfig, spec: BuildSpec) -> Algorithm:
         def follow(state: State) -> State:
             actor, critics, *targets = state.params
             followed = polyak(tuple(targets), (actor, critics), hp.tau)
-            return state._replace(params=Params(actor, critics, *followed))
+            return state._replace(params=TD3Params(actor, critics, *followed))
 
         state = every(delay, counters.updates, improve, state)
         state = every(delay * config.target_update_interval, counters.updates, follow, state)

@@ -64,7 +64,7 @@ class Network(eqx.Module):
     head: Linear
 
 
-class Params(NamedTuple):
+class ClassifierParams(NamedTuple):
     """The network's arrays and its running statistics."""
 
     networks: Network
@@ -109,7 +109,7 @@ def classify(config: ClassifyConfig, spec: BuildSpec) -> Algorithm:
         moments = tuple(
             Normalisation(np.zeros(n, np.float32), np.ones(n, np.float32)) for n in counts
         )
-        params = Params(jax.tree.map(np.asarray, networks), moments)
+        params = ClassifierParams(jax.tree.map(np.asarray, networks), moments)
         counters = Counters(np.zeros((), np.int32), np.zeros((), np.int32))
         return State(params, steps.init(), counters)
 
@@ -174,13 +174,13 @@ def classify(config: ClassifyConfig, spec: BuildSpec) -> Algorithm:
             }  # fmt: skip
             counters = Counters(counters.step + 1, counters.updates + 1)
             networks, opt = shards.sync((networks, opt), counters.updates)
-            return State(Params(networks, moments), opt, counters), scalars
+            return State(ClassifierParams(networks, moments), opt, counters), scalars
 
         state, history = jax.lax.scan(one, state, (data.obs, data.actions))
         metrics = {name: values.mean() for name, values in history.items()}
         return state, metrics | {"updates": history["updates"].sum()}, None
 
-    def act(params: Params, obs: jax.Array, carry: Any, draw: Any) -> Acted:
+    def act(params: ClassifierParams, obs: jax.Array, carry: Any, draw: Any) -> Acted:
         outputs, _ = logits(params.networks, obs, lambda layer, _: params.moments[layer])
         return outputs.argmax(-1).astype(jnp.int32), carry, {}
 

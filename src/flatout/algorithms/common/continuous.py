@@ -65,7 +65,7 @@ class Bounds:
         )  # fmt: skip
 
 
-class ActorParams(NamedTuple):
+class ContinuousActorParams(NamedTuple):
     """The parameters for acting: the actor, the probability of a random action (1 in the warm-up,
     then 0), and the standard deviation of the noise on actions, or None."""
 
@@ -84,7 +84,7 @@ class Noise(NamedTuple):
 def box_algorithm(
     config: DDPGConfig | SACConfig, spec: BuildSpec, bounds: Bounds,
     greedy: Callable[[Any, jax.Array], jax.Array],
-    explore: Callable[[ActorParams, jax.Array, jax.Array], jax.Array], **functions: Any,
+    explore: Callable[[ContinuousActorParams, jax.Array, jax.Array], jax.Array], **functions: Any,
 ) -> Algorithm:  # fmt: skip
     """Build an algorithm that acts uniformly at random in the warm-up and by its actor afterwards.
 
@@ -97,7 +97,7 @@ def box_algorithm(
         functions: the remaining fields of `Algorithm`.
     """
 
-    def act(params: ActorParams, obs: jax.Array, carry: Any, draw: Noise | None) -> Acted:
+    def act(params: ContinuousActorParams, obs: jax.Array, carry: Any, draw: Noise | None) -> Acted:
         x = observe(spec.obs_spec, obs)
         if draw is None:
             return bounds.to_environment(greedy(params.actor, x)), carry, {}
@@ -112,9 +112,9 @@ def box_algorithm(
         drawn = 2.0 * uniforms(key, env, step, 2 * bounds.size) - 1.0
         return Noise(drawn[: bounds.size], math.sqrt(2.0) * jax.lax.erf_inv(drawn[bounds.size :]))
 
-    def actor(state: State, hp: Any) -> ActorParams:
+    def actor(state: State, hp: Any) -> ContinuousActorParams:
         epsilon = (state.counters.step < config.learning_starts).astype(jnp.float32)
-        return ActorParams(state.params.actor, epsilon, getattr(hp, "action_noise", None))
+        return ContinuousActorParams(state.params.actor, epsilon, getattr(hp, "action_noise", None))
 
     def advance(state: State, steps: jax.Array, hp: Any) -> tuple[State, dict[str, jax.Array]]:
         counters = state.counters  # targets move with updates, not with steps

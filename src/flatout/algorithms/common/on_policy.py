@@ -34,14 +34,14 @@ BLOCK = 1024
 """Boards whose values are computed at once on a CPU. One-hot, Snake's are 16 times as large."""
 
 
-class ActorParams(NamedTuple):
+class OnPolicyActorParams(NamedTuple):
     """The parameters for acting: the actor's arrays and its version's observation statistics."""
 
     actor: Actor
     moments: RunningMoments | None
 
 
-class Params(NamedTuple):
+class OnPolicyParams(NamedTuple):
     """The networks, and the statistics by which observations and rewards are scaled."""
 
     networks: Networks
@@ -49,7 +49,7 @@ class Params(NamedTuple):
     reward_moments: RunningMoments | None
 
 
-class Counters(NamedTuple):
+class OnPolicyCounters(NamedTuple):
     """Environment steps learned from, trajectories learned from (`updates`), and each environment's
     discounted return so far (None if rewards are not normalised)."""
 
@@ -141,14 +141,14 @@ class OnPolicy:
 
         def init(key: np.ndarray, hp: Any) -> State:
             networks = self._build(np.random.default_rng(key), hp.log_std_init)
-            params = Params(
+            params = OnPolicyParams(
                 jax.tree.map(np.asarray, eqx.filter(networks, eqx.is_array)),
                 initial_moments(self._obs_spec.shape) if config.normalize_observation else None,
                 initial_moments(()) if config.normalize_reward else None,
             )
             returns = np.zeros(self._num_envs, np.float32) if config.normalize_reward else None
             zero = np.zeros((), np.int32)
-            return State(params, optimiser.init(), Counters(zero, zero.copy(), returns))
+            return State(params, optimiser.init(), OnPolicyCounters(zero, zero.copy(), returns))
 
         return Algorithm(
             name, hyper_parameters(config, self._total_steps), init, self.act, update, metrics,
@@ -165,7 +165,9 @@ class OnPolicy:
             x = x / self._obs_spec.high
         return x if moments is None else normalise(x, moments)
 
-    def act(self, params: ActorParams, obs: jax.Array, carry: Any, draw: jax.Array | None) -> Acted:
+    def act(
+        self, params: OnPolicyActorParams, obs: jax.Array, carry: Any, draw: jax.Array | None
+    ) -> Acted:
         """Choose actions; see `Algorithm.act`."""
         actor = eqx.combine(params.actor, self.static.actor)
         x, _ = policy(actor, self.observe(obs, params.moments))
@@ -176,9 +178,9 @@ class OnPolicy:
         return self.dist.to_environment(sample), carry, extras
 
     @staticmethod
-    def actor(state: State, hp: Any) -> ActorParams:
+    def actor(state: State, hp: Any) -> OnPolicyActorParams:
         """Return the parameters for acting; see `Algorithm.actor`."""
-        return ActorParams(state.params.networks.actor, state.params.obs_moments)
+        return OnPolicyActorParams(state.params.networks.actor, state.params.obs_moments)
 
     def prepare(self, state: State, trajectory: Trajectory, hp: Any) -> tuple[State, RolloutBatch]:
         """Compute advantages and value targets for a trajectory.
@@ -227,7 +229,9 @@ class OnPolicy:
         if masked:  # the newest trajectory comes first, before replayed ones
             newest = trajectory.valid[:, : self._num_envs // shards.count]
             counted = shards.sum(newest.sum().astype(jnp.int32))
-        counters = Counters(state.counters.step + counted, state.counters.updates + 1, returns)
+        counters = OnPolicyCounters(
+            state.counters.step + counted, state.counters.updates + 1, returns
+        )
         params = state.params._replace(reward_moments=reward_moments)
         return state._replace(params=params, counters=counters), batch
 

@@ -17,10 +17,10 @@ from flatout.errors import EnvironmentFailure, FlatoutError, one_line
 from flatout.types import DiscreteSpec, Episode
 
 TOGETHER = 8
-"""Number of environments that one call of `Programs.restart` resets."""
+"""Number of environments that one call of `EnvPrograms.restart` resets."""
 
 
-class Programs:
+class EnvPrograms:
     """An environment's functions, compiled for N copies on the CPU when each is first used.
 
     Args:
@@ -108,7 +108,7 @@ class DeviceEnvs(Envs):
         self, env: DeviceEnv, count: int, seed: int, stream: int = TRAINING, first: int = 0
     ) -> None:
         super().__init__(count, env.name, seed, stream, first)
-        self._programs = Programs(env, count)
+        self._programs = EnvPrograms(env, count)
         spec = env.action_spec
         self._dtype: Any = np.int32 if isinstance(spec, DiscreteSpec) else np.float32
         self._shape = (count,) if isinstance(spec, DiscreteSpec) else (count, spec.size)
@@ -226,7 +226,7 @@ class DeviceEnvs(Envs):
             ) from error
 
 
-_SHARED_PROGRAMS: WeakValueDictionary[int, Programs] = WeakValueDictionary()
+_SHARED_PROGRAMS: WeakValueDictionary[int, EnvPrograms] = WeakValueDictionary()
 """Programs that all `OneDevice`s of an environment share, by its `id`. The id stays valid because
 the programs keep the environment alive."""
 
@@ -262,8 +262,8 @@ class OneDevice(gym.Env[np.ndarray, Any]):
         self._time = 0
 
     @cached_property
-    def _programs(self) -> Programs:
-        return _SHARED_PROGRAMS.setdefault(id(self.device), Programs(self.device, 1))
+    def _programs(self) -> EnvPrograms:
+        return _SHARED_PROGRAMS.setdefault(id(self.device), EnvPrograms(self.device, 1))
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
