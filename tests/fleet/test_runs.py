@@ -114,6 +114,12 @@ def test_a_damaged_folder_is_one_row_that_says_so(flatout: Cli, runs: Path) -> N
     assert flatout("runs", runs).code == 0
 
 
+def test_the_checkpoints_of_a_populations_group_are_no_run(flatout: Cli, runs: Path) -> None:
+    (runs / "group" / "population.json").write_text("{}")
+    (runs / "group" / "groups" / "0" / "checkpoints").mkdir(parents=True)
+    assert list(table(flatout, runs)) == ["a0", "a1", "group/b0"]
+
+
 def test_states(flatout: Cli, runs: Path) -> None:
     (runs / "a0" / "summary.json").unlink()
     for name in ("a0", "a1"):

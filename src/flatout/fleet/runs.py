@@ -90,8 +90,9 @@ def _below(root: Path, name: str) -> Iterator[Row]:
     elif not kinds.keys().isdisjoint(("metrics.jsonl", "summary.json", "checkpoints")):
         yield Row(name or ".", state="damaged: there is no config.json")
     elif depth < DEPTH:
+        shared = "groups" if "population.json" in kinds else ""  # checkpoints of several members
         for below in sorted(kinds):
-            if kinds[below] and not below.startswith("."):
+            if kinds[below] and not below.startswith(".") and below != shared:
                 yield from _below(root, os.path.join(name, below))
 
 
