@@ -224,7 +224,7 @@ class FusedSchedule(Schedule):
     def _replay_first(self, chunk: Chunk) -> Carry:
         """Compute a chunk's consumed iterations again, and return the carry after them."""
         if isinstance(chunk.before, MemberSlice):
-            return self._together.again(self.loop, chunk.before, chunk.consumed)
+            return self._together.rerun(self.loop, chunk.before, chunk.consumed)
         result = self._call(chunk.before, chunk.consumed)
         self._out_buffers.append(result.out_buffer)
         return result.after
