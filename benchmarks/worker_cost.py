@@ -32,7 +32,7 @@ def measure(env: str, settings: dict[str, Any], inference: str) -> dict[str, lis
     from flatout.buffers.on_policy import OnPolicyBuffer
     from flatout.config.placement import CPU, parse
     from flatout.config.settings import resolve
-    from flatout.config.workers import shares
+    from flatout.config.workers import assign_groups
     from flatout.envs.task import open_task
     from flatout.hardware import backend
     from flatout.learner.learner import Learner
@@ -48,7 +48,7 @@ def measure(env: str, settings: dict[str, Any], inference: str) -> dict[str, lis
     backend.start(placement)
     algorithm = build_algorithm(config, *task.spaces)
     acting = ActingPolicies(
-        shares(placement, count), algorithm, task, raw_key(0, ACT), backend.device
+        assign_groups(placement, count), algorithm, task, raw_key(0, ACT), backend.device
     )
     rollout = RolloutSpec(algorithm.horizon, None, 1, False)
     spans = Spans()

@@ -19,7 +19,7 @@ import pytest
 
 from flatout import PPO
 from flatout.config.placement import parse
-from flatout.config.workers import shares, with_workers
+from flatout.config.workers import assign_groups, with_workers
 from flatout.errors import UsageError
 from flatout.storage import checkpoint
 from tests import tiny
@@ -101,7 +101,7 @@ def test_who_steps_together_and_who_acts_in_one_call(
     text: str, envs: int, sizes: list[int], batch: int
 ) -> None:
     place = with_workers(parse(text), envs, 4)
-    made = [share for groups in shares(place, envs) for share in groups]
+    made = [share for groups in assign_groups(place, envs) for share in groups]
     assert [share.count for share in made] == sizes
     assert {share.batch for share in made} == {batch}
     assert with_workers(parse(str(place)), envs, 4) == place
@@ -123,15 +123,17 @@ def test_groups_that_do_not_fit_are_refused(text: str, envs: int, words: str) ->
 
 def test_groups_are_halves_for_each_device() -> None:
     place = with_workers(parse("act=gpu:0,gpu:1 sampler=processes workers=8x2"), 16, 4)
-    rounds = [[(str(s.device), s.first, s.count) for s in groups] for groups in shares(place, 16)]
+    rounds = [
+        [(str(s.device), s.first, s.count) for s in groups] for groups in assign_groups(place, 16)
+    ]
     assert rounds == [
         [("gpu:0", 0, 4), ("gpu:1", 4, 4)],
         [("gpu:0", 8, 4), ("gpu:1", 12, 4)],
     ]
     place = with_workers(parse("sampler=processes"), 12, 5)
     assert place.workers == (4, 3), "as many as there are cores and divide the environments"
-    assert [[s.count for s in groups] for groups in shares(place, 12)] == [[6], [6]]
-    (one,) = shares(parse("cpu"), 7)
+    assert [[s.count for s in groups] for groups in assign_groups(place, 12)] == [[6], [6]]
+    (one,) = assign_groups(parse("cpu"), 7)
     assert [s.count for s in one] == [7]
 
 

@@ -24,7 +24,7 @@ from flatout.algorithms.registry import build_algorithm
 from flatout.buffers.finals import truncations
 from flatout.config.placement import parse
 from flatout.config.settings import resolve
-from flatout.config.workers import shares, with_workers
+from flatout.config.workers import assign_groups, with_workers
 from flatout.envs.task import open_task
 from flatout.errors import Interrupt
 from flatout.hardware import backend
@@ -59,7 +59,7 @@ def sampler(
     task = open_task(config.env, source)
     pure = build_algorithm(config, *task.spaces)
     where = with_workers(parse(placement), envs, 2)
-    acting = ActingPolicies(shares(where, envs), pure, task, raw_key(0, 2), backend.device)
+    acting = ActingPolicies(assign_groups(where, envs), pure, task, raw_key(0, 2), backend.device)
     params = pure.actor(pure.init(raw_key(0, 0), pure.hp), pure.hp)
     bundle = acting.bundle.pack(params, np)
     for policy in acting.policies:

@@ -1,9 +1,8 @@
-"""Advantage actor-critic (Mnih et al., 2016), which `flatout.algorithms.registry` builds: one
-policy-gradient step per trajectory.
+"""Advantage actor-critic (Mnih et al., 2016): one policy-gradient step per trajectory.
 
-If the acting parameters are some versions old, each step's gradient is weighted by the probability
-ratio of its action, new to old, but by at most 1 (Espeholt et al., 2018). Without lag the ratio is
-1.
+`flatout.algorithms.registry` builds it. The gradient of each step is weighted by min(1, r), where r
+is the probability of its action under the newest parameters, divided by that under the parameters
+that acted (Espeholt et al., 2018). If both are the same, r is 1.
 """
 
 from __future__ import annotations
@@ -39,7 +38,8 @@ METRICS = (
 def loss(
     static: Networks, dist: Distribution, networks: Networks, batch: RolloutBatch, hp: Any
 ) -> Losses:
-    """Return the policy-gradient loss with value loss and entropy bonus (algorithm S3).
+    """Return the policy-gradient loss with value loss and entropy bonus (Mnih et al., 2016,
+    algorithm S3).
 
     Args:
         static: the networks without their arrays, from `equinox.partition`.
@@ -78,7 +78,7 @@ def a2c(config: A2CConfig, spec: BuildSpec) -> Algorithm:
             centred = centre(batch.advantage, None, shards.each_step)
             batch = batch._replace(advantage=centred)
         grads, metrics, _ = grad(state.params.networks, batch, hp)
-        del metrics["loss"]
+        del metrics["loss"]  # the total of the three losses above
         networks, opt, norm = optimiser.step(
             state.params.networks, grads, state.opt, rate, hp.max_grad_norm
         )

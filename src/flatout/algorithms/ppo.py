@@ -48,15 +48,16 @@ def loss(
     x, hidden = policy(networks.actor, batch.obs)
     v = value(networks, batch.obs, hidden)
     log_ratio = dist.log_prob(x, networks.actor.extra, batch.sample) - batch.log_prob
-    if batch.weight is not None:  # padding must not overflow: 0 x infinity is not 0
+    if batch.weight is not None:  # an infinite ratio in padding would give NaN, despite weight 0
         log_ratio = jnp.where(batch.weight > 0, log_ratio, 0.0)
     ratio = jnp.exp(log_ratio)
     clipped = jnp.clip(ratio, 1 - clip, 1 + clip)
     policy_loss = -average(jnp.minimum(ratio * batch.advantage, clipped * batch.advantage))
     errors = jnp.square(batch.target - v)
-    if hp.clip_range_vf is not None:  # the maximum: alone, the clipped error has no slope far off
-        near = batch.value + jnp.clip(v - batch.value, -hp.clip_range_vf, hp.clip_range_vf)
-        errors = jnp.maximum(errors, jnp.square(batch.target - near))
+    if hp.clip_range_vf is not None:
+        clipped_v = batch.value + jnp.clip(v - batch.value, -hp.clip_range_vf, hp.clip_range_vf)
+        # The maximum, because the clipped error alone has no gradient outside the clip range.
+        errors = jnp.maximum(errors, jnp.square(batch.target - clipped_v))
     value_loss = average(errors)
     entropy = average(dist.entropy(x, networks.actor.extra))
     total = policy_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy
@@ -87,7 +88,7 @@ def ppo(config: PPOConfig, spec: BuildSpec) -> Algorithm:
         # Schedules have their values after this trajectory, as in Stable-Baselines3.
         rate = schedule(hp.learning_rate, state.counters.step, hp.total_steps)
         clip = schedule(hp.clip_range, state.counters.step, hp.total_steps)
-        factors = None
+        factors = None  # of the learning rate, for each leaf
         if hp.critic_learning_rate is not None:
             ratio = hp.critic_learning_rate / hp.learning_rate[0]
             actor, critic = base.arrays

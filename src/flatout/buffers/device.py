@@ -30,7 +30,7 @@ from flatout.buffers.sampling import Priorities, draw, insert_priorities, set_pr
 from flatout.types import Array, RowSource, Trajectory
 
 ROWS_WRITTEN, UPDATES_DONE = 2, 3
-"""Indices in a dispatch's counters: rows ingested before it, and updates made before it."""
+"""Indices in a dispatch's counters: rows stored before it, and updates made before it."""
 
 
 class DeviceState(NamedTuple):
@@ -51,7 +51,8 @@ class Counts(NamedTuple):
 class DispatchInputs(NamedTuple):
     """The inputs of one dispatch: a trajectory's rows, its final frames ``[C, ...]`` and their
     positions ``[C]`` in `Ring.finals` (F for unused ones), the raw key of the sampling stream, and
-    int32 ``[4]`` counters, indexed by `COUNT`, `STEPS`, `HEAD` and `MADE`."""
+    int32 ``[4]`` counters, indexed by `COUNT`, `STEPS`,
+    `ROWS_WRITTEN` and `UPDATES_DONE`."""
 
     piece: Any
     finals: Any

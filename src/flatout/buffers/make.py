@@ -1,4 +1,4 @@
-"""The choice of a buffer for a run, and its memory. `run/factory.py` calls it before the run."""
+"""The construction of a run's buffer, and its expected memory. `run/factory.py` uses it."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ def build_buffer(
     config: TrainConfig, task: Task | None, algorithm: Algorithm, placement: Placement, shapes: Any,
     least: int | None = None,
 ) -> Buffer:  # fmt: skip
-    """Make the buffer that the algorithm, the settings and the placement ask for.
+    """Make the buffer that the algorithm, the settings and the placement require.
 
     Args:
         task: the environment; None for a dataset.
         shapes: the shapes of trajectories.
-        least: steps before which no episode is truncated; 0 if none ever is; None if unknown.
+        least: the least number of steps after which an episode may be truncated; 0 if episodes are
+            never truncated; None if unknown.
 
     Raises:
         UsageError: the settings and the placement exclude each other.
@@ -76,6 +77,7 @@ def replay_mb(
     if placement.replay_on_device:
         return 0.0, (ring + tree) / MiB
     spec = layout.spec
+    # Each update's batch holds two observations of each row; the rest of a batch is small.
     batches = replay.most(layout.num_envs) * replay.batch_size * 2 * math.prod(spec.shape)
     batches *= np.dtype(spec.dtype).itemsize
     # On a CPU the compiled update reads the batches from host memory without a copy.
@@ -92,7 +94,7 @@ def expected_mb(
 
     Args:
         spec: one observation.
-        replay: the algorithm's requirements of replay; None without replay.
+        replay: the algorithm's requirements for replay; None if it has no replay.
         shapes: the shapes of trajectories.
     """
     shards = config.run.shards
@@ -128,10 +130,12 @@ def _build_replay(
         keys = [raw_key(config.run.seed, REPLAY)]
     key = keys[0] if shards == 1 else np.stack(keys)
     if placement.replay_on_device:
+        # A guess, which the buffer increases if necessary: a truncation per `limit` or 64 steps.
         finals = rows * num_envs // (task.limit or 64) + num_envs
-        if least is not None:  # the most that can be needed: a compiled loop cannot grow the array
+        if least is not None:  # the largest number possible: a compiled loop cannot grow the array
             finals = num_envs * (rows // least + 2 if least else 1)
         return DeviceReplay(algorithm, layout, shapes, key, shards * finals)
-    several = placement.learn[0].kind == "gpu" and replay.most(num_envs) > 1
-    chunk = -(-replay.most(num_envs) // 2) if several else None
+    # On a GPU, two dispatches per trajectory: the host gathers the second while the first runs.
+    halve = placement.learn[0].kind == "gpu" and replay.most(num_envs) > 1
+    chunk = -(-replay.most(num_envs) // 2) if halve else None
     return HostReplay(algorithm, layout, shapes, key, backend.device(CPU), chunk)

@@ -50,12 +50,12 @@ class Replay(Buffer):
 
     Args:
         algorithm: the algorithm that learns from it, of one shard.
-        geometry: the sizes of the ring, or of one shard's ring.
+        layout: the sizes of the ring, or of one shard's ring.
         key: raw key data of the sampling stream, uint32 ``[2]``, or ``[S, 2]`` for S shards.
         finals: the initial capacity for final observations.
 
     Attributes:
-        ring_counters: on the host.
+        ring_counters: the counters of the ring, on the host.
     """
 
     def __init__(
@@ -277,7 +277,8 @@ class HostReplay(Replay):
         return row, (other[updates] % np.uint32(self._shard.num_envs)).astype(np.int32)
 
     def _draw_bits(self, key: jax.Array, updates_done: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return two arrays of random words ``[block, B]`` for the updates from `made` on."""
+        """Return two arrays of random words ``[block, B]`` for the updates from
+        `updates_done` on."""
         size = self._replay.batch_size
         return jax.vmap(lambda update: bits(key, update, size))(
             updates_done + jnp.arange(self._block)

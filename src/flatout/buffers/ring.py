@@ -30,7 +30,8 @@ class Ring(NamedTuple):
         frames: the newest frame of each observation, including those after the newest step.
         actions, rewards, terminated, truncated: the step from that observation.
         age: uint8, steps since the episode's first observation (at most 255).
-        slot: int32, the number of a truncated step's final observation, see `RingCounters.finals`.
+        final_id: int32, the number of a truncated step's final observation; see
+            `RingCounters.finals`.
         finals: ``[F, *frame]``, the last frames of truncated episodes; number k is at ``k % F``.
     """
 
@@ -77,7 +78,8 @@ class RingLayout:
 
     @property
     def length(self) -> int:
-        """L: R rows, S - 1 older ones for frame stacks, and the observation after the newest."""
+        """L, the rows of the arrays: R rows, S - 1 older ones for stacks of S frames, and one for
+        the observations after the newest step."""
         return self.rows + self.spec.stack
 
     @property
@@ -87,7 +89,7 @@ class RingLayout:
         return (*shape[:-1], shape[-1] // self.spec.stack)
 
     def window(self, rows_written: Any) -> tuple[Any, Any]:
-        """Return the first row that can be sampled, and their number, after `rows_written` rows."""
+        """Return the first row that can be sampled, and how many can, after `rows_written` rows."""
         count = (
             np.minimum(rows_written, self.rows)
             if isinstance(rows_written, int)
@@ -101,7 +103,13 @@ class RingLayout:
 
 
 def ring_shapes(layout: RingLayout, trajectory: Trajectory, finals: int) -> Ring:
-    """Return a ring's shapes, from the shapes of trajectories and F, `finals`."""
+    """Return the shapes of a ring's arrays.
+
+    Args:
+        layout: the ring's sizes.
+        trajectory: the shapes of trajectories.
+        finals: F, the capacity for final observations.
+    """
     entries = layout.length * layout.num_envs
 
     def flat(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
@@ -142,7 +150,7 @@ def final_ids(xp: Any, finals: Any, truncated: Array) -> Array:
 
     Args:
         xp: `numpy` or `jax.numpy`.
-        finals: the first number.
+        finals: the number of the first final observation.
         truncated: bool ``[T, N]``.
     """
     counted = finals + xp.cumsum(truncated.reshape(-1)) - 1
@@ -159,7 +167,7 @@ class Gathered(NamedTuple):
         rewards: ``[..., n]``; only the first `steps` of them count.
         steps: int32 ``[...]``, the number of steps that the transition spans, 1 to n.
         terminated: bool ``[...]``, whether the last of these steps was terminal.
-        weights: float32 ``[...]``, ones; by priority the caller sets importance weights.
+        weights: float32 ``[...]``, ones. With priorities, the caller then sets importance weights.
     """
 
     frames: Array
@@ -177,11 +185,11 @@ def gather(
 
     Args:
         xp: `numpy` or `jax.numpy`.
-        geometry: the ring's sizes.
+        layout: the ring's sizes.
         ring: the ring's arrays.
-        head: rows ever ingested; no transition goes beyond the newest one.
-        row: ``[...]`` row numbers, within `Geometry.window`.
-        env: ``[...]`` environments.
+        rows_written: the number of rows ever stored. No transition goes beyond the newest one.
+        row: ``[...]`` row numbers, within `RingLayout.window`.
+        env: ``[...]`` numbers of environments.
     """
     num_envs, length = layout.num_envs, layout.length
 
@@ -230,8 +238,8 @@ def merge(layout: RingLayout, gathered: Gathered, gamma: jax.Array) -> Batch:
     powers = jnp.cumprod(jnp.full(n, gamma))  # gamma, its square, ...
     factors = jnp.tril(jnp.broadcast_to(jnp.append(1.0, powers[:-1]), (n, n)))
     rewards = (gathered.rewards * factors[gathered.steps - 1]).sum(-1)
-    ahead = jnp.append(powers, 0.0)
-    discounts = ahead[jnp.where(gathered.terminated, n, gathered.steps - 1)]
+    table = jnp.append(powers, 0.0)  # entry n is the discount after a terminal step
+    discounts = table[jnp.where(gathered.terminated, n, gathered.steps - 1)]
 
     depth, shape = layout.spec.stack, (len(rewards), *layout.spec.shape)
     frames = gathered.frames

@@ -24,14 +24,14 @@ class RingCounters:
     """The counters of a ring: rows, updates and final observations.
 
     Args:
-        geometry: the ring's sizes.
+        layout: the ring's sizes.
         replay: the algorithm's requirements.
         room: the initial capacity for final observations; at least N is used.
 
     Attributes:
-        head: rows ever ingested; the number of the next row.
-        made: updates that `rows_written` rows make due in total, including `updates_due`.
-        due: updates that the newest trajectory makes due.
+        rows_written: the number of rows ever stored, which is the number of the next row.
+        updates_done: updates that `rows_written` rows make due in total, including `updates_due`.
+        updates_due: updates that the newest trajectory makes due.
         finals: the number of the next final observation. A restored ring numbers the final
             observations that it still has from 0.
         room: F, the capacity that `Ring.finals` must have.
@@ -133,7 +133,7 @@ class RingCounters:
 
         Args:
             ring: its arrays, with a leading axis if it has shards. Rows are not copied.
-            geometry: the sizes of one shard's ring if it has shards.
+            layout: the sizes of one shard's ring if it has shards.
         """
         rows = RingRows(layout or self._layout, ring, self.rows_written)
         arrays = {"frames": rows.row("frames", self.rows_written).copy(), "age": self.age.copy()}

@@ -10,7 +10,7 @@ import numpy as np
 from flatout.algorithms.base import RolloutSpec
 from flatout.algorithms.parallel.packing import OutputLayout
 from flatout.buffers.finals import packed
-from flatout.envs.base import blamed
+from flatout.envs.base import invalid_return
 from flatout.types import ObservationSpec, Trajectory
 
 
@@ -137,12 +137,12 @@ class RolloutBuffer:
             bad = np.argwhere(~np.isfinite(rows))
             if len(bad):
                 step, env = bad[0]
-                raise blamed(name, step, first + env, f"reward {self.rewards[step, env]}")
+                raise invalid_return(name, step, first + env, f"reward {self.rewards[step, env]}")
         if self.obs.dtype.kind == "f" and not np.isfinite(self.obs).all():
             flat = np.isfinite(self.obs).reshape(*self.obs.shape[:2], -1).all(-1)
             step, env = np.argwhere(~flat)[0]
-            raise blamed(name, step - 1, first + env, bad_obs)
+            raise invalid_return(name, step - 1, first + env, bad_obs)
         for index, obs in zip(self._final_index, self._final_obs, strict=True):
             if obs.dtype.kind == "f" and not np.isfinite(obs).all():
                 step, env = divmod(index, self._num_envs)
-                raise blamed(name, step, first + env, bad_obs)
+                raise invalid_return(name, step, first + env, bad_obs)

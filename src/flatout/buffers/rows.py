@@ -17,9 +17,9 @@ class RingRows:
     """A `RowSource` of a ring's rows. Each row has the environments of all shards, in order.
 
     Args:
-        geometry: the sizes of the ring, or of each shard's ring.
+        layout: the sizes of the ring, or of each shard's ring.
         ring: the arrays, NumPy or JAX, with a leading axis of shards if there are shards.
-        head: rows ever ingested.
+        rows_written: the number of rows ever stored.
     """
 
     def __init__(self, layout: RingLayout, ring: Ring, rows_written: int) -> None:

@@ -81,7 +81,7 @@ def draw(
     Args:
         key: raw key data, uint32 ``[2]``.
         update: the update's number since the run's start, int32.
-        head: rows ever ingested, int32.
+        rows_written: the number of rows ever stored, int32.
         count: B.
         priorities: the priorities, or None for uniform draws.
         beta: the exponent of the weights.
@@ -133,7 +133,7 @@ def insert_priorities(
     """Give new rows the largest priority, and rows that can no longer be sampled the priority 0.
 
     Args:
-        head: rows ever ingested, without the new ones.
+        rows_written: the number of rows ever stored, without the new ones.
         rows: T, the number of new rows.
     """
     env = jnp.arange(layout.num_envs)

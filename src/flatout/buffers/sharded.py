@@ -1,4 +1,4 @@
-"""On-policy buffers of a learner with S shards, as one buffer for the learner."""
+"""The on-policy buffers of S shards, combined into one buffer for the learner."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from flatout.types import Array, RowSource, Trajectory
 class ShardedBuffer(Buffer):
     """Buffers of the same class for S shards; shard s has the s-th block of N / S environments.
 
-    Inputs have a leading axis of shards where each shard has an array (`Buffer.axes`).
+    Arrays that differ between shards have a leading axis of shards in the inputs (`Buffer.axes`).
     `ingest_in_graph` and `learn` are those of one shard; the learner maps them over the shards.
 
     Args:
         shards: the shards' buffers.
-        envs: N / S.
+        envs: N / S, the number of environments of a shard.
     """
 
     def __init__(self, shards: Sequence[Buffer], envs: int) -> None:
         self._shards = list(shards)
         self._envs = envs
         self.metrics, self.axes = shards[0].metrics, shards[0].axes
-        self.key = shards[0].key  # on-policy: none
+        self.key = shards[0].key  # empty, because on-policy buffers draw nothing
         self.member_counts, self.shard_counts = shards[0].member_counts, shards[0].shard_counts
 
     def inputs(self, trajectory: Trajectory) -> list[Any]:
@@ -98,7 +98,8 @@ class ShardedBuffer(Buffer):
 
 
 def stacked(shards: Sequence[Any], axes: Any) -> Any:
-    """Stack the shards' pytrees to one ``[S, ...]``; where `axes` is None keep the first's."""
+    """Stack the shards' pytrees to one ``[S, ...]``. Where `axes` is None, all shards share one
+    array, and the first shard's is returned."""
 
     def join(axis: Any, *parts: Any) -> Any:
         if axis is None:

@@ -1,4 +1,4 @@
-"""The check of action spaces, when an algorithm is built or an agent's environment is opened."""
+"""The check of an action space, when an algorithm is built or an agent opens an environment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flatout.errors import UsageError
 from flatout.types import ActionSpec, DiscreteSpec
 
 _LARGEST = float(np.finfo(np.float32).max)
-_MIN_STEPS = 16
+_MIN_VALUES = 16
 """Minimum number of different single-precision values between the two bounds of an action."""
 
 
@@ -32,11 +32,11 @@ def refuse_actions(algorithm: str, spec: ActionSpec) -> None:
             f"environment's are {spec.low} to {spec.high}; change its action_space, for "
             "example with gymnasium.wrappers.TransformAction."
         )
-    steps = (high - low) / np.spacing(np.maximum(abs(low), abs(high)).astype(np.float32))
-    if (narrow := np.flatnonzero(steps < _MIN_STEPS)).size:
-        at = int(narrow[0])
+    values = (high - low) / np.spacing(np.maximum(abs(low), abs(high)).astype(np.float32))
+    if (too_narrow := np.flatnonzero(values < _MIN_VALUES)).size:
+        at = int(too_narrow[0])
         raise UsageError(
-            f"{algorithm} computes actions in single precision, which has fewer than {_MIN_STEPS} "
+            f"{algorithm} computes actions in single precision, which has fewer than {_MIN_VALUES} "
             f"numbers between {spec.low[at]!r} and {spec.high[at]!r}, the bounds of action {at}; "
             "let the environment take actions from -1 to 1 and scale them itself."
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from flatout.config.placement import CPU, DeviceName, Placement
 from flatout.errors import UsageError
 
-HALVES = 2
+GROUPS_PER_DEVICE = 2
 """Groups per acting device: one steps while the device computes the actions of the other."""
 
 
@@ -16,10 +16,10 @@ class GroupSpec:
     """Environments that step together, and the device that acts for them.
 
     Attributes:
-        device: chooses the actions.
-        workers: first environment and number of environments of each process that steps some; one
-            pair for this process with ``sampler=inline``.
-        batch: number of environments per acting group; a share may contain several groups.
+        device: the device that computes the actions.
+        workers: ``(first environment, number of environments)`` of each process that steps some of
+            them; with ``sampler=inline`` one pair, for this process.
+        batch: the number of environments whose actions are computed in one call.
     """
 
     device: DeviceName
@@ -66,11 +66,11 @@ def with_workers(placement: Placement, num_envs: int, cores: int) -> Placement:
         return replace(placement, groups=count if local else _group_count(placement))
     batch = num_envs // placement.groups
     if each % batch and (local or batch % each):
-        what = "each worker acts for its" if local else "each worker steps"
+        does = "acts for its" if local else "steps"
         raise UsageError(
-            f"--placement: groups={placement.groups} are {batch} environments each, but with "
-            f"workers={count}x{each} {what} {each}, and one must divide the other; write "
-            f"groups={count}, for example."
+            f"--placement: each of groups={placement.groups} has {batch} environments, but with "
+            f"workers={count}x{each} each worker {does} {each}, and one number must divide the "
+            f"other; write groups={count}, for example."
         )
     return placement
 
@@ -78,15 +78,16 @@ def with_workers(placement: Placement, num_envs: int, cores: int) -> Placement:
 def _group_count(placement: Placement) -> int:
     """Return the number of groups of whole workers: at least two per acting device, if possible."""
     count, _ = placement.workers or (1, 0)
-    least = min(count, HALVES * len(placement.act))
+    least = min(count, GROUPS_PER_DEVICE * len(placement.act))
     return next(n for n in range(least, count + 1) if count % n == 0)
 
 
-def shares(placement: Placement, num_envs: int) -> list[list[GroupSpec]]:
-    """Return rounds of shares: those of a round act at the same time, and rounds take turns.
+def assign_groups(placement: Placement, num_envs: int) -> list[list[GroupSpec]]:
+    """Assign the environments to groups. The groups of one inner list act at the same time, each on
+    its device; the inner lists take turns.
 
-    With ``sampler=inline`` one share has all environments, with ``inference=local`` each worker is
-    a share, and otherwise a share has the environments of one or more whole workers.
+    With ``sampler=inline`` one group has all environments. With ``inference=local`` each worker has
+    a group. Otherwise a group has the environments of one or more whole workers.
     """
     devices, batch = placement.act, num_envs // (placement.groups or 1)
     if placement.workers is None:
@@ -95,12 +96,12 @@ def shares(placement: Placement, num_envs: int) -> list[list[GroupSpec]]:
     slices = [(worker * each, each) for worker in range(workers)]
     if placement.inference == "local":
         return [[GroupSpec(CPU, (one,), batch) for one in slices]]
-    # Number of workers per share.
+    # The number of workers per group.
     size = batch // each if batch >= each else workers // _group_count(placement)
-    together = [tuple(slices[at : at + size]) for at in range(0, workers, size)]
+    groups = [tuple(slices[at : at + size]) for at in range(0, workers, size)]
     group_rotation: list[list[GroupSpec]] = []
-    for number, mine in enumerate(together):
+    for number, group in enumerate(groups):
         if number % len(devices) == 0:
             group_rotation.append([])
-        group_rotation[-1].append(GroupSpec(devices[number % len(devices)], mine, batch))
+        group_rotation[-1].append(GroupSpec(devices[number % len(devices)], group, batch))
     return group_rotation

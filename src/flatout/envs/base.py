@@ -27,7 +27,7 @@ def episode_seed(seed: int, stream: int, env: int, episode: int) -> int:
 
 
 class Envs(ABC):
-    """N environments with one meaning of a step.
+    """N environments, whatever their source, that all implement a step in the same way.
 
     When an episode ends, the final observation is passed to the `ended` callback, and the
     environment is reset within the same step. An episode can be reproduced from its number and its
@@ -44,10 +44,10 @@ class Envs(ABC):
         episode: the number of each environment's current episode, -1 before the first.
         returns: undiscounted raw return of each current episode.
         lengths: number of steps of each current episode.
-        origin: the number of the episode that began with each environment's last seeded reset.
-            `replay_all` begins there. If every episode is seeded, it equals `episode`.
-        since: steps since that reset, which is the number of actions that `replay_all` needs. If
-            every episode is seeded, it equals `lengths`.
+        seeded_episode: the number of the episode that began with each environment's last seeded
+            reset. `replay_all` begins there. If every episode is seeded, it equals `episode`.
+        steps_since_seed: steps since that reset, which is the number of actions that `replay_all`
+            needs. If every episode is seeded, it equals `lengths`.
         life_lost: ``[N]`` bool, True where the last step lost a life without ending the episode;
             valid until the next step. None for environments without lives.
     """
@@ -62,14 +62,14 @@ class Envs(ABC):
         self.life_lost: np.ndarray | None = None
 
     def finished(self, env: int) -> Episode:
-        """Return the current episode. Call it at its end, before the reset: from within `ended`,
-        or when the caller itself ends the episode."""
+        """Return the current episode. Call this when the episode has ended, before the reset: from
+        within `ended`, or when the caller itself ends the episode."""
         return Episode(self._first + env, self.returns[env], self.lengths[env])
 
     def _seed_of(self, env: int, number: int) -> int:
         return episode_seed(self._seed, self._stream, self._first + env, number)
 
-    def _which(self, env: int) -> str:
+    def _label(self, env: int) -> str:
         return f"environment {self._first + env} ({self._name})"
 
     @abstractmethod
@@ -129,8 +129,13 @@ class Envs(ABC):
         """Close every environment."""
 
 
-def blamed(name: str, step: int, env: int, what: str) -> InvalidReturn:
-    """Return the error for an invalid value `what` of an environment; step -1 is its reset."""
+def invalid_return(name: str, step: int, env: int, what: str) -> InvalidReturn:
+    """Return the error for an environment that returned an invalid value.
+
+    Args:
+        step: the step of the trajectory; -1 means the reset.
+        what: a phrase that describes the value.
+    """
     where = f"at step {step} of the trajectory" if step >= 0 else "from reset"
     return InvalidReturn(
         f"environment {env} ({name}) returned {what} {where}; look at what it computes there."

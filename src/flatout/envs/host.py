@@ -169,7 +169,7 @@ class HostEnvs(Envs):
                 with deadline(max(end - time.monotonic(), 0.1)):
                     env.close()
             except DeadlineExceeded:
-                say(f"{self._which(number)} did not close within {CLOSE_S:g} s and was left open.")
+                say(f"{self._label(number)} did not close within {CLOSE_S:g} s and was left open.")
             except (Exception, SystemExit) as error:  # closing must not hide how the run ended
                 say(self.failure(number, error, "close"))
 
@@ -179,16 +179,16 @@ class HostEnvs(Envs):
             if isinstance(error, TypeError) and "argument" in str(error):
                 takes = "seed= and options=" if call == "reset" else "one action"
                 return InvalidReturn(
-                    f"{call} of {self._which(env)} has to take {takes}: {one_line(error)}."
+                    f"{call} of {self._label(env)} has to take {takes}: {one_line(error)}."
                 )
             what = "5 values (observation, reward, terminated, truncated, info)"
             if call == "reset":
                 what = "2 values (observation, info)"
             return InvalidReturn(
-                f"{self._which(env)} did not return {what} from {call}: {one_line(error)}."
+                f"{self._label(env)} did not return {what} from {call}: {one_line(error)}."
             )
         return EnvironmentFailure(
-            f"{self._which(env)} raised {type(error).__name__} in {call}: "
+            f"{self._label(env)} raised {type(error).__name__} in {call}: "
             f"{one_line(error)} ({raised_at(error)})."
         )
 
@@ -203,7 +203,7 @@ class HostEnvs(Envs):
             if not isinstance(obs, np.ndarray) and array.dtype.kind not in "fiub":
                 what = f"type {type(obs).__name__}"
             raise InvalidReturn(
-                f"{self._which(env)} returned an observation of {what} from {call}; its "
+                f"{self._label(env)} returned an observation of {what} from {call}; its "
                 f"observation_space says {self._spec.shape} {self._spec.dtype}."
             )
         try:
@@ -211,7 +211,7 @@ class HostEnvs(Envs):
         except ValueError as error:
             when = f" {self.lengths[env] + 1}" if call == "step" else ""
             raise InvalidReturn(
-                f"{self._which(env)} returned an observation from {call}{when} of episode "
+                f"{self._label(env)} returned an observation from {call}{when} of episode "
                 f"{self.episode[env]} with {error}; correct the values, or its observation_space."
             ) from None
 
@@ -235,7 +235,7 @@ class HostEnvs(Envs):
         the check of the trajectory reports them."""
         if math.isfinite(reward):
             raise InvalidReturn(
-                f"{self._which(env)} returned reward {reward:g} from step, which float32 "
+                f"{self._label(env)} returned reward {reward:g} from step, which float32 "
                 "cannot hold; scale rewards."
             )
         return reward
@@ -247,7 +247,7 @@ class HostEnvs(Envs):
 
     def _error(self, env: int, name: str, value: Any, call: str, right: str) -> EnvironmentFailure:
         return InvalidReturn(
-            f"{self._which(env)} returned {name} {short(value)} from {call}, which has to be "
+            f"{self._label(env)} returned {name} {short(value)} from {call}, which has to be "
             f"{right}."
         )
 

@@ -1,5 +1,5 @@
-"""The only casts of observations to their stored type and of actions to their space's type;
-environments, agents and exported agents call them.
+"""Casts of observations to the type in which they are stored, and of actions to the type of their
+space. Environments, agents and exported agents use only these casts.
 
 `flatout export` copies both functions into the file that it writes, which then needs only NumPy.
 """
@@ -21,7 +21,7 @@ def stored(obs: object, dtype: str | np.dtype) -> np.ndarray:
     if target.kind == "f":
         if array.dtype.kind != "f" or array.dtype.itemsize < target.itemsize:
             return array.astype(target)
-        if np.vdot(array, array) < 1e76:  # bounds all values, and is the quickest call that does
+        if np.vdot(array, array) < 1e76:  # no value exceeds 1e38; this is the fastest such check
             return array.astype(target)
         least, most = float(np.finfo(target).min), float(np.finfo(target).max)
         fits = ~np.isfinite(array) | ((array >= least) & (array <= most))
@@ -33,7 +33,7 @@ def stored(obs: object, dtype: str | np.dtype) -> np.ndarray:
     else:
         least, most = int(np.iinfo(target).min), int(np.iinfo(target).max)
         exact = array.astype(np.float64)
-        fits = (exact > least - 1) & (exact < most + 1)  # false of NaN
+        fits = (exact > least - 1) & (exact < most + 1)  # NaN does not fit
     if not fits.all():
         value = array[~fits].flat[0]
         raise ValueError(f"{value}, which {target} ({least:.12g} to {most:.12g}) cannot hold")

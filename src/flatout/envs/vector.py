@@ -179,7 +179,7 @@ class VectorEnvs(Envs):
 
     def failure(self, env: int, error: BaseException, call: str) -> EnvironmentFailure:
         """Return the error for an exception; env is -1 if any environment may have raised it."""
-        which = self._which(env) if env >= 0 else f"an environment ({self._name})"
+        which = self._label(env) if env >= 0 else f"an environment ({self._name})"
         return EnvironmentFailure(
             f"{which} raised {type(error).__name__} in {call}: {one_line(error)}."
         )

@@ -1,5 +1,6 @@
-"""Step 4 of the data flow, inline: a policy, which is a compiled `act` with published parameters,
-maps observations to actions. Samplers and evaluation call it."""
+"""Step 4 of the data flow, inline: a policy maps observations to actions.
+
+A policy is a compiled `act` with published parameters. Samplers and evaluation call it."""
 
 from __future__ import annotations
 
@@ -52,20 +53,22 @@ class Policy:
         self._key = key
         self.precision = precision
         self.device = device
-        self._bundle = PackedParams(algorithm.actor_shapes)
-        self._noise: dict[int, tuple[int, Any]] = {}  # by first environment: first step, block
+        self._packing = PackedParams(algorithm.actor_shapes)
+        # By the number of the first environment: the first step of a block of noise, and the block.
+        self._noise: dict[int, tuple[int, Any]] = {}
         self._params: tuple[jax.Array, ...] = ()
         self.version = -1
         zero = np.int32(0)
-        one = None  # the shape of one environment's noise for one step: tracing blocks takes long
+        # Only the noise of one environment and one step is traced, because tracing a block is slow.
+        noise = None
         if key is not None:
-            one = jax.eval_shape(lambda raw, at: algorithm.noise(wrap_key(raw), at, at), key, zero)
+            noise = jax.eval_shape(lambda raw, i: algorithm.noise(wrap_key(raw), i, i), key, zero)
 
-        def blocks(*size: int) -> Any:
-            return jax.tree.map(lambda s: jax.ShapeDtypeStruct((*size, *s.shape), s.dtype), one)
+        def noise_shapes(*size: int) -> Any:
+            return jax.tree.map(lambda s: jax.ShapeDtypeStruct((*size, *s.shape), s.dtype), noise)
 
-        draw, draws = blocks(num_envs), blocks(NOISE_BLOCK, num_envs)
-        params = self._bundle.shapes
+        draw, draws = noise_shapes(num_envs), noise_shapes(NOISE_BLOCK, num_envs)
+        params = self._packing.shapes
         outputs = jax.eval_shape(self._outputs, params, self._obs, draw)
         self.layout = OutputLayout(outputs)
         self._arguments = (params, self._obs, draws)
@@ -77,13 +80,13 @@ class Policy:
             programs: the programs that runs of this shape share.
         """
         programs = programs or Programs()
-        on = jax.sharding.SingleDeviceSharding(self.device)
+        sharding = jax.sharding.SingleDeviceSharding(self.device)
         params, obs, draws = self._arguments
 
         def compile_shared(function: Any, *arguments: Any) -> Any:
             def make() -> Any:
-                program = jax.jit(function, in_shardings=on, out_shardings=on)
-                if function == self._draw:
+                program = jax.jit(function, in_shardings=sharding, out_shardings=sharding)
+                if function == self._draw:  # it has no matrix products
                     return program.lower(*arguments).compile()
                 with matmul_precision(self.device, self.precision):
                     return compiled(program.lower(*arguments), self.device)
@@ -95,16 +98,16 @@ class Policy:
             return
         self._act = compile_shared(self._explore, params, obs, draws, np.int32(0))
         self._draws = compile_shared(self._draw, self._key, np.int32(0), np.int32(0))
-        # They are on the device in advance, because passing a number at each step costs time.
+        # The offsets are put on the device in advance, because passing a Python number costs time.
         self._offsets = [jax.device_put(np.int32(i), self.device) for i in range(NOISE_BLOCK)]
 
-    def publish(self, bundle: tuple[Any, ...], version: int, spans: Spans) -> None:
+    def publish(self, packed: tuple[Any, ...], version: int, spans: Spans) -> None:
         """Set the parameters, packed by `PackedParams`. Arrays on the device are not copied."""
         with spans.span("publish"):
             where = {self.device}
-            if not all(isinstance(x, jax.Array) and x.devices() == where for x in bundle):
-                bundle = jax.block_until_ready(jax.device_put(bundle, self.device))
-            self._params = bundle
+            if not all(isinstance(x, jax.Array) and x.devices() == where for x in packed):
+                packed = jax.block_until_ready(jax.device_put(packed, self.device))
+            self._params = packed
             self.version = version
 
     def act(self, obs: np.ndarray, step: int, first: int = 0) -> np.ndarray:
@@ -112,7 +115,7 @@ class Policy:
 
         Args:
             obs: ``[N, ...]`` raw observations.
-            step: the number of the environments' step since the run's start.
+            step: how many steps each environment has made since the run's start.
             first: the number of the first environment in the run, which selects the noise.
 
         Returns:
@@ -133,12 +136,13 @@ class Policy:
         return self._act(self._params, obs, block, self._offsets[offset])
 
     def greedy(self, obs: np.ndarray) -> np.ndarray:
-        """Act without noise, by the mode of the distribution. Only for a policy without a key.
-        Return a row as `act` does."""
+        """Return the row of `act` for the mode of the action distribution, without noise.
+
+        Only a policy without a key can do this."""
         return np.asarray(self._act(self._params, obs))
 
     def _outputs(self, params: Any, obs: jax.Array, draw: Any) -> dict[str, jax.Array]:
-        actor = self._bundle.unpack(params)
+        actor = self._packing.unpack(params)
         action, _, extras = self._algorithm.act(actor, obs, (), draw)
         return {"action": action, **extras}
 

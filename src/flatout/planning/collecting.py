@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from flatout.config.placement import Placement
-from flatout.config.workers import shares
+from flatout.config.workers import assign_groups
 from flatout.planning.simulate import CPU, Counter, Request, Sleep, Thread, Wait, Work
 from flatout.planning.stages import Stages, at
 
@@ -45,7 +45,7 @@ def _central(
     stages: Stages, placement: Placement, iterations: int, threads: dict[str, Thread]
 ) -> Callable[[int], Iterator[Request]]:
     """One group's processes step while another's actions are chosen here."""
-    rounds = shares(placement, stages.envs)
+    rounds = assign_groups(placement, stages.envs)
     orders = [[Counter() for _ in groups] for groups in rounds]
     answers = [[Counter() for _ in groups] for groups in rounds]
     _, each = placement.workers or (1, stages.envs)

@@ -14,7 +14,7 @@ from flatout.algorithms.registry import build_algorithm
 from flatout.buffers.finals import truncations
 from flatout.buffers.make import build_buffer, expected_mb
 from flatout.config.placement import DeviceName
-from flatout.config.workers import shares
+from flatout.config.workers import assign_groups
 from flatout.hardware import backend
 from flatout.learner.learner import Learner
 from flatout.learner.memory import Expectation, divided_mb, learned_mb, size_mb
@@ -72,8 +72,8 @@ class Factory:
     def acting(self) -> ActingPolicies:
         """The policies of all acting groups, not compiled."""
         return ActingPolicies(
-            shares(self._run.placement, self._run.config.env.envs), self.algorithm, self._task,
-            raw_key(self._run.config.run.seed, ACT), backend.device, self._run.config.run.precision,
+            assign_groups(self._run.placement, self._run.config.env.envs),
+            self.algorithm, self._task, raw_key(self._run.config.run.seed, ACT), backend.device, self._run.config.run.precision,
         )  # fmt: skip
 
     @cached_property

@@ -93,7 +93,7 @@ class Saver:
         together, early = self._together, ended not in ("steps", "signal")
         if together is None or not early:
             self.save(progress, state)
-        if together is not None and ended != "signal" and (early or together.group.each):
+        if together is not None and ended != "signal" and (early or together.group.save_each):
             self.save(progress, state, apart=True)
 
     def save_best(self, progress: Progress, schedule: Schedule) -> None:

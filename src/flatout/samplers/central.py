@@ -22,8 +22,8 @@ class CentralSampler(Sampler):
     """A sampler that acts for N environments in groups: while one steps, it acts for another.
 
     Args:
-        rounds: the groups, in the order in which they take turns. The groups of one round act at
-            the same time, each on its device.
+        group_rotation: the groups. Those of one inner sequence act at the same time, each on its
+            device; the inner sequences take turns.
         buffers: the arrays of trajectories, one for each trajectory in use at the same time; their
             `outputs` are ordered as the groups' environments.
         name: the environment's name, for messages.
@@ -277,7 +277,7 @@ class CentralSampler(Sampler):
                 buffer.keep_final(t - 1, number, last_obs)
                 self._ends.append((t - 1, number, True))
         outputs = group.act(buffer.obs[t], self.steps + t)
-        envs.again(group.write(outputs, buffer, t))
+        envs.repeat_step(group.write(outputs, buffer, t))
 
     # --- Between trajectories -----------------------------------------------------------------
 

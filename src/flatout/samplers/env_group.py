@@ -62,14 +62,14 @@ class EnvGroup(ABC):
             ended: as for `Envs.step`, with numbers within the group.
 
         Returns:
-            The environments that were lost. Their step wrote nothing. They must act `again`
-            from their new first observation, which is in row t.
+            The environments that were lost. Their step wrote nothing. The caller must choose
+            actions for their new first observations, which are in row t, and call `repeat_step`.
 
         Raises:
             EnvironmentFailure: an environment failed and will not be restarted.
         """
 
-    def again(self, actions: np.ndarray) -> None:
+    def repeat_step(self, actions: np.ndarray) -> None:
         """Repeat the step of the environments that `receive` returned."""
         raise AssertionError("environments of this process cannot be lost")
 
@@ -91,7 +91,7 @@ class EnvGroup(ABC):
 
     @abstractmethod
     def replay_all(
-        self, origins: Sequence[int], actions: Sequence[np.ndarray | None]
+        self, episodes: Sequence[int], actions: Sequence[np.ndarray | None]
     ) -> list[bool]:
         """See `Envs.replay_all`; observations go to row 0 of the first slot."""
 
@@ -146,9 +146,9 @@ class InlineEnvGroup(EnvGroup):
         self._envs.reset(env, self._obs[slot][0], episode)
 
     def replay_all(
-        self, origins: Sequence[int], actions: Sequence[np.ndarray | None]
+        self, episodes: Sequence[int], actions: Sequence[np.ndarray | None]
     ) -> list[bool]:
-        return self._envs.replay_all(origins, actions, self._obs[0][0])
+        return self._envs.replay_all(episodes, actions, self._obs[0][0])
 
     def close(self) -> None:
         self._envs.close()

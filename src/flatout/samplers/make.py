@@ -38,7 +38,7 @@ class ActingPolicies:
     """The compiled policies of a run, one for each device.
 
     Args:
-        rounds: the groups by rounds; see `flatout.config.workers.shares`.
+        group_rotation: the groups that take turns; see `flatout.config.workers.assign_groups`.
         algorithm: the algorithm that acts.
         task: the environment.
         key: raw key data of the acting stream.

@@ -1,4 +1,5 @@
-"""A barrier for members' threads: a request waits until all members that still train have one.
+"""A barrier for members' threads: a request waits until all members that still train
+have made one.
 
 `FusedPopulation` answers the requests."""
 
@@ -9,7 +10,7 @@ from typing import Any
 
 
 class Barrier:
-    """A barrier that answers the requests of all members at once, in the last one's thread.
+    """A barrier that answers all members' requests at once, in the thread that makes the last one.
 
     Args:
         count: the number of members; each must call `leave` when it has ended.
@@ -17,17 +18,17 @@ class Barrier:
 
     def __init__(self, count: int) -> None:
         self._live = count
-        self._turn = threading.Condition()
-        self._asked: dict[int, Any] = {}
+        self._condition = threading.Condition()
+        self._requests: dict[int, Any] = {}
         self._answers: dict[int, Any] = {}
 
     def ask(self, member: int, request: Any) -> Any:
         """Return the answer to a member's request; if it is an exception, raise it."""
-        with self._turn:
-            self._asked[member] = request
-            self._try()
+        with self._condition:
+            self._requests[member] = request
+            self._answer_if_complete()
             while member not in self._answers:
-                self._turn.wait()
+                self._condition.wait()
             answer = self._answers.pop(member)
         if isinstance(answer, BaseException):
             raise answer
@@ -38,12 +39,12 @@ class Barrier:
 
         Args:
             error: why it failed; empty if it did not.
-            lost: its state cannot be saved.
+            lost: whether its state cannot be saved.
         """
-        with self._turn:
+        with self._condition:
             self._live -= 1
             self._note_end(member, error, lost)
-            self._try()
+            self._answer_if_complete()
 
     def _note_end(self, member: int, error: str, lost: bool) -> None:
         """Note that a member has ended."""
@@ -52,14 +53,14 @@ class Barrier:
         """Return answers to members' requests; a member without an answer keeps waiting."""
         raise NotImplementedError
 
-    def _try(self) -> None:
-        if not self._asked or len(self._asked) < self._live:
+    def _answer_if_complete(self) -> None:
+        if not self._requests or len(self._requests) < self._live:
             return
-        asked, self._asked = self._asked, {}
+        asked, self._requests = self._requests, {}
         try:
             answers = self._answer(asked)
-            self._asked |= {m: r for m, r in asked.items() if m not in answers}
+            self._requests |= {m: r for m, r in asked.items() if m not in answers}
         except BaseException as error:
             answers = dict.fromkeys(asked, error)
         self._answers |= answers
-        self._turn.notify_all()
+        self._condition.notify_all()

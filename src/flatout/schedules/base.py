@@ -32,7 +32,7 @@ class Schedule:
         learner: learns from trajectories.
         spans: the spans of this thread.
         discardable: makes a context in which a signal may interrupt work, which is then discarded.
-            Collecting runs in one, `Learner.update` does not.
+            Trajectories are collected in such a context; `Learner.update` runs outside of it.
         always: names of metrics that are also valid in an iteration without updates.
     """
 
@@ -75,9 +75,9 @@ class Schedule:
         """Yield the metrics of the next `n` iterations; the caller may stop earlier.
 
         Args:
-            n: iterations.
-            calm: iterations within which the caller will probably not read the state. The fused
-                schedule may compute that many at once.
+            n: the number of iterations.
+            inspect_after: the number of iterations within which the caller will probably not read
+                the state. The fused schedule may compute that many at once.
         """
         for _ in range(n):
             yield self._iterate()
@@ -99,11 +99,13 @@ class Schedule:
         learned = named_leaves(state._replace(counters=()), PREFIX)
         fresh |= {name: arrays[name] for name in learned if name in arrays}
         if initial.rows is None:
-            self.learner.adopt(self._learned(fresh))
+            self.learner.adopt(self._rebuild_state(fresh))
         else:
             buffer = {n.removeprefix(BUFFER): a for n, a in arrays.items() if n.startswith(BUFFER)}
-            self.learner.restore(self._learned(fresh), buffer, initial.data["buffer"], initial.rows)
-            # Its episodes end where the replay ends: trajectories collected later are dropped.
+            state = self._rebuild_state(fresh)
+            self.learner.restore(state, buffer, initial.data["buffer"], initial.rows)
+            # The other run's episodes end with its replay, because this run has new environments.
+            # Trajectories that the other run had not yet learned from are dropped.
             waiting = arrays.get(f"{PENDING}0/obs")
             last = arrays["sampler/obs"] if waiting is None else waiting[0]
             first = np.asarray(self._sampler.state()["obs"])
@@ -146,7 +148,7 @@ class Schedule:
         arrays, data = snapshot.arrays, snapshot.data
         buffer = {n.removeprefix(BUFFER): a for n, a in arrays.items() if n.startswith(BUFFER)}
         counters = data.get("buffer", {})
-        self.learner.restore(self._learned(arrays), buffer, counters, snapshot.rows)
+        self.learner.restore(self._rebuild_state(arrays), buffer, counters, snapshot.rows)
         self._version = int(data["version"])
         if self._version < 0:
             raise CheckpointError(f"its version {self._version} is impossible.")
@@ -157,9 +159,11 @@ class Schedule:
             for env, has_actions in enumerate(state.pop("known"))
         ]
         state["obs"] = np.asarray(arrays["sampler/obs"])
-        own = "sampler/" + ENVIRONMENTS
-        found = {n.removeprefix("sampler/"): a for n, a in arrays.items() if n.startswith(own)}
-        state |= {"arrays": found} if found else {}
+        prefix = "sampler/" + ENVIRONMENTS
+        env_arrays = {
+            n.removeprefix("sampler/"): a for n, a in arrays.items() if n.startswith(prefix)
+        }
+        state |= {"arrays": env_arrays} if env_arrays else {}
         # A serial schedule that continues an overlapped run first learns from pending trajectories.
         self._pending = deque(
             Pending.loaded(f"{PENDING}{number}/", arrays, values)
@@ -191,7 +195,8 @@ class Schedule:
         )  # fmt: skip
 
     def _learn(self, pending: Pending) -> dict[str, float]:
-        """Learn from a trajectory; first truncate the episodes that were restarted before it."""
+        """Learn from a trajectory. If episodes were restarted before it was collected, first
+        truncate them in the replay."""
         self._truncate(pending.restarted)
         return self.learner.update(pending.trajectory)
 
@@ -211,10 +216,11 @@ class Schedule:
         """Publish the newest parameters to the policies."""
         self._publish(self.params, self._version)
 
-    def _publish(self, bundle: tuple[Any, ...], version: int) -> None:
+    def _publish(self, packed: tuple[Any, ...], version: int) -> None:
         for policy in self._policies:
-            policy.publish(bundle, version, self._spans)
+            policy.publish(packed, version, self._spans)
 
-    def _learned(self, arrays: dict[str, np.ndarray]) -> Any:
+    def _rebuild_state(self, arrays: dict[str, np.ndarray]) -> Any:
+        """Return the learning state whose leaves are these named arrays."""
         shapes = self.learner.shapes
         return rebuild(leaf_names(shapes, PREFIX), shapes, arrays)

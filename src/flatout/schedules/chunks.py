@@ -50,7 +50,7 @@ class Chunk:
     Attributes:
         before: the carry before the first iteration.
         count: the number of iterations.
-        taken: the number of iterations that the caller of `advance` has received so far.
+        consumed: the number of iterations that the caller of `advance` has received so far.
         episodes: the episodes that ended, in the order of iterations.
         places: the index in `episodes` at which each iteration's episodes begin, ``[count + 1]``.
         infos: the final `info` scalars of these episodes; empty if there are none.

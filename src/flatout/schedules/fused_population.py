@@ -1,8 +1,8 @@
-"""The chunks of several runs in one program, which is mapped over an axis of members.
+"""One program that computes the chunks of several runs, by mapping over an axis of members.
 
 Each member's `FusedSchedule` requests chunks from its own thread. When all members that still train
-have made a request, one dispatch computes all chunks. All have the same number of iterations: a
-loop whose length differed between members would copy its whole carry, replay included.
+have made a request, one dispatch computes all chunks. All chunks have the same number of
+iterations: if it differed, the loop would copy its whole carry, replay included, in each iteration.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ class Save:
 
 @dataclass
 class Group:
-    """The members of one program, of which some may have ended, and their joint checkpoints.
+    """The members of one program and their joint checkpoints.
 
     Attributes:
-        names: the names of all members.
+        names: the names of all members, also of those that have ended.
         joint: writes the checkpoints.
         saved: the checkpoint from which they resume, if any.
-        each: whether each member's whole state is also saved separately when it ends.
+        save_each: whether each member's whole state is also saved separately when it ends.
     """
 
     names: Sequence[str]
     joint: Joint
     saved: Saved | None
-    each: bool
+    save_each: bool
 
 
 @dataclass
@@ -72,12 +72,14 @@ class FusedPopulation(Barrier):
 
     Args:
         count: the number of members; each must call `leave` when it has ended.
-        programs: compiled programs by number of slots, which other groups share.
-        compiling: makes a context for a compilation, from the number of slots.
-        stop: returns the number of a signal that has come, else None. All members then end at the
-            same boundary.
+        programs: compiled programs by size (the length of the axis of members); other groups share
+            them.
+        compiling: makes a context for the compilation of the program of a size.
+        stop: returns the number of a signal that was received, else None. All members then end at
+            the same boundary.
         group: if given, all members are saved in one checkpoint. They are then in lockstep, and
-            slots change only with a checkpoint, so that a resumed group computes the same bits.
+            member indices change only with a checkpoint, so that a resumed group computes the same
+            bits.
     """
 
     def __init__(
@@ -87,24 +89,24 @@ class FusedPopulation(Barrier):
     ) -> None:  # fmt: skip
         super().__init__(count)
         self._compiling, self._stop = compiling, stop
-        self.group, self._whole_group = group, True
+        self.group, self._can_save = group, True
         self._failed: dict[str, str] = {}
         self._programs = {} if programs is None else programs
         self._keys: tuple[Any, ...] = ()
         self._member_indices: dict[int, int] = {}
-        self._size = 0  # the number of slots, also of members that have ended
-        self._whole: Any = None
+        self._size = 0  # of the axis of members, on which ended members may keep their indices
+        self._carry: Any = None  # of all members
         if group is not None:
-            self._place(range(len(group.names)))
+            self._assign_indices(range(len(group.names)))
             if (saved := group.saved) is not None:
                 self._failed, self._size = dict(saved.failed), saved.size
-                places = {name: number for number, name in enumerate(group.names)}
+                numbers = {name: number for number, name in enumerate(group.names)}
                 self._member_indices = {
-                    places[name]: member_index for name, member_index in saved.slots.items()
+                    numbers[name]: member_index for name, member_index in saved.slots.items()
                 }
 
     def run(self, member: int, loop: Loop, carry: Any, count: int) -> Any:
-        """Make a chunk for one member; wait until all other members have made a request.
+        """Compute a chunk for one member; first wait until all other members have made a request.
 
         Returns:
             The member's `MemberSlice` before the chunk and after it, the chunk's outputs, and its
@@ -128,14 +130,15 @@ class FusedPopulation(Barrier):
         with checkpoint.reading(saved.path):
             return saved.path, saved.step, saved.of(self.group.names[member])
 
-    def rerun(self, loop: Loop, part: MemberSlice, count: int) -> Any:
-        """Return a member's carry after the first `count` iterations of a chunk, computed again."""
-        with self._turn:
-            whole, _ = self._call(loop, part.whole, part.keys, count)
-        return replace(part, whole=whole).extract()
+    def rerun(self, loop: Loop, before: MemberSlice, count: int) -> Any:
+        """Compute the first `count` iterations of a chunk again, and return a member's carry after
+        them; `before` is the member's slice before the chunk."""
+        with self._condition:
+            carry, _ = self._call(loop, before.whole, before.keys, count)
+        return replace(before, whole=carry).extract()
 
     def _note_end(self, member: int, error: str, lost: bool) -> None:
-        self._whole_group &= not lost  # without its state there is no checkpoint of all any more
+        self._can_save &= not lost  # a checkpoint needs the states of all members
         if error and self.group is not None:
             self._failed[self.group.names[member]] = error
 
@@ -147,19 +150,19 @@ class FusedPopulation(Barrier):
             self._write(saves)
         return dict.fromkeys(saves)  # in lockstep all members save at once
 
-    def _place(self, members: Iterable[int]) -> None:
-        """Give each of these members a slot, in their order."""
+    def _assign_indices(self, members: Iterable[int]) -> None:
+        """Give each of these members an index on the axis of members, in their order."""
         self._member_indices = {
             member: member_index for member_index, member in enumerate(sorted(members))
         }
-        self._size, self._whole = len(self._member_indices), None
+        self._size, self._carry = len(self._member_indices), None
 
     def _write(self, saves: dict[int, Save]) -> None:
         group = self.group
-        if group is None or not self._whole_group:
+        if group is None or not self._can_save:
             return
-        if 2 * len(saves) <= self._size:  # slots of ended members only cost time
-            self._place(saves)
+        if 2 * len(saves) <= self._size:  # computing ended members only costs time
+            self._assign_indices(saves)
         each = {group.names[member]: saves[member].snapshot for member in sorted(saves)}
         slots = {
             group.names[member]: member_index
@@ -174,28 +177,29 @@ class FusedPopulation(Barrier):
         loop = next(iter(asked.values())).loop
         count = min(request.count for request in asked.values())
         axes = loop.member_axes
-        going = all(
-            isinstance(r.carry, MemberSlice) and r.carry.whole is self._whole
+        unchanged = all(
+            isinstance(r.carry, MemberSlice) and r.carry.whole is self._carry
             for r in asked.values()
         )
-        if not going or (self.group is None and 2 * len(asked) <= self._size):
+        if not unchanged or (self.group is None and 2 * len(asked) <= self._size):
             if self.group is None:
-                self._place(asked)
+                self._assign_indices(asked)
             self._gather(asked, axes)
-        before = self._whole
-        whole, output = self._call(loop, before, self._keys, count)
+        before = self._carry
+        after, output = self._call(loop, before, self._keys, count)
         output = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :count], output)
-        self._whole = whole
+        self._carry = after
         answers: dict[int, Any] = {}
         for member in asked:
             member_index = self._member_indices[member]
             mine = jax.tree.map(lambda leaf: leaf[member_index], output)  # noqa: B023
-            parts = (MemberSlice(one, self._keys, member_index, axes) for one in (before, whole))
+            parts = (MemberSlice(one, self._keys, member_index, axes) for one in (before, after))
             answers[member] = *parts, mine, count
         return answers
 
     def _gather(self, asked: dict[int, Request], axes: Any) -> None:
-        """Stack the carries of the requesting members by slot; one of them fills other slots."""
+        """Stack the carries of the requesting members, each at its member index. A copy of one of
+        them is put at each other index."""
         found = {
             self._member_indices[member]: (
                 r.carry.extract() if isinstance(r.carry, MemberSlice) else r.carry, r.loop.keys
@@ -218,7 +222,7 @@ class FusedPopulation(Barrier):
                 return trees[0]
             return _stack(list(trees))
 
-        self._whole = jax.tree.map(stack_axis, axes, *carries, is_leaf=lambda axis: axis is None)
+        self._carry = jax.tree.map(stack_axis, axes, *carries, is_leaf=lambda axis: axis is None)
         self._keys = jax.tree.map(lambda *each: np.stack(each), *keys)
 
     def _call(self, loop: Loop, whole: Any, keys: tuple[Any, ...], count: int) -> Any:
@@ -226,9 +230,9 @@ class FusedPopulation(Barrier):
         if size not in self._programs:
             with self._compiling(size):
                 self._programs[size] = self._compile(loop, whole, keys)
-        return self._programs[size](whole, self._room(loop, size), np.int32(count), *keys)
+        return self._programs[size](whole, self._empty_output(loop, size), np.int32(count), *keys)
 
-    def _room(self, loop: Loop, size: int) -> Any:
+    def _empty_output(self, loop: Loop, size: int) -> Any:
         return jax.tree.map(lambda leaf: np.zeros((size, *leaf.shape), leaf.dtype), loop.output)
 
     def _compile(self, loop: Loop, whole: Any, keys: tuple[Any, ...]) -> Any:
@@ -238,5 +242,5 @@ class FusedPopulation(Barrier):
         on = jax.sharding.SingleDeviceSharding(learner.device)
         with matmul_precision(learner.device, learner.precision):
             jitted = jax.jit(program, in_shardings=on, out_shardings=on, donate_argnums=(1,))
-            shapes = shapes_of(whole), shapes_of(self._room(loop, len(keys[0])))
+            shapes = shapes_of(whole), shapes_of(self._empty_output(loop, len(keys[0])))
             return compiled(jitted.lower(*shapes, np.int32(0), *keys), learner.device)

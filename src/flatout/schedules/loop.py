@@ -34,7 +34,7 @@ class Loop:
         programs: shares shapes and programs with other runs of this shape.
 
     Attributes:
-        most: the most iterations of one chunk.
+        max_iterations: the most iterations of one chunk.
     """
 
     def __init__(self, learner: Learner, sampler: DeviceSampler, programs: Programs) -> None:

@@ -24,7 +24,7 @@ class MemberSlice:
     Attributes:
         whole: the carry of all members.
         keys: the `Loop.keys` of all members.
-        slot: the member's index on the axis of members.
+        member_index: the member's index on the axis of members.
         axes: member axes of `whole`: None for parts that all members share, 0 for the others.
     """
 

@@ -35,53 +35,53 @@ def epochs(
         minibatch: makes one gradient step. With local SGD (`Shards.every` above 1) the shards' new
             carries are averaged when due.
         carry: parameters and the optimiser's state.
-        batch: this shard's rows ``[R, ...]``; rows whose `weight` is 0 do not count.
+        batch: this shard's rows ``[R, ...]``; rows whose `weight` is 0 are padding.
         metrics: the names of the metrics that `minibatch` returns.
         count: the number of epochs.
-        size: this shard's rows of a minibatch.
+        size: the number of this shard's rows in a minibatch.
         shards: the shards of the update.
         key: the key of the learning stream.
-        iteration: trajectories learned from, this one included, int32.
+        iteration: the number of trajectories learned from, including this one, int32.
         proceed: ``metrics of a step -> bool``; False discards this step and all later ones.
 
     Returns:
         The carry, and each metric's mean over the steps made; ``updates`` is their number.
     """
     rows = batch.advantage.shape[0]
-    order, some = _order(batch.weight, rows, count, size, shards, key, iteration)
+    order, not_padding = _order(batch.weight, rows, count, size, shards, key, iteration)
     steps = count * rows // size
-    numbers = None
+    update_numbers = None  # since the run's start, counted from 1
     if shards.every > 1:
-        numbers = (iteration - 1) * steps + 1 + jnp.arange(steps)
+        update_numbers = (iteration - 1) * steps + 1 + jnp.arange(steps)
 
-    def step(carry: Any, given: tuple[Any, Any, Any]) -> tuple[Any, jax.Array]:
-        (learned, going), (rows, number, some) = carry, given
-        part = batch if rows is None else jax.tree.map(partial(chosen, rows=rows), batch)
+    def step(carry: Any, xs: tuple[Any, Any, Any]) -> tuple[Any, jax.Array]:
+        (learned, going), (rows, number, not_padding) = carry, xs
+        part = batch if rows is None else jax.tree.map(partial(take_rows, rows=rows), batch)
         stepped, values = minibatch(learned, part)
         stepped = shards.sync(stepped, number)
-        made = jnp.stack([*(values[name] for name in metrics), jnp.ones(())])
-        if proceed is None and some is None:
-            return (stepped, going), made
+        record = jnp.stack([*(values[name] for name in metrics), jnp.ones(())])
+        if proceed is None and not_padding is None:
+            return (stepped, going), record
         if proceed is not None:
             going = going & proceed(values)
-        apply = going if some is None else going & some
+        apply = going if not_padding is None else going & not_padding
         learned = jax.tree.map(lambda new, old: jnp.where(apply, new, old), stepped, learned)
-        return (learned, going), jnp.where(apply, made, 0.0)
+        return (learned, going), jnp.where(apply, record, 0.0)
 
     (carry, _), history = jax.lax.scan(
-        step, (carry, jnp.asarray(True)), (order, numbers, some), length=steps
+        step, (carry, jnp.asarray(True)), (order, update_numbers, not_padding), length=steps
     )
-    *totals, made = history.sum(0)
+    *totals, updates = history.sum(0)
     means = {
-        name: total / jnp.maximum(made, 1.0) for name, total in zip(metrics, totals, strict=True)
+        name: total / jnp.maximum(updates, 1.0) for name, total in zip(metrics, totals, strict=True)
     }
-    return carry, means | {"updates": made}
+    return carry, means | {"updates": updates}
 
 
-def chosen(leaf: jax.Array, rows: jax.Array) -> jax.Array:
-    """Return the rows ``[B, ...]`` of ``[R, ...]`` with the given numbers.
+def take_rows(leaf: jax.Array, rows: jax.Array) -> jax.Array:
+    """Return the rows ``[B, ...]`` of ``[R, ...]`` with the numbers `rows`.
 
-    Rows are flattened for it: a CPU copies rows of several dimensions element by element.
+    Rows are flattened first, because a CPU copies rows of several dimensions element by element.
     """
     flat = leaf.reshape(len(leaf), -1).at[rows].get(mode="promise_in_bounds")
     return flat.reshape(len(rows), *leaf.shape[1:])
@@ -91,10 +91,11 @@ def _order(
     weight: jax.Array | None, rows: int, count: int, size: int, shards: Shards, key: jax.Array,
     iteration: jax.Array,
 ) -> tuple[jax.Array | None, jax.Array | None]:  # fmt: skip
-    """Return each minibatch's rows ``[steps, size]``, and whether any of them counts ``[steps]``.
+    """Return the numbers of each minibatch's rows ``[steps, size]``, and flags ``[steps]``: whether
+    a minibatch has rows that are not padding.
 
-    The rows are None if the whole batch is one minibatch, whose mean needs no order. The flags are
-    None if all rows count.
+    The numbers are None if the whole batch is one minibatch, whose mean needs no order. The flags
+    are None if there is no padding.
     """
     stream = shards.key(key)
     if rows == size:
@@ -109,5 +110,5 @@ def _order(
     if weight is None:
         return order, None
     counted = weight[None] if order is None else weight[order]
-    some = shards.sum(counted.sum(-1)) > 0
-    return order, jnp.broadcast_to(some, count * rows // size)
+    not_padding = shards.sum(counted.sum(-1)) > 0
+    return order, jnp.broadcast_to(not_padding, count * rows // size)

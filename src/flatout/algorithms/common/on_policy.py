@@ -1,4 +1,4 @@
-"""The parts that A2C and PPO share, which learn from fresh trajectories: acting and advantages."""
+"""The parts that the on-policy algorithms A2C and PPO share: acting and advantages."""
 
 from __future__ import annotations
 
@@ -31,11 +31,13 @@ from flatout.networks.boards import FromHead, Grid, OneHot
 from flatout.types import Array, ContinuousSpec, Trajectory
 
 BLOCK = 1024
-"""Boards whose values are computed at once on a CPU. One-hot, Snake's are 16 times as large."""
+"""Boards whose values are computed at once on a CPU. One-hot encoding makes a board larger (16
+times for Snake), and larger blocks would not fit in the cache."""
 
 
 class OnPolicyActorParams(NamedTuple):
-    """The parameters for acting: the actor's arrays and its version's observation statistics."""
+    """The parameters for acting: the actor's arrays, and the observation statistics with which it
+    was published."""
 
     actor: Actor
     moments: RunningMoments | None
@@ -63,7 +65,11 @@ Advantages = Callable[[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, An
 
 
 class RolloutBatch(NamedTuple):
-    """Flattened transitions; `weight` is 1 for a step that counts, else 0, or None if all count."""
+    """The steps of a trajectory, flattened to rows ``[T * N, ...]``.
+
+    `sample` is the action as it was sampled, before clipping. `weight` is 0 for a row of padding
+    and 1 for the others; it is None if there is no padding.
+    """
 
     obs: jax.Array
     sample: jax.Array
@@ -80,12 +86,13 @@ class OnPolicy:
     Args:
         config: hyper-parameters.
         spec: the task and the run; a trajectory of one shard has N / S environments.
-        masked: whether trajectories say which steps count.
+        masked: whether trajectories hold padding, which `Trajectory.valid` marks.
         advantages: the estimator of advantages.
 
     Attributes:
         dist: the distribution over actions.
-        arrays, static: the networks' arrays (zeros), and the networks without their arrays.
+        arrays: the networks' arrays, filled with zeros.
+        static: the networks without their arrays.
 
     Raises:
         UsageError: the network does not fit the spaces.
@@ -119,7 +126,7 @@ class OnPolicy:
                 return value(networks, x)
             of_part = functools.partial(value, networks)
             return jax.lax.platform_dependent(
-                x, cpu=lambda x: in_blocks(of_part, x), default=lambda x: of_part(x)
+                x, cpu=lambda x: apply_in_blocks(of_part, x), default=lambda x: of_part(x)
             )
 
         self._values = shards.one_by_one(values)
@@ -210,7 +217,7 @@ class OnPolicy:
         x = self.observe(seen, obs_moments)
         v_t, v_tp1 = values_around(self._values(networks, x), trajectory)
         x = flat_obs if self._boards else x[: len(flat_obs)]
-        if masked:  # padding holds values of earlier trajectories
+        if masked:  # the arrays are reused, so padding holds numbers of earlier trajectories
             rewards = jnp.where(trajectory.valid, rewards, 0.0)
             v_t = jnp.where(trajectory.valid, v_t, 0.0)
             v_tp1 = jnp.where(trajectory.valid, v_tp1, 0.0)
@@ -248,8 +255,8 @@ class OnPolicy:
             state: the state with updated counters, from `prepare`.
             trajectory: the trajectory that was learned from.
             batch: its transitions, from `prepare`.
-            done: a number that the gradient steps compute. The shards exchange no values here
-                before it is known (see `Shards.after`).
+            done: a number that the gradient steps compute. The shards' sums here wait for it; see
+                `Shards.after`.
 
         Returns:
             The state with updated observation statistics for the next trajectory, and the share of
@@ -265,8 +272,8 @@ class OnPolicy:
         return state._replace(params=params), explained
 
 
-def in_blocks(function: Callable[[jax.Array], jax.Array], rows: jax.Array) -> jax.Array:
-    """Compute ``function(rows)``, PIECE rows at a time, so that activations stay in the cache."""
+def apply_in_blocks(function: Callable[[jax.Array], jax.Array], rows: jax.Array) -> jax.Array:
+    """Compute ``function(rows)``, BLOCK rows at a time, so that activations stay in the cache."""
     count = -(-len(rows) // BLOCK)
     padding = [(0, count * BLOCK - len(rows)), *((0, 0),) * (rows.ndim - 1)]
     parts = jnp.pad(rows, padding).reshape(count, BLOCK, *rows.shape[1:])
@@ -280,7 +287,8 @@ def values_around(values: jax.Array, trajectory: Trajectory) -> tuple[jax.Array,
     After a truncation, the value is that of the episode's final observation.
 
     Args:
-        values: of all observations, then the last, then the final ones, ``[T * N + N + C]``.
+        values: the values ``[T * N + N + C]`` of the trajectory's `obs`, its `last_obs` and its
+            `finals`, in this order.
         trajectory: holds the positions of the final observations.
     """
     shape = trajectory.rewards.shape

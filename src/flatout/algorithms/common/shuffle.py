@@ -1,6 +1,6 @@
 """Pseudo-random permutations without sorting, for the order of minibatches in `epochs`.
 
-On a CPU, sorting random bits takes 20 % of a small network's update, and as much again of its
+On a CPU, sorting random bits takes 20 % of the time of a small network's update, and 20 % of its
 compile time. A Feistel network is a bijection of fixed-width integers for any round function (Luby
 and Rackoff, 1988), and is computed element by element.
 """
@@ -19,7 +19,7 @@ SMALL = 256
 
 
 def permutations(key: jax.Array, counter: jax.Array, count: int, size: int) -> jax.Array:
-    """Return `count` permutations of ``0 .. size - 1``, a function of (key, counter).
+    """Return `count` permutations of ``0 .. size - 1``, which depend only on `key` and `counter`.
 
     Args:
         key: a typed key of two words.

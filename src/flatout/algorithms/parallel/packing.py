@@ -1,5 +1,6 @@
-"""Several arrays packed as one, for the learner, policies and samplers: one transfer instead of
-many, one fused optimiser step."""
+"""Layouts that pack several arrays into one. The learner, policies and samplers use them.
+
+One array needs one transfer instead of many, and one fused loop of the optimiser."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ class Packing:
     """The layout of one pytree's leaves in a vector ``[P]``.
 
     Args:
-        shapes: a pytree of arrays or `jax.ShapeDtypeStruct`, of floats of at most 32 bits (which
-            survive the way through float32 unchanged).
+        shapes: a pytree of arrays or `jax.ShapeDtypeStruct`. Their types must be floats of at most
+            32 bits, because a cast to float32 and back does not change these.
 
     Raises:
         UsageError: a leaf is not such a float.
@@ -53,8 +54,8 @@ class Packing:
 class OutputLayout:
     """The layout of `act`'s outputs in one row of 32-bit words, so that a step is one transfer.
 
-    Outputs are sorted by name here, because JAX sorts the dictionaries that compiled functions
-    return but not those within a program.
+    Outputs are sorted by name: JAX sorts a dictionary that a compiled function returns, but not one
+    within a program, so their order could differ.
 
     Args:
         outputs: name -> shape and dtype of ``[N, ...]``, all of 32 bits.
@@ -106,7 +107,7 @@ class PackedParams:
 
     Args:
         shapes: as for `Packing`.
-        large: the number of elements from which a leaf is not packed.
+        large: a leaf with at least this many elements is not packed.
     """
 
     def __init__(self, shapes: Any, large: int = 1 << 14) -> None:

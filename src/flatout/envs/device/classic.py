@@ -1,12 +1,12 @@
 """Step 5 of the data flow, fused: Gymnasium's classic control in JAX.
 
 The equations and start states are those of Gymnasium (`gymnasium/envs/classic_control`), in float32
-instead of float64; `make` makes these twins, and the compiled rollout steps them.
+instead of float64. `flatout.envs.device.make` builds them, and the compiled rollout steps them.
 
 From the same state and action, one step agrees with Gymnasium's to 1e-5 (relative for numbers above
-1). Over many steps, chaotic systems diverge all the same. If both links of Acrobot are near their
-greatest speeds, which play does not reach, one step differs by up to 2e-3: the last stage of
-Runge-Kutta then has accelerations of tens of thousands.
+1). Over many steps, chaotic systems nevertheless diverge. One step of Acrobot differs by up to 2e-3
+if both links are near their greatest speeds: the last stage of Runge-Kutta then computes
+accelerations of tens of thousands. Episodes do not reach such states.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import jax.numpy as jnp
 from flatout.envs.device.base import DeviceEnv
 from flatout.types import Array, ContinuousSpec, DiscreteSpec, ObservationSpec
 
-NEVER = False
+NOT_TRUNCATED = False
+"""None of these environments truncates an episode by its rules; the caller counts the limit."""
 
 
 def cartpole(limit: int | None = 500, sutton_barto_reward: bool = False) -> DeviceEnv:
@@ -46,12 +47,12 @@ def cartpole(limit: int | None = 500, sutton_barto_reward: bool = False) -> Devi
         force = jnp.where(action == 1, force_size, -force_size)
         cos, sin = jnp.cos(angle), jnp.sin(angle)
         push = (force + pole * half_length * angle_speed**2 * sin) / total
-        turn = (gravity * sin - cos * push) / (half_length * (4 / 3 - pole * cos**2 / total))
-        x_turn = push - pole * half_length * turn * cos / total
-        s = s + tau * jnp.stack([x_speed, x_turn, angle_speed, turn])
+        angle_acc = (gravity * sin - cos * push) / (half_length * (4 / 3 - pole * cos**2 / total))
+        x_acc = push - pole * half_length * angle_acc * cos / total
+        s = s + tau * jnp.stack([x_speed, x_acc, angle_speed, angle_acc])
         failed = (jnp.abs(s[0]) > x_limit) | (jnp.abs(s[2]) > angle_limit)
         reward = jnp.where(failed, -1.0, 0.0) if sutton_barto_reward else jnp.ones(())
-        return s, s, reward, failed, jnp.asarray(NEVER)
+        return s, s, reward, failed, jnp.asarray(NOT_TRUNCATED)
 
     return DeviceEnv("CartPole", _vector(4), DiscreteSpec(2), limit, reset, step)
 
@@ -76,9 +77,9 @@ def acrobot(limit: int | None = 500) -> DeviceEnv:
             -0.5 * second_speed**2 * sin - second_speed * first_speed * sin
             + 1.5 * g * jnp.sin(first) + phi2
         )  # fmt: skip
-        turn2 = torque + d2 / d1 * phi1 - 0.5 * first_speed**2 * sin - phi2
-        turn2 = turn2 / (1.25 - d2**2 / d1)
-        return jnp.stack([first_speed, second_speed, -(d2 * turn2 + phi1) / d1, turn2])
+        second_acc = torque + d2 / d1 * phi1 - 0.5 * first_speed**2 * sin - phi2
+        second_acc = second_acc / (1.25 - d2**2 / d1)
+        return jnp.stack([first_speed, second_speed, -(d2 * second_acc + phi1) / d1, second_acc])
 
     def observe(s: Array) -> Array:
         cos, sin = jnp.cos(s[:2]), jnp.sin(s[:2])
@@ -98,7 +99,7 @@ def acrobot(limit: int | None = 500) -> DeviceEnv:
         fastest = jnp.array([4 * math.pi, 9 * math.pi])
         s = jnp.concatenate([_wrap(s[:2]), jnp.clip(s[2:], -fastest, fastest)])
         up = -jnp.cos(s[0]) - jnp.cos(s[1] + s[0]) > 1.0
-        return s, observe(s), jnp.where(up, 0.0, -1.0), up, jnp.asarray(NEVER)
+        return s, observe(s), jnp.where(up, 0.0, -1.0), up, jnp.asarray(NOT_TRUNCATED)
 
     return DeviceEnv("Acrobot", _vector(6), DiscreteSpec(3), limit, reset, step)
 
@@ -114,7 +115,7 @@ def mountain_car(limit: int | None = 200, goal_velocity: float = 0.0) -> DeviceE
     def step(s: Array, action: Array, key: Array) -> tuple[Array, ...]:
         s = _move_car(s, (action.astype(jnp.float32) - 1.0) * 0.001)
         there = (s[0] >= 0.5) & (s[1] >= goal_velocity)
-        return s, s, jnp.full((), -1.0), there, jnp.asarray(NEVER)
+        return s, s, jnp.full((), -1.0), there, jnp.asarray(NOT_TRUNCATED)
 
     return DeviceEnv("MountainCar", _vector(2), DiscreteSpec(3), limit, _reset_car, step)
 
@@ -127,7 +128,7 @@ def mountain_car_continuous(limit: int | None = 999, goal_velocity: float = 0.0)
         s = _move_car(s, jnp.clip(action[0], -1.0, 1.0) * 0.0015)
         there = (s[0] >= 0.45) & (s[1] >= goal_velocity)
         reward = jnp.where(there, 100.0, 0.0) - action[0] ** 2 * 0.1
-        return s, s, reward, there, jnp.asarray(NEVER)
+        return s, s, reward, there, jnp.asarray(NOT_TRUNCATED)
 
     action = ContinuousSpec((1,), (-1.0,), (1.0,))
     return DeviceEnv("MountainCarContinuous", _vector(2), action, limit, _reset_car, step)
@@ -172,7 +173,7 @@ def pendulum(limit: int | None = 200, g: float = 10.0) -> DeviceEnv:
         speed = s[1] + (3 * g / 2 * jnp.sin(s[0]) + 3.0 * torque) * dt
         speed = jnp.clip(speed, -8.0, 8.0)
         s = jnp.stack([_wrap(s[0] + speed * dt), speed])
-        return s, observe(s), -cost, jnp.asarray(NEVER), jnp.asarray(NEVER)
+        return s, observe(s), -cost, jnp.asarray(NOT_TRUNCATED), jnp.asarray(NOT_TRUNCATED)
 
     action = ContinuousSpec((1,), (-2.0,), (2.0,))
     return DeviceEnv("Pendulum", _vector(3), action, limit, reset, step)

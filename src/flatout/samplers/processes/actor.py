@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 
 
 class LocalActor:
-    """The environments of a worker that acts itself, with the parameters in the arena.
+    """The environments of a worker that acts itself, with the parameters in shared memory.
 
     Args:
         job: the worker's environments, and how it acts.
-        arena: the memory shared with the parent.
-        spent: this worker's times, which it adds to (see `flatout.samplers.processes.protocol`).
+        shared_arrays: the memory shared with the parent.
+        worker_times: this worker's times, which it increases; for the columns see
+            `flatout.samplers.processes.protocol`.
     """
 
     def __init__(

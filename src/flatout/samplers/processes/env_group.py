@@ -1,4 +1,4 @@
-"""The env group whose environments step in actor processes. `CentralSampler` drives it."""
+"""The env group whose environments step in worker processes. `CentralSampler` drives it."""
 
 from __future__ import annotations
 
@@ -30,22 +30,14 @@ class WorkerEnvGroup(EnvGroup):
         self.num_envs = sum(worker.job.count for worker in workers)
         columns = slice(self.first, self.first + self.num_envs)
         self._obs = shared_arrays["obs"][:, :, columns]
-        self._actions, self._active = (
-            shared_arrays["actions"][columns],
-            shared_arrays["active"][columns],
-        )
-        self._flags, self._finals = (
-            shared_arrays["flags"][columns],
-            shared_arrays["finals"][columns],
-        )
-        self._returns, self._lengths = (
-            shared_arrays["returns"][columns],
-            shared_arrays["lengths"][columns],
-        )
-        self._counters, self._infos = (
-            shared_arrays["counters"][columns],
-            shared_arrays["infos"][columns],
-        )
+        self._actions = shared_arrays["actions"][columns]
+        self._active = shared_arrays["active"][columns]
+        self._flags = shared_arrays["flags"][columns]
+        self._finals = shared_arrays["finals"][columns]
+        self._returns = shared_arrays["returns"][columns]
+        self._lengths = shared_arrays["lengths"][columns]
+        self._counters = shared_arrays["counters"][columns]
+        self._infos = shared_arrays["infos"][columns]
         self._last_step = (0, 0, False)
         self._waiting: list[Worker] = []
         self._losses: list[WorkerLost] = []
@@ -88,7 +80,7 @@ class WorkerEnvGroup(EnvGroup):
             self._lives.fill(False)
         return []
 
-    def again(self, actions: np.ndarray) -> None:
+    def repeat_step(self, actions: np.ndarray) -> None:
         self._actions[:] = actions
         self._step(self._waiting)
 
@@ -110,10 +102,10 @@ class WorkerEnvGroup(EnvGroup):
         self._pool.ask("reset", {worker: (slot, 0, episodes[self._columns(worker)])})
 
     def replay_all(
-        self, origins: Sequence[int], actions: Sequence[np.ndarray | None]
+        self, episodes: Sequence[int], actions: Sequence[np.ndarray | None]
     ) -> list[bool]:
         columns = {worker: self._columns(worker) for worker in self._workers}
-        calls = {worker: (origins[part], actions[part]) for worker, part in columns.items()}
+        calls = {worker: (episodes[part], actions[part]) for worker, part in columns.items()}
         return list(itertools.chain(*self._pool.ask("replay", calls)))
 
     def close(self) -> None:
@@ -135,7 +127,8 @@ class WorkerEnvGroup(EnvGroup):
                 self._losses.append(lost)
 
     def _restart(self) -> list[LostEnv]:
-        """Restart lost workers; their new episodes begin in the row that they stepped from."""
+        """Restart lost workers. Their environments begin new episodes, whose first observations
+        replace those in row t, from which the lost step was made."""
         slot, t, _ = self._last_step
         losses: list[LostEnv] = []
         self._waiting = [lost.worker for lost in self._losses]

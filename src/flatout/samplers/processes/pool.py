@@ -61,7 +61,7 @@ class Worker:
     Args:
         job: the worker's environments.
         patience: the time limit of a step, in seconds.
-        arena: shared memory, which contains the worker's progress counters.
+        shared_arrays: shared memory, which contains the worker's progress counters.
     """
 
     def __init__(self, job: Job, patience: float, shared_arrays: SharedArrays) -> None:
@@ -255,7 +255,7 @@ class WorkerPool:
 
     Args:
         workers: the workers, in the environments' order.
-        arena: the memory that they share with this process.
+        shared_arrays: the memory that they share with this process.
         report: receives a sentence about each lost worker.
     """
 

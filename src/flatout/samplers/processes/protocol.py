@@ -35,10 +35,10 @@ LASTING = (UsageError, InvalidReturn)
 LENGTH = struct.Struct("<Q")
 
 SHARED = ("obs", "rewards", "terminated", "truncated", "valid", "ended")
-"""The arrays of a trajectory that the arena may contain."""
+"""The arrays of a trajectory that the shared memory may contain."""
 
 PARAMS = "params/"
-"""Prefix of the names of the actor's parameters in the arena."""
+"""Prefix of the names of the actor's parameters in the shared memory."""
 
 BEAT_S = 0.1
 """Seconds between a worker's progress reports in long commands."""
@@ -47,17 +47,17 @@ CLOSING = -1
 """The value of a worker's progress counters while it closes its environments."""
 
 SINCE, EPISODE, ORIGIN = range(3)
-"""Columns of the arena's array ``counters``."""
+"""Columns of the shared array ``counters``."""
 
 SPENT = "spent"
-"""Name of the arena's array of times; a worker's row is that of its first environment."""
+"""Name of the shared array of times; a worker's row is that of its first environment."""
 
 ENV_S, ACT_S, TURNS, SQUARE = range(4)
 """Columns of `SPENT`: seconds of stepping and of acting; the number of steps (of trajectories, if
 workers act), and the sum of their squared seconds."""
 
 TERMINATED, TRUNCATED, LIFE_LOST, ENDED = 1, 2, 4, 8
-"""Bits of the arena's array ``flags`` after a step."""
+"""Bits of the shared array ``flags`` after a step."""
 
 INFO_BYTES = 1024
 """Bytes for the scalars of a final `info`: the length (two bytes), then JSON."""
@@ -75,7 +75,7 @@ class Job:
         count: E, the number of its environments.
         seed: the run's seed.
         reseed_after: see `VectorEnvs`.
-        arena: the shared memory's descriptor and fields.
+        shared_arrays: the shared memory's descriptor and fields.
         local: for a worker that acts itself, the settings, `RolloutSpec` and acting group's size;
             None if the parent sends actions.
     """

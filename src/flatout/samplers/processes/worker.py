@@ -36,8 +36,8 @@ class Stepper:
 
     Args:
         job: the worker's environments.
-        arena: the memory shared with the parent.
-        spent: this worker's times, which it adds to.
+        shared_arrays: the memory shared with the parent.
+        worker_times: this worker's times, which it increases.
     """
 
     def __init__(
