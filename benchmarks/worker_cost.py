@@ -68,7 +68,7 @@ def measure(env: str, settings: dict[str, Any], inference: str) -> dict[str, lis
     )
     learner.start()
     for publisher in [acting.remote(pool)] if pool.local else acting.policies:
-        publisher.publish(learner.bundle, 0, spans)
+        publisher.publish(learner.packed_params, 0, spans)
     sampler.start()
     sampler.collect()
     children = psutil.Process().children()

@@ -223,7 +223,7 @@ def test_states_keep_their_shapes_so_that_steps_can_be_scanned(name: str) -> Non
 def test_the_acting_parameters_are_published(name: str) -> None:
     algorithm, buffer, inputs = made(name)
     state, hp, layout = begin(algorithm, buffer), algorithm.hp, ActorLayout(algorithm)
-    step, acting, unpack = compiled(name), jax.jit(algorithm.actor), jax.jit(layout.bundle.unpack)
+    step, acting, unpack = compiled(name), jax.jit(algorithm.actor), jax.jit(layout.packing.unpack)
     for data in inputs[:2]:
         before, (state, published) = state, step(state, data, KEY, hp)
         bundle = layout.joined(published.arrays, jax.tree.leaves(state.learned))
@@ -252,7 +252,7 @@ def test_large_arrays_of_the_state_are_not_copied_and_computed_ones_are_publishe
         published.arrays[1], 2 * np.asarray(state.learned.params["source"])
     )
     joined = layout.joined(published.arrays, jax.tree.leaves(state.learned))
-    kept = layout.bundle.unpack(joined)["kept"]
+    kept = layout.packing.unpack(joined)["kept"]
     assert kept is state.learned.params["kept"]
 
     algorithm, buffer, inputs = made("dqn")
@@ -293,7 +293,7 @@ def test_a_learners_bundle_has_the_acting_parameters_before_and_after_updates(na
 
     def check(one: Learner) -> None:
         wanted = acting(one.host_state(), algorithm.hp)
-        assert same(unpack(one.bundle), wanted)
+        assert same(unpack(one.packed_params), wanted)
 
     check(one)
     for data in inputs[:2]:
@@ -302,7 +302,7 @@ def test_a_learners_bundle_has_the_acting_parameters_before_and_after_updates(na
     other = learner(step)
     other.adopt(one.host_state())
     check(other)
-    assert same(list(other.bundle), list(one.bundle))
+    assert same(list(other.packed_params), list(one.packed_params))
 
 
 # Numbers that are not finite

@@ -335,7 +335,7 @@ def test_a_state_moves_to_other_groups(group_rotation: Any) -> None:
     collect(one)
     other = made(group_rotation, slots=2, start=False).sampler
     assert other.restore(one.state()) == []
-    assert other.begun == one.begun
+    assert other.current_episodes == one.current_episodes
     same(one, other)
 
 

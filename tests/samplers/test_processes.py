@@ -61,7 +61,7 @@ def sampler(
     where = with_workers(parse(placement), envs, 2)
     acting = ActingPolicies(assign_groups(where, envs), pure, task, raw_key(0, 2), backend.device)
     params = pure.actor(pure.init(raw_key(0, 0), pure.hp), pure.hp)
-    bundle = acting.bundle.pack(params, np)
+    bundle = acting.packing.pack(params, np)
     for policy in acting.policies:
         policy.compile()
         policy.publish(jax.device_put(bundle, policy.device), 0, Spans())

@@ -58,7 +58,7 @@ def by_hand(algorithm: str, lag: int, iterations: int) -> Any:
     with parts(algorithm, "cpu") as made:
         flow: Any = made.schedule
         sampler, learner = flow._sampler, flow.learner
-        bundles = [jax.tree.map(np.array, learner.bundle)]
+        bundles = [jax.tree.map(np.array, learner.packed_params)]
         waiting: list[Any] = []
         collected = 0
         for iteration in range(iterations):
@@ -69,7 +69,7 @@ def by_hand(algorithm: str, lag: int, iterations: int) -> Any:
                 sampler.commit()
                 collected += 1
             learner.update(waiting.pop(0))
-            bundles.append(jax.tree.map(np.array, learner.bundle))
+            bundles.append(jax.tree.map(np.array, learner.packed_params))
         return learned(made)
 
 
@@ -239,7 +239,8 @@ def test_an_environment_that_fails_leaves_a_whole_boundary(tmp_path: Path) -> No
     own: dict[str, Any] = {"env": "faulty", "envs": 1, "n_steps": 16, "batch_size": 16}
     with parts("ppo", "schedule=overlapped", source, **own) as made:
         steps = 0
-        with pytest.raises(EnvironmentFailure, match="exploded"):  # noqa: PT012 - one of the iterations raises
+        with pytest.raises(EnvironmentFailure, match="exploded"):  # noqa: PT012 - one of the
+        iterations raises
             while True:
                 steps += sum(metrics.steps for metrics in list(made.schedule.advance(1)))
         failed = made.schedule.snapshot()

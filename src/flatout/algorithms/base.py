@@ -1,5 +1,6 @@
-"""The contract of an algorithm with the learner, the buffers and the samplers, which all call its
-pure functions (`Algorithm`), and the specifications that it is built from."""
+"""The contract of algorithms (`Algorithm`), and the specifications from which they are built.
+
+The learner, the buffers and the samplers call an algorithm's pure functions."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class State(NamedTuple):
     """The learning state: everything that updates change, as pytrees of arrays.
 
     Attributes:
-        params: networks, target networks and normalisers: the agent.
+        params: the agent: networks, target networks and normalisers.
         opt: the optimisers' states.
         counters: counts of this run; a run that starts from another run's `params` counts from 0.
             The field `step` counts environment steps (int32).
@@ -87,7 +88,8 @@ class Algorithm:
         by_env: whether each leaf of `params` has one entry per environment. `act` finds the entry
             by its noise, which is the environment's number.
         episodes: whole episodes per environment and trajectory (padded to T), or None.
-        replay: what the algorithm asks of replay, or None if it learns from fresh trajectories.
+        replay: the algorithm's requirements for replay, or None if it learns from fresh
+            trajectories.
         advance: ``(state, steps, hp) -> state, scalars``, needed with `replay`. It counts new
             environment steps before the updates that they pay for, and returns scalars by name
             (epsilon, for example).
@@ -175,21 +177,21 @@ class BuildSpec:
 
 @dataclass(frozen=True)
 class ReplaySpec:
-    """The demands of an algorithm on replay.
+    """An algorithm's requirements for replay.
 
     Attributes:
         batch_size: B, transitions per update.
-        train_freq, gradient_steps: every `train_freq` environment steps (over all environments) pay
-            for `gradient_steps` updates.
+        train_freq, gradient_steps: `gradient_steps` updates are due for every `train_freq`
+            environment steps, which are counted over all environments.
         learning_starts: environment steps before the first update.
         buffer_size: transitions to keep.
         n_step: rewards summed before the bootstrap, discounted by ``hp.gamma``.
         prioritized: sample by priority, with the exponents ``hp.priority_alpha`` and
             ``hp.priority_beta``, ``(start, end)``; else uniformly.
         total_steps: environment steps of the run, over which ``hp.priority_beta`` moves.
-        shards: S, if these are the demands of one shard of a learner: its share of the batch, of
-            the buffer and of the environments. `train_freq`, `learning_starts` and updates still
-            count over all shards.
+        shards: S, if these are the requirements of one of S shards. `batch_size` and `buffer_size`
+            are then those of the shard; `train_freq`, `learning_starts` and updates still count
+            the steps of all shards.
     """
 
     batch_size: int
@@ -203,14 +205,14 @@ class ReplaySpec:
     shards: int = 1
 
     def shard(self, count: int) -> ReplaySpec:
-        """Return the demands of one of `count` shards."""
+        """Return the requirements of one of `count` shards."""
         return replace(
             self, batch_size=self.batch_size // count, buffer_size=self.buffer_size // count,
             shards=count,
         )  # fmt: skip
 
     def whole(self) -> ReplaySpec:
-        """Return the demands of all shards together."""
+        """Return the requirements of all shards together."""
         return replace(
             self, batch_size=self.batch_size * self.shards,
             buffer_size=self.buffer_size * self.shards, shards=1,
@@ -221,7 +223,7 @@ class ReplaySpec:
         return -(-self.train_freq // (num_envs * self.shards))
 
     def updates_due(self, steps: Any) -> Any:
-        """Return how many updates have been paid for by `steps`, an int or int32.
+        """Return how many updates are due after `steps`, an int or int32.
 
         `steps` counts the environment steps of one shard (of the run, if `shards` is 1).
         """
@@ -231,27 +233,27 @@ class ReplaySpec:
         return times * self.gradient_steps + rest * self.gradient_steps // self.train_freq
 
     def most(self, num_envs: int) -> int:
-        """Return the most updates that one trajectory pays for."""
+        """Return the largest number of updates that one trajectory makes due."""
         steps = self.horizon(num_envs) * num_envs * self.shards
         return -(-steps * self.gradient_steps // self.train_freq)
 
 
 def replay_spec(config: ReplayConfig, total_steps: int) -> ReplaySpec:
-    """Return the demands on replay of a configuration."""
+    """Return the requirements for replay of these settings."""
     own = {one.name for one in fields(ReplaySpec)} & {one.name for one in fields(config)}
     return ReplaySpec(**{name: getattr(config, name) for name in own}, total_steps=total_steps)
 
 
 @dataclass(frozen=True)
 class RolloutSpec:
-    """The demands of a run's algorithm and data flow on its sampler.
+    """The requirements of a run's algorithm and data flow for its sampler.
 
     Attributes:
         horizon: T.
         episodes: whole episodes per environment and trajectory, or None.
         truncations: truncated episodes per environment for which a trajectory has room at first;
             a trajectory with more of them gets more room (`flatout.buffers.finals`).
-        replayed: whether trajectories say which steps ended an episode (`Trajectory.ended`).
+        replayed: whether trajectories hold the steps that ended an episode (`Trajectory.ended`).
         slots: trajectories in use at the same time.
     """
 

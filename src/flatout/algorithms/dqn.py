@@ -1,8 +1,8 @@
-"""Deep Q-learning (Mnih et al., 2015), which `flatout.algorithms.registry` builds, with double,
-dueling, n-step and prioritised as options.
+"""Deep Q-learning (Mnih et al., 2015), with double, dueling, n-step and prioritised as options.
 
-Truncation bootstraps, termination does not. If the environment is set to report a lost life as
-terminal, there is no bootstrap after it, although the episode continues.
+`flatout.algorithms.registry` builds it. Truncation bootstraps, termination does not. If the
+environment is set to report a lost life as terminal, there is no bootstrap after it, although the
+episode continues.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from flatout.networks.torsos import Torso, features, make_torso, over_batch
 from flatout.types import Array, Batch, DiscreteSpec
 
 VALUED_EVERY = 8
-"""The network runs at least at every 8th step. So even while every action is random, an episode has
-a mean of its largest action values."""
+"""The network runs at least at every 8th step, even while every action is random, so that every
+episode has a mean of its largest action values."""
 
 METRICS = ("loss", "td_error", "q_max", "grad_norm", "learning_rate")
 

@@ -1,9 +1,9 @@
-"""A genetic algorithm over networks, which `flatout.algorithms.registry` builds: all members play,
-the best stay, and noisy copies of them replace the others.
+"""A genetic algorithm over networks: all members play, the best stay, and noisy copies of them
+replace the others.
 
-It follows Such et al. (2017), without crossover. Each member of the population has an environment,
-and its fitness is the mean return of its episodes. Acting adds no noise: members differ only in
-their parameters.
+`flatout.algorithms.registry` builds it. It follows Such et al. (2017), without crossover. Each
+member of the population has an environment, and its fitness is the mean return of its episodes.
+Acting adds no noise: members differ only in their parameters.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def genetic(config: GeneticConfig, spec: BuildSpec) -> Algorithm:
         valid = trajectory.valid
         ended = jnp.logical_or(trajectory.terminated, trajectory.truncated)
         total_return = jnp.where(valid, trajectory.rewards, 0.0).sum(0)
-        episodes = (valid & ended).sum(0) + (valid[-1] & ~ended[-1])  # the unfinished one counts
+        episodes = (valid & ended).sum(0) + (valid[-1] & ~ended[-1])  # includes the unfinished one
         # Gathered, so that all shards select the same members.
         fitness = shards.gather(total_return / jnp.maximum(episodes, 1))
         counters = state.counters

@@ -1,4 +1,4 @@
-"""Hyper-parameters as data, which algorithms build for their programs: float32 arguments."""
+"""Hyper-parameters as data: float32 arguments of the compiled programs. Algorithms build them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flatout.config.schedules import real_values
 
 
 def hyper_parameters(config: Hyper, total_steps: int) -> Any:
-    """Return a named tuple of every real-valued setting, by name; none of them changes a shape.
+    """Return a named tuple of all real-valued settings, none of which changes a shape.
 
     Numbers are scalars, schedules are ``(start, end)`` ``[2]``, and unset settings are None. Whole
     numbers, flags and choices are not included, because they change the program. The length of the

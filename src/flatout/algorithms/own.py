@@ -1,5 +1,5 @@
-"""Users' algorithms, which `flatout.algorithms.registry` asks for: from a name or a function to a
-checked `Algorithm`."""
+"""Users' algorithms: they are imported, built and checked here, for
+`flatout.algorithms.registry`."""
 
 from __future__ import annotations
 

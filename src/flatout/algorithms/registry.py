@@ -1,5 +1,6 @@
-"""The choice of an algorithm by the settings, for `flatout.run` and the actor processes: the only
-module that knows all algorithms."""
+"""The construction of the algorithm that the settings name, for `flatout.run` and actor processes.
+
+No other module knows all algorithms."""
 
 from __future__ import annotations
 
@@ -90,7 +91,7 @@ def build_algorithm(
 
 
 def shards_of(config: TrainConfig, placement: Placement | None) -> Shards:
-    """Return the shards that the settings ask for; a placement may divide the parameters."""
+    """Return the shards that the settings require; a placement may divide the parameters."""
     run = config.run
     every = sync_every("sync", run.sync) if run.shards > 1 else 1
     divided = placement is not None and placement.params == "sharded"

@@ -1,7 +1,7 @@
-"""Soft actor-critic (Haarnoja et al., 2018b), which `flatout.algorithms.registry` builds, with an
-entropy weight that is fixed or learned.
+"""Soft actor-critic (Haarnoja et al., 2018b), with an entropy weight that is fixed or learned.
 
-Actions are squashed into their bounds. Truncation bootstraps, termination does not.
+`flatout.algorithms.registry` builds it. Actions are squashed into their bounds. Truncation
+bootstraps, termination does not.
 """
 
 from __future__ import annotations

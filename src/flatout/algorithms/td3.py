@@ -1,7 +1,8 @@
-"""TD3 (Fujimoto et al., 2018), which `flatout.algorithms.registry` builds, and DDPG (Lillicrap et
-al., 2016), which is TD3 without its three additions.
+"""TD3 (Fujimoto et al., 2018), and DDPG (Lillicrap et al., 2016), which is TD3 without its three
+additions.
 
-Actions are clipped to their bounds. Truncation bootstraps, termination does not.
+`flatout.algorithms.registry` builds both. Actions are clipped to their bounds. Truncation
+bootstraps, termination does not.
 """
 
 from __future__ import annotations

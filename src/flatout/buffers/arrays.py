@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from flatout.buffers.finals import divided
+from flatout.buffers.finals import split_finals
 from flatout.types import Finals, Trajectory
 
 FINALS = ("final_obs", "final_index")
@@ -40,7 +40,7 @@ def split(trajectory: Trajectory, shards: int) -> list[Trajectory]:
     steps, envs = trajectory.rewards.shape
     size = envs // shards
     parts: list[Trajectory] = []
-    for number, finals in enumerate(divided(trajectory.finals, steps, envs, shards)):
+    for number, finals in enumerate(split_finals(trajectory.finals, steps, envs, shards)):
         columns = slice(number * size, (number + 1) * size)
         arrays = {
             name: array[columns] if name == "last_obs" else array[:, columns]

@@ -35,8 +35,9 @@ class Buffer:
 
     Attributes:
         metrics: the names of the scalars that `learn` returns.
-        member_counts, shard_counts: pytree prefixes of `counts`, which are vmap axes: None for
-            counts that all members of a population, or all shards, share, else 0.
+        member_counts: the vmap axes of `counts` for the members of a population, as a pytree
+            prefix: None for counts that all members share, else 0.
+        shard_counts: the same for shards.
         key: raw key data of the sampling stream, ``[2]``, or ``[S, 2]`` for S shards; () if
             nothing is sampled.
         axes: a pytree prefix of the inputs of a sharded learner: 0 where each shard has an array,
@@ -124,8 +125,9 @@ class Buffer:
         return ()
 
     def truncate(self, env: int, last_obs: Array, first_obs: Array, device_state: Any) -> Any:
-        """Truncate an episode that could not be restored after its newest step, which led to
-        `last_obs`. The next episode begins with `first_obs`. Return the device state."""
+        """Truncate an environment's stored episode, which could not be continued, after its newest
+        step, which led to `last_obs`. The next episode begins with `first_obs`. Return the device
+        state."""
         return device_state
 
 

@@ -81,7 +81,7 @@ class DeviceReplay(Replay):
     ) -> None:
         super().__init__(algorithm, layout, key, finals)
         self._like = trajectory
-        self._shapes = ring_shapes(layout, trajectory, self.ring_counters.room)
+        self._shapes = ring_shapes(layout, trajectory, self.ring_counters.final_capacity)
         self._before = 0  # the number of the next final observation when `finals` last grew
         self._ingested: tuple[Any, ...] = ()
         self.axes: Any = DispatchInputs(0, None, None, 0, None)
@@ -126,8 +126,8 @@ class DeviceReplay(Replay):
 
     def batches(self) -> Iterator[Any]:
         piece, finals, numbers, before, space, counters = self._ingested
-        if self.ring_counters.room > self._shapes.finals.shape[0]:
-            self._resize(self.ring_counters.room)
+        if self.ring_counters.final_capacity > self._shapes.finals.shape[0]:
+            self._resize(self.ring_counters.final_capacity)
             self._before = before
         room, *frame = self._shapes.finals.shape
         frames = np.zeros((space, *frame), self._shapes.finals.dtype)
@@ -183,7 +183,9 @@ class DeviceReplay(Replay):
         self.ring_counters.rows_written += rows
 
     def sync_counters(self, counts: Counts) -> None:
-        self.ring_counters.take(int(counts.rows_written), int(counts.finals), np.ravel(counts.age))
+        self.ring_counters.set_counters(
+            int(counts.rows_written), int(counts.finals), np.ravel(counts.age)
+        )
 
     def _resize(self, room: int) -> None:
         old = self._shapes.finals
@@ -195,8 +197,8 @@ class DeviceReplay(Replay):
         if old.shape[len(self._shards)] == room:
             return device_state
         finals = np.asarray(old)[0] if self._shards else np.asarray(old)
-        moved = self.ring_counters.moved(finals, room, self._before)
-        ring = device_state.ring._replace(finals=self._copy_to_shards(moved))
+        larger = self.ring_counters.grow_finals(finals, room, self._before)
+        ring = device_state.ring._replace(finals=self._copy_to_shards(larger))
         return device_state._replace(ring=ring)
 
     def learn(
@@ -260,7 +262,7 @@ class DeviceReplay(Replay):
 
     def restore(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Any:
         check_shards(data, self._count)
-        shapes = ring_shapes(self._layout, self._like, self.ring_counters.room)
+        shapes = ring_shapes(self._layout, self._like, self.ring_counters.final_capacity)
         empty = Ring(*(np.zeros(shape.shape, shape.dtype) for shape in shapes))
         ring = self.ring_counters.restore(empty, arrays, data, rows)
         self._resize(len(ring.finals))

@@ -28,7 +28,7 @@ def capacity(count: int, least: int) -> int:
     return least
 
 
-def packed(index: Array, obs: Array, size: int, least: int) -> Finals:
+def pack_finals(index: Array, obs: Array, size: int, least: int) -> Finals:
     """Pack final observations into arrays with a capacity, in the order of their steps.
 
     Args:
@@ -46,23 +46,23 @@ def packed(index: Array, obs: Array, size: int, least: int) -> Finals:
     return finals
 
 
-def used(finals: Finals, size: int) -> tuple[np.ndarray, np.ndarray]:
+def used_finals(finals: Finals, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the positions ``[n]`` and observations ``[n, ...]`` of the used entries."""
     which = np.flatnonzero((finals.index >= 0) & (finals.index < size))
     return finals.index[which], finals.obs[which]
 
 
-def appended(finals: Finals, index: int, obs: np.ndarray, size: int) -> Finals:
+def append_final(finals: Finals, index: int, obs: np.ndarray, size: int) -> Finals:
     """Return the final observations with a further one, `obs` at position `index`."""
-    indices, values = used(finals, size)
+    indices, values = used_finals(finals, size)
     indices, values = np.append(indices, index), np.concatenate([values, obs[None]])
-    return packed(indices, values, size, len(finals.index))
+    return pack_finals(indices, values, size, len(finals.index))
 
 
-def divided(finals: Finals, steps: int, num_envs: int, shards: int) -> list[Finals]:
+def split_finals(finals: Finals, steps: int, num_envs: int, shards: int) -> list[Finals]:
     """Divide the final observations by shard, with the same capacity for all shards."""
     each = num_envs // shards
-    index, obs = used(finals, steps * num_envs)
+    index, obs = used_finals(finals, steps * num_envs)
     row, env = np.divmod(index, num_envs)
     shard, env = np.divmod(env, each)
     most = int(np.bincount(shard, minlength=1).max())
@@ -70,13 +70,14 @@ def divided(finals: Finals, steps: int, num_envs: int, shards: int) -> list[Fina
 
     def select(number: int) -> Finals:
         mine = shard == number
-        return packed(row[mine] * each + env[mine], obs[mine], steps * each, room)
+        return pack_finals(row[mine] * each + env[mine], obs[mine], steps * each, room)
 
     return [select(number) for number in range(shards)]
 
 
-def joined(parts: Finals, steps: int, each: int) -> Finals:
-    """Join the shards' final observations, in the order of the shards: the inverse of `divided`.
+def join_finals(parts: Finals, steps: int, each: int) -> Finals:
+    """Join the shards' final observations, in the order of the shards: the inverse of
+    `split_finals`.
 
     Args:
         parts: arrays ``[S, C, ...]`` of S shards.
@@ -91,13 +92,13 @@ def joined(parts: Finals, steps: int, each: int) -> Finals:
     return Finals(obs, index.reshape(-1).astype(np.int32))
 
 
-def in_order(finals: Finals) -> Finals:
+def sort_finals(finals: Finals) -> Finals:
     """Sort the entries by their steps; unused ones come last."""
     order = np.argsort(finals.index, kind="stable")
     return Finals(finals.obs[order], finals.index[order])
 
 
-def side_by_side(parts: Sequence[tuple[np.ndarray, np.ndarray]], num_envs: int, total: int) -> (
+def join_along_envs(parts: Sequence[tuple[np.ndarray, np.ndarray]], num_envs: int, total: int) -> (
     tuple[np.ndarray, np.ndarray]
 ):  # fmt: skip
     """Join the final observations of trajectories that are joined along the environments.

@@ -113,7 +113,7 @@ class HostReplay(Replay):
         self._first = first.reshape(*self._shards, 1, 1)  # each shard's first environment
         self._most = self._replay.most(layout.num_envs)
         self._chunk = min(chunk or self._most, self._most)
-        shapes = ring_shapes(self._layout, trajectory, self.ring_counters.room)
+        shapes = ring_shapes(self._layout, trajectory, self.ring_counters.final_capacity)
         self._ring = Ring(*(np.zeros(shape.shape, shape.dtype) for shape in shapes))
         self._bytes = ring_bytes(self._ring)
         self._drawn: tuple[np.ndarray, np.ndarray] | None = None
@@ -333,7 +333,8 @@ def averages(algorithm: Algorithm, totals: jax.Array, count: jax.Array) -> Scala
 
 
 def _slice(array: np.ndarray, start: int, size: int) -> np.ndarray:
-    """Return `size` of the updates ``[..., K, B]`` from `start` on; the last one is repeated."""
+    """Return `size` of the updates ``[..., K, B]`` from `start` on. If there are fewer, the last
+    one is repeated."""
     if start == 0 and array.shape[-2] == size:
         return array
     index = np.minimum(np.arange(start, start + size), array.shape[-2] - 1)

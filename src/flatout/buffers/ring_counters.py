@@ -12,7 +12,7 @@ import numpy as np
 
 from flatout.algorithms.base import ReplaySpec
 from flatout.buffers.base import Arrays, Data, Saved
-from flatout.buffers.finals import capacity, used
+from flatout.buffers.finals import capacity, used_finals
 from flatout.buffers.ring import Ring, RingLayout, RolloutRows, final_ids, next_age
 from flatout.buffers.rows import STORED, RingRows
 from flatout.errors import CheckpointError
@@ -26,7 +26,7 @@ class RingCounters:
     Args:
         layout: the ring's sizes.
         replay: the algorithm's requirements.
-        room: the initial capacity for final observations; at least N is used.
+        final_capacity: the initial capacity for final observations; at least N is used.
 
     Attributes:
         rows_written: the number of rows ever stored, which is the number of the next row.
@@ -34,11 +34,11 @@ class RingCounters:
         updates_due: updates that the newest trajectory makes due.
         finals: the number of the next final observation. A restored ring numbers the final
             observations that it still has from 0.
-        room: F, the capacity that `Ring.finals` must have.
+        final_capacity: F, the capacity that `Ring.finals` must have.
         age: uint8 ``[N]``, the ages of the newest observations.
     """
 
-    def __init__(self, layout: RingLayout, replay: ReplaySpec, room: int = 0) -> None:
+    def __init__(self, layout: RingLayout, replay: ReplaySpec, final_capacity: int = 0) -> None:
         self._layout = layout
         self._replay = replay
         self.rows_written = 0
@@ -47,7 +47,7 @@ class RingCounters:
         self.age = np.zeros((layout.num_envs,), np.uint8)
         self.finals = 0
         self._final_rows: deque[int] = deque()  # the rows whose final observations are still needed
-        self.room = max(room, layout.num_envs)
+        self.final_capacity = max(final_capacity, layout.num_envs)
 
     def ingest(self, trajectory: Trajectory) -> tuple[RolloutRows, np.ndarray, np.ndarray]:
         """Count a trajectory. Return the rows to write, the final frames ``[n, ...]`` and their
@@ -65,7 +65,7 @@ class RingCounters:
         finals, numbers = trajectory.finals.obs[:0], np.zeros(0, np.int64)
         if trajectory.truncated.any():
             final_id = final_ids(np, self.finals, trajectory.truncated)
-            index, finals = used(trajectory.finals, rows * num_envs)
+            index, finals = used_finals(trajectory.finals, rows * num_envs)
             numbers = final_id.reshape(-1)[index]
             self.finals += len(index)
             self._final_rows.extend((self.rows_written + index // num_envs).tolist())
@@ -84,10 +84,10 @@ class RingCounters:
             age=age,
             final_id=final_id,
         )
-        self.room = capacity(len(self._final_rows), self.room)
+        self.final_capacity = capacity(len(self._final_rows), self.final_capacity)
         return piece, layout.newest(finals), numbers
 
-    def take(self, rows_written: int, finals: int, age: np.ndarray) -> None:
+    def set_counters(self, rows_written: int, finals: int, age: np.ndarray) -> None:
         """Set the counters to those of a compiled loop: `rows_written`, `finals` and `age`."""
         self.rows_written, self.finals, self.age = rows_written, finals, age
         self.updates_done = self._replay.updates_due(rows_written * self._layout.num_envs)
@@ -97,7 +97,7 @@ class RingCounters:
         a new array in the returned ring if it needs a larger capacity."""
         rows_written, before = self.rows_written, self.finals
         piece, finals, numbers = self.ingest(trajectory)
-        ring = self._ensure_room(ring, before)
+        ring = self._ensure_capacity(ring, before)
         start = rows_written % self._layout.length * self._layout.num_envs
         for array, new in zip(ring, piece, strict=False):  # all but the final observations
             entries, until = new.reshape(-1, *array.shape[1:]), len(array) - start
@@ -108,19 +108,20 @@ class RingCounters:
             ring.finals[numbers % len(ring.finals)] = finals
         return ring, piece
 
-    def _ensure_room(self, ring: Ring, count: int) -> Ring:
-        """Return the ring with capacity `room`; `count` is the number of the next final frame."""
-        if self.room <= len(ring.finals):
+    def _ensure_capacity(self, ring: Ring, count: int) -> Ring:
+        """Return the ring with capacity `final_capacity`; `count` is the number of the next final
+        frame."""
+        if self.final_capacity <= len(ring.finals):
             return ring
-        return ring._replace(finals=self.moved(ring.finals, self.room, count))
+        return ring._replace(finals=self.grow_finals(ring.finals, self.final_capacity, count))
 
     @staticmethod
-    def moved(finals: np.ndarray, room: int, count: int) -> np.ndarray:
+    def grow_finals(finals: np.ndarray, new_capacity: int, count: int) -> np.ndarray:
         """Copy the final frames before number `count` into an array with the larger capacity
-        `room`. Frame k moves from position ``k % len(finals)`` to ``k % room``."""
-        larger = np.zeros((room, *finals.shape[1:]), finals.dtype)
+        `new_capacity`. Frame k moves from position ``k % len(finals)`` to ``k % new_capacity``."""
+        larger = np.zeros((new_capacity, *finals.shape[1:]), finals.dtype)
         for number in range(max(count - len(finals), 0), count):
-            larger[number % room] = finals[number % len(finals)]
+            larger[number % new_capacity] = finals[number % len(finals)]
         return larger
 
     def stats(self, size: int) -> dict[str, float]:
@@ -137,7 +138,7 @@ class RingCounters:
         """
         rows = RingRows(layout or self._layout, ring, self.rows_written)
         arrays = {"frames": rows.row("frames", self.rows_written).copy(), "age": self.age.copy()}
-        return arrays, {"head": self.rows_written, "room": self.room}, rows
+        return arrays, {"head": self.rows_written, "room": self.final_capacity}, rows
 
     def restore(self, ring: Ring, arrays: Arrays, data: Data, rows: RowSource | None) -> Ring:
         """Restore saved counters, and saved rows into a ring of NumPy arrays. All arrays but
@@ -147,13 +148,13 @@ class RingCounters:
             raise CheckpointError("it holds no replayed experience.")
         first, end = rows.stored
         self.rows_written, room = int(data["head"]), int(data["room"])
-        most = 2 * max(layout.length * layout.num_envs, self.room)
+        most = 2 * max(layout.length * layout.num_envs, self.final_capacity)
         if self.rows_written != end or end - first > layout.length or room > most:
             raise CheckpointError(
                 f"its replay has rows {first} to {end} of {self.rows_written}, and room for {room};"
                 f" there can be {layout.length} rows, and room for {most}."
             )
-        self.room = max(room, self.room)
+        self.final_capacity = max(room, self.final_capacity)
         self.updates_done = self._replay.updates_due(self.rows_written * layout.num_envs)
         if self.rows_written < 0:
             raise CheckpointError(f"its replay has {self.rows_written} rows.")
@@ -179,8 +180,8 @@ class RingCounters:
                     kept.append(final)
             first = stop
         self.finals = len(kept)
-        self.room = capacity(self.finals, self.room)
-        finals = np.zeros((self.room, *layout.frame), ring.finals.dtype)
+        self.final_capacity = capacity(self.finals, self.final_capacity)
+        finals = np.zeros((self.final_capacity, *layout.frame), ring.finals.dtype)
         for number, final in enumerate(kept):
             finals[number] = final
         place = self.rows_written % layout.length * layout.num_envs
@@ -202,8 +203,8 @@ class RingCounters:
         ring.truncated[last] = True
         ring.final_id[last] = self.finals
         self._final_rows.append(self.rows_written - 1)
-        self.room = capacity(len(self._final_rows), self.room)
-        ring = self._ensure_room(ring, self.finals)
+        self.final_capacity = capacity(len(self._final_rows), self.final_capacity)
+        ring = self._ensure_capacity(ring, self.finals)
         ring.finals[self.finals % len(ring.finals)] = self._layout.newest(last_obs)
         self.finals += 1
         return ring

@@ -9,7 +9,7 @@ import numpy as np
 
 from flatout.algorithms.base import RolloutSpec
 from flatout.algorithms.parallel.packing import OutputLayout
-from flatout.buffers.finals import packed
+from flatout.buffers.finals import pack_finals
 from flatout.envs.base import invalid_return
 from flatout.types import ObservationSpec, Trajectory
 
@@ -60,7 +60,7 @@ class RolloutBuffer:
             self.outputs = [np.zeros((horizon, layout.words), np.uint32) for layout in layouts]
         self._sign = sign
         self._least_finals = rollout.truncations * num_envs
-        self._no_finals = packed(
+        self._no_finals = pack_finals(
             np.zeros(0, np.int32), self.obs[0, :0], self.rewards.size, self._least_finals
         )
         for unused in self._no_finals:
@@ -98,7 +98,7 @@ class RolloutBuffer:
         if self._final_index:
             index, obs = np.array(self._final_index, np.int32), np.stack(self._final_obs)
             obs = obs.astype(self.obs.dtype, copy=False)
-            finals = packed(index, obs, self.rewards.size, self._least_finals)
+            finals = pack_finals(index, obs, self.rewards.size, self._least_finals)
         outputs = self.read()
         actions = outputs.pop("action")
         return Trajectory(

@@ -1,4 +1,4 @@
-"""Rows of a replay ring by number, which checkpoints read from the ring without a second copy."""
+"""The rows of a replay ring by number. Checkpoints read them without a second copy of the ring."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def by_shard(array: np.ndarray, shards: int) -> np.ndarray:
 
 
 def on_host(array: Any, start: int, size: int, axis: int = 0) -> np.ndarray:
-    """Copy `size` entries of an array from `start` on to host memory; a NumPy array gives a view.
+    """Return `size` entries of an array from `start` on, in host memory: a view of a NumPy array,
+    else a copy.
 
     Args:
         axis: the axis of the entries: 0, or 1 if axis 0 is shards.

@@ -16,7 +16,7 @@ import numpy as np
 from flatout.algorithms.base import Algorithm, shapes_of
 from flatout.buffers.arrays import FINALS, arrays_of, by_env, shard_shapes, with_arrays
 from flatout.buffers.base import Arrays, Data, Saved
-from flatout.buffers.finals import divided, packed, side_by_side, used
+from flatout.buffers.finals import join_along_envs, pack_finals, split_finals, used_finals
 from flatout.buffers.on_policy import OnPolicyBuffer
 from flatout.storage.checkpoint import refuse_other
 from flatout.types import RowSource, Trajectory
@@ -58,9 +58,9 @@ class TrajectoryReplay(OnPolicyBuffer):
                 envs = by_env(name, array)
                 envs[num_envs:] = envs[:-num_envs].copy()
                 envs[:num_envs] = by_env(name, new[name])
-        self._finals.appendleft(used(trajectory.finals, trajectory.rewards.size))
-        index, obs = side_by_side(self._finals, num_envs, num_envs * self._kept)
-        finals = packed(index, obs, self._all.rewards.size, self._least_finals)
+        self._finals.appendleft(used_finals(trajectory.finals, trajectory.rewards.size))
+        index, obs = join_along_envs(self._finals, num_envs, num_envs * self._kept)
+        finals = pack_finals(index, obs, self._all.rewards.size, self._least_finals)
         self._all = self._all._replace(finals=finals)
         self._count += 1
         self._ingested = self._all
@@ -86,8 +86,8 @@ class TrajectoryReplay(OnPolicyBuffer):
             refuse_other(f"buffer/{name}", saved, like, "this run")
         self._all = with_arrays(self._all, restored)
         steps, total = self._all.rewards.shape
-        each = divided(self._all.finals, steps, total, self._kept)
-        self._finals.extend(used(one, steps * self._num_envs) for one in each)
+        each = split_finals(self._all.finals, steps, total, self._kept)
+        self._finals.extend(used_finals(one, steps * self._num_envs) for one in each)
         self._count = int(data["count"])
         return ()
 

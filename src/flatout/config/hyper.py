@@ -27,7 +27,7 @@ from flatout.errors import UsageError, refuse_empty
 class Hyper:
     """Base class of the settings of one algorithm."""
 
-    defaults: ClassVar[dict[str, Any]] = {}  # its defaults of settings of other classes
+    defaults: ClassVar[dict[str, Any]] = {}  # other defaults for settings of other classes
     acts: ClassVar[bool] = True  # whether it learns from environments; else from a dataset
     differentiates: ClassVar[bool] = True  # whether it computes gradients
     only_serial: ClassVar[str] = ""  # the reason if it needs ``schedule=serial``
@@ -45,7 +45,7 @@ class Hyper:
 
 @dataclass(frozen=True)
 class OnPolicyConfig(Hyper):
-    """Settings that PPO and A2C share, which learn from their newest rollout."""
+    """Settings of the algorithms that learn from their newest rollout, PPO and A2C."""
 
     learning_rate: Schedule = 3e-4
     """The optimiser's step size; lin_0.001 falls linearly to 0 over the run, lin_0.001_0.0001 to

@@ -20,7 +20,7 @@ from flatout.errors import UsageError, refuse_empty
 ALGORITHMS = tuple(HYPER)
 
 Affects = dict[str, str]
-"""The metadata of a setting: what it affects instead of what is learned."""
+"""The metadata of a setting that does not affect what is learned: what it affects instead."""
 
 MAX_WIDTH = 65_536
 """Maximum units of a hidden layer; for more, computing the shapes alone would take minutes."""
@@ -75,7 +75,7 @@ def sync_every(name: str, text: str) -> int:
 
 
 def refuse_placement(name: str, text: str) -> None:
-    """Refuse a text that is a placement on no machine; raises as `parse`."""
+    """Refuse a text that describes no possible placement on any machine; raises as `parse`."""
     if text.strip() != "auto":
         parse(text)
 

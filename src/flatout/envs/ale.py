@@ -1,5 +1,6 @@
-"""Atari games: the settings of ale-py's `AtariVectorEnv`, which `AtariEnvs` steps, and one game
-that renders pictures, which `envs.make` opens for watching and videos."""
+"""Atari games: the settings of ale-py's `AtariVectorEnv`, and one game that renders pictures.
+
+`AtariEnvs` steps the former; `envs.make` opens the latter for watching and videos."""
 
 from __future__ import annotations
 

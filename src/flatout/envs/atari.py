@@ -1,5 +1,6 @@
-"""N Atari games that step together in ale-py's C++ threads; `Task.open` makes them, samplers and
-evaluation step them as they step `HostEnvs`."""
+"""N Atari games that step together in ale-py's C++ threads.
+
+`Task.open` makes them. Samplers and evaluation step them in the same way as `HostEnvs`."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ class AtariEnvs(VectorEnvs):
     def _write(self, out: np.ndarray, envs: list[int] | None = None) -> None:
         write_frames(self._seen, out, envs)
 
-    def _heed(self, info: Mapping[str, Any], stepped: bool) -> None:
+    def _save_info(self, info: Mapping[str, Any], stepped: bool) -> None:
         if stepped:
             np.less(info["lives"], self._lives, out=self.life_lost)
         self._lives = info["lives"]

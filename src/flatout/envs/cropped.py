@@ -1,5 +1,5 @@
-"""Atari as in DQN programs from before the 84 x 84 convention, an environment that users name in
-``--env``: the screen is cropped, halved and gray, and the frame skip is random."""
+"""Atari as in DQN programs from before the 84 x 84 convention: the screen is cropped, halved and
+gray, and the frame skip is random. Users name this environment in ``--env``."""
 
 from __future__ import annotations
 

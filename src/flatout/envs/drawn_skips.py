@@ -1,5 +1,6 @@
-"""Atari games whose frame skip is drawn at each step, with `AtariVectorEnv`'s interface; for ids
-such as ``Breakout-v0``, `AtariEnvs` steps them."""
+"""Atari games whose frame skip is drawn at each step, for ids such as ``Breakout-v0``.
+
+They have `AtariVectorEnv`'s interface, so that `AtariEnvs` can step them."""
 
 from __future__ import annotations
 

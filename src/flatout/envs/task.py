@@ -71,7 +71,7 @@ class Task:
 
     @property
     def name(self) -> str:
-        """The environment's name in messages."""
+        """The environment's name, for messages."""
         return self.config.env
 
     def open(

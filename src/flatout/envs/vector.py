@@ -22,7 +22,7 @@ KEEP_RANDOMNESS = -1
 
 
 class VectorEnvs(Envs):
-    """The N environments of a `VectorEnv` with `HostEnvs`' meaning of a step; see `Envs`.
+    """The N environments of a `VectorEnv`, whose steps mean the same as those of `HostEnvs`.
 
     The vector environment must reset the environments that `options["reset_mask"]` selects, as
     Gymnasium's do in every autoreset mode. Whatever it does by itself at the end of an episode, the
@@ -219,7 +219,7 @@ class VectorEnvs(Envs):
             return stored(np.asarray(self._infos["final_obs"][env]), self._dtype)
         return out[env]
 
-    def _heed(self, info: Mapping[str, Any], stepped: bool) -> None:
+    def _save_info(self, info: Mapping[str, Any], stepped: bool) -> None:
         """Save what is needed later of the info of a step, or of a reset if not `stepped`."""
         if stepped:
             self._infos = info
@@ -246,7 +246,7 @@ class VectorEnvs(Envs):
         self._begin(envs, [self.episode[env] + 1 for env in envs], out, following=True)
 
     def _is_seeded(self, env: int) -> bool:
-        """Return whether an episode that followed now would be seeded."""
+        """Return whether an episode that begins now would be seeded."""
         return self.steps_since_seed[env] >= self._reseed_after
 
     def _resync(self, envs: list[int]) -> None:
@@ -278,7 +278,7 @@ class VectorEnvs(Envs):
             self._seen, info = self._reset_some(mask, seeds)
         except Exception as error:
             raise self.failure(envs[0] if len(envs) == 1 else -1, error, "reset") from error
-        self._heed(info, stepped=False)
+        self._save_info(info, stepped=False)
         self._out_of_sync[envs] = False
         if self.life_lost is not None:
             self.life_lost[envs] = False
@@ -291,7 +291,7 @@ class VectorEnvs(Envs):
         except Exception as error:
             raise self.failure(-1, error, "step") from error
         ended = terminated | truncated
-        self._heed(info, stepped=True)
+        self._save_info(info, stepped=True)
         if self.life_lost is not None:
             self.life_lost &= ~ended
         return gained, terminated.copy(), truncated.copy()

@@ -1,1 +1,2 @@
-"""The learner makes compiled updates on its devices; policies act with the parameters it gives."""
+"""The learner makes compiled updates on its devices; policies act with the
+parameters that it publishes."""

@@ -38,27 +38,27 @@ class Published(NamedTuple):
 
 
 class ActorLayout:
-    """The layout in which acting parameters are published: packed, but large arrays of the state
-    are not copied.
+    """The layout in which acting parameters are published. They are packed, except that large
+    arrays of the state are published without a copy.
 
     Attributes:
-        bundle: the packing.
+        packing: the packing of acting parameters.
         origin: for each large array its index in the state's leaves, or None if it is computed.
     """
 
     def __init__(self, algorithm: Algorithm) -> None:
         self._actor = algorithm.actor
-        self.bundle = PackedParams(algorithm.actor_shapes)
+        self.packing = PackedParams(algorithm.actor_shapes)
         closed = jax.make_jaxpr(algorithm.actor)(algorithm.shapes, algorithm.hp)
         places = {id(variable): place for place, variable in enumerate(closed.jaxpr.invars)}
-        outputs = [closed.jaxpr.outvars[index] for index in self.bundle.large]
+        outputs = [closed.jaxpr.outvars[index] for index in self.packing.large]
         self.origin = [places.get(id(variable)) for variable in outputs]
 
     def publish(self, state: State, hp: Any) -> tuple[Any, ...]:
         """Return `Published.arrays` for a state. A state of NumPy arrays is packed by NumPy."""
         params = self._actor(state, hp)
         on_host = isinstance(jax.tree.leaves(state)[0], np.ndarray)
-        vector, *large = self.bundle.pack(params, np if on_host else jnp)
+        vector, *large = self.packing.pack(params, np if on_host else jnp)
         computed = zip(large, self.origin, strict=True)
         return (vector, *(array for array, origin in computed if origin is None))
 

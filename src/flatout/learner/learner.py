@@ -43,7 +43,7 @@ class Learner:
 
     Attributes:
         shapes: the shapes of the learning state.
-        bundle: the newest acting parameters, packed.
+        packed_params: the newest acting parameters, packed.
         hp: packed hyper-parameters, as `learn` takes them.
     """
 
@@ -75,7 +75,7 @@ class Learner:
         self.hp = mesh.put(self._hp_layout.pack(algorithm.hp, np), None)
         self._leaves: list[Any] = []
         self._device_state: Any = None
-        self.bundle: tuple[Any, ...] = ()
+        self.packed_params: tuple[Any, ...] = ()
         self.trajectory: Trajectory | None = None  # its shapes
         self._shared, self._programs = programs or Programs(), dict[Any, Any]()
 
@@ -153,7 +153,7 @@ class Learner:
         if jax.tree.leaves(feedback):
             with spans.span("replay"):
                 buffer.update_priorities(feedback)
-        self.bundle = self._layout.joined(published, self._leaves)
+        self.packed_params = self._layout.joined(published, self._leaves)
         return self.metrics(values)
 
     def _program(self, inputs: Any) -> Callable[..., Any]:
@@ -218,7 +218,7 @@ class Learner:
         with jax.default_device(backend.device(CPU)):
             published = self._layout.publish(state, self._algorithm.hp)
         arrays = self.mesh.put(tuple(map(np.asarray, published)), (None,) * len(published))
-        self.bundle = self._layout.joined(arrays, self._leaves)
+        self.packed_params = self._layout.joined(arrays, self._leaves)
 
     @property
     def carried(self) -> tuple[list[Any], Any]:
@@ -226,12 +226,12 @@ class Learner:
         return self._leaves, self._device_state
 
     def carry(self, leaves: list[Any], device_state: Any) -> None:
-        """Set the values of `carried` to those that a compiled loop returned. `bundle` is empty
-        until `publish` is called."""
-        self._leaves, self._device_state, self.bundle = leaves, device_state, ()
+        """Set the values of `carried` to those that a compiled loop returned. `packed_params` is
+        empty until `publish` is called."""
+        self._leaves, self._device_state, self.packed_params = leaves, device_state, ()
 
     def publish(self) -> None:
-        """Pack the acting parameters of the newest state into `bundle`."""
+        """Pack the acting parameters of the newest state into `packed_params`."""
         self.adopt(self.host_state())
 
     def acting(self, leaves: list[Any], hp: jax.Array) -> Any:

@@ -1,4 +1,4 @@
-"""Torsos for small boards whose cells are whole numbers, which `torsos.make_torso` builds."""
+"""Torsos for small boards whose cells are whole numbers. `torsos.make_torso` builds them."""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ POINTS = (0.0, 1.0, -1.0, 0.5, -0.5, 2.0)
 1e-5; more points would be too imprecise."""
 
 FEWER = 2.0
-"""Tiles pay for their copies if they need this many times fewer multiplications, all included."""
+"""Tiles are used if they need this many times fewer multiplications, those of the transformations
+included: below that, copying the tiles costs more than it saves."""
 
 
 def tiles_for(

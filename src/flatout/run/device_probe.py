@@ -82,7 +82,7 @@ class DeviceProbe:
         )
         if len(fused.act) > 1:  # one device acts where nothing is fused
             return stages
-        sampler.publish(schedule.learner.bundle, 0, Spans())
+        sampler.publish(schedule.learner.packed_params, 0, Spans())
         sampler.start()
         alone = measure.collect_s(sampler, limit_s / 2, lambda: None) * stages.steps
         return replace(stages, apart={**stages.apart, place: max(alone - rollout, 0.0)})

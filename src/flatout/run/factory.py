@@ -73,7 +73,8 @@ class Factory:
         """The policies of all acting groups, not compiled."""
         return ActingPolicies(
             assign_groups(self._run.placement, self._run.config.env.envs),
-            self.algorithm, self._task, raw_key(self._run.config.run.seed, ACT), backend.device, self._run.config.run.precision,
+            self.algorithm, self._task, raw_key(self._run.config.run.seed, ACT), backend.device,
+            self._run.config.run.precision,
         )  # fmt: skip
 
     @cached_property

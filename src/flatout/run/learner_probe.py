@@ -54,14 +54,14 @@ class LearnerProbe:
         return self._learners[key, on_device]
 
     @property
-    def bundle(self) -> tuple[Any, ...]:
+    def packed_params(self) -> tuple[Any, ...]:
         """Parameters to act with, once there is a learner."""
-        return next(iter(self._learners.values())).bundle
+        return next(iter(self._learners.values())).packed_params
 
     def act_s(self, device: DeviceName, batch: int, limit_s: float) -> float:
         """Seconds to choose so many environments' actions."""
         policy = self._factory.policy(device, batch)
         policy.compile()
-        policy.publish(self.bundle, 0, Spans())
+        policy.publish(self.packed_params, 0, Spans())
         obs = np.zeros((batch, *self._spec.shape), self._spec.dtype)
         return measure.act_s(policy, obs, limit_s)

@@ -155,9 +155,9 @@ class ProbeParts:
             compile_()
         sampler = make_sampler(self._config, self.task, acting, rollout, Spans(), pool)
         stack.callback(sampler.close)
-        bundle = self.learners.bundle
+        packed = self.learners.packed_params
         for policy in [acting.remote(pool)] if pool and pool.local else acting.policies:
-            policy.publish(bundle, 0, Spans())
+            policy.publish(packed, 0, Spans())
         sampler.start()
         return sampler, rollout.horizon
 

@@ -15,7 +15,8 @@ ENVIRONMENTS = "environments/"
 """Prefix, in a sampler's state, of the arrays of device environments, whose state is all arrays."""
 
 Restart = tuple[int, np.ndarray, np.ndarray]
-"""A restart outside of an episode's end: environment number, last observation, new first one."""
+"""A restart of an environment within an episode: the environment's number, its last observation,
+and the first observation of its new episode."""
 
 
 class Sampler(ABC):

@@ -143,7 +143,7 @@ class CentralSampler(Sampler):
         return [row for row, _, lost in self._ends if not lost]
 
     @property
-    def begun(self) -> list[int]:
+    def current_episodes(self) -> list[int]:
         """The number of each environment's current episode."""
         return [number for group in self._groups for number in group.envs.counters().episode]
 

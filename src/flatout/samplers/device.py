@@ -54,7 +54,7 @@ class DeviceSampler(Sampler):
         self._shards = env_keys.shape[:-1]  # () or (S,)
         self._precision = precision
         self._programs = programs or Programs()
-        self._bundle = PackedParams(rollout.algorithm.actor_shapes)
+        self._packing = PackedParams(rollout.algorithm.actor_shapes)
         self.rolling: RolloutState | None = None
         self._next: RolloutState | None = None
         self._steps = 0
@@ -81,7 +81,7 @@ class DeviceSampler(Sampler):
             on = jax.sharding.SingleDeviceSharding(self._device)
             with matmul_precision(self._device, self._precision):
                 program = jax.jit(self._collect, in_shardings=on, out_shardings=on)
-                lowered = program.lower(self._bundle.shapes, self.all_shapes, self.act_key)
+                lowered = program.lower(self._packing.shapes, self.all_shapes, self.act_key)
                 return compiled(lowered, self._device)
 
         self._program = self._programs.get(("collect", self._device), make)
@@ -94,15 +94,15 @@ class DeviceSampler(Sampler):
         )
 
     def _collect(self, params: Any, state: RolloutState, key: Any) -> Any:
-        actor = self._bundle.unpack(params)
+        actor = self._packing.unpack(params)
         if not self._shards:
             return self.rollout(actor, state, key)
         return jax.vmap(self.rollout, (None, 0, None))(actor, state, key)
 
-    def publish(self, bundle: tuple[Any, ...], version: int, spans: Spans) -> None:
+    def publish(self, packed: tuple[Any, ...], version: int, spans: Spans) -> None:
         """Set the parameters that act; see `Policy.publish`."""
         with spans.span("publish"):
-            self._params = jax.block_until_ready(jax.device_put(bundle, self._device))
+            self._params = jax.block_until_ready(jax.device_put(packed, self._device))
 
     @property
     def steps_collected(self) -> int:
@@ -121,14 +121,14 @@ class DeviceSampler(Sampler):
             trajectory, ends = jax.device_get((trajectory, ends))
         self.check(bool(np.all(ends.finite)))
         if self._shards:
-            trajectory, ends = beside(trajectory), side_by_side(ends)
+            trajectory, ends = join_shards(trajectory), side_by_side(ends)
         episodes = ended(ends)
         found = infos(ends) or [None] * len(episodes.env)
         rows = zip(*episodes, found, strict=True)
         self.episodes = [Episode(*one) for one in rows]
         valid = trajectory.valid
         self._steps = int(trajectory.rewards.size if valid is None else valid.sum())
-        return trajectory._replace(finals=finals.in_order(trajectory.finals))
+        return trajectory._replace(finals=finals.sort_finals(trajectory.finals))
 
     def check(self, finite: bool) -> None:
         """Raise `EnvironmentFailure` if an observation or a reward was not finite."""
@@ -175,8 +175,8 @@ def side_by_side(ends: Ends) -> Ends:
     return Ends(length, total, q_max, ends.finite.all(0), told)
 
 
-def beside(parts: Trajectory) -> Trajectory:
-    """Join S shards' trajectories, arrays ``[S, ...]``, along environments.
+def join_shards(parts: Trajectory) -> Trajectory:
+    """Join the trajectories of S shards, arrays ``[S, ...]``, along the axis of environments.
 
     This is the inverse of `flatout.buffers.arrays.split`.
     """
@@ -189,7 +189,7 @@ def beside(parts: Trajectory) -> Trajectory:
             return leaf.reshape(-1, *leaf.shape[2:])
         return np.moveaxis(leaf, 0, 1).reshape(steps, -1, *leaf.shape[3:])
 
-    parts = parts._replace(finals=finals.joined(parts.finals, steps, each))
+    parts = parts._replace(finals=finals.join_finals(parts.finals, steps, each))
     return with_arrays(parts, {name: joined(name, a) for name, a in arrays_of(parts).items()})
 
 

@@ -171,7 +171,7 @@ class ActingGroup:
             group; None for all of them.
         left: the number of episodes that each environment still plays in this trajectory.
         rows: the number of steps of this trajectory that are done.
-        stepping: whether a step has begun that was not yet waited for.
+        stepping: whether a step has begun whose results were not received yet.
     """
 
     def __init__(self, envs: EnvGroup, policy: Policy, first: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Makes a placement's sampler: which process steps which environments, and who acts for them.
+"""The construction of a placement's sampler, its env groups and its acting policies.
 
 `flatout.run` calls it for runs and for timed probes."""
 
@@ -47,7 +47,7 @@ class ActingPolicies:
 
     Attributes:
         ordered: the groups in the order of their environments.
-        bundle: the packing of the actor's parameters.
+        packing: the packing of the actor's parameters.
         by_device: the policies by their devices' names.
     """
 
@@ -64,7 +64,7 @@ class ActingPolicies:
         self.ordered = sorted(
             (s for groups in group_rotation for s in groups), key=lambda s: s.first
         )
-        self.bundle = PackedParams(algorithm.actor_shapes)
+        self.packing = PackedParams(algorithm.actor_shapes)
         self._remote: ParamBroadcast | None = None
         self.by_device: dict[DeviceName, Policy] = {
             share.device: Policy(
@@ -121,7 +121,7 @@ def start_workers(
             "one environment object cannot step in several processes; pass a function that makes "
             "one, or use sampler=inline."
         )
-    fields = arena_fields(config, task, acting, rollout, local)
+    fields = shared_fields(config, task, acting, rollout, local)
     shared_arrays = SharedArrays(fields)
     spec = None
     if code.env is None:  # the parent may have registered its own environment under the id
@@ -145,7 +145,7 @@ def start_workers(
     return pool
 
 
-def arena_fields(
+def shared_fields(
     config: TrainConfig, task: Task, acting: ActingPolicies, rollout: RolloutSpec, local: bool
 ) -> Fields:
     """Return shape and dtype of the arrays that a run shares with its actor processes: T steps of N
@@ -178,7 +178,7 @@ def arena_fields(
     for first, layout in acting.calls():
         shape = (rollout.slots, rollout.horizon, layout.words)
         fields[f"outputs/{first}"] = (shape, "uint32")
-    for index, array in enumerate(acting.bundle.shapes):
+    for index, array in enumerate(acting.packing.shapes):
         fields[f"{PARAMS}{index}"] = (array.shape, array.dtype)
     return fields
 

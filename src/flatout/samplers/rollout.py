@@ -22,7 +22,7 @@ from flatout.envs.device.base import DeviceEnv
 from flatout.envs.device.check import select
 from flatout.hashes import hashes
 from flatout.networks.layers import by_inputs
-from flatout.samplers.rollout_rows import Rows, Writer, coded
+from flatout.samplers.rollout_rows import Rows, Writer, pack_flags
 from flatout.samplers.rollout_state import Ends, Pool, RolloutState
 from flatout.types import Array, Trajectory
 
@@ -221,11 +221,11 @@ class Rollout:
         values: Any = state.values
         if values is not None:
             values = _valued(values, extras["q_max"], active)
-        code = coded(terminated, truncated, active, length)
+        code = pack_flags(terminated, truncated, active, length)
         record = {"action": action, **extras, "code": code, "reward": reward, "total": total}
         if values is not None:
             record["q_mean"] = _mean(values)
-        record |= self._writer.told(env)
+        record |= self._writer.info_scalars(env)
         rows = self._writer.written(rows, t, obs, after, truncated, record, ids)
         kept = active & ~done
         pool = state.pool
@@ -347,7 +347,8 @@ def _after(values: jax.Array) -> jax.Array:
 
 
 def _count_before(flags: jax.Array) -> jax.Array:
-    """Count the flags that are set before each flag ``[N]``; for few by one masked sum."""
+    """Count the flags that are set before each flag ``[N]``; up to `FEW` flags by one masked
+    sum."""
     if len(flags) > FEW:
         return jnp.cumsum(flags) - flags
     return (flags & np.tri(len(flags), k=-1, dtype=bool)).sum(1, dtype=jnp.int32)

@@ -72,7 +72,7 @@ class Writer:
         obs = {"obs": state.obs} if _in_words(state.obs) else {}
         counts, totals = state.length, state.total
         mean = {"q_mean": totals} if "q_max" in extras else {}
-        told = jax.eval_shape(self.told, state.env)
+        told = jax.eval_shape(self.info_scalars, state.env)
         record = {"code": counts, "reward": totals, "total": totals, **mean, **told, **obs}
         return OutputLayout({"action": action, **extras} | record)
 
@@ -161,13 +161,13 @@ class Writer:
         ends = Ends(jnp.where(ended, code // COUNTED, 0), total, mean, finite, told)
         return trajectory, ends
 
-    def told(self, env: Any) -> dict[str, jax.Array]:
+    def info_scalars(self, env: Any) -> dict[str, jax.Array]:
         """Return `DeviceEnv.info` of environments in these states, float32 ``[N]`` by name."""
         told = {} if self.env.info is None else jax.vmap(self.env.info)(env)
         return {INFO + name: jnp.asarray(value, jnp.float32) for name, value in told.items()}
 
 
-def coded(
+def pack_flags(
     terminated: jax.Array, truncated: jax.Array, active: jax.Array, length: jax.Array
 ) -> jax.Array:
     """Pack a step's flags and its episode's length into one number each, ``[N]``."""

@@ -57,7 +57,7 @@ class Schedule:
     @property
     def params(self) -> tuple[Any, ...]:
         """The newest actor parameters, packed by `PackedParams`."""
-        return self.learner.bundle
+        return self.learner.packed_params
 
     def stats(self) -> dict[str, float]:
         """Return statistics of this process, for `flow` in the run's summary."""

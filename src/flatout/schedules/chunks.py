@@ -1,4 +1,4 @@
-"""The inputs and outputs of chunks, which are the iterations of one dispatch.
+"""The inputs and outputs of chunks. A chunk consists of the iterations of one dispatch.
 
 `Loop` computes chunks; `FusedSchedule` starts and reads them."""
 
@@ -75,7 +75,7 @@ class ChunkResult(NamedTuple):
 
 
 class PrefetchedChunk(NamedTuple):
-    """A chunk started in advance: it runs, or waits for the chunk before, while the host reads.
+    """A chunk started in advance. While the host reads, it runs or waits for the previous chunk.
 
     Attributes:
         after: the carry from which it continues, or the chunk that computes this carry.

@@ -23,15 +23,16 @@ from flatout.schedules.members import MemberSlice
 from flatout.types import Episodes, Metrics, Snapshot
 
 CHUNK_S = 0.5
-"""The seconds that a chunk should take at most."""
+"""The seconds that a chunk may take."""
 
 ROWS_S = 0.05
 """A chunk may have more iterations than requested, up to this many seconds, while the caller will
 not read the state: the host's work for a chunk costs as much as an iteration of a small network."""
 
 AHEAD_S, MOST_AHEAD_MB = 0.1, 64
-"""Chunks that take less time than this are started before the host has read the chunk before, if
-the replay takes less memory than this: each chunk in flight has a copy of it."""
+"""A chunk is started before the host has read the previous chunk if it takes less than `AHEAD_S`
+seconds, and if the replay takes less than `MOST_AHEAD_MB`: each chunk in flight has a copy of
+it."""
 
 AHEAD = 2
 """Chunks in flight in addition to the one being read: one runs, the next starts when it ends."""
@@ -69,15 +70,13 @@ class FusedSchedule(Schedule):
         self._thread = ThreadPoolExecutor(1, "chunks")
         self._runs_ahead = size_mb(self.learner.buffer.device_state()) < MOST_AHEAD_MB
         self._rows = self._sampler.rollout.spec.horizon
-        self._carry: Carry | MemberSlice | None = (
-            None  # after the newest chunk; None before the first
-        )
+        # The carry after the newest chunk; None before the first chunk.
+        self._carry: Carry | MemberSlice | None = None
         self._chunk: Chunk | None = None
         self._each_s = CHUNK_S  # measured seconds of an iteration
         self._last = 0  # iterations of the newest chunk
-        self._inspect_interval = self._since_inspection = (
-            0  # iterations between two reads of the state; since the last
-        )
+        self._inspect_interval = 0  # iterations between the last two reads of the state
+        self._since_inspection = 0  # iterations since the last read of the state
 
     def compile(self) -> Any:
         """Compile the program, or use that of another run of the same shape. The program of several
@@ -132,7 +131,8 @@ class FusedSchedule(Schedule):
         return max(min(asked, most), 1)
 
     def _dispatch(self, count: int) -> Chunk:
-        """Make a chunk of `count` iterations or use one made ahead; an interrupt discards it."""
+        """Compute a chunk of `count` iterations, or use one that was started in advance. An
+        interrupt discards the chunk."""
         learner = self.learner
         if self._carry is None:
             self._carry = self.loop.initial_carry()
@@ -255,9 +255,9 @@ class FusedSchedule(Schedule):
     @property
     def params(self) -> tuple[Any, ...]:
         self._sync_state()
-        if not self.learner.bundle:
+        if not self.learner.packed_params:
             self.learner.publish()
-        return self.learner.bundle
+        return self.learner.packed_params
 
     def adopt(self, initial: Snapshot) -> None:
         super().adopt(initial)

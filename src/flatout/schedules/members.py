@@ -13,7 +13,8 @@ MEMBERS = "members"
 
 
 def for_all(flag: jax.Array) -> jax.Array:
-    """Return a flag that is set for all members if it is set for one, so that they branch alike."""
+    """Return a flag that is set for all members if it is set for one, so that all take the same
+    branch."""
     return jax.lax.pmax(flag.astype(np.int32), MEMBERS) > 0
 
 
@@ -46,5 +47,6 @@ class MemberSlice:
 
 @jax.jit
 def _row(tree: Any, member_index: jax.Array) -> Any:
-    """Return one row of every leaf, in one program; indexing each leaf would take one for each."""
+    """Return one row of every leaf, in one program. Indexing each leaf would run one program for
+    each."""
     return jax.tree.map(lambda leaf: leaf[member_index], tree)

@@ -38,7 +38,7 @@ class OverlappedSchedule(Schedule):
         super().__init__(*flow)
         self._lag = lag
         self._collected = 0  # trajectories so far
-        self._bundles: dict[int, tuple[Any, ...]] = {}  # acting parameters by version
+        self._versions: dict[int, tuple[Any, ...]] = {}  # acting parameters by version
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="learner")
         self._learned_at = 0.0  # end of the last learning
         self._worked = {"learn": 0.0, "replay": 0.0}  # seconds in total, by span
@@ -48,7 +48,7 @@ class OverlappedSchedule(Schedule):
 
     def publish_newest(self) -> None:
         super().publish_newest()
-        self._bundles = {self._version: self._copy_newest()}
+        self._versions = {self._version: self._copy_newest()}
 
     def stats(self) -> dict[str, float]:
         """Return also the mean policy lag and queue time, and both threads' total waiting time."""
@@ -66,10 +66,10 @@ class OverlappedSchedule(Schedule):
 
     def snapshot(self) -> Snapshot:
         snapshot = super().snapshot()
-        for version, bundle in self._bundles.items():
-            for index, array in enumerate(bundle):
+        for version, packed in self._versions.items():
+            for index, array in enumerate(packed):
                 snapshot.arrays[f"{PUBLISHED}{version}/{index}"] = np.asarray(array)
-        snapshot.data["published"] = {str(v): len(bundle) for v, bundle in self._bundles.items()}
+        snapshot.data["published"] = {str(v): len(packed) for v, packed in self._versions.items()}
         return snapshot
 
     def restore(self, snapshot: Snapshot) -> list[str]:
@@ -78,18 +78,18 @@ class OverlappedSchedule(Schedule):
         self._collected = self._version + len(self._pending)
         for pending in self._pending:
             pending.ready = time.perf_counter()
-        self._bundles = {
+        self._versions = {
             int(version): tuple(
                 snapshot.arrays[f"{PUBLISHED}{version}/{index}"] for index in range(count)
             )
             for version, count in snapshot.data.get("published", {}).items()
-        } | self._bundles
-        newest = self._bundles[self._version]
-        for bundle in self._bundles.values():
-            shapes = [(array.shape, array.dtype) for array in bundle]
+        } | self._versions
+        newest = self._versions[self._version]
+        for packed in self._versions.values():
+            shapes = [(array.shape, array.dtype) for array in packed]
             if shapes != [(array.shape, array.dtype) for array in newest]:
                 raise CheckpointError("the acting parameters belong to another network.")
-            for array in bundle:
+            for array in packed:
                 refuse_nonsense("of acting parameters", np.asarray(array))
         return notes
 
@@ -125,9 +125,9 @@ class OverlappedSchedule(Schedule):
             idle += max(begin - self._learned_at, 0.0) if job.done() else 0.0
         values = job.result()
         self._version += 1
-        self._bundles[self._version] = self._copy_newest()
+        self._versions[self._version] = self._copy_newest()
         oldest = self._acting(self._collected)
-        self._bundles = {v: bundle for v, bundle in self._bundles.items() if v >= oldest}
+        self._versions = {v: packed for v, packed in self._versions.items() if v >= oldest}
         values |= {
             "policy_lag": float(self._version - 1 - pending.version),
             "time/queue_s": queued,
@@ -142,7 +142,7 @@ class OverlappedSchedule(Schedule):
     def _gather(self) -> None:
         """Collect the next trajectory, with the version that its number prescribes."""
         version = self._acting(self._collected)
-        self._publish(self._bundles[version], version)
+        self._publish(self._versions[version], version)
         pending = self._collect(version)
         self._sampler.commit()
         pending.ready = time.perf_counter()
@@ -151,7 +151,7 @@ class OverlappedSchedule(Schedule):
 
     def _acting(self, trajectory: int) -> int:
         """Return the version that acts in a trajectory; after a resume at least the oldest one."""
-        return max(trajectory - self._lag, min(self._bundles))
+        return max(trajectory - self._lag, min(self._versions))
 
     def _learn(self, pending: Pending) -> dict[str, float]:
         begin = time.perf_counter()

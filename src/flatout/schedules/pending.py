@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flatout.buffers.arrays import FINALS, arrays_of
-from flatout.buffers.finals import appended
+from flatout.buffers.finals import append_final
 from flatout.errors import CheckpointError
 from flatout.samplers.base import Restart
 from flatout.types import Episode, Episodes, Finals, Trajectory
@@ -75,7 +75,7 @@ class Pending:
             return
         arrays.truncated[-1, env] = True
         position = (steps - 1) * num_envs + env
-        finals = appended(arrays.finals, position, last_obs, steps * num_envs)
+        finals = append_final(arrays.finals, position, last_obs, steps * num_envs)
         self.trajectory = arrays._replace(finals=finals)
 
     @staticmethod

@@ -1,5 +1,6 @@
-"""The classification algorithm, which `parts` builds: a small convolutional network, one gradient
-step per batch. Its purpose is to compare the same network on one device and on several.
+"""The classification algorithm: a small convolutional network, with one gradient step per batch.
+
+`parts` builds it. Its purpose is to compare the same network on one device and on several.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The parts of a classification run, which `flatout.run.build` makes from its settings: data,
-algorithm, sampler and learner."""
+"""The parts of a classification run: data, algorithm, sampler and learner.
+
+`flatout.run.build` makes them from the settings."""
 
 from __future__ import annotations
 

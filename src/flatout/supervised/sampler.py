@@ -16,11 +16,11 @@ from flatout.supervised.datasets import Dataset
 from flatout.types import Finals, Trajectory
 
 AHEAD = 2
-"""Trajectories that are gathered ahead."""
+"""The number of trajectories that are gathered in advance."""
 
 
 class DatasetSampler(Sampler):
-    """A sampler of U batches of B images at a time; an epoch has every image once, in a new order.
+    """A sampler of U batches of B images at a time. An epoch has every image once, in a new order.
 
     The images of a step are a function of (seed, step), so that a run can resume at any step.
 

@@ -1,4 +1,4 @@
-"""Gradient steps of all algorithms: clipping, direction and step size, over few packed arrays."""
+"""Gradient steps of all algorithms: clipping, direction and step size, on packed arrays."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class Optimiser:
     """
 
     def __init__(self, shapes: Any, kind: str = "adam") -> None:
-        self._bundle = PackedParams(shapes)
+        self._packing = PackedParams(shapes)
         self._kind = KINDS[kind]
 
     def init(self) -> Any:
         """Return the initial state, NumPy zeros: all `KINDS` start with zeros."""
-        floats = tuple(jax.ShapeDtypeStruct(s.shape, jnp.float32) for s in self._bundle.shapes)
+        floats = tuple(jax.ShapeDtypeStruct(s.shape, jnp.float32) for s in self._packing.shapes)
         shapes = jax.eval_shape(self._kind().init, floats)
         return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
 
@@ -86,14 +86,14 @@ class Optimiser:
         Returns:
             The parameters, the optimiser's state, and the gradient's norm before clipping.
         """
-        arrays = tuple(array.astype(jnp.float32) for array in self._bundle.pack(grads))
+        arrays = tuple(array.astype(jnp.float32) for array in self._packing.pack(grads))
         norm = jnp.sqrt(sum(jnp.sum(jnp.square(array)) for array in arrays))
         if max_norm is not None:
             factor = jnp.minimum(1.0, max_norm / (norm + 1e-6))
             arrays = tuple(array * factor for array in arrays)
         directions, state = self._kind(**settings).update(arrays, state)
         assert isinstance(directions, tuple)
-        moved = self._bundle.unpack(tuple(rate * jnp.asarray(one) for one in directions))
+        moved = self._packing.unpack(tuple(rate * jnp.asarray(one) for one in directions))
         if factors is not None:
             moved = jax.tree.map(jnp.multiply, moved, factors)
         return jax.tree.map(lambda p, m: p - m.astype(p.dtype), params, moved), state, norm

@@ -92,7 +92,7 @@ def update_moments(
     Args:
         moments: the moments so far.
         batch: new values; the first axis is averaged.
-        weight: ``[B]``, 1 for a row that counts and 0 for one that does not; None counts all.
+        weight: ``[B]``, 0 for a row of padding, else 1; None if there is no padding.
         shards: the shards whose batches are merged together.
     """
     count, mean, var = _moments(batch, weight, shards)
@@ -135,32 +135,32 @@ def discounted_returns(
 
 
 def mean(x: jax.Array, weight: jax.Array | None = None) -> jax.Array:
-    """Return the mean over rows; with `balanced` weights, over the rows that count."""
+    """Return the mean over rows; with `balanced` weights, over those that are not padding."""
     return x.mean() if weight is None else (x * weight).mean()
 
 
 def balanced(weight: jax.Array, shards: Shards = UNSHARDED) -> jax.Array:
-    """Return weights with which a mean over all shards' rows is the mean over rows that count.
+    """Return weights with which a mean over all rows is the mean over rows that are not padding.
 
     With them, the average of the shards' gradients is the gradient of that mean.
 
     Args:
-        weight: ``[B]``, 1 for a row that counts and 0 for one that does not.
-        shards: the shards whose rows count together.
+        weight: ``[B]``, 0 for a row of padding, else 1.
+        shards: the shards over whose rows the mean is taken.
     """
     rows = len(weight) * shards.count
     return weight * (rows / jnp.maximum(_count(weight, shards), 1.0))
 
 
 def _count(weight: jax.Array, shards: Shards) -> jax.Array:
-    """Return how many rows of all shards count."""
+    """Return how many rows of all shards are not padding."""
     return shards.sum(shards.one_by_one(jnp.sum)(weight))
 
 
 def _moments(
     x: jax.Array, weight: jax.Array | None, shards: Shards
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the number, mean and variance of the rows of all shards' ``x [B, ...]`` that count."""
+    """Return number, mean and variance of all shards' rows ``x [B, ...]`` that are not padding."""
     count = jnp.asarray(len(x) * shards.count, jnp.float32)
     if weight is not None:
         count = _count(weight, shards)
@@ -179,7 +179,8 @@ def _moments(
 
 
 def centre(advantage: jax.Array, weight: jax.Array | None, shards: Shards = UNSHARDED) -> jax.Array:
-    """Scale advantages to mean 0 and sample deviation 1 (n - 1) over all shards' counted rows."""
+    """Scale advantages to mean 0 and sample deviation 1 (n - 1) over the rows of all shards that
+    are not padding."""
     count, middle, variance = _moments(advantage, weight, shards)
     deviation = jnp.sqrt(variance * count / jnp.maximum(count - 1.0, 1.0))
     return (advantage - middle) / (deviation + 1e-8)

@@ -1,1 +1,1 @@
-"""Parts of the algorithms for updates in several shards or micro-batches, and for packed arrays."""
+"""Updates in several shards or micro-batches, and packed arrays, for all algorithms."""

@@ -1,4 +1,4 @@
-"""The gradients of all algorithms' losses, in micro-batches where memory is short."""
+"""Gradients of the algorithms' losses, computed in micro-batches if the settings ask for it."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def gradient(
 ) -> Gradient:  # fmt: skip
     """Return the gradient function of a loss that is a mean over rows.
 
-    With a `micro_batch`, the gradient is accumulated over pieces of a shard's rows. Gradient and
+    With a `micro_batch`, the gradient is accumulated over blocks of a shard's rows. Gradient and
     means are averaged over the shards, except with local SGD (`Shards.every` above 1). The loss
-    must not close over traced arrays: they are its arguments, and `shared` is equal in all shards.
+    must not close over traced arrays; pass them as `shared`, which is equal in all shards.
 
     Args:
         loss: a `Loss` that needs no other shard.

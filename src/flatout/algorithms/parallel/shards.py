@@ -188,7 +188,8 @@ class Shards:
         return jax.lax.all_gather(here, DEVICES, axis=0, tiled=True) if self.mapped else here
 
     def local(self, x: jax.Array) -> jax.Array:
-        """Return this shard's piece ``[n, ...]`` of ``[S * n, ...]``, the inverse of `gather`."""
+        """Return this shard's part ``[n, ...]`` of ``[S * n, ...]``; this is the inverse of
+        `gather`."""
         if self.count == 1:
             return x
         size = x.shape[0] // self.count

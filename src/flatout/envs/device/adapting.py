@@ -37,12 +37,12 @@ def library(module: str, full: str, install: str, needed: Sequence[str]) -> Any:
     except Exception as error:  # for example, it was written for another version of JAX
         why = f"{type(error).__name__}: {one_line(error).rstrip('.')}"
         raise UsageError(f"{full}: importing {module} failed: {why}.") from error
-    know(module, full, found, needed)
+    require_attributes(module, full, found, needed)
     return found
 
 
-def know(module: str, full: str, found: Any, needed: Sequence[str]) -> None:
-    """Check that an object of a library, `found`, has the attributes `needed`.
+def require_attributes(module: str, full: str, found: Any, needed: Sequence[str]) -> None:
+    """Check that `found`, an object of a library, has the attributes `needed`.
 
     Raises:
         UsageError: one is missing, so this version of the library is not supported.

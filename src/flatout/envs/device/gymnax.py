@@ -11,7 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.envs.device.adapting import box, key_shape, know, library, like, observation, scalar
+from flatout.envs.device.adapting import (
+    box,
+    key_shape,
+    library,
+    like,
+    observation,
+    require_attributes,
+    scalar,
+)
 from flatout.envs.device.base import DeviceEnv
 from flatout.errors import UsageError, nearest
 from flatout.installing import install
@@ -45,8 +53,8 @@ def make(name: str, kwargs: dict[str, Any]) -> DeviceEnv:
         there = f" It has {', '.join(gymnax.registered_envs)}."
         raise UsageError(f"{full}: gymnax has no {name!r}.{near or there}")
     env, params = _create(gymnax, full, name, kwargs)
-    know("gymnax", full, env, NEEDED)
-    know("gymnax", full, params, ("max_steps_in_episode", "replace"))
+    require_attributes("gymnax", full, env, NEEDED)
+    require_attributes("gymnax", full, params, ("max_steps_in_episode", "replace"))
     limit = int(params.max_steps_in_episode)
     base: Any = library("gymnax.environments.environment", full, how, ()).Environment
     counts_time = not hasattr(base, "is_truncated")  # 0.0.x: `done` includes the time limit

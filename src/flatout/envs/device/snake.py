@@ -1,4 +1,4 @@
-"""The twin of `flatout.envs.snake`, which `make` makes: the same rules, without a queue of cells.
+"""The twin of `flatout.envs.snake`: the same rules, without a queue of cells.
 
 Each cell holds the time at which the snake's tail leaves it, and is occupied until then. Time
 counts the steps without fruit, because the tail moves only in those. A step writes one cell,

@@ -10,7 +10,7 @@ import numpy as np
 
 from flatout.algorithms.base import ACT, raw_key
 from flatout.algorithms.registry import build_algorithm
-from flatout.buffers.finals import used
+from flatout.buffers.finals import used_finals
 from flatout.buffers.rollout import RolloutBuffer
 from flatout.config.placement import CPU, Placement
 from flatout.envs.task import open_task
@@ -75,15 +75,13 @@ class LocalActor:
         self._params = [
             shared_arrays[name] for name in shared_arrays.arrays if name.startswith(PARAMS)
         ]
-        self._worker_times, self._before = (
-            worker_times,
-            worker_times.tolist(),
-        )  # times of a lost predecessor
+        self._worker_times = worker_times
+        self._before = worker_times.tolist()  # the times of a lost predecessor
         self.begin, self.commit = self._sampler.begin, self._sampler.commit
         self.state = self._sampler.state
 
     def mark(self, mark: bytes) -> bytes:
-        """Return the mark; see `Worker.settle`."""
+        """Return the mark; see `Worker.drain_replies`."""
         return mark
 
     def collect(self, slot: int, version: int) -> tuple[Any, ...]:
@@ -95,18 +93,18 @@ class LocalActor:
         """
         begin = time.perf_counter()
         if version != self._policy.version:
-            bundle = tuple(jax.device_put(np.array(array), self._device) for array in self._params)
-            self._policy.publish(bundle, version, Spans())
+            packed = tuple(jax.device_put(np.array(array), self._device) for array in self._params)
+            self._policy.publish(packed, version, Spans())
         sampler, worker_times = self._sampler, self._worker_times
         trajectory = sampler.collect(slot)
-        index, final_obs = used(trajectory.finals, trajectory.rewards.size)
+        index, final_obs = used_finals(trajectory.finals, trajectory.rewards.size)
         ends = list(zip(sampler.ends, sampler.episodes, strict=True))
         took = time.perf_counter() - begin
         worker_times[ENV_S] = self._before[ENV_S] + self._spans.seconds("env")
         worker_times[ACT_S] = self._before[ACT_S] + self._spans.seconds("act")
         worker_times[TURNS] += 1.0
         worker_times[SQUARE] += took * took
-        return sampler.rows, ends, index.tolist(), final_obs, sampler.begun
+        return sampler.rows, ends, index.tolist(), final_obs, sampler.current_episodes
 
     def restore(self, state: dict[str, Any]) -> tuple[list[str], list[Any]]:
         """Restore a state; return notes and restarted environments (`CentralSampler.restore`)."""

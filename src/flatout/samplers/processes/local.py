@@ -20,17 +20,17 @@ from flatout.types import Episode, Trajectory
 
 
 class ParamBroadcast:
-    """A publisher of parameters to the workers' policies, through the arena."""
+    """A publisher of parameters to the workers' policies, through shared memory."""
 
     def __init__(self, pool: WorkerPool) -> None:
         names = [name for name in pool.shared_arrays.arrays if name.startswith(PARAMS)]
         self._arrays = [pool.shared_arrays[name] for name in names]
         self.version = -1
 
-    def publish(self, bundle: tuple[Any, ...], version: int, spans: Spans) -> None:
+    def publish(self, packed: tuple[Any, ...], version: int, spans: Spans) -> None:
         """Write the parameters; workers read them before their next trajectory."""
         with spans.span("publish"):
-            for array, new in zip(self._arrays, bundle, strict=True):
+            for array, new in zip(self._arrays, packed, strict=True):
                 array[...] = np.asarray(new)
             self.version = version
 
@@ -40,7 +40,7 @@ class WorkerActingSampler(Sampler):
 
     Args:
         pool: the workers.
-        buffers: the arrays of trajectories, in the pool's arena.
+        buffers: the arrays of trajectories, in the pool's shared memory.
         remote: holds the newest published version.
         name: the environment's name, for messages.
         spans: the spans of this process.
@@ -120,7 +120,7 @@ class WorkerActingSampler(Sampler):
         able = [worker for worker in self._workers if worker not in self._stateless]
         with self._pool.fatal():
             for worker in able:
-                worker.settle()
+                worker.drain_replies()
         known = dict(zip(able, self._pool.ask("state", dict.fromkeys(able, ())), strict=True))
         states = [known.get(worker) or self._lost_state(worker) for worker in self._workers]
         joined: dict[str, Any] = {"steps": self._steps}

@@ -141,7 +141,7 @@ class Worker:
             raise lasting(text)
         raise WorkerLost(self, f"failed: {text}", details)
 
-    def settle(self) -> None:
+    def drain_replies(self) -> None:
         """Wait until a `LocalActor` has executed all commands, and discard its replies.
 
         An interrupt may have come at any point between a command and its reply, so the number of
@@ -165,14 +165,14 @@ class Worker:
                 if np.array_equal(self._heartbeats, before):
                     raise
 
-    def let_go(self) -> None:
+    def request_end(self) -> None:
         """Close the socket, at which the process closes its environments and ends."""
         if self._process is not None:
             self._end.close()
 
     def kill(self) -> None:
         """Kill the process and release its resources."""
-        self.let_go()
+        self.request_end()
         process, self._process = self._process, None
         if process is not None:
             with process:  # waits until it has ended
@@ -344,7 +344,7 @@ class WorkerPool:
     def close(self) -> None:
         """End all processes, and close the shared memory."""
         for worker in self.workers:
-            worker.let_go()
+            worker.request_end()
         began = time.monotonic()
         for worker in self.workers:
             if not worker.close(began):

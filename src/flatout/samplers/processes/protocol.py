@@ -1,4 +1,4 @@
-"""The messages between the worker pool and its actor processes, and their shared arrays' layout."""
+"""The messages between the worker pool and its actor processes, and the layout of shared arrays."""
 
 from __future__ import annotations
 

@@ -13,10 +13,11 @@ import numpy as np
 from flatout.errors import FlatoutError, one_line
 
 Fields = dict[str, tuple[tuple[int, ...], Any]]
-"""The shape and dtype of each of an arena's arrays, by name."""
+"""The shape and dtype of each shared array, by name."""
 
 ALIGNMENT = 64
-"""Alignment of arrays in bytes: a cache line. XLA uses arrays so aligned without a copy."""
+"""Alignment of arrays in bytes: a cache line. XLA uses arrays with this alignment without a
+copy."""
 
 
 class SharedArrays:
@@ -24,7 +25,7 @@ class SharedArrays:
 
     Args:
         fields: the arrays, the same in all processes.
-        descriptor: the descriptor of another process's arena; None makes new memory.
+        descriptor: the descriptor of memory that another process has made; None makes new memory.
 
     Raises:
         FlatoutError: there is not enough memory.

@@ -1,8 +1,8 @@
 """An actor process: steps its environments in memory shared with the parent.
 
 `flatout.samplers.processes.pool` starts it. It imports JAX only if it acts. Commands come through
-the inherited socket; observations, rewards and actions are in the arena. It ends when the parent
-closes its end of the socket.
+the inherited socket; observations, rewards and actions are in shared memory. It ends when the
+parent closes its end of the socket.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def serve(end: socket.socket) -> None:
         heartbeats, long_command = shared_arrays["beats"][job.first], threading.Event()
         count = functools.partial(_count, actor.envs, heartbeats, long_command)
         threading.Thread(target=count, daemon=True).start()
-        _obey(end, actor, long_command)
+        _execute_commands(end, actor, long_command)
         heartbeats[:] = protocol.CLOSING
         actor.envs.close()
     except BaseException as error:  # the user's environment may raise anything
@@ -150,7 +150,7 @@ def serve(end: socket.socket) -> None:
             end.sendall(reply + protocol.long(report))
 
 
-def _obey(end: socket.socket, actor: Any, long_command: threading.Event) -> None:
+def _execute_commands(end: socket.socket, actor: Any, long_command: threading.Event) -> None:
     """Execute the parent's commands until its end closes."""
     reply = protocol.DONE
     while True:
