@@ -239,8 +239,7 @@ def test_an_environment_that_fails_leaves_a_whole_boundary(tmp_path: Path) -> No
     own: dict[str, Any] = {"env": "faulty", "envs": 1, "n_steps": 16, "batch_size": 16}
     with parts("ppo", "schedule=overlapped", source, **own) as made:
         steps = 0
-        with pytest.raises(EnvironmentFailure, match="exploded"):  # noqa: PT012 - one of the
-        iterations raises
+        with pytest.raises(EnvironmentFailure, match="exploded"):  # noqa: PT012 - one of the iterations raises
             while True:
                 steps += sum(metrics.steps for metrics in list(made.schedule.advance(1)))
         failed = made.schedule.snapshot()
