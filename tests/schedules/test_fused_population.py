@@ -135,6 +135,36 @@ def test_members_whose_iterations_differ_end_within_chunks(
     assert [(state.ended, state.error) for state in made.states] == [("steps", "")] * 2
 
 
+def test_the_state_of_a_member_can_be_read_within_a_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunks_of(monkeypatch, 4)
+    trained(tmp_path / "unread", "a2c", [], 2, steps=640)
+    advance, rerun = fused.FusedSchedule.advance, fused_population.FusedPopulation.rerun
+    counts = list[int]()
+
+    def reading(self: Any, n: int, inspect_after: int = 0) -> Any:
+        for metrics in advance(self, n, inspect_after):
+            self.learned()
+            yield metrics
+
+    def counted(self: Any, loop: Any, before: Any, count: int) -> Any:
+        counts.append(count)
+        return rerun(self, loop, before, count)
+
+    monkeypatch.setattr(fused.FusedSchedule, "advance", reading)
+    monkeypatch.setattr(fused_population.FusedPopulation, "rerun", counted)
+    made = trained(tmp_path / "read", "a2c", [], 2, steps=640)
+    assert [(state.ended, state.error) for state in made.states] == [("steps", "")] * 2
+    assert counts, "no state was read within a chunk"
+    folders = sorted((tmp_path / "unread" / FOLDER).iterdir())
+    assert len(folders) == 2
+    for folder in folders:
+        wanted, found = learned(folder), learned(tmp_path / "read" / FOLDER / folder.name)
+        for name, array in wanted.items():
+            np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
 def test_part_returns_one_members_carry() -> None:
     whole = {"a": np.arange(6).reshape(3, 2), "b": np.float32(7)}
     part = fused_population.MemberSlice(whole, (), 1, {"a": 0, "b": None})
