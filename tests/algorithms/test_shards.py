@@ -338,10 +338,10 @@ def test_rows_of_shards_are_those_of_one_ring() -> None:
     parted = Ring(*map(part, store.ring[:-1]), finals)
     devices = jax.sharding.Mesh(np.array(jax.devices("cpu")[:2]), ("devices",))
     over = jax.sharding.NamedSharding(devices, jax.sharding.PartitionSpec("devices"))
-    plain = RingRows(whole, store.ring, store.ledger.head)
+    plain = RingRows(whole, store.ring, store.ring_counters.rows_written)
     first, end = plain.stored
     for ring in (parted, jax.device_put(parted), jax.device_put(parted, over)):
-        read = RingRows(one, ring, store.ledger.head)
+        read = RingRows(one, ring, store.ring_counters.rows_written)
         assert read.stored == (first, end)
         for start, stop in ((first, end), (first + 2, first + 3), (end - 4, end)):
             for name, array in plain.read(start, stop).items():

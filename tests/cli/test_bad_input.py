@@ -291,7 +291,7 @@ def test_unsupported_spaces(
         ("WrongDtype", "what=object", "type object|float32"),
         ("WrongDtype", "what=text", "type <U|float32"),
         ("WrongDtype", "what=complex", "type complex|float32"),
-        ("WrongTuple", "", "step|returned|5"),
+        ("WrongTuple", "", "step|return|5"),
     ],
 )
 @pytest.mark.usefixtures("_one_program")
@@ -318,7 +318,7 @@ def test_environments_that_fail_midway(
         ("NaNs", "at=0", "observation|NaN|reset"),
         ("WrongShape", "at=0", "reset|(5,)"),
         ("WrongDtype", "at=0", "reset|object"),
-        ("WrongTuple", "at=0", "reset|returned"),
+        ("WrongTuple", "at=0", "reset|return"),
         ("HugeReward", "", "diverged|reward"),
         ("HugeReward", "size=1e39", "environment 0|returned reward"),
     ],

@@ -294,7 +294,7 @@ def test_replay_is_exact(
     ends = 0
     for _ in range(more):
         assert np.array_equal(first.obs, again.obs)
-        for what in ("episode", "returns", "lengths", "origin", "since"):
+        for what in ("episode", "returns", "lengths", "seeded_episode", "steps_since_seed"):
             assert getattr(first.envs, what) == getattr(again.envs, what)
         for some in (first, again):
             some.step()

@@ -319,7 +319,7 @@ def test_replay_is_exact(name: str, seed: int, length: int) -> None:
     actions = [np.array(some) for some in taken]
     assert again.envs.replay_all(first.envs.seeded_episode, actions, again.obs) == [True, True]
     assert np.array_equal(again.obs, first.obs)
-    for what in ("episode", "returns", "lengths", "origin", "since"):
+    for what in ("episode", "returns", "lengths", "seeded_episode", "steps_since_seed"):
         assert getattr(again.envs, what) == getattr(first.envs, what)
 
 

@@ -37,7 +37,7 @@ def test_every_program_of_a_run_has_its_precision(
             asked.append((module, precision))
             return nullcontext()
 
-        monkeypatch.setattr(f"flatout.learner.{module}.product_precision", note)
+        monkeypatch.setattr(f"flatout.learner.{module}.matmul_precision", note)
     flags = (*tiny.flags("ppo"), "--steps", 128, "--quiet", "--precision", "default",
              "--eval-every", 128, "--eval-episodes", 1)  # fmt: skip
     result = flatout("train", "ppo", *flags, "--run-dir", tmp_path / "run")
