@@ -17,7 +17,7 @@ FOLDERS = (
     "supervised",
 )  # fmt: skip
 FILES = ("child", "documents", "errors", "evaluation", "hashes", "installing", "output",
-         "output_file", "spans", "types")  # fmt: skip
+         "output_file", "casts", "spans", "types")  # fmt: skip
 SCOPE = [
     *(f"{root}/{name}" for name in FOLDERS for root in ("src/flatout", "tests")),
     *(f"src/flatout/{name}.py" for name in FILES),

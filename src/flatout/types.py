@@ -7,9 +7,10 @@ observations. All arrays may be NumPy or JAX arrays; named tuples are pytrees.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 Array = Any  # numpy.ndarray | jax.Array, without importing JAX
 Device = Any  # jax.Device
@@ -34,16 +35,112 @@ class ObservationSpec:
         return len(self.shape) == 3
 
 
+class ActionSpec(ABC):
+    """The space of one environment's actions, in two forms.
+
+    Algorithms choose actions as arrays of one shape and type; the environment takes them in its
+    own. NumPy is imported by the methods, so that this module needs it only where actions are made.
+
+    Attributes:
+        kind: the name of the space in messages.
+        choice_dtype: the type of an action as algorithms choose it.
+    """
+
+    kind: ClassVar[str]
+    choice_dtype: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def choice_shape(self) -> tuple[int, ...]:
+        """The shape of one action as algorithms choose it."""
+
+    @abstractmethod
+    def to_env(self, choices: Array) -> Array:
+        """Convert chosen actions ``[B, ...]`` to one array of the environment's; B may be 0."""
+
+    @abstractmethod
+    def from_env(self, action: Any) -> Array:
+        """Convert one action of the environment to the form that algorithms choose."""
+
+    @abstractmethod
+    def from_uniform(self, xp: Any, draws: Array) -> Array:
+        """Map uniform draws from 0 to 1 to uniform actions ``[B, ...]``. A missing bound is -1 or
+        1.
+
+        Args:
+            xp: `numpy` or `jax.numpy`.
+            draws: float32 ``[B, K]``; K is the number of components, at least 1.
+        """
+
+    @abstractmethod
+    def idle(self) -> Array:
+        """Return a valid action: the first of a discrete space, or the one nearest to 0."""
+
+    @abstractmethod
+    def to_gym(self) -> Any:
+        """Return the Gymnasium space of the environment's actions; a box's are float32."""
+
+    @abstractmethod
+    def exported(self) -> dict[str, Any]:
+        """Return the fields by which an exported agent makes the environment's actions."""
+
+    def separate(self, choices: Array) -> Sequence[Any]:
+        """Convert chosen actions ``[B, ...]`` to a list of the environment's actions."""
+        return list(self.to_env(choices))
+
+    def random(self, rng: Any, count: int) -> Array:
+        """Draw `count` actions uniformly with a NumPy generator."""
+        import numpy as np
+
+        size = (count, math.prod(self.choice_shape))
+        return self.from_uniform(np, rng.random(size, np.float32))
+
+
 @dataclass(frozen=True)
-class DiscreteSpec:
+class DiscreteSpec(ActionSpec):
     """A space of actions ``start, ..., start + n - 1``; algorithms use ``0, ..., n - 1``."""
 
     n: int
     start: int = 0
 
+    kind: ClassVar[str] = "Discrete"
+    choice_dtype: ClassVar[str] = "int32"
+
+    @property
+    def choice_shape(self) -> tuple[int, ...]:
+        return ()
+
+    def to_env(self, choices: Array) -> Array:
+        return choices.astype("int64") + self.start
+
+    def separate(self, choices: Array) -> Sequence[Any]:
+        return (self.to_env(choices) if self.start else choices).tolist()
+
+    def from_env(self, action: Any) -> Array:
+        import numpy as np
+
+        return np.asarray(int(action) - self.start, np.int32)
+
+    def from_uniform(self, xp: Any, draws: Array) -> Array:
+        chosen = xp.floor(draws[:, 0] * self.n).astype("int32")
+        return xp.minimum(chosen, self.n - 1)  # a product may be rounded up to n
+
+    def to_gym(self) -> Any:
+        import gymnasium as gym
+
+        return gym.spaces.Discrete(self.n, start=self.start)
+
+    def exported(self) -> dict[str, Any]:
+        return {"start": self.start, "action": [], "action_dtype": None}
+
+    def idle(self) -> Array:
+        import numpy as np
+
+        return np.zeros((), np.int32)
+
 
 @dataclass(frozen=True)
-class ContinuousSpec:
+class ContinuousSpec(ActionSpec):
     """A box of actions, flattened to ``[A]``; the bounds are tuples of length ``A``."""
 
     shape: tuple[int, ...]
@@ -51,13 +148,54 @@ class ContinuousSpec:
     high: tuple[float, ...]
     dtype: str = "float32"
 
+    kind: ClassVar[str] = "Box"
+    choice_dtype: ClassVar[str] = "float32"
+
     @property
     def size(self) -> int:
         """A, the number of components of an action."""
         return len(self.low)
 
+    @property
+    def choice_shape(self) -> tuple[int, ...]:
+        return (self.size,)
 
-ActionSpec = DiscreteSpec | ContinuousSpec
+    def to_env(self, choices: Array) -> Array:
+        from flatout.casts import cast_actions
+
+        return cast_actions(choices, self.dtype).reshape(len(choices), *self.shape)
+
+    def from_env(self, action: Any) -> Array:
+        import numpy as np
+
+        return np.reshape(np.asarray(action, np.float32), (self.size,))
+
+    def from_uniform(self, xp: Any, draws: Array) -> Array:
+        low, high = self.finite_bounds()
+        return low + draws * (high - low)
+
+    def to_gym(self) -> Any:
+        import gymnasium as gym
+        import numpy as np
+
+        low, high = (np.asarray(b, np.float32).reshape(self.shape) for b in (self.low, self.high))
+        return gym.spaces.Box(low, high, dtype=np.float32)
+
+    def exported(self) -> dict[str, Any]:
+        return {"start": None, "action": list(self.shape), "action_dtype": self.dtype}
+
+    def idle(self) -> Array:
+        import numpy as np
+
+        return np.clip(np.zeros(self.size), self.low, self.high).astype(np.float32)
+
+    def finite_bounds(self) -> tuple[Array, Array]:
+        """Return the bounds, float32 ``[A]``; a missing one is -1 (low) or 1 (high)."""
+        import numpy as np
+
+        low, high = (np.clip(np.asarray(b, np.float32), -1e6, 1e6) for b in (self.low, self.high))
+        low, high = np.where(low <= -1e6, -1.0, low), np.where(high >= 1e6, 1.0, high)
+        return low.astype(np.float32), high.astype(np.float32)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ from flatout.algorithms.sac import sac
 from flatout.algorithms.td3 import td3
 from flatout.config.hyper import HYPER
 from flatout.config.schema import NetworkConfig
-from flatout.envs.host import to_environment
 from flatout.types import Batch, ContinuousSpec, DiscreteSpec, ObservationSpec
 from tests.algorithms.test_optimiser import ByHand, assert_close, slopes
 from tests.tiny_envs import BOX
@@ -324,7 +323,7 @@ def test_no_action_leaves_the_space(name: str, seed: int, scale: float, epsilon:
     params, obs = params._replace(epsilon=np.float32(epsilon or 0)), sample(seed).obs
     draw = noise(name, B)
     action = greedy(params, obs) if epsilon is None else explore(params, obs, (), draw)[0]
-    for one in to_environment(ACTIONS, np.asarray(action)):
+    for one in ACTIONS.separate(np.asarray(action)):
         assert one in BOX
 
 
@@ -345,7 +344,7 @@ def test_actions_are_scaled_to_their_box_and_back(
     bounds = Bounds(spec, "sac")
     for own in np.float32([[where], [1], [-1]]):
         given = np.asarray(bounds.to_environment(own))[None]
-        assert to_environment(spec, given)[0] in space
+        assert spec.separate(given)[0] in space
         rounding = 4 * np.spacing(np.float32(np.abs([spec.low, spec.high]).max(0))) / bounds.half
         back = np.asarray(bounds.from_environment(given[0]))
         assert (np.abs(back - own) <= rounding + 1e-6).all()

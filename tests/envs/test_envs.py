@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from flatout import PPO
 from flatout.config.schema import EnvConfig
 from flatout.envs.base import EVALUATION, TRAINING, episode_seed
-from flatout.envs.host import HostEnvs, to_environment
+from flatout.envs.host import HostEnvs
 from flatout.envs.make import episode_limit, factory, specs
 from flatout.errors import UsageError
 from flatout.types import ContinuousSpec, DiscreteSpec, ObservationSpec
@@ -64,7 +64,7 @@ def test_whole_actions_are_the_nearest_and_lie_in_the_box(values: list[float], d
     space = gym.spaces.Box(np.array([0, 2]), np.array([3, 200]), dtype=np.dtype(dtype).type)
     spec = ContinuousSpec((2,), (0.0, 2.0), (3.0, 200.0), dtype)
     action = np.clip(np.float32([values]), *np.float32([space.low, space.high]))
-    (given_,) = to_environment(spec, action)
+    (given_,) = spec.separate(action)
     assert space.contains(given_)
     assert np.abs(given_.astype(np.float32) - action[0]).max() <= 0.5
 
@@ -201,9 +201,9 @@ def test_box_actions_of_a_policy_keep_to_the_bounds(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_batch_of_actions_is_converted() -> None:
-    assert to_environment(DiscreteSpec(3, 5), np.arange(3, dtype=np.int32)) == [5, 6, 7]
+    assert DiscreteSpec(3, 5).separate(np.arange(3, dtype=np.int32)) == [5, 6, 7]
     spec = ContinuousSpec((2, 1), (-1.0, -1.0), (1.0, 1.0), "float64")
-    actions = to_environment(spec, np.float32([[0, 1], [2, 3], [4, 5]]))
+    actions = spec.separate(np.float32([[0, 1], [2, 3], [4, 5]]))
     assert [a.tolist() for a in actions] == [[[0], [1]], [[2], [3]], [[4], [5]]]
 
 

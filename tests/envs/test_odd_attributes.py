@@ -12,7 +12,6 @@ from gymnasium.envs.registration import EnvSpec
 
 from flatout import PPO, UsageError
 from flatout.config.schema import EnvConfig
-from flatout.envs.host import to_environment
 from flatout.envs.task import open_task
 from flatout.errors import EnvironmentFailure, FlatoutError, InvalidReturn
 from flatout.run.evaluate import _rate
@@ -76,7 +75,7 @@ def test_a_complex_reward_is_refused() -> None:
 @pytest.mark.parametrize("start", [0, 3, 2**31 - 2, 2**40, -5])
 def test_discrete_actions_begin_at_any_number(start: int) -> None:
     space = spaces.Discrete(3, start=start)
-    taken = to_environment(DiscreteSpec(3, start), np.arange(3, dtype=np.int32))
+    taken = DiscreteSpec(3, start).separate(np.arange(3, dtype=np.int32))
     assert taken == [start, start + 1, start + 2]
     assert all(space.contains(action) for action in taken)
 

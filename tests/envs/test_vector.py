@@ -15,7 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from flatout.envs.base import Envs
 from flatout.envs.host import HostEnvs
 from flatout.envs.make import specs
-from flatout.envs.vector import VectorEnvs, idle_action
+from flatout.envs.vector import VectorEnvs
 from flatout.errors import EnvironmentFailure, InvalidReturn
 from flatout.types import ContinuousSpec, DiscreteSpec
 
@@ -163,6 +163,6 @@ def test_an_exception_and_a_wrong_shape_name_the_environment() -> None:
 
 
 def test_idle_actions_lie_in_the_action_space() -> None:
-    assert idle_action(DiscreteSpec(3, start=1)) == 0  # the first action: algorithms count from 0
+    assert DiscreteSpec(3, start=1).idle() == 0  # the first action: algorithms count from 0
     box = ContinuousSpec((2,), (-1.0, 0.5), (1.0, 2.0))
-    np.testing.assert_array_equal(idle_action(box), np.float32([0.0, 0.5]))
+    np.testing.assert_array_equal(box.idle(), np.float32([0.0, 0.5]))

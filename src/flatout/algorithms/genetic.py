@@ -25,7 +25,7 @@ from flatout.algorithms.hp import hyper_parameters
 from flatout.algorithms.parallel.packing import Packing
 from flatout.config.hyper import GeneticConfig
 from flatout.errors import UsageError
-from flatout.types import ContinuousSpec, Trajectory
+from flatout.types import Trajectory
 
 METRICS = ("fitness_mean", "fitness_max", "fitness_elite", "noise", "updates")
 
@@ -43,7 +43,7 @@ def genetic(config: GeneticConfig, spec: BuildSpec) -> Algorithm:
             "members; each environment has one member."
         )
     dist = distribution(spec.action_spec)
-    log_std = 0.0 if isinstance(spec.action_spec, ContinuousSpec) else None
+    log_std = 0.0 if dist.continuous else None
 
     def build(rng: np.random.Generator | None) -> Actor:
         return build_networks(rng, spec, dist, log_std).actor

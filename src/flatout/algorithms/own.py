@@ -198,9 +198,8 @@ def check(name: str, algorithm: Algorithm, spec: BuildSpec) -> None:
     if not isinstance(acted, tuple) or len(acted) != 3 or not isinstance(acted[2], dict):
         raise UsageError(f"{name}: act must return (action, carry, extras by name).")
     action, _, extras = acted
-    shape, dtype = (spec.num_envs,), np.dtype(np.int32)
-    if isinstance(spec.action_spec, ContinuousSpec):
-        shape, dtype = (spec.num_envs, spec.action_spec.size), np.dtype(np.float32)
+    space = spec.action_spec
+    shape, dtype = (spec.num_envs, *space.choice_shape), np.dtype(space.choice_dtype)
     if (getattr(action, "shape", None), getattr(action, "dtype", None)) != (shape, dtype):
         raise UsageError(
             f"{name}: act gives actions {_describe(action)}; this environment takes "

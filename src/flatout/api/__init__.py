@@ -23,7 +23,6 @@ from flatout.config.hyper import algorithm_called
 from flatout.config.schema import EPISODES, SEEDS
 from flatout.config.settings import resolve, settings_of
 from flatout.config.values import Range
-from flatout.envs.host import action_array
 from flatout.envs.task import Task
 from flatout.errors import UsageError, writing
 from flatout.evaluation import Evaluation
@@ -212,7 +211,7 @@ class Agent:
         batch, single = self._acting.observed(observation)
         chosen = self._acting.batch(batch, deterministic, self._predicted)
         self._predicted += not deterministic
-        actions = action_array(self.task.action_spec, chosen)
+        actions = self.task.action_spec.to_env(chosen)
         return actions[0] if single else actions
 
     def evaluate(

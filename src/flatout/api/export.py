@@ -16,15 +16,15 @@ from flatout.algorithms.common.actor_critic import Actor
 from flatout.algorithms.common.continuous import Bounds, Trunk
 from flatout.algorithms.common.distributions import inwards
 from flatout.algorithms.dqn import QNetwork
+from flatout.casts import cast_actions, stored
 from flatout.config.schema import TrainConfig
-from flatout.envs.stored import cast_actions, stored
 from flatout.envs.task import Task
 from flatout.errors import UsageError
 from flatout.networks.boards import Centred, Compass, Grid, OneHot, WideGrid
 from flatout.networks.layers import MLP, Conv, Linear
 from flatout.networks.torsos import NatureCNN
 from flatout.output import printable
-from flatout.types import DiscreteSpec
+from flatout.types import ContinuousSpec
 
 LINE = 96
 BOARDS = {Grid: "one_hot", OneHot: "one_hot", Centred: "centred", Compass: "compass"}
@@ -97,7 +97,6 @@ def source(config: TrainConfig, task: Task, params: Any) -> str:
         UsageError: a network or an algorithm of the user's own.
     """
     layers, obs, action = _Layers(), task.obs_spec, task.action_spec
-    discrete = isinstance(action, DiscreteSpec)
     if obs.high is not None:
         layers.add("divide", settings=(obs.high,))
     if config.algorithm in ("ppo", "a2c"):
@@ -126,16 +125,14 @@ def source(config: TrainConfig, task: Task, params: Any) -> str:
         layers.torso(network.torso)
         baseline = getattr(network, "baseline", None)
         layers.linear(network.head, *([] if baseline is None else [baseline]))
-        if not isinstance(action, DiscreteSpec):
+        if isinstance(action, ContinuousSpec):
             layers.add("clip", *inwards(action.low, action.high))
     spec = {
         "algorithm": config.algorithm,
         "environment": printable(config.env.env),
         "observation": list(obs.shape),
         "dtype": obs.dtype,
-        "start": action.start if isinstance(action, DiscreteSpec) else None,
-        "action": [] if discrete else list(action.shape),
-        "action_dtype": None if discrete else action.dtype,
+        **action.exported(),
         "layers": layers.steps,
         "shapes": [list(array.shape) for array in layers.arrays],
     }
@@ -147,7 +144,7 @@ def source(config: TrainConfig, task: Task, params: Any) -> str:
     literal = pprint.pformat(spec, width=LINE, sort_dicts=False)
     text = text.replace("SPEC: dict = {}", f"SPEC = {literal}")
     casts = f"\n{getsource(stored)}\n\n{getsource(cast_actions)}\n"
-    text = text.replace("from flatout.envs.stored import cast_actions, stored\n", casts)
+    text = text.replace("from flatout.casts import cast_actions, stored\n", casts)
     return text.replace('DATA = ""', f'DATA = """\n{lines}\n"""')
 
 

@@ -11,7 +11,7 @@ import base64
 
 import numpy as np
 
-from flatout.envs.stored import cast_actions, stored
+from flatout.casts import cast_actions, stored
 
 SPEC: dict = {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flatout.errors import UsageError
-from flatout.types import ActionSpec, DiscreteSpec
+from flatout.types import ActionSpec, ContinuousSpec
 
 _LARGEST = float(np.finfo(np.float32).max)
 _MIN_VALUES = 16
@@ -19,11 +19,11 @@ def refuse_actions(algorithm: str, spec: ActionSpec) -> None:
         UsageError: DQN gets a Box; or DDPG, TD3 or SAC gets Discrete actions, a Box without finite
             bounds, or bounds too close together for single precision.
     """
-    if algorithm == "dqn" and not isinstance(spec, DiscreteSpec):
+    if algorithm == "dqn" and spec.kind != "Discrete":
         raise UsageError("dqn needs Discrete actions; use sac, td3, ddpg or ppo for a Box.")
     if algorithm not in ("ddpg", "td3", "sac"):
         return
-    if isinstance(spec, DiscreteSpec):
+    if not isinstance(spec, ContinuousSpec):
         raise UsageError(f"{algorithm} needs Box actions; use dqn or ppo for Discrete ones.")
     low, high = np.asarray(spec.low, np.float64), np.asarray(spec.high, np.float64)
     if not ((low >= -_LARGEST) & (low < high) & (high <= _LARGEST)).all():

@@ -21,7 +21,6 @@ from flatout.envs.task import Task
 from flatout.errors import EnvironmentFailure, InvalidReturn
 from flatout.output import printable
 from flatout.storage.kernel import PASSES_DESCRIPTORS, close_in_children
-from flatout.types import ActionSpec, DiscreteSpec
 
 
 @contextmanager
@@ -76,7 +75,7 @@ def refuse(task: Task, seed: int, patience: float) -> None:
                 envs.reset_all(obs)
                 if not task.single:  # the run uses this same object, which must not be stepped
                     watch.call = "first step"
-                    envs.step(_action(task.action_spec), obs, rewards, lambda *end: None)
+                    envs.step(task.action_spec.idle()[None], obs, rewards, lambda *end: None)
             except InvalidReturn:
                 raise
             except EnvironmentFailure:
@@ -185,10 +184,3 @@ def _witness(name: str, during: str, limit: str) -> Iterator[int]:
     finally:
         if not enabled:
             faulthandler.disable()
-
-
-def _action(spec: ActionSpec) -> np.ndarray:
-    """Return a batch of one action: the first of a discrete space, or the one nearest to 0."""
-    if isinstance(spec, DiscreteSpec):
-        return np.zeros(1, np.int32)
-    return np.clip(0.0, spec.low, spec.high)[None]

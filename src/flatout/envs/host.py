@@ -17,10 +17,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from flatout.casts import stored
 from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
 from flatout.envs.masks import MASKS, masks_refused
-from flatout.envs.stored import cast_actions, stored
 from flatout.errors import (
     EnvironmentFailure,
     FlatoutError,
@@ -31,7 +31,7 @@ from flatout.errors import (
     short,
 )
 from flatout.output import say
-from flatout.types import ActionSpec, DiscreteSpec, Episode, ObservationSpec
+from flatout.types import ActionSpec, Episode, ObservationSpec
 
 LARGEST = float(np.finfo(np.float32).max)
 
@@ -101,7 +101,7 @@ class HostEnvs(Envs):
             EnvironmentFailure: an environment raised, or returned an invalid value.
             UsageError: an environment masks its actions.
         """
-        choices = to_environment(self._action_spec, actions)
+        choices = self._action_spec.separate(actions)
         shape, dtype, returns, lengths = self._spec.shape, self._dtype, self.returns, self.lengths
         env = -1
         try:
@@ -272,19 +272,3 @@ def scalars(info: Mapping[str, Any]) -> dict[str, float] | None:
             with suppress(TypeError, ValueError, OverflowError):
                 found[name] = float(value)
     return found or None
-
-
-def to_environment(spec: ActionSpec, actions: np.ndarray) -> Sequence[Any]:
-    """Convert a batch of actions ``[B, ...]`` to what environments take: ints, or arrays for a
-    box."""
-    if isinstance(spec, DiscreteSpec):
-        return (action_array(spec, actions) if spec.start else actions).tolist()
-    return list(action_array(spec, actions))
-
-
-def action_array(spec: ActionSpec, actions: np.ndarray) -> np.ndarray:
-    """Convert a batch of actions as `to_environment` does, but to one array: int64 ``[B]``, or
-    ``[B, *shape]`` of the box's shape and type. B may be 0."""
-    if isinstance(spec, DiscreteSpec):
-        return actions.astype(np.int64) + spec.start
-    return cast_actions(actions, spec.dtype).reshape(len(actions), *spec.shape)

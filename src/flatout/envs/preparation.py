@@ -8,9 +8,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from flatout.casts import stored
 from flatout.config.schema import EnvConfig
 from flatout.envs.masks import refuse_masks, without_mask
-from flatout.envs.stored import stored
 from flatout.errors import InvalidReturn, UsageError
 from flatout.installing import install
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from flatout.casts import stored
 from flatout.envs.base import TRAINING, Ended, Envs
-from flatout.envs.host import action_array, scalars
-from flatout.envs.stored import stored
+from flatout.envs.host import scalars
 from flatout.errors import EnvironmentFailure, InvalidReturn, one_line
-from flatout.types import ActionSpec, ContinuousSpec, Episode, ObservationSpec
+from flatout.types import ActionSpec, Episode, ObservationSpec
 
 KEEP_RANDOMNESS = -1
 """The seed of a reset after which an environment's random numbers continue."""
@@ -59,7 +59,7 @@ class VectorEnvs(Envs):
         super().__init__(count, name, seed, stream, first)
         self._vector: Any = vector
         self._dtype, self._action_spec = np.dtype(obs_spec.dtype), action_spec
-        self._idle_action = idle_action(action_spec)
+        self._idle_action = action_spec.idle()
         self._reseed_after = reseed_after
         self._mode = (vector.metadata or {}).get("autoreset_mode")
         self._seen: Any = np.zeros(0)  # the last observations, as `vector` returned them
@@ -194,7 +194,7 @@ class VectorEnvs(Envs):
 
     def _choices(self, actions: np.ndarray) -> Any:
         """Convert actions ``[N, ...]`` to what the vector environment takes."""
-        return action_array(self._action_spec, actions)
+        return self._action_spec.to_env(actions)
 
     def _write(self, out: np.ndarray, envs: list[int] | None = None) -> None:
         """Copy the last observations of `envs` to `out`; None copies those of all environments."""
@@ -303,10 +303,3 @@ class VectorEnvs(Envs):
             returns[env] += points[env]
             lengths[env] += 1
             steps_since_seed[env] += 1
-
-
-def idle_action(spec: ActionSpec) -> np.ndarray:
-    """Return a valid action: the first of a discrete space, or the one of a box nearest to 0."""
-    if isinstance(spec, ContinuousSpec):
-        return np.clip(np.zeros(spec.size, np.float32), spec.low, spec.high).astype(np.float32)
-    return np.zeros((), np.int32)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flatout.planning.stages import SLICES
-from flatout.types import DiscreteSpec
 
 if TYPE_CHECKING:
     from flatout.envs.base import Envs
@@ -71,13 +70,8 @@ def _random_steps(
     rewards = np.zeros(envs.num_envs, np.float32)
     spec = task.action_spec
 
-    def actions() -> np.ndarray:
-        if isinstance(spec, DiscreteSpec):
-            return rng.integers(0, spec.n, envs.num_envs).astype(np.int32)
-        return rng.uniform(-1.0, 1.0, (envs.num_envs, spec.size)).astype(np.float32)
-
     def step() -> float:
-        chosen = actions()
+        chosen = spec.random(rng, envs.num_envs)
         begin = time.perf_counter()
         envs.step(chosen, obs, rewards, lambda *end: None)
         return time.perf_counter() - begin

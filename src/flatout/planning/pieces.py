@@ -5,6 +5,7 @@ Nothing can be timed within one program; what its parts take alone tells what it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -16,10 +17,9 @@ import numpy as np
 from flatout.algorithms.base import Acted, Algorithm, shapes_of
 from flatout.algorithms.common.randomness import uniforms
 from flatout.envs.device.base import DeviceEnv
-from flatout.envs.device.check import bounds
 from flatout.schedules.chunks import Carry, ChunkOutput, Iteration
 from flatout.schedules.fused import FusedSchedule
-from flatout.types import DiscreteSpec, Trajectory
+from flatout.types import Trajectory
 
 TINY = 1e-30
 """So much of a parameter is added to rewards: learning from them cannot be moved out of a loop."""
@@ -100,18 +100,14 @@ def trajectory_shapes(schedule: FusedSchedule) -> Trajectory:
 def _random(algorithm: Algorithm, env: DeviceEnv) -> Algorithm:
     """The algorithm with random actions, and zeros for what else acting tells."""
     spec = env.action_spec
-    size = 1 if isinstance(spec, DiscreteSpec) else spec.size
+    size = math.prod(spec.choice_shape)
 
     def act(params: Any, obs: jax.Array, carry: Any, noise: Any) -> Acted:
         key, zero = jax.random.key(0, impl="threefry2x32"), jnp.int32(0)
         draws = jax.vmap(lambda number: algorithm.noise(key, number, zero))
         drawn = jax.eval_shape(draws, jnp.arange(len(obs)))
         action, _, extras = jax.eval_shape(algorithm.act, params, obs, carry, drawn)
-        if isinstance(spec, DiscreteSpec):
-            chosen = jnp.floor(noise[:, 0] * spec.n).astype(action.dtype)
-        else:
-            low, high = bounds(spec)
-            chosen = (low + noise * (high - low)).astype(action.dtype)
+        chosen = spec.from_uniform(jnp, noise).astype(action.dtype)
         zeros = {name: jnp.zeros(one.shape, one.dtype) for name, one in extras.items()}
         return chosen.reshape(action.shape), carry, zeros
 

@@ -14,11 +14,11 @@ import numpy as np
 from flatout.algorithms.base import ACT, Algorithm, raw_key
 from flatout.algorithms.parallel.packing import PackedParams
 from flatout.algorithms.registry import build_algorithm
+from flatout.casts import stored
 from flatout.config.actions import refuse_actions
 from flatout.config.schema import TrainConfig
 from flatout.envs.check import making, refuse, undisturbed
 from flatout.envs.device.make import in_library
-from flatout.envs.stored import stored
 from flatout.envs.task import Task
 from flatout.errors import UsageError, described
 from flatout.evaluation import Evaluation

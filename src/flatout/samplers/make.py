@@ -27,7 +27,7 @@ from flatout.samplers.processes.protocol import INFO_BYTES, PARAMS, SHARED, SPEN
 from flatout.samplers.processes.shared_memory import Fields, SharedArrays
 from flatout.spans import Spans
 from flatout.storage.kernel import PASSES_DESCRIPTORS
-from flatout.types import NAMED, DiscreteSpec, UserCode
+from flatout.types import NAMED, UserCode
 
 if TYPE_CHECKING:
     from flatout.config.schema import TrainConfig
@@ -161,9 +161,8 @@ def shared_fields(
         SPENT: ((num_envs, 4), "float64"),
     }
     if not local:
-        discrete = isinstance(action, DiscreteSpec)
         return fields | {
-            "actions": ((num_envs,), "int32") if discrete else ((num_envs, action.size), "float32"),
+            "actions": ((num_envs, *action.choice_shape), action.choice_dtype),
             "active": ((num_envs,), "bool"),
             "flags": ((num_envs,), "uint8"),
             "finals": ((num_envs, *spec.shape), spec.dtype),

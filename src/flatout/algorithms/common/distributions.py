@@ -14,11 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.algorithms.common.randomness import gumbels, normals
-from flatout.types import ActionSpec, DiscreteSpec
+from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec
 
 
 class Categorical:
     """A distribution over ``n`` actions by logits, sampled with Gumbel noise: ``argmax(x + g)``."""
+
+    continuous = False
 
     def __init__(self, n: int) -> None:
         self.parameters = n
@@ -47,6 +49,8 @@ class DiagonalGaussian:
 
     Samples are unbounded. They are clipped only for the environment, not for the learner.
     """
+
+    continuous = True
 
     def __init__(self, low: tuple[float, ...], high: tuple[float, ...]) -> None:
         self.parameters = len(low)
@@ -86,4 +90,5 @@ def distribution(spec: ActionSpec) -> Distribution:
     """Return the distribution for an action space."""
     if isinstance(spec, DiscreteSpec):
         return Categorical(spec.n)
+    assert isinstance(spec, ContinuousSpec)
     return DiagonalGaussian(spec.low, spec.high)

@@ -28,7 +28,7 @@ from flatout.algorithms.hp import hyper_parameters
 from flatout.config.hyper import A2CConfig, PPOConfig
 from flatout.errors import UsageError
 from flatout.networks.boards import FromHead, Grid, OneHot
-from flatout.types import Array, ContinuousSpec, Trajectory
+from flatout.types import Array, Trajectory
 
 BLOCK = 1024
 """Boards whose values are computed at once on a CPU. One-hot encoding makes a board larger (16
@@ -108,11 +108,11 @@ class OnPolicy:
     ) -> None:
         self._config = config
         self._obs_spec = spec.obs_spec
-        self._continuous = isinstance(spec.action_spec, ContinuousSpec)
         self._num_envs, self._total_steps = spec.num_envs, spec.total_steps
         self._masked = masked
         self._shards = shards = spec.shards
         self.dist = distribution(spec.action_spec)
+        self._continuous = self.dist.continuous
 
         def build(rng: np.random.Generator | None, log_std: Any = 0.0) -> Networks:
             return build_networks(rng, spec, self.dist, log_std if self._continuous else None)

@@ -4,6 +4,7 @@ called when an environment is made, and by users' tests."""
 from __future__ import annotations
 
 import gc
+import math
 import re
 import weakref
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from jax.core import Trace, Tracer
 from flatout.envs.device.base import DeviceEnv, reset_key, step_key
 from flatout.errors import UsageError, one_line
 from flatout.hashes import raw
-from flatout.types import Array, ContinuousSpec, DiscreteSpec, ObservationSpec
+from flatout.types import ActionSpec, Array, ObservationSpec
 
 COPIES = 16
 """Number of environments that `check_device_env` steps together."""
@@ -61,7 +62,7 @@ def shape_problems(env: DeviceEnv) -> Iterator[str]:
     if spec.high is not None and not spec.high > 0:
         yield f"{name}: obs_spec.high = {spec.high} must be above 0 or None: networks divide by it."
         return
-    if not isinstance(action, DiscreteSpec | ContinuousSpec):
+    if not isinstance(action, ActionSpec):
         yield f"{name}: action_spec must be a DiscreteSpec or a ContinuousSpec."
         return
     if env.limit is not None and not (type(env.limit) is int and env.limit >= 1):
@@ -114,24 +115,15 @@ def _info_problems(env: DeviceEnv, state: Any) -> Iterator[str]:
 
 def action_shape(env: DeviceEnv) -> jax.ShapeDtypeStruct:
     """Return the shape and dtype of one action: int32 ``[]`` or float32 ``[A]``."""
-    if isinstance(env.action_spec, DiscreteSpec):
-        return jax.ShapeDtypeStruct((), np.int32)
-    return jax.ShapeDtypeStruct((env.action_spec.size,), np.float32)
+    spec = env.action_spec
+    return jax.ShapeDtypeStruct(spec.choice_shape, np.dtype(spec.choice_dtype))
 
 
 def random_actions(env: DeviceEnv, key: Array, count: int) -> Array:
-    """Draw actions ``[count, ...]`` uniformly from the space; see `bounds` if it has none."""
+    """Draw actions ``[count, ...]`` uniformly from the space (`ActionSpec.from_uniform`)."""
     spec = env.action_spec
-    if isinstance(spec, DiscreteSpec):
-        return jax.random.randint(key, (count,), 0, spec.n)
-    return jax.random.uniform(key, (count, spec.size), jnp.float32, *bounds(spec))
-
-
-def bounds(spec: ContinuousSpec) -> tuple[np.ndarray, np.ndarray]:
-    """Return an action space's bounds, float32 ``[A]``; a missing one is -1 (low) or 1 (high)."""
-    low, high = (np.clip(np.asarray(b, np.float32), -1e6, 1e6) for b in (spec.low, spec.high))
-    low, high = np.where(low <= -1e6, -1.0, low), np.where(high >= 1e6, 1.0, high)
-    return low.astype(np.float32), high.astype(np.float32)
+    draws = jax.random.uniform(key, (count, math.prod(spec.choice_shape)), jnp.float32)
+    return spec.from_uniform(jnp, draws)
 
 
 def _purity_problems(env: DeviceEnv) -> Iterator[str]:

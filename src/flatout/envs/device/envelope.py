@@ -14,7 +14,7 @@ from flatout.envs.device.adapting import box, key_shape, library, like, observat
 from flatout.envs.device.base import DeviceEnv
 from flatout.errors import UsageError, nearest, one_line, short
 from flatout.installing import install
-from flatout.types import ActionSpec, Array, ContinuousSpec, DiscreteSpec
+from flatout.types import ActionSpec, Array, DiscreteSpec
 
 
 def make(name: str, kwargs: dict[str, Any]) -> DeviceEnv:
@@ -57,7 +57,7 @@ def make(name: str, kwargs: dict[str, Any]) -> DeviceEnv:
     action = jax.ShapeDtypeStruct(shape, dtype)
     after, _ = jax.eval_shape(env.step, state, action)
     stable = like(after)
-    rounds = isinstance(action_spec, ContinuousSpec) and np.dtype(dtype).kind in "iu"
+    rounds = action_spec.kind == "Box" and np.dtype(dtype).kind in "iu"
 
     def reset(key: Array) -> tuple[Any, Array]:
         state, info = env.init(key)

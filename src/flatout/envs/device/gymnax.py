@@ -70,9 +70,7 @@ def make(name: str, kwargs: dict[str, Any]) -> DeviceEnv:
     obs_spec, observe = observation(full, raw, None if high is None else float(np.max(high)))
     action_spec = _actions(full, env.action_space(params))
     shape = tuple(getattr(env.action_space(params), "shape", ()))
-    action = jax.ShapeDtypeStruct(
-        shape, np.int32 if isinstance(action_spec, DiscreteSpec) else np.float32
-    )
+    action = jax.ShapeDtypeStruct(shape, np.dtype(action_spec.choice_dtype))
     _, after, *_ = jax.eval_shape(
         lambda key, s, a: env.step_env(key, s, a, params), key, state, action
     )

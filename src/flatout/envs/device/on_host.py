@@ -14,7 +14,7 @@ import numpy as np
 from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.envs.device.base import DeviceEnv, reset_key, step_key
 from flatout.errors import EnvironmentFailure, FlatoutError, one_line
-from flatout.types import DiscreteSpec, Episode
+from flatout.types import Episode
 
 TOGETHER = 8
 """Number of environments that one call of `EnvPrograms.restart` resets."""
@@ -110,8 +110,7 @@ class DeviceEnvs(Envs):
         super().__init__(count, env.name, seed, stream, first)
         self._programs = EnvPrograms(env, count)
         spec = env.action_spec
-        self._dtype: Any = np.int32 if isinstance(spec, DiscreteSpec) else np.float32
-        self._shape = (count,) if isinstance(spec, DiscreteSpec) else (count, spec.size)
+        self._dtype, self._shape = np.dtype(spec.choice_dtype), (count, *spec.choice_shape)
         self._states: Any = None
         self._infos: dict[str, Any] = {}  # `info` after the last step, [N] for each name
         self._seeds = np.zeros(count, np.uint32)
@@ -251,13 +250,7 @@ class OneDevice(gym.Env[np.ndarray, Any]):
         if obs.dtype == "int32":
             low, high = -(2**31), 2**31 - 1
         self.observation_space = gym.spaces.Box(low, high, obs.shape, np.dtype(obs.dtype).type)
-        if isinstance(action, DiscreteSpec):
-            self.action_space: gym.Space[Any] = gym.spaces.Discrete(action.n, start=action.start)
-        else:
-            least, most = (
-                np.asarray(b, np.float32).reshape(action.shape) for b in (action.low, action.high)
-            )
-            self.action_space = gym.spaces.Box(least, most, dtype=np.float32)
+        self.action_space: gym.Space[Any] = action.to_gym()
         self._state: Any = None
         self._time = 0
 
@@ -277,11 +270,7 @@ class OneDevice(gym.Env[np.ndarray, Any]):
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Take an action of `action_space`."""
-        spec = self.device.action_spec
-        if isinstance(spec, DiscreteSpec):
-            choice = np.full(1, int(action) - spec.start, np.int32)
-        else:
-            choice = np.reshape(np.asarray(action, np.float32), (1, spec.size))
+        choice = self.device.action_spec.from_env(action)[None]
         given = self._state, choice, self._seed, np.full(1, self._time, np.int32), np.ones(1, bool)
         self._state, *seen, infos = self._programs.step(*given)
         self._time += 1

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from flatout import EnvironmentFailure, UsageError
+from flatout.casts import stored
 from flatout.config.schema import EnvConfig
 from flatout.envs.host import HostEnvs
 from flatout.envs.make import factory, specs
-from flatout.envs.stored import stored
 from tests.bad_envs import Good
 from tests.test_export import CHOICE, PIXELS, initial, loaded
 
