@@ -1,4 +1,4 @@
-"""Deep Q-learning (Mnih et al., 2015), with double, dueling, n-step and prioritised as options.
+"""Deep Q-learning (Mnih et al., 2015); double, dueling, n-step and prioritised DQN are options.
 
 `flatout.algorithms.registry` builds it. Truncation bootstraps, termination does not. If the
 environment is set to report a lost life as terminal, there is no bootstrap after it, although the
@@ -66,8 +66,8 @@ class DQNParams(NamedTuple):
 
 
 class DQNCounters(NamedTuple):
-    """Environment steps and updates (int32), and the probability of a random action, with which a
-    saved agent still explores after loading, whatever the length of the next run."""
+    """Environment steps and updates (int32), and the current probability of a random action. It is
+    part of the state, so that a loaded agent explores as much as when it was saved."""
 
     step: Array
     updates: Array
@@ -184,7 +184,7 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
         (network, target), counters = state.params, state.counters
         step = counters.step + steps
         counters = counters._replace(step=step, epsilon=epsilon(step, hp))
-        # One move for each interval that was crossed, all towards the same online network.
+        # If several intervals end within `steps`, one larger move of the target replaces theirs.
         interval = config.target_update_interval
         moves = step // interval - state.counters.step // interval
         share = 1.0 - (1.0 - hp.tau) ** moves

@@ -66,9 +66,9 @@ def genetic(config: GeneticConfig, spec: BuildSpec) -> Algorithm:
         return dist.to_environment(dist.sample(x, actor.extra, None))
 
     def act(params: Actor, obs: jax.Array, carry: Any, draw: jax.Array | None) -> Acted:
-        if draw is None or obs.shape[0] > num_envs:  # the best member plays everywhere
+        if draw is None or obs.shape[0] > num_envs:  # the best member plays in all environments
             return one(jax.tree.map(lambda leaf: leaf[0], params), obs), carry, {}
-        count = obs.shape[0]  # a group's environments, and so its members, are consecutive
+        count = obs.shape[0]  # a group has consecutive environments, hence consecutive members
         mine = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, draw[0], count), params)
         return jax.vmap(lambda member, row: one(member, row[None])[0])(mine, obs), carry, {}
 

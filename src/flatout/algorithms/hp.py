@@ -16,8 +16,8 @@ def hyper_parameters(config: Hyper, total_steps: int) -> Any:
     """Return a named tuple of all real-valued settings, none of which changes a shape.
 
     Numbers are scalars, schedules are ``(start, end)`` ``[2]``, and unset settings are None. Whole
-    numbers, flags and choices are not included, because they change the program. The length of the
-    run, over which schedules run, is a leaf too, so that a longer run needs no other program.
+    numbers, flags and choices are not included, because they change the program. The run's length
+    is a leaf, because schedules need it and a longer run should need no other program.
 
     Args:
         config: the algorithm's settings.
@@ -33,5 +33,5 @@ def hyper_parameters(config: Hyper, total_steps: int) -> Any:
 
 @functools.cache
 def _tuple_of(names: tuple[str, ...]) -> Any:
-    """Return one class per set of names, so that pytrees of two builds have the same structure."""
+    """Return the same class for the same names, so that two builds have equal pytree structures."""
     return namedtuple("HyperParameters", names)

@@ -50,7 +50,7 @@ def own_algorithm(
     """
     make = imported(name) if make is None else make
     algorithm = _build(name, make, values, spec)
-    # Only functions of a single shard can be checked: several shards exchange values.
+    # Checked as one shard: several shards exchange values, which works only in a sharded program.
     alone = replace(spec, shards=UNSHARDED)
     check(name, algorithm if spec.shards.count == 1 else _build(name, make, values, alone), alone)
     return algorithm
@@ -186,8 +186,8 @@ def check(name: str, algorithm: Algorithm, spec: BuildSpec) -> None:
     )
     if kept:
         raise UsageError(
-            f"{name}: act keeps what it is given beyond the call, in a list or an attribute for "
-            "example. Keep state in the algorithm's state."
+            f"{name}: act keeps what it is given beyond the call (in a list or an attribute, for "
+            "example). Keep state in the algorithm's state."
         )
     if one != other:
         raise UsageError(
@@ -210,7 +210,7 @@ def check(name: str, algorithm: Algorithm, spec: BuildSpec) -> None:
         if shape[:1] != (spec.num_envs,) or extra.dtype.itemsize != 4:
             raise UsageError(
                 f"{name}: act's extra {extra_name!r} is {_describe(extra)}; it must have "
-                f"{spec.num_envs} rows (one per environment) of 32 bits."
+                f"{spec.num_envs} rows (one per environment), with values of 32 bits."
             )
     if algorithm.replay is not None:
         _check_replay(name, algorithm)

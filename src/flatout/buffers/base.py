@@ -125,8 +125,8 @@ class Buffer:
         return ()
 
     def truncate(self, env: int, last_obs: Array, first_obs: Array, device_state: Any) -> Any:
-        """Truncate an environment's stored episode, which could not be continued, after its newest
-        step, which led to `last_obs`. The next episode begins with `first_obs`. Return the device
+        """Truncate an environment's stored episode after its newest step, which led to `last_obs`,
+        because it could not be continued. The next one begins with `first_obs`. Return the device
         state."""
         return device_state
 

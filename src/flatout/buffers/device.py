@@ -51,8 +51,7 @@ class Counts(NamedTuple):
 class DispatchInputs(NamedTuple):
     """The inputs of one dispatch: a trajectory's rows, its final frames ``[C, ...]`` and their
     positions ``[C]`` in `Ring.finals` (F for unused ones), the raw key of the sampling stream, and
-    int32 ``[4]`` counters, indexed by `COUNT`, `STEPS`,
-    `ROWS_WRITTEN` and `UPDATES_DONE`."""
+    int32 ``[4]`` counters, indexed by `COUNT`, `STEPS`, `ROWS_WRITTEN` and `UPDATES_DONE`."""
 
     piece: Any
     finals: Any

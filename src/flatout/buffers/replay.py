@@ -45,11 +45,11 @@ class Replay(Buffer):
     """The base of replay in host memory and on devices: a ring of transitions in S shards.
 
     Shard s has the s-th block of N / S environments. It samples only their transitions, with
-    their priorities. With shards, batches have a leading axis ``[S, ...]``. A saved state is the
-    same for both places.
+    their priorities. With shards, batches have a leading axis ``[S, ...]``. Host and
+    device replay save the same state.
 
     Args:
-        algorithm: the algorithm that learns from it, of one shard.
+        algorithm: the algorithm that learns from the ring, built for one shard.
         layout: the sizes of the ring, or of one shard's ring.
         key: raw key data of the sampling stream, uint32 ``[2]``, or ``[S, 2]`` for S shards.
         finals: the initial capacity for final observations.
@@ -181,7 +181,7 @@ class HostReplay(Replay):
         ring_counters, (updates_done, steps) = self.ring_counters, self._ingested
         count = ring_counters.updates_due
         if not count:
-            # A separate program: XLA computes a loop's constants even for a loop of no iterations.
+            # No batch selects a program without the loop, whose constants XLA would compute anyway.
             yield (), np.array([0, steps], np.int32)
             return
         weights = None
@@ -265,7 +265,7 @@ class HostReplay(Replay):
         return gather(np, self._layout, self._ring, rows_written, row, env + self._first)
 
     def _uniform(self, updates_done: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the uniform draws of `draw` for the updates from `updates_done` on: rows and
+        """Return what `draw` draws uniformly for the K updates from `updates_done` on: rows and
         environments ``[..., K, B]``. Random bits are computed in blocks of many updates."""
         start, word, other = self._words
         if not start <= updates_done <= start + self._block - self._most or start < 0:
@@ -320,8 +320,8 @@ def one_update(
 def weights_exponent(
     replay: ReplaySpec, layout: RingLayout, rows_written: jax.Array, beta: jax.Array
 ) -> jax.Array:
-    """Return the exponent of the importance weights after `rows_written` rows: it moves linearly
-    between the ends of `beta`, which is ``hp.priority_beta``, ``(start, end)``."""
+    """Return the exponent of the importance weights after `rows_written` rows. It moves linearly
+    from the first to the second entry of `beta` (``hp.priority_beta``)."""
     return schedule(beta, rows_written * (layout.num_envs * replay.shards), replay.total_steps)
 
 

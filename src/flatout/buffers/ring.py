@@ -27,8 +27,8 @@ class Ring(NamedTuple):
     """The arrays of a ring. All but `finals` have one leading axis of L * N entries.
 
     Attributes:
-        frames: the newest frame of each observation, including those after the newest step.
-        actions, rewards, terminated, truncated: the step from that observation.
+        frames: each observation's newest frame; the newest row has no step yet.
+        actions, rewards, terminated, truncated: the step taken from that observation.
         age: uint8, steps since the episode's first observation (at most 255).
         final_id: int32, the number of a truncated step's final observation; see
             `RingCounters.finals`.
@@ -238,7 +238,7 @@ def merge(layout: RingLayout, gathered: Gathered, gamma: jax.Array) -> Batch:
     powers = jnp.cumprod(jnp.full(n, gamma))  # gamma, its square, ...
     factors = jnp.tril(jnp.broadcast_to(jnp.append(1.0, powers[:-1]), (n, n)))
     rewards = (gathered.rewards * factors[gathered.steps - 1]).sum(-1)
-    table = jnp.append(powers, 0.0)  # entry n is the discount after a terminal step
+    table = jnp.append(powers, 0.0)  # entry n: no bootstrap after a terminal step
     discounts = table[jnp.where(gathered.terminated, n, gathered.steps - 1)]
 
     depth, shape = layout.spec.stack, (len(rewards), *layout.spec.shape)
@@ -257,7 +257,7 @@ def _with_finals(
     xp: Any, layout: RingLayout, ring: Ring, frames: Array, row: Array, env: Array,
     truncated: Array,
 ) -> Array:  # fmt: skip
-    """Replace the last frame of truncated transitions by the final one; in NumPy, in place."""
+    """Put the episodes' final frames last in truncated transitions (NumPy: in place)."""
     if xp is np and not truncated.any():
         return frames
     final_id = xp.take(

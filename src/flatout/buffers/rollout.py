@@ -83,13 +83,13 @@ class RolloutBuffer:
         self.forget()
 
     def forget(self) -> None:
-        """Drop the final observations. Enough if other processes write all other arrays."""
+        """Drop the final observations. If workers write the other arrays, this replaces `start`."""
         self._final_obs.clear()
         self._final_index.clear()
 
     def keep_final(self, step: int, env: int, obs: np.ndarray) -> None:
         """Store the final observation of an episode that `step` truncated in environment `env`."""
-        self._final_obs.append(np.array(obs))  # the environment may reuse it
+        self._final_obs.append(np.array(obs))  # a copy: the environment may reuse its array
         self._final_index.append(step * self._num_envs + env)
 
     def trajectory(self) -> Trajectory:

@@ -23,8 +23,8 @@ class Priorities(NamedTuple):
     """The priorities of all transitions, as a tree of sums.
 
     Attributes:
-        tree: ``[2 * leaves]`` float32. The second half are the transitions' priorities, already
-            to the power alpha. Entry k is the sum of entries 2k and 2k + 1, entry 1 of all.
+        tree: ``[2 * leaves]`` float32. The second half has the transitions' priorities, to the
+            power alpha. Entry k is the sum of entries 2k and 2k + 1; so entry 1 is the sum of all.
         largest: the largest priority so far, which new transitions get.
     """
 

@@ -1,8 +1,8 @@
 """PPO with trajectory replay: the learner learns again from the last K trajectories.
 
 Each trajectory keeps the log-probabilities of the policy that acted, so that ratios are relative
-to that policy. Advantages are computed again from the current values. The learner gets K
-trajectories of N environments as one of K * N; while there are fewer than K, the rest is masked.
+to that policy. Advantages are computed again from the current values. The learner gets the K
+trajectories as one of K * N environments. Before K have been collected, the rest is masked.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TrajectoryReplay(OnPolicyBuffer):
     """A buffer of the last K trajectories. The newest one is in the first N environments.
 
     Args:
-        algorithm: the algorithm that learns from them; it masks steps that are not valid.
+        algorithm: the algorithm that learns from them. It must mask steps that are not valid.
         kept: K.
         trajectory: the shapes of one trajectory.
     """
@@ -43,7 +43,7 @@ class TrajectoryReplay(OnPolicyBuffer):
         self._count = 0  # trajectories ever ingested
         self._all = self._zeros(trajectory)
         self._least_finals = len(self._all.finals.index)
-        # Of each trajectory, the newest first: positions within it, and final observations.
+        # Each trajectory's positions of final observations, and these; newest trajectory first.
         self._finals: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=kept)
 
     def inputs(self, trajectory: Trajectory) -> list[Any]:
@@ -92,7 +92,7 @@ class TrajectoryReplay(OnPolicyBuffer):
         return ()
 
     def _zeros(self, trajectory: Trajectory) -> Trajectory:
-        """Return the arrays of K trajectories before the first one: zeros, all masked."""
+        """Return the arrays as they are before the first trajectory: zeros, all masked."""
         shapes = kept_shapes(trajectory, self._kept)
         zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
         zeros.finals.index.fill(zeros.rewards.size)

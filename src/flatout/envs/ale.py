@@ -1,6 +1,6 @@
 """Atari games: the settings of ale-py's `AtariVectorEnv`, and one game that renders pictures.
 
-`AtariEnvs` steps the former; `envs.make` opens the latter for watching and videos."""
+`AtariEnvs` uses the settings; `envs.make` opens the single game for watching and videos."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ first argument otherwise."""
 
 @contextmanager
 def _witness(name: str, during: str, limit: str) -> Iterator[int]:
-    """Start a helper process that reports it if this process ends within the context.
+    """Start a helper process that prints a message if this process ends within the context.
 
     Native code that crashes or hangs, and ``os._exit``, leave this process no time to report it
     itself. If the process crashes, faulthandler also reports the line of code.

@@ -85,7 +85,7 @@ def factory(config: EnvConfig, source: Any = None) -> Factory:
     else:
         raise UsageError(
             "an environment is an id, module:factory, a gymnasium.Env, a flatout.DeviceEnv or a "
-            f"function that makes one, not {type(source).__name__}; envs=8 makes eight of it."
+            f"function that makes one, not {type(source).__name__}; for eight copies pass envs=8."
         )
     return lambda **kwargs: prepare(_call(base, config.env, kwargs), config)
 
@@ -142,7 +142,7 @@ def close_quietly(env: gym.Env[Any, Any]) -> None:
             env.close()
     except DeadlineExceeded:
         name = type(env.unwrapped).__name__
-        say(f"{name}, opened to look at it, did not close within {CLOSE_S:g} s; it was left open.")
+        say(f"{name}, opened to inspect it, did not close within {CLOSE_S:g} s; it was left open.")
 
 
 def _find_base(config: EnvConfig) -> Base:

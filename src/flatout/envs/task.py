@@ -193,7 +193,7 @@ def open_task(config: EnvConfig, source: Any = None) -> Task:
         prepared=prepared, sourced=source is not None, notes=lost_statistics(env, config.env),
     )  # fmt: skip
     inner = attribute(env, "unwrapped")
-    if isinstance(inner, OneDevice):  # its functions are pure, so the one just made serves for all
+    if isinstance(inner, OneDevice):  # pure functions: one device environment serves all copies
         device = inner.device
         task.device = device if env is inner else None
         task.make = lambda **mode: prepare(OneDevice(device, **mode), config)

@@ -230,7 +230,7 @@ class VectorEnvs(Envs):
         self, envs: list[int], numbers: list[int], out: np.ndarray, following: bool = False
     ) -> None:
         """Start the episodes `numbers` of `envs` and write their first observations. All are
-        seeded; if they follow others, only those for which `reseed_after` asks it."""
+        seeded, except that `reseed_after` decides which if they are `following` episodes."""
         seeds = [KEEP_RANDOMNESS] * len(envs)
         for index, (env, number) in enumerate(zip(envs, numbers, strict=True)):
             if not following or self._is_seeded(env):

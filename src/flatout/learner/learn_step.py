@@ -25,8 +25,8 @@ class Published(NamedTuple):
     """The results of a learning step in addition to the new state.
 
     Attributes:
-        arrays: the acting parameters that are not arrays of the state: one vector of all small
-            ones, then the large ones that `Algorithm.actor` computes.
+        arrays: the acting parameters, except large arrays of the state itself: one vector of all
+            small arrays, then each large array that `Algorithm.actor` computes.
         scalars: float32 ``[M + 1]``: the buffer's M metrics; then 1 if they and `arrays` are
             finite, else 0.
         feedback: the argument of `Buffer.update_priorities`.

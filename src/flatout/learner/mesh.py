@@ -35,7 +35,7 @@ class Mesh:
 
     Args:
         devices: the learning devices.
-        shards: S; with one shard, which has one device, arrays have no axis of shards.
+        shards: S. A single shard has one device, and arrays then have no axis of shards.
         divided: also divide large arrays of the learning state over the devices. They are gathered
             only while they are needed.
 

@@ -54,7 +54,7 @@ class Policy:
         self.precision = precision
         self.device = device
         self._packing = PackedParams(algorithm.actor_shapes)
-        # By the number of the first environment: the first step of a block of noise, and the block.
+        # First environment's number -> (first step of the current block of noise, the block).
         self._noise: dict[int, tuple[int, Any]] = {}
         self._params: tuple[jax.Array, ...] = ()
         self.version = -1
@@ -136,9 +136,9 @@ class Policy:
         return self._act(self._params, obs, block, self._offsets[offset])
 
     def greedy(self, obs: np.ndarray) -> np.ndarray:
-        """Return the row of `act` for the mode of the action distribution, without noise.
+        """Return a packed row as `act` does, for the mode of the action distribution.
 
-        Only a policy without a key can do this."""
+        The policy must have been made with ``key=None``."""
         return np.asarray(self._act(self._params, obs))
 
     def _outputs(self, params: Any, obs: jax.Array, draw: Any) -> dict[str, jax.Array]:

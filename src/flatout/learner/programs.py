@@ -14,7 +14,7 @@ class Programs:
         together: dispatches chunks for several members at once
             (`flatout.schedules.fused_population`).
         member: this run's number among these members.
-        several: other runs of this process share the programs.
+        several: whether other runs of this process share the programs.
         announce: receives sentences for the user; None for each run's `announce`.
         shared: the programs of all members that are dispatched together.
     """

@@ -133,7 +133,7 @@ class Centred(FromHead):
 
 
 class Compass(FromHead):
-    """A torso of each cell value's nearness to the head in eight directions, then dense layers.
+    """A torso that sees how near each cell value is to the head in eight directions.
 
     The directions are the four straight lines from the head and the four quadrants between them.
     Nearness is 1 / steps to the nearest cell of the value, or 0 if there is none. The few inputs

@@ -2,7 +2,8 @@
 Gray, 2016, section 4).
 
 A tile of m x m outputs of a k x k kernel needs t x t products, t = m + k - 1, instead of
-m^2 * k^2: both factors are evaluated at t points per dimension, multiplied, and interpolated.
+m^2 * k^2: tile and kernel, as polynomials, are evaluated at t points per dimension and multiplied,
+and the outputs are interpolated.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ POINTS = (0.0, 1.0, -1.0, 0.5, -0.5, 2.0)
 1e-5; more points would be too imprecise."""
 
 FEWER = 2.0
-"""Tiles are used if they need this many times fewer multiplications, those of the transformations
-included: below that, copying the tiles costs more than it saves."""
+"""Tiles are used only if they need at most 1 / `FEWER` of the multiplications, including those of
+the transformations: otherwise copying the tiles costs more than they save."""
 
 
 def tiles_for(
     batch: int, rows: int, columns: int, size: int, channels: int, outputs: int
 ) -> int | None:
     """Return m of the tiles with the fewest multiplications for outputs ``[batch, rows, columns,
-    outputs]``, or None if these are not `FEWER` times fewer than without tiles."""
+    outputs]``, or None if every m needs more than 1 / `FEWER` of those without tiles."""
     direct = batch * rows * columns * size**2 * channels * outputs
     best, least = None, direct / FEWER
     for m in range(2, len(POINTS) + 3 - size):
@@ -89,7 +90,7 @@ products.defvjp(lambda x, weight: (products(x, weight), (x, weight)), _products_
 
 @functools.cache
 def transformations(m: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return matrices for inputs ``[t^2, t^2]``, weights ``[t^2, k^2]``, outputs ``[m^2, t^2]``."""
+    """Return the matrices of input ``[t^2, t^2]``, weight ``[t^2, k^2]``, output ``[m^2, t^2]``."""
     t = m + size - 1
     points = np.array(POINTS[: t - 1])
     for_output = np.zeros((m, t))

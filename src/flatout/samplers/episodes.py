@@ -13,13 +13,13 @@ MAX_REPLAYED_STEPS = 200_000
 
 
 class EpisodeValues:
-    """The mean, over each episode's acting steps, of the largest action value.
+    """Each episode's mean of the largest action values, over the steps at which the network ran.
 
-    If the network ran at no step of an episode, that episode has the mean of the one before it.
+    If it ran at no step of an episode, that episode has the mean of the one before it.
     """
 
     def __init__(self, num_envs: int) -> None:
-        # Sum and count of values. Count -1: none yet; the sum is the last episode's mean.
+        # [sum, count] of each episode's values; [last episode's mean, -1] before its first value.
         self._sums = [[0.0, 0.0] for _ in range(num_envs)]
         self._next = self._sums
 
@@ -90,8 +90,8 @@ class ActionLog:
 
         Args:
             actions: the policy's actions.
-            starts: for each environment the row from which on its actions are needed; 0 if they
-                are needed from before this trajectory.
+            starts: for each environment, the first row after its last seeded reset in this
+                trajectory; 0 if it had none.
         """
         for env, start in enumerate(starts):
             if start:

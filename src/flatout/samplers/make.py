@@ -237,6 +237,6 @@ def make_sampler(
 
 
 def reseed_after(rollout: RolloutSpec) -> int:
-    """Return the steps after which an environment is seeded again. With whole episodes this is 0,
-    which seeds every episode: environments wait between episodes."""
+    """Return the steps after which an environment is seeded again. With whole episodes this is 0
+    (every episode is seeded), because environments then wait between episodes."""
     return 0 if rollout.episodes else RESEED_AFTER

@@ -41,7 +41,7 @@ NOISE_AHEAD = 1 << 20
 drawn step by step."""
 
 RESETS = np.uint32(2**32 - 1)
-"""The step number of the keys of first states; no environment ever makes this step."""
+"""The step number in the keys that draw first states. No environment ever reaches this step."""
 
 
 @dataclass(frozen=True, eq=False)

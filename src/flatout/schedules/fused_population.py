@@ -94,7 +94,7 @@ class FusedPopulation(Barrier):
         self._programs = {} if programs is None else programs
         self._keys: tuple[Any, ...] = ()
         self._member_indices: dict[int, int] = {}
-        self._size = 0  # of the axis of members, on which ended members may keep their indices
+        self._size = 0  # the length of the axis of members; ended members may still be on it
         self._carry: Any = None  # of all members
         if group is not None:
             self._assign_indices(range(len(group.names)))

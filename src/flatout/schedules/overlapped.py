@@ -42,7 +42,7 @@ class OverlappedSchedule(Schedule):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="learner")
         self._learned_at = 0.0  # end of the last learning
         self._worked = {"learn": 0.0, "replay": 0.0}  # seconds in total, by span
-        self._failure: EnvironmentFailure | None = None  # raised after learning has ended
+        self._failure: EnvironmentFailure | None = None  # raised by the next call
         self._learned_from = 0  # trajectories in this process
         self._totals = dict.fromkeys(WAITS, 0.0)
 

@@ -52,8 +52,8 @@ class Network(eqx.Module):
     """Two convolutions with pooling, then a dense layer and the classes' logits.
 
     Attributes:
-        kernels: of the two convolutions, ``[k, k, in, out]``.
-        scale: of batch normalisation after each convolution; empty without normalisation.
+        kernels: the kernels of the two convolutions, ``[k, k, in, out]``.
+        scale: batch normalisation's scale after each convolution; empty without normalisation.
         shift: biases, added after each convolution or its batch normalisation.
         dense, head: the last layers.
     """

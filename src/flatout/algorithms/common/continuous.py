@@ -92,7 +92,7 @@ def box_algorithm(
         config: hyper-parameters.
         spec: the task and the run.
         bounds: the bounds of the actions.
-        greedy: ``(actor, x[B, ...]) -> action[B, A]``: prepared observations to -1..1.
+        greedy: ``(actor, x[B, ...]) -> action[B, A]`` in -1..1; x are prepared observations.
         explore: ``(params, x[B, ...], standard normals[B, A]) -> action[B, A]`` in -1..1.
         functions: the remaining fields of `Algorithm`.
     """
@@ -117,7 +117,7 @@ def box_algorithm(
         return ContinuousActorParams(state.params.actor, epsilon, getattr(hp, "action_noise", None))
 
     def advance(state: State, steps: jax.Array, hp: Any) -> tuple[State, dict[str, jax.Array]]:
-        counters = state.counters  # targets move with updates, not with steps
+        counters = state.counters  # `update` moves the target networks
         return state._replace(counters=counters._replace(step=counters.step + steps)), {}
 
     replay = replay_spec(config, spec.total_steps)
@@ -144,7 +144,7 @@ def every(interval: int, updates: jax.Array, function: Callable[[Tree], Tree], v
 
 
 class Trunk(eqx.Module):
-    """Hidden layers over observations ``[B, ...]`` or a torso's features, and over any actions."""
+    """Dense layers over observations (or a torso's features of them), and actions if given."""
 
     torso: Torso | None
     dense: MLP
@@ -172,7 +172,7 @@ def make_trunk(draw: Draw, spec: BuildSpec, actions: int, outputs: int) -> Trunk
 
 
 class ActorCritics:
-    """An actor and its critics; learning states hold only their arrays.
+    """An actor and its critics. It keeps their static parts; learning states hold their arrays.
 
     Args:
         spec: the task and the run.

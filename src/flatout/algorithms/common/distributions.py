@@ -78,7 +78,7 @@ Distribution = Categorical | DiagonalGaussian
 
 
 def inwards(low: tuple[float, ...], high: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Round bounds inwards to float32 ``[A]``: float32(0.1) > 0.1 is outside a float64 box."""
+    """Round float64 bounds inwards to float32 ``[A]``: float32(0.1) exceeds a bound of 0.1."""
     low64, high64 = np.asarray(low, np.float64), np.asarray(high, np.float64)
     low32, high32 = low64.astype(np.float32), high64.astype(np.float32)
     low32 = np.where(low32 < low64, np.nextafter(low32, np.float32(np.inf)), low32)

@@ -51,7 +51,7 @@ def next_reward_advantages(
     r_t: jax.Array, v_t: jax.Array, v_tp1: jax.Array, terminated_t: jax.Array, done_t: jax.Array,
     hp: Any,
 ) -> jax.Array:  # fmt: skip
-    """Return 1 for each step after which the episode brings a reward, else 0, minus the value.
+    """Return targets minus values; the target is 1 if a reward follows in the episode, else 0.
 
     Values are probabilities of a reward here. If the trajectory or a time limit cuts an episode,
     the value after the cut stands for the rest of it. Arguments as in `generalised_advantages`.
@@ -75,8 +75,8 @@ class RunningMoments(NamedTuple):
 
 
 def initial_moments(shape: tuple[int, ...]) -> RunningMoments:
-    """Return mean 0 and variance 1, counted as only 1e-30 values, so that the first batch replaces
-    them. As 1e-4 values, which is usual, they would widen the variance of values far from 0."""
+    """Return mean 0 and variance 1 with a count of 1e-30, so that the first batch replaces them.
+    With the usual count, 1e-4, they would widen the variance of values far from 0."""
     zeros, ones = np.zeros(shape, np.float32), np.ones(shape, np.float32)
     return RunningMoments(zeros, ones, np.asarray(1e-30, np.float32))
 

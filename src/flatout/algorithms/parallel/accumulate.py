@@ -36,9 +36,9 @@ def gradient(
         rows: rows of the batch over all shards.
         micro_batch: rows of a shard whose gradient is computed at once; None for all.
         shards: the shards of the update.
-        merged: the same loss for all rows of a device, if it needs the other shards
-            (`Shards.as_one_batch`).
-        apart: shards for the computation, if they differ from those of the averages.
+        merged: replaces `loss` for all rows of a device, if its mean needs the other shards; see
+            `Shards.as_one_batch`.
+        apart: shards over which the loss is computed, if not `shards`, which the averages use.
 
     Raises:
         UsageError: the micro-batch does not divide the rows of a shard.

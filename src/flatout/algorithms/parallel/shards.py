@@ -35,8 +35,8 @@ class Shards:
             updates (local SGD; Stich, 2019), and always before anything leaves the device.
         ordered: whether sums are made in the shards' order, with the same bits on any number of
             devices, or in the fastest order.
-        mapped: whether devices are an axis of the program too; else the compiler divides the axis
-            of shards over the devices.
+        mapped: True if the program has axes of devices and of shards on a device. False if it has
+            one axis of all shards, which the compiler divides over the devices.
         waits: a number that every sum depends on, or None (see `after`).
     """
 
@@ -56,7 +56,7 @@ class Shards:
 
     @property
     def each_step(self) -> Shards:
-        """The shards that each update averages over: one shard if only parameters are averaged."""
+        """The shards that an update averages over: `UNSHARDED` if only parameters are averaged."""
         return self if self.every == 1 else UNSHARDED
 
     def one_by_one(self, function: Pure) -> Pure:
@@ -101,13 +101,13 @@ class Shards:
         """Wrap a mean over a shard's rows so that a device computes it over all its shards' rows.
 
         Each shard then gets its device's mean, and a device takes as long for S shards as for one,
-        because the shards share the matrix products. Separate gradients would only be averaged
-        afterwards. Shards stay separate if sums are ordered or parameters differ.
+        because the shards share the matrix products. The result is the same: separate gradients
+        would be averaged anyway. Shards stay separate if sums are ordered or parameters differ.
 
         Args:
             compute: ``(params, batch, *shared) -> (means over rows, arrays with one entry per
                 row)``.
-            merged: the same for all rows of a device, if the function needs the other shards.
+            merged: replaces `compute` for all rows of a device, if the mean needs other shards.
         """
         if self.count == 1 or self.ordered or not self.mapped or self.every > 1:
             return self.one_by_one(compute)
@@ -219,5 +219,5 @@ def over_devices(tree: Tree) -> Tree:
 
 
 def by_axis(function: Callable[..., Any], axes: Any, *trees: Any) -> Any:
-    """Call `jax.tree.map` over a pytree prefix of axes, in which None is a value like 0."""
+    """Call `jax.tree.map` with `axes`, a pytree prefix in which None is a leaf, as 0 is."""
     return jax.tree.map(function, axes, *trees, is_leaf=lambda axis: axis is None)

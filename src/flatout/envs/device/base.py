@@ -37,8 +37,8 @@ class DeviceEnv:
         render: ``(state) -> str or uint8 [H, W, 3]``, for `flatout watch` and videos, or None. It
             runs on the host.
         patience: least number of steps after which the rules may truncate an episode. It bounds how
-            many final observations of truncated episodes have to be stored. None if it is unknown,
-            or if `step` shows it by a `truncated` that is always False.
+            many final observations of truncated episodes have to be stored. None if it is unknown.
+            Not needed if `step` returns a constant False as `truncated`, which is recognised.
         info: ``(state) -> {name: scalar}``, called with the state in which an episode ended; or
             None. It is the counterpart of a host environment's final `info`: numbers and flags,
             which are read as float32.
@@ -63,8 +63,8 @@ def reset_key(seed: Array) -> Key:
 
 
 def step_key(seed: Array, t: Array) -> Key:
-    """Return the key of an episode's step `t`, counted from 0, from its seed. So an episode follows
-    from its seed and actions."""
+    """Return the key of an episode's step `t`, counted from 0, from its seed. Thus seed and
+    actions determine an episode."""
     import jax
 
     return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), t + 1)

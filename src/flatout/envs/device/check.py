@@ -254,8 +254,8 @@ def traced(function: Callable[..., Any], *given: Any) -> tuple[tuple[str, list[b
 
 
 def _has_live_values(trace: Any) -> bool:
-    """Return whether a value of a trace, or of a trace within it, is alive. That the trace is alive
-    does not show it: JAX's caches hold traces, too."""
+    """Return whether a value of a trace, or of a trace within it, is alive. A live trace
+    alone does not show that: JAX's caches hold traces, too."""
     if trace is None:
         return False
     holders = gc.get_referrers(trace)

@@ -31,7 +31,7 @@ ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUM
 """Environment variables that are 1 in workers unless the user sets them: a worker has one core."""
 
 MAX_RESTARTS = 5
-"""The most restarts of all of a run's workers together."""
+"""The most restarts in a run, summed over all workers."""
 
 GRACE_S = 2.0
 """Seconds for workers to end, in addition to those for closing environments (`CLOSE_S`)."""
@@ -101,7 +101,7 @@ class Worker:
         self._limit = limit
 
     def step(self, slot: int, t: int, partly: bool) -> None:
-        """Begin step t in a slot (`partly`: of active environments only), or raise `WorkerLost`."""
+        """Begin step t, with `partly` only of active environments, or raise `WorkerLost`."""
         self._send(protocol.COMMAND.pack(0, partly, slot, t))
 
     def tell(self, method: str, *arguments: Any) -> None:

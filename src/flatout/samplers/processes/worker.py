@@ -37,7 +37,7 @@ class Stepper:
     Args:
         job: the worker's environments.
         shared_arrays: the memory shared with the parent.
-        worker_times: this worker's times, which it increases.
+        worker_times: this worker's row of `protocol.SPENT`, to whose entries it adds.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Stepper:
         self._infos = shared_arrays["infos"][columns]
 
     def step(self, slot: int, t: int, partly: int) -> None:
-        """Make step t of a trajectory, from row t to row t + 1 (`partly`: of active ones only)."""
+        """Make step t, from row t to row t + 1. With `partly`, only active environments step."""
         begin = time.perf_counter()
         envs, flags = self.envs, self._flags
         active = np.flatnonzero(self._active).tolist() if partly else None
@@ -81,7 +81,7 @@ class Stepper:
         """Start the given episodes (None keeps the current one); write observations to a row."""
         out = self._obs[slot, row]
         if len({*episodes}) == 1 and episodes[0] is not None:
-            self.envs.reset_all(out, episodes[0])  # faster together
+            self.envs.reset_all(out, episodes[0])  # one call is faster
         else:
             for env, episode in enumerate(episodes):
                 if episode is not None:
@@ -183,6 +183,6 @@ def _count(envs: Envs, heartbeats: np.ndarray, long_command: threading.Event) ->
 def main() -> None:
     """Run an actor process; its argument is the socket's descriptor."""
     protocol.follow_parent()
-    os.dup2(2, 1)  # keep environments' output out of the run's
+    os.dup2(2, 1)  # environments print to stderr, not to the run's stdout
     with guarded():  # errors of printing must not affect the run
         serve(socket.socket(fileno=int(sys.argv[1])))
