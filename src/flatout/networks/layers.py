@@ -146,7 +146,7 @@ def by_inputs(params: Any, rows: int) -> Any:
     """Prepare parameters for a loop of products with `rows` rows each.
 
     Where it is faster, weights of linear layers are laid out ``[in, out]`` in memory, without a
-    change of values and shapes. Weights with a leading axis of members get one row each.
+    change of values and shapes. If weights have a leading axis of members, each member has one row.
     """
 
     def transpose(part: Any) -> Any:

@@ -93,7 +93,7 @@ class Schedule:
 
     def adopt(self, initial: Snapshot) -> None:
         """Continue, after `start`, from another run's parameters, normalisers and optimiser state,
-        and from its replay if the snapshot has one. Counters stay new."""
+        and from its replay if the snapshot has one. Counters are not taken over."""
         state, arrays = self.learner.host_state(), initial.arrays
         fresh = named_leaves(state, PREFIX)
         learned = named_leaves(state._replace(counters=()), PREFIX)
