@@ -30,8 +30,8 @@ from flatout.networks.torsos import Torso, features, make_torso, over_batch
 from flatout.types import Array, Batch, DiscreteSpec
 
 VALUED_EVERY = 8
-"""The network runs at least at every 8th step, even while every action is random, so that every
-episode has a mean of its largest action values."""
+"""The network runs at least at every 8th step, even while every action is random, so that the mean
+of max Q over an episode (`q_max`) can be reported."""
 
 METRICS = ("loss", "td_error", "q_max", "grad_norm", "learning_rate")
 
@@ -184,7 +184,7 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
         (network, target), counters = state.params, state.counters
         step = counters.step + steps
         counters = counters._replace(step=step, epsilon=epsilon(step, hp))
-        # If several intervals end within `steps`, one larger move of the target replaces theirs.
+        # If several intervals end within `steps`, the target makes one larger move for all of them.
         interval = config.target_update_interval
         moves = step // interval - state.counters.step // interval
         share = 1.0 - (1.0 - hp.tau) ** moves

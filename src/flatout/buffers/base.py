@@ -21,7 +21,7 @@ Learned = tuple[Any, Any, Scalars, Any]
 Arrays = dict[str, np.ndarray]
 Data = dict[str, Any]
 Saved = tuple[Arrays, Data, RowSource | None]
-"""A buffer's state: arrays, JSON-compatible data, and rows of experience where it has any."""
+"""A buffer's state: arrays, JSON-compatible data, and rows of experience or None."""
 
 
 class Buffer:
@@ -125,9 +125,9 @@ class Buffer:
         return ()
 
     def truncate(self, env: int, last_obs: Array, first_obs: Array, device_state: Any) -> Any:
-        """Truncate an environment's stored episode after its newest step, which led to `last_obs`,
-        because it could not be continued. The next one begins with `first_obs`. Return the device
-        state."""
+        """Truncate an environment's stored episode after its newest step, because it could not be
+        continued. That step led to `last_obs`; the next episode begins with `first_obs`. Return
+        the device state."""
         return device_state
 
 

@@ -30,10 +30,10 @@ class RingCounters:
 
     Attributes:
         rows_written: the number of rows ever stored, which is the number of the next row.
-        updates_done: updates that `rows_written` rows make due in total, including `updates_due`.
+        updates_done: all updates that `rows_written` rows make due. `updates_due` is part of it.
         updates_due: updates that the newest trajectory makes due.
-        finals: the number of the next final observation. A restored ring numbers the final
-            observations that it still has from 0.
+        finals: the number of the next final observation. After a restore, the final observations
+            in the ring are numbered from 0 again.
         final_capacity: F, the capacity that `Ring.finals` must have.
         age: uint8 ``[N]``, the ages of the newest observations.
     """
@@ -93,8 +93,8 @@ class RingCounters:
         self.updates_done = self._replay.updates_due(rows_written * self._layout.num_envs)
 
     def write(self, ring: Ring, trajectory: Trajectory) -> tuple[Ring, RolloutRows]:
-        """Call `ingest` and write the rows into a ring of NumPy arrays, in place. Only `finals` is
-        a new array in the returned ring if it needs a larger capacity."""
+        """Call `ingest` and write the rows into a ring of NumPy arrays, in place. If it must
+        hold more final observations, the returned ring has a new, larger array `finals`."""
         rows_written, before = self.rows_written, self.finals
         piece, finals, numbers = self.ingest(trajectory)
         ring = self._ensure_capacity(ring, before)
@@ -151,8 +151,8 @@ class RingCounters:
         most = 2 * max(layout.length * layout.num_envs, self.final_capacity)
         if self.rows_written != end or end - first > layout.length or room > most:
             raise CheckpointError(
-                f"its replay has rows {first} to {end} of {self.rows_written}, and room for {room};"
-                f" there can be {layout.length} rows, and room for {most}."
+                f"its replay has rows {first} to {end} of {self.rows_written} and space for {room} "
+                f"final observations; at most {layout.length} rows and {most} are possible."
             )
         self.final_capacity = max(room, self.final_capacity)
         self.updates_done = self._replay.updates_due(self.rows_written * layout.num_envs)

@@ -51,11 +51,11 @@ FLAGS = {
 def vector_settings(config: EnvConfig) -> dict[str, Any]:
     """Return `AtariVectorEnv`'s arguments, except the number of environments.
 
-    If the id draws its frame skip at each step, ``frameskip`` is a range ``(low, high)``, without
-    `high`. `open_vector` accepts such a range; `AtariVectorEnv` does not.
+    If the id draws its frame skip at each step, ``frameskip`` is a pair ``(low, high)``, and `high`
+    itself is never drawn. `open_vector` accepts such a pair; `AtariVectorEnv` does not.
 
-    Reward clipping and episodes that end with a life are switched off: the learner applies both,
-    because here they would lose the raw return.
+    Reward clipping and the end of an episode at a lost life are switched off: the learner applies
+    both. Here they would hide the game's own return.
 
     Raises:
         UsageError: the game is unknown, a value is impossible, or an argument has a flag of its
@@ -200,7 +200,7 @@ class OneAtari(gym.Env[np.ndarray, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start a game. Without a seed, `np_random` draws one, so the last seed decides it."""
+        """Start a game. Without `seed`, its seed is drawn from `np_random`."""
         super().reset(seed=seed)
         if seed is None:
             seed = int(self.np_random.integers(2**31))

@@ -54,7 +54,7 @@ def refuse(task: Task, seed: int, patience: float) -> None:
     Args:
         task: as `open_task` returned it; ALE ids and device environments need no check.
         seed: the run's seed; the reset uses the seed of its first episode.
-        patience: seconds for the reset and the step together, the limit of a worker's step.
+        patience: seconds for the reset and the step together: the run's worker timeout.
 
     Raises:
         InvalidReturn: an observation, a reward, a flag or an info is invalid.
@@ -98,7 +98,7 @@ def watched(name: str, seconds: float, during: str, call: str) -> Iterator[Watch
 
     Args:
         name: the environment's name.
-        seconds: how long all calls together may take, the limit of a worker's step.
+        seconds: how long all calls together may take.
         during: when they happen, for the sentence that is printed if the process ends.
         call: the name of the first call, see `Watch`.
 

@@ -97,7 +97,7 @@ class Mesh:
             takes, gives = (state, *takes[1:]), (state, *gives[1:])
         each = self.shards if self._divided else self.shards // len(self.devices)
         program = jax.vmap(function, tuple(axes), tuple(out), axis_name=SHARDS, axis_size=each)
-        if not self._divided:  # if it is divided, the compiler divides the axis of shards
+        if not self._divided:  # with a divided state, the compiler divides the shards
             program = jax.shard_map(
                 program, mesh=self._mesh, in_specs=_replace_axes(axes, SPLIT, WHOLE),
                 out_specs=_replace_axes(out, SPLIT, WHOLE), check_vma=False,
@@ -105,7 +105,7 @@ class Mesh:
         return _jit(program, takes, gives, donate)
 
     def put(self, tree: Any, axes: Any) -> Any:
-        """Copy arrays to the devices as `program` expects them; `axes` is as there."""
+        """Copy arrays to the devices as `program` expects them, with the same `axes`."""
         shardings = _replace_axes(axes, self.split, self.whole)
         return jax.tree.map(lambda where, array: jax.device_put(array, where), shardings, tree)
 

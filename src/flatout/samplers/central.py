@@ -24,8 +24,8 @@ class CentralSampler(Sampler):
     Args:
         group_rotation: the groups. Those of one inner sequence act at the same time, each on its
             device; the inner sequences take turns.
-        buffers: the arrays of trajectories, one for each trajectory in use at the same time; their
-            `outputs` are ordered as the groups' environments.
+        buffers: one for each trajectory in use at the same time. In each, `outputs` is in the
+            order of the environments.
         name: the environment's name, for messages.
         episodes: whole episodes per environment and trajectory, which together take at most T
             steps; None for trajectories of exactly T steps.
@@ -76,8 +76,8 @@ class CentralSampler(Sampler):
         self._mark()
 
     def begin(self, slot: int, episodes: Sequence[int], steps: int) -> None:
-        """Start an episode of each environment, with the given numbers, `steps` after the run's
-        start; the next trajectory goes into the given slot."""
+        """Start episode ``episodes[i]`` in environment i, and set the steps since the run's start
+        to `steps`. The first observations go to row 0 of the given slot."""
         for group in self._groups:
             for env in range(group.envs.num_envs):
                 group.envs.reset(env, episodes[group.envs.first + env], slot)
@@ -125,8 +125,8 @@ class CentralSampler(Sampler):
         """Accept the last trajectory for learning; see `Sampler.commit`.
 
         Args:
-            steps: steps of each environment since the run's start, if another worker's trajectory
-                was longer; by default this trajectory's steps are added.
+            steps: the new number of steps since the run's start; None adds this trajectory's steps.
+                A worker passes it because another worker's trajectory may have been longer.
         """
         rows = self.rows
         for env, *_ in self.restarted:
@@ -282,7 +282,7 @@ class CentralSampler(Sampler):
     # --- Between trajectories -----------------------------------------------------------------
 
     def _reset_unfinished(self, group: ActingGroup, buffer: RolloutBuffer) -> None:
-        """Reset environments within an episode: whole episodes must begin with the trajectory."""
+        """Reset environments whose episode has begun: a trajectory must hold whole episodes."""
         envs, counters = group.envs, group.envs.counters()
         for env, steps_since_seed in enumerate(counters.steps_since_seed):
             if steps_since_seed:

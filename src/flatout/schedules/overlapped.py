@@ -17,7 +17,7 @@ from flatout.storage.checkpoint import refuse_nonsense
 from flatout.types import Metrics, Snapshot
 
 WAITS = ("policy_lag", "time/queue_s", "time/sampler_wait_s", "time/learner_wait_s")
-"""Metrics of each iteration whose sums `stats` reports."""
+"""Metrics of each iteration that are summed up for `stats`."""
 
 PUBLISHED = "published/"
 """Prefix, in snapshots, of acting parameters."""
@@ -108,7 +108,7 @@ class OverlappedSchedule(Schedule):
         queued = time.perf_counter() - pending.ready
         job = self._thread.submit(self._learn, pending)
         try:
-            # With lag 1 collect exactly the next trajectory; with more, as many as learning allows.
+            # With lag 1, collect one trajectory. With a larger lag, collect until learning has ended.
             while self._collected <= self._version + self._lag and not (
                 self._pending and job.done()
             ):
@@ -150,7 +150,7 @@ class OverlappedSchedule(Schedule):
         self._collected += 1
 
     def _acting(self, trajectory: int) -> int:
-        """Return the version that acts in a trajectory; after a resume at least the oldest one."""
+        """Return the version that collects a trajectory, or the oldest kept one if that is newer."""
         return max(trajectory - self._lag, min(self._versions))
 
     def _learn(self, pending: Pending) -> dict[str, float]:

@@ -233,7 +233,9 @@ class OnPolicy:
             weight=weight,
         )
         counted = shape[0] * shape[1] * shards.count
-        if masked:  # the newest trajectory comes first, before replayed ones
+        if (
+            masked
+        ):  # of several trajectories, the newest has the first columns; count only its steps
             newest = trajectory.valid[:, : self._num_envs // shards.count]
             counted = shards.sum(newest.sum().astype(jnp.int32))
         counters = OnPolicyCounters(
@@ -255,8 +257,8 @@ class OnPolicy:
             state: the state with updated counters, from `prepare`.
             trajectory: the trajectory that was learned from.
             batch: its transitions, from `prepare`.
-            done: a number that the gradient steps compute. The shards' sums here wait for it; see
-                `Shards.after`.
+            done: a result of the gradient steps. The sums over shards here start only after it is
+                computed; see `Shards.after`.
 
         Returns:
             The state with updated observation statistics for the next trajectory, and the share of

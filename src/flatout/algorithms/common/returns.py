@@ -114,7 +114,7 @@ def normalise(x: jax.Array, moments: RunningMoments, clip: float = 10.0) -> jax.
 def discounted_returns(
     g: jax.Array, r_t: jax.Array, done_t: jax.Array, gamma: jax.Array | float
 ) -> tuple[jax.Array, jax.Array]:
-    """Return running discounted sums of rewards, whose deviation is the scale of rewards.
+    """Return running discounted sums of rewards; rewards are divided by their standard deviation.
 
     Args:
         g: ``[N]``, the sums at the end of the previous trajectory.

@@ -40,7 +40,7 @@ def check_device_env(env: DeviceEnv, steps: int = 2000, seed: int = 0) -> list[s
     It stops at the first of three checks that finds a problem. First, `shape_problems`. Second,
     `reset` and `step` are traced twice and called twice with the same arguments, which must give
     the same program and the same numbers: that finds draws from NumPy or the clock, counters in
-    Python, and traced values that outlive the call, but not what a function prints. Third, 16
+    Python, and traced values that outlive the call, but no calls of `print`. Third, 16
     copies are compiled, mapped and stepped with random actions.
 
     Args:
@@ -145,12 +145,12 @@ def _call_twice(
     if why or traces[0][1]:
         return None, (
             f"{env.name}: {name} keeps what it is given beyond the call, in a list or an attribute "
-            "for example. Keep what changes in the state."
+            "for example. Put all that changes into the state."
         )
     if traces[0] != traces[1]:
         return None, (
             f"{env.name}: {name} is not pure: traced twice, it gave two programs. Draw from its "
-            "key, and keep what changes in the state."
+            "key, and put all that changes into the state."
         )
     run = jax.jit(lambda *given: function(*given))
     results, why = _try(lambda: [jax.block_until_ready(run(*given)) for _ in range(2)])
@@ -233,10 +233,10 @@ def traced(function: Callable[..., Any], *given: Any) -> tuple[tuple[str, list[b
     """Trace a function; return its program (text and constants), and whether a traced value
     outlived the call.
 
-    A traced value keeps its whole trace alive, which otherwise ends with the call. So a weak
-    reference to the trace that is dead shows that no value was kept. If it is alive, the values
-    that refer to the trace are looked for once. (`jax.checking_leaks` also searches the heap for
-    the holders of each value, repeatedly, which takes minutes in a large program.)
+    A traced value keeps its whole trace alive; without one, the trace is freed after the call. So
+    if a weak reference to the trace is dead, no value was kept. If the trace is alive, the heap is
+    searched once for values that refer to it. (`jax.checking_leaks` also searches the heap for the
+    holders of each value, repeatedly, which takes minutes in a large program.)
     """
     traces: list[weakref.ref[Any]] = []
 
@@ -249,7 +249,7 @@ def traced(function: Callable[..., Any], *given: Any) -> tuple[tuple[str, list[b
     arrays = [np.asarray(const).tobytes() for const in closed.consts]
     del closed
     if any(trace() is not None for trace in traces):
-        gc.collect()  # values that only a reference cycle holds are not kept
+        gc.collect()  # frees values that only a reference cycle holds: these count as not kept
     return (program, arrays), any(_has_live_values(trace()) for trace in traces)
 
 
