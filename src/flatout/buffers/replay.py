@@ -181,7 +181,7 @@ class HostReplay(Replay):
         ring_counters, (updates_done, steps) = self.ring_counters, self._ingested
         count = ring_counters.updates_due
         if not count:
-            # No batch selects a program without the loop, whose constants XLA would compute anyway.
+            # () selects a program without the loop: XLA computes its constants even for 0 updates.
             yield (), np.array([0, steps], np.int32)
             return
         weights = None

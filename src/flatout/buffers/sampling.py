@@ -56,7 +56,7 @@ def bits(key: jax.Array, update: jax.Array, count: int) -> tuple[jax.Array, jax.
     Args:
         key: raw key data, uint32 ``[2]``.
         update: the update's number since the run's start, int32.
-        count: the number of hashes; each gives one word of either array.
+        count: the number of hashes; each gives one word for each array.
     """
     first = jnp.full((count,), update, jnp.uint32)
     return hashes(key, first, jnp.arange(count, dtype=jnp.uint32))

@@ -55,7 +55,7 @@ def vector_settings(config: EnvConfig) -> dict[str, Any]:
     itself is never drawn. `open_vector` accepts such a pair; `AtariVectorEnv` does not.
 
     Reward clipping and the end of an episode at a lost life are switched off: the learner applies
-    both. Here they would hide the game's own return.
+    both. Here they would hide the raw return.
 
     Raises:
         UsageError: the game is unknown, a value is impossible, or an argument has a flag of its
@@ -200,7 +200,7 @@ class OneAtari(gym.Env[np.ndarray, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start a game. Without `seed`, its seed is drawn from `np_random`."""
+        """Start a game. Without `seed`, the game's seed is drawn from `np_random`."""
         super().reset(seed=seed)
         if seed is None:
             seed = int(self.np_random.integers(2**31))

@@ -38,8 +38,8 @@ class AtariId:
 
     Attributes:
         rom: the ROM's name (``ms_pacman``).
-        frame_skip: frames per step, or a range ``(low, high)``, without `high`, from which the
-            number is drawn at each step.
+        frame_skip: frames per step, or a pair ``(low, high)`` if the number is drawn from low to
+            high - 1 at each step.
         sticky_actions: the probability that a frame repeats the previous frame's action.
     """
 

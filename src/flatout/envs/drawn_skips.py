@@ -24,7 +24,7 @@ class DrawnSkips:
 
     Args:
         num_envs: N.
-        frameskip: the range ``(low, high)`` of the frames per step, without `high`.
+        frameskip: ``(low, high)``; the frames per step are drawn from low to high - 1.
         num_threads: the number of games that run at the same time.
         stack_num, maxpool: as for `AtariVectorEnv`.
         settings: `AtariVectorEnv`'s other arguments.

@@ -40,8 +40,8 @@ class VectorEnvs(Envs):
         vector: the vector environment.
         obs_spec: the spec of one observation.
         action_spec: the spec of one action, which decides how actions are converted.
-        reseed_after: number of steps after a seeded reset from which on the next reset is seeded
-            again; 0 seeds every episode. For the other arguments see `Envs`.
+        reseed_after: after this many steps since a seeded reset, the next reset is seeded again;
+            0 seeds every episode. For the other arguments see `Envs`.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class VectorEnvs(Envs):
             self._reset_idle(idle & (terminated | truncated))
             self._count(playing, gained)
             over = [env for env in playing if terminated[env] or truncated[env]]
-            # The actions are those since the last seeded reset, so none may lie within them.
+            # The actions begin at the last seeded reset: if another is due, the replay has failed.
             astray = [env for env in over if self._is_seeded(env)]
             playing = [env for env in playing if env not in astray]
             if len(over) > len(astray):
@@ -229,8 +229,8 @@ class VectorEnvs(Envs):
     def _begin(
         self, envs: list[int], numbers: list[int], out: np.ndarray, following: bool = False
     ) -> None:
-        """Start the episodes `numbers` of `envs` and write their first observations. All are
-        seeded, except that `reseed_after` decides which if they are `following` episodes."""
+        """Start the episodes `numbers` of `envs` and write their first observations. Resets
+        are seeded; with `following`, only those that `reseed_after` requires."""
         seeds = [KEEP_RANDOMNESS] * len(envs)
         for index, (env, number) in enumerate(zip(envs, numbers, strict=True)):
             if not following or self._is_seeded(env):

@@ -42,8 +42,8 @@ class Programs:
             return self._made[name]
 
     def place(self, env_backend: str | None) -> bool:
-        """Return whether a population has already chosen this run's placement. It has for members
-        that share a program, or whose environments step on a device."""
+        """Return whether a population has already chosen this run's placement. That is so if its
+        members share a program, or if their environments step on a device."""
         return self.together is not None or (self.several and env_backend not in (None, "host"))
 
     def first(self, name: str) -> bool:

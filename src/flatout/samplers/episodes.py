@@ -13,7 +13,7 @@ MAX_REPLAYED_STEPS = 200_000
 
 
 class EpisodeValues:
-    """Each episode's mean of the largest action values, over the steps at which the network ran.
+    """The mean of max Q in each episode, over the steps at which the network ran.
 
     If it ran at no step of an episode, that episode has the mean of the one before it.
     """

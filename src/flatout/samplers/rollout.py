@@ -263,7 +263,7 @@ class Rollout:
         return lambda t: jax.tree.map(lambda leaf: leaf[t], block)
 
     def _restart_unfinished(self, state: RolloutState) -> RolloutState:
-        """Restart environments within an episode: whole episodes must begin with the trajectory."""
+        """Restart environments whose episode has begun: a trajectory must hold whole episodes."""
         begun = state.length > 0
         state = self._refill_pool(state)
         pool = state.pool

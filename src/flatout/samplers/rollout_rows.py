@@ -87,7 +87,7 @@ class Writer:
             rows: the rows so far.
             t: the step.
             obs: observations before the step, ``[n, ...]``.
-            after: observations after it, of ended episodes the final ones, ``[n, ...]``.
+            after: observations after it, final ones where an episode ended, ``[n, ...]``.
             truncated: which episodes the step truncated, ``[n]``.
             record: the other values of the step by name, ``[n, ...]`` each.
             ids: the indices of the n environments; None for all.

@@ -198,8 +198,8 @@ class FusedPopulation(Barrier):
         return answers
 
     def _gather(self, asked: dict[int, Request], axes: Any) -> None:
-        """Stack the carries of the requesting members, each at its member index. A copy of one of
-        them is put at each other index."""
+        """Stack the carries of the requesting members, each at its member index. The other indices
+        get a copy of one of them."""
         found = {
             self._member_indices[member]: (
                 r.carry.extract() if isinstance(r.carry, MemberSlice) else r.carry, r.loop.keys

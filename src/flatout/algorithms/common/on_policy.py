@@ -233,9 +233,7 @@ class OnPolicy:
             weight=weight,
         )
         counted = shape[0] * shape[1] * shards.count
-        if (
-            masked
-        ):  # of several trajectories, the newest has the first columns; count only its steps
+        if masked:  # count only the newest trajectory, which has the first columns
             newest = trajectory.valid[:, : self._num_envs // shards.count]
             counted = shards.sum(newest.sum().astype(jnp.int32))
         counters = OnPolicyCounters(

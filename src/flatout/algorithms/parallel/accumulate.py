@@ -38,7 +38,7 @@ def gradient(
         shards: the shards of the update.
         merged: replaces `loss` for all rows of a device, if its mean needs the other shards; see
             `Shards.as_one_batch`.
-        apart: shards over which the loss is computed, if not `shards`, which the averages use.
+        apart: the shards over which the loss is computed; None for `shards`. Averages use `shards`.
 
     Raises:
         UsageError: the micro-batch does not divide the rows of a shard.
