@@ -91,7 +91,7 @@ def build_algorithm(
 
 
 def shards_of(config: TrainConfig, placement: Placement | None) -> Shards:
-    """Return the settings' shards; they are not mapped if the placement divides the parameters."""
+    """Return the shards of the settings; `mapped` is False if the placement divides parameters."""
     run = config.run
     every = sync_every("sync", run.sync) if run.shards > 1 else 1
     divided = placement is not None and placement.params == "sharded"

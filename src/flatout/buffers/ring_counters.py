@@ -152,7 +152,7 @@ class RingCounters:
         if self.rows_written != end or end - first > layout.length or room > most:
             raise CheckpointError(
                 f"its replay has rows {first} to {end} of {self.rows_written} and space for {room} "
-                f"final observations; at most {layout.length} rows and {most} are possible."
+                f"final observations; it can have {layout.length} rows and space for {most}."
             )
         self.final_capacity = max(room, self.final_capacity)
         self.updates_done = self._replay.updates_due(self.rows_written * layout.num_envs)

@@ -136,7 +136,7 @@ def one_device(env: DeviceEnv, name: str, render_mode: str | None = None) -> One
 
 def close_quietly(env: gym.Env[Any, Any]) -> None:
     """Close an environment that is no longer needed. An exception in its `close` is ignored.
-    If it does not close within `CLOSE_S`, it is left open and a message says so."""
+    An environment that does not close within `CLOSE_S` is left open, and a message says so."""
     try:
         with contextlib.suppress(Exception), deadline(CLOSE_S):
             env.close()

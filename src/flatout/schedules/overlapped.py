@@ -108,7 +108,7 @@ class OverlappedSchedule(Schedule):
         queued = time.perf_counter() - pending.ready
         job = self._thread.submit(self._learn, pending)
         try:
-            # Collect one trajectory, and with a larger lag more until learning ends or it is reached.
+            # Collect at least one trajectory, then more until learning ends or the lag is reached.
             while self._collected <= self._version + self._lag and not (
                 self._pending and job.done()
             ):
@@ -150,7 +150,7 @@ class OverlappedSchedule(Schedule):
         self._collected += 1
 
     def _acting(self, trajectory: int) -> int:
-        """Return the version that collects a trajectory: `lag` behind, or the oldest one that exists."""
+        """Return the version that acts in a trajectory: `lag` behind it, or the oldest one left."""
         return max(trajectory - self._lag, min(self._versions))
 
     def _learn(self, pending: Pending) -> dict[str, float]:

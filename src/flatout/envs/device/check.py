@@ -233,10 +233,10 @@ def traced(function: Callable[..., Any], *given: Any) -> tuple[tuple[str, list[b
     """Trace a function; return its program (text and constants), and whether a traced value
     outlived the call.
 
-    A traced value keeps its whole trace alive; without one, the trace is freed after the call. So
-    if a weak reference to the trace is dead, no value was kept. If the trace is alive, the heap is
-    searched once for values that refer to it. (`jax.checking_leaks` also searches the heap for the
-    holders of each value, repeatedly, which takes minutes in a large program.)
+    A traced value that outlives the call keeps its whole trace alive. So if a weak reference to the
+    trace is dead, no value was kept. If the trace is alive, which has other causes, too, the heap
+    is searched once for values that refer to it. (`jax.checking_leaks` also searches the heap for
+    the holders of each value, repeatedly, which takes minutes in a large program.)
     """
     traces: list[weakref.ref[Any]] = []
 
