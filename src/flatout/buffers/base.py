@@ -94,7 +94,7 @@ class Buffer:
             key: this buffer's `key`; runs that share the program may have different keys.
 
         Returns:
-            The inputs of the one dispatch, and the counts after it. The host's do not change.
+            The inputs of the one dispatch, and the counts after it. Host counters do not change.
         """
         raise NotImplementedError
 

@@ -265,8 +265,8 @@ class HostReplay(Replay):
         return gather(np, self._layout, self._ring, rows_written, row, env + self._first)
 
     def _uniform(self, updates_done: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return what `draw` draws uniformly for the K updates from `updates_done` on: rows and
-        environments ``[..., K, B]``. Random bits are computed in blocks of many updates."""
+        """Return the uniform draws of `draw` for K updates, of which `updates_done` is the first:
+        rows and environments ``[..., K, B]``. Random bits are computed for many updates at once."""
         start, word, other = self._words
         if not start <= updates_done <= start + self._block - self._most or start < 0:
             bits = self._bits(self.key, np.int32(updates_done))

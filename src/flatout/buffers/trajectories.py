@@ -43,7 +43,7 @@ class TrajectoryReplay(OnPolicyBuffer):
         self._count = 0  # trajectories ever ingested
         self._all = self._zeros(trajectory)
         self._least_finals = len(self._all.finals.index)
-        # Each trajectory's positions of final observations, and these; newest trajectory first.
+        # Per trajectory, newest first: positions of final observations, and these observations.
         self._finals: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=kept)
 
     def inputs(self, trajectory: Trajectory) -> list[Any]:

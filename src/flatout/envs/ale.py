@@ -92,16 +92,16 @@ def open_vector(settings: Mapping[str, Any], num_envs: int, num_threads: int) ->
 
 def _check(name: str, key: str, value: Any) -> None:
     if key in FLAGS:
-        raise UsageError(f"--env-kwargs {key}: for Atari ids that is {FLAGS[key]}.")
+        raise UsageError(f"--env-kwargs {key}: for Atari ids, use {FLAGS[key]}.")
     if key not in PASSED_ON:
         raise UsageError(
             f"--env-kwargs {key}: {name} takes {', '.join(PASSED_ON)}.{nearest(key, PASSED_ON)}"
         )
     if isinstance(PASSED_ON[key], bool):
         if not isinstance(value, bool):
-            raise UsageError(f"--env-kwargs {key} = {value!r} is impossible: true or false.")
+            raise UsageError(f"--env-kwargs {key} = {value!r} is impossible: pass true or false.")
     elif isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
-        raise UsageError(f"--env-kwargs {key} = {value!r} is impossible: a number of at least 1.")
+        raise UsageError(f"--env-kwargs {key} = {value!r} is impossible: pass a number >= 1.")
 
 
 def atari_specs(config: EnvConfig) -> tuple[ObservationSpec, DiscreteSpec, int]:

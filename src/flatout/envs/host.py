@@ -64,7 +64,7 @@ class HostEnvs(Envs):
         self._dtype = np.dtype(obs_spec.dtype)
         self._action_spec = action_spec
         self._ignore_masks = ignore_masks
-        # The info of the last step that ended an episode, or whose info was not empty.
+        # Each environment's newest info, among those that are not empty or end an episode.
         self._infos: list[Mapping[str, Any]] = [{}] * self.num_envs
         self._all = range(self.num_envs)
 

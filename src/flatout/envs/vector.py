@@ -220,7 +220,7 @@ class VectorEnvs(Envs):
         return out[env]
 
     def _save_info(self, info: Mapping[str, Any], stepped: bool) -> None:
-        """Save what is needed later of the info of a step, or of a reset if not `stepped`."""
+        """Save the parts of an info that are needed later; it is a reset's if not `stepped`."""
         if stepped:
             self._infos = info
 
@@ -250,7 +250,7 @@ class VectorEnvs(Envs):
         return self.steps_since_seed[env] >= self._reseed_after
 
     def _resync(self, envs: list[int]) -> None:
-        """Reset the environments of `envs` that took idle actions to their episodes' start."""
+        """Of `envs`, reset those that took idle actions to the start of their episodes."""
         if not self._out_of_sync[envs].any():
             return
         astray = [env for env in envs if self._out_of_sync[env]]
@@ -260,8 +260,8 @@ class VectorEnvs(Envs):
         self._restart(astray, [self._seed_of(env, self.episode[env]) for env in astray])
 
     def _reset_idle(self, over: np.ndarray) -> None:
-        """Reset idle environments whose episodes ended (`over`) if `vector` does not do it itself,
-        because its next step would fail."""
+        """Reset idle environments whose episodes ended (`over`) if `vector` does not reset them
+        itself: otherwise its next step would fail."""
         if self._mode == AutoresetMode.DISABLED and over.any():
             envs = over.nonzero()[0].tolist()
             self._restart(envs, [self._seed_of(env, max(self.episode[env], 0)) for env in envs])

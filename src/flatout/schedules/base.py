@@ -104,7 +104,7 @@ class Schedule:
             buffer = {n.removeprefix(BUFFER): a for n, a in arrays.items() if n.startswith(BUFFER)}
             state = self._rebuild_state(fresh)
             self.learner.restore(state, buffer, initial.data["buffer"], initial.rows)
-            # The other run's episodes end with its replay, because this run has new environments.
+            # The other run's last episodes are truncated here: this run has new environments.
             # Trajectories that the other run had not yet learned from are dropped.
             waiting = arrays.get(f"{PENDING}0/obs")
             last = arrays["sampler/obs"] if waiting is None else waiting[0]

@@ -120,7 +120,7 @@ class FusedSchedule(Schedule):
     def _length(self, asked: int, first: int) -> int:
         """Return the length of the chunk from iteration `first` on; `asked` were requested."""
         each_s = max(self._each_s, 1e-9)
-        # A callback that read the state will read it again: a longer chunk would be made twice.
+        # The state is probably read at equal intervals; a chunk beyond a read is computed twice.
         interval, since = self._inspect_interval, self._since_inspection
         free = self.loop.max_iterations
         if interval:

@@ -128,7 +128,7 @@ class WorkerEnvGroup(EnvGroup):
 
     def _restart(self) -> list[LostEnv]:
         """Restart lost workers. Their environments begin new episodes, whose first observations
-        replace those in row t, from which the lost step was made."""
+        overwrite row t, where the lost step had begun."""
         slot, t, _ = self._last_step
         losses: list[LostEnv] = []
         self._waiting = [lost.worker for lost in self._losses]
