@@ -101,7 +101,7 @@ def _check(name: str, key: str, value: Any) -> None:
         if not isinstance(value, bool):
             raise UsageError(f"--env-kwargs {key} = {value!r} is impossible: pass true or false.")
     elif isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
-        raise UsageError(f"--env-kwargs {key} = {value!r} is impossible: pass a number >= 1.")
+        raise UsageError(f"--env-kwargs {key} = {value!r} is impossible: pass at least 1.")
 
 
 def atari_specs(config: EnvConfig) -> tuple[ObservationSpec, DiscreteSpec, int]:
