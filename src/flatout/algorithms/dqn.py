@@ -66,8 +66,8 @@ class DQNParams(NamedTuple):
 
 
 class DQNCounters(NamedTuple):
-    """Environment steps and updates (int32), and the current probability of a random action. It is
-    part of the state, so that a loaded agent explores as much as when it was saved."""
+    """Environment steps and updates (int32), and the current probability of a random action. This
+    probability is saved, so that a loaded agent explores as much as when it was saved."""
 
     step: Array
     updates: Array

@@ -31,7 +31,7 @@ def with_arrays(trajectory: Trajectory, arrays: dict[str, Any]) -> Trajectory:
 
 
 def by_env(name: str, array: np.ndarray) -> np.ndarray:
-    """Return a view of an array of `arrays_of`, not of `FINALS`, with environments first."""
+    """Return a view with environments first. The array `name` must have them: not `FINALS`."""
     return array if name == "last_obs" else array.swapaxes(0, 1)
 
 
@@ -53,8 +53,8 @@ def split(trajectory: Trajectory, shards: int) -> list[Trajectory]:
 
 
 def shard_shapes(trajectory: Trajectory, shards: int, kept: int = 1) -> Trajectory:
-    """Return the shapes of `kept` trajectories of one shard, joined along the environments;
-    `trajectory` has the shapes of one trajectory of all shards."""
+    """Return the shapes of one shard's part of `kept` trajectories, which are joined along the
+    environments. `trajectory` has the shapes of one trajectory before it is split by shard."""
 
     def shape_of(name: str, leaf: Any) -> jax.ShapeDtypeStruct:
         shape = list(leaf.shape)

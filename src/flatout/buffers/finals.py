@@ -101,11 +101,11 @@ def sort_finals(finals: Finals) -> Finals:
 def join_along_envs(parts: Sequence[tuple[np.ndarray, np.ndarray]], num_envs: int, total: int) -> (
     tuple[np.ndarray, np.ndarray]
 ):  # fmt: skip
-    """Join the final observations of trajectories that are joined along the environments.
+    """Join trajectories' final observations, with their positions in the joined trajectory.
 
     Args:
         parts: positions and observations of each trajectory of `num_envs` environments, in the
-            order of joining.
+            order in which the trajectories are joined along the environments.
         total: the number of environments of the joined trajectory.
     """
     moved: list[np.ndarray] = []

@@ -27,7 +27,7 @@ class Ring(NamedTuple):
     """The arrays of a ring. All but `finals` have one leading axis of L * N entries.
 
     Attributes:
-        frames: each observation's newest frame; the newest row has no step yet.
+        frames: each observation's newest frame. The newest row's step is still to come.
         actions, rewards, terminated, truncated: the step taken from that observation.
         age: uint8, steps since the episode's first observation (at most 255).
         final_id: int32, the number of a truncated step's final observation; see
@@ -257,7 +257,7 @@ def _with_finals(
     xp: Any, layout: RingLayout, ring: Ring, frames: Array, row: Array, env: Array,
     truncated: Array,
 ) -> Array:  # fmt: skip
-    """Put the episodes' final frames last in truncated transitions (NumPy: in place)."""
+    """Replace the last frame of truncated transitions by the final frame (NumPy: in place)."""
     if xp is np and not truncated.any():
         return frames
     final_id = xp.take(

@@ -83,7 +83,7 @@ class RolloutBuffer:
         self.forget()
 
     def forget(self) -> None:
-        """Drop the final observations. If workers write the other arrays, this replaces `start`."""
+        """Drop final observations. If workers write the other arrays, call this, not `start`."""
         self._final_obs.clear()
         self._final_index.clear()
 

@@ -66,8 +66,8 @@ def side_by_side(array: np.ndarray) -> np.ndarray:
 
 
 def by_shard(array: np.ndarray, shards: int) -> np.ndarray:
-    """Undo `side_by_side`. The result is always a copy: a device may still read it while the next
-    trajectory is written."""
+    """Undo `side_by_side`. The result is always a copy: a device may still read it while the
+    next trajectory overwrites `array`."""
     rows, num_envs = array.shape[:2]
     parts = array.reshape(rows, shards, num_envs // shards, *array.shape[2:])
     return np.moveaxis(parts, 1, 0).copy()

@@ -115,7 +115,8 @@ class Envs(ABC):
 
         Args:
             episodes: each environment's `seeded_episode`.
-            actions: each environment's actions ``[steps_since_seed, ...]`` since then, or None.
+            actions: each one's actions ``[steps_since_seed, ...]`` since that episode's reset; None
+                if they are unknown.
             out: ``[N, ...]``, receives the observations.
 
         Returns:

@@ -72,7 +72,7 @@ class Cropped(gym.Wrapper[np.ndarray, int, np.ndarray, int]):
         self._begin()
         for _ in range(FIRST_NO_OPS):
             self._play(0)
-            if self._ale.game_over(with_truncation=False):  # start again, with later random numbers
+            if self._ale.game_over(with_truncation=False):  # start again; random numbers continue
                 self._begin()
         return self._observe()
 

@@ -52,7 +52,7 @@ class DrawnSkips:
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Start all games, or those of ``options["reset_mask"]`` (bool ``[N]``).
 
-        `seed` holds one seed for each game that starts; after -1 its random numbers continue.
+        `seed` holds one seed for each game that starts; -1 lets its random numbers continue.
         """
         mask = np.ones(len(self._games), np.bool_) if options is None else options["reset_mask"]
         envs = mask.nonzero()[0].tolist()

@@ -1,5 +1,5 @@
-"""Errors of rendering without a display or a library, as MuJoCo raises them; `envs.make` and
-`run.evaluate` explain them here."""
+"""Explanations of errors that MuJoCo, for example, raises if it cannot render because a display or
+a library is missing. `envs.make` and `run.evaluate` use them."""
 
 from __future__ import annotations
 

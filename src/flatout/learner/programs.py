@@ -15,7 +15,7 @@ class Programs:
             (`flatout.schedules.fused_population`).
         member: this run's number among these members.
         several: whether other runs of this process share the programs.
-        announce: receives sentences for the user; None for each run's `announce`.
+        announce: receives sentences for the user; if None, each run uses its own.
         shared: the programs of all members that are dispatched together.
     """
 
@@ -28,7 +28,7 @@ class Programs:
         self._made: dict[Any, Any] = {}
         self._asked: set[str] = set()
         self._lock = threading.Lock()
-        self._making: dict[Any, threading.RLock] = {}  # reentrant: `make` may get other programs
+        self._making: dict[Any, threading.RLock] = {}  # reentrant: `make` may call `get`
 
     def get(self, name: Any, make: Callable[[], Any]) -> Any:
         """Return the program `name`. The first thread that asks makes it; others wait."""

@@ -64,8 +64,9 @@ NARROW = 8
 """The number of outputs below which `by_inputs` leaves a layer unchanged."""
 
 FEW, NARROWER = 32, 4
-"""One row is multiplied input by input if a layer has at most `FEW` inputs, and at most `NARROWER`
-inputs per output. `by_inputs` changes layers for at most `FEW` rows."""
+"""`Linear` multiplies a single row input by input if there are at most `FEW` inputs, and at most
+`NARROWER` per output. `by_inputs` has the same limit per output for members' layers, and uses `FEW`
+as the largest number of rows for other layers."""
 
 LARGE = 1 << 28
 """Bytes of weights above which a layer checks the available memory."""
@@ -130,9 +131,9 @@ def _backward(residuals: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax
 
 
 def _weight_gradient(rows: jax.Array, slopes: jax.Array) -> jax.Array:
-    """Return a weight's gradient, with the narrower factor transposed in memory for XLA's fast
-    product on CPUs. Without the barriers, XLA would merge the transposition into a slower product
-    (5 times for 4 inputs)."""
+    """Return a weight's gradient ``slopes.T @ rows``. XLA's product on CPUs is fast if the factor
+    with fewer columns is transposed in memory first. Without the barriers, XLA would merge both
+    into one product, which is slower (5 times with 4 inputs)."""
     if rows.shape[1] > slopes.shape[1]:
         return jax.lax.optimization_barrier(slopes.T) @ rows
     transposed = jax.lax.optimization_barrier(rows.T)
@@ -145,8 +146,8 @@ product.defvjp(_forward, _backward)
 def by_inputs(params: Any, rows: int) -> Any:
     """Prepare parameters for a loop of products with `rows` rows each.
 
-    Where it is faster, weights of linear layers are laid out ``[in, out]`` in memory, without a
-    change of values and shapes. If weights have a leading axis of members, each member has one row.
+    Where that is faster, the weights of linear layers are stored ``[in, out]`` in memory; values
+    and shapes stay. Weights with a leading axis of members ignore `rows`: each has one row.
     """
 
     def transpose(part: Any) -> Any:

@@ -79,7 +79,7 @@ class ActingPolicies:
         return list(self.by_device.values())
 
     def remote(self, pool: WorkerPool) -> ParamBroadcast:
-        """Return the publisher that replaces the policies if a pool's workers act themselves."""
+        """Return the publisher of parameters to a pool's workers that act themselves."""
         self._remote = self._remote or ParamBroadcast(pool)
         return self._remote
 
@@ -102,7 +102,7 @@ def start_workers(
     """Start the actor processes; they make their environments while this process continues.
 
     Args:
-        acting: has the groups that they step; with `local`, there is one group per worker.
+        acting: has the groups of environments; with `local`, one group per worker.
         report: receives a sentence about each worker that is lost.
         code: the user's objects, for example an environment factory.
         local: whether the workers act themselves.
@@ -156,7 +156,7 @@ def shared_fields(
     fields: Fields = {
         "obs": ((rollout.slots, rollout.horizon + 1, num_envs, *spec.shape), spec.dtype),
         "rewards": (rows, "float32"),
-        # Each worker's counts of steps and episodes, and its times, by its first environment.
+        # Counts of steps and episodes, and times: a worker uses its first environment's row.
         "beats": ((num_envs, 2), "int64"),
         SPENT: ((num_envs, 4), "float64"),
     }

@@ -16,8 +16,8 @@ from flatout.types import Array
 
 
 class Pool(NamedTuple):
-    """First states ``[P, ...]`` of the episodes ``base .. base + P - 1``; those with numbers below
-    `taken` have begun."""
+    """First states ``[P, ...]`` of the episodes ``base .. base + P - 1``, numbered in the order in
+    which the N environments begin them; those with numbers below `taken` have begun."""
 
     env: Any
     obs: Array
@@ -37,8 +37,8 @@ class RolloutState(NamedTuple):
         total: raw return of each current episode, float32 ``[N]``.
         step: steps of each environment since the run's start, int32; it selects the noise.
         pool: first states of later episodes.
-        values: sums and counts ``[N, 2]`` of the largest action value in the current episodes (with
-            count -1 the sum is the last episode's mean); None for algorithms without action values.
+        values: ``[N, 2]``, over the current episode's steps: the sum of max Q and the number of
+            terms. Before the first term: the last episode's mean and -1. None without Q values.
     """
 
     key: Array
@@ -58,7 +58,7 @@ class Ends(NamedTuple):
     Attributes:
         length: the length of the episode that ended with each step, int32 ``[T, N]``; 0 if none.
         total: raw returns so far, float32 ``[T, N]``.
-        q_max: mean largest action values, float32 ``[T, N]``; ``[1, 1]`` without action values.
+        q_max: means of max Q over the episode, float32 ``[T, N]``; ``[1, 1]`` without Q values.
         finite: whether all observations and rewards are finite.
         info: the scalars of `DeviceEnv.info` by name, float32 ``[T, N]`` each.
     """

@@ -47,9 +47,9 @@ class Shards:
     waits: jax.Array | None = None
 
     def after(self, done: jax.Array | None) -> Shards:
-        """Return shards whose sums wait for the number `done`, because they depend on it.
+        """Return shards whose sums start only after the number `done` has been computed.
 
-        Without the dependency, a sum over devices may run at the same time as a loop that also sums
+        Without this, a sum over devices may run at the same time as a loop that also sums
         over devices. The CPU client of XLA (JAX 0.10) confuses the two and crashes.
         """
         return dataclasses.replace(self, waits=done)
@@ -76,8 +76,8 @@ class Shards:
                 def pick(x: jax.Array, batched: bool) -> jax.Array:
                     return jax.lax.dynamic_index_in_dim(x, number, 0, False) if batched else x
 
-                # The shard's number passes the barriers, too: otherwise XLA would see that a loop
-                # over a single shard always computes the same, and move it out of the loop.
+                # The shard's number passes the barriers, too. Otherwise XLA would see that a single
+                # shard's result does not depend on it, and move `function` out of the loop.
                 part = jax.tree.map(pick, given, tuple(mapped))
                 number, part = jax.lax.optimization_barrier((number, part))
                 return jax.lax.optimization_barrier((number, function(*part)))[1]
@@ -107,7 +107,8 @@ class Shards:
         Args:
             compute: ``(params, batch, *shared) -> (means over rows, arrays with one entry per
                 row)``.
-            merged: replaces `compute` for all rows of a device, if the mean needs other shards.
+            merged: called instead of `compute` on all rows of a device, if `compute` itself
+                averages over shards; `merged` averages `over_devices`.
         """
         if self.count == 1 or self.ordered or not self.mapped or self.every > 1:
             return self.one_by_one(compute)
@@ -214,7 +215,7 @@ UNSHARDED = Shards()
 
 
 def over_devices(tree: Tree) -> Tree:
-    """Average every leaf over the devices, when the shards of a device are one batch."""
+    """Average every leaf over the devices. The caller has a device's shards as one batch."""
     return jax.lax.pmean(tree, DEVICES)
 
 

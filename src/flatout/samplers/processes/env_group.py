@@ -128,7 +128,7 @@ class WorkerEnvGroup(EnvGroup):
 
     def _restart(self) -> list[LostEnv]:
         """Restart lost workers. Their environments begin new episodes, whose first observations
-        overwrite row t, where the lost step had begun."""
+        overwrite row t: the observations before the lost step."""
         slot, t, _ = self._last_step
         losses: list[LostEnv] = []
         self._waiting = [lost.worker for lost in self._losses]
