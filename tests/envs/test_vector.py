@@ -148,6 +148,27 @@ def test_episodes_are_replayed_from_their_actions(vector: Any) -> None:
     after.close()
 
 
+def test_an_episode_that_ends_early_goes_on_with_the_same_random_numbers() -> None:
+    """As Atari games do, for which a seeded reset is expensive; replay begins at the seeded one."""
+    obs_spec, action_spec = specs(Walk(), "Walk")
+
+    def opened() -> VectorEnvs:
+        vector: VectorEnv[Any, Any, Any] = SyncVectorEnv([Walk])
+        return VectorEnvs(vector, "Walk", obs_spec, action_spec, 3, reseed_after=40)
+
+    first, out, rewards = opened(), np.zeros((1, 2), np.float32), np.zeros(1, np.float32)
+    first.reset_all(out)
+    actions = np.zeros((30, 1), np.int32)
+    for action in actions:
+        first.step(action, out, rewards, lambda *_: None)
+    assert first.episode[0] > first.seeded_episode[0] == 0
+    assert first.steps_since_seed == [30]
+    again, seen = opened(), np.zeros((1, 2), np.float32)
+    assert again.replay_all([0], [actions[:, 0]], seen) == [True]
+    np.testing.assert_array_equal(seen, out)
+    assert again.episode == first.episode
+
+
 def test_an_exception_and_a_wrong_shape_name_the_environment() -> None:
     obs_spec, action_spec = specs(Walk(), "Walk")
     out, rewards = np.zeros((1, 2), np.float32), np.zeros(1, np.float32)

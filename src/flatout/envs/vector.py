@@ -190,6 +190,7 @@ class VectorEnvs(Envs):
         """Reset the environments of a mask ``[N]``; `seeds` has one seed for each, in order."""
         given = iter(seeds)
         each = [next(given) if chosen else None for chosen in mask.tolist()]
+        each = [None if seed == KEEP_RANDOMNESS else seed for seed in each]
         return self._vector.reset(seed=each, options={"reset_mask": mask})
 
     def _choices(self, actions: np.ndarray) -> Any:
