@@ -68,11 +68,11 @@ def pairs(
 
 
 def run(
-    args: argparse.Namespace, folder: Path, name: str, case: Row, seed: int = 0
+    args: argparse.Namespace, name: str, case: Row, seed: int = 0
 ) -> tuple[Row, Row, list[Row]]:
-    """The program's own seconds, explain's JSON, and the benchmark's rows, of one observation."""
+    """Observe once; return the program's own seconds, explain's JSON and the benchmark's rows."""
     python = peers_python(args) if case["interpreter"] == "torch" else sys.executable
-    script = [python, str(folder / f"{name}.py"), "--seconds", f"{args.seconds:g}"]
+    script = [python, str(HERE / args.set / f"{name}.py"), "--seconds", f"{args.seconds:g}"]
     results = Path(args.results) / NAME
     results.mkdir(parents=True, exist_ok=True)
     phases, said, saved = (results / f"{name}.{kind}.json" for kind in ("phases", "said", "saved"))
@@ -101,27 +101,34 @@ def causes(case: Row, truth: Row) -> list[str]:
 
 
 def first_finding(said: Row) -> str:
-    """What explain named first, other programs on the machine left aside."""
+    """Return the id of the first finding that is not about other programs on the machine."""
     return next((one["id"] for one in said["findings"] if one["id"] != "contended"), "unknown")
 
 
+def chosen_cases(args: argparse.Namespace) -> dict[str, Row]:
+    """Return the table of each program of the set, or of those that ``--cases`` names."""
+    cases = tomllib.loads((HERE / args.set / f"{args.set}.toml").read_text())
+    return {name: cases[name] for name in args.cases or cases}
+
+
+def provenance_here(args: argparse.Namespace, rows: list[Row]) -> str:
+    """Return the lines on machine, date and command, with this file's path below benchmarks."""
+    path = Path(__file__)
+    return provenance(args, {"both": rows}).replace(path.name, f"explain/{path.name}")
+
+
 def repeated(args: argparse.Namespace) -> None:
-    """Observe each program several times; do the first findings agree?"""
-    folder = HERE / args.set
-    cases = tomllib.loads((folder / f"{args.set}.toml").read_text())
-    cases = {name: cases[name] for name in args.cases or cases}
+    """Observe each program several times, compare its first findings and write the section."""
     body, every = [], list[Row]()
-    for name, case in cases.items():
+    for name, case in chosen_cases(args).items():
         found: list[str] = []
         for seed in range(args.repeat):
-            _, said, rows = run(args, folder, name, case, seed)
+            _, said, rows = run(args, name, case, seed)
             found.append(first_finding(said))
             every += rows
         same = "yes" if len(set(found)) == 1 else "**no**"
         body.append([name, case["expected"], ", ".join(dict.fromkeys(found)), same])
-    where = provenance(args, {"both": every}).replace(
-        Path(__file__).name, "explain/run_ordinary.py"
-    )
+    where = provenance_here(args, every)
     text = f"""## Explaining one program {args.repeat} times
 
 {where}
@@ -137,15 +144,12 @@ def benchmark(args: argparse.Namespace) -> None:
     if args.repeat > 1:
         repeated(args)
         return
-    folder = HERE / args.set
-    cases = tomllib.loads((folder / f"{args.set}.toml").read_text())
-    if args.cases:
-        cases, args.no_write = {name: cases[name] for name in args.cases}, True
+    args.no_write |= bool(args.cases)
     body, right, near, rows_total, every = [], 0, 0, 0, list[Row]()
     failed: list[str] = []
-    for name, case in cases.items():
+    for name, case in chosen_cases(args).items():
         try:
-            truth, said, rows = run(args, folder, name, case)
+            truth, said, rows = run(args, name, case)
         except BenchmarkError as error:
             failed.append(f"- Not run: {name}: {str(error).splitlines()[-1]}")
             continue
@@ -163,9 +167,7 @@ def benchmark(args: argparse.Namespace) -> None:
     if not every:
         raise BenchmarkError(f"nothing ran: {failed}")
     head = ["program", "expected", "first finding", "timers / explain", "remedy"]
-    where = provenance(args, {"both": every}).replace(
-        Path(__file__).name, "explain/run_ordinary.py"
-    )
+    where = provenance_here(args, every)
     text = f"""## Explaining ordinary programs: {args.set}
 
 {where}

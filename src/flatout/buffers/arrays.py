@@ -19,7 +19,7 @@ def arrays_of(trajectory: Trajectory) -> dict[str, Any]:
     fields = trajectory._asdict()
     extras, finals = fields.pop("extras"), fields.pop("finals")
     arrays = {name: array for name, array in fields.items() if array is not None}
-    return arrays | {"final_obs": finals.obs, "final_index": finals.index} | extras
+    return arrays | dict(zip(FINALS, finals, strict=True)) | extras
 
 
 def with_arrays(trajectory: Trajectory, arrays: dict[str, Any]) -> Trajectory:
@@ -47,7 +47,7 @@ def split(trajectory: Trajectory, shards: int) -> list[Trajectory]:
             for name, array in arrays_of(trajectory).items()
             if name not in FINALS
         }
-        arrays |= {"final_obs": finals.obs, "final_index": finals.index}
+        arrays |= dict(zip(FINALS, finals, strict=True))
         parts.append(with_arrays(trajectory, arrays))
     return parts
 

@@ -84,12 +84,10 @@ def join_finals(parts: Finals, steps: int, each: int) -> Finals:
         steps: T.
         each: the number of environments of one shard.
     """
-    shards = len(parts.index)
-    row, env = np.divmod(parts.index, each)
-    number = np.arange(shards)[:, None]
-    index = np.where(row < steps, (row * shards + number) * each + env, steps * shards * each)
-    obs = parts.obs.reshape(-1, *parts.obs.shape[2:])
-    return Finals(obs, index.reshape(-1).astype(np.int32))
+    num_envs = len(parts.index) * each
+    used = [used_finals(Finals(*part), steps * each) for part in zip(*parts, strict=True)]
+    index, obs = join_along_envs(used, each, num_envs)
+    return pack_finals(index, obs, steps * num_envs, parts.index.size)
 
 
 def sort_finals(finals: Finals) -> Finals:

@@ -40,7 +40,6 @@ class RolloutBuffer:
         sign: bool = False,
         shared: Mapping[str, np.ndarray] | None = None,
     ) -> None:
-        self._layouts = list(layouts)
         self._num_envs = num_envs
         horizon, given = rollout.horizon, shared or {}
         flags = ((horizon, num_envs), "bool")
@@ -67,7 +66,7 @@ class RolloutBuffer:
             unused.flags.writeable = False  # trajectories share them
         # Views of `outputs`, made once: making them takes as long as a short step.
         self._views = [
-            layout.read(rows) for layout, rows in zip(self._layouts, self.outputs, strict=True)
+            layout.read(rows) for layout, rows in zip(layouts, self.outputs, strict=True)
         ]
         self._final_obs: list[np.ndarray] = []
         self._final_index: list[int] = []

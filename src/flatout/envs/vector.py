@@ -101,8 +101,7 @@ class VectorEnvs(Envs):
             self._write(out)
             rewards[:] = gained
         else:
-            idle = np.ones(self.num_envs, np.bool_)
-            idle[players] = False
+            idle = self._all_but(players)
             choices = np.array(actions)
             choices[idle] = self._idle_action
             gained, terminated, truncated = self._advance(choices)
@@ -142,6 +141,9 @@ class VectorEnvs(Envs):
         """
         played = {env: taken for env, taken in enumerate(actions) if taken is not None}
         total = max(map(len, played.values()), default=0)
+        plan = np.stack([self._idle_action] * self.num_envs)[None].repeat(total, 0)
+        for env, taken in played.items():
+            plan[total - len(taken) :, env] = taken
         playing: list[int] = []
         for t in range(total + 1):
             beginners = [env for env, taken in played.items() if total - len(taken) == t]
@@ -150,14 +152,8 @@ class VectorEnvs(Envs):
                 playing = sorted(playing + beginners)
             if t == total:
                 break
-            choices = np.stack([self._idle_action] * self.num_envs)
-            for env in playing:
-                taken = played[env]
-                choices[env] = taken[t - total + len(taken)]
-            gained, terminated, truncated = self._advance(choices)
-            idle = np.ones(self.num_envs, np.bool_)
-            idle[playing] = False
-            self._reset_idle(idle & (terminated | truncated))
+            gained, terminated, truncated = self._advance(plan[t])
+            self._reset_idle(self._all_but(playing) & (terminated | truncated))
             self._count(playing, gained)
             over = [env for env in playing if terminated[env] or truncated[env]]
             # The actions begin at the last seeded reset: if another is due, the replay has failed.
@@ -249,6 +245,12 @@ class VectorEnvs(Envs):
     def _is_seeded(self, env: int) -> bool:
         """Return whether an episode that begins now would be seeded."""
         return self.steps_since_seed[env] >= self._reseed_after
+
+    def _all_but(self, envs: list[int]) -> np.ndarray:
+        """Return the mask ``[N]`` of all environments except `envs`."""
+        mask = np.ones(self.num_envs, np.bool_)
+        mask[envs] = False
+        return mask
 
     def _resync(self, envs: list[int]) -> None:
         """Of `envs`, reset those that took idle actions to the start of their episodes."""

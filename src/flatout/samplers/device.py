@@ -170,9 +170,9 @@ def side_by_side(ends: Ends) -> Ends:
         moved = np.moveaxis(leaf, 0, -2)
         return moved.reshape(*moved.shape[:-2], -1)
 
-    told = {name: joined(values) for name, values in ends.info.items()}
+    info = {name: joined(values) for name, values in ends.info.items()}
     length, total, q_max = map(joined, ends[:3])
-    return Ends(length, total, q_max, ends.finite.all(0), told)
+    return Ends(length, total, q_max, ends.finite.all(0), info)
 
 
 def join_shards(parts: Trajectory) -> Trajectory:

@@ -72,8 +72,8 @@ class Writer:
         obs = {"obs": state.obs} if _in_words(state.obs) else {}
         counts, totals = state.length, state.total
         mean = {"q_mean": totals} if "q_max" in extras else {}
-        told = jax.eval_shape(self.info_scalars, state.env)
-        record = {"code": counts, "reward": totals, "total": totals, **mean, **told, **obs}
+        infos = jax.eval_shape(self.info_scalars, state.env)
+        record = {"code": counts, "reward": totals, "total": totals, **mean, **infos, **obs}
         return OutputLayout({"action": action, **extras} | record)
 
     def written(
@@ -140,7 +140,7 @@ class Writer:
         code, rewards, total = (read.pop(name) for name in ("code", "reward", "total"))
         obs = read.pop("obs") if rows.small is None else rows.small
         mean = read.pop("q_mean", jnp.full((1, 1), jnp.nan))
-        told = {n.removeprefix(INFO): read.pop(n) for n in list(read) if n.startswith(INFO)}
+        infos = {n.removeprefix(INFO): read.pop(n) for n in list(read) if n.startswith(INFO)}
         terminated, truncated = (code & TERMINATED) > 0, (code & TRUNCATED) > 0
         ended, valid = terminated | truncated, (code & VALID) > 0
         finite = jnp.isfinite(jnp.where(valid, rewards, 0.0)).all()
@@ -158,13 +158,13 @@ class Writer:
             valid=valid if self.spec.episodes else None,
             ended=ended if self.spec.replayed else None,
         )  # fmt: skip
-        ends = Ends(jnp.where(ended, code // COUNTED, 0), total, mean, finite, told)
+        ends = Ends(jnp.where(ended, code // COUNTED, 0), total, mean, finite, infos)
         return trajectory, ends
 
     def info_scalars(self, env: Any) -> dict[str, jax.Array]:
         """Return `DeviceEnv.info` of environments in these states, float32 ``[N]`` by name."""
-        told = {} if self.env.info is None else jax.vmap(self.env.info)(env)
-        return {INFO + name: jnp.asarray(value, jnp.float32) for name, value in told.items()}
+        infos = {} if self.env.info is None else jax.vmap(self.env.info)(env)
+        return {INFO + name: jnp.asarray(value, jnp.float32) for name, value in infos.items()}
 
 
 def pack_flags(

@@ -18,6 +18,7 @@ from flatout.learner.programs import Programs
 from flatout.samplers.device import DeviceSampler, ended, infos, side_by_side, where_ended
 from flatout.schedules.base import Schedule
 from flatout.schedules.chunks import Carry, Chunk, ChunkOutput, ChunkResult, PrefetchedChunk
+from flatout.schedules.fused_population import FusedPopulation
 from flatout.schedules.loop import Loop
 from flatout.schedules.members import MemberSlice
 from flatout.types import Episodes, Metrics, Snapshot
@@ -60,7 +61,8 @@ class FusedSchedule(Schedule):
 
     def __init__(self, *flow: Any, programs: Programs) -> None:
         super().__init__(*flow)
-        self._programs, self._together = programs, programs.together
+        self._programs = programs
+        self._together: FusedPopulation | None = programs.together
         self.loop = Loop(self.learner, self._sampler, programs)
         self._program: Any = None
         self._out_buffers: deque[Any] = deque()  # free output buffers
@@ -224,6 +226,7 @@ class FusedSchedule(Schedule):
     def _replay_first(self, chunk: Chunk) -> Carry:
         """Compute a chunk's consumed iterations again, and return the carry after them."""
         if isinstance(chunk.before, MemberSlice):
+            assert self._together is not None
             return self._together.rerun(self.loop, chunk.before, chunk.consumed)
         result = self._call(chunk.before, chunk.consumed)
         self._out_buffers.append(result.out_buffer)
