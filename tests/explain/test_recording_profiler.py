@@ -167,6 +167,7 @@ jax.profiler.stop_trace()
 
 OWN_MEANWHILE = """
 lock = jax._src.profiler._profile_state.lock
+lock = getattr(lock, "lock", lock)  # JAX's own, if the probe has already put its lock there
 wait_for(recording, learn)
 jax.profiler.start_trace(sys.argv[1] + "/own")
 learn()
