@@ -13,26 +13,49 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 Array = Any  # numpy.ndarray | jax.Array, without importing JAX
+Obs = Any  # a tree of arrays, see flatout.tree: one array, or a flat dict of arrays by path
 Device = Any  # jax.Device
 
 
 @dataclass(frozen=True)
 class ObservationSpec:
-    """The space of one environment's observations: vectors ``[D]`` or images ``[H, W, C]``."""
+    """The space of one array of an environment's observations.
+
+    An array is an image ``[H, W, C]``, categories, or numbers of any other shape.
+    """
 
     shape: tuple[int, ...]
     dtype: str  # NumPy's name, for example "float32" or "uint8"
-    # The largest value of an integer observation (255 for pixels), by which networks divide it;
-    # None for floating point observations, which are not scaled.
+    # The largest value (255 for pixels), by which networks divide the array; None for other numbers
+    # and for categories, which are not scaled.
     high: int | None = None
     # S, frames in an image as groups of channels, the newest last; replay stores each frame once.
     stack: int = 1
     stack_pad: str = "first"  # an episode's first stacks repeat its first frame, or hold "zeros"
+    # The number of values of each component, in C order, and the least value of each, if components
+    # are categories (a Discrete or MultiDiscrete space); else empty.
+    categories: tuple[int, ...] = ()
+    starts: tuple[int, ...] = ()
+    channels_first: bool = False  # whether an image is [C, H, W]
 
     @property
     def is_image(self) -> bool:
-        """Whether observations have rows, columns and channels."""
-        return len(self.shape) == 3
+        """Whether the array has rows, columns and channels."""
+        return len(self.shape) == 3 and not self.categories
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """The shape of an image as ``[H, W, C]``."""
+        return (*self.shape[1:], self.shape[0]) if self.channels_first else self.shape
+
+
+ObsSpec = ObservationSpec | dict[str, ObservationSpec]
+"""The spec of an observation: of one array, or of several by path (see `flatout.tree`)."""
+
+
+def has_images(spec: ObsSpec) -> bool:
+    """Return whether an observation is or contains an image."""
+    return any(leaf.is_image for leaf in (spec.values() if isinstance(spec, dict) else [spec]))
 
 
 class ActionSpec(ABC):
@@ -215,7 +238,7 @@ class Finals(NamedTuple):
     """The final observations of truncated episodes, in arrays with a capacity of C.
 
     Attributes:
-        obs: ``[C, ...]`` raw observations.
+        obs: ``[C, ...]`` raw observations, a tree.
         index: ``[C]`` int32, the position ``t * N + n`` of the truncated step, ``T * N`` for an
             unused entry.
     """
@@ -226,6 +249,8 @@ class Finals(NamedTuple):
 
 class Trajectory(NamedTuple):
     """T steps of N environments, with the observations for bootstrapping.
+
+    Observations are trees (`flatout.tree`): one array, or a dict of arrays.
 
     Attributes:
         obs: ``[T, N, ...]`` raw observations, before each step.
@@ -268,7 +293,7 @@ class Batch(NamedTuple):
     """B replayed transitions of n steps (fewer at the end of an episode or of the replay).
 
     Attributes:
-        obs: ``[B, ...]`` raw observations.
+        obs: ``[B, ...]`` raw observations, a tree (`flatout.tree`).
         actions: ``[B]`` int32 or ``[B, A]`` float32.
         rewards: ``[B]`` float32, the discounted sum of the steps' rewards.
         next_obs: ``[B, ...]`` raw observations after these steps.

@@ -27,6 +27,7 @@ from flatout.algorithms.common.returns import (
 )
 from flatout.algorithms.parallel.accumulate import Losses
 from flatout.config.hyper import A2CConfig
+from flatout.networks.encoder import Encoder
 from flatout.types import Trajectory
 
 METRICS = (
@@ -36,18 +37,20 @@ METRICS = (
 
 
 def loss(
-    static: Networks, dist: Distribution, networks: Networks, batch: RolloutBatch, hp: Any
-) -> Losses:
+    encoder: Encoder, static: Networks, dist: Distribution, networks: Networks,
+    batch: RolloutBatch, hp: Any,
+) -> Losses:  # fmt: skip
     """Return the policy-gradient loss with value loss and entropy bonus (Mnih et al., 2016,
     algorithm S3).
 
     Args:
+        encoder: how observations become features.
         static: the networks without their arrays, from `equinox.partition`.
         dist: the distribution of actions.
     """
     networks = eqx.combine(networks, static)
-    x, hidden = policy(networks.actor, batch.obs)
-    v = value(networks, batch.obs, hidden)
+    x, hidden = policy(encoder, networks.actor, batch.obs)
+    v = value(encoder, networks, batch.obs, hidden)
     log_prob = dist.log_prob(x, networks.actor.extra, batch.sample)
     ratio = jnp.exp(jax.lax.stop_gradient(log_prob) - batch.log_prob)
     policy_loss = -mean(jnp.minimum(ratio, 1.0) * batch.advantage * log_prob)
@@ -69,7 +72,7 @@ def a2c(config: A2CConfig, spec: BuildSpec) -> Algorithm:
     base, shards = OnPolicy(config, spec, advantages=advantages), spec.shards
     optimiser = Optimiser(base.arrays, config.optimizer)
     rows = config.n_steps * spec.num_envs
-    grad = spec.gradient(functools.partial(loss, base.static, base.dist), rows)
+    grad = spec.gradient(functools.partial(loss, base.encoder, base.static, base.dist), rows)
 
     def update(state: State, trajectory: Trajectory, key: jax.Array, hp: Any) -> Updated:
         state, batch = base.prepare(state, trajectory, hp)

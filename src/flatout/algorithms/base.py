@@ -13,14 +13,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flatout import tree
 from flatout.algorithms.parallel.accumulate import Gradient, Loss, gradient
 from flatout.algorithms.parallel.packing import OutputLayout
 from flatout.algorithms.parallel.shards import UNSHARDED, Shards
 from flatout.config.hyper import ReplayConfig
 from flatout.config.schema import NetworkConfig
 from flatout.errors import FlatoutError, UsageError, one_line
+from flatout.networks.encoder import Encoder
 from flatout.networks.torsos import Network
-from flatout.types import ActionSpec, Array, Finals, ObservationSpec, Trajectory
+from flatout.types import ActionSpec, Array, Finals, ObsSpec, Trajectory
 
 Params = Any
 HyperParameters = Any
@@ -152,20 +154,25 @@ class BuildSpec:
         num_envs: N.
         total_steps: environment steps of the whole run, over which schedules run.
         horizon: T, steps per environment in a trajectory; 0 if the algorithm chooses T itself.
-        network: a custom torso, or None for the configured one.
+        network: a custom torso, or several by path, or None for the configured ones.
         shards: the logical shards of each update.
         micro_batch: rows of a shard whose gradient is computed at once; None for all.
     """
 
     network_config: NetworkConfig
-    obs_spec: ObservationSpec
+    obs_spec: ObsSpec
     action_spec: ActionSpec
     num_envs: int
     total_steps: int
     horizon: int = 0
-    network: Network | None = None
+    network: Network | dict[str, Network] | None = None
     shards: Shards = UNSHARDED
     micro_batch: int | None = None
+
+    @functools.cached_property
+    def encoder(self) -> Encoder:
+        """How observations become features."""
+        return Encoder(self.obs_spec, self.network_config, self.network)
 
     def gradient(self, loss: Loss, rows: int) -> Gradient:
         """Return the gradient of a loss for batches of `rows` rows.
@@ -265,7 +272,7 @@ class RolloutSpec:
 
 
 def trajectory_shapes(
-    rollout: RolloutSpec, num_envs: int, spec: ObservationSpec, layout: OutputLayout
+    rollout: RolloutSpec, num_envs: int, spec: ObsSpec, layout: OutputLayout
 ) -> Trajectory:
     """Return the shapes and dtypes of a trajectory of N environments, without allocating it.
 
@@ -282,16 +289,23 @@ def trajectory_shapes(
     }
     flags, finals = each("bool", steps, num_envs), rollout.truncations * num_envs
     return Trajectory(
-        obs=each(spec.dtype, steps, num_envs, *spec.shape),
+        obs=spec_shapes(spec, steps, num_envs),
         actions=outputs.pop("action"),
         rewards=each("float32", steps, num_envs),
         terminated=flags,
         truncated=flags,
-        last_obs=each(spec.dtype, num_envs, *spec.shape),
-        finals=Finals(each(spec.dtype, finals, *spec.shape), each("int32", finals)),
+        last_obs=spec_shapes(spec, num_envs),
+        finals=Finals(spec_shapes(spec, finals), each("int32", finals)),
         extras=outputs,
         valid=flags if rollout.episodes is not None else None,
         ended=flags if rollout.replayed else None,
+    )
+
+
+def spec_shapes(spec: ObsSpec, *size: int) -> Any:
+    """Return the shapes of observations ``[*size, ...]``, a tree of `jax.ShapeDtypeStruct`."""
+    return tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((*size, *leaf.shape), np.dtype(leaf.dtype)), spec
     )
 
 

@@ -18,7 +18,6 @@ import numpy as np
 import optax
 
 from flatout.algorithms.base import Acted, Algorithm, BuildSpec, State, Updated, replay_spec
-from flatout.algorithms.common.continuous import observe
 from flatout.algorithms.common.optimiser import Optimiser, polyak, schedule
 from flatout.algorithms.common.randomness import uniforms
 from flatout.algorithms.hp import hyper_parameters
@@ -26,8 +25,8 @@ from flatout.algorithms.parallel.accumulate import Losses
 from flatout.config.actions import refuse_actions
 from flatout.config.hyper import DQNConfig
 from flatout.networks.layers import Draw, FanIn, Linear
-from flatout.networks.torsos import Torso, features, make_torso, over_batch
-from flatout.types import Array, Batch, DiscreteSpec
+from flatout.networks.torsos import Torso
+from flatout.types import Array, Batch, DiscreteSpec, Obs
 
 VALUED_EVERY = 8
 """The network runs at least at every 8th step, even while every action is random, so that the mean
@@ -43,8 +42,8 @@ class QNetwork(eqx.Module):
     head: Linear
     baseline: Linear | None
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        hidden = over_batch(self.torso, x)
+    def __call__(self, hidden: jax.Array) -> jax.Array:
+        """Return the values for the torso's features ``[B, F]``."""
         q = self.head(hidden)
         if self.baseline is None:
             return q
@@ -83,7 +82,7 @@ class Noise(NamedTuple):
     valued: Array
 
 
-Values = Callable[[QNetwork, jax.Array], jax.Array]
+Values = Callable[[QNetwork, Obs], jax.Array]
 """``(network, raw observations [B, ...]) -> action values [B, actions]``."""
 
 
@@ -125,12 +124,12 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
     """
     refuse_actions("dqn", spec.action_spec)
     assert isinstance(spec.action_spec, DiscreteSpec)
-    actions, obs_spec = spec.action_spec.n, spec.obs_spec
+    actions, encoder = spec.action_spec.n, spec.encoder
     replay, shards = replay_spec(config, spec.total_steps), spec.shards
 
     def build(draw: Draw) -> QNetwork:
-        torso = make_torso(draw, obs_spec, spec.network_config, spec.network)
-        width = features(torso, obs_spec)
+        torso = encoder.build(draw)
+        width = encoder.width(torso)
         baseline = Linear(draw, width, 1, 1.0) if config.dueling else None
         return QNetwork(torso, Linear(draw, width, actions, 1.0), baseline)
 
@@ -145,8 +144,9 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
         params = DQNParams(online, jax.tree.map(np.copy, online))
         return State(params, optimiser.init(), counters)
 
-    def values(online: QNetwork, obs: jax.Array) -> jax.Array:
-        return eqx.combine(online, static)(observe(obs_spec, obs))
+    def values(online: QNetwork, obs: Obs) -> jax.Array:
+        network = eqx.combine(online, static)
+        return network(encoder.features(network.torso, encoder.prepare(obs)))
 
     def noise(key: jax.Array, env: jax.Array, step: jax.Array) -> Noise:
         drawn = uniforms(key, env, step, 2)
@@ -163,7 +163,7 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
         start, end = hp.exploration_initial_eps, hp.exploration_final_eps
         return jnp.where(step < config.learning_starts, 1.0, start + (end - start) * done)
 
-    def act(params: DQNActorParams, obs: jax.Array, carry: Any, draw: Noise | None) -> Acted:
+    def act(params: DQNActorParams, obs: Obs, carry: Any, draw: Noise | None) -> Acted:
         if draw is None:
             q = values(params.network, obs)
             return q.argmax(-1).astype(jnp.int32), carry, {"q_max": q.max(-1)}

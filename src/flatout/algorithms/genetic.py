@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flatout import tree
 from flatout.algorithms.base import Acted, Algorithm, BuildSpec, Counters, State, Updated
 from flatout.algorithms.common.actor_critic import Actor, build_networks, policy
-from flatout.algorithms.common.continuous import observe
 from flatout.algorithms.common.distributions import distribution
 from flatout.algorithms.common.optimiser import schedule
 from flatout.algorithms.common.randomness import normals
@@ -25,7 +25,7 @@ from flatout.algorithms.hp import hyper_parameters
 from flatout.algorithms.parallel.packing import Packing
 from flatout.config.hyper import GeneticConfig
 from flatout.errors import UsageError
-from flatout.types import Trajectory
+from flatout.types import Obs, Trajectory
 
 METRICS = ("fitness_mean", "fitness_max", "fitness_elite", "noise", "updates")
 
@@ -60,17 +60,22 @@ def genetic(config: GeneticConfig, spec: BuildSpec) -> Algorithm:
         counters = Counters(np.zeros((), np.int32), np.zeros((), np.int32))
         return State(stacked, (), counters)
 
-    def one(member: Actor, obs: jax.Array) -> jax.Array:
+    def one(member: Actor, obs: Obs) -> jax.Array:
         actor = eqx.combine(member, static)
-        x, _ = policy(actor, observe(spec.obs_spec, obs))
+        x, _ = policy(spec.encoder, actor, spec.encoder.prepare(obs))
         return dist.to_environment(dist.sample(x, actor.extra, None))
 
-    def act(params: Actor, obs: jax.Array, carry: Any, draw: jax.Array | None) -> Acted:
-        if draw is None or obs.shape[0] > num_envs:  # the best member plays in all environments
+    def act(params: Actor, obs: Obs, carry: Any, draw: jax.Array | None) -> Acted:
+        count = len(tree.first(obs))
+        if draw is None or count > num_envs:  # the best member plays in all environments
             return one(jax.tree.map(lambda leaf: leaf[0], params), obs), carry, {}
-        count = obs.shape[0]  # a group has consecutive environments, hence consecutive members
+        # A group has consecutive environments, hence consecutive members.
         mine = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, draw[0], count), params)
-        return jax.vmap(lambda member, row: one(member, row[None])[0])(mine, obs), carry, {}
+
+        def alone(member: Actor, row: Obs) -> jax.Array:
+            return one(member, tree.take(row, None))[0]
+
+        return jax.vmap(alone)(mine, obs), carry, {}
 
     def update(state: State, trajectory: Trajectory, key: jax.Array, hp: Any) -> Updated:
         assert trajectory.valid is not None

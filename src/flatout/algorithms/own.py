@@ -20,6 +20,7 @@ from flatout.algorithms.base import (
     guarded,
     named_leaves,
     raw_key,
+    spec_shapes,
     trajectory_shapes,
     wrap_key,
 )
@@ -163,7 +164,7 @@ def check(name: str, algorithm: Algorithm, spec: BuildSpec) -> None:
                 f"{name}: init returns {path} as {_describe(leaf)}; a state's numbers must have "
                 "at most 32 bits."
             )
-    obs = jax.ShapeDtypeStruct((spec.num_envs, *spec.obs_spec.shape), spec.obs_spec.dtype)
+    obs = spec_shapes(spec.obs_spec, spec.num_envs)
     params = guarded(name, "actor", jax.eval_shape, algorithm.actor, state, hp)
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if not jnp.issubdtype(leaf.dtype, jnp.floating) or leaf.dtype.itemsize > 4:
@@ -293,9 +294,9 @@ def _update_data(algorithm: Algorithm, spec: BuildSpec, action: Any, extras: dic
         rollout = RolloutSpec(algorithm.horizon, algorithm.episodes, 1, False)
         layout = OutputLayout({"action": action, **extras})
         return trajectory_shapes(rollout, spec.num_envs, spec.obs_spec, layout)
-    rows, obs = algorithm.replay.batch_size, spec.obs_spec
+    rows = algorithm.replay.batch_size
     one = jax.ShapeDtypeStruct((rows,), np.float32)
-    seen = jax.ShapeDtypeStruct((rows, *obs.shape), np.dtype(obs.dtype))
+    seen = spec_shapes(spec.obs_spec, rows)
     actions = jax.ShapeDtypeStruct((rows, *action.shape[1:]), action.dtype)
     return Batch(seen, actions, one, seen, one, one)
 

@@ -20,6 +20,7 @@ from flatout.algorithms.common.returns import balanced, centre, mean
 from flatout.algorithms.parallel.accumulate import Losses
 from flatout.config.hyper import PPOConfig
 from flatout.errors import UsageError
+from flatout.networks.encoder import Encoder
 from flatout.types import Trajectory
 
 AVERAGED = (
@@ -29,6 +30,7 @@ METRICS = (*AVERAGED, "explained_variance", "learning_rate", "clip_range", "upda
 
 
 def loss(
+    encoder: Encoder,
     static: Networks,
     dist: Distribution,
     networks: Networks,
@@ -39,14 +41,15 @@ def loss(
     """Return the clipped surrogate with value loss and entropy bonus (equations 7 and 9).
 
     Args:
+        encoder: how observations become features.
         static: the networks without their arrays, from `equinox.partition`.
         dist: the distribution of actions.
         clip: the current clip range, epsilon of the paper.
     """
     networks = eqx.combine(networks, static)
     average = functools.partial(mean, weight=batch.weight)
-    x, hidden = policy(networks.actor, batch.obs)
-    v = value(networks, batch.obs, hidden)
+    x, hidden = policy(encoder, networks.actor, batch.obs)
+    v = value(encoder, networks, batch.obs, hidden)
     log_ratio = dist.log_prob(x, networks.actor.extra, batch.sample) - batch.log_prob
     if batch.weight is not None:  # an infinite ratio in padding would give NaN, despite weight 0
         log_ratio = jnp.where(batch.weight > 0, log_ratio, 0.0)
@@ -81,7 +84,8 @@ def ppo(config: PPOConfig, spec: BuildSpec) -> Algorithm:
     masked = config.rollout_episodes is not None or config.replay_trajectories > 1
     base, shards = OnPolicy(config, spec, masked=masked), spec.shards
     optimiser = Optimiser(base.arrays)
-    grad = spec.gradient(functools.partial(loss, base.static, base.dist), config.batch_size)
+    losses = functools.partial(loss, base.encoder, base.static, base.dist)
+    grad = spec.gradient(losses, config.batch_size)
 
     def update(state: State, trajectory: Trajectory, key: jax.Array, hp: Any) -> Updated:
         state, batch = base.prepare(state, trajectory, hp)

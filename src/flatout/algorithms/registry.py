@@ -14,7 +14,7 @@ from flatout.config.placement import Placement
 from flatout.config.schema import TrainConfig, sync_every
 from flatout.envs.device.make import in_library
 from flatout.errors import UsageError
-from flatout.types import NAMED, ActionSpec, ObservationSpec, UserCode
+from flatout.types import NAMED, ActionSpec, ObsSpec, UserCode
 
 if TYPE_CHECKING:
     from flatout.algorithms.base import Algorithm
@@ -55,7 +55,7 @@ def horizon(config: TrainConfig, limit: int | None) -> int:
 
 def build_algorithm(
     config: TrainConfig,
-    obs_spec: ObservationSpec,
+    obs_spec: ObsSpec,
     action_spec: ActionSpec,
     limit: int | None,
     code: UserCode = NAMED,

@@ -151,7 +151,7 @@ def sac(config: SACConfig, spec: BuildSpec) -> Algorithm:
     def update(state: State, batch: Batch, key: jax.Array, hp: Any) -> Updated:
         params, opt, counters = state
         rows = batch.rewards.shape[0]
-        batch = bounds.scaled(batch, spec.obs_spec)
+        batch = bounds.scaled(batch, spec.encoder)
         draw = shards.one_by_one(functools.partial(normals, count=2 * rows * bounds.size))
         drawn = draw(shards.key(key), jnp.zeros((), jnp.int32), counters.updates)
         drawn = drawn.reshape(2, rows, bounds.size)

@@ -107,7 +107,7 @@ def td3(config: DDPGConfig, spec: BuildSpec) -> Algorithm:
     def update(state: State, batch: Batch, key: jax.Array, hp: Any) -> Updated:
         counters = state.counters
         rows = batch.rewards.shape[0]
-        batch = bounds.scaled(batch, spec.obs_spec)
+        batch = bounds.scaled(batch, spec.encoder)
         drawn = None
         if twin:
             draw = shards.one_by_one(functools.partial(normals, count=rows * bounds.size))

@@ -21,10 +21,11 @@ from flatout.config.schema import TrainConfig
 from flatout.envs.task import Task
 from flatout.errors import UsageError
 from flatout.networks.boards import Centred, Compass, Grid, OneHot, WideGrid
+from flatout.networks.encoder import Branches, Encoder
 from flatout.networks.layers import MLP, Conv, Linear
 from flatout.networks.torsos import NatureCNN
 from flatout.output import printable
-from flatout.types import ContinuousSpec
+from flatout.types import ContinuousSpec, ObservationSpec
 
 LINE = 96
 BOARDS = {Grid: "one_hot", OneHot: "one_hot", Centred: "centred", Compass: "compass"}
@@ -78,13 +79,42 @@ class _Layers:
                 "the built-in networks can be written with NumPy."
             )
 
-    def trunk(self, trunk: Trunk) -> None:
-        if trunk.torso is None:
-            self.add("flatten")
-        else:
-            self.torso(trunk.torso)
-        self.mlp(trunk.dense)
-        self.linear(trunk.head)
+    def prepared(self, spec: ObservationSpec, moments: Any, board: bool) -> None:
+        """The preparation of one array, as `Encoder.prepare` does it."""
+        if spec.categories:
+            self.add("categories", settings=(list(spec.categories), list(spec.starts)))
+        elif not board:
+            if spec.high is not None:
+                self.add("scale", settings=(spec.high,))
+            if moments is not None:
+                self.add("normalise", moments.mean, moments.var)
+        if spec.channels_first:
+            self.add("channels_last")
+
+    def taken(self) -> list[list[Any]]:
+        """The steps since the last call; the next ones begin anew."""
+        steps, self.steps = self.steps, []
+        return steps
+
+    def inputs(self, encoder: Encoder, torso: Any, moments: Any) -> list[list[Any]]:
+        """For each array of an observation its path, shape, type and steps; then `steps` holds
+        those that read their concatenation."""
+        found: list[list[Any]] = []
+        branches = torso.branches if isinstance(torso, Branches) else {}
+        for path, spec in encoder.specs.items():
+            of = moments.get(path) if isinstance(moments, dict) else moments
+            self.prepared(spec, of, encoder.is_board(path))
+            if path in branches:
+                self.torso(branches[path])
+            elif len(encoder.specs) > 1 or torso is None:
+                self.add("flatten")
+            found.append([path, list(spec.shape), spec.dtype, self.taken()])
+        if isinstance(torso, Branches):
+            if torso.dense is not None:
+                self.mlp(torso.dense)
+        elif torso is not None:
+            self.torso(torso)
+        return found
 
 
 def source(config: TrainConfig, task: Task, params: Any) -> str:
@@ -96,13 +126,10 @@ def source(config: TrainConfig, task: Task, params: Any) -> str:
     Raises:
         UsageError: a network or an algorithm of the user's own.
     """
-    layers, obs, action = _Layers(), task.obs_spec, task.action_spec
-    if obs.high is not None:
-        layers.add("divide", settings=(obs.high,))
+    layers, action = _Layers(), task.action_spec
+    moments = None
     if config.algorithm in ("ppo", "a2c"):
-        if params.moments is not None:
-            layers.add("normalise", params.moments.mean, params.moments.var)
-        network = params.actor
+        moments, network = params.moments, params.actor
     elif config.algorithm == "genetic":  # the best member plays
         network = _first(params)
     elif config.algorithm == "dqn":
@@ -114,15 +141,17 @@ def source(config: TrainConfig, task: Task, params: Any) -> str:
             f"an agent of {config.algorithm} cannot be exported: an algorithm of your own acts by "
             "code that Flatout cannot write with NumPy."
         )
+    encoder = Encoder(task.obs_spec, config.network, None)
+    inputs = layers.inputs(encoder, network.torso, moments)
     if isinstance(network, Trunk):
-        layers.trunk(network)
+        layers.mlp(network.dense)
+        layers.linear(network.head)
         bounds = Bounds(action, config.algorithm)
         layers.add("first", settings=(bounds.size,))  # sac's deviations follow
         layers.add("tanh")
         layers.add("to_box", bounds.middle, bounds.half, bounds.low, bounds.high)
     else:
         assert isinstance(network, Actor | QNetwork)
-        layers.torso(network.torso)
         baseline = getattr(network, "baseline", None)
         layers.linear(network.head, *([] if baseline is None else [baseline]))
         if isinstance(action, ContinuousSpec):
@@ -130,8 +159,7 @@ def source(config: TrainConfig, task: Task, params: Any) -> str:
     spec = {
         "algorithm": config.algorithm,
         "environment": printable(config.env.env),
-        "observation": list(obs.shape),
-        "dtype": obs.dtype,
+        "inputs": inputs,
         **action.exported(),
         "layers": layers.steps,
         "shapes": [list(array.shape) for array in layers.arrays],

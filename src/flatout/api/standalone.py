@@ -18,25 +18,52 @@ SPEC: dict = {}
 
 def predict(observation):
     """The action for one observation, or an array of actions for a batch."""
-    obs = np.asarray(observation)
-    shape = tuple(SPEC["observation"])
-    single = obs.shape == shape
-    if not single and obs.shape[1:] != shape:
-        given = obs.shape or type(observation).__name__
-        raise ValueError(f"observations have the shape {shape}, this is {given}")
-    found = outputs(obs[None] if single else obs)
+    arrays, singles = [], set()
+    for path, shape, dtype, _ in SPEC["inputs"]:
+        obs = np.asarray(entry(observation, path))
+        single = obs.shape == tuple(shape)
+        if not single and obs.shape[1:] != tuple(shape):
+            of = f" for {path!r}" if path else ""
+            given = obs.shape or type(observation).__name__
+            raise ValueError(f"observations have the shape {tuple(shape)}{of}, this is {given}")
+        singles.add(single)
+        arrays.append(stored(obs[None] if single else obs, dtype))
+    if len(singles) > 1 or len({len(array) for array in arrays}) > 1:
+        raise ValueError("the entries of the observation are batches of different sizes")
+    found = chosen_by(arrays)
     if SPEC["start"] is not None:
         actions = found.argmax(-1) + SPEC["start"]
     else:
         cast = cast_actions(found, SPEC["action_dtype"])
         actions = cast.reshape(len(found), *SPEC["action"])
-    return actions[0] if single else actions
+    return actions[0] if singles == {True} else actions
 
 
 def outputs(obs):
     """What the network gives for raw observations ``[B, ...]``: float32 ``[B, outputs]``."""
-    x = stored(obs, SPEC["dtype"]).astype(np.float32)
-    for name, arrays, settings in SPEC["layers"]:
+    return chosen_by([stored(entry(obs, path), dtype) for path, _, dtype, _ in SPEC["inputs"]])
+
+
+def entry(observation, path):
+    """The array at a path of a nested observation; the path of a single array is empty."""
+    for key in path.split("/") if path else ():
+        if isinstance(observation, dict) and key not in observation:
+            raise ValueError(f"the observation has no entry {path!r}")
+        observation = observation[key if isinstance(observation, dict) else int(key)]
+    return observation
+
+
+def chosen_by(arrays):
+    """The network's outputs for the arrays of an observation, in the order of ``inputs``."""
+    parts = [
+        applied(array.astype(np.float32), steps)
+        for array, (_, _, _, steps) in zip(arrays, SPEC["inputs"])  # noqa: B905
+    ]
+    return applied(parts[0] if len(parts) == 1 else np.concatenate(parts, -1), SPEC["layers"])
+
+
+def applied(x, steps):
+    for name, arrays, settings in steps:
         x = LAYERS[name](x, *(ARRAYS[i] for i in arrays), *settings)
     return x
 
@@ -66,15 +93,15 @@ def conv(x, weight, bias, stride, padding):
 
 
 def one_hot(x, values):
-    """Cells scaled to 0..1, ``[B, H, W, c]``, as ``[B, H, W, c * values]`` of 0 and 1."""
-    planes = np.round(x * (values - 1))[..., None] == np.arange(values)
+    """Cells ``[B, H, W, c]`` as ``[B, H, W, c * values]`` of 0 and 1."""
+    planes = x[..., None] == np.arange(values)
     return planes.reshape(*x.shape[:-1], x.shape[-1] * values).astype(np.float32)
 
 
 def centred(x, values):
     """The board around its head (value 1), one-hot over the values from 2 on and "outside"."""
     count, rows, columns, _ = x.shape
-    cells = np.round(x * (values - 1)).astype(int)[..., 0]
+    cells = x.astype(int)[..., 0]
     seen = np.full((count, 2 * rows - 1, 2 * columns - 1), values)
     for board, cell in zip(seen, cells):  # noqa: B905 - as long as each other
         row, column = divmod(int((cell == 1).argmax()), columns)
@@ -93,6 +120,13 @@ def compass(x, values):
     return np.stack([part.max((1, 2), initial=0) for part in at], 1).astype(np.float32)
 
 
+def categories(x, counts, starts):
+    """One-hot vectors of categories ``[B, ...]``, one after another."""
+    cells = x.reshape(len(x), -1) - np.array(starts)
+    parts = [cells[:, [i]] == np.arange(count) for i, count in enumerate(counts)]
+    return np.concatenate(parts, -1).astype(np.float32)
+
+
 def flatten(x):
     """Vectors of images ``[B, H, W, c]``; NumPy cannot infer a size where B is 0."""
     return x.reshape(len(x), int(np.prod(x.shape[1:])))
@@ -101,7 +135,8 @@ def flatten(x):
 LAYERS = {
     "normalise": normalise, "linear": linear, "dueling": dueling, "conv": conv, "one_hot": one_hot,
     "centred": centred, "compass": compass, "first": lambda x, n: x[:, :n],
-    "divide": lambda x, by: x / np.float32(by), "flatten": flatten,
+    "scale": lambda x, high: x * np.float32(1.0 / high), "flatten": flatten,
+    "channels_last": lambda x: np.moveaxis(x, 1, -1), "categories": categories,
     "clip": np.clip, "tanh": np.tanh,
     "to_box": lambda x, middle, half, low, high: np.clip(middle + half * x, low, high),
     "relu": lambda x: np.maximum(x, 0), "silu": lambda x: x / (1 + np.exp(-x)),

@@ -7,32 +7,46 @@ from typing import Any
 import jax
 import numpy as np
 
+from flatout import tree
 from flatout.buffers.finals import split_finals
 from flatout.types import Finals, Trajectory
 
-FINALS = ("final_obs", "final_index")
-"""The names of the arrays of `Finals`, in its order. They have no axis of environments."""
+FINAL_OBS, FINAL_INDEX = "final_obs", "final_index"
+"""The names of the arrays of `Finals`. They have no axis of environments."""
+
+TREES = ("obs", "last_obs")
+"""The fields that hold observations. The array at a path is called ``obs/path``."""
 
 
 def arrays_of(trajectory: Trajectory) -> dict[str, Any]:
     """Return all arrays of a trajectory by name, including those in `extras`."""
     fields = trajectory._asdict()
     extras, finals = fields.pop("extras"), fields.pop("finals")
-    arrays = {name: array for name, array in fields.items() if array is not None}
-    return arrays | dict(zip(FINALS, finals, strict=True)) | extras
+    arrays: dict[str, Any] = {}
+    for name, value in fields.items():
+        if value is not None:
+            arrays |= tree.named(name, value)
+    return arrays | tree.named(FINAL_OBS, finals.obs) | {FINAL_INDEX: finals.index} | extras
 
 
 def with_arrays(trajectory: Trajectory, arrays: dict[str, Any]) -> Trajectory:
     """Return the trajectory with its arrays replaced; `arrays` has the names of `arrays_of`."""
     extras = {name: arrays[name] for name in trajectory.extras}
-    finals = Finals(*(arrays[name] for name in FINALS))
-    fields = {n: array for n, array in arrays.items() if n not in (*extras, *FINALS)}
+    finals = Finals(tree.unnamed(FINAL_OBS, trajectory.obs, arrays), arrays[FINAL_INDEX])
+    fields = {name: tree.unnamed(name, trajectory.obs, arrays) for name in TREES}
+    fields |= {name: arrays[name] for name in Trajectory._fields if name in arrays}
     return trajectory._replace(finals=finals, extras=extras, **fields)
 
 
+def env_axis(name: str) -> int | None:
+    """Return the axis of environments of the array `name` of a trajectory; None for finals."""
+    field = name.partition("/")[0]
+    return None if field in (FINAL_OBS, FINAL_INDEX) else int(field != "last_obs")
+
+
 def by_env(name: str, array: np.ndarray) -> np.ndarray:
-    """Return a view with environments first. The array `name` must have them: not `FINALS`."""
-    return array if name == "last_obs" else array.swapaxes(0, 1)
+    """Return a view with environments first; the array `name` must have them."""
+    return array if env_axis(name) == 0 else array.swapaxes(0, 1)
 
 
 def split(trajectory: Trajectory, shards: int) -> list[Trajectory]:
@@ -43,11 +57,11 @@ def split(trajectory: Trajectory, shards: int) -> list[Trajectory]:
     for number, finals in enumerate(split_finals(trajectory.finals, steps, envs, shards)):
         columns = slice(number * size, (number + 1) * size)
         arrays = {
-            name: array[columns] if name == "last_obs" else array[:, columns]
+            name: array[columns] if env_axis(name) == 0 else array[:, columns]
             for name, array in arrays_of(trajectory).items()
-            if name not in FINALS
+            if env_axis(name) is not None
         }
-        arrays |= dict(zip(FINALS, finals, strict=True))
+        arrays |= tree.named(FINAL_OBS, finals.obs) | {FINAL_INDEX: finals.index}
         parts.append(with_arrays(trajectory, arrays))
     return parts
 
@@ -58,7 +72,7 @@ def shard_shapes(trajectory: Trajectory, shards: int, kept: int = 1) -> Trajecto
 
     def shape_of(name: str, leaf: Any) -> jax.ShapeDtypeStruct:
         shape = list(leaf.shape)
-        axis = 0 if name in (*FINALS, "last_obs") else 1
+        axis = env_axis(name) or 0
         shape[axis] = kept * (shape[axis] // shards)
         return jax.ShapeDtypeStruct(tuple(shape), leaf.dtype)
 

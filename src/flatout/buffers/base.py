@@ -13,7 +13,7 @@ import numpy as np
 
 from flatout.algorithms.base import Algorithm
 from flatout.errors import CheckpointError
-from flatout.types import Array, RowSource, Trajectory
+from flatout.types import Obs, RowSource, Trajectory
 
 Scalars = dict[str, jax.Array]
 Learned = tuple[Any, Any, Scalars, Any]
@@ -124,7 +124,7 @@ class Buffer:
         `CheckpointError` if it does not fit this buffer."""
         return ()
 
-    def truncate(self, env: int, last_obs: Array, first_obs: Array, device_state: Any) -> Any:
+    def truncate(self, env: int, last_obs: Obs, first_obs: Obs, device_state: Any) -> Any:
         """Truncate an environment's stored episode after its newest step, because it could not be
         continued. That step led to `last_obs`; the next episode begins with `first_obs`. Return
         the device state."""

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flatout import tree
 from flatout.algorithms.base import Algorithm
 from flatout.buffers.base import Arrays, Data, Learned, Saved, check_shards
 from flatout.buffers.replay import COUNT, STEPS, Replay, averages, one_update, weights_exponent
@@ -27,7 +28,7 @@ from flatout.buffers.ring import (
 )
 from flatout.buffers.rows import by_shard, side_by_side
 from flatout.buffers.sampling import Priorities, draw, insert_priorities, set_priorities
-from flatout.types import Array, RowSource, Trajectory
+from flatout.types import Obs, RowSource, Trajectory
 
 ROWS_WRITTEN, UPDATES_DONE = 2, 3
 """Indices in a dispatch's counters: rows stored before it, and updates made before it."""
@@ -90,16 +91,19 @@ class DeviceReplay(Replay):
         rows = trajectory.rewards.shape[0]
         ring = self._shapes
 
-        def each(name: str) -> jax.ShapeDtypeStruct:
-            like, more = getattr(ring, name), int(name in ("frames", "age"))
-            shape = (*self._shards, rows + more, self._shard.num_envs, *like.shape[1:])
-            return jax.ShapeDtypeStruct(shape, like.dtype)
+        def each(name: str) -> Any:
+            def rows_of(like: Any) -> jax.ShapeDtypeStruct:
+                more = int(name in ("frames", "age"))
+                shape = (*self._shards, rows + more, self._shard.num_envs, *like.shape[1:])
+                return jax.ShapeDtypeStruct(shape, like.dtype)
+
+            return tree.map(rows_of, getattr(ring, name))
 
         piece = RolloutRows(*(each(name) for name in RolloutRows._fields))
         room = trajectory.finals.index.shape[0]
         inputs = DispatchInputs(
             piece,
-            jax.ShapeDtypeStruct((room, *ring.finals.shape[1:]), ring.finals.dtype),
+            _with_room(ring.finals, room),
             jax.ShapeDtypeStruct((room,), np.int32),
             jax.ShapeDtypeStruct(self.key.shape, self.key.dtype),
             jax.ShapeDtypeStruct((4,), np.int32),
@@ -107,8 +111,8 @@ class DeviceReplay(Replay):
         return [inputs]
 
     def device_state(self) -> Any:
-        ring = (np.zeros(self._shards + shape.shape, shape.dtype) for shape in self._shapes)
-        return DeviceState(Ring(*ring), self._empty_priorities())
+        ring = jax.tree.map(lambda s: np.zeros(self._shards + s.shape, s.dtype), self._shapes)
+        return DeviceState(ring, self._empty_priorities())
 
     def ingest(self, trajectory: Trajectory) -> None:
         counters = np.zeros(4, np.int32)
@@ -120,18 +124,19 @@ class DeviceReplay(Replay):
         piece, finals, numbers = self.ring_counters.ingest(trajectory)
         counters[[COUNT, STEPS]] = self.ring_counters.updates_due, piece.rewards.size
         if self._shards:
-            piece = RolloutRows(*(by_shard(array, self._count) for array in piece))
+            piece = jax.tree.map(lambda array: by_shard(array, self._count), piece)
         self._ingested = (piece, finals, numbers, before, len(trajectory.finals.index), counters)
 
     def batches(self) -> Iterator[Any]:
         piece, finals, numbers, before, space, counters = self._ingested
-        if self.ring_counters.final_capacity > self._shapes.finals.shape[0]:
+        if self.ring_counters.final_capacity > self._room:
             self._resize(self.ring_counters.final_capacity)
             self._before = before
-        room, *frame = self._shapes.finals.shape
-        frames = np.zeros((space, *frame), self._shapes.finals.dtype)
+        room, count = self._room, len(numbers)
+        frames = tree.zeros(self._shard.frames, space)
         places = np.full((space,), room, np.int32)
-        frames[: len(finals)], places[: len(finals)] = finals, numbers % room
+        tree.put(frames, slice(count), finals)
+        places[:count] = numbers % room
         yield DispatchInputs(piece, frames, places, self.key, counters)
 
     def counts(self) -> Counts:
@@ -155,7 +160,7 @@ class DeviceReplay(Replay):
         # The final observations of all shards are numbered together, in the order of their steps.
         every = shards.gather(truncated.T).T
         final_id = shards.local(final_ids(jnp, counts.finals, every).T).T
-        room = self._shapes.finals.shape[0]
+        room = self._room
         number = jnp.take(final_id.reshape(-1), trajectory.finals.index, mode="clip") % room
         used = trajectory.finals.index < rows * num_envs
         finals = shards.gather(layout.newest(trajectory.finals.obs))
@@ -165,7 +170,10 @@ class DeviceReplay(Replay):
             self._replay.updates_due((counts.rows_written + rows) * num_envs) - updates_done
         )
         steps = jnp.int32(rows * num_envs * self._replay.shards)
-        obs = jnp.concatenate([trajectory.obs, trajectory.last_obs[None]])
+        obs = tree.map(
+            lambda leaf, last: jnp.concatenate([leaf, last[None]]), trajectory.obs,
+            trajectory.last_obs,
+        )  # fmt: skip
         piece = RolloutRows(
             frames=layout.newest(obs), actions=trajectory.actions, rewards=trajectory.rewards,
             terminated=trajectory.terminated, truncated=truncated,
@@ -186,16 +194,19 @@ class DeviceReplay(Replay):
             int(counts.rows_written), int(counts.finals), np.ravel(counts.age)
         )
 
+    @property
+    def _room(self) -> int:
+        """F, the capacity of `Ring.finals`."""
+        return tree.first(self._shapes.finals).shape[0]
+
     def _resize(self, room: int) -> None:
-        old = self._shapes.finals
-        finals = jax.ShapeDtypeStruct((room, *old.shape[1:]), old.dtype)
-        self._shapes = self._shapes._replace(finals=finals)
+        self._shapes = self._shapes._replace(finals=_with_room(self._shapes.finals, room))
 
     def resized(self, device_state: DeviceState) -> DeviceState:
-        old, room = device_state.ring.finals, self._shapes.finals.shape[0]
-        if old.shape[len(self._shards)] == room:
+        old, room = device_state.ring.finals, self._room
+        if tree.first(old).shape[len(self._shards)] == room:
             return device_state
-        finals = np.asarray(old)[0] if self._shards else np.asarray(old)
+        finals = tree.map(lambda a: np.asarray(a)[0] if self._shards else np.asarray(a), old)
         larger = self.ring_counters.grow_finals(finals, room, self._before)
         ring = device_state.ring._replace(finals=self._copy_to_shards(larger))
         return device_state._replace(ring=ring)
@@ -241,11 +252,17 @@ class DeviceReplay(Replay):
         rows, rows_written = inputs.piece.rewards.shape[0], inputs.counters[ROWS_WRITTEN]
         places = (rows_written + jnp.arange(rows + 1)) % layout.length
         arrays: dict[str, Any] = {}
-        for name, new in inputs.piece._asdict().items():
-            array = getattr(ring, name)
+
+        def write(array: Any, new: Any) -> Any:
             shaped = array.reshape(layout.length, layout.num_envs, *array.shape[1:])
-            arrays[name] = shaped.at[places[: len(new)]].set(new).reshape(array.shape)
-        finals = ring.finals.at[inputs.places].set(inputs.finals, mode="drop")
+            return shaped.at[places[: len(new)]].set(new).reshape(array.shape)
+
+        for name, new in inputs.piece._asdict().items():
+            arrays[name] = tree.map(write, getattr(ring, name), new)
+        finals = tree.map(
+            lambda kept, new: kept.at[inputs.places].set(new, mode="drop"), ring.finals,
+            inputs.finals,
+        )  # fmt: skip
         if priorities is not None:
             priorities = insert_priorities(layout, priorities, rows_written, rows)
         return DeviceState(Ring(finals=finals, **arrays), priorities)
@@ -262,45 +279,51 @@ class DeviceReplay(Replay):
     def restore(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Any:
         check_shards(data, self._count)
         shapes = ring_shapes(self._layout, self._like, self.ring_counters.final_capacity)
-        empty = Ring(*(np.zeros(shape.shape, shape.dtype) for shape in shapes))
+        empty = jax.tree.map(lambda shape: np.zeros(shape.shape, shape.dtype), shapes)
         ring = self.ring_counters.restore(empty, arrays, data, rows)
-        self._resize(len(ring.finals))
+        self._resize(len(tree.first(ring.finals)))
         return DeviceState(self._split_ring(ring), self._restored(arrays))
 
-    def truncate(
-        self, env: int, last_obs: Array, first_obs: Array, device_state: DeviceState
-    ) -> Any:
+    def truncate(self, env: int, last_obs: Obs, first_obs: Obs, device_state: DeviceState) -> Any:
         """See `Buffer.truncate`. The ring is copied to host memory, changed and returned."""
         ring = self.ring_counters.truncate(
             self._join_ring(device_state.ring), env, last_obs, first_obs
         )
-        self._resize(len(ring.finals))
+        self._resize(len(tree.first(ring.finals)))
         return device_state._replace(ring=self._split_ring(ring))
 
     def _join_ring(self, ring: Ring) -> Ring:
         """Join the shards' rings to one ring of all environments, in NumPy arrays."""
-        arrays = [np.array(array) for array in ring]
+        ring = jax.tree.map(np.array, ring)
         if not self._shards:
-            return Ring(*arrays)
+            return ring
         length, num_envs = self._shard.length, self._shard.num_envs
-        joined = [
-            side_by_side(array.reshape(self._count, length, num_envs, *array.shape[2:]))
-            for array in arrays[:-1]
-        ]
-        flat = [array.reshape(-1, *array.shape[2:]) for array in joined]
-        return Ring(*[*flat, arrays[-1][0]])
+
+        def join(array: np.ndarray) -> np.ndarray:
+            parts = array.reshape(self._count, length, num_envs, *array.shape[2:])
+            joined = side_by_side(parts)
+            return joined.reshape(-1, *joined.shape[2:])
+
+        finals = tree.take(ring.finals, 0)
+        return jax.tree.map(join, ring._replace(finals=()))._replace(finals=finals)
 
     def _split_ring(self, ring: Ring) -> Ring:
         """Split a ring of all environments into the shards' rings: the inverse of `_join_ring`."""
         if not self._shards:
             return ring
         length = self._shard.length
-        parts = [
-            by_shard(array.reshape(length, -1, *array.shape[1:]), self._count)
-            for array in ring[:-1]
-        ]
-        flat = [array.reshape(self._count, -1, *array.shape[3:]) for array in parts]
-        return Ring(*[*flat, self._copy_to_shards(ring.finals)])
 
-    def _copy_to_shards(self, finals: np.ndarray) -> np.ndarray:
-        return np.broadcast_to(finals, self._shards + finals.shape)
+        def split(array: np.ndarray) -> np.ndarray:
+            parts = by_shard(array.reshape(length, -1, *array.shape[1:]), self._count)
+            return parts.reshape(self._count, -1, *array.shape[1:])
+
+        finals = self._copy_to_shards(ring.finals)
+        return jax.tree.map(split, ring._replace(finals=()))._replace(finals=finals)
+
+    def _copy_to_shards(self, finals: Obs) -> Obs:
+        return tree.map(lambda leaf: np.broadcast_to(leaf, self._shards + leaf.shape), finals)
+
+
+def _with_room(finals: Obs, room: int) -> Obs:
+    """Return the shapes of final observations with another capacity."""
+    return tree.map(lambda leaf: jax.ShapeDtypeStruct((room, *leaf.shape[1:]), leaf.dtype), finals)

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flatout.types import Array, Finals
+from flatout import tree
+from flatout.types import Array, Finals, Obs
 
 
 def truncations(horizon: int, limit: int | None) -> int:
@@ -28,7 +29,7 @@ def capacity(count: int, least: int) -> int:
     return least
 
 
-def pack_finals(index: Array, obs: Array, size: int, least: int) -> Finals:
+def pack_finals(index: Array, obs: Obs, size: int, least: int) -> Finals:
     """Pack final observations into arrays with a capacity, in the order of their steps.
 
     Args:
@@ -39,24 +40,26 @@ def pack_finals(index: Array, obs: Array, size: int, least: int) -> Finals:
     """
     count = len(index)
     room = capacity(count, least)
-    finals = Finals(np.zeros((room, *obs.shape[1:]), obs.dtype), np.full((room,), size, np.int32))
+    empty = tree.map(lambda leaf: np.zeros((room, *leaf.shape[1:]), leaf.dtype), obs)
+    finals = Finals(empty, np.full((room,), size, np.int32))
     if count:
         order = np.argsort(index, kind="stable")
-        finals.index[:count], finals.obs[:count] = index[order], obs[order]
+        finals.index[:count] = index[order]
+        tree.put(finals.obs, slice(count), tree.take(obs, order))
     return finals
 
 
-def used_finals(finals: Finals, size: int) -> tuple[np.ndarray, np.ndarray]:
+def used_finals(finals: Finals, size: int) -> tuple[np.ndarray, Obs]:
     """Return the positions ``[n]`` and observations ``[n, ...]`` of the used entries."""
     which = np.flatnonzero((finals.index >= 0) & (finals.index < size))
-    return finals.index[which], finals.obs[which]
+    return finals.index[which], tree.take(finals.obs, which)
 
 
-def append_final(finals: Finals, index: int, obs: np.ndarray, size: int) -> Finals:
+def append_final(finals: Finals, index: int, obs: Obs, size: int) -> Finals:
     """Return the final observations with a further one, `obs` at position `index`."""
     indices, values = used_finals(finals, size)
-    indices, values = np.append(indices, index), np.concatenate([values, obs[None]])
-    return pack_finals(indices, values, size, len(finals.index))
+    values = tree.map(lambda rows, one: np.concatenate([rows, one[None]]), values, obs)
+    return pack_finals(np.append(indices, index), values, size, len(finals.index))
 
 
 def split_finals(finals: Finals, steps: int, num_envs: int, shards: int) -> list[Finals]:
@@ -70,7 +73,8 @@ def split_finals(finals: Finals, steps: int, num_envs: int, shards: int) -> list
 
     def select(number: int) -> Finals:
         mine = shard == number
-        return pack_finals(row[mine] * each + env[mine], obs[mine], steps * each, room)
+        own = tree.take(obs, mine)
+        return pack_finals(row[mine] * each + env[mine], own, steps * each, room)
 
     return [select(number) for number in range(shards)]
 
@@ -85,7 +89,10 @@ def join_finals(parts: Finals, steps: int, each: int) -> Finals:
         each: the number of environments of one shard.
     """
     num_envs = len(parts.index) * each
-    used = [used_finals(Finals(*part), steps * each) for part in zip(*parts, strict=True)]
+    used = [
+        used_finals(Finals(tree.take(parts.obs, shard), parts.index[shard]), steps * each)
+        for shard in range(len(parts.index))
+    ]
     index, obs = join_along_envs(used, each, num_envs)
     return pack_finals(index, obs, steps * num_envs, parts.index.size)
 
@@ -93,12 +100,12 @@ def join_finals(parts: Finals, steps: int, each: int) -> Finals:
 def sort_finals(finals: Finals) -> Finals:
     """Sort the entries by their steps; unused ones come last."""
     order = np.argsort(finals.index, kind="stable")
-    return Finals(finals.obs[order], finals.index[order])
+    return Finals(tree.take(finals.obs, order), finals.index[order])
 
 
-def join_along_envs(parts: Sequence[tuple[np.ndarray, np.ndarray]], num_envs: int, total: int) -> (
-    tuple[np.ndarray, np.ndarray]
-):  # fmt: skip
+def join_along_envs(
+    parts: Sequence[tuple[np.ndarray, Obs]], num_envs: int, total: int
+) -> tuple[np.ndarray, Obs]:
     """Join trajectories' final observations, with their positions in the joined trajectory.
 
     Args:
@@ -110,4 +117,5 @@ def join_along_envs(parts: Sequence[tuple[np.ndarray, np.ndarray]], num_envs: in
     for number, (index, _) in enumerate(parts):
         row, env = np.divmod(index, num_envs)
         moved.append(row * total + number * num_envs + env)
-    return np.concatenate(moved), np.concatenate([obs for _, obs in parts])
+    obs = tree.map(lambda *each: np.concatenate(each), *(obs for _, obs in parts))
+    return np.concatenate(moved), obs

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flatout import tree
 from flatout.algorithms.base import REPLAY, Algorithm, ReplaySpec, raw_key
 from flatout.buffers.arrays import arrays_of, shard_shapes
 from flatout.buffers.base import Buffer
@@ -22,7 +23,7 @@ from flatout.config.placement import CPU, Placement
 from flatout.errors import UsageError
 from flatout.hardware import backend
 from flatout.hardware.inventory import MiB
-from flatout.types import ObservationSpec, Trajectory
+from flatout.types import ObsSpec, Trajectory
 
 if TYPE_CHECKING:
     from flatout.config.schema import TrainConfig
@@ -73,20 +74,21 @@ def replay_mb(
         trajectory: the shapes of trajectories.
     """
     ring = ring_bytes(ring_shapes(layout, trajectory, layout.num_envs))
-    tree = 8 * leaf_count(layout) if replay.prioritized else 0
+    priorities = 8 * leaf_count(layout) if replay.prioritized else 0
     if placement.replay_on_device:
-        return 0.0, (ring + tree) / MiB
-    spec = layout.spec
+        return 0.0, (ring + priorities) / MiB
+    one = sum(
+        math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in tree.leaves(layout.spec)
+    )
     # Each update's batch holds two observations of each row; the rest of a batch is small.
-    batches = replay.most(layout.num_envs) * replay.batch_size * 2 * math.prod(spec.shape)
-    batches *= np.dtype(spec.dtype).itemsize
+    batches = replay.most(layout.num_envs) * replay.batch_size * 2 * one
     # On a CPU the compiled update reads the batches from host memory without a copy.
     copied = batches if placement.learn[0].kind == "gpu" else 0
-    return (ring + tree + batches) / MiB, copied / MiB
+    return (ring + priorities + batches) / MiB, copied / MiB
 
 
 def expected_mb(
-    config: TrainConfig, spec: ObservationSpec, replay: ReplaySpec | None, placement: Placement,
+    config: TrainConfig, spec: ObsSpec, replay: ReplaySpec | None, placement: Placement,
     shapes: Any,
 ) -> tuple[float, float]:  # fmt: skip
     """Return the MiB that `build_buffer` will allocate in host memory, and on all learning devices
@@ -101,7 +103,7 @@ def expected_mb(
     each = shapes if shards == 1 else shard_shapes(shapes, shards)
     if replay is None:
         kept = getattr(config.hyper, "replay_trajectories", 1)
-        rows = arrays_of(kept_shapes(each, kept)).values() if kept > 1 else ()
+        rows = list(arrays_of(kept_shapes(each, kept)).values()) if kept > 1 else []
         return shards * ring_bytes(rows) / MiB, 0.0
     replay = replay if shards == 1 else replay.shard(shards)
     host, device = replay_mb(ring_layout(replay, spec, each), replay, each, placement)
@@ -109,7 +111,7 @@ def expected_mb(
     return shards * host, shards * device * (2 if placement.schedule == "fused" else 1)
 
 
-def ring_layout(replay: ReplaySpec, spec: ObservationSpec, shapes: Any) -> RingLayout:
+def ring_layout(replay: ReplaySpec, spec: ObsSpec, shapes: Any) -> RingLayout:
     """Return the sizes of a replay ring for trajectories of these shapes."""
     steps, num_envs = shapes.rewards.shape
     rows = max(replay.buffer_size // num_envs, steps)

@@ -32,7 +32,7 @@ from flatout.buffers.sampling import (
     saved,
     set_priorities,
 )
-from flatout.types import Array, Device, RowSource, Trajectory
+from flatout.types import Device, Obs, RowSource, Trajectory
 
 RANDOM_BLOCK = 256
 """Updates whose random bits are computed in one dispatch. The number does not change the bits."""
@@ -114,7 +114,7 @@ class HostReplay(Replay):
         self._most = self._replay.most(layout.num_envs)
         self._chunk = min(chunk or self._most, self._most)
         shapes = ring_shapes(self._layout, trajectory, self.ring_counters.final_capacity)
-        self._ring = Ring(*(np.zeros(shape.shape, shape.dtype) for shape in shapes))
+        self._ring = jax.tree.map(lambda shape: np.zeros(shape.shape, shape.dtype), shapes)
         self._bytes = ring_bytes(self._ring)
         self._drawn: tuple[np.ndarray, np.ndarray] | None = None
         self._ingested = (0, 0)
@@ -255,7 +255,7 @@ class HostReplay(Replay):
         self._priorities = self._put_on_host(self._restored(arrays))
         return ()
 
-    def truncate(self, env: int, last_obs: Array, first_obs: Array, device_state: Any) -> Any:
+    def truncate(self, env: int, last_obs: Obs, first_obs: Obs, device_state: Any) -> Any:
         self._ring = self.ring_counters.truncate(self._ring, env, last_obs, first_obs)
         self._bytes = ring_bytes(self._ring)
         return device_state

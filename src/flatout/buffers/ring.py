@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.types import Array, Batch, ObservationSpec, Trajectory
+from flatout import tree
+from flatout.types import Array, Batch, Obs, ObservationSpec, ObsSpec, Trajectory
 
 MAX_AGE = 255
 NEXT_AGE = np.minimum(np.arange(MAX_AGE + 1) + 1, MAX_AGE).astype(np.uint8)
@@ -27,7 +28,7 @@ class Ring(NamedTuple):
     """The arrays of a ring. All but `finals` have one leading axis of L * N entries.
 
     Attributes:
-        frames: each observation's newest frame. The newest row's step is still to come.
+        frames: each observation's newest frame, a tree. The newest row's step is still to come.
         actions, rewards, terminated, truncated: the step taken from that observation.
         age: uint8, steps since the episode's first observation (at most 255).
         final_id: int32, the number of a truncated step's final observation; see
@@ -35,14 +36,14 @@ class Ring(NamedTuple):
         finals: ``[F, *frame]``, the last frames of truncated episodes; number k is at ``k % F``.
     """
 
-    frames: Array
+    frames: Obs
     actions: Array
     rewards: Array
     terminated: Array
     truncated: Array
     age: Array
     final_id: Array
-    finals: Array
+    finals: Obs
 
 
 class RolloutRows(NamedTuple):
@@ -51,7 +52,7 @@ class RolloutRows(NamedTuple):
     `frames` and `age` are ``[T + 1, N, ...]``: they include the observations after the last step.
     """
 
-    frames: Array
+    frames: Obs
     actions: Array
     rewards: Array
     terminated: Array
@@ -71,22 +72,28 @@ class RingLayout:
         n_step: n, the number of steps of a sampled transition.
     """
 
-    spec: ObservationSpec
+    spec: ObsSpec
     num_envs: int
     rows: int
     n_step: int
 
     @property
+    def depth(self) -> int:
+        """S, the most frames that are stacked in an array of an observation."""
+        return max(leaf.stack for leaf in tree.leaves(self.spec))
+
+    @property
     def length(self) -> int:
         """L, the rows of the arrays: R rows, S - 1 older ones for stacks of S frames, and one for
         the observations after the newest step."""
-        return self.rows + self.spec.stack
+        return self.rows + self.depth
 
     @property
-    def frame(self) -> tuple[int, ...]:
-        """The shape of one frame."""
-        shape = self.spec.shape
-        return (*shape[:-1], shape[-1] // self.spec.stack)
+    def frames(self) -> Obs:
+        """The shapes of one frame, as a tree of `jax.ShapeDtypeStruct`."""
+        return tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(_frame(leaf), np.dtype(leaf.dtype)), self.spec
+        )
 
     def window(self, rows_written: Any) -> tuple[Any, Any]:
         """Return the first row that can be sampled, and how many can, after `rows_written` rows."""
@@ -97,9 +104,19 @@ class RingLayout:
         )
         return rows_written - count, count
 
-    def newest(self, obs: Array) -> Array:
+    def newest(self, obs: Obs) -> Obs:
         """Return the newest frames ``[..., H, W, c]`` of observations ``[..., H, W, S * c]``."""
-        return obs[..., obs.shape[-1] - self.frame[-1] :]
+
+        def cut(spec: ObservationSpec, leaf: Array) -> Array:
+            return leaf if spec.stack == 1 else leaf[..., leaf.shape[-1] - _frame(spec)[-1] :]
+
+        return tree.map(cut, self.spec, obs)
+
+
+def _frame(spec: ObservationSpec) -> tuple[int, ...]:
+    """Return the shape of one frame of an array of an observation."""
+    shape = spec.shape
+    return shape if spec.stack == 1 else (*shape[:-1], shape[-1] // spec.stack)
 
 
 def ring_shapes(layout: RingLayout, trajectory: Trajectory, finals: int) -> Ring:
@@ -115,22 +132,24 @@ def ring_shapes(layout: RingLayout, trajectory: Trajectory, finals: int) -> Ring
     def flat(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((entries, *shape), np.dtype(dtype))
 
-    frame, dtype = layout.frame, layout.spec.dtype
     return Ring(
-        frames=flat(frame, dtype),
+        frames=tree.map(lambda frame: flat(frame.shape, frame.dtype), layout.frames),
         actions=flat(trajectory.actions.shape[2:], trajectory.actions.dtype),
         rewards=flat((), np.float32),
         terminated=flat((), np.bool_),
         truncated=flat((), np.bool_),
         age=flat((), np.uint8),
         final_id=flat((), np.int32),
-        finals=jax.ShapeDtypeStruct((finals, *frame), np.dtype(dtype)),
+        finals=tree.map(
+            lambda frame: jax.ShapeDtypeStruct((finals, *frame.shape), frame.dtype), layout.frames
+        ),
     )
 
 
 def ring_bytes(ring: Any) -> int:
     """Return the bytes of a ring's arrays, or of arrays with these shapes."""
-    return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in ring)
+    leaves = jax.tree.leaves(ring)
+    return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves)
 
 
 def next_age(xp: Any, age: Array, ended: Array) -> Array:
@@ -161,8 +180,8 @@ class Gathered(NamedTuple):
     """Transitions as `gather` returns them; `merge` makes a batch of them.
 
     Attributes:
-        frames: ``[..., W, *frame]``: the first S frames are the observation, the last S the next
-            one. For n = 1 the two observations share S - 1 frames, so that W is S + 1.
+        frames: a tree of ``[..., W, *frame]``: the first S frames are the observation, the last S
+            the next one. For n = 1 the two observations share S - 1 frames, so that W is S + 1.
         actions: ``[...]`` or ``[..., A]``.
         rewards: ``[..., n]``; only the first `steps` of them count.
         steps: int32 ``[...]``, the number of steps that the transition spans, 1 to n.
@@ -170,7 +189,7 @@ class Gathered(NamedTuple):
         weights: float32 ``[...]``, ones. With priorities, the caller then sets importance weights.
     """
 
-    frames: Array
+    frames: Obs
     actions: Array
     rewards: Array
     steps: Array
@@ -211,15 +230,25 @@ def gather(
         terminated = xp.where(going, at(ring.terminated, later), terminated)
         truncated = xp.where(going, at(ring.truncated, later), truncated)
         going = going & ~(terminated | truncated)
-    depth = layout.spec.stack
-    frames = _frames(xp, layout, ring, row + steps - 1, env, range(1 - depth, 2))
-    frames = _with_finals(xp, layout, ring, frames, row + steps - 1, env, truncated)
-    if layout.n_step > 1:
-        first = _frames(xp, layout, ring, row, env, range(1 - depth, 1))
-        axis = row.ndim
-        frames = xp.concatenate([first, _slice(frames, axis, 1, None)], axis=axis)
+    last = row + steps - 1
+    final_id = None
+    if xp is not np or truncated.any():
+        final_id = at(ring.final_id, place(last))
+
+    def frames_of(spec: ObservationSpec, stored: Array, finals: Array) -> Array:
+        ahead = range(1 - spec.stack, 2)
+        frames = _frames(xp, layout, spec, ring.age, stored, last, env, ahead)
+        if final_id is not None:
+            frames = _with_finals(xp, frames, finals, final_id, truncated)
+        if layout.n_step > 1:
+            ahead = range(1 - spec.stack, 1)
+            first = _frames(xp, layout, spec, ring.age, stored, row, env, ahead)
+            axis = row.ndim
+            frames = xp.concatenate([first, _slice(frames, axis, 1, None)], axis=axis)
+        return frames
+
     return Gathered(
-        frames=frames,
+        frames=tree.map(frames_of, layout.spec, ring.frames, ring.finals),
         actions=at(ring.actions, here),
         rewards=xp.stack(rewards, axis=-1),
         steps=steps,
@@ -241,35 +270,23 @@ def merge(layout: RingLayout, gathered: Gathered, gamma: jax.Array) -> Batch:
     table = jnp.append(powers, 0.0)  # entry n: no bootstrap after a terminal step
     discounts = table[jnp.where(gathered.terminated, n, gathered.steps - 1)]
 
-    depth, shape = layout.spec.stack, (len(rewards), *layout.spec.shape)
-    frames = gathered.frames
+    def stacked(spec: ObservationSpec, frames: jax.Array) -> jax.Array:
+        shape = (len(rewards), *spec.shape)
+        return frames[:, 0] if spec.stack == 1 else jnp.moveaxis(frames, 1, 3).reshape(shape)
 
-    def stacked(frames: jax.Array) -> jax.Array:
-        return frames[:, 0] if depth == 1 else jnp.moveaxis(frames, 1, 3).reshape(shape)
-
-    return Batch(
-        stacked(frames[:, :depth]), gathered.actions, rewards, stacked(frames[:, -depth:]),
-        discounts, gathered.weights,
-    )  # fmt: skip
+    spec, frames = layout.spec, gathered.frames
+    obs = tree.map(lambda leaf, seen: stacked(leaf, seen[:, : leaf.stack]), spec, frames)
+    after = tree.map(lambda leaf, seen: stacked(leaf, seen[:, -leaf.stack :]), spec, frames)
+    return Batch(obs, gathered.actions, rewards, after, discounts, gathered.weights)
 
 
-def _with_finals(
-    xp: Any, layout: RingLayout, ring: Ring, frames: Array, row: Array, env: Array,
-    truncated: Array,
-) -> Array:  # fmt: skip
+def _with_finals(xp: Any, frames: Array, finals: Array, final_id: Array, truncated: Array) -> Array:
     """Replace the last frame of truncated transitions by the final frame (NumPy: in place)."""
-    if xp is np and not truncated.any():
-        return frames
-    final_id = xp.take(
-        ring.final_id, row % layout.length * layout.num_envs + env, axis=0, mode="clip"
-    )
     if xp is np:
-        frames[truncated, -1] = ring.finals[final_id[truncated] % len(ring.finals)]
+        frames[truncated, -1] = finals[final_id[truncated] % len(finals)]
         return frames
-    axis = row.ndim
-    final = xp.expand_dims(
-        xp.take(ring.finals, final_id % len(ring.finals), axis=0, mode="clip"), axis
-    )
+    axis = truncated.ndim
+    final = xp.expand_dims(xp.take(finals, final_id % len(finals), axis=0, mode="clip"), axis)
     truncate = truncated.reshape(truncated.shape + (1,) * (frames.ndim - axis))
     last = xp.where(truncate, final, _slice(frames, axis, -1, None))
     return xp.concatenate([_slice(frames, axis, None, -1), last], axis=axis)
@@ -280,20 +297,27 @@ def _slice(array: Array, axis: int, start: int | None, stop: int | None) -> Arra
 
 
 def _frames(
-    xp: Any, layout: RingLayout, ring: Ring, row: Array, env: Array, offsets: range
-) -> Array:
+    xp: Any, layout: RingLayout, spec: ObservationSpec, ages: Array, stored: Array, row: Array,
+    env: Array, offsets: range,
+) -> Array:  # fmt: skip
     """Return the frames ``[..., len(offsets), *frame]`` of the rows ``row + offsets``. Rows before
-    the episode's start give its first frame, or zeros (`ObservationSpec.stack_pad`)."""
+    the episode's start give its first frame, or zeros (`ObservationSpec.stack_pad`).
+
+    Args:
+        spec: the array of an observation.
+        ages: `Ring.age`.
+        stored: the array of `Ring.frames`.
+    """
     num_envs, length = layout.num_envs, layout.length
     ahead = np.asarray(offsets, np.int32)
-    if layout.spec.stack == 1:
+    if spec.stack == 1:
         number = (row[..., None] + ahead) % length * num_envs + env[..., None]
-        return xp.take(ring.frames, number, axis=0, mode="clip")
-    age = xp.take(ring.age, row % length * num_envs + env, axis=0, mode="clip").astype(np.int32)
+        return xp.take(stored, number, axis=0, mode="clip")
+    age = xp.take(ages, row % length * num_envs + env, axis=0, mode="clip").astype(np.int32)
     start = -age[..., None]
     number = (row[..., None] + xp.maximum(ahead, start)) % length * num_envs + env[..., None]
-    frames = xp.take(ring.frames, number, axis=0, mode="clip")
-    if layout.spec.stack_pad == "zeros":
+    frames = xp.take(stored, number, axis=0, mode="clip")
+    if spec.stack_pad == "zeros":
         there = ahead >= start
         if xp is np:
             frames[~there] = 0  # few entries: most samples are far from an episode's start

@@ -10,6 +10,7 @@ from collections import deque
 
 import numpy as np
 
+from flatout import tree
 from flatout.algorithms.base import ReplaySpec
 from flatout.buffers.base import Arrays, Data, Saved
 from flatout.buffers.finals import capacity, used_finals
@@ -17,7 +18,8 @@ from flatout.buffers.ring import Ring, RingLayout, RolloutRows, final_ids, next_
 from flatout.buffers.rows import STORED, RingRows
 from flatout.errors import CheckpointError
 from flatout.storage.checkpoint import refuse_other
-from flatout.types import Array, RowSource, Trajectory
+from flatout.storage.segments import FINALS
+from flatout.types import Obs, RowSource, Trajectory
 
 
 class RingCounters:
@@ -49,20 +51,23 @@ class RingCounters:
         self._final_rows: deque[int] = deque()  # the rows whose final observations are still needed
         self.final_capacity = max(final_capacity, layout.num_envs)
 
-    def ingest(self, trajectory: Trajectory) -> tuple[RolloutRows, np.ndarray, np.ndarray]:
+    def ingest(self, trajectory: Trajectory) -> tuple[RolloutRows, Obs, np.ndarray]:
         """Count a trajectory. Return the rows to write, the final frames ``[n, ...]`` and their
         numbers ``[n]``."""
         layout = self._layout
         rewards, ended = trajectory.rewards, trajectory.ended
         rows, num_envs = rewards.shape
-        obs = np.concatenate([trajectory.obs, trajectory.last_obs[None]])
+        obs = tree.map(
+            lambda leaf, last: np.concatenate([leaf, last[None]]), trajectory.obs,
+            trajectory.last_obs,
+        )  # fmt: skip
         age = np.empty((rows + 1, num_envs), np.uint8)
         age[0] = self.age
         for t in range(rows):
             age[t + 1] = next_age(np, age[t], ended[t])
         self.age = age[rows].copy()
         final_id = np.zeros((rows, num_envs), np.int32)
-        finals, numbers = trajectory.finals.obs[:0], np.zeros(0, np.int64)
+        finals, numbers = tree.take(trajectory.finals.obs, slice(0)), np.zeros(0, np.int64)
         if trajectory.truncated.any():
             final_id = final_ids(np, self.finals, trajectory.truncated)
             index, finals = used_finals(trajectory.finals, rows * num_envs)
@@ -99,30 +104,38 @@ class RingCounters:
         piece, finals, numbers = self.ingest(trajectory)
         ring = self._ensure_capacity(ring, before)
         start = rows_written % self._layout.length * self._layout.num_envs
-        for array, new in zip(ring, piece, strict=False):  # all but the final observations
+
+        def write(array: np.ndarray, new: np.ndarray) -> None:
             entries, until = new.reshape(-1, *array.shape[1:]), len(array) - start
             array[start : start + len(entries)] = entries[:until]
             if len(entries) > until:  # the ring wraps around
                 array[: len(entries) - until] = entries[until:]
+
+        for stored, new in zip(ring, piece, strict=False):  # all but the final observations
+            tree.map(write, stored, new)
         if len(numbers):
-            ring.finals[numbers % len(ring.finals)] = finals
+            tree.put(ring.finals, numbers % len(tree.first(ring.finals)), finals)
         return ring, piece
 
     def _ensure_capacity(self, ring: Ring, count: int) -> Ring:
         """Return the ring with capacity `final_capacity`; `count` is the number of the next final
         frame."""
-        if self.final_capacity <= len(ring.finals):
+        if self.final_capacity <= len(tree.first(ring.finals)):
             return ring
         return ring._replace(finals=self.grow_finals(ring.finals, self.final_capacity, count))
 
     @staticmethod
-    def grow_finals(finals: np.ndarray, new_capacity: int, count: int) -> np.ndarray:
-        """Copy the final frames before number `count` into an array with the larger capacity
+    def grow_finals(finals: Obs, new_capacity: int, count: int) -> Obs:
+        """Copy the final frames before number `count` into arrays with the larger capacity
         `new_capacity`. Frame k moves from position ``k % len(finals)`` to ``k % new_capacity``."""
-        larger = np.zeros((new_capacity, *finals.shape[1:]), finals.dtype)
-        for number in range(max(count - len(finals), 0), count):
-            larger[number % new_capacity] = finals[number % len(finals)]
-        return larger
+
+        def grow(finals: np.ndarray) -> np.ndarray:
+            larger = np.zeros((new_capacity, *finals.shape[1:]), finals.dtype)
+            for number in range(max(count - len(finals), 0), count):
+                larger[number % new_capacity] = finals[number % len(finals)]
+            return larger
+
+        return tree.map(grow, finals)
 
     def stats(self, size: int) -> dict[str, float]:
         """Return the metrics of a ring of `size` bytes: its share of used rows, and its MiB."""
@@ -137,7 +150,8 @@ class RingCounters:
             layout: the sizes of one shard's ring if it has shards.
         """
         rows = RingRows(layout or self._layout, ring, self.rows_written)
-        arrays = {"frames": rows.row("frames", self.rows_written).copy(), "age": self.age.copy()}
+        frames = tree.map(np.copy, rows.row("frames", self.rows_written))
+        arrays = tree.named("frames", frames) | {"age": self.age.copy()}
         return arrays, {"head": self.rows_written, "room": self.final_capacity}, rows
 
     def restore(self, ring: Ring, arrays: Arrays, data: Data, rows: RowSource | None) -> Ring:
@@ -160,7 +174,7 @@ class RingCounters:
             raise CheckpointError(f"its replay has {self.rows_written} rows.")
         refuse_other("buffer/age", arrays["age"], self.age, "this number of environments")
         self.age = np.array(arrays["age"])
-        kept: list[np.ndarray] = []
+        kept: list[Obs] = []
         self._final_rows.clear()
         ring.final_id[...] = 0
         while first < end:
@@ -168,33 +182,34 @@ class RingCounters:
             block = rows.read(first, stop)
             place = np.arange(first, stop) % layout.length
             for name in STORED:
-                array = getattr(ring, name)
-                shaped = array.reshape(layout.length, layout.num_envs, *array.shape[1:])
-                shaped[place] = block[name]
-            for (t, env), final in zip(
-                np.argwhere(block["truncated"]), block["finals"], strict=True
-            ):
+                stored = getattr(ring, name)
+                for path, array in tree.items(stored):
+                    shaped = array.reshape(layout.length, layout.num_envs, *array.shape[1:])
+                    shaped[place] = block[tree.joined(name, path)]
+            finals = tree.unnamed(FINALS, layout.spec, block)
+            for number, (t, env) in enumerate(np.argwhere(block["truncated"])):
                 if first + t >= self.rows_written - layout.rows:
                     ring.final_id[place[t] * layout.num_envs + env] = len(kept)
                     self._final_rows.append(first + int(t))
-                    kept.append(final)
+                    kept.append(tree.take(finals, number))
             first = stop
         self.finals = len(kept)
         self.final_capacity = capacity(self.finals, self.final_capacity)
-        finals = np.zeros((self.final_capacity, *layout.frame), ring.finals.dtype)
+        finals = tree.zeros(layout.frames, self.final_capacity)
         for number, final in enumerate(kept):
-            finals[number] = final
+            tree.put(finals, number, final)
         place = self.rows_written % layout.length * layout.num_envs
-        ring.frames[place : place + layout.num_envs] = arrays["frames"]
+        newest = tree.unnamed("frames", layout.spec, arrays)
+        tree.put(ring.frames, slice(place, place + layout.num_envs), newest)
         ring.age[place : place + layout.num_envs] = arrays["age"]
         return ring._replace(finals=finals)
 
-    def truncate(self, ring: Ring, env: int, last_obs: Array, first_obs: Array) -> Ring:
+    def truncate(self, ring: Ring, env: int, last_obs: Obs, first_obs: Obs) -> Ring:
         """See `Buffer.truncate`. The ring's arrays are NumPy arrays, changed in place."""
         self.age[env] = 0
         place = self.rows_written % self._layout.length * self._layout.num_envs + env
         ring.age[place] = 0
-        ring.frames[place] = self._layout.newest(first_obs)
+        tree.put(ring.frames, place, self._layout.newest(first_obs))
         if not self.rows_written:
             return ring
         last = (self.rows_written - 1) % self._layout.length * self._layout.num_envs + env
@@ -205,6 +220,7 @@ class RingCounters:
         self._final_rows.append(self.rows_written - 1)
         self.final_capacity = capacity(len(self._final_rows), self.final_capacity)
         ring = self._ensure_capacity(ring, self.finals)
-        ring.finals[self.finals % len(ring.finals)] = self._layout.newest(last_obs)
+        number = self.finals % len(tree.first(ring.finals))
+        tree.put(ring.finals, number, self._layout.newest(last_obs))
         self.finals += 1
         return ring

@@ -7,19 +7,20 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from flatout import tree
 from flatout.algorithms.base import RolloutSpec
 from flatout.algorithms.parallel.packing import OutputLayout
 from flatout.buffers.finals import pack_finals
 from flatout.envs.base import invalid_return
-from flatout.types import ObservationSpec, Trajectory
+from flatout.types import Obs, ObsSpec, Trajectory
 
 
 class RolloutBuffer:
     """Arrays for T steps of N environments, reused by every trajectory.
 
-    `obs` is ``[T + 1, N, ...]``: row ``t + 1`` is the observations after step ``t``, and the last
-    row is the first of the next trajectory. `outputs` is a list with one array ``[T, words]``
-    uint32 per acting group: the packed rows that `act` returned, one per step.
+    `obs` is a tree of ``[T + 1, N, ...]``: row ``t + 1`` is the observations after step ``t``, and
+    the last row is the first of the next trajectory. `outputs` is a list with one array
+    ``[T, words]`` uint32 per acting group: the packed rows that `act` returned, one per step.
 
     Args:
         rollout: T, and which optional arrays to keep.
@@ -27,15 +28,16 @@ class RolloutBuffer:
         spec: one observation.
         layouts: the layout of each acting group's packed rows, in the environments' order.
         sign: return only the signs of rewards.
-        shared: zeroed arrays by attribute name, to use instead of new ones. They may be in shared
-            memory, for other processes to write to; `outputs` is ``[groups, T, words]``.
+        shared: zeroed arrays by attribute name (`tree.named` for observations), to use instead of
+            new ones. They may be in shared memory, for other processes to write to; `outputs` is
+            ``[groups, T, words]``.
     """
 
     def __init__(
         self,
         rollout: RolloutSpec,
         num_envs: int,
-        spec: ObservationSpec,
+        spec: ObsSpec,
         layouts: Sequence[OutputLayout],
         sign: bool = False,
         shared: Mapping[str, np.ndarray] | None = None,
@@ -47,7 +49,11 @@ class RolloutBuffer:
         def array(name: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
             return given[name] if name in given else np.zeros(shape, dtype)
 
-        self.obs = array("obs", (horizon + 1, num_envs, *spec.shape), spec.dtype)
+        obs = {
+            name: array(name, (horizon + 1, num_envs, *leaf.shape), leaf.dtype)
+            for name, leaf in tree.named("obs", spec).items()
+        }
+        self.obs: Obs = tree.unnamed("obs", spec, obs)
         self.rewards = array("rewards", (horizon, num_envs), "float32")
         self.terminated = array("terminated", *flags)
         self.truncated = array("truncated", *flags)
@@ -60,16 +66,21 @@ class RolloutBuffer:
         self._sign = sign
         self._least_finals = rollout.truncations * num_envs
         self._no_finals = pack_finals(
-            np.zeros(0, np.int32), self.obs[0, :0], self.rewards.size, self._least_finals
-        )
-        for unused in self._no_finals:
+            np.zeros(0, np.int32), tree.take(self.obs, (0, slice(0))), self.rewards.size,
+            self._least_finals,
+        )  # fmt: skip
+        for unused in (self._no_finals.index, *tree.leaves(self._no_finals.obs)):
             unused.flags.writeable = False  # trajectories share them
         # Views of `outputs`, made once: making them takes as long as a short step.
         self._views = [
             layout.read(rows) for layout, rows in zip(layouts, self.outputs, strict=True)
         ]
-        self._final_obs: list[np.ndarray] = []
+        self._final_obs: list[Obs] = []
         self._final_index: list[int] = []
+
+    def first_obs(self, env: int) -> Obs:
+        """Return a copy of the first observation of an environment."""
+        return tree.map(lambda leaf: leaf[0, env].copy(), self.obs)
 
     def start(self) -> None:
         """Begin a trajectory. `obs[0]` must hold its first observations."""
@@ -86,27 +97,30 @@ class RolloutBuffer:
         self._final_obs.clear()
         self._final_index.clear()
 
-    def keep_final(self, step: int, env: int, obs: np.ndarray) -> None:
+    def keep_final(self, step: int, env: int, obs: Obs) -> None:
         """Store the final observation of an episode that `step` truncated in environment `env`."""
-        self._final_obs.append(np.array(obs))  # a copy: the environment may reuse its array
+        self._final_obs.append(tree.map(np.array, obs))  # copies: environments may reuse arrays
         self._final_index.append(step * self._num_envs + env)
 
     def trajectory(self) -> Trajectory:
         """Return the trajectory. Its arrays are views, valid until the next `start`."""
         finals = self._no_finals
         if self._final_index:
-            index, obs = np.array(self._final_index, np.int32), np.stack(self._final_obs)
-            obs = obs.astype(self.obs.dtype, copy=False)
+            index = np.array(self._final_index, np.int32)
+            obs = tree.map(
+                lambda rows, *finals: np.stack(finals).astype(rows.dtype, copy=False),
+                self.obs, *self._final_obs,
+            )  # fmt: skip
             finals = pack_finals(index, obs, self.rewards.size, self._least_finals)
         outputs = self.read()
         actions = outputs.pop("action")
         return Trajectory(
-            obs=self.obs[:-1],
+            obs=tree.take(self.obs, slice(None, -1)),
             actions=actions,
             rewards=np.sign(self.rewards) if self._sign else self.rewards,
             terminated=self.terminated,
             truncated=self.truncated,
-            last_obs=self.obs[-1],
+            last_obs=tree.take(self.obs, -1),
             finals=finals,
             extras=outputs,
             valid=self.valid,
@@ -131,17 +145,23 @@ class RolloutBuffer:
             EnvironmentFailure: one is NaN or infinite; the message names its step and environment.
         """
         bad_obs = "an observation with NaN or infinity"
+
+        def at(path: str) -> str:
+            return f" in {path!r}" if path else ""
+
         if not np.isfinite(self.rewards).all():
             rows = self.rewards if self.valid is None else np.where(self.valid, self.rewards, 0)
             bad = np.argwhere(~np.isfinite(rows))
             if len(bad):
                 step, env = bad[0]
                 raise invalid_return(name, step, first + env, f"reward {self.rewards[step, env]}")
-        if self.obs.dtype.kind == "f" and not np.isfinite(self.obs).all():
-            flat = np.isfinite(self.obs).reshape(*self.obs.shape[:2], -1).all(-1)
-            step, env = np.argwhere(~flat)[0]
-            raise invalid_return(name, step - 1, first + env, bad_obs)
+        for path, array in tree.items(self.obs):
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                flat = np.isfinite(array).reshape(*array.shape[:2], -1).all(-1)
+                step, env = np.argwhere(~flat)[0]
+                raise invalid_return(name, step - 1, first + env, bad_obs + at(path))
         for index, obs in zip(self._final_index, self._final_obs, strict=True):
-            if obs.dtype.kind == "f" and not np.isfinite(obs).all():
-                step, env = divmod(index, self._num_envs)
-                raise invalid_return(name, step, first + env, bad_obs)
+            for path, array in tree.items(obs):
+                if array.dtype.kind == "f" and not np.isfinite(array).all():
+                    step, env = divmod(index, self._num_envs)
+                    raise invalid_return(name, step, first + env, bad_obs + at(path))

@@ -7,7 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from flatout import tree
 from flatout.buffers.ring import Ring, RingLayout
+from flatout.storage.segments import FINALS
 
 STORED = ("frames", "actions", "rewards", "terminated", "truncated", "age")
 """The arrays of a ring that are saved for each row, in addition to final observations."""
@@ -28,32 +30,39 @@ class RingRows:
 
     @property
     def stored(self) -> tuple[int, int]:
-        older = self._layout.spec.stack - 1
+        older = self._layout.depth - 1
         return max(self._head - self._layout.rows - older, 0), self._head
 
-    def row(self, name: str, number: int) -> np.ndarray:
-        """Return one row ``[N, ...]`` of the array `name` of `Ring`."""
-        return self._rows(name, number % self._layout.length, 1)[0]
+    def row(self, name: str, number: int) -> Any:
+        """Return one row ``[N, ...]`` of the field `name` of `Ring`."""
+        arrays = getattr(self._ring, name)
+        return tree.map(lambda a: self._rows(a, number % self._layout.length, 1)[0], arrays)
 
     def read(self, first: int, end: int) -> dict[str, np.ndarray]:
         start, rows = first % self._layout.length, end - first
         until = min(start + rows, self._layout.length)  # the rows may wrap around the ring's end
         pieces = [(start, until - start), (0, rows - (until - start))]
         block = {
-            name: np.concatenate([self._rows(name, at, size) for at, size in pieces if size])
+            tree.joined(name, path): np.concatenate(
+                [self._rows(array, at, size) for at, size in pieces if size]
+            )
             for name in (*STORED, "final_id")
+            for path, array in tree.items(getattr(self._ring, name))
         }
         numbers = block.pop("final_id")[block["truncated"]]
-        finals = self._ring.finals
-        finals = on_host(finals, 0, finals.shape[self._shards])
-        finals = finals[0] if self._shards else finals
-        block["finals"] = finals[numbers % len(finals)]
-        return block
 
-    def _rows(self, name: str, start: int, rows: int) -> np.ndarray:
-        """Return rows ``[rows, N, ...]`` from position `start` on; they must not wrap around."""
+        def finals(array: Any) -> np.ndarray:
+            found = on_host(array, 0, array.shape[self._shards])
+            found = found[0] if self._shards else found
+            return found[numbers % len(found)]
+
+        return block | tree.named(FINALS, tree.map(finals, self._ring.finals))
+
+    def _rows(self, array: Any, start: int, rows: int) -> np.ndarray:
+        """Return rows ``[rows, N, ...]`` of an array from position `start` on; they must not wrap
+        around."""
         num_envs = self._layout.num_envs
-        array = on_host(getattr(self._ring, name), start * num_envs, rows * num_envs, self._shards)
+        array = on_host(array, start * num_envs, rows * num_envs, self._shards)
         if not self._shards:
             return array.reshape(rows, num_envs, *array.shape[1:])
         return side_by_side(array.reshape(len(array), rows, num_envs, *array.shape[2:]))

@@ -11,7 +11,7 @@ import numpy as np
 from flatout.algorithms.parallel.shards import by_axis
 from flatout.buffers.arrays import shard_shapes, split
 from flatout.buffers.base import Arrays, Buffer, Data, Learned, Saved, check_shards
-from flatout.types import Array, RowSource, Trajectory
+from flatout.types import Obs, RowSource, Trajectory
 
 
 class ShardedBuffer(Buffer):
@@ -92,7 +92,7 @@ class ShardedBuffer(Buffer):
             shard.restore(mine, saved, None)
         return ()
 
-    def truncate(self, env: int, last_obs: Array, first_obs: Array, device_state: Any) -> Any:
+    def truncate(self, env: int, last_obs: Obs, first_obs: Obs, device_state: Any) -> Any:
         number, env = divmod(env, self._envs)
         return self._shards[number].truncate(env, last_obs, first_obs, device_state)
 

@@ -14,12 +14,12 @@ import jax
 import numpy as np
 
 from flatout.algorithms.base import Algorithm, shapes_of
-from flatout.buffers.arrays import FINALS, arrays_of, by_env, shard_shapes, with_arrays
+from flatout.buffers.arrays import arrays_of, by_env, env_axis, shard_shapes, with_arrays
 from flatout.buffers.base import Arrays, Data, Saved
 from flatout.buffers.finals import join_along_envs, pack_finals, split_finals, used_finals
 from flatout.buffers.on_policy import OnPolicyBuffer
 from flatout.storage.checkpoint import refuse_other
-from flatout.types import RowSource, Trajectory
+from flatout.types import Obs, RowSource, Trajectory
 
 
 def kept_shapes(trajectory: Trajectory, kept: int) -> Trajectory:
@@ -44,7 +44,7 @@ class TrajectoryReplay(OnPolicyBuffer):
         self._all = self._zeros(trajectory)
         self._least_finals = len(self._all.finals.index)
         # Per trajectory, newest first: positions of final observations, and these observations.
-        self._finals: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=kept)
+        self._finals: deque[tuple[np.ndarray, Obs]] = deque(maxlen=kept)
 
     def inputs(self, trajectory: Trajectory) -> list[Any]:
         return [shapes_of(self._zeros(trajectory))]
@@ -54,7 +54,7 @@ class TrajectoryReplay(OnPolicyBuffer):
         if trajectory.valid is None:
             new["valid"] = np.ones_like(trajectory.terminated)
         for name, array in arrays_of(self._all).items():
-            if name not in FINALS:
+            if env_axis(name) is not None:
                 envs = by_env(name, array)
                 envs[num_envs:] = envs[:-num_envs].copy()
                 envs[:num_envs] = by_env(name, new[name])
@@ -81,7 +81,7 @@ class TrajectoryReplay(OnPolicyBuffer):
         for name, array in arrays_of(self._all).items():
             saved = restored[name] = np.array(arrays[name])
             like = array
-            if name in FINALS:  # the saved capacity may be larger
+            if env_axis(name) is None:  # the saved capacity may be larger
                 like = np.empty((len(saved), *array.shape[1:]), array.dtype)
             refuse_other(f"buffer/{name}", saved, like, "this run")
         self._all = with_arrays(self._all, restored)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from flatout.errors import InvalidReturn
-from flatout.types import Episode
+from flatout.types import Episode, Obs
 
-Ended = Callable[[int, bool, bool, np.ndarray], None]
+Ended = Callable[[int, bool, bool, Obs], None]
 """Callback ``(env, terminated, truncated, final_obs)`` at the end of an episode. `final_obs` is
 overwritten right after the call: copy it to keep it."""
 
@@ -31,7 +31,7 @@ class Envs(ABC):
 
     When an episode ends, the final observation is passed to the `ended` callback, and the
     environment is reset within the same step. An episode can be reproduced from its number and its
-    actions.
+    actions. Observations are trees (`flatout.tree`): arrays, or dicts of arrays.
 
     Args:
         num_envs: N.
@@ -73,7 +73,7 @@ class Envs(ABC):
         return f"environment {self._first + env} ({self._name})"
 
     @abstractmethod
-    def reset(self, env: int, out: np.ndarray, episode: int | None = None) -> None:
+    def reset(self, env: int, out: Obs, episode: int | None = None) -> None:
         """Start an episode of one environment and write its first observation to ``out[env]``.
 
         Args:
@@ -81,14 +81,14 @@ class Envs(ABC):
         """
 
     @abstractmethod
-    def reset_all(self, out: np.ndarray, episode: int | None = None) -> None:
+    def reset_all(self, out: Obs, episode: int | None = None) -> None:
         """Call `reset` for every environment, or reset all in one call if that is faster."""
 
     @abstractmethod
     def step(
         self,
         actions: np.ndarray,
-        out: np.ndarray,
+        out: Obs,
         rewards: np.ndarray,
         ended: Ended,
         active: Sequence[int] | None = None,
@@ -109,7 +109,7 @@ class Envs(ABC):
 
     @abstractmethod
     def replay_all(
-        self, episodes: Sequence[int], actions: Sequence[np.ndarray | None], out: np.ndarray
+        self, episodes: Sequence[int], actions: Sequence[np.ndarray | None], out: Obs
     ) -> list[bool]:
         """Reproduce every environment's state by replaying its actions.
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flatout import tree
 from flatout.envs.base import TRAINING
 from flatout.envs.deadline import STARTUP_S, DeadlineExceeded, deadline
 from flatout.envs.device.on_host import OneDevice
@@ -66,7 +67,7 @@ def refuse(task: Task, seed: int, patience: float) -> None:
     if env is None or isinstance(attribute(env, "unwrapped"), OneDevice):
         return
     envs = task.host([env], seed, TRAINING)
-    obs = np.zeros((1, *task.obs_spec.shape), task.obs_spec.dtype)
+    obs = tree.zeros(task.obs_spec, 1)
     rewards = np.zeros(1)
     during = "in the environment's first reset or step"
     try:

@@ -17,10 +17,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from flatout import tree
 from flatout.casts import stored
 from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
 from flatout.envs.masks import MASKS, masks_refused
+from flatout.envs.spaces import flattened, structure
 from flatout.errors import (
     EnvironmentFailure,
     FlatoutError,
@@ -31,7 +33,7 @@ from flatout.errors import (
     short,
 )
 from flatout.output import say
-from flatout.types import ActionSpec, Episode, ObservationSpec
+from flatout.types import ActionSpec, Episode, Obs, ObservationSpec, ObsSpec
 
 LARGEST = float(np.finfo(np.float32).max)
 
@@ -41,7 +43,8 @@ class HostEnvs(Envs):
 
     Args:
         envs: the environments, not yet reset.
-        obs_spec: the spec of one observation; others are refused.
+        obs_spec: the spec of one observation; others are refused. Nested Dict and Tuple
+            observations become flat dicts of arrays by path.
         action_spec: the spec of one action, which decides how actions are converted.
         ignore_masks: do not refuse environments that mask their actions. Others: see `Envs`.
     """
@@ -50,7 +53,7 @@ class HostEnvs(Envs):
         self,
         envs: Sequence[gym.Env[Any, Any]],
         name: str,
-        obs_spec: ObservationSpec,
+        obs_spec: ObsSpec,
         action_spec: ActionSpec,
         seed: int,
         stream: int = TRAINING,
@@ -60,19 +63,22 @@ class HostEnvs(Envs):
         super().__init__(len(envs), name, seed, stream, first)
         self._envs = list(envs)
         self._steps = [env.step for env in self._envs]
-        self._spec = obs_spec
-        self._dtype = np.dtype(obs_spec.dtype)
+        self._spec, self._nesting = obs_spec, structure(obs_spec)
+        # What a single array must have to be stored as it is; nothing has this for a tree.
+        self._shape, self._dtype = (), None
+        if isinstance(obs_spec, ObservationSpec):
+            self._shape, self._dtype = obs_spec.shape, np.dtype(obs_spec.dtype)
         self._action_spec = action_spec
         self._ignore_masks = ignore_masks
         # Each environment's newest info, among those that are not empty or end an episode.
         self._infos: list[Mapping[str, Any]] = [{}] * self.num_envs
         self._all = range(self.num_envs)
 
-    def reset_all(self, out: np.ndarray, episode: int | None = None) -> None:
+    def reset_all(self, out: Obs, episode: int | None = None) -> None:
         for env in self._all:
             self.reset(env, out, episode)
 
-    def reset(self, env: int, out: np.ndarray, episode: int | None = None) -> None:
+    def reset(self, env: int, out: Obs, episode: int | None = None) -> None:
         number = self.episode[env] + 1 if episode is None else episode
         try:
             obs, info = self._envs[env].reset(seed=self._seed_of(env, number))
@@ -83,14 +89,14 @@ class HostEnvs(Envs):
         self._check_info(env, info, "reset")
         self._infos[env] = {}
         self.episode[env] = number
-        out[env] = self._to_stored(env, obs, "reset")
+        tree.put(out, env, self._to_stored(env, obs, "reset"))
         self.returns[env] = 0.0
         self.lengths[env] = 0
 
     def step(
         self,
         actions: np.ndarray,
-        out: np.ndarray,
+        out: Obs,
         rewards: np.ndarray,
         ended: Ended,
         active: Sequence[int] | None = None,
@@ -102,12 +108,12 @@ class HostEnvs(Envs):
             UsageError: an environment masks its actions.
         """
         choices = self._action_spec.separate(actions)
-        shape, dtype, returns, lengths = self._spec.shape, self._dtype, self.returns, self.lengths
+        shape, dtype, returns, lengths = self._shape, self._dtype, self.returns, self.lengths
         env = -1
         try:
             for env in self._all if active is None else active:
                 obs, reward, terminated, truncated, info = self._steps[env](choices[env])
-                if getattr(obs, "dtype", None) is not dtype or obs.shape != shape:
+                if dtype is None or getattr(obs, "dtype", None) is not dtype or obs.shape != shape:
                     obs = self._to_stored(env, obs, "step")
                 if not (type(reward) is float and type(terminated) is type(truncated) is bool):
                     reward = self._to_float(env, reward)
@@ -125,6 +131,8 @@ class HostEnvs(Envs):
                     self._infos[env] = info
                     ended(env, terminated, truncated, obs)
                     self.reset(env, out)
+                elif dtype is None:
+                    tree.put(out, env, obs)
                 else:
                     out[env] = obs
         except (FlatoutError, Interrupt, KeyboardInterrupt, DeadlineExceeded):
@@ -137,10 +145,10 @@ class HostEnvs(Envs):
         info = self._infos[env]
         return episode._replace(info=scalars(info)) if info else episode
 
-    def replay(self, env: int, episode: int, actions: np.ndarray, out: np.ndarray) -> bool:
+    def replay(self, env: int, episode: int, actions: np.ndarray, out: Obs) -> bool:
         """Reproduce one environment's state, as `replay_all` does for all."""
 
-        def ended(env: int, terminated: bool, truncated: bool, final: np.ndarray) -> None:
+        def ended(env: int, terminated: bool, truncated: bool, final: Obs) -> None:
             pass  # `self.episode` changes when an episode ends
 
         self.reset(env, out, episode)
@@ -154,7 +162,7 @@ class HostEnvs(Envs):
         return True
 
     def replay_all(
-        self, episodes: Sequence[int], actions: Sequence[np.ndarray | None], out: np.ndarray
+        self, episodes: Sequence[int], actions: Sequence[np.ndarray | None], out: Obs
     ) -> list[bool]:
         return [
             taken is not None and self.replay(env, episode, taken, out)
@@ -192,26 +200,48 @@ class HostEnvs(Envs):
             f"{one_line(error)} ({raised_at(error)})."
         )
 
-    def _to_stored(self, env: int, obs: Any, call: str) -> np.ndarray:
-        """Cast an observation to the type that it is stored as, or refuse it."""
+    def _to_stored(self, env: int, obs: Any, call: str) -> Obs:
+        """Cast an observation to the types that it is stored as, or refuse it."""
+        if isinstance(self._spec, ObservationSpec):
+            return self._array(env, obs, call, self._spec)
+        try:
+            given = dict(flattened(obs, self._nesting))
+        except ValueError as error:
+            raise InvalidReturn(
+                f"{self._label(env)} returned an observation with {error} from {call}; its "
+                f"observation_space has {', '.join(self._spec)}."
+            ) from None
+        return {
+            path: self._array(env, given[path], call, spec, path)
+            for path, spec in self._spec.items()
+        }
+
+    def _array(
+        self, env: int, obs: Any, call: str, spec: ObservationSpec, path: str = ""
+    ) -> np.ndarray:
+        """Cast one array of an observation; the path of a single array is empty."""
+        fits = getattr(obs, "dtype", None) == spec.dtype and obs.shape == spec.shape
+        if fits and not spec.categories:
+            return obs
+        what = f"the observation {path!r}" if path else "an observation"
         try:
             array = np.asarray(obs)
         except Exception:  # rows may differ in length, and a user's object may raise anything
             array = np.asarray(None)
-        if array.shape != self._spec.shape or array.dtype.kind not in "fiub":
-            what = f"shape {array.shape} and type {array.dtype}"
+        if array.shape != spec.shape or array.dtype.kind not in "fiub":
+            how = f"shape {array.shape} and type {array.dtype}"
             if not isinstance(obs, np.ndarray) and array.dtype.kind not in "fiub":
-                what = f"type {type(obs).__name__}"
+                how = f"type {type(obs).__name__}"
             raise InvalidReturn(
-                f"{self._label(env)} returned an observation of {what} from {call}; its "
-                f"observation_space says {self._spec.shape} {self._spec.dtype}."
+                f"{self._label(env)} returned {what} of {how} from {call}; its "
+                f"observation_space says {spec.shape} {spec.dtype}."
             )
         try:
-            return stored(array, self._dtype)
+            return _in_range(stored(array, spec.dtype), spec)
         except ValueError as error:
             when = f" {self.lengths[env] + 1}" if call == "step" else ""
             raise InvalidReturn(
-                f"{self._label(env)} returned an observation from {call}{when} of episode "
+                f"{self._label(env)} returned {what} from {call}{when} of episode "
                 f"{self.episode[env]} with {error}; correct the values, or its observation_space."
             ) from None
 
@@ -255,6 +285,21 @@ class HostEnvs(Envs):
 def _is_raised_here(error: BaseException) -> bool:
     """Return whether an exception was raised in this file, not in code that this file called."""
     return traceback.extract_tb(error.__traceback__)[-1].filename == __file__
+
+
+def _in_range(array: np.ndarray, spec: ObservationSpec) -> np.ndarray:
+    """Return an array of an observation; raise a `ValueError` for a category that its space does
+    not have."""
+    if spec.categories:
+        given = array.ravel() - np.asarray(spec.starts, array.dtype)
+        outside = (given < 0) | (given >= spec.categories)
+        if outside.any():
+            which = int(outside.argmax())
+            low = spec.starts[which]
+            raise ValueError(
+                f"{array.flat[which]}, which is none of {low} to {low + spec.categories[which] - 1}"
+            )
+    return array
 
 
 def _is_scalar(value: Any) -> bool:

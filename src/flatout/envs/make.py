@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from flatout.config.modules import function_in, import_named
@@ -23,8 +22,9 @@ from flatout.envs.device.base import DeviceEnv
 from flatout.envs.device.make import device_env, in_library
 from flatout.envs.device.on_host import OneDevice
 from flatout.envs.masks import attribute
-from flatout.envs.preparation import MergedStack, kind_of, prepare
+from flatout.envs.preparation import prepare
 from flatout.envs.rendering import missing_library
+from flatout.envs.spaces import action_spec, observation_spec, stack_of
 from flatout.errors import (
     EnvironmentFailure,
     NotInstalledError,
@@ -32,7 +32,7 @@ from flatout.errors import (
     one_line,
 )
 from flatout.output import say
-from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec
+from flatout.types import ActionSpec, ObsSpec
 
 Factory = Callable[..., "gym.Env[Any, Any]"]
 """Makes one environment. It is called with ``render_mode=...`` only if something is rendered."""
@@ -174,7 +174,7 @@ def _find_base(config: EnvConfig) -> Base:
     return _with_kwargs(lambda **kwargs: gym.make(spec, **kwargs), config.env_kwargs)
 
 
-def specs(env: gym.Env[Any, Any], name: str) -> tuple[ObservationSpec, ActionSpec]:
+def specs(env: gym.Env[Any, Any], name: str) -> tuple[ObsSpec, ActionSpec]:
     """Return an environment's observation and action spaces as specs.
 
     Args:
@@ -183,54 +183,12 @@ def specs(env: gym.Env[Any, Any], name: str) -> tuple[ObservationSpec, ActionSpe
     Raises:
         UsageError: Flatout's algorithms do not support one of the spaces.
     """
-    observation, action = env.observation_space, env.action_space
     if isinstance(env, OneAtari):
         return env.obs_spec, env.action_spec
     if isinstance(env, OneDevice):
         return env.device.obs_spec, env.device.action_spec
-    if not isinstance(observation, gym.spaces.Box):
-        raise UsageError(
-            f"{name} observes {kind_of(observation)}; Flatout takes Box observations (vectors and "
-            "images). Flatten it with gymnasium.wrappers.FlattenObservation in a factory."
-        )
-    if len(observation.shape) not in (1, 3) or 0 in observation.shape:
-        raise UsageError(
-            f"{name} observes a Box of shape {observation.shape}; Flatout takes vectors [D] and "
-            "images [rows, columns, channels]."
-        )
-    first, *others = observation.shape
-    if others and first in (1, 3, 4) and min(others) >= 16:
-        raise UsageError(
-            f"{name} observes images of shape {observation.shape}, channels first; Flatout takes "
-            "[rows, columns, channels]: wrap it in gymnasium.wrappers.TransformObservation with "
-            "numpy.moveaxis(obs, 0, -1)."
-        )
-    kind = observation.dtype.kind if observation.dtype is not None else "f"
-    stack = 1
-    if isinstance(env, MergedStack) and len(observation.shape) == 3:
-        stack = env.stack_size  # the stack is padded with an episode's first frame
-    if kind in "ui":
-        high = int(observation.high.max())
-        fits = kind == "u" and observation.dtype == np.uint8
-        least = int(observation.low.min())
-        dtype = "int32" if least >= -(2**31) and high < 2**31 else "float32"
-        dtype = "uint8" if fits else dtype
-        largest = max(high, 1) if fits else None  # networks divide by it
-        obs_spec = ObservationSpec(observation.shape, dtype, largest, stack)
-    else:
-        obs_spec = ObservationSpec(observation.shape, "float32", None, stack)
-    if isinstance(action, gym.spaces.Discrete):
-        return obs_spec, DiscreteSpec(int(action.n), int(action.start))
-    if isinstance(action, gym.spaces.Box) and 0 in action.shape:
-        raise UsageError(f"{name} acts with a Box of shape {action.shape}, which is empty.")
-    if isinstance(action, gym.spaces.Box) and action.dtype is not None:
-        low = tuple(float(x) for x in action.low.ravel())
-        high = tuple(float(x) for x in action.high.ravel())
-        return obs_spec, ContinuousSpec(action.shape, low, high, str(action.dtype))
-    raise UsageError(
-        f"{name} acts with {kind_of(action)}; Flatout takes Discrete and Box actions, without "
-        "masks."
-    )
+    seen = observation_spec(env.observation_space, name, stack_of(env))
+    return seen, action_spec(env.action_space, name)
 
 
 def episode_limit(env: gym.Env[Any, Any]) -> int | None:

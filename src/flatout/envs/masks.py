@@ -49,16 +49,17 @@ def attribute(env: Any, name: str) -> Any:
 
 
 def without_mask(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
-    """Replace a Dict observation of a mask and one other entry by that entry. Environments with
-    other observations are returned unchanged."""
+    """Remove the mask from a Dict observation; one other entry alone becomes the observation.
+    Environments with other observations are returned unchanged."""
     space = env.observation_space
     if not _mask_key(space):
         return env
     assert isinstance(space, gym.spaces.Dict)
     rest = [key for key in space if key not in MASKS]
-    if len(rest) != 1:
-        return env  # still a Dict observation, which `envs.make.specs` refuses
-    return gym.wrappers.TransformObservation(env, lambda obs: obs[rest[0]], space[rest[0]])
+    if len(rest) == 1:
+        return gym.wrappers.TransformObservation(env, lambda obs: obs[rest[0]], space[rest[0]])
+    kept = gym.spaces.Dict({key: space[key] for key in rest})
+    return gym.wrappers.TransformObservation(env, lambda obs: {key: obs[key] for key in rest}, kept)
 
 
 def _mask_key(space: Any) -> str:

@@ -20,7 +20,7 @@ from flatout.envs.make import Factory, close_quietly, episode_limit, factory, sp
 from flatout.envs.masks import attribute
 from flatout.envs.preparation import prepare
 from flatout.errors import UsageError
-from flatout.types import ActionSpec, ObservationSpec
+from flatout.types import ActionSpec, ObsSpec
 
 ALE_ONLY: dict[str, tuple[Any, ...]] = {
     "frame_skip": (None, 4),
@@ -53,7 +53,7 @@ class Task:
 
     config: EnvConfig
     make: Factory
-    obs_spec: ObservationSpec
+    obs_spec: ObsSpec
     action_spec: ActionSpec
     limit: int | None
     first: gym.Env[Any, Any] | None = None
@@ -65,7 +65,7 @@ class Task:
     notes: tuple[str, ...] = ()
 
     @property
-    def spaces(self) -> tuple[ObservationSpec, ActionSpec, int | None]:
+    def spaces(self) -> tuple[ObsSpec, ActionSpec, int | None]:
         """The spec of observations, the spec of actions and the time limit, for an algorithm."""
         return self.obs_spec, self.action_spec, self.limit
 
@@ -105,6 +105,7 @@ class Task:
         try:
             while len(made) < count:
                 made.append(self.make())
+                self._refuse_other_spaces(made[-1])
             if len({id(attribute(env, "unwrapped") or env) for env in made}) < count:
                 raise UsageError(
                     f"{self.name} made the same environment object twice: it has to make a new one "
@@ -115,6 +116,22 @@ class Task:
                 close_quietly(env)
             raise
         return self.host(made, seed, stream, first)
+
+    def _refuse_other_spaces(self, env: gym.Env[Any, Any]) -> None:
+        """Raise a `UsageError` if a further environment has other spaces than the first."""
+        obs_spec, actions = specs(env, self.name)
+        if obs_spec == self.obs_spec and actions == self.action_spec:
+            return
+        what, of = "observation", ""
+        if obs_spec == self.obs_spec:
+            what = "action"
+        elif isinstance(obs_spec, dict) and isinstance(self.obs_spec, dict):
+            paths = sorted({*obs_spec, *self.obs_spec})
+            of = next(p for p in paths if obs_spec.get(p) != self.obs_spec.get(p))
+        raise UsageError(
+            f"{self.name} made environments with different {what} spaces"
+            f"{f' (at {of!r})' if of else ''}: all copies need the same spaces."
+        )
 
     def host(
         self, envs: list[gym.Env[Any, Any]], seed: int, stream: int, first: int = 0

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from flatout import tree
 from flatout.casts import stored
 from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.envs.host import scalars
+from flatout.envs.spaces import flattened, structure
 from flatout.errors import EnvironmentFailure, InvalidReturn, one_line
-from flatout.types import ActionSpec, Episode, ObservationSpec
+from flatout.types import ActionSpec, Episode, Obs, ObsSpec
 
 KEEP_RANDOMNESS = -1
 """The seed of a reset after which an environment's random numbers continue."""
@@ -48,7 +50,7 @@ class VectorEnvs(Envs):
         self,
         vector: Any,
         name: str,
-        obs_spec: ObservationSpec,
+        obs_spec: ObsSpec,
         action_spec: ActionSpec,
         seed: int,
         stream: int = TRAINING,
@@ -58,7 +60,8 @@ class VectorEnvs(Envs):
         count = vector.num_envs
         super().__init__(count, name, seed, stream, first)
         self._vector: Any = vector
-        self._dtype, self._action_spec = np.dtype(obs_spec.dtype), action_spec
+        self._spec, self._action_spec = obs_spec, action_spec
+        self._nesting = structure(obs_spec)
         self._idle_action = action_spec.idle()
         self._reseed_after = reseed_after
         self._mode = (vector.metadata or {}).get("autoreset_mode")
@@ -69,17 +72,17 @@ class VectorEnvs(Envs):
         self._all = list(range(count))
         self.seeded_episode, self.steps_since_seed = [-1] * count, [0] * count
 
-    def reset(self, env: int, out: np.ndarray, episode: int | None = None) -> None:
+    def reset(self, env: int, out: Obs, episode: int | None = None) -> None:
         self._begin([env], [self.episode[env] + 1 if episode is None else episode], out)
 
-    def reset_all(self, out: np.ndarray, episode: int | None = None) -> None:
+    def reset_all(self, out: Obs, episode: int | None = None) -> None:
         numbers = [last + 1 if episode is None else episode for last in self.episode]
         self._begin(self._all, numbers, out)
 
     def step(
         self,
         actions: np.ndarray,
-        out: np.ndarray,
+        out: Obs,
         rewards: np.ndarray,
         ended: Ended,
         active: Sequence[int] | None = None,
@@ -132,7 +135,7 @@ class VectorEnvs(Envs):
         return super().finished(env)._replace(info=scalars(mine))
 
     def replay_all(
-        self, episodes: Sequence[int], actions: Sequence[np.ndarray | None], out: np.ndarray
+        self, episodes: Sequence[int], actions: Sequence[np.ndarray | None], out: Obs
     ) -> list[bool]:
         """See `Envs.replay_all`.
 
@@ -193,28 +196,34 @@ class VectorEnvs(Envs):
         """Convert actions ``[N, ...]`` to what the vector environment takes."""
         return self._action_spec.to_env(actions)
 
-    def _write(self, out: np.ndarray, envs: list[int] | None = None) -> None:
+    def _write(self, out: Obs, envs: list[int] | None = None) -> None:
         """Copy the last observations of `envs` to `out`; None copies those of all environments."""
-        seen = np.asarray(self._seen)
-        if seen.shape != out.shape:
-            raise InvalidReturn(
-                f"{self._name} returned observations of shape {seen.shape}; its "
-                f"single_observation_space and its {self.num_envs} environments say {out.shape}."
-            )
-        try:
-            which: Any = slice(None) if envs is None else envs
-            out[which] = stored(seen[which], self._dtype)
-        except ValueError as error:
-            raise InvalidReturn(
-                f"an environment ({self._name}) returned an observation with {error}; correct the "
-                "values, or its observation_space."
-            ) from None
+        which: Any = slice(None) if envs is None else envs
+        for path, seen in flattened(self._seen, self._nesting):
+            array, target = np.asarray(seen), out[path] if path else out
+            if array.shape != target.shape:
+                raise InvalidReturn(
+                    f"{self._name} returned observations of shape {array.shape}; its "
+                    f"single_observation_space and its {self.num_envs} environments say "
+                    f"{target.shape}."
+                )
+            try:
+                target[which] = stored(array[which], target.dtype)
+            except ValueError as error:
+                raise InvalidReturn(
+                    f"an environment ({self._name}) returned an observation with {error}; correct "
+                    "the values, or its observation_space."
+                ) from None
 
-    def _final(self, env: int, out: np.ndarray) -> np.ndarray:
+    def _final(self, env: int, out: Obs) -> Obs:
         """Return the observation with which an environment's episode ended."""
-        if self._mode == AutoresetMode.SAME_STEP:
-            return stored(np.asarray(self._infos["final_obs"][env]), self._dtype)
-        return out[env]
+        if self._mode != AutoresetMode.SAME_STEP:
+            return tree.take(out, env)
+        final = flattened(self._infos["final_obs"][env], self._nesting)
+        arrays = {path: np.asarray(array) for path, array in final}
+        if isinstance(self._spec, dict):
+            return {path: stored(arrays[path], spec.dtype) for path, spec in self._spec.items()}
+        return stored(arrays[""], self._spec.dtype)
 
     def _save_info(self, info: Mapping[str, Any], stepped: bool) -> None:
         """Save the parts of an info that are needed later; it is a reset's if not `stepped`."""
@@ -224,7 +233,7 @@ class VectorEnvs(Envs):
     # --- Private methods ----------------------------------------------------------------------
 
     def _begin(
-        self, envs: list[int], numbers: list[int], out: np.ndarray, following: bool = False
+        self, envs: list[int], numbers: list[int], out: Obs, following: bool = False
     ) -> None:
         """Start the episodes `numbers` of `envs` and write their first observations. Resets
         are seeded; with `following`, only those that `reseed_after` requires."""
@@ -238,7 +247,7 @@ class VectorEnvs(Envs):
         self._restart(envs, seeds)
         self._write(out, envs)
 
-    def _follow(self, envs: list[int], out: np.ndarray) -> None:
+    def _follow(self, envs: list[int], out: Obs) -> None:
         """Start the next episode of each of `envs`, whose episodes ended."""
         self._begin(envs, [self.episode[env] + 1 for env in envs], out, following=True)
 

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.base import Algorithm, wrap_key
+from flatout.algorithms.base import Algorithm, spec_shapes, wrap_key
 from flatout.algorithms.parallel.packing import OutputLayout, PackedParams
 from flatout.hardware.backend import compiled, matmul_precision
 from flatout.learner.programs import Programs
 from flatout.spans import Spans
-from flatout.types import Device, ObservationSpec
+from flatout.types import Device, Obs, ObsSpec
 
 NOISE_BLOCK = 128
 """Steps whose noise is drawn in one dispatch. It does not change the draws, which are a pure
@@ -41,14 +41,14 @@ class Policy:
     def __init__(
         self,
         algorithm: Algorithm,
-        obs_spec: ObservationSpec,
+        obs_spec: ObsSpec,
         num_envs: int,
         device: Device,
         key: np.ndarray | None = None,
         precision: str = "highest",
     ) -> None:
         self._algorithm = algorithm
-        self._obs = jax.ShapeDtypeStruct((num_envs, *obs_spec.shape), np.dtype(obs_spec.dtype))
+        self._obs = spec_shapes(obs_spec, num_envs)
         self.num_envs = num_envs
         self._key = key
         self.precision = precision
@@ -110,7 +110,7 @@ class Policy:
             self._params = packed
             self.version = version
 
-    def act(self, obs: np.ndarray, step: int, first: int = 0) -> np.ndarray:
+    def act(self, obs: Obs, step: int, first: int = 0) -> np.ndarray:
         """Act for all environments and wait for the result.
 
         Args:
@@ -123,7 +123,7 @@ class Policy:
         """
         return np.asarray(self.begin(obs, step, first))
 
-    def begin(self, obs: np.ndarray, step: int, first: int = 0) -> jax.Array:
+    def begin(self, obs: Obs, step: int, first: int = 0) -> jax.Array:
         """Do the same as `act`, but do not wait for the device."""
         start, block = self._noise.get(first, (-1, None))
         offset = step - start
@@ -135,18 +135,18 @@ class Policy:
             self._noise[first] = (start, block)
         return self._act(self._params, obs, block, self._offsets[offset])
 
-    def greedy(self, obs: np.ndarray) -> np.ndarray:
+    def greedy(self, obs: Obs) -> np.ndarray:
         """Return a packed row as `act` does, for the mode of the action distribution.
 
         The policy must have been made with ``key=None``."""
         return np.asarray(self._act(self._params, obs))
 
-    def _outputs(self, params: Any, obs: jax.Array, draw: Any) -> dict[str, jax.Array]:
+    def _outputs(self, params: Any, obs: Obs, draw: Any) -> dict[str, jax.Array]:
         actor = self._packing.unpack(params)
         action, _, extras = self._algorithm.act(actor, obs, (), draw)
         return {"action": action, **extras}
 
-    def _explore(self, params: Any, obs: jax.Array, draws: Any, offset: jax.Array) -> jax.Array:
+    def _explore(self, params: Any, obs: Obs, draws: Any, offset: jax.Array) -> jax.Array:
         """Act as a pure function of the packed parameters, the observations, a block of noise and
         the step's index in the block."""
         draw = jax.tree.map(
@@ -154,7 +154,7 @@ class Policy:
         )
         return OutputLayout.pack(self._outputs(params, obs, draw))
 
-    def _greedy(self, params: Any, obs: jax.Array) -> jax.Array:
+    def _greedy(self, params: Any, obs: Obs) -> jax.Array:
         return OutputLayout.pack(self._outputs(params, obs, None))
 
     def _draw(self, key: jax.Array, start: jax.Array, first: jax.Array) -> Any:

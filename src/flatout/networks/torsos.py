@@ -1,5 +1,4 @@
-"""The choice of a torso, for algorithms that build networks. Flatout's torsos map any batch; a
-user's torso maps one observation."""
+"""The torsos of single arrays, which `networks.encoder` builds. They map any batch."""
 
 from __future__ import annotations
 
@@ -8,18 +7,17 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from flatout.config.schema import NetworkConfig
-from flatout.errors import UsageError, one_line
+from flatout.errors import UsageError
 from flatout.networks.boards import Centred, Compass, Grid, OneHot, WideGrid
-from flatout.networks.layers import MLP, Conv, ConvNet, Draw, FanIn, Linear
+from flatout.networks.layers import MLP, Conv, ConvNet, Draw, Linear
 from flatout.types import ObservationSpec
 
-Network = Callable[[jax.Array, tuple[int, ...]], Any]
+Network = Callable[[jax.Array, Any], Any]
 """A function that builds a custom torso: ``(key, observation_shape) -> equinox.Module``, which maps
-one observation ``[...]`` float32 to features ``[F]``. Heads are added to it."""
+one prepared observation ``[...]`` to features ``[F]``. Heads are added to it. For an observation of
+several arrays, shapes and arrays are dicts by path."""
 
 
 class NatureCNN(ConvNet):
@@ -53,79 +51,54 @@ class Torso(Protocol):
     def __call__(self, x: jax.Array, /) -> jax.Array: ...
 
 
-def over_batch(torso: Torso, x: jax.Array) -> jax.Array:
-    """Return the features ``[B, F]`` of a batch ``[B, ...]``."""
-    # By exact type, because a user's subclass maps one observation.
-    return torso(x) if type(torso) in BATCHED else jax.vmap(torso)(x)
+MOST_CELLS = 31
+"""The largest value of a board's cells, which become one-hot vectors."""
+
+BOARDS = {"grid": Grid, "onehot": OneHot, "centred": Centred, "compass": Compass}
+"""The torsos that read whole-number cells, by the name of the setting."""
 
 
-BATCHED = (MLP, NatureCNN, Grid, WideGrid, OneHot, Centred, Compass)
+def torso_kind(spec: ObservationSpec, config: NetworkConfig) -> str:
+    """Return the name of the torso for an array: the configured one, or for ``auto`` a fitting one:
+    convolutions for images, one-hot cells for small boards, else dense layers."""
+    if config.network != "auto":
+        return config.network
+    if not spec.is_image:
+        return "mlp"
+    if min(spec.image_shape[:2]) >= 36:
+        return "nature"
+    return "mlp" if spec.high is None or spec.high > MOST_CELLS else "grid"
 
 
 def make_torso(
-    draw: Draw,
-    spec: ObservationSpec,
-    config: NetworkConfig,
-    network: Network | None,
+    draw: Draw, shape: tuple[int, ...], high: int | None, kind: str, config: NetworkConfig
 ) -> Torso:
-    """Build the configured torso, or the user's `network`, with parameters from `draw`.
+    """Build a torso with parameters from `draw`.
+
+    Args:
+        draw: the source of parameters.
+        shape: of one prepared array; images have their channels last.
+        high: the largest value of a raw array, or None.
+        kind: the torso's name, see `torso_kind`.
+        config: the sizes of dense layers.
 
     Raises:
-        UsageError: the torso does not fit the observations, or the user's function fails.
+        UsageError: the torso does not fit the array.
     """
-    if network is not None:
-        rng = draw.rng if isinstance(draw, FanIn) else draw
-        drawn = np.zeros(2, np.uint32) if rng is None else rng.integers(0, 2**32, 2, np.uint32)
-        words = jnp.asarray(drawn)
-        key = jax.random.wrap_key_data(words, impl="threefry2x32")
-        try:
-            return network(key, spec.shape)
-        except Exception as error:  # a user's function may raise anything
-            raise UsageError(
-                f"building the network failed: {type(error).__name__}: {one_line(error)}; the "
-                "function is called with (key, observation_shape)."
-            ) from error
-    kind = config.network
-    if kind == "auto":
-        kind = "mlp" if not spec.is_image else ("nature" if min(spec.shape[:2]) >= 36 else "grid")
-        if kind == "grid" and (spec.high is None or spec.high > 31):
-            kind = "mlp"
     if kind == "mlp":
-        dims = len(spec.shape)
-        return MLP(draw, math.prod(spec.shape), config.hidden, config.activation, dims)
-    if not spec.is_image:
+        return MLP(draw, math.prod(shape), config.hidden, config.activation, len(shape))
+    if len(shape) != 3:
         raise UsageError(
             f"network = {kind} needs image observations [rows, columns, channels], not "
-            f"{list(spec.shape)}; use network = mlp."
+            f"{list(shape)}; use network = mlp."
         )
     if kind in ("nature", "nature_same"):
-        return NatureCNN(draw, spec.shape, "VALID" if kind == "nature" else "SAME")
+        return NatureCNN(draw, shape, "VALID" if kind == "nature" else "SAME")
     if kind == "wide_grid":
-        return WideGrid(draw, spec.shape)
-    if spec.high is None or spec.high > 31:
+        return WideGrid(draw, shape)
+    if high is None or high > MOST_CELLS:
         raise UsageError(
-            f"network = {kind} needs whole-number cells of 0 to at most 31, but this observation's "
-            f"largest value is {spec.high}; use network = nature or mlp."
+            f"network = {kind} needs whole-number cells of 0 to at most {MOST_CELLS}, but this "
+            f"observation's largest value is {high}; use network = nature or mlp."
         )
-    boards = {"grid": Grid, "onehot": OneHot, "centred": Centred, "compass": Compass}
-    return boards[kind](draw, spec.shape, spec.high, config)
-
-
-def features(torso: Torso, spec: ObservationSpec) -> int:
-    """Return F, the length of the torso's output.
-
-    Raises:
-        UsageError: a custom torso refuses an observation, or does not return a vector.
-    """
-    try:
-        out = jax.eval_shape(lambda x: torso(x), jax.ShapeDtypeStruct(spec.shape, jnp.float32))
-    except Exception as error:  # a user's module may raise anything
-        raise UsageError(
-            f"the network does not accept one observation of shape {list(spec.shape)}: "
-            f"{type(error).__name__}: {one_line(error).rstrip('.')}."
-        ) from error
-    if not hasattr(out, "shape") or len(out.shape) != 1:
-        raise UsageError(
-            f"the network must map one observation to a vector of features, not to {out}."
-        )
-    return out.shape[0]
+    return BOARDS[kind](draw, shape, high, config)

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flatout import tree
 from flatout.planning.stages import SLICES
+from flatout.types import Obs
 
 if TYPE_CHECKING:
     from flatout.envs.base import Envs
@@ -66,7 +68,7 @@ def _stepped(task: Task, count: int, seed: int, limit_s: float) -> tuple[np.ndar
 def _random_steps(
     task: Task, envs: Envs, rng: np.random.Generator, limit_s: float
 ) -> tuple[np.ndarray, float]:
-    obs = np.zeros((envs.num_envs, *task.obs_spec.shape), task.obs_spec.dtype)
+    obs = tree.zeros(task.obs_spec, envs.num_envs)
     rewards = np.zeros(envs.num_envs, np.float32)
     spec = task.action_spec
 
@@ -96,7 +98,7 @@ def slices(durations: np.ndarray) -> tuple[float, ...]:
     return tuple(float(part.mean()) for part in parts)
 
 
-def act_s(policy: Policy, obs: np.ndarray, limit_s: float) -> float:
+def act_s(policy: Policy, obs: Obs, limit_s: float) -> float:
     """Seconds to choose the actions of one batch."""
     steps = iter(range(1 << 30))
     return repeated(lambda: policy.act(obs, next(steps)), limit_s)

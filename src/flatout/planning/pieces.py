@@ -14,12 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flatout import tree
 from flatout.algorithms.base import Acted, Algorithm, shapes_of
 from flatout.algorithms.common.randomness import uniforms
 from flatout.envs.device.base import DeviceEnv
 from flatout.schedules.chunks import Carry, ChunkOutput, Iteration
 from flatout.schedules.fused import FusedSchedule
-from flatout.types import Trajectory
+from flatout.types import Obs, Trajectory
 
 TINY = 1e-30
 """So much of a parameter is added to rewards: learning from them cannot be moved out of a loop."""
@@ -102,10 +103,10 @@ def _random(algorithm: Algorithm, env: DeviceEnv) -> Algorithm:
     spec = env.action_spec
     size = math.prod(spec.choice_shape)
 
-    def act(params: Any, obs: jax.Array, carry: Any, noise: Any) -> Acted:
+    def act(params: Any, obs: Obs, carry: Any, noise: Any) -> Acted:
         key, zero = jax.random.key(0, impl="threefry2x32"), jnp.int32(0)
         draws = jax.vmap(lambda number: algorithm.noise(key, number, zero))
-        drawn = jax.eval_shape(draws, jnp.arange(len(obs)))
+        drawn = jax.eval_shape(draws, jnp.arange(len(tree.first(obs))))
         action, _, extras = jax.eval_shape(algorithm.act, params, obs, carry, drawn)
         chosen = spec.from_uniform(jnp, noise).astype(action.dtype)
         zeros = {name: jnp.zeros(one.shape, one.dtype) for name, one in extras.items()}

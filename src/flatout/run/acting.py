@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from flatout import tree
 from flatout.algorithms.base import ACT, Algorithm, raw_key
 from flatout.algorithms.parallel.packing import PackedParams
 from flatout.algorithms.registry import build_algorithm
@@ -19,6 +20,7 @@ from flatout.config.actions import refuse_actions
 from flatout.config.schema import TrainConfig
 from flatout.envs.check import making, refuse, undisturbed
 from flatout.envs.device.make import in_library
+from flatout.envs.spaces import flattened, structure
 from flatout.envs.task import Task
 from flatout.errors import UsageError, described
 from flatout.evaluation import Evaluation
@@ -31,7 +33,7 @@ from flatout.run.evaluate import Evaluator
 from flatout.run.opening import open_environment
 from flatout.spans import Spans
 from flatout.storage import checkpoint
-from flatout.types import NAMED, UserCode
+from flatout.types import NAMED, Obs, ObservationSpec, UserCode, has_images
 
 if TYPE_CHECKING:
     from flatout.schedules.base import Schedule
@@ -89,7 +91,7 @@ class Acting:
         """As `_opened`, with JAX started on the devices that act."""
         task = self._opened
         placement, _ = resolve_placement(
-            self._config.run.placement, inventory(), images=task.obs_spec.is_image, soft=True
+            self._config.run.placement, inventory(), images=has_images(task.obs_spec), soft=True
         )
         backend.start(placement)
         self._device = backend.device(placement.act[0])
@@ -139,42 +141,43 @@ class Acting:
             policy.publish(self.packed(), version, Spans())
         return policy
 
-    def observed(self, observation: Any) -> tuple[np.ndarray, bool]:
+    def observed(self, observation: Any) -> tuple[Obs, bool]:
         """Raw observations as a batch ``[B, ...]``, and whether there was one, without a batch.
 
         Raises:
-            UsageError: a wrong shape, or no numbers.
+            UsageError: a missing or unexpected entry, a wrong shape, or no numbers.
         """
         spec = self.task.obs_spec
+        if isinstance(spec, ObservationSpec):
+            return _observed(observation, spec)
         try:
-            obs = np.asarray(observation)
-        except Exception:  # rows of different lengths; a user's object may raise anything
-            obs = np.asarray(None)
-        single = obs.shape == spec.shape
-        if (not single and obs.shape[1:] != spec.shape) or obs.dtype.kind not in "fiub":
-            given = obs if obs.dtype.kind in "fiub" else observation
-            raise UsageError(
-                f"predict takes observations of shape {list(spec.shape)} or a batch of them, not "
-                f"{described(given)}."
-            )
-        try:
-            obs = stored(obs, spec.dtype)
+            given = dict(flattened(observation, structure(spec)))
         except ValueError as error:
-            raise UsageError(f"predict was given an observation with {error}.") from None
-        if obs.dtype.kind == "f" and not np.isfinite(obs).all():
-            raise UsageError("predict was given an observation with NaN or infinity.")
-        return (obs[None] if single else obs), single
+            raise UsageError(
+                f"predict was given an observation with {error}; it takes {', '.join(spec)}."
+            ) from None
+        arrays = {path: _observed(given[path], one, path) for path, one in spec.items()}
+        batched = {path: not single for path, (_, single) in arrays.items()}
+        if len({*batched.values()}) > 1 or len({len(a) for a, _ in arrays.values()}) > 1:
+            raise UsageError(
+                "predict takes one observation or a batch, but the sizes of these entries differ: "
+                + ", ".join(f"{path} {list(np.shape(given[path]))}" for path in spec)
+                + "."
+            )
+        return {path: array for path, (array, _) in arrays.items()}, not any(batched.values())
 
-    def batch(self, obs: np.ndarray, deterministic: bool, step: int = 0) -> np.ndarray:
+    def batch(self, obs: Obs, deterministic: bool, step: int = 0) -> np.ndarray:
         """Actions ``[B, ...]`` as the algorithm gives them for observations ``[B, ...]``.
 
         Batches are padded to the next power of two, so that few sizes are ever compiled.
         """
-        count = len(obs)
+        count = len(tree.first(obs))
         policy = self.policy(1 << max(count - 1, 0).bit_length(), deterministic)
-        if policy.num_envs != count:
-            padding = np.zeros((policy.num_envs - count, *obs.shape[1:]), obs.dtype)
-            obs = np.concatenate([obs, padding])
+        if (more := policy.num_envs - count) > 0:
+            obs = tree.map(
+                lambda leaf: np.concatenate([leaf, np.zeros((more, *leaf.shape[1:]), leaf.dtype)]),
+                obs,
+            )
         row = policy.greedy(obs) if deterministic else policy.act(obs, step)
         return policy.layout.action(row)[:count]
 
@@ -262,3 +265,26 @@ class Acting:
             if counts and id(variable) not in read and not is_typed_key(leaf):
                 found[name] = np.zeros(leaf.shape, leaf.dtype)
         return found
+
+
+def _observed(observation: Any, spec: ObservationSpec, path: str = "") -> tuple[np.ndarray, bool]:
+    """One array of raw observations as a batch, and whether there was one, without a batch."""
+    of = f" for {path!r}" if path else ""
+    try:
+        obs = np.asarray(observation)
+    except Exception:  # rows of different lengths; a user's object may raise anything
+        obs = np.asarray(None)
+    single = obs.shape == spec.shape
+    if (not single and obs.shape[1:] != spec.shape) or obs.dtype.kind not in "fiub":
+        given = obs if obs.dtype.kind in "fiub" else observation
+        raise UsageError(
+            f"predict takes observations of shape {list(spec.shape)}{of} or a batch of them, not "
+            f"{described(given)}."
+        )
+    try:
+        obs = stored(obs, spec.dtype)
+    except ValueError as error:
+        raise UsageError(f"predict was given an observation{of} with {error}.") from None
+    if obs.dtype.kind == "f" and not np.isfinite(obs).all():
+        raise UsageError(f"predict was given an observation{of} with NaN or infinity.")
+    return (obs[None] if single else obs), single

@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from flatout import tree
 from flatout.algorithms.base import Algorithm
 from flatout.envs.base import EVALUATION
 from flatout.envs.rendering import cannot_render, has_display
@@ -28,7 +29,7 @@ from flatout.learner.policy import Policy
 from flatout.output import say
 from flatout.run.video import grid, progress, writer
 from flatout.spans import Spans
-from flatout.types import Device, Episode
+from flatout.types import Device, Episode, Obs
 
 MAX_EPISODE_STEPS = 108_000
 """An evaluation episode that has not ended by then is truncated (half an hour of Atari)."""
@@ -67,12 +68,12 @@ class Evaluator:
         self.policy.publish(params, version, Spans())
         envs, count = self._envs, self._envs.num_envs
         shares = [len(range(env, self._episodes, count)) for env in range(count)]
-        obs = np.zeros((count, *self._obs_spec.shape), self._obs_spec.dtype)
+        obs = tree.zeros(self._obs_spec, count)
         rewards = np.zeros((count,), np.float32)
         done: list[list[Episode]] = [[] for _ in range(count)]
         envs.reset_all(obs, episode=0)
 
-        def ended(env: int, terminated: bool, truncated: bool, final: np.ndarray) -> None:
+        def ended(env: int, terminated: bool, truncated: bool, final: Obs) -> None:
             done[env].append(envs.finished(env))
 
         active, cut = list(range(count)), 0
@@ -82,7 +83,7 @@ class Evaluator:
             for env in active:
                 if envs.lengths[env] >= MAX_EPISODE_STEPS:
                     cut += 1
-                    ended(env, False, True, obs[env])
+                    ended(env, False, True, tree.take(obs, env))
                     envs.reset(env, obs)
             active = [env for env in active if len(done[env]) < shares[env]]
         if cut:
@@ -157,10 +158,10 @@ def greedy_episode(
     """
     env = _rendering(task, modes)
     envs = task.host([env], seed, EVALUATION)
-    obs = np.zeros((1, *task.obs_spec.shape), task.obs_spec.dtype)
+    obs = tree.zeros(task.obs_spec, 1)
     over: list[tuple[float, int]] = []
 
-    def ended(env: int, terminated: bool, truncated: bool, final: np.ndarray) -> None:
+    def ended(env: int, terminated: bool, truncated: bool, final: Obs) -> None:
         over.append((float(envs.returns[0]), envs.lengths[0]))
 
     try:

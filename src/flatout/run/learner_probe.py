@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
+from flatout import tree
 from flatout.config.placement import DeviceName, Placement
 from flatout.learner.learner import Learner
 from flatout.planning import measure
@@ -15,7 +14,7 @@ from flatout.planning.stages import learns
 from flatout.run.device_probe import example
 from flatout.run.factory import Factory
 from flatout.spans import Spans
-from flatout.types import ObservationSpec
+from flatout.types import ObsSpec
 
 
 class LearnerProbe:
@@ -30,7 +29,7 @@ class LearnerProbe:
 
     def __init__(
         self, make: Callable[[Placement], Factory], inline: Placement, factory: Factory,
-        obs_spec: ObservationSpec,
+        obs_spec: ObsSpec,
     ) -> None:  # fmt: skip
         self._make, self._inline = make, inline
         self._factory, self._spec = factory, obs_spec
@@ -63,5 +62,5 @@ class LearnerProbe:
         policy = self._factory.policy(device, batch)
         policy.compile()
         policy.publish(self.packed_params, 0, Spans())
-        obs = np.zeros((batch, *self._spec.shape), self._spec.dtype)
+        obs = tree.zeros(self._spec, batch)
         return measure.act_s(policy, obs, limit_s)

@@ -35,7 +35,7 @@ from flatout.learner.programs import Programs
 from flatout.planning.predict import Prediction
 from flatout.run.auto import plannable, recall, with_placement
 from flatout.run.opening import backends, member_devices, open_environment
-from flatout.types import NAMED, UserCode
+from flatout.types import NAMED, UserCode, has_images
 
 Announce = Callable[[str], None]
 """Receives sentences for the user as they become known."""
@@ -116,7 +116,7 @@ def resolve_run(
         undo.callback(task.close)
         env = _device_env(config, task)
         placement, shared, notes = _placement(
-            config, hardware, task.obs_spec.is_image, env, members
+            config, hardware, has_images(task.obs_spec), env, members
         )
         _announced(notes, announce)
         if checks:

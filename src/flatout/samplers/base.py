@@ -5,16 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-import numpy as np
-
+from flatout import tree
 from flatout.errors import CheckpointError
 from flatout.spans import Work
-from flatout.types import Episode, Trajectory
+from flatout.types import Episode, Obs, Trajectory
 
 ENVIRONMENTS = "environments/"
 """Prefix, in a sampler's state, of the arrays of device environments, whose state is all arrays."""
 
-Restart = tuple[int, np.ndarray, np.ndarray]
+Restart = tuple[int, Obs, Obs]
 """A restart of an environment within an episode: the environment's number, its last observation,
 and the first observation of its new episode."""
 
@@ -82,11 +81,10 @@ def check_counts(state: dict[str, Any], num_envs: int) -> None:
         raise CheckpointError(
             "it was saved with environments that step on a device: resume it with sampler=device."
         )
-    for name in ("actions", "episode", "origin", "obs"):
-        if len(state[name]) != num_envs:
-            raise CheckpointError(
-                f"it was saved with {len(state[name])} environments, not {num_envs}."
-            )
+    sizes = [len(state[name]) for name in ("actions", "episode", "origin")]
+    for size in [*sizes, *map(len, tree.leaves(state["obs"]))]:
+        if size != num_envs:
+            raise CheckpointError(f"it was saved with {size} environments, not {num_envs}.")
     counts = {"steps": [state["steps"]]}
     counts |= {name: state[name] for name in ("episode", "origin")}
     for name, values in counts.items():

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from flatout import tree
 from flatout.buffers.rollout import RolloutBuffer
 from flatout.samplers.base import Sampler, check_counts
 from flatout.samplers.env_group import ActingGroup, LostEnv
 from flatout.samplers.episodes import MAX_REPLAYED_STEPS, ActionLog, EpisodeValues
 from flatout.spans import Spans, Work
 from flatout.storage.checkpoint import refuse_other
-from flatout.types import Trajectory
+from flatout.types import Obs, Trajectory
 
 
 class CentralSampler(Sampler):
@@ -172,8 +173,11 @@ class CentralSampler(Sampler):
         notes: list[str] = []
         check_counts(state, self.num_envs)
         self._slot = self._row = 0
-        obs = self._buffers[0].obs[0]
-        refuse_other("sampler/obs", state["obs"], obs, "this environment")
+        obs = tree.take(self._buffers[0].obs, 0)
+        tree.map(
+            lambda there, saved: refuse_other("sampler/obs", saved, there, "this environment"),
+            obs, state["obs"],
+        )  # fmt: skip
         self.steps = int(state["steps"])
         if self._values is not None:
             self._values.restore(state["values"])
@@ -188,13 +192,15 @@ class CentralSampler(Sampler):
                 number = envs.first + env
                 actions, episode = state["actions"][number], int(state["episode"][number])
                 same = reproduced[env] and now[env] == episode
-                if same and np.array_equal(obs[number], state["obs"][number]):
+                last, new = tree.take(state["obs"], number), tree.take(obs, number)
+                if same and all(map(np.array_equal, tree.leaves(new), tree.leaves(last))):
                     restored.append(np.asarray(actions))
                     continue
                 envs.reset(env, episode + 1)
                 if self._values is not None:
                     self._values.forget(number)
-                self.restarted.append((number, np.array(state["obs"][number]), obs[number].copy()))
+                first = self._buffers[0].first_obs(number)
+                self.restarted.append((number, tree.map(np.array, last), first))
                 restored.append(self._log.empty())
                 reason = (
                     "does not reproduce from its seed and actions" if actions is not None
@@ -213,12 +219,12 @@ class CentralSampler(Sampler):
 
     def _begin(self, groups: Sequence[ActingGroup], buffer: RolloutBuffer, t: int) -> None:
         """Choose the actions of one round of groups, then begin their steps."""
-        obs = buffer.obs[t]
+        obs = tree.take(buffer.obs, t)
         chosen = [group.act(obs, self.steps + t) for group in groups]  # on all devices at once
         for group, outputs in zip(groups, chosen, strict=True):
             actions = group.write(outputs, buffer, t)
             if group.active is not None:  # idle environments keep their observations
-                buffer.obs[t + 1, group.columns] = obs[group.columns]
+                tree.put(buffer.obs, (t + 1, group.columns), tree.take(obs, group.columns))
             if buffer.valid is not None:
                 buffer.valid[t, group.columns] = [episodes > 0 for episodes in group.left]
             group.envs.send(self._slot, t, actions, group.active)
@@ -229,7 +235,7 @@ class CentralSampler(Sampler):
         envs, t, ends = group.envs, group.rows, len(self._ends)
         begin = time.perf_counter_ns()
 
-        def ended(env: int, terminated: bool, truncated: bool, final: np.ndarray) -> None:
+        def ended(env: int, terminated: bool, truncated: bool, final: Obs) -> None:
             number = envs.first + env
             self.episodes.append(envs.finished(env))
             self._ends.append((t, number, False))
@@ -261,10 +267,10 @@ class CentralSampler(Sampler):
         for env, last_obs in lost:
             number = envs.first + env
             if group.active is not None and env not in group.active:  # it was between episodes
-                buffer.obs[t + 1, number] = buffer.obs[t, number]
+                tree.put(buffer.obs, (t + 1, number), tree.take(buffer.obs, (t, number)))
                 continue
             if not t:
-                self.restarted.append((number, last_obs, buffer.obs[0, number].copy()))
+                self.restarted.append((number, last_obs, buffer.first_obs(number)))
                 self._ends.append((-1, number, True))
                 continue
             over = buffer.terminated[t - 1, number] or buffer.truncated[t - 1, number]
@@ -276,7 +282,7 @@ class CentralSampler(Sampler):
                 buffer.truncated[t - 1, number] = True
                 buffer.keep_final(t - 1, number, last_obs)
                 self._ends.append((t - 1, number, True))
-        outputs = group.act(buffer.obs[t], self.steps + t)
+        outputs = group.act(tree.take(buffer.obs, t), self.steps + t)
         envs.repeat_step(group.write(outputs, buffer, t))
 
     # --- Between trajectories -----------------------------------------------------------------
@@ -287,9 +293,9 @@ class CentralSampler(Sampler):
         for env, steps_since_seed in enumerate(counters.steps_since_seed):
             if steps_since_seed:
                 number = envs.first + env
-                last = buffer.obs[0, number].copy()
+                last = buffer.first_obs(number)
                 envs.reset(env, counters.episode[env] + 1, self._slot)
-                self.restarted.append((number, last, buffer.obs[0, number].copy()))
+                self.restarted.append((number, last, buffer.first_obs(number)))
 
     def _next_buffer(self, slot: int | None) -> RolloutBuffer:
         """Return the next trajectory's arrays, with its first observations in row 0."""
@@ -297,7 +303,7 @@ class CentralSampler(Sampler):
         self._slot = (self._slot + 1) % len(self._buffers) if slot is None else slot
         buffer = self._buffers[self._slot]
         if self._row or buffer is not before:
-            buffer.obs[0] = before.obs[self._row]
+            tree.put(buffer.obs, 0, tree.take(before.obs, self._row))
         buffer.start()
         return buffer
 
@@ -306,7 +312,8 @@ class CentralSampler(Sampler):
         steps_since_seed: list[int] = []
         for group in self._groups:
             if group.rows < rows:  # idle environments keep their observations
-                buffer.obs[rows, group.columns] = buffer.obs[group.rows, group.columns]
+                last = tree.take(buffer.obs, (group.rows, group.columns))
+                tree.put(buffer.obs, (rows, group.columns), last)
             steps_since_seed += group.envs.counters().steps_since_seed
         first = self._groups[0]
         buffer.check(self._name, first.first - first.columns.start)
@@ -334,7 +341,7 @@ class CentralSampler(Sampler):
             "steps": self.steps,
             "episode": [number for one in counters for number in one.episode],
             "origin": [number for one in counters for number in one.seeded_episode],
-            "obs": buffer.obs[self._row].copy(),
+            "obs": tree.map(lambda leaf: leaf[self._row].copy(), buffer.obs),
         }
         if self._values is not None:
             self._boundary["values"] = self._values.state()

@@ -13,7 +13,7 @@ import numpy as np
 
 from flatout.algorithms.parallel.packing import PackedParams
 from flatout.buffers import finals
-from flatout.buffers.arrays import FINALS, arrays_of, with_arrays
+from flatout.buffers.arrays import arrays_of, env_axis, with_arrays
 from flatout.errors import CheckpointError, EnvironmentFailure
 from flatout.hardware.backend import compiled, matmul_precision
 from flatout.learner.programs import Programs
@@ -144,7 +144,7 @@ class DeviceSampler(Sampler):
     def state(self) -> dict[str, Any]:
         assert self.rolling is not None
         arrays = named_leaves(jax.device_get(self.rolling), ENVIRONMENTS)
-        obs = np.asarray(self.rolling.obs)
+        obs = jax.tree.map(np.asarray, self.rolling.obs)
         return {"arrays": arrays, "obs": obs, "actions": []}
 
     def restore(self, state: dict[str, Any]) -> list[str]:
@@ -183,9 +183,10 @@ def join_shards(parts: Trajectory) -> Trajectory:
     _, steps, each = parts.rewards.shape
 
     def joined(name: str, leaf: np.ndarray) -> np.ndarray:
-        if name in FINALS:
+        axis = env_axis(name)
+        if axis is None:
             return leaf
-        if name == "last_obs":
+        if axis == 0:
             return leaf.reshape(-1, *leaf.shape[2:])
         return np.moveaxis(leaf, 0, 1).reshape(steps, -1, *leaf.shape[3:])
 

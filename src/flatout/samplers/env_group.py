@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from flatout import tree
 from flatout.spans import Work
-from flatout.types import Episode
+from flatout.types import Episode, Obs
 
 if TYPE_CHECKING:
     from flatout.buffers.rollout import RolloutBuffer
@@ -25,7 +26,7 @@ class EnvCounters(NamedTuple):
     steps_since_seed: list[int]
 
 
-LostEnv = tuple[int, np.ndarray]
+LostEnv = tuple[int, Obs]
 """An environment that was lost with its process and has begun another episode: its number within
 the group, and its last observation. The row now holds the new episode's first observation."""
 
@@ -115,7 +116,7 @@ class InlineEnvGroup(EnvGroup):
         self._envs = envs
         self.first, self.num_envs = first, envs.num_envs
         columns = slice(first, first + envs.num_envs)
-        self._obs = [buffer.obs[:, columns] for buffer in buffers]
+        self._obs = [tree.take(buffer.obs, (slice(None), columns)) for buffer in buffers]
         self._rewards = [buffer.rewards[:, columns] for buffer in buffers]
 
     @property
@@ -123,14 +124,15 @@ class InlineEnvGroup(EnvGroup):
         return self._envs.life_lost
 
     def reset_all(self) -> None:
-        self._envs.reset_all(self._obs[0][0])
+        self._envs.reset_all(tree.take(self._obs[0], 0))
 
     def send(self, slot: int, t: int, actions: np.ndarray, active: Sequence[int] | None) -> None:
         self._begun = (slot, t, actions, active)
 
     def receive(self, ended: Ended) -> list[LostEnv]:
         slot, t, actions, active = self._begun
-        self._envs.step(actions, self._obs[slot][t + 1], self._rewards[slot][t], ended, active)
+        out = tree.take(self._obs[slot], t + 1)
+        self._envs.step(actions, out, self._rewards[slot][t], ended, active)
         return []
 
     def finished(self, env: int) -> Episode:
@@ -143,12 +145,12 @@ class InlineEnvGroup(EnvGroup):
         )
 
     def reset(self, env: int, episode: int, slot: int = 0) -> None:
-        self._envs.reset(env, self._obs[slot][0], episode)
+        self._envs.reset(env, tree.take(self._obs[slot], 0), episode)
 
     def replay_all(
         self, episodes: Sequence[int], actions: Sequence[np.ndarray | None]
     ) -> list[bool]:
-        return self._envs.replay_all(episodes, actions, self._obs[0][0])
+        return self._envs.replay_all(episodes, actions, tree.take(self._obs[0], 0))
 
     def close(self) -> None:
         self._envs.close()
@@ -186,9 +188,11 @@ class ActingGroup:
         self.index = 0
         self.begin(0)
 
-    def act(self, obs: np.ndarray, step: int) -> list[Any]:
+    def act(self, obs: Obs, step: int) -> list[Any]:
         """Begin to choose the group's actions, from observations ``[N, ...]`` of all groups."""
-        return [self.policy.begin(obs[columns], step, first) for columns, first in self.calls]
+        return [
+            self.policy.begin(tree.take(obs, columns), step, first) for columns, first in self.calls
+        ]
 
     def write(self, outputs: Sequence[Any], buffer: RolloutBuffer, t: int) -> np.ndarray:
         """Wait for the outputs of `act`, write them to row t, and return the actions."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from flatout import tree
 from flatout.algorithms.base import Algorithm, RolloutSpec
 from flatout.algorithms.parallel.packing import OutputLayout, PackedParams
 from flatout.buffers.rollout import RolloutBuffer
@@ -23,7 +24,7 @@ from flatout.samplers.env_group import ActingGroup, EnvGroup, InlineEnvGroup
 from flatout.samplers.processes.env_group import WorkerEnvGroup
 from flatout.samplers.processes.local import ParamBroadcast, WorkerActingSampler
 from flatout.samplers.processes.pool import Worker, WorkerPool
-from flatout.samplers.processes.protocol import INFO_BYTES, PARAMS, SHARED, SPENT, Job
+from flatout.samplers.processes.protocol import INFO_BYTES, PARAMS, SPENT, Job, is_shared
 from flatout.samplers.processes.shared_memory import Fields, SharedArrays
 from flatout.spans import Spans
 from flatout.storage.kernel import PASSES_DESCRIPTORS
@@ -154,23 +155,33 @@ def shared_fields(
     num_envs, spec, action = config.env.envs, task.obs_spec, task.action_spec
     rows = (rollout.slots, rollout.horizon, num_envs)
     fields: Fields = {
-        "obs": ((rollout.slots, rollout.horizon + 1, num_envs, *spec.shape), spec.dtype),
+        name: ((rollout.slots, rollout.horizon + 1, num_envs, *leaf.shape), leaf.dtype)
+        for name, leaf in tree.named("obs", spec).items()
+    }
+    fields |= {
         "rewards": (rows, "float32"),
         # Counts of steps and episodes, and times: a worker uses its first environment's row.
         "beats": ((num_envs, 2), "int64"),
         SPENT: ((num_envs, 4), "float64"),
     }
     if not local:
-        return fields | {
-            "actions": ((num_envs, *action.choice_shape), action.choice_dtype),
-            "active": ((num_envs,), "bool"),
-            "flags": ((num_envs,), "uint8"),
-            "finals": ((num_envs, *spec.shape), spec.dtype),
-            "returns": ((num_envs,), "float64"),
-            "lengths": ((num_envs,), "int64"),
-            "counters": ((num_envs, 3), "int64"),
-            "infos": ((num_envs, INFO_BYTES), "uint8"),
+        finals = {
+            name: ((num_envs, *leaf.shape), leaf.dtype)
+            for name, leaf in tree.named("finals", spec).items()
         }
+        return (
+            fields
+            | finals
+            | {
+                "actions": ((num_envs, *action.choice_shape), action.choice_dtype),
+                "active": ((num_envs,), "bool"),
+                "flags": ((num_envs,), "uint8"),
+                "returns": ((num_envs,), "float64"),
+                "lengths": ((num_envs,), "int64"),
+                "counters": ((num_envs, 3), "int64"),
+                "infos": ((num_envs, INFO_BYTES), "uint8"),
+            }
+        )
     flags = {"terminated": True, "truncated": True, "valid": rollout.episodes is not None,
              "ended": rollout.replayed}  # fmt: skip
     fields |= {name: (rows, "bool") for name, kept in flags.items() if kept}
@@ -198,9 +209,9 @@ def make_sampler(
         shared: dict[str, Any] = {}
         if pool is not None:
             shared = {
-                name: pool.shared_arrays[name][slot]
-                for name in SHARED
-                if name in pool.shared_arrays
+                name: array[slot]
+                for name, array in pool.shared_arrays.arrays.items()
+                if is_shared(name)
             }
             if pool.local:
                 shared["outputs"] = [

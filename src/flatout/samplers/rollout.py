@@ -206,7 +206,7 @@ class Rollout:
         self, params: Any, t: jax.Array, carry: _Carry, draw: Any, ids: Array | None
     ) -> _Carry:
         state, rows, left = carry
-        obs, n = state.obs, len(state.obs)
+        obs, n = state.obs, len(state.length)
         envs = jnp.arange(n) if ids is None else ids
         active = jnp.ones(n, bool) if left is None else left > 0
         action, _, extras = self.algorithm.act(params, obs, (), draw)

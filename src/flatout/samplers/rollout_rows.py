@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from flatout import tree
 from flatout.algorithms.base import Algorithm, RolloutSpec
 from flatout.algorithms.parallel.packing import OutputLayout
 from flatout.envs.device.base import DeviceEnv
 from flatout.envs.device.check import select
 from flatout.samplers.rollout_state import Ends, RolloutState, least_truncation
-from flatout.types import Array, Finals, Trajectory
+from flatout.types import Array, Finals, Obs, Trajectory
 
 TERMINATED, TRUNCATED, VALID, COUNTED = 1, 2, 4, 8
 """Bits of a step's code; the episode's length is stored above them, in units of `COUNTED`."""
@@ -29,17 +30,17 @@ class Rows(NamedTuple):
 
     Attributes:
         words: one packed record a step, uint32 ``[T, W]``.
-        small: observations ``[T, N, ...]`` if their items have fewer or more than 32 bits, else
-            None: they are then in `words`.
-        finals: final observations ``[C, N, ...]``.
+        small: the arrays of observations ``[T, N, ...]`` whose items have fewer than 32 bits, by
+            path; the others are in `words`.
+        finals: final observations ``[C, N, ...]``, a tree.
         places: positions ``t * N + n`` of the steps that led to them, ``[C, N]``; ``T * N`` if
             unused.
         cut: each environment's number of truncations so far, ``[N]``; None if C is 1.
     """
 
     words: Array
-    small: Array | None
-    finals: Array
+    small: dict[str, Array]
+    finals: Obs
     places: Array
     cut: Array | None
 
@@ -58,10 +59,12 @@ class Writer:
         """Return empty arrays for T steps."""
         steps, n, most = self.spec.horizon, self.num_envs, self.spec.truncations
         words = self.layout(state, params, draw).words
-        small = (
-            None if _in_words(state.obs) else jnp.zeros((steps, *state.obs.shape), state.obs.dtype)
-        )
-        finals = jnp.zeros((most, *state.obs.shape), state.obs.dtype)
+        small = {
+            path: jnp.zeros((steps, *leaf.shape), leaf.dtype)
+            for path, leaf in tree.items(state.obs)
+            if not _in_words(leaf)
+        }
+        finals = tree.map(lambda leaf: jnp.zeros((most, *leaf.shape), leaf.dtype), state.obs)
         places = jnp.full((most, n), steps * n, jnp.int32)
         cut = jnp.zeros(n, jnp.int32) if most > 1 else None
         return Rows(jnp.zeros((steps, words), jnp.uint32), small, finals, places, cut)
@@ -69,7 +72,7 @@ class Writer:
     def layout(self, state: RolloutState, params: Any, draw: Any) -> OutputLayout:
         """Return the layout of one step's record."""
         action, _, extras = jax.eval_shape(self.algorithm.act, params, state.obs, (), draw)
-        obs = {"obs": state.obs} if _in_words(state.obs) else {}
+        obs = _words(state.obs)
         counts, totals = state.length, state.total
         mean = {"q_mean": totals} if "q_max" in extras else {}
         infos = jax.eval_shape(self.info_scalars, state.env)
@@ -103,26 +106,32 @@ class Writer:
             place = jnp.full(self.num_envs, len(value)).at[ids].set(jnp.arange(len(value)))
             return jnp.concatenate([value, jnp.zeros_like(value[:1])])[place]
 
-        small = None if rows.small is None else put(rows.small, everywhere(obs))
-        if rows.small is None:
-            record = record | {"obs": obs}
+        small = {
+            path: put(rows.small[path], everywhere(leaf))
+            for path, leaf in tree.items(obs)
+            if path in rows.small
+        }
+        record = record | _words(obs)
         record = {name: everywhere(value) for name, value in record.items()}
         rows = rows._replace(words=put(rows.words, OutputLayout.pack(record)), small=small)
         if not least_truncation(self.env):
             return rows
         finals, places, cut = rows.finals, rows.places, rows.cut
-        columns = jnp.arange(len(after))
+        columns, size = jnp.arange(len(truncated)), len(places)
         at = t * self.num_envs + (columns if ids is None else ids)
-        if len(finals) > 2:  # a scatter, because most entries are not written
+        if size > 2:  # a scatter, because most entries are not written
             assert cut is not None
-            slot = jnp.where(truncated, cut, len(finals))
-            finals = finals.at[slot, columns].set(after, mode="drop")
+            slot = jnp.where(truncated, cut, size)
+            finals = tree.map(
+                lambda kept, new: kept.at[slot, columns].set(new, mode="drop"), finals, after
+            )
             places = places.at[slot, columns].set(at, mode="drop")
         else:
             chosen: Any = truncated[None]
             if cut is not None:
-                chosen &= cut == jnp.arange(len(finals))[:, None]
-            finals, places = select(chosen, after[None], finals), jnp.where(chosen, at, places)
+                chosen &= cut == jnp.arange(size)[:, None]
+            finals = tree.map(lambda kept, new: select(chosen, new[None], kept), finals, after)
+            places = jnp.where(chosen, at, places)
         cut = None if cut is None else cut + truncated
         return rows._replace(finals=finals, places=places, cut=cut)
 
@@ -138,13 +147,17 @@ class Writer:
         """
         read = layout.unpack(rows.words)
         code, rewards, total = (read.pop(name) for name in ("code", "reward", "total"))
-        obs = read.pop("obs") if rows.small is None else rows.small
+        found = {
+            path: rows.small[path] if path in rows.small else read.pop(tree.joined("obs", path))
+            for path, _ in tree.items(state.obs)
+        }
+        obs = found if isinstance(state.obs, dict) else found[""]
         mean = read.pop("q_mean", jnp.full((1, 1), jnp.nan))
         infos = {n.removeprefix(INFO): read.pop(n) for n in list(read) if n.startswith(INFO)}
         terminated, truncated = (code & TERMINATED) > 0, (code & TRUNCATED) > 0
         ended, valid = terminated | truncated, (code & VALID) > 0
         finite = jnp.isfinite(jnp.where(valid, rewards, 0.0)).all()
-        for seen in (obs, state.obs, rows.finals):
+        for seen in jax.tree.leaves((obs, state.obs, rows.finals)):
             if jnp.issubdtype(seen.dtype, jnp.floating):
                 finite &= jnp.isfinite(seen).all()
         trajectory = Trajectory(
@@ -152,7 +165,8 @@ class Writer:
             rewards=jnp.sign(rewards) if self.sign else rewards,
             terminated=terminated, truncated=truncated, last_obs=state.obs,
             finals=Finals(
-                rows.finals.reshape(-1, *rows.finals.shape[2:]), rows.places.reshape(-1)
+                tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows.finals),
+                rows.places.reshape(-1),
             ),
             extras=read,
             valid=valid if self.spec.episodes else None,
@@ -174,6 +188,11 @@ def pack_flags(
     return terminated * TERMINATED + truncated * TRUNCATED + active * VALID + length * COUNTED
 
 
-def _in_words(obs: Any) -> bool:
-    """Return whether observations have items of 32 bits."""
-    return obs.dtype.itemsize == 4
+def _in_words(leaf: Any) -> bool:
+    """Return whether an array's items have 32 bits."""
+    return leaf.dtype.itemsize == 4
+
+
+def _words(obs: Obs) -> dict[str, Any]:
+    """Return the arrays of an observation that are written to records, by name."""
+    return {name: leaf for name, leaf in tree.named("obs", obs).items() if _in_words(leaf)}

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from flatout.envs.device.base import DeviceEnv
 from flatout.envs.device.check import action_shape
-from flatout.types import Array
+from flatout.types import Array, Obs
 
 
 class Pool(NamedTuple):
@@ -20,7 +20,7 @@ class Pool(NamedTuple):
     which the N environments begin them; those with numbers below `taken` have begun."""
 
     env: Any
-    obs: Array
+    obs: Obs
     base: Array
     taken: Array
 
@@ -44,7 +44,7 @@ class RolloutState(NamedTuple):
     key: Array
     first: Array
     env: Any
-    obs: Array
+    obs: Obs
     length: Array
     total: Array
     step: Array

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from flatout import tree
 from flatout.errors import CheckpointError
 from flatout.learner.learner import Learner
 from flatout.learner.policy import Policy
@@ -19,7 +20,7 @@ from flatout.spans import Spans, Work
 from flatout.storage.checkpoint import PREFIX, leaf_names, named_leaves, rebuild
 from flatout.types import Metrics, Snapshot
 
-BUFFER, PENDING = "buffer/", "pending/"
+BUFFER, PENDING, OBS = "buffer/", "pending/", "sampler/obs"
 """Prefixes, in snapshots, of the buffer's arrays and of pending trajectories."""
 
 
@@ -106,13 +107,18 @@ class Schedule:
             self.learner.restore(state, buffer, initial.data["buffer"], initial.rows)
             # The other run's last episodes are truncated here: this run has new environments.
             # Trajectories that the other run had not yet learned from are dropped.
-            waiting = arrays.get(f"{PENDING}0/obs")
-            last = arrays["sampler/obs"] if waiting is None else waiting[0]
-            first = np.asarray(self._sampler.state()["obs"])
+            waiting = tree.found(f"{PENDING}0/obs", arrays)
+            last = tree.take(waiting, 0) if waiting is not None else tree.found(OBS, arrays)
             assert self.learner.trajectory is not None
-            shape = (-1, *self.learner.trajectory.obs.shape[2:])
-            pairs = zip(last.reshape(shape), first.reshape(shape), strict=True)
-            self._truncate((env, *observations) for env, observations in enumerate(pairs))
+            last, first = (
+                tree.map(  # environments of shards have two axes
+                    lambda leaf, like: np.asarray(leaf).reshape(-1, *like.shape[2:]), each,
+                    self.learner.trajectory.obs,
+                )
+                for each in (last, self._sampler.state()["obs"])
+            )  # fmt: skip
+            envs = range(len(tree.first(first)))
+            self._truncate((env, tree.take(last, env), tree.take(first, env)) for env in envs)
         self.publish_newest()
 
     def learned(self) -> dict[str, np.ndarray]:
@@ -124,7 +130,7 @@ class Schedule:
         """Return all state at the last iteration's boundary."""
         arrays = named_leaves(self.learner.host_state(), PREFIX)
         sampler = self._sampler.state()
-        arrays["sampler/obs"] = sampler.pop("obs")
+        arrays |= tree.named(OBS, sampler.pop("obs"))
         arrays |= {f"sampler/{name}": a for name, a in sampler.pop("arrays", {}).items()}
         actions = sampler.pop("actions")
         has_actions = [array is not None for array in actions]
@@ -158,7 +164,7 @@ class Schedule:
             arrays[f"sampler/actions/{env}"] if has_actions else None
             for env, has_actions in enumerate(state.pop("known"))
         ]
-        state["obs"] = np.asarray(arrays["sampler/obs"])
+        state["obs"] = tree.map(np.asarray, tree.found(OBS, arrays))
         prefix = "sampler/" + ENVIRONMENTS
         env_arrays = {
             n.removeprefix("sampler/"): a for n, a in arrays.items() if n.startswith(prefix)

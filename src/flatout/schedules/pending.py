@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from flatout.buffers.arrays import FINALS, arrays_of
+from flatout import tree
+from flatout.buffers.arrays import FINAL_INDEX, FINAL_OBS, TREES, arrays_of, env_axis
 from flatout.buffers.finals import append_final
 from flatout.errors import CheckpointError
 from flatout.samplers.base import Restart
-from flatout.types import Episode, Episodes, Finals, Trajectory
+from flatout.types import Episode, Episodes, Finals, Obs, Trajectory
 
 NO_EPISODES = Episodes(*(np.zeros(0, kind) for kind in (int, float, int, float)))
 
@@ -47,7 +48,8 @@ class Pending:
         numbers = [episode[:4] for episode in self.episodes]
         arrays[prefix + "ended_episodes"] = np.array(numbers, np.float64).reshape(-1, 4)
         for index, (_, last, first) in enumerate(self.restarted):
-            arrays[f"{prefix}restarted/{index}"] = np.stack([last, first])
+            both = tree.map(lambda *pair: np.stack(pair), last, first)
+            arrays |= tree.named(f"{prefix}restarted/{index}", both)
         envs = [env for env, _, _ in self.restarted]
         data = {"version": self.version, "steps": self.steps, "restarted": envs}
         return arrays, data | {"infos": [episode.info for episode in self.episodes]}
@@ -64,11 +66,11 @@ class Pending:
         infos = [episode.info for episode in self.episodes]
         return infos if any(infos) else []
 
-    def truncate(self, env: int, last_obs: np.ndarray, first_obs: np.ndarray) -> None:
+    def truncate(self, env: int, last_obs: Obs, first_obs: Obs) -> None:
         """Truncate an episode after the last step; see `Buffer.truncate`."""
         arrays = self.trajectory
         steps, num_envs = arrays.rewards.shape
-        arrays.last_obs[env] = first_obs
+        tree.put(arrays.last_obs, env, first_obs)
         if arrays.ended is not None:
             arrays.ended[-1, env] = True
         if arrays.terminated[-1, env] or arrays.truncated[-1, env]:
@@ -82,10 +84,11 @@ class Pending:
     def loaded(prefix: str, arrays: dict[str, np.ndarray], data: dict[str, Any]) -> Pending:
         """Return the trajectory of a result of `saved`; refuse impossible counts."""
         extras = f"{prefix}extras/"
-        plain = [name for name in Trajectory._fields if name not in ("extras", "finals")]
+        plain = [name for name in Trajectory._fields if name not in ("extras", "finals", *TREES)]
         trajectory = Trajectory(
             **{name: arrays.get(prefix + name) for name in plain},
-            finals=Finals(*(arrays[prefix + name] for name in FINALS)),
+            **{name: tree.found(prefix + name, arrays) for name in TREES},
+            finals=Finals(tree.found(prefix + FINAL_OBS, arrays), arrays[prefix + FINAL_INDEX]),
             extras={n.removeprefix(extras): a for n, a in arrays.items() if n.startswith(extras)},
         )
         ended = arrays[prefix + "ended_episodes"]
@@ -95,10 +98,10 @@ class Pending:
             Episode(int(env), float(total), int(length), float(q_max), info)
             for (env, total, length, q_max), info in zip(ended, infos, strict=True)
         ]
-        restarted = [
-            (env, *arrays[f"{prefix}restarted/{index}"])
-            for index, env in enumerate(data["restarted"])
-        ]
+        restarted: list[Restart] = []
+        for index, env in enumerate(data["restarted"]):
+            both = tree.found(f"{prefix}restarted/{index}", arrays)
+            restarted.append((env, tree.take(both, 0), tree.take(both, 1)))
         for count in (data["version"], data["steps"]):
             if type(count) is not int or not 0 <= count < 2**31:
                 raise CheckpointError(
@@ -112,7 +115,8 @@ class Pending:
         arrays, expected = arrays_of(self.trajectory), arrays_of(shapes)
         most = 2 * math.prod(shapes.rewards.shape)
         for name in arrays | expected:
-            array, shape, finals = arrays.get(name), expected.get(name), int(name in FINALS)
+            array, shape = arrays.get(name), expected.get(name)
+            finals = int(env_axis(name) is None)
             same = (
                 array is not None
                 and shape is not None

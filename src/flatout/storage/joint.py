@@ -12,11 +12,11 @@ import numpy as np
 
 from flatout.errors import CheckpointError, FlatoutError, writing
 from flatout.storage import checkpoint, nofollow
-from flatout.storage.segments import SegmentStore
+from flatout.storage.segments import SegmentStore, is_final
 from flatout.types import RowSource, Snapshot
 
-FINALS, TRUNCATED = "finals", "truncated"
-"""Of rows of experience: final observations, one for each flag that is set, in order."""
+TRUNCATED = "truncated"
+"""Of rows of experience: the flags for each of which there is a final observation, in order."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Beside:
     def read(self, first: int, end: int) -> dict[str, np.ndarray]:
         """The rows ``first .. end - 1``."""
         each = [part.read(first, end) for part in self.parts]
-        rows = {n: np.stack([part[n] for part in each], 1) for n in each[0] if n != FINALS}
+        rows = {n: np.stack([part[n] for part in each], 1) for n in each[0] if not is_final(n)}
         member, row, env = np.nonzero(rows[TRUNCATED].swapaxes(0, 1))  # as they lie one after other
         order = np.lexsort((env, member, row))
-        rows[FINALS] = np.concatenate([part[FINALS] for part in each])[order]
-        return rows
+        finals = [n for n in each[0] if is_final(n)]
+        return rows | {n: np.concatenate([part[n] for part in each])[order] for n in finals}
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class OneOf:
         """The rows ``first .. end - 1``."""
         rows = self.whole.read(first, end)
         mine = np.nonzero(rows[TRUNCATED])[1] == self.member
-        return {n: a[mine] if n == FINALS else a[:, self.member] for n, a in rows.items()}
+        return {n: a[mine] if is_final(n) else a[:, self.member] for n, a in rows.items()}
 
 
 @dataclass(frozen=True)

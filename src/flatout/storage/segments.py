@@ -33,6 +33,16 @@ PIECE = 64 << 20
 _NAME = re.compile(r"rows-\d{12,}-\d{12,}-[0-9a-f]{8}\.safetensors")
 _SEGMENT_FILE = re.compile(rf"{_NAME.pattern}|\.{_NAME.pattern}\.tmp")
 
+FINALS = "finals"
+"""The name of the rows' final observations, of which there is one for each truncated step; those
+of a dict observation are called ``finals/path``."""
+
+
+def is_final(name: str) -> bool:
+    """Return whether an array of rows holds final observations."""
+    return name.partition("/")[0] == FINALS
+
+
 Reference = dict[str, Any]
 """One segment: ``file``, ``first`` and ``end`` row, ``sha256``, ``bytes``."""
 
@@ -64,7 +74,7 @@ class SegmentStore:
         try:
             while begin < end:
                 row = rows.read(begin, begin + 1)
-                size = sum(array.nbytes for name, array in row.items() if name != "finals")
+                size = sum(array.nbytes for name, array in row.items() if not is_final(name))
                 stop = min(begin + max(PIECE // max(size, 1), 1), end)
                 written.append(self._write(rows.read(begin, stop), begin, stop))
                 begin = stop
@@ -157,7 +167,7 @@ class SavedRows:
         except safetensors.SafetensorError as error:
             raise DamagedError(f"{path} is corrupt: {error}.") from error
         rows = reference["end"] - reference["first"]
-        if any(len(array) != rows for part, array in arrays.items() if part != "finals"):
+        if any(len(array) != rows for part, array in arrays.items() if not is_final(part)):
             raise CheckpointError(f"{path} does not hold the {rows:,} rows that it should.")
         self._open = (name, arrays)
         return arrays
@@ -165,7 +175,8 @@ class SavedRows:
 
 def _slice(arrays: dict[str, np.ndarray], first: int, end: int) -> dict[str, np.ndarray]:
     """Some rows of a segment; `finals` has an entry for each truncated step, in order."""
-    rows = {name: array[first:end] for name, array in arrays.items() if name != "finals"}
+    rows = {name: array[first:end] for name, array in arrays.items() if not is_final(name)}
     before = int(arrays["truncated"][:first].sum())
-    rows["finals"] = arrays["finals"][before : before + int(rows["truncated"].sum())]
+    after = before + int(rows["truncated"].sum())
+    rows |= {name: array[before:after] for name, array in arrays.items() if is_final(name)}
     return rows

@@ -24,7 +24,7 @@ from flatout.config.hyper import ClassifyConfig
 from flatout.errors import UsageError
 from flatout.networks.convolution import convolve
 from flatout.networks.layers import Conv, Draw, FanIn, Linear
-from flatout.types import Array, DiscreteSpec, Trajectory
+from flatout.types import Array, DiscreteSpec, ObservationSpec, Trajectory
 
 METRICS = ("loss", "accuracy", "l2", "grad_norm", "learning_rate", "updates")
 FORGET = 0.1
@@ -82,14 +82,16 @@ def classify(config: ClassifyConfig, spec: BuildSpec) -> Algorithm:
     """
     assert isinstance(spec.action_spec, DiscreteSpec)  # a label
     classes, shards = spec.action_spec.n, spec.shards
-    rows, columns, channels = spec.obs_spec.shape
+    images = spec.obs_spec
+    assert isinstance(images, ObservationSpec)  # a dataset's images
+    rows, columns, channels = images.shape
     if min(rows, columns) < 4:
         raise UsageError(f"images of {rows}x{columns} are too small to be pooled twice.")
     (first, size), (second, other) = SIZES[config.size]
     norm = config.size == "small"
     counts = (first, second) if norm else ()
     dropout = 0.0 if norm else config.dropout  # 0 draws nothing
-    high = float(spec.obs_spec.high or 1)
+    high = float(images.high or 1)
 
     def build(draw: Draw) -> Network:
         flat = (rows // 4) * (columns // 4) * second

@@ -10,9 +10,10 @@ import numpy as np
 
 from flatout.algorithms.base import BuildSpec
 from flatout.algorithms.common.distributions import Distribution
+from flatout.networks.encoder import Encoder
 from flatout.networks.layers import Linear
-from flatout.networks.torsos import Torso, features, make_torso, over_batch
-from flatout.types import Array
+from flatout.networks.torsos import Torso
+from flatout.types import Array, Obs
 
 
 class Actor(eqx.Module):
@@ -42,13 +43,12 @@ def build_networks(
 ) -> Networks:
     """Build networks with initial parameters: zeros without `rng`.
 
-    Actor and critic share an image torso, unless it is an MLP, and have separate vector torsos.
+    Actor and critic share a torso with convolutions; others are separate.
     """
-    obs_spec, config = spec.obs_spec, spec.network_config
-    torso = make_torso(rng, obs_spec, config, spec.network)
-    shared = obs_spec.is_image and config.network != "mlp"
-    critic_torso = None if shared else make_torso(rng, obs_spec, config, spec.network)
-    width = features(torso, obs_spec)
+    encoder = spec.encoder
+    torso = encoder.build(rng)
+    critic_torso = None if encoder.shared else encoder.build(rng)
+    width = encoder.width(torso)
     size = 0 if log_std is None else dist.parameters
     extra = np.full((size,), log_std or 0.0, np.float32)
     return Networks(
@@ -57,20 +57,22 @@ def build_networks(
     )
 
 
-def policy(actor: Actor, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+def policy(encoder: Encoder, actor: Actor, x: Obs) -> tuple[jax.Array, jax.Array]:
     """Return head outputs ``[B, P]`` and features of prepared observations ``[B, ...]``."""
-    hidden = over_batch(actor.torso, x)
+    hidden = encoder.features(actor.torso, x)
     return actor.head(hidden), hidden
 
 
-def value(networks: Networks, x: jax.Array, hidden: jax.Array | None = None) -> jax.Array:
+def value(
+    encoder: Encoder, networks: Networks, x: Obs, hidden: jax.Array | None = None
+) -> jax.Array:
     """Return the values ``[B]`` of prepared observations ``[B, ...]``.
 
     `hidden` are a shared torso's features of them, if they have been computed already.
     """
     critic = networks.critic
     if critic.torso is not None:
-        hidden = over_batch(critic.torso, x)
+        hidden = encoder.features(critic.torso, x)
     elif hidden is None:
-        hidden = over_batch(networks.actor.torso, x)
+        hidden = encoder.features(networks.actor.torso, x)
     return critic.head(hidden)[:, 0]

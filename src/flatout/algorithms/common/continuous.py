@@ -22,9 +22,10 @@ from flatout.algorithms.hp import hyper_parameters
 from flatout.algorithms.parallel.accumulate import Losses
 from flatout.config.actions import refuse_actions
 from flatout.config.hyper import DDPGConfig, SACConfig
+from flatout.networks.encoder import Encoder
 from flatout.networks.layers import MLP, Draw, FanIn, Linear
-from flatout.networks.torsos import Torso, features, make_torso, over_batch
-from flatout.types import ActionSpec, Array, Batch, ContinuousSpec, ObservationSpec
+from flatout.networks.torsos import Torso
+from flatout.types import ActionSpec, Array, Batch, ContinuousSpec, Obs
 
 Tree = TypeVar("Tree")
 
@@ -57,10 +58,10 @@ class Bounds:
         """Scale actions from the box to -1..1."""
         return (action - self.middle) / self.half
 
-    def scaled(self, batch: Batch, spec: ObservationSpec) -> Batch:
-        """Return a batch with prepared observations (see `observe`) and actions in -1..1."""
+    def scaled(self, batch: Batch, encoder: Encoder) -> Batch:
+        """Return a batch with prepared observations and actions in -1..1."""
         return batch._replace(
-            obs=observe(spec, batch.obs), next_obs=observe(spec, batch.next_obs),
+            obs=encoder.prepare(batch.obs), next_obs=encoder.prepare(batch.next_obs),
             actions=self.from_environment(batch.actions),
         )  # fmt: skip
 
@@ -83,8 +84,8 @@ class Noise(NamedTuple):
 
 def box_algorithm(
     config: DDPGConfig | SACConfig, spec: BuildSpec, bounds: Bounds,
-    greedy: Callable[[Any, jax.Array], jax.Array],
-    explore: Callable[[ContinuousActorParams, jax.Array, jax.Array], jax.Array], **functions: Any,
+    greedy: Callable[[Any, Obs], jax.Array],
+    explore: Callable[[ContinuousActorParams, Obs, jax.Array], jax.Array], **functions: Any,
 ) -> Algorithm:  # fmt: skip
     """Build an algorithm that acts uniformly at random in the warm-up and by its actor afterwards.
 
@@ -97,8 +98,8 @@ def box_algorithm(
         functions: the remaining fields of `Algorithm`.
     """
 
-    def act(params: ContinuousActorParams, obs: jax.Array, carry: Any, draw: Noise | None) -> Acted:
-        x = observe(spec.obs_spec, obs)
+    def act(params: ContinuousActorParams, obs: Obs, carry: Any, draw: Noise | None) -> Acted:
+        x = spec.encoder.prepare(obs)
         if draw is None:
             return bounds.to_environment(greedy(params.actor, x)), carry, {}
 
@@ -144,14 +145,15 @@ def every(interval: int, updates: jax.Array, function: Callable[[Tree], Tree], v
 
 
 class Trunk(eqx.Module):
-    """Dense layers over observations (or a torso's features of them), and actions if given."""
+    """Dense layers over a torso's features (the flattened observation without a torso), and actions
+    if given."""
 
     torso: Torso | None
     dense: MLP
     head: Linear
 
-    def __call__(self, x: jax.Array, action: jax.Array | None = None) -> jax.Array:
-        hidden = x.reshape(len(x), -1) if self.torso is None else over_batch(self.torso, x)
+    def __call__(self, hidden: jax.Array, action: jax.Array | None = None) -> jax.Array:
+        """Return the outputs for features ``[B, F]`` and actions ``[B, A]``."""
         if action is not None:
             hidden = jnp.concatenate([hidden, action], -1)
         return self.head(self.dense(hidden))
@@ -159,13 +161,9 @@ class Trunk(eqx.Module):
 
 def make_trunk(draw: Draw, spec: BuildSpec, actions: int, outputs: int) -> Trunk:
     """Build a trunk that also reads `actions` action components (0 for an actor)."""
-    obs_spec, config = spec.obs_spec, spec.network_config
-    plain = config.network == "mlp" or (config.network == "auto" and not obs_spec.is_image)
-    torso = None
-    width = math.prod(obs_spec.shape)
-    if spec.network is not None or not plain:
-        torso = make_torso(draw, obs_spec, config, spec.network)
-        width = features(torso, obs_spec)
+    encoder, config = spec.encoder, spec.network_config
+    torso = None if encoder.plain else encoder.build(draw, dense=False)
+    width = encoder.width(torso)
     dense = MLP(draw, width + actions, config.hidden, config.activation)
     last = config.hidden[-1] if config.hidden else width + actions
     return Trunk(torso, dense, Linear(draw, last, outputs, 1.0))
@@ -201,23 +199,22 @@ class ActorCritics:
         actor, critics = self._build(FanIn(np.random.default_rng(key)))
         return eqx.filter(actor, eqx.is_array), eqx.filter(critics, eqx.is_array)
 
-    def outputs(self, actor: Any, x: jax.Array) -> jax.Array:
-        """Return the actor's outputs for prepared observations ``[B, ...]``."""
-        return eqx.combine(actor, self._actor)(x)
+    def _features(self, trunk: Trunk, x: Obs) -> jax.Array:
+        return self._spec.encoder.features(trunk.torso, x)
 
-    def bounded(self, actor: Any, x: jax.Array) -> jax.Array:
+    def outputs(self, actor: Any, x: Obs) -> jax.Array:
+        """Return the actor's outputs for prepared observations ``[B, ...]``."""
+        trunk = eqx.combine(actor, self._actor)
+        return trunk(self._features(trunk, x))
+
+    def bounded(self, actor: Any, x: Obs) -> jax.Array:
         """Return the actor's outputs as actions ``[B, A]`` in -1..1."""
         return jnp.tanh(self.outputs(actor, x))
 
-    def values(self, critics: Any, x: jax.Array, action: jax.Array) -> tuple[jax.Array, ...]:
+    def values(self, critics: Any, x: Obs, action: jax.Array) -> tuple[jax.Array, ...]:
         """Return each critic's values ``[B]`` of prepared observations and actions ``[B, A]``."""
-        return tuple(c(x, action)[:, 0] for c in eqx.combine(critics, self._critics))
-
-
-def observe(spec: ObservationSpec, obs: jax.Array) -> jax.Array:
-    """Prepare observations for networks: float32, with whole numbers scaled to 0..1."""
-    x = obs.astype(jnp.float32)
-    return x if spec.high is None else x * np.float32(1.0 / spec.high)
+        trunks = eqx.combine(critics, self._critics)
+        return tuple(trunk(self._features(trunk, x), action)[:, 0] for trunk in trunks)
 
 
 def smallest(values: tuple[jax.Array, ...]) -> jax.Array:

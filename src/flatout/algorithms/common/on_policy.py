@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flatout import tree
 from flatout.algorithms.base import Acted, Algorithm, BuildSpec, State, Updated
 from flatout.algorithms.common.actor_critic import Actor, Networks, build_networks, policy, value
 from flatout.algorithms.common.distributions import distribution
@@ -21,18 +22,20 @@ from flatout.algorithms.common.returns import (
     explained_variance,
     generalised_advantages,
     initial_moments,
-    normalise,
     update_moments,
 )
 from flatout.algorithms.hp import hyper_parameters
 from flatout.config.hyper import A2CConfig, PPOConfig
 from flatout.errors import UsageError
-from flatout.networks.boards import FromHead, Grid, OneHot
-from flatout.types import Array, Trajectory
+from flatout.types import Array, Obs, Trajectory
 
 BLOCK = 1024
 """Boards whose values are computed at once on a CPU. One-hot encoding makes a board larger (16
 times for Snake), and larger blocks would not fit in the cache."""
+
+
+Moments = RunningMoments | dict[str, RunningMoments] | None
+"""The statistics of an observation of one array, or of several by path; None without them."""
 
 
 class OnPolicyActorParams(NamedTuple):
@@ -40,14 +43,14 @@ class OnPolicyActorParams(NamedTuple):
     was published."""
 
     actor: Actor
-    moments: RunningMoments | None
+    moments: Moments
 
 
 class OnPolicyParams(NamedTuple):
     """The networks, and the statistics by which observations and rewards are scaled."""
 
     networks: Networks
-    obs_moments: RunningMoments | None
+    obs_moments: Moments
     reward_moments: RunningMoments | None
 
 
@@ -71,7 +74,7 @@ class RolloutBatch(NamedTuple):
     and 1 for the others; it is None if there is no padding.
     """
 
-    obs: jax.Array
+    obs: Obs
     sample: jax.Array
     log_prob: jax.Array
     value: jax.Array
@@ -91,6 +94,7 @@ class OnPolicy:
 
     Attributes:
         dist: the distribution over actions.
+        encoder: how observations become features.
         arrays: the networks' arrays, filled with zeros.
         static: the networks without their arrays.
 
@@ -107,7 +111,7 @@ class OnPolicy:
         advantages: Advantages = generalised_advantages,
     ) -> None:
         self._config = config
-        self._obs_spec = spec.obs_spec
+        self.encoder = spec.encoder
         self._num_envs, self._total_steps = spec.num_envs, spec.total_steps
         self._masked = masked
         self._shards = shards = spec.shards
@@ -120,11 +124,11 @@ class OnPolicy:
         self._build = build
         self.arrays, self.static = eqx.partition(build(None), eqx.is_array)
 
-        def values(arrays: Networks, x: jax.Array) -> jax.Array:
+        def values(arrays: Networks, x: Obs) -> jax.Array:
             networks = eqx.combine(arrays, self.static)
-            if not self._boards or len(x) <= 2 * BLOCK:
-                return value(networks, x)
-            of_part = functools.partial(value, networks)
+            if not self.encoder.has_cells or len(tree.first(x)) <= 2 * BLOCK:
+                return value(self.encoder, networks, x)
+            of_part = functools.partial(value, self.encoder, networks)
             return jax.lax.platform_dependent(
                 x, cpu=lambda x: apply_in_blocks(of_part, x), default=lambda x: of_part(x)
             )
@@ -132,11 +136,12 @@ class OnPolicy:
         self._values = shards.one_by_one(values)
         self._returns = shards.one_by_one(discounted_returns)
         self._advantages = shards.one_by_one(advantages)
-        self._boards = isinstance(self.arrays.actor.torso, Grid | OneHot | FromHead)
-        if config.normalize_observation and self._boards:
+        if config.normalize_observation and not self.encoder.normalised:
+            cells = self.encoder.has_cells
             raise UsageError(
-                "normalize_observation = true cannot be combined with boards of one-hot cells; "
-                "turn it off, or use network = mlp."
+                "normalize_observation = true cannot be combined with "
+                f"{'boards of one-hot cells' if cells else 'observations of categories alone'}; "
+                f"turn it off{', or use network = mlp' if cells else ''}."
             )
 
     def algorithm(
@@ -150,7 +155,7 @@ class OnPolicy:
             networks = self._build(np.random.default_rng(key), hp.log_std_init)
             params = OnPolicyParams(
                 jax.tree.map(np.asarray, eqx.filter(networks, eqx.is_array)),
-                initial_moments(self._obs_spec.shape) if config.normalize_observation else None,
+                self._initial_moments() if config.normalize_observation else None,
                 initial_moments(()) if config.normalize_reward else None,
             )
             returns = np.zeros(self._num_envs, np.float32) if config.normalize_reward else None
@@ -163,21 +168,16 @@ class OnPolicy:
             episodes=getattr(config, "rollout_episodes", None), shards=self._shards,
         )  # fmt: skip
 
-    def observe(self, obs: jax.Array, moments: RunningMoments | None) -> jax.Array:
-        """Prepare observations for networks: scaled and normalised, except boards of cells."""
-        if self._boards:
-            return obs
-        x = obs.astype(jnp.float32)
-        if self._obs_spec.high is not None:
-            x = x / self._obs_spec.high
-        return x if moments is None else normalise(x, moments)
+    def _initial_moments(self) -> Moments:
+        found = {path: initial_moments(s.shape) for path, s in self.encoder.normalised.items()}
+        return found.get("", found)
 
     def act(
-        self, params: OnPolicyActorParams, obs: jax.Array, carry: Any, draw: jax.Array | None
+        self, params: OnPolicyActorParams, obs: Obs, carry: Any, draw: jax.Array | None
     ) -> Acted:
         """Choose actions; see `Algorithm.act`."""
         actor = eqx.combine(params.actor, self.static.actor)
-        x, _ = policy(actor, self.observe(obs, params.moments))
+        x, _ = policy(self.encoder, actor, self.encoder.prepare(obs, params.moments))
         sample = self.dist.sample(x, actor.extra, draw)
         extras = {"log_prob": self.dist.log_prob(x, actor.extra, sample)}
         if self._continuous:
@@ -212,11 +212,14 @@ class OnPolicy:
             reward_moments = update_moments(reward_moments, after.reshape(-1), weight, shards)
             scale = jax.lax.rsqrt(reward_moments.var + 1e-8)
             rewards = jnp.clip(rewards * scale, -10.0, 10.0)
-        flat_obs = trajectory.obs.reshape(-1, *self._obs_spec.shape)
-        seen = jnp.concatenate([flat_obs, trajectory.last_obs, trajectory.finals.obs])
-        x = self.observe(seen, obs_moments)
+        flat_obs = _flat(trajectory.obs)
+        seen = tree.map(
+            lambda *parts: jnp.concatenate(parts), flat_obs, trajectory.last_obs,
+            trajectory.finals.obs,
+        )  # fmt: skip
+        x = self.encoder.prepare(seen, obs_moments)
         v_t, v_tp1 = values_around(self._values(networks, x), trajectory)
-        x = flat_obs if self._boards else x[: len(flat_obs)]
+        x = flat_obs if x is seen else tree.take(x, slice(shape[0] * shape[1]))
         if masked:  # the arrays are reused, so padding holds numbers of earlier trajectories
             rewards = jnp.where(trajectory.valid, rewards, 0.0)
             v_t = jnp.where(trajectory.valid, v_t, 0.0)
@@ -265,20 +268,33 @@ class OnPolicy:
         shards = self._shards.after(done)
         obs_moments = state.params.obs_moments
         if obs_moments is not None:
-            flat_obs = trajectory.obs.reshape(-1, *self._obs_spec.shape).astype(jnp.float32)
-            obs_moments = update_moments(obs_moments, flat_obs, batch.weight, shards)
+            flat_obs = _flat(trajectory.obs)
+
+            def updated(moments: RunningMoments, leaf: jax.Array) -> RunningMoments:
+                return update_moments(moments, leaf.astype(jnp.float32), batch.weight, shards)
+
+            obs_moments = tree.map(updated, obs_moments, flat_obs)
         explained = explained_variance(batch.value, batch.target, batch.weight, shards)
         params = state.params._replace(obs_moments=obs_moments)
         return state._replace(params=params), explained
 
 
-def apply_in_blocks(function: Callable[[jax.Array], jax.Array], rows: jax.Array) -> jax.Array:
+def _flat(obs: Obs) -> Obs:
+    """Return observations ``[T, N, ...]`` as rows ``[T * N, ...]``."""
+    return tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), obs)
+
+
+def apply_in_blocks(function: Callable[[Obs], jax.Array], rows: Obs) -> jax.Array:
     """Compute ``function(rows)``, BLOCK rows at a time, so that activations stay in the cache."""
-    count = -(-len(rows) // BLOCK)
-    padding = [(0, count * BLOCK - len(rows)), *((0, 0),) * (rows.ndim - 1)]
-    parts = jnp.pad(rows, padding).reshape(count, BLOCK, *rows.shape[1:])
-    found = jax.lax.map(function, parts)
-    return found.reshape(-1, *found.shape[2:])[: len(rows)]
+    size = len(tree.first(rows))
+    count = -(-size // BLOCK)
+
+    def parted(leaf: jax.Array) -> jax.Array:
+        padding = [(0, count * BLOCK - size), *((0, 0),) * (leaf.ndim - 1)]
+        return jnp.pad(leaf, padding).reshape(count, BLOCK, *leaf.shape[1:])
+
+    found = jax.lax.map(function, tree.map(parted, rows))
+    return found.reshape(-1, *found.shape[2:])[:size]
 
 
 def values_around(values: jax.Array, trajectory: Trajectory) -> tuple[jax.Array, jax.Array]:

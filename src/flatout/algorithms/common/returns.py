@@ -106,11 +106,6 @@ def update_moments(
     return RunningMoments(moments.mean + delta * count / total, squares / total, total)
 
 
-def normalise(x: jax.Array, moments: RunningMoments, clip: float = 10.0) -> jax.Array:
-    """Return ``(x - mean) / sqrt(var + 1e-8)``, clipped to ``[-clip, clip]``."""
-    return jnp.clip((x - moments.mean) * jax.lax.rsqrt(moments.var + 1e-8), -clip, clip)
-
-
 def discounted_returns(
     g: jax.Array, r_t: jax.Array, done_t: jax.Array, gamma: jax.Array | float
 ) -> tuple[jax.Array, jax.Array]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.errors import UsageError, one_line
-from flatout.types import Array, ContinuousSpec, ObservationSpec
+from flatout.types import Array, ContinuousSpec, ObservationSpec, ObsSpec
 
 
 def library(module: str, full: str, install: str, needed: Sequence[str]) -> Any:
@@ -57,30 +58,55 @@ def key_shape() -> Any:
     return jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))
 
 
-def observation(
-    name: str, leaf: Any, high: float | None
-) -> tuple[ObservationSpec, Callable[[Any], Array]]:
+def observation(name: str, shapes: Any, high: float | None) -> tuple[ObsSpec, Callable[[Any], Any]]:
     """Return the spec of a library's observations, and the function that converts one.
 
     An array of three dimensions is an image; any other becomes a vector. Bools become 0 and 1
-    (uint8), uint8 stays, other integers become int32, and floats become float32.
+    (uint8), uint8 stays, other integers become int32, and floats become float32. A pytree of
+    several arrays becomes a dict by path, with points between the parts of a path.
 
     Args:
         name: the environment's name, for messages.
-        leaf: the observation's shape and dtype.
+        shapes: the observation's shapes and dtypes.
         high: the largest value of the space, or None if it is unknown.
 
     Raises:
-        UsageError: the observation is not one array, or it is empty.
+        UsageError: the observation holds something else than arrays, or an empty one.
     """
+    paths, _ = jax.tree_util.tree_flatten_with_path(shapes)
+    if not paths:
+        raise UsageError(f"{name} observes nothing: its observation holds no array.")
+    specs, casts = {}, {}
+    for keys, leaf in paths:
+        path = ".".join(re.sub(r"^\W+|\W+$", "", str(key)) for key in keys)
+        specs[path], casts[path] = _array(name, leaf, high, path)
+    if hasattr(shapes, "shape"):
+        return specs[""], casts[""]
+
+    def convert(obs: Any) -> dict[str, Array]:
+        return {
+            path: cast(leaf)
+            for (path, cast), leaf in zip(casts.items(), jax.tree.leaves(obs), strict=True)
+        }
+
+    return specs, convert
+
+
+def _array(
+    name: str, leaf: Any, high: float | None, path: str
+) -> tuple[ObservationSpec, Callable[[Any], Array]]:
+    """Return the spec of one array of an observation, and the function that converts it."""
+    at = f" at {path!r}" if path else ""
     if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
         raise UsageError(
-            f"{name} observes {type(leaf).__name__}; Flatout takes one array. Make one array of it "
+            f"{name} observes {type(leaf).__name__}{at}; Flatout takes arrays. Make arrays of it "
             "in an environment of your own (module:factory)."
         )
     shape = tuple(leaf.shape) if len(leaf.shape) == 3 else (math.prod(leaf.shape),)
     if 0 in shape:
-        raise UsageError(f"{name} observes an array of shape {list(leaf.shape)}, which is empty.")
+        raise UsageError(
+            f"{name} observes an array of shape {list(leaf.shape)}{at}, which is empty."
+        )
     kind, largest = np.dtype(leaf.dtype).kind, None
     if kind == "b" or leaf.dtype == np.uint8:
         dtype, largest = "uint8", 1 if kind == "b" else int(high or 255)

@@ -4,10 +4,10 @@ functions of one environment, which `samplers.rollout` and `DeviceEnvs` map over
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from flatout.types import ActionSpec, Array, ObservationSpec
+from flatout.types import ActionSpec, Array, Obs, ObsSpec
 
 EnvState = Any
 """A pytree of arrays; its structure, shapes and dtypes are the same after every call."""
@@ -24,7 +24,8 @@ class DeviceEnv:
 
     Attributes:
         name: the environment's name, for messages.
-        obs_spec: the spec of an observation.
+        obs_spec: the spec of an observation: of one array, or a dict of specs by name if `reset`
+            and `step` return a dict of arrays. Names have no slashes.
         action_spec: the spec of an action.
         limit: steps after which an episode is truncated (Gymnasium's `max_episode_steps`), or None.
         reset: ``(key) -> (state, obs)``, the start of an episode.
@@ -45,11 +46,11 @@ class DeviceEnv:
     """
 
     name: str
-    obs_spec: ObservationSpec
+    obs_spec: ObsSpec = field(hash=False)
     action_spec: ActionSpec
     limit: int | None
-    reset: Callable[[Key], tuple[EnvState, Array]]
-    step: Callable[[EnvState, Array, Key], tuple[EnvState, Array, Array, Array, Array]]
+    reset: Callable[[Key], tuple[EnvState, Obs]]
+    step: Callable[[EnvState, Array, Key], tuple[EnvState, Obs, Array, Array, Array]]
     render: Callable[[EnvState], Any] | None = None
     patience: int | None = None
     info: Callable[[EnvState], dict[str, Array]] | None = None

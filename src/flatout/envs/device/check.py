@@ -15,10 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Trace, Tracer
 
+from flatout import tree
 from flatout.envs.device.base import DeviceEnv, reset_key, step_key
 from flatout.errors import UsageError, one_line
 from flatout.hashes import raw
-from flatout.types import ActionSpec, Array, ObservationSpec
+from flatout.types import ActionSpec, Array, Obs, ObservationSpec, ObsSpec
 
 COPIES = 16
 """Number of environments that `check_device_env` steps together."""
@@ -56,11 +57,8 @@ def shape_problems(env: DeviceEnv) -> Iterator[str]:
     """Yield problems that shapes and dtypes alone show. Nothing is computed on a device."""
     name = env.name
     spec, action = env.obs_spec, env.action_spec
-    if not isinstance(spec, ObservationSpec) or len(spec.shape) not in (1, 3) or 0 in spec.shape:
-        yield f"{name}: obs_spec must be an ObservationSpec of a vector [D] or an image [H, W, C]."
-        return
-    if spec.high is not None and not spec.high > 0:
-        yield f"{name}: obs_spec.high = {spec.high} must be above 0 or None: networks divide by it."
+    if problem := next(_spec_problems(name, spec), ""):
+        yield problem
         return
     if not isinstance(action, ActionSpec):
         yield f"{name}: action_spec must be a DiscreteSpec or a ContinuousSpec."
@@ -77,7 +75,7 @@ def shape_problems(env: DeviceEnv) -> Iterator[str]:
         yield f"{name}: reset must return (state, obs)."
         return
     state, obs = began
-    yield from _mismatch(f"{name}: reset returns obs", obs, spec.shape, spec.dtype, "obs_spec says")
+    yield from _obs_problems(f"{name}: reset returns obs", obs, spec)
     given = action_shape(env)
     stepped, why = _try(jax.eval_shape, env.step, state, given, key)
     if why:
@@ -88,7 +86,7 @@ def shape_problems(env: DeviceEnv) -> Iterator[str]:
         return
     yield from _state_problems(name, state, stepped[0])
     _, obs, reward, *flags = stepped
-    yield from _mismatch(f"{name}: step returns obs", obs, spec.shape, spec.dtype, "obs_spec says")
+    yield from _obs_problems(f"{name}: step returns obs", obs, spec)
     must = "it must be"
     yield from _mismatch(f"{name}: step returns reward", reward, (), "float32", must)
     for flag, value in zip(("terminated", "truncated"), flags, strict=True):
@@ -98,6 +96,39 @@ def shape_problems(env: DeviceEnv) -> Iterator[str]:
     _, why = _try(jax.eval_shape, jax.vmap(env.step), *many)
     if why:
         yield f"{name}: step cannot be mapped over many environments (jax.vmap): {why}"
+
+
+def _spec_problems(name: str, spec: Any) -> Iterator[str]:
+    """Yield problems of `obs_spec` itself."""
+    if isinstance(spec, dict) and not spec:
+        yield f"{name}: obs_spec is an empty dict; it needs an entry."
+    for path, leaf in tree.items(spec):
+        of = f"[{path!r}]" if isinstance(spec, dict) else ""
+        if isinstance(spec, dict) and (not isinstance(path, str) or not path or "/" in path):
+            yield f"{name}: obs_spec has the key {path!r}; keys are texts without slashes."
+        elif not isinstance(leaf, ObservationSpec) or 0 in leaf.shape:
+            yield (
+                f"{name}: obs_spec{of} must be an ObservationSpec of an array that is not empty, "
+                "for example a vector [D] or an image [H, W, C], or a dict of them."
+            )
+        elif leaf.high is not None and not leaf.high > 0:
+            yield (
+                f"{name}: obs_spec{of}.high = {leaf.high} must be above 0 or None: networks divide "
+                "by it."
+            )
+
+
+def _obs_problems(what: str, obs: Any, spec: ObsSpec) -> Iterator[str]:
+    """Yield differences between observations and their spec."""
+    if not isinstance(spec, dict):
+        yield from _mismatch(what, obs, spec.shape, spec.dtype, "obs_spec says")
+    elif not isinstance(obs, dict) or obs.keys() != spec.keys():
+        given = ", ".join(map(str, obs)) if isinstance(obs, dict) else type(obs).__name__
+        yield f"{what} with {given}; obs_spec has {', '.join(spec)}."
+    else:
+        for path, leaf in spec.items():
+            says = "obs_spec says"
+            yield from _mismatch(f"{what}[{path!r}]", obs[path], leaf.shape, leaf.dtype, says)
 
 
 def _info_problems(env: DeviceEnv, state: Any) -> Iterator[str]:
@@ -172,11 +203,15 @@ def _first_step(env: DeviceEnv, key: Array) -> tuple[Array, Array]:
 
 def _play_problems(env: DeviceEnv, steps: int, seed: int) -> Iterator[str]:
     seeds = np.arange(COPIES, dtype=np.uint32) + np.uint32(seed)
-    high = env.obs_spec.high
+    highest = [leaf.high for leaf in tree.leaves(env.obs_spec)]
 
-    def good(obs: Array, reward: Array) -> Array:
-        numbers = jnp.isfinite(obs.astype(jnp.float32)).all() & jnp.isfinite(reward).all()
-        return numbers & (True if high is None else (obs <= high).all())
+    def good(obs: Obs, reward: Array) -> Array:
+        numbers = jnp.isfinite(reward).all()
+        for path, spec in tree.items(env.obs_spec):
+            leaf, high = obs[path] if path else obs, spec.high
+            numbers &= jnp.isfinite(leaf.astype(jnp.float32)).all()
+            numbers &= True if high is None else (leaf <= high).all()
+        return numbers
 
     def step(carry: Any, t: Array) -> tuple[Any, Array]:
         state, ends, bad = carry
@@ -205,7 +240,8 @@ def _play_problems(env: DeviceEnv, steps: int, seed: int) -> Iterator[str]:
         return
     ends, bad = result
     if bad >= 0:
-        above = "" if high is None else f", or an observation above obs_spec.high ({high})"
+        limits = sorted({high for high in highest if high is not None})
+        above = f", or an observation above obs_spec.high ({limits[0]})" if limits else ""
         yield f"{env.name}: step {bad} of random play gave NaN or infinity{above}."
     if not ends and env.limit is None:
         yield (

@@ -11,10 +11,11 @@ from weakref import WeakValueDictionary
 import gymnasium as gym
 import numpy as np
 
+from flatout import tree
 from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.envs.device.base import DeviceEnv, reset_key, step_key
 from flatout.errors import EnvironmentFailure, FlatoutError, one_line
-from flatout.types import Episode
+from flatout.types import Episode, Obs, ObservationSpec
 
 TOGETHER = 8
 """Number of environments that one call of `EnvPrograms.restart` resets."""
@@ -117,17 +118,17 @@ class DeviceEnvs(Envs):
         self._times = np.zeros(count, np.int32)
         self._all = list(range(count))
 
-    def reset(self, env: int, out: np.ndarray, episode: int | None = None) -> None:
+    def reset(self, env: int, out: Obs, episode: int | None = None) -> None:
         self._begin([env], [self.episode[env] + 1 if episode is None else episode], out)
 
-    def reset_all(self, out: np.ndarray, episode: int | None = None) -> None:
+    def reset_all(self, out: Obs, episode: int | None = None) -> None:
         numbers = [last + 1 if episode is None else episode for last in self.episode]
         self._begin(self._all, numbers, out)
 
     def step(
         self,
         actions: np.ndarray,
-        out: np.ndarray,
+        out: Obs,
         rewards: np.ndarray,
         ended: Ended,
         active: Sequence[int] | None = None,
@@ -146,9 +147,11 @@ class DeviceEnvs(Envs):
         seen = self._call_user("step", self._advance, choices, playing)
         obs, gained, terminated, truncated = seen
         if active is None:
-            out[:], rewards[:] = obs, gained
+            tree.put(out, slice(None), obs)
+            rewards[:] = gained
         else:
-            out[players], rewards[players] = obs[players], gained[players]
+            tree.put(out, players, tree.take(obs, players))
+            rewards[players] = gained[players]
         self._times[players] += 1
         points, returns, lengths = gained.tolist(), self.returns, self.lengths
         for env in players:
@@ -156,7 +159,8 @@ class DeviceEnvs(Envs):
             lengths[env] += 1
         over = ((terminated | truncated) & playing).nonzero()[0].tolist()
         for env in over:
-            ended(env, bool(terminated[env]), bool(truncated[env]), obs[env])
+            final = tree.take(obs, env)
+            ended(env, bool(terminated[env]), bool(truncated[env]), final)
         if over:
             self._begin(over, [self.episode[env] + 1 for env in over], out)
 
@@ -165,7 +169,7 @@ class DeviceEnvs(Envs):
         return super().finished(env)._replace(info=info or None)
 
     def replay_all(
-        self, episodes: Sequence[int], actions: Sequence[np.ndarray | None], out: np.ndarray
+        self, episodes: Sequence[int], actions: Sequence[np.ndarray | None], out: Obs
     ) -> list[bool]:
         """See `Envs.replay_all`. All step together, and each stops when its actions end."""
         played = {env: taken for env, taken in enumerate(actions) if taken is not None}
@@ -187,12 +191,12 @@ class DeviceEnvs(Envs):
     def close(self) -> None:
         self._states = None
 
-    def _advance(self, choices: np.ndarray, playing: np.ndarray) -> list[np.ndarray]:
+    def _advance(self, choices: np.ndarray, playing: np.ndarray) -> list[Any]:
         given = self._states, choices, self._seeds, self._times, playing
         self._states, *seen, self._infos = self._programs.step(*given)
-        return [np.asarray(array) for array in seen]
+        return [tree.map(np.asarray, each) for each in seen]
 
-    def _begin(self, envs: list[int], numbers: list[int], out: np.ndarray) -> None:
+    def _begin(self, envs: list[int], numbers: list[int], out: Obs) -> None:
         """Start the episodes `numbers` of `envs` and write their first observations."""
         for env, number in zip(envs, numbers, strict=True):
             self._seeds[env] = self._seed_of(env, number)
@@ -200,18 +204,19 @@ class DeviceEnvs(Envs):
             self.lengths[env], self.returns[env], self._times[env] = 0, 0.0, 0
         self._call_user("reset", self._restart, envs, out)
 
-    def _restart(self, envs: list[int], out: np.ndarray) -> None:
+    def _restart(self, envs: list[int], out: Obs) -> None:
         """Reset the states of `envs` with the seeds in `_seeds`, and write their observations."""
         if self._states is None or len(envs) == self.num_envs:
             self._states, obs = self._programs.reset(self._seeds)
-            out[envs] = np.asarray(obs)[envs]
+            tree.put(out, envs, tree.map(lambda leaf: np.asarray(leaf)[envs], obs))
             return
         for at in range(0, len(envs), TOGETHER):
             some = envs[at : at + TOGETHER]
             indices = np.full(TOGETHER, some[0], np.int32)  # fewer are padded with the first
             indices[: len(some)] = some
             self._states, obs = self._programs.restart(self._states, indices, self._seeds[indices])
-            out[some] = np.asarray(obs)[: len(some)]
+            began = tree.map(lambda leaf: np.asarray(leaf)[: len(some)], obs)  # noqa: B023
+            tree.put(out, some, began)
 
     def _call_user(self, call: str, function: Any, *given: Any) -> Any:
         try:
@@ -230,7 +235,7 @@ _SHARED_PROGRAMS: WeakValueDictionary[int, EnvPrograms] = WeakValueDictionary()
 the programs keep the environment alive."""
 
 
-class OneDevice(gym.Env[np.ndarray, Any]):
+class OneDevice(gym.Env[Any, Any]):
     """A device environment as a Gymnasium environment, to inspect, render or wrap it.
 
     It applies the time limit. From the same seed it plays the same episode as `DeviceEnvs`.
@@ -244,13 +249,10 @@ class OneDevice(gym.Env[np.ndarray, Any]):
         self.device, self.render_mode = device, render_mode
         modes = ["ansi", "rgb_array"] if device.render is not None else []
         self.metadata = {"render_modes": modes, "render_fps": 30}
-        obs, action = device.obs_spec, device.action_spec
-        low: float = 0 if obs.dtype == "uint8" else -np.inf
-        high: float = np.inf if obs.dtype == "float32" else (obs.high or 255)
-        if obs.dtype == "int32":
-            low, high = -(2**31), 2**31 - 1
-        self.observation_space = gym.spaces.Box(low, high, obs.shape, np.dtype(obs.dtype).type)
-        self.action_space: gym.Space[Any] = action.to_gym()
+        boxes = tree.map(_box, device.obs_spec)
+        space = gym.spaces.Dict(boxes) if isinstance(boxes, dict) else boxes
+        self.observation_space: gym.Space[Any] = space
+        self.action_space: gym.Space[Any] = device.action_spec.to_gym()
         self._state: Any = None
         self._time = 0
 
@@ -260,25 +262,36 @@ class OneDevice(gym.Env[np.ndarray, Any]):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    ) -> tuple[Obs, dict[str, Any]]:
         """Start the episode of a seed; without a seed, `np_random` draws one."""
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(2**31)) if seed is None else seed
         self._seed, self._time = np.full(1, drawn, np.uint32), 0
         self._state, obs = self._programs.reset(self._seed)
-        return np.array(np.asarray(obs)[0]), {}
+        return tree.map(lambda leaf: np.array(leaf[0]), obs), {}
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
         """Take an action of `action_space`."""
         choice = self.device.action_spec.from_env(action)[None]
         given = self._state, choice, self._seed, np.full(1, self._time, np.int32), np.ones(1, bool)
         self._state, *seen, infos = self._programs.step(*given)
         self._time += 1
-        obs, reward, terminated, truncated = (np.asarray(array)[0] for array in seen)
+        obs, reward, terminated, truncated = (
+            tree.map(lambda leaf: np.array(leaf[0]), each) for each in seen
+        )
         info = {name: np.asarray(values)[0].item() for name, values in infos.items()}
-        return np.array(obs), float(reward), bool(terminated), bool(truncated), info
+        return obs, float(reward), bool(terminated), bool(truncated), info
 
     def render(self) -> Any:
         """Return the result of the environment's `render` for the current state."""
         assert self.device.render is not None
         return self.device.render(self._programs._jax.tree.map(lambda leaf: leaf[0], self._state))
+
+
+def _box(spec: ObservationSpec) -> gym.spaces.Box:
+    """Return the space of an array of an observation."""
+    low: float = 0 if spec.dtype == "uint8" else -np.inf
+    high: float = np.inf if spec.dtype == "float32" else (spec.high or 255)
+    if spec.dtype == "int32":
+        low, high = -(2**31), 2**31 - 1
+    return gym.spaces.Box(low, high, spec.shape, np.dtype(spec.dtype).type)

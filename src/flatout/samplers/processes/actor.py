@@ -18,7 +18,14 @@ from flatout.hardware import backend
 from flatout.learner.policy import Policy
 from flatout.samplers.central import CentralSampler
 from flatout.samplers.env_group import ActingGroup, InlineEnvGroup
-from flatout.samplers.processes.protocol import ACT_S, ENV_S, PARAMS, SHARED, SQUARE, TURNS
+from flatout.samplers.processes.protocol import (
+    ACT_S,
+    ENV_S,
+    PARAMS,
+    SQUARE,
+    TURNS,
+    is_shared,
+)  # fmt: skip
 from flatout.samplers.processes.shared_memory import SharedArrays
 from flatout.spans import Spans
 
@@ -55,8 +62,8 @@ class LocalActor:
         def buffer(slot: int) -> RolloutBuffer:
             shared = {
                 name: shared_arrays[name][slot][:, job.columns]
-                for name in SHARED
-                if name in shared_arrays
+                for name in shared_arrays.arrays
+                if is_shared(name)
             }
             shared["outputs"] = [shared_arrays[f"outputs/{first}"][slot] for first in firsts]
             layouts = [self._policy.layout] * len(firsts)

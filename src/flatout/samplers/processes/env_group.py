@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flatout import tree
 from flatout.samplers.env_group import EnvCounters, EnvGroup, LostEnv
 from flatout.samplers.processes import protocol
 from flatout.samplers.processes.pool import Worker, WorkerLost, WorkerPool
@@ -29,11 +30,12 @@ class WorkerEnvGroup(EnvGroup):
         self.first = workers[0].job.first
         self.num_envs = sum(worker.job.count for worker in workers)
         columns = slice(self.first, self.first + self.num_envs)
-        self._obs = shared_arrays["obs"][:, :, columns]
+        every = slice(None)
+        self._obs = tree.take(tree.found("obs", shared_arrays.arrays), (every, every, columns))
         self._actions = shared_arrays["actions"][columns]
         self._active = shared_arrays["active"][columns]
         self._flags = shared_arrays["flags"][columns]
-        self._finals = shared_arrays["finals"][columns]
+        self._finals = tree.take(tree.found("finals", shared_arrays.arrays), columns)
         self._returns = shared_arrays["returns"][columns]
         self._lengths = shared_arrays["lengths"][columns]
         self._counters = shared_arrays["counters"][columns]
@@ -75,7 +77,8 @@ class WorkerEnvGroup(EnvGroup):
             for env in np.flatnonzero(flags & protocol.ENDED).tolist():
                 flag = int(flags[env])
                 terminated, truncated = flag & protocol.TERMINATED, flag & protocol.TRUNCATED
-                ended(env, bool(terminated), bool(truncated), self._finals[env])
+                final = tree.take(self._finals, env)
+                ended(env, bool(terminated), bool(truncated), final)
         else:
             self._lives.fill(False)
         return []
@@ -135,7 +138,7 @@ class WorkerEnvGroup(EnvGroup):
         for lost in self._losses:
             worker = lost.worker
             columns = self._columns(worker)
-            before = self._obs[slot, t, columns].copy()
+            before = tree.map(np.copy, tree.take(self._obs, (slot, t, columns)))
             episodes = (self._counters[columns, protocol.EPISODE] + 1).tolist()
             while True:
                 self._pool.restart(lost)
@@ -145,6 +148,6 @@ class WorkerEnvGroup(EnvGroup):
                     break
                 except WorkerLost as failure:
                     lost = failure
-            losses += [(columns.start + i, obs) for i, obs in enumerate(before)]
+            losses += [(columns.start + i, tree.take(before, i)) for i in range(worker.job.count)]
         self._losses = []
         return losses

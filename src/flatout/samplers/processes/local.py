@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from flatout import tree
 from flatout.buffers.rollout import RolloutBuffer
 from flatout.samplers.base import Sampler, check_counts
 from flatout.samplers.processes.pool import Worker, WorkerLost, WorkerPool
 from flatout.samplers.processes.protocol import PARAMS
 from flatout.spans import Spans, Work
-from flatout.types import Episode, Trajectory
+from flatout.types import Episode, Obs, Trajectory
 
 
 class ParamBroadcast:
@@ -61,7 +62,7 @@ class WorkerActingSampler(Sampler):
         self.num_envs = sum(worker.job.count for worker in self._workers)
         self._slot = self._rows = self._steps = 0
         self._begun = np.zeros(self.num_envs, np.int64)  # each environment's current episode
-        self._newest: np.ndarray | None = None  # observations after the last trajectory
+        self._newest: Obs | None = None  # observations after the last trajectory
         self._stateless: set[Worker] = set()  # restarted since the last commit
 
     def start(self) -> None:
@@ -90,7 +91,8 @@ class WorkerActingSampler(Sampler):
                 rows[worker] = last
                 ends += ended
                 count, first = worker.job.count, worker.job.first
-                for index, final in zip(indices, obs, strict=True):
+                for number, index in enumerate(indices):
+                    final = tree.take(obs, number)
                     buffer.keep_final(index // count, first + index % count, final)
                 self._begun[worker.job.columns] = begun
         ends.sort(key=lambda end: (end[0], end[1].env))
@@ -98,8 +100,9 @@ class WorkerActingSampler(Sampler):
         buffer.check(self._name)
         self._rows = most = max(rows.values())
         for worker, last in rows.items():  # idle environments keep their observations
-            buffer.obs[most, worker.job.columns] = buffer.obs[last, worker.job.columns]
-        self._newest = buffer.obs[most].copy()
+            columns = worker.job.columns
+            tree.put(buffer.obs, (most, columns), tree.take(buffer.obs, (last, columns)))
+        self._newest = tree.map(lambda leaf: leaf[most].copy(), buffer.obs)
         return buffer.trajectory()
 
     def commit(self) -> None:
@@ -128,7 +131,9 @@ class WorkerActingSampler(Sampler):
             if any(name not in state for state in states):
                 continue
             joined[name] = [value for state in states for value in state[name]]
-        joined["obs"] = np.concatenate([state["obs"] for state in states])
+        joined["obs"] = tree.map(
+            lambda *parts: np.concatenate(parts), *(state["obs"] for state in states)
+        )
         return joined
 
     def restore(self, state: dict[str, Any]) -> list[str]:
@@ -137,8 +142,9 @@ class WorkerActingSampler(Sampler):
 
         def part(worker: Worker) -> dict[str, Any]:
             columns, old = worker.job.columns, "chunks"  # in checkpoints of earlier releases
-            parts = {n: value[columns] for n, value in state.items() if n not in ("steps", old)}
-            return parts | {"steps": state["steps"]}
+            apart = ("steps", "obs", old)
+            parts = {n: value[columns] for n, value in state.items() if n not in apart}
+            return parts | {"steps": state["steps"], "obs": tree.take(state["obs"], columns)}
 
         restored = self._pool.ask("restore", {worker: (part(worker),) for worker in self._workers})
         notes: list[str] = []
@@ -149,9 +155,9 @@ class WorkerActingSampler(Sampler):
             self.restarted += [(first + env, last, new) for env, last, new in restarted]
         self._steps, self._slot = int(state["steps"]), 0
         self._begun[:] = state["episode"]
-        self._newest = np.array(state["obs"])
+        self._newest = tree.map(np.array, state["obs"])
         for env, _, new in self.restarted:
-            self._newest[env] = new
+            tree.put(self._newest, env, new)
             self._begun[env] += 1
         return notes
 
@@ -183,19 +189,23 @@ class WorkerActingSampler(Sampler):
             worker.wait()
         except WorkerLost as failure:
             return failure
-        first = self._buffers[slot].obs[0]
+        buffer = self._buffers[slot]
         envs = set(range(columns.start, columns.stop))
         self.restarted = [restart for restart in self.restarted if restart[0] not in envs]
         if self._newest is not None:
-            self.restarted += [(env, self._newest[env], first[env].copy()) for env in sorted(envs)]
+            self.restarted += [
+                (env, tree.take(self._newest, env), buffer.first_obs(env)) for env in sorted(envs)
+            ]
         return self._tell(worker, slot)
 
     def _lost_state(self, worker: Worker) -> dict[str, Any]:
         """Return a state for a restarted worker: its environments begin new episodes on resume."""
         columns, count = worker.job.columns, worker.job.count
-        obs = self._buffers[0].obs[0] if self._newest is None else self._newest
+        obs = self._newest
+        if obs is None:
+            obs = tree.take(self._buffers[0].obs, 0)
         episode = self._begun[columns].tolist()
         return {
             "episode": episode, "origin": episode, "actions": [None] * count,
-            "values": [[0.0, 0.0]] * count, "obs": obs[columns],
+            "values": [[0.0, 0.0]] * count, "obs": tree.take(obs, columns),
         }  # fmt: skip

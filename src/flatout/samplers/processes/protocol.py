@@ -63,6 +63,11 @@ INFO_BYTES = 1024
 """Bytes for the scalars of a final `info`: the length (two bytes), then JSON."""
 
 
+def is_shared(name: str) -> bool:
+    """Return whether an array of the shared memory is one of `SHARED`, or a leaf of one."""
+    return name.partition("/")[0] in SHARED
+
+
 @dataclass(frozen=True)
 class Job:
     """A worker's environments and settings, as the parent sends them.

@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flatout import tree
 from flatout.errors import FlatoutError, one_line, raised_at
 from flatout.output import guarded
 from flatout.samplers.processes import protocol
 from flatout.samplers.processes.protocol import Job
 from flatout.samplers.processes.shared_memory import SharedArrays
 from flatout.storage.kernel import close_in_children
+from flatout.types import Obs
 
 if TYPE_CHECKING:
     from flatout.envs.base import Envs
@@ -50,12 +52,14 @@ class Stepper:
         self.envs = task.open(job.count, job.seed, TRAINING, job.reseed_after, job.first, threads=1)
         self._worker_times = worker_times
         columns = job.columns
-        self._obs = shared_arrays["obs"][:, :, columns]  # [slots, T + 1, E, ...]
+        every = slice(None)
+        # [slots, T + 1, E, ...]
+        self._obs = tree.take(tree.found("obs", shared_arrays.arrays), (every, every, columns))
         self._rewards = shared_arrays["rewards"][:, :, columns]
         self._actions = shared_arrays["actions"][columns]
         self._active = shared_arrays["active"][columns]
         self._flags = shared_arrays["flags"][columns]
-        self._finals = shared_arrays["finals"][columns]
+        self._finals = tree.take(tree.found("finals", shared_arrays.arrays), columns)
         self._lengths = shared_arrays["lengths"][columns]
         self._counters = shared_arrays["counters"][columns]
         self._returns = shared_arrays["returns"][columns]
@@ -67,7 +71,7 @@ class Stepper:
         envs, flags = self.envs, self._flags
         active = np.flatnonzero(self._active).tolist() if partly else None
         flags.fill(0)
-        out = self._obs[slot, t + 1]
+        out = tree.take(self._obs, (slot, t + 1))
         envs.step(self._actions, out, self._rewards[slot, t], self._end, active)
         if envs.life_lost is not None:
             flags[envs.life_lost] |= protocol.LIFE_LOST
@@ -79,7 +83,7 @@ class Stepper:
 
     def reset(self, slot: int, row: int, episodes: list[int | None]) -> None:
         """Start the given episodes (None keeps the current one); write observations to a row."""
-        out = self._obs[slot, row]
+        out = tree.take(self._obs, (slot, row))
         if len({*episodes}) == 1 and episodes[0] is not None:
             self.envs.reset_all(out, episodes[0])  # one call is faster
         else:
@@ -90,15 +94,15 @@ class Stepper:
 
     def replay(self, episodes: list[int], actions: list[Any]) -> list[bool]:
         """Reproduce environments' states; observations go to row 0 of the first slot."""
-        reproduced = self.envs.replay_all(episodes, actions, self._obs[0, 0])
+        reproduced = self.envs.replay_all(episodes, actions, tree.take(self._obs, (0, 0)))
         self._publish(True)
         return reproduced
 
-    def _end(self, env: int, terminated: bool, truncated: bool, final: np.ndarray) -> None:
+    def _end(self, env: int, terminated: bool, truncated: bool, final: Obs) -> None:
         self._flags[env] |= (
             protocol.ENDED | protocol.TERMINATED * terminated | protocol.TRUNCATED * truncated
         )
-        self._finals[env] = final
+        tree.put(self._finals, env, final)
         episode = self.envs.finished(env)
         self._returns[env] = episode.episode_return
         self._lengths[env] = episode.length

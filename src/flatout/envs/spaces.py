@@ -1,0 +1,170 @@
+"""The specs of Gymnasium's spaces, and the conversion of nested observations to flat trees.
+
+`envs.make` and `envs.host` call it. A further kind of observation is added here (its spec, and how
+it becomes an array) and in `networks.encoder` (how it becomes features).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from flatout.envs.preparation import MergedStack, channels_first, kind_of
+from flatout.errors import UsageError
+from flatout.tree import joined
+from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec, ObsSpec
+
+Structure = dict[str, "Structure | None"]
+"""The nesting of an observation: by key, the structure of a nested space, or None for an array."""
+
+
+def observation_spec(space: gym.Space[Any], name: str, stack: int = 1) -> ObsSpec:
+    """Return the spec of an observation space; nested Dict and Tuple spaces are flattened.
+
+    Args:
+        space: the space.
+        name: the environment's name, for messages.
+        stack: frames in an image that Flatout stacked (`MergedStack`).
+
+    Raises:
+        UsageError: a space is not supported, a Dict space is empty, or a key is not a text without
+            slashes; the message names the path.
+    """
+    if not isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
+        return _array_spec(space, f"{name} observes {kind_of(space)}", stack)
+    found = {
+        path: _array_spec(leaf, f"{name} observes {kind_of(leaf)} at {path!r}", stack)
+        for path, leaf in _flat_spaces(space, name)
+    }
+    return dict(sorted(found.items()))
+
+
+def _flat_spaces(
+    space: gym.Space[Any], name: str, prefix: str = ""
+) -> Iterator[tuple[str, gym.Space[Any]]]:
+    """Yield the spaces of arrays within a space, with their paths."""
+    if isinstance(space, gym.spaces.Dict):
+        entries: list[tuple[Any, gym.Space[Any]]] = list(space.spaces.items())
+    elif isinstance(space, gym.spaces.Tuple):
+        entries = [(str(index), one) for index, one in enumerate(space.spaces)]
+    else:
+        yield prefix, space
+        return
+    if not entries:
+        at = f" at {prefix!r}" if prefix else ""
+        raise UsageError(f"{name} observes {kind_of(space)} without entries{at}; add one.")
+    for key, inner in entries:
+        if not isinstance(key, str) or not key or "/" in key:
+            at = f" (at {prefix!r})" if prefix else ""
+            raise UsageError(
+                f"{name} observes a Dict space with the key {key!r}{at}; keys have to be texts "
+                "without slashes: rename it in a wrapper."
+            )
+        yield from _flat_spaces(inner, name, joined(prefix, key) if prefix else key)
+
+
+def _array_spec(space: gym.Space[Any], seen: str, stack: int) -> ObservationSpec:
+    """Return the spec of one array; `seen` is the beginning of a message about it."""
+    if isinstance(space, gym.spaces.Discrete):
+        return ObservationSpec((), "int32", categories=(int(space.n),), starts=(int(space.start),))
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        counts, starts = (tuple(map(int, part.ravel())) for part in (space.nvec, space.start))
+        if counts:
+            return ObservationSpec(space.nvec.shape, "int32", categories=counts, starts=starts)
+    if isinstance(space, gym.spaces.MultiBinary) and 0 not in space.shape:
+        return ObservationSpec(space.shape, "uint8", 1)
+    if not isinstance(space, gym.spaces.Box):
+        if getattr(space, "shape", None) is not None and 0 in (space.shape or ()):
+            raise UsageError(f"{seen}, which is empty.")
+        raise UsageError(
+            f"{seen}; Flatout takes Box, Discrete, MultiDiscrete and MultiBinary observations, and "
+            "Dict and Tuple spaces of them: convert it to one of these in a wrapper."
+        )
+    if 0 in space.shape:
+        raise UsageError(f"{seen}, which is empty.")
+    kind = space.dtype.kind if space.dtype is not None else "f"
+    image = len(space.shape) == 3
+    stack = stack if image else 1
+    transposed = stack == 1 and channels_first(space)
+    if kind not in "ui":
+        pixels = (
+            image and kind == "f" and bool((space.low == 0).all() and (space.high == 255).all())
+        )
+        high = 255 if pixels else None
+        return ObservationSpec(space.shape, "float32", high, stack, channels_first=transposed)
+    high, least = int(space.high.max()), int(space.low.min())
+    if space.dtype == np.uint8:
+        return ObservationSpec(space.shape, "uint8", max(high, 1), stack, channels_first=transposed)
+    dtype = "int32" if least >= -(2**31) and high < 2**31 else "float32"
+    return ObservationSpec(space.shape, dtype, None, stack, channels_first=transposed)
+
+
+def action_spec(space: gym.Space[Any], name: str) -> ActionSpec:
+    """Return the spec of an action space; raise a `UsageError` if it is not supported."""
+    if isinstance(space, gym.spaces.Discrete):
+        return DiscreteSpec(int(space.n), int(space.start))
+    if isinstance(space, gym.spaces.Box) and 0 in space.shape:
+        raise UsageError(f"{name} acts with a Box of shape {space.shape}, which is empty.")
+    if isinstance(space, gym.spaces.Box) and space.dtype is not None:
+        low = tuple(float(x) for x in space.low.ravel())
+        high = tuple(float(x) for x in space.high.ravel())
+        return ContinuousSpec(space.shape, low, high, str(space.dtype))
+    raise UsageError(
+        f"{name} acts with {kind_of(space)}; Flatout takes Discrete and Box actions, without masks."
+    )
+
+
+def stack_of(env: gym.Env[Any, Any]) -> int:
+    """Return the number of frames that `envs.preparation` stacks, padded with the first frame."""
+    return env.stack_size if isinstance(env, MergedStack) else 1
+
+
+def structure(spec: ObsSpec) -> Structure | None:
+    """Return the nesting of an environment's observations; None for a single array."""
+    if not isinstance(spec, dict):
+        return None
+    root: Structure = {}
+    for path in spec:
+        *parents, last = path.split("/")
+        node = root
+        for key in parents:
+            inner = node.setdefault(key, {})
+            assert inner is not None
+            node = inner
+        node[last] = None
+    return root
+
+
+def flattened(obs: Any, nesting: Structure | None, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the arrays of a nested observation with their paths.
+
+    Args:
+        obs: mappings, tuples and lists of arrays, or one array.
+        nesting: the result of `structure`.
+
+    Raises:
+        ValueError: an entry is missing or unexpected; the message is a phrase that names its path.
+    """
+    if nesting is None:
+        yield prefix, obs
+        return
+    if isinstance(obs, Mapping):
+        given: Mapping[Any, Any] = obs
+    elif isinstance(obs, tuple | list):
+        given = {str(index): part for index, part in enumerate(obs)}
+    else:
+        at = f" at {prefix!r}" if prefix else ""
+        raise ValueError(
+            f"{type(obs).__name__}{at} instead of a dict or tuple with {', '.join(nesting)}"
+        )
+    if given.keys() != nesting.keys():
+        missing = [key for key in nesting if key not in given]
+        extra = [key for key in given if key not in nesting]
+        key, what = (missing[0], "no entry") if missing else (extra[0], "an unexpected entry")
+        path = joined(prefix, str(key)) if prefix else str(key)
+        raise ValueError(f"{what} {path!r}")
+    for key, inner in nesting.items():
+        yield from flattened(given[key], inner, joined(prefix, key) if prefix else key)

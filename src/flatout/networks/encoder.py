@@ -1,0 +1,308 @@
+"""The encoder: the only code that interprets raw observations and turns them into features.
+
+Algorithms build networks with it. An observation is a tree of arrays (`flatout.tree`). Each array
+is numbers, an image, a board of cells, or categories, and has a branch of its own:
+
+- numbers are scaled by the spec's `high` and flattened; categories become one-hot vectors;
+- images and boards pass through convolutions (`networks.torsos`, `networks.boards`).
+
+A single array has dense layers or convolutions as before. The branches of several arrays are
+concatenated, and dense layers follow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flatout import tree
+from flatout.config.schema import NetworkConfig
+from flatout.errors import UsageError, nearest, one_line
+from flatout.networks.layers import MLP, Draw, FanIn
+from flatout.networks.torsos import BOARDS, Network, Torso, make_torso, torso_kind
+from flatout.types import Obs, ObservationSpec, ObsSpec
+
+OWN, FLAT = "own", "flat"
+"""Kinds of branches besides those of `torsos`: a user's module, and one without parameters."""
+
+
+class Branches(eqx.Module):
+    """The branches of several arrays by path, those without parameters left out, and the dense
+    layers that follow their concatenation (None if the caller has its own)."""
+
+    branches: dict[str, Torso]
+    dense: MLP | None
+
+
+class Encoder:
+    """The preparation of observations and the structure of the torsos that read them.
+
+    It holds no parameters: `build` draws a torso, and `features` applies it.
+
+    Args:
+        spec: the observations.
+        config: settings of torsos and hidden layers.
+        network: a user's function for the whole observation, or a dict of functions by path for
+            some of its arrays; None for the configured torsos.
+
+    Attributes:
+        specs: the arrays by path, sorted; the path of a single array is empty.
+        shared: whether an actor and a critic should share a torso: one with convolutions.
+
+    Raises:
+        UsageError: `network` names a path that the observations do not have.
+    """
+
+    def __init__(
+        self, spec: ObsSpec, config: NetworkConfig, network: Network | dict[str, Network] | None
+    ) -> None:
+        self._config, self._whole = config, None
+        self.specs = dict(sorted(tree.items(spec)))
+        self._single = not isinstance(spec, dict)
+        own: Mapping[str, Network] = {}
+        if isinstance(network, Mapping):
+            own = network
+            for path in own:
+                if self._single or path not in self.specs:
+                    there = ", ".join(self.specs) if not self._single else "one array"
+                    raise UsageError(
+                        f"network has an entry {path!r}, but the observation has {there}."
+                        f"{nearest(str(path), list(self.specs))}"
+                    )
+        elif network is not None and not self._single:
+            self._whole = network
+        elif network is not None:
+            own = {"": network}
+        self._own = dict(own)
+        self._kinds = {path: self._kind(path) for path in self.specs}
+        images = any(leaf.is_image for leaf in self.specs.values())
+        self.shared = images and config.network != "mlp"
+        self._refuse_unused_network()
+
+    def _kind(self, path: str) -> str:
+        """Return the kind of an array's branch."""
+        spec = self.specs[path]
+        if path in self._own:
+            return OWN
+        if len(self.specs) > 1 and not spec.is_image:
+            return FLAT
+        kind = torso_kind(spec, self._config)
+        return FLAT if len(self.specs) > 1 and kind == "mlp" else kind
+
+    def _refuse_unused_network(self) -> None:
+        """Refuse a configured torso for images if several arrays hold none."""
+        kind, several = self._config.network, len(self.specs) > 1 and self._whole is None
+        if several and kind not in ("auto", "mlp") and not self.shared:
+            raise UsageError(
+                f"network = {kind} needs image observations [rows, columns, channels], but none of "
+                f"{', '.join(self.specs)} is one; use network = mlp."
+            )
+
+    @property
+    def has_cells(self) -> bool:
+        """Whether an array is a board whose cells become one-hot vectors in the torso."""
+        return any(self.is_board(path) for path in self.specs)
+
+    def is_board(self, path: str) -> bool:
+        """Return whether the array at a path is a board whose cells become one-hot vectors."""
+        return self._whole is None and self._kinds[path] in BOARDS
+
+    @property
+    def normalised(self) -> dict[str, ObservationSpec]:
+        """The specs of the arrays that running statistics may normalise: all but boards of cells
+        and categories."""
+        return {
+            path: spec for path, spec in self.specs.items()
+            if not spec.categories and not self.is_board(path)
+        }  # fmt: skip
+
+    @property
+    def plain(self) -> bool:
+        """Whether dense layers may read the flattened observation: no network of the user's, and no
+        convolutions."""
+        kind, images = self._config.network, any(s.is_image for s in self.specs.values())
+        own = self._whole is not None or bool(self._own)
+        return not own and (kind == "mlp" or (kind == "auto" and not images))
+
+    # --- Building -----------------------------------------------------------------------------
+
+    def build(self, draw: Draw, dense: bool = True) -> Any:
+        """Draw a torso.
+
+        Args:
+            draw: the source of parameters.
+            dense: whether dense layers follow the branches of several arrays.
+
+        Raises:
+            UsageError: a torso does not fit its array, or a user's function fails.
+        """
+        if self._whole is not None:
+            shapes = {path: _input_shape(spec) for path, spec in self.specs.items()}
+            return _own_torso(draw, self._whole, shapes)
+        if len(self.specs) == 1:
+            return self._branch(draw, next(iter(self.specs)))
+        branches = {
+            path: self._branch(draw, path) for path, kind in self._kinds.items() if kind != FLAT
+        }
+        if not dense:
+            return Branches(branches, None)
+        width = self.width(Branches(branches, None))
+        return Branches(branches, MLP(draw, width, self._config.hidden, self._config.activation))
+
+    def _branch(self, draw: Draw, path: str) -> Torso:
+        spec = self.specs[path]
+        if path in self._own:
+            return _own_torso(draw, self._own[path], _input_shape(spec))
+        return make_torso(draw, _input_shape(spec), spec.high, self._kinds[path], self._config)
+
+    def width(self, torso: Any) -> int:
+        """Return F, the number of features of a torso; None stands for the flattened observation.
+
+        Raises:
+            UsageError: a user's torso refuses an observation, or does not return a vector.
+        """
+        x = {
+            path: jax.ShapeDtypeStruct((1, *_prepared_shape(spec)), self._dtype(path))
+            for path, spec in self.specs.items()
+        }
+        given = x[""] if self._single else x
+        try:
+            out = jax.eval_shape(lambda x: self.features(torso, x), given)
+        except UsageError:
+            raise
+        except Exception as error:  # a user's module may raise anything
+            shape = [list(leaf.shape[1:]) for leaf in x.values()]
+            raise UsageError(
+                f"the network does not accept one observation of shape "
+                f"{shape[0] if self._single else dict(zip(x, shape, strict=True))}: "
+                f"{type(error).__name__}: {one_line(error).rstrip('.')}."
+            ) from error
+        if not hasattr(out, "shape") or len(out.shape) != 2:
+            one = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), out)
+            raise UsageError(
+                f"the network must map one observation to a vector of features, not to {one}."
+            )
+        return out.shape[1]
+
+    def _dtype(self, path: str) -> Any:
+        spec = self.specs[path]
+        raw = bool(spec.categories) or self.is_board(path)
+        return np.dtype(spec.dtype) if raw else np.dtype("float32")
+
+    # --- Observations to features -------------------------------------------------------------
+
+    def prepare(self, obs: Obs, moments: Any = None) -> Obs:
+        """Scale and normalise observations ``[B, ...]``; categories and cells of boards stay as
+        they are. Images have their channels last in the result.
+
+        Args:
+            obs: raw observations.
+            moments: `RunningMoments` of a single array, or of the arrays of `normalised` by path;
+                None if observations are not normalised.
+        """
+        if self._single:
+            return self._prepared("", obs, moments)
+        return {
+            path: self._prepared(path, leaf, (moments or {}).get(path))
+            for path, leaf in obs.items()
+        }
+
+    def _prepared(self, path: str, x: jax.Array, moments: Any) -> jax.Array:
+        spec = self.specs[path]
+        if spec.categories:
+            return x
+        if not self.is_board(path):
+            x = x.astype(jnp.float32)
+            if spec.high is not None:
+                x = x * np.float32(1.0 / spec.high)
+            if moments is not None:
+                x = normalise(x, moments)
+        return jnp.moveaxis(x, -3, -1) if spec.channels_first else x
+
+    def features(self, torso: Any, x: Obs) -> jax.Array:
+        """Return the features ``[B, F]`` of prepared observations ``[B, ...]``.
+
+        Args:
+            torso: a result of `build`; None for the flattened observation.
+            x: a result of `prepare`.
+        """
+        leaves = {"": x} if self._single else x
+        given = {path: self._input(path, leaf) for path, leaf in leaves.items()}
+        if self._whole is not None:
+            return jax.vmap(torso)(given)
+        if torso is None:
+            return _joined([_flat(given[path], self.specs[path]) for path in self.specs])
+        if len(self.specs) == 1:
+            path = next(iter(self.specs))
+            return self._applied(path, torso, given[path])
+        parts = [
+            self._applied(path, torso.branches[path], given[path])
+            if path in torso.branches
+            else _flat(given[path], self.specs[path])
+            for path in self.specs
+        ]
+        features = _joined(parts)
+        return features if torso.dense is None else torso.dense(features)
+
+    def _input(self, path: str, x: jax.Array) -> jax.Array:
+        """Return what a branch reads: one-hot vectors of categories, other arrays unchanged."""
+        spec = self.specs[path]
+        if not spec.categories:
+            return x
+        cells = x.reshape(len(x), -1) - np.asarray(spec.starts, np.int32)
+        parts = [
+            jax.nn.one_hot(cells[:, index], count) for index, count in enumerate(spec.categories)
+        ]
+        return _joined(parts)
+
+    def _applied(self, path: str, torso: Torso, x: jax.Array) -> jax.Array:
+        # Flatout's torsos map a batch, a user's torso maps one observation.
+        return jax.vmap(torso)(x) if path in self._own else torso(x)
+
+
+def normalise(x: jax.Array, moments: Any, clip: float = 10.0) -> jax.Array:
+    """Return ``(x - mean) / sqrt(var + 1e-8)``, clipped to ``[-clip, clip]``.
+
+    Args:
+        moments: has the fields `mean` and `var`, of the shape of one entry of `x`.
+    """
+    return jnp.clip((x - moments.mean) * jax.lax.rsqrt(moments.var + 1e-8), -clip, clip)
+
+
+def _own_torso(draw: Draw, network: Network, shape: Any) -> Any:
+    """Call a user's function with a key and the shape of an observation, or shapes by path."""
+    rng = draw.rng if isinstance(draw, FanIn) else draw
+    drawn = np.zeros(2, np.uint32) if rng is None else rng.integers(0, 2**32, 2, np.uint32)
+    key = jax.random.wrap_key_data(jnp.asarray(drawn), impl="threefry2x32")
+    try:
+        return network(key, shape)
+    except Exception as error:  # a user's function may raise anything
+        raise UsageError(
+            f"building the network failed: {type(error).__name__}: {one_line(error)}; the "
+            "function is called with (key, observation_shape)."
+        ) from error
+
+
+def _prepared_shape(spec: ObservationSpec) -> tuple[int, ...]:
+    """Return the shape of an array that `Encoder.prepare` returns, without the batch."""
+    return spec.image_shape
+
+
+def _input_shape(spec: ObservationSpec) -> tuple[int, ...]:
+    """Return the shape of what a branch reads."""
+    return (sum(spec.categories),) if spec.categories else spec.image_shape
+
+
+def _flat(x: jax.Array, spec: ObservationSpec) -> jax.Array:
+    """Return vectors ``[B, n]`` of arrays ``[B, ...]``, which may be cells of a board."""
+    return x.reshape(len(x), math.prod(_input_shape(spec))).astype(jnp.float32)
+
+
+def _joined(parts: list[jax.Array]) -> jax.Array:
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, -1)
