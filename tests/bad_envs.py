@@ -214,13 +214,16 @@ class Spaces(Good):
         super().__init__(**settings)
         known = {
             "Dict": spaces.Dict({"a": VECTOR}),
+            "Sequence": spaces.Sequence(VECTOR),
+            "Graph": spaces.Graph(VECTOR, None),
+            "nested": spaces.Dict({"a": VECTOR, "inner": spaces.Tuple((spaces.Text(5), VECTOR))}),
+            "hollow": spaces.Dict({"a": VECTOR, "inner": spaces.Dict({})}),
+            "numbered": spaces.Dict({3: VECTOR}),  # type: ignore[dict-item]
+            "slashed": spaces.Dict({"a/b": VECTOR}),
             "Tuple": spaces.Tuple((VECTOR, VECTOR)),
             "MultiDiscrete": spaces.MultiDiscrete([3, 2]),
             "MultiBinary": spaces.MultiBinary(3),
-            "Discrete": spaces.Discrete(3),
             "Text": spaces.Text(5),
-            "scalar": spaces.Box(-1.0, 1.0, (), np.float32),
-            "matrix": spaces.Box(-1.0, 1.0, (3, 2), np.float32),
             "empty": spaces.Box(-1.0, 1.0, (0,), np.float32),
             "wide": spaces.Box(-np.arange(1.0, 61.0), np.arange(60.0), dtype=np.float64),
         }

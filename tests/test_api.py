@@ -311,7 +311,7 @@ class Integers(Torso):
     [
         (Matrix, r"vector of features.*\(4, 7\)"),
         (Integers, "int32"),
-        (lambda key, shape: None, "does not accept"),
+        (lambda key, shape: None, "returned NoneType.*module"),
         (3, "network"),
         ("mpl", "'mpl'.*'mlp'"),
     ],

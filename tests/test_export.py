@@ -76,22 +76,22 @@ def loaded(path: Path) -> ModuleType:
 def expected(agent: Agent, obs: np.ndarray) -> np.ndarray:
     """Logits or action values, or the actions of a box, by the agent's own networks."""
     from flatout.algorithms.common.actor_critic import policy
-    from flatout.algorithms.common.continuous import observe
-    from flatout.algorithms.common.returns import normalise
+    from flatout.networks.encoder import Encoder
 
     params, algorithm = agent._acting.params(), agent._acting._algorithm
     if not isinstance(agent.task.action_spec, DiscreteSpec):
         assert isinstance(agent.task.action_spec, ContinuousSpec)
         return np.asarray(jax.jit(algorithm.act)(params, obs, (), None)[0])
 
+    encoder = Encoder(agent.task.obs_spec, agent.config.network, None)
+
     def outputs(params: Any, obs: jax.Array) -> jax.Array:
-        x = observe(agent.task.obs_spec, obs)
+        x = encoder.prepare(obs, getattr(params, "moments", None))
         if agent.algorithm == "dqn":
-            return params.network(x)
+            return params.network(encoder.features(params.network.torso, x))
         if agent.algorithm == "genetic":
-            return policy(jax.tree.map(lambda leaf: leaf[0], params), x)[0]
-        moments = params.moments
-        return policy(params.actor, x if moments is None else normalise(x, moments))[0]
+            return policy(encoder, jax.tree.map(lambda leaf: leaf[0], params), x)[0]
+        return policy(encoder, params.actor, x)[0]
 
     return np.asarray(jax.jit(outputs)(params, obs))
 

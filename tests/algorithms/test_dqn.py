@@ -362,7 +362,12 @@ def test_images_and_custom_networks_learn() -> None:
     acting = jax.jit(
         lambda state: images.act(images.actor(state, images.hp), pixels, (), None)[2]["q_max"]
     )
-    wanted = jax.jit(lambda state: state.params.network(np.float32(pixels / 255)).max())(state)
+
+    def seen(state: Any) -> jax.Array:
+        network = state.params.network
+        return network(network.torso(np.float32(pixels / 255))).max()
+
+    wanted = jax.jit(seen)(state)
     assert float(np.asarray(acting(state))[0]) == pytest.approx(float(wanted), rel=1e-4)
     batch = sample(0)._replace(obs=np.repeat(pixels, B, 0), next_obs=np.repeat(pixels, B, 0))
     jax.eval_shape(images.update, state, batch, wrap_key(KEY), images.hp)

@@ -16,9 +16,9 @@ from flatout.algorithms.common.returns import (
     discounted_returns,
     generalised_advantages,
     initial_moments,
-    normalise,
     update_moments,
 )
+from flatout.networks.encoder import normalise
 
 T, N = 12, 3  # one shape for all examples: one compilation
 property_test = settings(deadline=None, max_examples=40)

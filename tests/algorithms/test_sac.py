@@ -234,7 +234,12 @@ def test_images_are_seen_through_convolutions_and_scaled() -> None:
     state = images.init(raw_key(0, 0), images.hp)
     pixels = np.random.default_rng(0).integers(0, 256, (1, *PIXELS.shape), np.uint8)
     own = jax.jit(lambda s: images.act(images.actor(s, images.hp), pixels, (), None)[0])(state)
-    mean = jax.jit(lambda s: s.params.actor(np.float32(pixels / 255)))(state)[:, :A]
+
+    def seen(state: Any) -> jax.Array:
+        actor = state.params.actor
+        return actor(actor.torso(np.float32(pixels / 255)))[:, :A]
+
+    mean = jax.jit(seen)(state)
     np.testing.assert_allclose(own, MIDDLE + HALF * np.tanh(mean), rtol=1e-4)
 
 

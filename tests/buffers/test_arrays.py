@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flatout.buffers.arrays import FINALS, arrays_of, by_env, with_arrays
+from flatout.buffers.arrays import arrays_of, by_env, env_axis, with_arrays
 from tests.worlds import VECTOR, World
 
 
@@ -14,7 +14,7 @@ def test_arrays_have_names_and_an_axis_of_environments() -> None:
     assert "log_prob" in arrays
     assert "valid" not in arrays  # every step counts
     for name, array in arrays.items():
-        if name not in FINALS:
+        if env_axis(name) is not None:
             assert by_env(name, array).shape[0] == 3
     doubled = with_arrays(whole, {name: 2 * array for name, array in arrays.items()})
     np.testing.assert_array_equal(doubled.extras["log_prob"], 2.0)

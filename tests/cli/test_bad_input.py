@@ -16,11 +16,12 @@ import psutil
 import pytest
 from gymnasium import spaces
 
-from flatout import PPO, FlatoutError, UsageError
+from flatout import PPO, FlatoutError
 from flatout.envs.host import HostEnvs
 from flatout.envs.make import specs
 from flatout.errors import EnvironmentFailure
 from flatout.storage import checkpoint
+from flatout.types import ObservationSpec
 from tests import tiny
 from tests.bad_envs import Good, NumpyValues, WrongValue
 from tests.conftest import TINY, Result, share_programs
@@ -250,21 +251,24 @@ def test_other_files_in_place_of_a_machine(
     assert message.count("save-machine") == ("JSON:" not in message)
 
 
-UNKNOWN = ("Dict", "Tuple", "MultiDiscrete", "MultiBinary", "Text")
+UNKNOWN = {
+    "obs": ("Text", "Sequence", "Graph"),
+    "act": ("Dict", "Tuple", "MultiDiscrete", "MultiBinary", "Text"),
+}
 
 
 @pytest.mark.parametrize(
     ("space", "flags", "words"),
     [
-        *((f"{side}={kind}", "", f"a {kind} space|Box") for side in ("obs", "act")
-          for kind in UNKNOWN),
-        ("obs=Discrete", "", "a Discrete space|Box"),
-        ("obs=scalar", "", "shape ()"),
-        ("obs=matrix", "", "(3, 2)"),
+        *((f"{side}={kind}", "", f"a {kind} space|Box") for side, kinds in UNKNOWN.items()
+          for kind in kinds),
         ("obs=empty", "", "(0,)"),
         ("act=empty", "", "(0,)"),
         ("obs=wide", "--resize 9", "--resize|image"),
-        ("obs=Text", "--frame-stack 2", "Text|Box"),
+        ("obs=nested", "", "a Text space|at 'inner/0'"),
+        ("obs=hollow", "", "without entries|at 'inner'"),
+        ("obs=numbered", "", "the key 3|texts"),
+        ("obs=slashed", "", "the key 'a/b'|without slashes"),
     ],
 )  # fmt: skip
 def test_unsupported_spaces(
@@ -384,8 +388,8 @@ def test_numbers_and_flags_may_be_of_numpy() -> None:
 
 def test_environments_that_do_not_close(flatout: Cli, tmp_path: Path) -> None:
     command = [*BAD, "tests.bad_envs:BadClose", "--run-dir"]
-    result = flatout(*command, tmp_path / "refused", "--env-kwargs", "obs=Dict")
-    sentence(result, 2, "a Dict space")
+    result = flatout(*command, tmp_path / "refused", "--env-kwargs", "obs=Text")
+    sentence(result, 2, "a Text space")
     result = flatout(*command, tmp_path / "run")
     assert result.code == 0
     assert "Traceback" not in result.err
@@ -491,11 +495,14 @@ def test_numbers_that_do_not_fit_are_kept_as_floats() -> None:
     assert specs(Far(), "far")[0].dtype == "float32"
 
 
-def test_channels_first_is_refused() -> None:
+def test_images_with_the_channels_first_are_recognised() -> None:
     class Planes(Good):
-        def __init__(self) -> None:
+        def __init__(self, *shape: int) -> None:
             super().__init__()
-            self.observation_space = spaces.Box(0, 255, (3, 60, 80), np.uint8)
+            self.observation_space = spaces.Box(0, 255, shape, np.uint8)
 
-    with pytest.raises(UsageError, match=r"channels first.*moveaxis"):
-        specs(Planes(), "planes")
+    for shape, first in (((3, 60, 80), True), ((60, 80, 3), False), ((3, 15, 80), False)):
+        spec, _ = specs(Planes(*shape), "planes")
+        assert isinstance(spec, ObservationSpec)
+        assert spec.channels_first == first
+        assert spec.image_shape == ((60, 80, 3) if first else shape)

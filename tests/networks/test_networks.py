@@ -31,6 +31,7 @@ from flatout.learner.policy import NOISE_BLOCK, Policy
 from flatout.networks import torsos as nets
 from flatout.networks.boards import Centred, Compass, Grid, WideGrid
 from flatout.networks.convolution import convolve
+from flatout.networks.encoder import Encoder
 from flatout.networks.layers import MLP, FanIn, Linear, orthogonal
 from flatout.networks.torsos import NatureCNN, make_torso
 from flatout.networks.winograd import convolve_tiles, tiles_for
@@ -179,8 +180,7 @@ def test_padded_nature_keeps_the_borders() -> None:
     assert valid.dense.weight.shape == (512, 7 * 7 * 64)
     assert same.dense.weight.shape == (512, 11 * 11 * 64)
     for shape in ((1, 1, 3), (10, 35, 1)):  # too small for nature
-        spec = ObservationSpec(shape, "uint8", 255)
-        torso = make_torso(FanIn(rng()), spec, NetworkConfig(network="nature_same"), None)
+        torso = make_torso(FanIn(rng()), shape, 255, "nature_same", NetworkConfig())
         assert jax.eval_shape(torso, jax.ShapeDtypeStruct(shape, np.float32)).shape == (512,)
 
 
@@ -189,6 +189,10 @@ class Scaled(MLP):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return super().__call__(x / jnp.linalg.norm(x))
+
+
+def scaled(key: jax.Array, shape: tuple[int, ...]) -> MLP:
+    return Scaled(FanIn(rng()), 6, (5,), "tanh")
 
 
 SMALL = NetworkConfig(hidden=(5,), activation="relu")
@@ -204,16 +208,21 @@ SMALL = NetworkConfig(hidden=(5,), activation="relu")
         (Centred(FanIn(rng()), (4, 3, 1), 3, SMALL), (4, 3, 1)),
         (WideGrid(FanIn(rng()), (6, 7, 1)), (6, 7, 1)),
         (NatureCNN(FanIn(rng()), (36, 40, 1)), (36, 40, 1)),
-        (eqx.nn.Lambda(lambda x: x / jnp.linalg.norm(x)), (6,)),
-        (Scaled(FanIn(rng()), 6, (5,), "tanh"), (6,)),
     ],
     ids=lambda x: type(x).__name__,
 )
 def test_torsos_see_each_observation_of_a_batch_alone(torso: Any, shape: tuple[int, ...]) -> None:
     x = rng().integers(0, 3, (7, *shape)).astype(np.float32) / 2
-    both = jax.jit(lambda x, one: (nets.over_batch(torso, x), torso(one)))
+    both = jax.jit(lambda x, one: (torso(x), torso(one)))
     own, alone = jax.device_get(both(x, x[3]))
     assert own.shape[0] == 7
+    np.testing.assert_allclose(own[3], alone, atol=1e-5)
+
+
+def test_a_users_torso_maps_one_observation() -> None:
+    encoder = Encoder(ObservationSpec((6,), "float32"), NetworkConfig(), scaled)
+    torso, x = encoder.build(None), rng().standard_normal((7, 6)).astype(np.float32)
+    own, alone = jax.jit(lambda x: (encoder.features(torso, x), torso(x[3])))(x)
     np.testing.assert_allclose(own[3], alone, atol=1e-5)
 
 
@@ -356,7 +365,7 @@ def test_acting_does_not_depend_on_which_steps_came_before() -> None:
     ],
 )
 def test_auto_chooses_by_the_observation(spec: ObservationSpec, kind: type) -> None:
-    torso = make_torso(rng(), spec, NetworkConfig(hidden=(16,)), None)
+    torso = Encoder(spec, NetworkConfig(hidden=(16,)), None).build(rng())
     assert isinstance(torso, kind)
     out = jax.eval_shape(torso, jax.ShapeDtypeStruct(spec.shape, jnp.float32))
     assert out.shape == ((512,) if kind is NatureCNN else (16,))
@@ -366,7 +375,7 @@ def test_images_that_are_too_small_for_nature_are_refused_with_the_least_size() 
     config = NetworkConfig(network="nature")
     for rows, columns in ((35, 84), (84, 35), (6, 6), (1, 1)):
         with pytest.raises(UsageError, match=rf"36x36, not {rows}x{columns}"):
-            make_torso(None, ObservationSpec((rows, columns, 3), "uint8", 255), config, None)
+            Encoder(ObservationSpec((rows, columns, 3), "uint8", 255), config, None).build(None)
 
 
 @pytest.mark.parametrize(

@@ -281,12 +281,18 @@ def _own_torso(draw: Draw, network: Network, shape: Any) -> Any:
     drawn = np.zeros(2, np.uint32) if rng is None else rng.integers(0, 2**32, 2, np.uint32)
     key = jax.random.wrap_key_data(jnp.asarray(drawn), impl="threefry2x32")
     try:
-        return network(key, shape)
+        torso = network(key, shape)
     except Exception as error:  # a user's function may raise anything
         raise UsageError(
             f"building the network failed: {type(error).__name__}: {one_line(error)}; the "
             "function is called with (key, observation_shape)."
         ) from error
+    if not callable(torso):
+        raise UsageError(
+            f"the network's function returned {type(torso).__name__}; it must return a module that "
+            "maps one observation to a vector of features."
+        )
+    return torso
 
 
 def _prepared_shape(spec: ObservationSpec) -> tuple[int, ...]:

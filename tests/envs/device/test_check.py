@@ -53,7 +53,10 @@ def test_twins_keep_the_contract(name: str) -> None:
 
 
 SHAPES = {
-    "obs_spec must be an ObservationSpec": replace(good, obs_spec=ObservationSpec((), "float32")),
+    "obs_spec must be an ObservationSpec": replace(good, obs_spec=ObservationSpec((0,), "float32")),
+    "obs_spec is an empty dict": replace(good, obs_spec={}),
+    "obs_spec has the key 'a/b'": replace(good, obs_spec={"a/b": good.obs_spec}),
+    "reset returns obs as float32[2]; obs_spec has a": replace(good, obs_spec={"a": good.obs_spec}),
     "action_spec must be": replace(good, action_spec=3),  # type: ignore[arg-type]
     "limit = 0 must be": replace(good, limit=0),
     "reset cannot be compiled: TypeError": replace(good, reset=lambda: None),  # type: ignore[arg-type]

@@ -123,8 +123,8 @@ def _obs_problems(what: str, obs: Any, spec: ObsSpec) -> Iterator[str]:
     if not isinstance(spec, dict):
         yield from _mismatch(what, obs, spec.shape, spec.dtype, "obs_spec says")
     elif not isinstance(obs, dict) or obs.keys() != spec.keys():
-        given = ", ".join(map(str, obs)) if isinstance(obs, dict) else type(obs).__name__
-        yield f"{what} with {given}; obs_spec has {', '.join(spec)}."
+        given = f"a dict of {', '.join(map(str, obs))}" if isinstance(obs, dict) else _describe(obs)
+        yield f"{what} as {given}; obs_spec has {', '.join(spec)}."
     else:
         for path, leaf in spec.items():
             says = "obs_spec says"
