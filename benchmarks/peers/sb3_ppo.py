@@ -52,6 +52,7 @@ def arguments() -> argparse.Namespace:
     add("--n-epochs", type=int, default=None)
     add("--hyper", type=json.loads, default={}, help="more arguments of PPO, as a JSON object")
     add("--seed", type=int, default=0)
+    add("--policy", default="MlpPolicy", help="MultiInputPolicy for Dict observations")
     add("--normalize", action="store_true", help="normalise observations and rewards")
     add("--stop-at-return", type=float, default=None, help="mean of the last 100 episodes")
     add("--eval-episodes", type=int, default=0, help="deterministic episodes after training")
@@ -149,8 +150,12 @@ def main() -> None:
     env = make_vec_env(env_name, n_envs=n_envs, seed=args.seed)
     if args.normalize:
         env = VecNormalize(env, gamma=hyper.get("gamma", 0.99))
-    network = {"net_arch": {"pi": [64, 64], "vf": [64, 64]}, "activation_fn": tanh}
-    model = library("MlpPolicy", env, seed=args.seed, device="cpu", policy_kwargs=network, **hyper)
+    network: dict[str, Any] = {
+        "net_arch": {"pi": [64, 64], "vf": [64, 64]}, "activation_fn": tanh,
+    }  # fmt: skip
+    if args.policy == "MultiInputPolicy":
+        network["features_extractor_kwargs"] = {"cnn_output_dim": 512}
+    model = library(args.policy, env, seed=args.seed, device="cpu", policy_kwargs=network, **hyper)
     watch = Watch()
     ready = time.perf_counter()
     with contextlib.suppress(SolvedError):
