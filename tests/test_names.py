@@ -41,6 +41,7 @@ class ReLU:
     [
         (lambda: PPO("MlpPolicy", "CartPole-v1"), {"env": "CartPole-v1", "network": "mlp"}),
         (lambda: PPO("CnnPolicy", env="CartPole-v1"), {"network": "nature"}),
+        (lambda: PPO("MultiInputPolicy", "CartPole-v1"), {"network": "auto"}),
         (lambda: PPO(policy="MlpPolicy", env="CartPole-v1"), {"network": "mlp"}),
         (lambda: PPO("MlpPolicy", gym.make("CartPole-v1")), {"env": "CartPole-v1"}),
         (lambda: PPO("CartPole-v1", lr=0.1), {"learning_rate": 0.1}),

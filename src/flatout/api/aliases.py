@@ -13,7 +13,7 @@ from flatout.api.arguments import flag
 from flatout.config.aliases import REFUSED, RENAMED, meant
 from flatout.errors import UsageError, nearest, short
 
-POLICIES = {"MlpPolicy": "mlp", "CnnPolicy": "nature"}
+POLICIES = {"MlpPolicy": "mlp", "CnnPolicy": "nature", "MultiInputPolicy": "auto"}
 """The network that a policy's name stands for."""
 
 ATTRIBUTES: dict[str, str] = {
