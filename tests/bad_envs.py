@@ -216,7 +216,9 @@ class Spaces(Good):
             "Dict": spaces.Dict({"a": VECTOR}),
             "Sequence": spaces.Sequence(VECTOR),
             "Graph": spaces.Graph(VECTOR, None),
-            "nested": spaces.Dict({"a": VECTOR, "inner": spaces.Tuple((spaces.Text(5), VECTOR))}),
+            "nested": spaces.Dict(
+                {"a": VECTOR, "inner": spaces.Tuple((spaces.Sequence(VECTOR), VECTOR))}
+            ),
             "hollow": spaces.Dict({"a": VECTOR, "inner": spaces.Dict({})}),
             "numbered": spaces.Dict({3: VECTOR}),  # type: ignore[dict-item]
             "slashed": spaces.Dict({"a/b": VECTOR}),

@@ -1,10 +1,12 @@
 """Casts of observations to the type in which they are stored, and of actions to the type of their
 space. Environments, agents and exported agents use only these casts.
 
-`flatout export` copies both functions into the file that it writes, which then needs only NumPy.
+`flatout export` copies the functions into the file that it writes, which then needs only NumPy.
 """
 
 from __future__ import annotations
+
+import zlib
 
 import numpy as np
 
@@ -38,6 +40,21 @@ def stored(obs: object, dtype: str | np.dtype) -> np.ndarray:
         value = array[~fits].flat[0]
         raise ValueError(f"{value}, which {target} ({least:.12g} to {most:.12g}) cannot hold")
     return array.astype(target)
+
+
+def word_counts(text: object, size: int) -> np.ndarray:
+    """Return how often the words of a text occur, uint8 ``[size]``: each word, without its case, is
+    counted at the place that its CRC-32 gives. Different words may share a place.
+
+    Raises:
+        ValueError: `text` is no text.
+    """
+    if not isinstance(text, str):
+        raise ValueError(f"{type(text).__name__} in place of a text")
+    counts = np.zeros(size, np.uint8)
+    for word in text.lower().split():
+        counts[zlib.crc32(word.encode()) % size] += 1
+    return counts
 
 
 def cast_actions(actions: np.ndarray, dtype: str | np.dtype) -> np.ndarray:

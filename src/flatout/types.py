@@ -37,6 +37,7 @@ class ObservationSpec:
     categories: tuple[int, ...] = ()
     starts: tuple[int, ...] = ()
     channels_first: bool = False  # whether an image is [C, H, W]
+    text: bool = False  # whether the environment gives a text, see `flatout.casts.word_counts`
 
     @property
     def is_image(self) -> bool:

@@ -113,11 +113,11 @@ def test_the_command_refuses_a_bad_environment_before_it_compiles(
 ) -> None:
     monkeypatch.chdir(Path(__file__).parents[2])
     monkeypatch.setattr(build, "_compile", lambda *parts: pytest.fail("it compiles"))
-    name, kwargs = ("Spaces", "obs=Text") if fails is Spaces else ("WrongShape", "at=1")
+    name, kwargs = ("Spaces", "obs=Graph") if fails is Spaces else ("WrongShape", "at=1")
     env = ("--env", f"tests.bad_envs:{name}", "--env-kwargs", kwargs)
     result = flatout("train", "ppo", *TINY, *env, "--run-dir", tmp_path / "run")
     assert result.code == (2 if fails is Spaces else 1)
-    assert ("a Text space" if fails is Spaces else "(5,)") in result.message
+    assert ("a Graph space" if fails is Spaces else "(5,)") in result.message
 
 
 def test_a_run_never_steps_the_environment_that_was_checked() -> None:

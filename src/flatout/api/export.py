@@ -16,7 +16,7 @@ from flatout.algorithms.common.actor_critic import Actor
 from flatout.algorithms.common.continuous import Bounds, Trunk
 from flatout.algorithms.common.distributions import inwards
 from flatout.algorithms.dqn import QNetwork
-from flatout.casts import cast_actions, stored
+from flatout.casts import cast_actions, stored, word_counts
 from flatout.config.schema import TrainConfig
 from flatout.envs.task import Task
 from flatout.errors import UsageError
@@ -97,8 +97,8 @@ class _Layers:
         return steps
 
     def inputs(self, encoder: Encoder, torso: Any, moments: Any) -> list[list[Any]]:
-        """For each array of an observation its path, shape, type and steps; then `steps` holds
-        those that read their concatenation."""
+        """For each array of an observation its path, shape, type, whether it is a text, and steps;
+        then `steps` holds those that read their concatenation."""
         found: list[list[Any]] = []
         branches = torso.branches if isinstance(torso, Branches) else {}
         for path, spec in encoder.specs.items():
@@ -108,7 +108,7 @@ class _Layers:
                 self.torso(branches[path])
             elif len(encoder.specs) > 1 or torso is None:
                 self.add("flatten")
-            found.append([path, list(spec.shape), spec.dtype, self.taken()])
+            found.append([path, list(spec.shape), spec.dtype, spec.text, self.taken()])
         if isinstance(torso, Branches):
             if torso.dense is not None:
                 self.mlp(torso.dense)
@@ -171,8 +171,8 @@ def source(config: TrainConfig, task: Task, params: Any) -> str:
     # Literals of plain values: nothing that a stranger's run holds becomes code.
     literal = pprint.pformat(spec, width=LINE, sort_dicts=False)
     text = text.replace("SPEC: dict = {}", f"SPEC = {literal}")
-    casts = f"\n{getsource(stored)}\n\n{getsource(cast_actions)}\n"
-    text = text.replace("from flatout.casts import cast_actions, stored\n", casts)
+    casts = "".join(f"\n{getsource(one)}\n" for one in (stored, word_counts, cast_actions))
+    text = text.replace("from flatout.casts import cast_actions, stored, word_counts\n", casts)
     return text.replace('DATA = ""', f'DATA = """\n{lines}\n"""')
 
 

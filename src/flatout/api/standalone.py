@@ -8,10 +8,11 @@ values of discrete actions, the actions themselves of continuous ones.
 """
 
 import base64
+import zlib  # noqa: F401 - for word_counts
 
 import numpy as np
 
-from flatout.casts import cast_actions, stored
+from flatout.casts import cast_actions, stored, word_counts
 
 SPEC: dict = {}
 
@@ -19,8 +20,8 @@ SPEC: dict = {}
 def predict(observation):
     """The action for one observation, or an array of actions for a batch."""
     arrays, singles = [], set()
-    for path, shape, dtype, _ in SPEC["inputs"]:
-        obs = np.asarray(entry(observation, path))
+    for path, shape, dtype, text, _ in SPEC["inputs"]:
+        obs = array_of(entry(observation, path), shape, text)
         single = obs.shape == tuple(shape)
         if not single and obs.shape[1:] != tuple(shape):
             of = f" for {path!r}" if path else ""
@@ -41,7 +42,17 @@ def predict(observation):
 
 def outputs(obs):
     """What the network gives for raw observations ``[B, ...]``: float32 ``[B, outputs]``."""
-    return chosen_by([stored(entry(obs, path), dtype) for path, _, dtype, _ in SPEC["inputs"]])
+    return chosen_by([
+        stored(array_of(entry(obs, path), shape, text), dtype)
+        for path, shape, dtype, text, _ in SPEC["inputs"]
+    ])  # fmt: skip
+
+
+def array_of(value, shape, text):
+    """An entry of an observation as an array; a text, or a batch of them, as counts of words."""
+    if text and not isinstance(value, str):
+        return np.stack([word_counts(one, *shape) for one in value])
+    return word_counts(value, *shape) if text else np.asarray(value)
 
 
 def entry(observation, path):
@@ -57,7 +68,7 @@ def chosen_by(arrays):
     """The network's outputs for the arrays of an observation, in the order of ``inputs``."""
     parts = [
         applied(array.astype(np.float32), steps)
-        for array, (_, _, _, steps) in zip(arrays, SPEC["inputs"])  # noqa: B905
+        for array, (*_, steps) in zip(arrays, SPEC["inputs"])  # noqa: B905
     ]
     return applied(parts[0] if len(parts) == 1 else np.concatenate(parts, -1), SPEC["layers"])
 

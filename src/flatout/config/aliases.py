@@ -47,9 +47,9 @@ REFUSED: dict[str, str] = {
     "clip_vloss": "set clip_range_vf, for example 0.2",
     "log_interval": "use log_every, which is in environment steps",
     "capture_video": "flatout.RecordEvery, or flatout eval RUN_DIR --video",
-    "features_extractor_class": "network takes any Equinox module (examples/2_own_network.py), and "
+    "features_extractor_class": "network takes any Equinox module (examples/2_own_network.py) and, "
     "for Dict observations a dict of them by key",
-    "features_extractor_kwargs": "network takes any Equinox module (examples/2_own_network.py), and "
+    "features_extractor_kwargs": "network takes any Equinox module (examples/2_own_network.py); "
     "for Dict observations a dict of them by key",
     "optimizer_class": "use optimizer, if the algorithm offers a choice",
     "optimizer_kwargs": "use adam_eps, and optimizer if the algorithm offers a choice",

@@ -22,7 +22,7 @@ from flatout.casts import stored
 from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
 from flatout.envs.masks import MASKS, masks_refused
-from flatout.envs.spaces import flattened, structure
+from flatout.envs.spaces import as_array, flattened, structure
 from flatout.errors import (
     EnvironmentFailure,
     FlatoutError,
@@ -224,10 +224,7 @@ class HostEnvs(Envs):
         if fits and not spec.categories:
             return obs
         what = f"the observation {path!r}" if path else "an observation"
-        try:
-            array = np.asarray(obs)
-        except Exception:  # rows may differ in length, and a user's object may raise anything
-            array = np.asarray(None)
+        array = as_array(obs, spec)
         if array.shape != spec.shape or array.dtype.kind not in "fiub":
             how = f"shape {array.shape} and type {array.dtype}"
             if not isinstance(obs, np.ndarray) and array.dtype.kind not in "fiub":

@@ -12,10 +12,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from flatout.casts import word_counts
 from flatout.envs.preparation import MergedStack, channels_first, kind_of
 from flatout.errors import UsageError
 from flatout.tree import joined
 from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec, ObsSpec
+
+WORDS = 128
+"""The length of the array of a text; see `flatout.casts.word_counts`."""
 
 Structure = dict[str, "Structure | None"]
 """The nesting of an observation: by key, the structure of a nested space, or None for an array."""
@@ -76,12 +80,15 @@ def _array_spec(space: gym.Space[Any], seen: str, stack: int) -> ObservationSpec
             return ObservationSpec(space.nvec.shape, "int32", categories=counts, starts=starts)
     if isinstance(space, gym.spaces.MultiBinary) and 0 not in space.shape:
         return ObservationSpec(space.shape, "uint8", 1)
+    if _is_text(space):
+        return ObservationSpec((WORDS,), "uint8", text=True)
     if not isinstance(space, gym.spaces.Box):
         if getattr(space, "shape", None) is not None and 0 in (space.shape or ()):
             raise UsageError(f"{seen}, which is empty.")
         raise UsageError(
-            f"{seen}; Flatout takes Box, Discrete, MultiDiscrete and MultiBinary observations, and "
-            "Dict and Tuple spaces of them: convert it to one of these in a wrapper."
+            f"{seen}; Flatout takes Box, Discrete, MultiDiscrete, MultiBinary and Text "
+            "observations, and Dict and Tuple spaces of them: convert it to one of these in a "
+            "wrapper."
         )
     if 0 in space.shape:
         raise UsageError(f"{seen}, which is empty.")
@@ -100,6 +107,27 @@ def _array_spec(space: gym.Space[Any], seen: str, stack: int) -> ObservationSpec
         return ObservationSpec(space.shape, "uint8", max(high, 1), stack, channels_first=transposed)
     dtype = "int32" if least >= -(2**31) and high < 2**31 else "float32"
     return ObservationSpec(space.shape, dtype, None, stack, channels_first=transposed)
+
+
+def _is_text(space: gym.Space[Any]) -> bool:
+    """Return whether a space holds texts: Gymnasium's, or another library's by its sample."""
+    if isinstance(space, gym.spaces.Text):
+        return True
+    if type(space).__module__.startswith("gymnasium."):
+        return False
+    try:
+        return isinstance(space.sample(), str)
+    except Exception:  # another library's space may raise anything
+        return False
+
+
+def as_array(value: Any, spec: ObservationSpec) -> np.ndarray:
+    """Return an environment's value for one array of an observation; an array of type object if it
+    cannot be an array."""
+    try:
+        return word_counts(value, *spec.shape) if spec.text else np.asarray(value)
+    except Exception:  # rows may differ in length, and a user's object may raise anything
+        return np.asarray(None)
 
 
 def action_spec(space: gym.Space[Any], name: str) -> ActionSpec:

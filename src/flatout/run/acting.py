@@ -20,7 +20,7 @@ from flatout.config.actions import refuse_actions
 from flatout.config.schema import TrainConfig
 from flatout.envs.check import making, refuse, undisturbed
 from flatout.envs.device.make import in_library
-from flatout.envs.spaces import flattened, structure
+from flatout.envs.spaces import as_array, flattened, structure
 from flatout.envs.task import Task
 from flatout.errors import UsageError, described
 from flatout.evaluation import Evaluation
@@ -270,10 +270,10 @@ class Acting:
 def _observed(observation: Any, spec: ObservationSpec, path: str = "") -> tuple[np.ndarray, bool]:
     """One array of raw observations as a batch, and whether there was one, without a batch."""
     of = f" for {path!r}" if path else ""
-    try:
-        obs = np.asarray(observation)
-    except Exception:  # rows of different lengths; a user's object may raise anything
-        obs = np.asarray(None)
+    if spec.text and isinstance(observation, list | tuple | np.ndarray):
+        obs = np.stack([as_array(one, spec) for one in observation])
+    else:
+        obs = as_array(observation, spec)
     single = obs.shape == spec.shape
     if (not single and obs.shape[1:] != spec.shape) or obs.dtype.kind not in "fiub":
         given = obs if obs.dtype.kind in "fiub" else observation
