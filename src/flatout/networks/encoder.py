@@ -62,28 +62,25 @@ class Encoder:
     def __init__(
         self, spec: ObsSpec, config: NetworkConfig, network: Network | dict[str, Network] | None
     ) -> None:
-        self._config, self._whole = config, None
+        self._config = config
         self.specs = dict(sorted(tree.items(spec)))
         self._single = not isinstance(spec, dict)
-        own: Mapping[str, Network] = {}
+        self._own: dict[str, Network] = {}
+        self._whole: Network | None = None
         if isinstance(network, Mapping):
-            own = network
-            for path in own:
-                if self._single or path not in self.specs:
-                    there = ", ".join(self.specs) if not self._single else "one array"
-                    raise UsageError(
-                        f"network has an entry {path!r}, but the observation has {there}."
-                        f"{nearest(str(path), list(self.specs))}"
-                    )
-        elif network is not None and not self._single:
+            self._own = dict(network)
+        elif network is not None and self._single:
+            self._own = {"": network}
+        else:
             self._whole = network
-        elif network is not None:
-            own = {"": network}
-        self._own = dict(own)
+        self._refuse_networks()
         self._kinds = {path: self._kind(path) for path in self.specs}
-        images = any(leaf.is_image for leaf in self.specs.values())
-        self.shared = images and config.network != "mlp"
-        self._refuse_unused_network()
+        branches = any(kind != FLAT for kind in self._kinds.values())
+        self.shared = self._images and config.network != "mlp" and branches
+
+    @property
+    def _images(self) -> bool:
+        return any(spec.is_image for spec in self.specs.values())
 
     def _kind(self, path: str) -> str:
         """Return the kind of an array's branch."""
@@ -95,10 +92,17 @@ class Encoder:
         kind = torso_kind(spec, self._config)
         return FLAT if len(self.specs) > 1 and kind == "mlp" else kind
 
-    def _refuse_unused_network(self) -> None:
-        """Refuse a configured torso for images if several arrays hold none."""
+    def _refuse_networks(self) -> None:
+        """Refuse networks for arrays that the observation does not have."""
+        for path in self._own:
+            if path not in self.specs:
+                there = "one array" if self._single else ", ".join(self.specs)
+                raise UsageError(
+                    f"network has an entry {path!r}, but the observation has {there}."
+                    f"{nearest(str(path), list(self.specs))}"
+                )
         kind, several = self._config.network, len(self.specs) > 1 and self._whole is None
-        if several and kind not in ("auto", "mlp") and not self.shared:
+        if several and kind not in ("auto", "mlp") and not self._images:
             raise UsageError(
                 f"network = {kind} needs image observations [rows, columns, channels], but none of "
                 f"{', '.join(self.specs)} is one; use network = mlp."
@@ -126,9 +130,8 @@ class Encoder:
     def plain(self) -> bool:
         """Whether dense layers may read the flattened observation: no network of the user's, and no
         convolutions."""
-        kind, images = self._config.network, any(s.is_image for s in self.specs.values())
-        own = self._whole is not None or bool(self._own)
-        return not own and (kind == "mlp" or (kind == "auto" and not images))
+        kind, own = self._config.network, self._whole is not None or bool(self._own)
+        return not own and (kind == "mlp" or (kind == "auto" and not self._images))
 
     # --- Building -----------------------------------------------------------------------------
 
