@@ -213,7 +213,6 @@ class Spaces(Good):
     def __init__(self, obs: str = "", act: str = "", **settings: Any) -> None:
         super().__init__(**settings)
         known = {
-            "Dict": spaces.Dict({"a": VECTOR}),
             "Sequence": spaces.Sequence(VECTOR),
             "Graph": spaces.Graph(VECTOR, None),
             "nested": spaces.Dict(
@@ -222,7 +221,6 @@ class Spaces(Good):
             "hollow": spaces.Dict({"a": VECTOR, "inner": spaces.Dict({})}),
             "numbered": spaces.Dict({3: VECTOR}),  # type: ignore[dict-item]
             "slashed": spaces.Dict({"a/b": VECTOR}),
-            "Tuple": spaces.Tuple((VECTOR, VECTOR)),
             "MultiDiscrete": spaces.MultiDiscrete([3, 2]),
             "MultiBinary": spaces.MultiBinary(3),
             "Text": spaces.Text(5),

@@ -16,7 +16,7 @@ ORDER = (
     "__main__", "cli", "api", "fleet", "run", "supervised", "explain", "planning", "schedules",
     "samplers", "learner", "buffers", "algorithms", "networks", "envs", "hardware", "storage",
     "config", "child", "documents", "output_file", "hashes", "installing", "errors", "output",
-    "evaluation", "spans", "types", "casts", "tree",
+    "evaluation", "spans", "actions", "types", "casts", "tree",
 )  # fmt: skip
 """Packages and modules from the highest to the lowest; each may import only from later ones."""
 

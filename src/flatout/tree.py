@@ -82,8 +82,8 @@ def found(name: str, arrays: Mapping[str, Any]) -> Tree:
 
 
 def joined(name: str, path: str) -> str:
-    """Return ``name/path``, or the name alone for the empty path of a single array."""
-    return f"{name}/{path}" if path else name
+    """Return ``name/path``, or one of them alone if the other is empty."""
+    return f"{name}/{path}" if name and path else name or path
 
 
 def zeros(spec: Tree, *size: int) -> Tree:

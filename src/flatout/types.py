@@ -79,8 +79,9 @@ class ActionSpec(ABC):
         """The shape of one action as algorithms choose it."""
 
     @abstractmethod
-    def to_env(self, choices: Array) -> Array:
-        """Convert chosen actions ``[B, ...]`` to one array of the environment's; B may be 0."""
+    def to_env(self, choices: Array) -> Any:
+        """Convert chosen actions ``[B, ...]`` to the environment's, one array (or a dict or tuple
+        of arrays) with an axis B, which may be 0."""
 
     @abstractmethod
     def from_env(self, action: Any) -> Array:
@@ -111,6 +112,10 @@ class ActionSpec(ABC):
     def separate(self, choices: Array) -> Sequence[Any]:
         """Convert chosen actions ``[B, ...]`` to a list of the environment's actions."""
         return list(self.to_env(choices))
+
+    def first(self, choices: Array) -> Any:
+        """Convert the first of some chosen actions ``[B, ...]`` to the environment's action."""
+        return self.to_env(choices)[0]
 
     def random(self, rng: Any, count: int) -> Array:
         """Draw `count` actions uniformly with a NumPy generator."""
@@ -155,7 +160,7 @@ class DiscreteSpec(ActionSpec):
         return gym.spaces.Discrete(self.n, start=self.start)
 
     def exported(self) -> dict[str, Any]:
-        return {"start": self.start, "action": [], "action_dtype": None}
+        return {"kind": "choice", "count": self.n, "start": self.start}
 
     def idle(self) -> Array:
         import numpy as np
@@ -206,7 +211,7 @@ class ContinuousSpec(ActionSpec):
         return gym.spaces.Box(low, high, dtype=np.float32)
 
     def exported(self) -> dict[str, Any]:
-        return {"start": None, "action": list(self.shape), "action_dtype": self.dtype}
+        return {"kind": "box", "shape": list(self.shape), "dtype": self.dtype}
 
     def idle(self) -> Array:
         import numpy as np

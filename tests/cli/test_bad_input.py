@@ -253,7 +253,7 @@ def test_other_files_in_place_of_a_machine(
 
 UNKNOWN = {
     "obs": ("Sequence", "Graph"),
-    "act": ("Dict", "Tuple", "MultiDiscrete", "MultiBinary", "Text"),
+    "act": ("Text", "Sequence"),
 }
 
 
@@ -265,10 +265,12 @@ UNKNOWN = {
         ("obs=empty", "", "(0,)"),
         ("act=empty", "", "(0,)"),
         ("obs=wide", "--resize 9", "--resize|image"),
-        ("obs=nested", "", "a Sequence space|at 'inner/0'"),
-        ("obs=hollow", "", "without entries|at 'inner'"),
-        ("obs=numbered", "", "the key 3|texts"),
-        ("obs=slashed", "", "the key 'a/b'|without slashes"),
+        *((f"{side}={kind}", "", words) for side in ("obs", "act") for kind, words in (
+            ("nested", "a Sequence space|at 'inner/0'"),
+            ("hollow", "without entries|at 'inner'"),
+            ("numbered", "the key 3|texts"),
+            ("slashed", "the key 'a/b'|without slashes"),
+        )),
     ],
 )  # fmt: skip
 def test_unsupported_spaces(

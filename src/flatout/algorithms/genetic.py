@@ -43,10 +43,9 @@ def genetic(config: GeneticConfig, spec: BuildSpec) -> Algorithm:
             "members; each environment has one member."
         )
     dist = distribution(spec.action_spec)
-    log_std = 0.0 if dist.continuous else None
 
     def build(rng: np.random.Generator | None) -> Actor:
-        return build_networks(rng, spec, dist, log_std).actor
+        return build_networks(rng, spec, dist).actor
 
     arrays, static = eqx.partition(build(None), eqx.is_array)
     packing = Packing(arrays)

@@ -28,7 +28,7 @@ from flatout.errors import UsageError, writing
 from flatout.evaluation import Evaluation
 from flatout.fleet.curves import Picture, Run, picture
 from flatout.learner.policy import Policy
-from flatout.networks.torsos import Network
+from flatout.networks.torsos import OwnNetwork
 from flatout.run.acting import Acting
 from flatout.run.callbacks import CallbackLike
 from flatout.run.evaluate import record
@@ -48,7 +48,8 @@ class Agent:
             `flatout.DeviceEnv` (for any number), or a function that makes environments.
         given: the environment by its place, also after a policy's name as in Stable-Baselines3.
         network: one of the built-in torsos by name, or a custom one: ``(key, observation_shape) ->
-            equinox.Module`` that maps one observation ``[...]`` float32 to features ``[F]``.
+            equinox.Module`` that maps one observation ``[...]`` float32 to features ``[F]``; for a
+            Dict observation also a dict of such functions by path, for some of its arrays.
         algorithm: one of your own: a function that makes a `flatout.Algorithm`, or its
             ``"module:function"``; `Agent` itself takes any algorithm's name.
         settings: any setting by its flag's name: ``seed=1, envs=8, learning_rate="lin_0.001"``;
@@ -72,7 +73,7 @@ class Agent:
             type.__setattr__(cls, "__doc__", Documentation(cls.__doc__ or "", cls.algorithm))
 
     def __init__(
-        self, *given: Any, env: Any = None, network: Network | str | None = None,
+        self, *given: Any, env: Any = None, network: OwnNetwork | str | None = None,
         algorithm: MakeAlgorithm | str | None = None, **settings: Any,
     ) -> None:  # fmt: skip
         make = None if isinstance(algorithm, str) else algorithm
@@ -211,8 +212,8 @@ class Agent:
         batch, single = self._acting.observed(observation)
         chosen = self._acting.batch(batch, deterministic, self._predicted)
         self._predicted += not deterministic
-        actions = self.task.action_spec.to_env(chosen)
-        return actions[0] if single else actions
+        spec = self.task.action_spec
+        return spec.first(chosen) if single else spec.to_env(chosen)
 
     def evaluate(
         self, episodes: int = 20, *, seed: int | None = None, env: Any = None
@@ -301,7 +302,7 @@ class Agent:
 
     @classmethod
     def load(
-        cls, path: str | Path, env: Any = None, *, network: Network | None = None,
+        cls, path: str | Path, env: Any = None, *, network: OwnNetwork | None = None,
         algorithm: MakeAlgorithm | str | None = None, trust: bool = False, **settings: Any,
     ) -> Self:  # fmt: skip
         """An agent from what `save` wrote, or from a run folder (its best parameters by

@@ -14,7 +14,7 @@ import numpy as np
 from flatout import output_file
 from flatout.algorithms.common.actor_critic import Actor
 from flatout.algorithms.common.continuous import Bounds, Trunk
-from flatout.algorithms.common.distributions import inwards
+from flatout.algorithms.common.distributions import distribution
 from flatout.algorithms.dqn import QNetwork
 from flatout.casts import cast_actions, stored, word_counts
 from flatout.config.schema import TrainConfig
@@ -25,7 +25,7 @@ from flatout.networks.encoder import Branches, Encoder
 from flatout.networks.layers import MLP, Conv, Linear
 from flatout.networks.torsos import NatureCNN
 from flatout.output import printable
-from flatout.types import ContinuousSpec, ObservationSpec
+from flatout.types import ObservationSpec
 
 LINE = 96
 BOARDS = {Grid: "one_hot", OneHot: "one_hot", Centred: "centred", Compass: "compass"}
@@ -154,13 +154,14 @@ def source(config: TrainConfig, task: Task, params: Any) -> str:
         assert isinstance(network, Actor | QNetwork)
         baseline = getattr(network, "baseline", None)
         layers.linear(network.head, *([] if baseline is None else [baseline]))
-        if isinstance(action, ContinuousSpec):
-            layers.add("clip", *inwards(action.low, action.high))
+        dist = distribution(action)
+        if dist.deviations:
+            layers.add("clip", dist.low, dist.high)
     spec = {
         "algorithm": config.algorithm,
         "environment": printable(config.env.env),
         "inputs": inputs,
-        **action.exported(),
+        "action": action.exported(),
         "layers": layers.steps,
         "shapes": [list(array.shape) for array in layers.arrays],
     }

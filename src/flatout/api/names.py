@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,17 @@ def consent(env: Any, trust: bool, algorithm: Any = None) -> Consent:
 
 
 def network_name(network: Any) -> tuple[dict[str, str], Any]:
-    """A network as the setting that names a built-in one, or as a function of the user's own."""
+    """A network as the setting that names a built-in one, or as a function of the user's own, or
+    several of them by path."""
     if isinstance(network, str):
         return {"network": network}, None
-    if network is not None and not callable(network):
-        raise UsageError(f"network is a name or a function, not {type(network).__name__}.")
+    parts = network.values() if isinstance(network, Mapping) else [network]
+    for part in parts:
+        if part is not None and not callable(part):
+            raise UsageError(
+                "network is a name or a function, or a dict of functions by key of a Dict "
+                f"observation, not {type(part).__name__}."
+            )
     return {}, network
 
 

@@ -31,13 +31,40 @@ def predict(observation):
         arrays.append(stored(obs[None] if single else obs, dtype))
     if len(singles) > 1 or len({len(array) for array in arrays}) > 1:
         raise ValueError("the entries of the observation are batches of different sizes")
-    found = chosen_by(arrays)
-    if SPEC["start"] is not None:
-        actions = found.argmax(-1) + SPEC["start"]
-    else:
-        cast = cast_actions(found, SPEC["action_dtype"])
-        actions = cast.reshape(len(found), *SPEC["action"])
-    return actions[0] if singles == {True} else actions
+    actions, _ = acted(chosen_by(arrays), SPEC["action"])
+    return first(actions) if singles == {True} else actions
+
+
+def acted(found, action):
+    """The actions for the network's outputs ``[B, P]``, and the outputs that are left."""
+    kind, size = action["kind"], len(found)
+    if kind == "parts":
+        parts = []
+        for part in action["parts"]:
+            taken, found = acted(found, part)
+            parts.append(taken)
+        keys = action["keys"]
+        return (tuple(parts) if keys is None else dict(zip(keys, parts))), found  # noqa: B905
+    if kind == "choice":
+        count = action["count"]
+        return found[:, :count].argmax(-1) + action["start"], found[:, count:]
+    if kind == "box":
+        count = int(np.prod(action["shape"]))
+        cast = cast_actions(found[:, :count], action["dtype"])
+        return cast.reshape(size, *action["shape"]), found[:, count:]
+    chosen = []
+    for count, start in zip(action["counts"], action["starts"]):  # noqa: B905
+        chosen.append(found[:, :count].argmax(-1) + start)
+        found = found[:, count:]
+    array = np.stack(chosen, -1).astype(action["dtype"]).reshape(size, *action["shape"])
+    return array, found
+
+
+def first(actions):
+    """The first of a batch of actions, which may be a dict or a tuple of arrays."""
+    if isinstance(actions, dict):
+        return {key: first(part) for key, part in actions.items()}
+    return tuple(map(first, actions)) if isinstance(actions, tuple) else actions[0]
 
 
 def outputs(obs):

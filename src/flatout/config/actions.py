@@ -16,21 +16,23 @@ def refuse_actions(algorithm: str, spec: ActionSpec) -> None:
     """Refuse an action space from which a built-in algorithm cannot choose actions.
 
     Raises:
-        UsageError: DQN gets a Box; or DDPG, TD3 or SAC gets Discrete actions, a Box without finite
-            bounds, or bounds too close together for single precision.
+        UsageError: DQN gets others than Discrete actions; or DDPG, TD3 or SAC gets no Box, a Box
+            without finite bounds, or bounds too close together for single precision.
     """
     if algorithm == "dqn" and spec.kind != "Discrete":
-        raise UsageError("dqn needs Discrete actions; use sac, td3, ddpg or ppo for a Box.")
+        others = "sac, td3, ddpg or ppo" if spec.kind == "Box" else "ppo or a2c"
+        raise UsageError(f"dqn needs Discrete actions; use {others} for a {spec.kind} space.")
     if algorithm not in ("ddpg", "td3", "sac"):
         return
     if not isinstance(spec, ContinuousSpec):
-        raise UsageError(f"{algorithm} needs Box actions; use dqn or ppo for Discrete ones.")
+        others = "dqn or ppo" if spec.kind == "Discrete" else "ppo or a2c"
+        raise UsageError(f"{algorithm} needs Box actions; use {others} for a {spec.kind} space.")
     low, high = np.asarray(spec.low, np.float64), np.asarray(spec.high, np.float64)
     if not ((low >= -_LARGEST) & (low < high) & (high <= _LARGEST)).all():
         raise UsageError(
             f"{algorithm} needs actions with finite bounds, low below high, but this "
-            f"environment's are {spec.low} to {spec.high}; change its action_space, for "
-            "example with gymnasium.wrappers.TransformAction."
+            f"environment's are {spec.low} to {spec.high}; use ppo or a2c, or change its "
+            "action_space, for example with gymnasium.wrappers.TransformAction."
         )
     values = (high - low) / np.spacing(np.maximum(abs(low), abs(high)).astype(np.float32))
     if (too_narrow := np.flatnonzero(values < _MIN_VALUES)).size:

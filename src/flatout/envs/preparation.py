@@ -180,9 +180,9 @@ def _merge(obs: Any, space: gym.Space[Any]) -> Any:
         return {key: _merge(obs[key], one) for key, one in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):
         return tuple(_merge(one, part) for one, part in zip(obs, space.spaces, strict=True))
-    stack = np.asarray(obs)
     if not isinstance(space, gym.spaces.Box):
-        return stack
+        return obs
+    stack = np.asarray(obs)
     if stack.ndim == 4:
         stack = np.moveaxis(stack, 0, 2)
         return np.ascontiguousarray(stack).reshape(*stack.shape[:2], -1)

@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from flatout.actions import MultiDiscreteSpec, composite, multi_binary
 from flatout.casts import word_counts
 from flatout.envs.preparation import MergedStack, channels_first, kind_of
 from flatout.errors import UsageError
@@ -50,24 +51,40 @@ def _flat_spaces(
     space: gym.Space[Any], name: str, prefix: str = ""
 ) -> Iterator[tuple[str, gym.Space[Any]]]:
     """Yield the spaces of arrays within a space, with their paths."""
-    if isinstance(space, gym.spaces.Dict):
-        entries: list[tuple[Any, gym.Space[Any]]] = list(space.spaces.items())
-    elif isinstance(space, gym.spaces.Tuple):
-        entries = [(str(index), one) for index, one in enumerate(space.spaces)]
-    else:
+    if not isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
         yield prefix, space
         return
-    if not entries:
-        at = f" at {prefix!r}" if prefix else ""
-        raise UsageError(f"{name} observes {kind_of(space)} without entries{at}; add one.")
-    for key, inner in entries:
+    for key, inner in entries_of(space, f"{name} observes", prefix).items():
+        yield from _flat_spaces(inner, name, joined(prefix, key))
+
+
+def entries_of(
+    space: gym.spaces.Dict | gym.spaces.Tuple, what: str, path: str
+) -> dict[str, gym.Space[Any]]:
+    """Return the entries of a Dict or Tuple space by key; those of a Tuple space are numbered.
+
+    Args:
+        space: the space.
+        what: the beginning of a message about it.
+        path: where the space is, for messages.
+
+    Raises:
+        UsageError: there are no entries, or a key is not a text without slashes.
+    """
+    at = f" at {path!r}" if path else ""
+    found: dict[Any, gym.Space[Any]] = (
+        dict(space.spaces) if isinstance(space, gym.spaces.Dict)
+        else {str(index): one for index, one in enumerate(space.spaces)}
+    )  # fmt: skip
+    if not found:
+        raise UsageError(f"{what} {kind_of(space)} without entries{at}; add one.")
+    for key in found:
         if not isinstance(key, str) or not key or "/" in key:
-            at = f" (at {prefix!r})" if prefix else ""
             raise UsageError(
-                f"{name} observes a Dict space with the key {key!r}{at}; keys have to be texts "
-                "without slashes: rename it in a wrapper."
+                f"{what} a Dict space with the key {key!r}{at}; keys have to be texts without "
+                "slashes: rename it in a wrapper."
             )
-        yield from _flat_spaces(inner, name, joined(prefix, key) if prefix else key)
+    return found
 
 
 def _array_spec(space: gym.Space[Any], seen: str, stack: int) -> ObservationSpec:
@@ -130,18 +147,40 @@ def as_array(value: Any, spec: ObservationSpec) -> np.ndarray:
         return np.asarray(None)
 
 
-def action_spec(space: gym.Space[Any], name: str) -> ActionSpec:
-    """Return the spec of an action space; raise a `UsageError` if it is not supported."""
+def action_spec(space: gym.Space[Any], name: str, path: str = "") -> ActionSpec:
+    """Return the spec of an action space.
+
+    Args:
+        space: the space.
+        name: the environment's name, for messages.
+        path: of the space within a Dict or Tuple space, for messages.
+
+    Raises:
+        UsageError: it is not supported, or it has no entries or no components.
+    """
+    of = f" at {path!r}" if path else ""
     if isinstance(space, gym.spaces.Discrete):
         return DiscreteSpec(int(space.n), int(space.start))
-    if isinstance(space, gym.spaces.Box) and 0 in space.shape:
-        raise UsageError(f"{name} acts with a Box of shape {space.shape}, which is empty.")
+    if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
+        entries = entries_of(space, f"{name} acts with", path)
+        parts = [action_spec(one, name, joined(path, key)) for key, one in entries.items()]
+        keys = tuple(entries) if isinstance(space, gym.spaces.Dict) else None
+        return composite(keys, parts)
+    if 0 in (space.shape or ()):
+        kind = type(space).__name__
+        raise UsageError(f"{name} acts with a {kind} of shape {space.shape}{of}, which is empty.")
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        counts, starts = (tuple(map(int, part.ravel())) for part in (space.nvec, space.start))
+        return MultiDiscreteSpec(counts, starts, space.nvec.shape, str(space.dtype))
+    if isinstance(space, gym.spaces.MultiBinary):
+        return multi_binary(space.shape)
     if isinstance(space, gym.spaces.Box) and space.dtype is not None:
         low = tuple(float(x) for x in space.low.ravel())
         high = tuple(float(x) for x in space.high.ravel())
         return ContinuousSpec(space.shape, low, high, str(space.dtype))
     raise UsageError(
-        f"{name} acts with {kind_of(space)}; Flatout takes Discrete and Box actions, without masks."
+        f"{name} acts with {kind_of(space)}{of}; Flatout takes Box, Discrete, MultiDiscrete and "
+        "MultiBinary actions, and Dict and Tuple spaces of them."
     )
 
 
@@ -192,7 +231,7 @@ def flattened(obs: Any, nesting: Structure | None, prefix: str = "") -> Iterator
         missing = [key for key in nesting if key not in given]
         extra = [key for key in given if key not in nesting]
         key, what = (missing[0], "no entry") if missing else (extra[0], "an unexpected entry")
-        path = joined(prefix, str(key)) if prefix else str(key)
+        path = joined(prefix, str(key))
         raise ValueError(f"{what} {path!r}")
     for key, inner in nesting.items():
-        yield from flattened(given[key], inner, joined(prefix, key) if prefix else key)
+        yield from flattened(given[key], inner, joined(prefix, key))

@@ -17,7 +17,7 @@ from flatout.types import Array, Obs
 
 
 class Actor(eqx.Module):
-    """A torso and a policy head; `extra` holds a Gaussian's log deviations ``[A]`` (else empty)."""
+    """A torso and a policy head; `extra` holds the log deviations ``[A]`` of Gaussians."""
 
     torso: Torso
     head: Linear
@@ -39,7 +39,7 @@ class Networks(NamedTuple):
 
 
 def build_networks(
-    rng: np.random.Generator | None, spec: BuildSpec, dist: Distribution, log_std: float | None
+    rng: np.random.Generator | None, spec: BuildSpec, dist: Distribution, log_std: float = 0.0
 ) -> Networks:
     """Build networks with initial parameters: zeros without `rng`.
 
@@ -49,8 +49,7 @@ def build_networks(
     torso = encoder.build(rng)
     critic_torso = None if encoder.shared else encoder.build(rng)
     width = encoder.width(torso)
-    size = 0 if log_std is None else dist.parameters
-    extra = np.full((size,), log_std or 0.0, np.float32)
+    extra = np.full((dist.deviations,), log_std, np.float32)
     return Networks(
         Actor(torso, Linear(rng, width, dist.parameters, 0.01), extra),
         Critic(critic_torso, Linear(rng, width, 1, 1.0)),

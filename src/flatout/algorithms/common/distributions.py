@@ -2,17 +2,21 @@
 
 The noise of a sample is a function of (key, environment, step); without noise `sample` returns the
 mode ``[B, ...]``. Log probabilities (or densities) and entropies are ``[B]``. `to_environment`
-turns a sample into the environment's action.
+turns a sample into the action, which `low` and `high` limit for each parameter. `deviations` is the
+length of `extra`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flatout.actions import CompositeSpec, MultiDiscreteSpec
 from flatout.algorithms.common.randomness import gumbels, normals
 from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec
 
@@ -20,10 +24,11 @@ from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec
 class Categorical:
     """A distribution over ``n`` actions by logits, sampled with Gumbel noise: ``argmax(x + g)``."""
 
-    continuous = False
+    deviations = 0
 
     def __init__(self, n: int) -> None:
         self.parameters = n
+        self.low, self.high = np.full(n, -np.inf, np.float32), np.full(n, np.inf, np.float32)
 
     def noise(self, key: jax.Array, env: jax.Array, step: jax.Array) -> jax.Array:
         return gumbels(key, env, step, self.parameters)
@@ -50,10 +55,8 @@ class DiagonalGaussian:
     Samples are unbounded. They are clipped only for the environment, not for the learner.
     """
 
-    continuous = True
-
     def __init__(self, low: tuple[float, ...], high: tuple[float, ...]) -> None:
-        self.parameters = len(low)
+        self.parameters = self.deviations = len(low)
         self.low, self.high = inwards(low, high)
 
     def noise(self, key: jax.Array, env: jax.Array, step: jax.Array) -> jax.Array:
@@ -74,7 +77,81 @@ class DiagonalGaussian:
         return jnp.clip(sample, self.low, self.high)
 
 
-Distribution = Categorical | DiagonalGaussian
+class Product:
+    """Independent distributions, one for each part of an action.
+
+    Their parameters, noise, deviations and samples are concatenated. A sample is ``[B, K]``.
+
+    Args:
+        parts: the distributions.
+        specs: the action of each, which gives the form of its samples.
+        dtype: the type of samples.
+    """
+
+    def __init__(
+        self, parts: Sequence[Distribution], specs: Sequence[ActionSpec], dtype: str = "int32"
+    ) -> None:
+        self._parts, self._specs, self._dtype = list(parts), list(specs), dtype
+        self.parameters = sum(part.parameters for part in parts)
+        self.deviations = sum(part.deviations for part in parts)
+        self.low = np.concatenate([part.low for part in parts])
+        self.high = np.concatenate([part.high for part in parts])
+
+    def _each(
+        self, x: jax.Array, extra: jax.Array, values: jax.Array | None = None
+    ) -> Iterator[tuple[Distribution, jax.Array, jax.Array, Any]]:
+        """Yield each distribution with its parameters, deviations and noise ``[B, P]``."""
+        at = more = 0
+        for part in self._parts:
+            end, last = at + part.parameters, more + part.deviations
+            own = None if values is None else values[..., at:end]
+            yield part, x[..., at:end], extra[more:last], own
+            at, more = end, last
+
+    def _samples(self, sample: jax.Array) -> Iterator[jax.Array]:
+        """Yield each part's sample, in the form that it returns."""
+        start = 0
+        for spec in self._specs:
+            size = math.prod(spec.choice_shape)
+            own = sample[..., start : start + size].astype(spec.choice_dtype)
+            start += size
+            yield own if spec.choice_shape else own[..., 0]
+
+    def _join(self, samples: list[jax.Array]) -> jax.Array:
+        columns = (
+            one if spec.choice_shape else one[..., None]
+            for one, spec in zip(samples, self._specs, strict=True)
+        )  # fmt: skip
+        return jnp.concatenate([one.astype(self._dtype) for one in columns], -1)
+
+    def noise(self, key: jax.Array, env: jax.Array, step: jax.Array) -> jax.Array:
+        streams = (jax.random.fold_in(key, number) for number in range(len(self._parts)))
+        drawn = [
+            part.noise(stream, env, step) for part, stream in zip(self._parts, streams, strict=True)
+        ]
+        return jnp.concatenate(drawn, -1)
+
+    def sample(self, x: jax.Array, extra: jax.Array, noise: jax.Array | None) -> jax.Array:
+        each = self._each(x, extra, noise)
+        return self._join([part.sample(own, std, drawn) for part, own, std, drawn in each])
+
+    def log_prob(self, x: jax.Array, extra: jax.Array, sample: jax.Array) -> jax.Array:
+        each = zip(self._each(x, extra), self._samples(sample), strict=True)
+        return sum(
+            (part.log_prob(own, std, taken) for (part, own, std, _), taken in each),
+            jnp.zeros(()),
+        )
+
+    def entropy(self, x: jax.Array, extra: jax.Array) -> jax.Array:
+        each = self._each(x, extra)
+        return sum((part.entropy(own, std) for part, own, std, _ in each), jnp.zeros(()))
+
+    def to_environment(self, sample: jax.Array) -> jax.Array:
+        each = zip(self._parts, self._samples(sample), strict=True)
+        return self._join([part.to_environment(taken) for part, taken in each])
+
+
+Distribution = Categorical | DiagonalGaussian | Product
 
 
 def inwards(low: tuple[float, ...], high: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -90,5 +167,10 @@ def distribution(spec: ActionSpec) -> Distribution:
     """Return the distribution for an action space."""
     if isinstance(spec, DiscreteSpec):
         return Categorical(spec.n)
-    assert isinstance(spec, ContinuousSpec)
-    return DiagonalGaussian(spec.low, spec.high)
+    if isinstance(spec, ContinuousSpec):
+        return DiagonalGaussian(spec.low, spec.high)
+    if isinstance(spec, MultiDiscreteSpec):
+        choices = [DiscreteSpec(n) for n in spec.counts]
+        return Product([distribution(one) for one in choices], choices)
+    assert isinstance(spec, CompositeSpec)
+    return Product([distribution(part) for part in spec.parts], spec.parts, spec.choice_dtype)

@@ -116,10 +116,9 @@ class OnPolicy:
         self._masked = masked
         self._shards = shards = spec.shards
         self.dist = distribution(spec.action_spec)
-        self._continuous = self.dist.continuous
 
         def build(rng: np.random.Generator | None, log_std: Any = 0.0) -> Networks:
-            return build_networks(rng, spec, self.dist, log_std if self._continuous else None)
+            return build_networks(rng, spec, self.dist, log_std)
 
         self._build = build
         self.arrays, self.static = eqx.partition(build(None), eqx.is_array)
@@ -180,7 +179,7 @@ class OnPolicy:
         x, _ = policy(self.encoder, actor, self.encoder.prepare(obs, params.moments))
         sample = self.dist.sample(x, actor.extra, draw)
         extras = {"log_prob": self.dist.log_prob(x, actor.extra, sample)}
-        if self._continuous:
+        if self.dist.deviations:
             extras["sample"] = sample  # unclipped; only the environment's action is clipped
         return self.dist.to_environment(sample), carry, extras
 

@@ -61,7 +61,10 @@ def shape_problems(env: DeviceEnv) -> Iterator[str]:
         yield problem
         return
     if not isinstance(action, ActionSpec):
-        yield f"{name}: action_spec must be a DiscreteSpec or a ContinuousSpec."
+        yield (
+            f"{name}: action_spec must be a DiscreteSpec, a ContinuousSpec, or a spec of "
+            "flatout.actions."
+        )
         return
     if env.limit is not None and not (type(env.limit) is int and env.limit >= 1):
         yield f"{name}: limit = {env.limit} must be a number of steps, or None."
