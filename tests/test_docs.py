@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import re
 import shlex
@@ -10,15 +11,23 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import gymnasium as gym
 import pytest
-from tools import draw_flow, write_reference
+from gymnasium.envs.registration import EnvSpec
+from tools import draw_flow, write_reference, write_spaces
 
 import flatout
+from flatout.algorithms.base import BuildSpec
+from flatout.algorithms.own import check
 from flatout.api.describe import described
+from flatout.api.load import AGENTS
 from flatout.cli.arguments import take, take_all, train_config
 from flatout.config.aliases import RENAMED
+from flatout.config.schema import NetworkConfig
 from flatout.explain.causes import CAUSES
+from tests import tiny
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -165,3 +174,60 @@ def test_python_runs_without_changes(page: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "script.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_tables_of_spaces_follow_from_the_code() -> None:
+    assert write_spaces.PAGE.read_text() == write_spaces.page(), "run tools/write_spaces.py"
+
+
+CELLS = [
+    (name, side, kind)
+    for name in write_spaces.ALGORITHMS
+    for side, kinds in write_spaces.SIDES.items()
+    for kind in kinds
+]
+
+
+@pytest.mark.parametrize(("name", "side", "kind"), CELLS)
+def test_the_shapes_of_every_cell_fit(name: str, side: str, kind: str) -> None:
+    """Acting and an update give what the contract of algorithms says, by their shapes alone; an
+    empty cell names another algorithm."""
+    spaces = write_spaces.spaces_of(name, side, kind)
+    if refusal := write_spaces.refusal(name, *spaces):
+        assert re.search(r"use \w+", refusal), refusal
+        return
+    spec = BuildSpec(NetworkConfig(), *write_spaces.specs(*spaces), write_spaces.ENVS, 1000)
+    check(name, write_spaces.built(name, *spaces), spec)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "side", "kind"), CELLS)
+def test_an_agent_of_every_cell_makes_an_update(name: str, side: str, kind: str) -> None:
+    observed, acted = write_spaces.spaces_of(name, side, kind)
+    if write_spaces.refusal(name, observed, acted):
+        return
+    sizes = "td3" if name == "ddpg" else name
+    settings = tiny.python(sizes, env_kwargs={}, network="auto", hidden=(8,), seed=1)
+    agent = AGENTS[name](functools.partial(Sampled, observed, acted), **settings).learn(48)
+    assert agent.summary["updates"] > 0
+    assert acted.contains(agent.predict(observed.sample()))
+
+
+class Sampled(gym.Env[Any, Any]):
+    """An environment whose observations and rewards are drawn at random."""
+
+    def __init__(self, observed: gym.Space[Any], acted: gym.Space[Any]) -> None:
+        self.observation_space, self.action_space = copy.deepcopy(observed), acted
+        self.spec = EnvSpec("Sampled-v0", max_episode_steps=8)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        self.observation_space.seed(seed)
+        self.time = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action)
+        self.time += 1
+        return self.observation_space.sample(), float(self.time % 3), False, self.time >= 8, {}

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flatout.actions import MultiDiscreteSpec, multi_binary
 from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec
 
 INFINITE = (-math.inf, math.inf)
@@ -17,6 +18,8 @@ SPACES: list[ActionSpec] = [
     DiscreteSpec(2), DiscreteSpec(5, start=-3), ContinuousSpec((), (0.5,), (2.0,)),
     ContinuousSpec((2, 2), (-1.0, 0.0, -2.0, -3.0), (1.0, 3.0, -1.0, 5.0)),
     ContinuousSpec((2,), (0.0, -4.0), (9.0, 4.0), "int32"),
+    MultiDiscreteSpec((3, 2, 4), (1, 0, -2), (3,)), MultiDiscreteSpec((3, 2), (0, 0), (1, 2)),
+    multi_binary((2, 2)),
 ]  # fmt: skip
 
 
@@ -31,7 +34,7 @@ def test_any_choice_is_an_action_of_the_environment_and_back(spec: ActionSpec) -
     for choice, action, one in zip(choices, actions, spec.separate(choices), strict=True):
         np.testing.assert_array_equal(one, action)
         assert space.contains(np.asarray(one, space.dtype).reshape(space.shape))
-        if np.dtype(getattr(spec, "dtype", "int32")).kind == "f" or spec.kind == "Discrete":
+        if np.dtype(getattr(spec, "dtype", "int32")).kind == "f" or spec.choice_dtype == "int32":
             np.testing.assert_array_equal(spec.from_env(one), choice)
     assert spec.to_env(choices[:0]).shape == (0, *actions.shape[1:])
 

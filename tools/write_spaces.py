@@ -16,6 +16,7 @@ from flatout.config.hyper import HYPER
 from flatout.config.schema import EnvConfig, NetworkConfig, RunConfig, TrainConfig
 from flatout.envs.spaces import action_spec, observation_spec
 from flatout.errors import UsageError
+from flatout.types import ActionSpec, ObsSpec
 
 PAGE = Path(__file__).parent.parent / "docs" / "environments.md"
 BEGIN, END = "<!-- written by tools/write_spaces.py -->", "<!-- end -->"
@@ -41,6 +42,7 @@ ACTIONS: dict[str, gym.Space[Any]] = {
     "MultiBinary": spaces.MultiBinary(3),
     "Dict or Tuple of these": spaces.Dict({"move": BOX, "tool": CHOICE}),
 }
+ENVS = 8
 ALGORITHMS = [name for name, hyper in HYPER.items() if hyper.acts]
 
 
@@ -51,23 +53,35 @@ def built(name: str, observed: gym.Space[Any], acted: gym.Space[Any]) -> Algorit
         UsageError: it does not take one of them.
     """
     config = TrainConfig(
-        algorithm=name, env=EnvConfig(env="example", envs=8), network=NetworkConfig(),
+        algorithm=name, env=EnvConfig(env="example", envs=ENVS), network=NetworkConfig(),
         run=RunConfig(), hyper=HYPER[name](),
     )  # fmt: skip
-    spec, action = observation_spec(observed, "example"), action_spec(acted, "example")
-    return build_algorithm(config, spec, action, 100)
+    return build_algorithm(config, *specs(observed, acted), 100)
+
+
+def specs(observed: gym.Space[Any], acted: gym.Space[Any]) -> tuple[ObsSpec, ActionSpec]:
+    """The specs of these spaces."""
+    return observation_spec(observed, "example"), action_spec(acted, "example")
+
+
+SIDES = {"observations": OBSERVATIONS, "actions": ACTIONS}
+
+
+def spaces_of(name: str, side: str, kind: str) -> tuple[gym.Space[Any], gym.Space[Any]]:
+    """The observations and actions of an algorithm's cell."""
+    if side == "actions":
+        return VECTOR, ACTIONS[kind]
+    return OBSERVATIONS[kind], BOX if name in ("ddpg", "td3", "sac") else CHOICE
 
 
 def cells() -> dict[tuple[str, str, str], str]:
     """By side, kind of space and algorithm: an empty text, or why the algorithm refuses it."""
-    found: dict[tuple[str, str, str], str] = {}
-    for name in ALGORITHMS:
-        for kind, space in OBSERVATIONS.items():
-            acted = BOX if name in ("ddpg", "td3", "sac") else CHOICE
-            found["observations", kind, name] = refusal(name, space, acted)
-        for kind, space in ACTIONS.items():
-            found["actions", kind, name] = refusal(name, VECTOR, space)
-    return found
+    return {
+        (side, kind, name): refusal(name, *spaces_of(name, side, kind))
+        for name in ALGORITHMS
+        for side, kinds in SIDES.items()
+        for kind in kinds
+    }
 
 
 def refusal(name: str, observed: gym.Space[Any], acted: gym.Space[Any]) -> str:
@@ -83,7 +97,7 @@ def text() -> str:
     """The table."""
     found, reasons = cells(), list[str]()
     lines: list[str] = []
-    for side, kinds in (("observations", OBSERVATIONS), ("actions", ACTIONS)):
+    for side, kinds in SIDES.items():
         lines += [f"| {side} | {' | '.join(ALGORITHMS)} |", "|---|" + "---|" * len(ALGORITHMS)]
         for kind in kinds:
             row: list[str] = []
@@ -99,7 +113,7 @@ def text() -> str:
 
 
 def page() -> str:
-    """The page with its table."""
+    """The page with its tables."""
     before, rest = PAGE.read_text().split(BEGIN)
     _, after = rest.split(END)
     return f"{before}{BEGIN}\n\n{text()}\n\n{END}{after}"

@@ -1,0 +1,155 @@
+"""Actions of several components: their specs, their distributions, and training with them."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from flatout import DQN, PPO, SAC, UsageError
+from flatout.actions import CompositeSpec, MultiDiscreteSpec
+from flatout.algorithms.common.distributions import Product, distribution
+from flatout.envs.spaces import action_spec
+from flatout.types import ContinuousSpec
+from tests import tiny
+from tests.dict_envs import ACTIONS, Acted
+
+COMPOSITE = ("parts", "pair")
+
+
+@pytest.mark.parametrize("kind", COMPOSITE)
+def test_parts_are_actions_of_the_environment_and_back(kind: str) -> None:
+    spec, space = action_spec(ACTIONS[kind], "x"), ACTIONS[kind]
+    assert isinstance(spec, CompositeSpec)
+    choices = spec.random(np.random.default_rng(0), 32)
+    assert (choices.shape, choices.dtype) == ((32, *spec.choice_shape), spec.choice_dtype)
+    for choice, action in zip(choices, spec.separate(choices), strict=True):
+        assert space.contains(action)
+        np.testing.assert_allclose(spec.from_env(action), choice)
+    assert space.contains(spec.first(spec.idle()[None]))
+    assert action_spec(spec.to_gym(), "x") == spec
+
+
+def test_a_product_of_choices_is_a_distribution() -> None:
+    counts = (3, 2, 4)
+    dist = distribution(MultiDiscreteSpec(counts, (0, 0, 0), (3,)))
+    assert (dist.parameters, dist.deviations) == (9, 0)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 9)), jnp.float32)
+    every = jnp.asarray(list(itertools.product(*map(range, counts))), jnp.int32)
+    none = jnp.zeros((0,))
+    log_p = jax.jit(lambda taken: dist.log_prob(jnp.repeat(x, len(taken), 0), none, taken))(every)
+    assert float(jnp.exp(log_p).sum()) == pytest.approx(1, abs=1e-5)
+    assert float(dist.entropy(x, none)[0]) == pytest.approx(
+        float(-(jnp.exp(log_p) * log_p).sum()), abs=1e-5
+    )
+    assert dist.sample(x, none, None)[0].tolist() == every[jnp.argmax(log_p)].tolist()
+
+
+def test_samples_have_the_probabilities_of_the_logits() -> None:
+    spec = action_spec(ACTIONS["parts"], "x")
+    dist = distribution(spec)
+    assert isinstance(dist, Product)
+    x = jnp.asarray(np.random.default_rng(1).normal(size=dist.parameters), jnp.float32)
+    extra = jnp.asarray([0.3, -0.2])
+
+    def draw(env: jax.Array) -> jax.Array:
+        noise = dist.noise(jax.random.key(0, impl="threefry2x32"), env, jnp.int32(5))
+        return dist.sample(x[None], extra, noise[None])[0]
+
+    drawn = np.asarray(jax.jit(jax.vmap(draw))(jnp.arange(20_000)))
+    # In the order of the keys: deep (three switches and a choice), move, tool.
+    tool = np.bincount(drawn[:, -1].astype(int), minlength=3) / len(drawn)
+    np.testing.assert_allclose(tool, jax.nn.softmax(x[-3:]), atol=0.02)
+    np.testing.assert_allclose(drawn[:, 4:6].mean(0), x[8:10], atol=0.03)
+    np.testing.assert_allclose(drawn[:, 4:6].std(0), np.exp([0.3, -0.2]), atol=0.03)
+    switch = drawn[:, 0].mean()
+    assert switch == pytest.approx(float(jax.nn.softmax(x[:2])[1]), abs=0.02)
+    # Parts are independent.
+    assert abs(np.corrcoef(drawn[:, 0], drawn[:, -1])[0, 1]) < 0.03
+    assert abs(np.corrcoef(drawn[:, 4], drawn[:, 5])[0, 1]) < 0.03
+
+
+def test_parts_beside_each_other_have_the_sum_of_their_log_densities() -> None:
+    spec = action_spec(spaces.Tuple((ACTIONS["half-bounded"], spaces.Discrete(3))), "x")
+    assert isinstance(spec, CompositeSpec)
+    both, (box, choice) = distribution(spec), map(distribution, spec.parts)
+    x, extra = jnp.asarray([[0.5, -1.0, 0.1, 0.2, 0.3]]), jnp.asarray([0.1, 0.4])
+    taken = jnp.asarray([[0.7, 0.2, 2.0]])
+    alone = box.log_prob(x[:, :2], extra, taken[:, :2])
+    alone += choice.log_prob(x[:, 2:], extra[:0], jnp.asarray([2]))
+    np.testing.assert_allclose(both.log_prob(x, extra, taken), alone, rtol=1e-6)
+    # The environment's part of the box is clipped, the choice is not.
+    assert both.to_environment(taken).tolist() == [[0.5, pytest.approx(0.2), 2.0]]
+
+
+def agent(kind: str, **more: Any) -> PPO:
+    return PPO(functools.partial(Acted, kind), **tiny.python("ppo", seed=2, **more))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["choices", "parts", *(pytest.param(n, marks=pytest.mark.slow)
+                           for n in ACTIONS if n not in ("choices", "parts"))],
+)  # fmt: skip
+def test_ppo_trains_predicts_and_is_exported(kind: str, tmp_path: Path) -> None:
+    trained = agent(kind).learn(128)
+    obs = np.random.default_rng(0).uniform(-1, 1, (5, 3)).astype(np.float32)
+    assert ACTIONS[kind].contains(trained.predict(obs[0]))
+    assert ACTIONS[kind].contains(trained.predict(obs[0], deterministic=False))
+    found = importlib.util.spec_from_file_location("policy", trained.export(tmp_path / "p.py"))
+    assert found is not None
+    assert found.loader is not None
+    policy = importlib.util.module_from_spec(found)
+    found.loader.exec_module(policy)
+    assert ACTIONS[kind].contains(policy.predict(obs[0]))
+    one, other = (jax.tree.leaves(p.predict(obs)) for p in (trained, policy))
+    for left, right in zip(one, other, strict=True):
+        assert left.dtype == right.dtype
+        np.testing.assert_allclose(left, right, atol=1e-5)
+
+
+@pytest.mark.bits
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["choices", "parts"])
+def test_workers_and_resumed_runs_take_the_same_actions(kind: str, tmp_path: Path) -> None:
+    inline = agent(kind, envs=4, placement="sampler=inline groups=2").learn(256)
+    placed = "sampler=processes workers=2x2 groups=2"
+    others = [
+        agent(kind, envs=4, placement=placed).learn(256),
+        agent(kind, envs=4, placement="sampler=inline groups=2").learn(128).learn(128),
+    ]
+    for other in others:
+        assert other._acting.arrays is not None
+        assert inline._acting.arrays is not None
+        for name, array in inline._acting.arrays.items():
+            if ".params" in name:
+                np.testing.assert_array_equal(array, other._acting.arrays[name])
+
+
+@pytest.mark.parametrize("kind", ["choices", "switches", "parts"])
+def test_other_algorithms_name_those_that_take_such_actions(kind: str) -> None:
+    for refusing in (DQN, SAC):
+        with pytest.raises(UsageError, match="use ppo or a2c for a"):
+            refusing(functools.partial(Acted, kind)).learn(64)
+    with pytest.raises(UsageError, match="use ppo or a2c, or change its action_space"):
+        SAC(functools.partial(Acted, "half-bounded")).learn(64)
+
+
+def test_an_asymmetric_box_is_reached_to_both_ends() -> None:
+    from flatout.algorithms.common.continuous import Bounds
+
+    bounds = Bounds(ContinuousSpec((2,), (-1.0, 0.25), (3.0, 0.5)), "sac")
+    ends = jnp.asarray([[-1.0, -1.0], [1.0, 1.0], [0.0, 0.0]])
+    expected = [[-1, 0.25], [3, 0.5], [1, 0.375]]
+    assert bounds.to_environment(ends).tolist() == expected
+    np.testing.assert_allclose(bounds.from_environment(jnp.asarray(expected)), ends)
+    assert math.isclose(float(bounds.half[0]), 2.0)
