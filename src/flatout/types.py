@@ -271,6 +271,8 @@ class Trajectory(NamedTuple):
         valid: ``[T, N]`` bool, the steps that count; None if all do.
         ended: ``[T, N]`` bool, whether the step ended the episode (a lost life does not);
             None for algorithms without replay.
+        carry: the carry of a recurrent policy before the first step, a pytree of ``[N, ...]``; ()
+            for others. It is the initial carry where an episode begins with the first step.
     """
 
     obs: Array
@@ -283,6 +285,7 @@ class Trajectory(NamedTuple):
     extras: dict[str, Array]
     valid: Array = None
     ended: Array = None
+    carry: Any = ()
 
     @property
     def final_obs(self) -> Array:

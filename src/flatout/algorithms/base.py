@@ -72,8 +72,7 @@ class Algorithm:
         init: ``(raw key uint32[2], hp) -> state``, in NumPy arrays. It draws on the host, so that
             the state is the same on every device.
         act: ``(params, obs[B, ...], carry, noise[B, ...] | None) -> action[B, ...], carry,
-            extras``. Without noise it acts greedily. `carry` is empty for feed-forward networks.
-            `params` are what `actor` returns.
+            extras``. Without noise it acts greedily. `params` are what `actor` returns.
         update: ``(state, data, key, hp) -> state, metrics, priorities | None``. On-policy, the data
             is a `Trajectory`, and the update makes all gradient steps that it pays for. With
             `replay`, the data is a `Batch`, and the update makes one gradient step and returns each
@@ -97,6 +96,11 @@ class Algorithm:
             (epsilon, for example).
         advanced: the names of those scalars.
         shards: the logical shards of an update.
+        initial_carry: ``(n) -> carry[n, ...]``, a pytree of arrays: what `act` gets for n
+            environments whose episodes begin. After that `act` gets what it returned for the step
+            before. It is () for feed-forward networks. An update gets the carry before a
+            trajectory's first step as `Trajectory.carry`; within the trajectory it has to reset the
+            carry after each step that is terminated or truncated.
         shapes: the state's shapes and dtypes; by default those of the state that `init` draws.
     """
 
@@ -117,11 +121,31 @@ class Algorithm:
     ) = None
     advanced: tuple[str, ...] = ()
     shards: Shards = UNSHARDED
+    initial_carry: Callable[[int], Any] = lambda n: ()
     shapes: Any = None
 
     def __post_init__(self) -> None:
         if self.shapes is None:
             object.__setattr__(self, "shapes", self._drawn_shapes())
+
+    @functools.cached_property
+    def recurrent(self) -> bool:
+        """Whether acting has a carry."""
+        return bool(jax.tree.leaves(jax.eval_shape(lambda: self.initial_carry(1))))
+
+    def carry_shapes(self, count: int) -> Any:
+        """Return the shapes of the carry of `count` environments."""
+        return jax.eval_shape(lambda: self.initial_carry(count))
+
+    def reset_carry(self, carry: Any, begun: Array) -> Any:
+        """Return the carry with that of the environments in the mask ``begun [n]`` replaced by the
+        initial one."""
+
+        def reset(first: jax.Array, now: jax.Array) -> jax.Array:
+            mask = begun.reshape(begun.shape + (1,) * (now.ndim - begun.ndim))
+            return jnp.where(mask, first, now)
+
+        return jax.tree.map(reset, self.initial_carry(len(begun)), carry)
 
     def _drawn_shapes(self) -> Any:
         """Return the shapes of the state that `init` draws.
@@ -272,11 +296,13 @@ class RolloutSpec:
 
 
 def trajectory_shapes(
-    rollout: RolloutSpec, num_envs: int, spec: ObsSpec, layout: OutputLayout
+    rollout: RolloutSpec, num_envs: int, spec: ObsSpec, layout: OutputLayout, carry: Any = ()
 ) -> Trajectory:
     """Return the shapes and dtypes of a trajectory of N environments, without allocating it.
 
-    `layout` is that of `act`'s outputs, for any number of environments.
+    Args:
+        layout: that of `act`'s outputs, for any number of environments.
+        carry: the shapes of the carry of N environments.
     """
 
     def each(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
@@ -299,6 +325,7 @@ def trajectory_shapes(
         extras=outputs,
         valid=flags if rollout.episodes is not None else None,
         ended=flags if rollout.replayed else None,
+        carry=carry,
     )
 
 

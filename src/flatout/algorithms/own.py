@@ -179,8 +179,10 @@ def check(name: str, algorithm: Algorithm, spec: BuildSpec) -> None:
         lambda leaf: jax.ShapeDtypeStruct((spec.num_envs, *leaf.shape), leaf.dtype), noise
     )
 
+    carry = guarded(name, "initial_carry", algorithm.carry_shapes, spec.num_envs)
+
     def act(params: Any, obs: Any, noise: Any) -> Any:
-        return algorithm.act(params, obs, (), noise)
+        return algorithm.act(params, obs, jax.tree.map(jnp.zeros_like, carry), noise)
 
     (one, kept), (other, _) = (
         guarded(name, "act", traced, act, params, obs, noise) for _ in range(2)
@@ -198,7 +200,13 @@ def check(name: str, algorithm: Algorithm, spec: BuildSpec) -> None:
     acted = guarded(name, "act", jax.eval_shape, act, params, obs, noise)
     if not isinstance(acted, tuple) or len(acted) != 3 or not isinstance(acted[2], dict):
         raise UsageError(f"{name}: act must return (action, carry, extras by name).")
-    action, _, extras = acted
+    action, after, extras = acted
+    _check_carry(name, spec.num_envs, carry, after)
+    if algorithm.recurrent and algorithm.replay is not None:
+        raise UsageError(
+            f"{name}: an algorithm with a carry cannot use replay, which stores no carry; set "
+            "Algorithm.replay = None, or initial_carry to its default."
+        )
     space = spec.action_spec
     shape, dtype = (spec.num_envs, *space.choice_shape), np.dtype(space.choice_dtype)
     if (getattr(action, "shape", None), getattr(action, "dtype", None)) != (shape, dtype):
@@ -218,6 +226,30 @@ def check(name: str, algorithm: Algorithm, spec: BuildSpec) -> None:
     data = _update_data(algorithm, spec, action, extras)
     after = guarded(name, "update", jax.eval_shape, algorithm.update, state, data, key, hp)
     _check_update(name, algorithm, after)
+
+
+def _check_carry(name: str, num_envs: int, before: Any, after: Any) -> None:
+    """Refuse a carry that is not one array per environment, or that changes its form in `act`."""
+    old, new = (
+        {
+            jax.tree_util.keystr(path): leaf
+            for path, leaf in jax.tree_util.tree_leaves_with_path(carry)
+        }
+        for carry in (before, after)
+    )
+    for path, leaf in old.items():
+        if leaf.shape[:1] != (num_envs,):
+            raise UsageError(
+                f"{name}: initial_carry returns carry{path} as {_describe(leaf)}; it must have "
+                f"{num_envs} rows for {num_envs} environments."
+            )
+    for path in [*old, *new]:
+        one, other = old.get(path), new.get(path)
+        if one is None or other is None or (one.shape, one.dtype) != (other.shape, other.dtype):
+            raise UsageError(
+                f"{name}: act returns carry{path} as {_describe(other)}, and initial_carry made "
+                f"{_describe(one)}; a carry must keep its form."
+            )
 
 
 def _check_replay(name: str, algorithm: Algorithm) -> None:
@@ -293,7 +325,8 @@ def _update_data(algorithm: Algorithm, spec: BuildSpec, action: Any, extras: dic
     if algorithm.replay is None:
         rollout = RolloutSpec(algorithm.horizon, algorithm.episodes, 1, False)
         layout = OutputLayout({"action": action, **extras})
-        return trajectory_shapes(rollout, spec.num_envs, spec.obs_spec, layout)
+        carry = algorithm.carry_shapes(spec.num_envs)
+        return trajectory_shapes(rollout, spec.num_envs, spec.obs_spec, layout, carry)
     rows = algorithm.replay.batch_size
     one = jax.ShapeDtypeStruct((rows,), np.float32)
     seen = spec_shapes(spec.obs_spec, rows)

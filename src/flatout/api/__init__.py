@@ -188,32 +188,44 @@ class Agent:
             raise KeyboardInterrupt
         return self
 
-    def predict(self, observation: Any, deterministic: bool = True, **others: Never) -> Any:
+    def predict(
+        self, observation: Any, deterministic: bool = True, *, state: Any = None,
+        episode_start: Any = None, **others: Never,
+    ) -> Any:  # fmt: skip
         """The action for one observation ``[...]`` or a batch ``[B, ...]``.
 
-        There is no state beside it as in Stable-Baselines3: no policy is recurrent, and what is
-        returned goes into ``env.step`` as it is. Batches are padded to a power of two: the first
-        of a new power compiles.
+        Unlike in Stable-Baselines3, it is the action alone, which goes into ``env.step`` as it is;
+        only an agent of a recurrent algorithm of your own returns ``(action, state)``. Batches are
+        padded to a power of two: the first of a new power compiles.
 
         Args:
             observation: raw, as the environment returns it.
             deterministic: the distribution's mode (Stable-Baselines3's default is a draw); else a
                 draw.
+            state: of a recurrent agent, what it returned for the step before; None begins episodes.
+            episode_start: of a recurrent agent, ``[B]`` bool, where an episode begins.
             others: refused.
 
         Raises:
-            UsageError: nothing was learned or loaded yet, or a wrong shape.
+            UsageError: nothing was learned or loaded yet, a wrong shape, or a state for an agent
+                that has none.
         """
-        if others or not isinstance(deterministic, bool | np.bool_):
+        stateful = state is not None or episode_start is not None
+        if others or not isinstance(deterministic, bool | np.bool_) or (
+            stateful and not self._acting.recurrent
+        ):  # fmt: skip
             raise UsageError(
-                "predict takes an observation and deterministic=, and returns the action alone: no "
-                "policy is recurrent, so there is no state."
+                "predict takes an observation and deterministic=, and returns the action alone: "
+                "this policy is not recurrent, so there is no state."
             )
         batch, single = self._acting.observed(observation)
-        chosen = self._acting.batch(batch, deterministic, self._predicted)
+        begun = None if episode_start is None else np.atleast_1d(np.asarray(episode_start, bool))
+        acting = self._acting
+        chosen, state = acting.batch(batch, deterministic, self._predicted, state, begun)
         self._predicted += not deterministic
         spec = self.task.action_spec
-        return spec.first(chosen) if single else spec.to_env(chosen)
+        action = spec.first(chosen) if single else spec.to_env(chosen)
+        return (action, state) if acting.recurrent else action
 
     def evaluate(
         self, episodes: int = 20, *, seed: int | None = None, env: Any = None

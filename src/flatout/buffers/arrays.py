@@ -14,6 +14,9 @@ from flatout.types import Finals, Trajectory
 FINAL_OBS, FINAL_INDEX = "final_obs", "final_index"
 """The names of the arrays of `Finals`. They have no axis of environments."""
 
+CARRY = "carry"
+"""The field of the carry, whose leaves are called ``carry/0``, ``carry/1`` and so on."""
+
 TREES = ("obs", "last_obs")
 """The fields that hold observations. The array at a path is called ``obs/path``."""
 
@@ -21,8 +24,10 @@ TREES = ("obs", "last_obs")
 def arrays_of(trajectory: Trajectory) -> dict[str, Any]:
     """Return all arrays of a trajectory by name, including those in `extras`."""
     fields = trajectory._asdict()
-    extras, finals = fields.pop("extras"), fields.pop("finals")
-    arrays: dict[str, Any] = {}
+    extras, finals, carry = (fields.pop(name) for name in ("extras", "finals", CARRY))
+    arrays: dict[str, Any] = {
+        f"{CARRY}/{number}": leaf for number, leaf in enumerate(jax.tree.leaves(carry))
+    }
     for name, value in fields.items():
         if value is not None:
             arrays |= tree.named(name, value)
@@ -35,13 +40,15 @@ def with_arrays(trajectory: Trajectory, arrays: dict[str, Any]) -> Trajectory:
     finals = Finals(tree.unnamed(FINAL_OBS, trajectory.obs, arrays), arrays[FINAL_INDEX])
     fields = {name: tree.unnamed(name, trajectory.obs, arrays) for name in TREES}
     fields |= {name: arrays[name] for name in Trajectory._fields if name in arrays}
+    leaves, form = jax.tree.flatten(trajectory.carry)
+    fields[CARRY] = form.unflatten(arrays[f"{CARRY}/{number}"] for number in range(len(leaves)))
     return trajectory._replace(finals=finals, extras=extras, **fields)
 
 
 def env_axis(name: str) -> int | None:
     """Return the axis of environments of the array `name` of a trajectory; None for finals."""
     field = name.partition("/")[0]
-    return None if field in (FINAL_OBS, FINAL_INDEX) else int(field != "last_obs")
+    return None if field in (FINAL_OBS, FINAL_INDEX) else int(field not in ("last_obs", CARRY))
 
 
 def by_env(name: str, array: np.ndarray) -> np.ndarray:

@@ -36,6 +36,7 @@ class Policy:
     Attributes:
         version: the version of the published parameters; -1 before any.
         layout: the layout of the packed rows that `act` returns.
+        recurrent: whether it has a carry. It stays on the device, one for each first environment.
     """
 
     def __init__(
@@ -69,9 +70,16 @@ class Policy:
 
         draw, draws = noise_shapes(num_envs), noise_shapes(NOISE_BLOCK, num_envs)
         params = self._packing.shapes
-        outputs = jax.eval_shape(self._outputs, params, self._obs, draw)
+        carry = algorithm.carry_shapes(num_envs)
+        outputs, _ = jax.eval_shape(self._outputs, params, self._obs, carry, draw)
         self.layout = OutputLayout(outputs)
         self._arguments = (params, self._obs, draws)
+        self.recurrent = algorithm.recurrent
+        # First environment's number -> the carry after its newest step, and the one before.
+        self._carries: dict[int, tuple[Any, Any]] = {}
+        self._carry_arguments: tuple[Any, ...] = ()
+        if self.recurrent:
+            self._carry_arguments = (carry, jax.ShapeDtypeStruct((num_envs,), np.bool_))
 
     def compile(self, programs: Programs | None = None) -> None:
         """Compile the programs. Must be called before the first step.
@@ -94,9 +102,11 @@ class Policy:
             return programs.get((function.__name__, self.device, self.num_envs), make)
 
         if self._key is None:
-            self._act = compile_shared(self._greedy, params, obs)
+            self._act = compile_shared(self._greedy, params, obs, *self._carry_arguments)
             return
-        self._act = compile_shared(self._explore, params, obs, draws, np.int32(0))
+        self._act = compile_shared(
+            self._explore, params, obs, draws, np.int32(0), *self._carry_arguments
+        )
         self._draws = compile_shared(self._draw, self._key, np.int32(0), np.int32(0))
         # The offsets are put on the device in advance, because passing a Python number costs time.
         self._offsets = [jax.device_put(np.int32(i), self.device) for i in range(NOISE_BLOCK)]
@@ -110,20 +120,26 @@ class Policy:
             self._params = packed
             self.version = version
 
-    def act(self, obs: Obs, step: int, first: int = 0) -> np.ndarray:
+    def act(
+        self, obs: Obs, step: int, first: int = 0, begun: np.ndarray | None = None
+    ) -> np.ndarray:
         """Act for all environments and wait for the result.
 
         Args:
             obs: ``[N, ...]`` raw observations.
             step: how many steps each environment has made since the run's start.
-            first: the number of the first environment in the run, which selects the noise.
+            first: the number of the first environment in the run, which selects the noise and the
+                carry.
+            begun: ``[N]`` bool, the environments whose episodes begin, for a recurrent policy.
 
         Returns:
             One packed row ``[words]`` uint32; `layout` reads it.
         """
-        return np.asarray(self.begin(obs, step, first))
+        return np.asarray(self.begin(obs, step, first, begun))
 
-    def begin(self, obs: Obs, step: int, first: int = 0) -> jax.Array:
+    def begin(
+        self, obs: Obs, step: int, first: int = 0, begun: np.ndarray | None = None
+    ) -> jax.Array:
         """Do the same as `act`, but do not wait for the device."""
         start, block = self._noise.get(first, (-1, None))
         offset = step - start
@@ -133,29 +149,76 @@ class Policy:
             start = step - offset
             block = self._draws(self._key, np.int32(start), np.int32(first))
             self._noise[first] = (start, block)
-        return self._act(self._params, obs, block, self._offsets[offset])
+        if not self.recurrent:
+            return self._act(self._params, obs, block, self._offsets[offset])
+        return self._stepped(first, begun, self._params, obs, block, self._offsets[offset])
 
-    def greedy(self, obs: Obs) -> np.ndarray:
+    def greedy(self, obs: Obs, begun: np.ndarray | None = None) -> np.ndarray:
         """Return a packed row as `act` does, for the mode of the action distribution.
 
         The policy must have been made with ``key=None``."""
-        return np.asarray(self._act(self._params, obs))
+        if not self.recurrent:
+            return np.asarray(self._act(self._params, obs))
+        return np.asarray(self._stepped(0, begun, self._params, obs))
 
-    def _outputs(self, params: Any, obs: Obs, draw: Any) -> dict[str, jax.Array]:
+    def carry(self, first: int, begun: np.ndarray) -> Any:
+        """Return the carry before the next step, in NumPy arrays ``[N, ...]``.
+
+        Args:
+            first: the number of the first environment in the run.
+            begun: ``[N]`` bool, the environments whose episodes begin with that step.
+        """
+        initial = self._algorithm.initial_carry(self.num_envs)
+        newest, _ = self._carries.get(first, (initial, initial))
+        return jax.tree.map(np.array, self._algorithm.reset_carry(newest, begun))
+
+    def set_carry(self, carry: Any, first: int = 0) -> None:
+        """Set the carry before the next step."""
+        self._carries[first] = (jax.device_put(carry, self.device),) * 2
+
+    def undo(self, first: int = 0) -> None:
+        """Set the carry to the one before the newest step, which will be repeated."""
+        if self.recurrent:
+            self._carries[first] = (self._carries[first][1],) * 2
+
+    def _stepped(self, first: int, begun: np.ndarray | None, *arguments: Any) -> jax.Array:
+        """Act with the carry of a group and keep the new one."""
+        if first not in self._carries:
+            self.set_carry(self._algorithm.initial_carry(self.num_envs), first)
+        carry, _ = self._carries[first]
+        mask = np.zeros(self.num_envs, np.bool_) if begun is None else begun
+        row, newest = self._act(*arguments, carry, mask)
+        self._carries[first] = (newest, carry)
+        return row
+
+    def _outputs(
+        self, params: Any, obs: Obs, carry: Any, draw: Any
+    ) -> tuple[dict[str, jax.Array], Any]:
         actor = self._packing.unpack(params)
-        action, _, extras = self._algorithm.act(actor, obs, (), draw)
-        return {"action": action, **extras}
+        action, carry, extras = self._algorithm.act(actor, obs, carry, draw)
+        return {"action": action, **extras}, carry
 
-    def _explore(self, params: Any, obs: Obs, draws: Any, offset: jax.Array) -> jax.Array:
+    def _packed(self, params: Any, obs: Obs, draw: Any, carry: Any, begun: Any) -> Any:
+        """Act, and return the packed row; with a carry also the new one."""
+        if not self.recurrent:
+            return OutputLayout.pack(self._outputs(params, obs, (), draw)[0])
+        carry = self._algorithm.reset_carry(carry, begun)
+        outputs, carry = self._outputs(params, obs, carry, draw)
+        return OutputLayout.pack(outputs), carry
+
+    def _explore(
+        self, params: Any, obs: Obs, draws: Any, offset: jax.Array, carry: Any = (),
+        begun: Any = None,
+    ) -> Any:  # fmt: skip
         """Act as a pure function of the packed parameters, the observations, a block of noise and
-        the step's index in the block."""
+        the step's index in the block; and of the carry and its mask of resets, if there is one."""
         draw = jax.tree.map(
             lambda block: jax.lax.dynamic_index_in_dim(block, offset, keepdims=False), draws
         )
-        return OutputLayout.pack(self._outputs(params, obs, draw))
+        return self._packed(params, obs, draw, carry, begun)
 
-    def _greedy(self, params: Any, obs: Obs) -> jax.Array:
-        return OutputLayout.pack(self._outputs(params, obs, None))
+    def _greedy(self, params: Any, obs: Obs, carry: Any = (), begun: Any = None) -> Any:
+        return self._packed(params, obs, None, carry, begun)
 
     def _draw(self, key: jax.Array, start: jax.Array, first: jax.Array) -> Any:
         """Draw the noise ``[NOISE_BLOCK, N, ...]`` for the steps from `start` on."""

@@ -166,20 +166,44 @@ class Acting:
             )
         return {path: array for path, (array, _) in arrays.items()}, not any(batched.values())
 
-    def batch(self, obs: Obs, deterministic: bool, step: int = 0) -> np.ndarray:
-        """Actions ``[B, ...]`` as the algorithm gives them for observations ``[B, ...]``.
+    @property
+    def recurrent(self) -> bool:
+        """Whether acting has a carry."""
+        return self._algorithm.recurrent
+
+    def batch(
+        self, obs: Obs, deterministic: bool, step: int = 0, carry: Any = None,
+        begun: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, Any]:  # fmt: skip
+        """Actions ``[B, ...]`` as the algorithm gives them for observations ``[B, ...]``, and the
+        carry ``[B, ...]`` after them; () without one.
 
         Batches are padded to the next power of two, so that few sizes are ever compiled.
+
+        Args:
+            carry: what the step before returned; None begins all episodes.
+            begun: ``[B]`` bool, the rows whose episodes begin; None for none of them.
         """
         count = len(tree.first(obs))
         policy = self.policy(1 << max(count - 1, 0).bit_length(), deterministic)
-        if (more := policy.num_envs - count) > 0:
-            obs = tree.map(
-                lambda leaf: np.concatenate([leaf, np.zeros((more, *leaf.shape[1:]), leaf.dtype)]),
-                obs,
-            )
-        row = policy.greedy(obs) if deterministic else policy.act(obs, step)
-        return policy.layout.action(row)[:count]
+        more = policy.num_envs - count
+
+        def padded(leaf: np.ndarray) -> np.ndarray:
+            return np.concatenate([leaf, np.zeros((more, *leaf.shape[1:]), leaf.dtype)])
+
+        obs = tree.map(padded, obs) if more else obs
+        mask = None
+        if policy.recurrent:
+            starts = carry is None or begun is None
+            mask = padded(np.full(count, carry is None) if starts else np.asarray(begun, np.bool_))
+            if carry is not None:
+                policy.set_carry(jax.tree.map(padded, carry))
+        row = policy.greedy(obs, mask) if deterministic else policy.act(obs, step, 0, mask)
+        actions = policy.layout.action(row)[:count]
+        if not policy.recurrent:
+            return actions, ()
+        newest = policy.carry(0, np.zeros(policy.num_envs, np.bool_))
+        return actions, jax.tree.map(lambda leaf: leaf[:count], newest)
 
     def evaluate(
         self, episodes: int, seed: int, env: str | None = None, source: Any = None

@@ -73,12 +73,16 @@ class Evaluator:
         done: list[list[Episode]] = [[] for _ in range(count)]
         envs.reset_all(obs, episode=0)
 
+        begun = np.ones(count, np.bool_)
+
         def ended(env: int, terminated: bool, truncated: bool, final: Obs) -> None:
             done[env].append(envs.finished(env))
+            begun[env] = True
 
         active, cut = list(range(count)), 0
         while active:
-            actions = self.policy.layout.action(self.policy.greedy(obs))
+            actions = self.policy.layout.action(self.policy.greedy(obs, begun.copy()))
+            begun[:] = False
             envs.step(actions, obs, rewards, ended, active)
             for env in active:
                 if envs.lengths[env] >= MAX_EPISODE_STEPS:
@@ -160,6 +164,7 @@ def greedy_episode(
     envs = task.host([env], seed, EVALUATION)
     obs = tree.zeros(task.obs_spec, 1)
     over: list[tuple[float, int]] = []
+    begun = np.ones(1, np.bool_)  # the first step begins an episode
 
     def ended(env: int, terminated: bool, truncated: bool, final: Obs) -> None:
         over.append((float(envs.returns[0]), envs.lengths[0]))
@@ -170,7 +175,9 @@ def greedy_episode(
         frame = _frame(env, task.name, modes)
         yield frame, rate, 0.0, 0
         while not over:
-            envs.step(policy.layout.action(policy.greedy(obs)), obs, np.zeros(1), ended)
+            actions = policy.layout.action(policy.greedy(obs, begun.copy()))
+            begun[:] = False
+            envs.step(actions, obs, np.zeros(1), ended)
             if not over:  # else it shows the next episode's beginning
                 frame = _frame(env, task.name, modes)
             yield frame, rate, *(over[0] if over else (float(envs.returns[0]), envs.lengths[0]))

@@ -84,7 +84,9 @@ class Factory:
         num_envs, specs = self._run.config.env.envs, self._task.obs_spec
         return self._job.programs.get(
             ("trajectory", self.rollout, num_envs),
-            lambda: trajectory_shapes(self.rollout, num_envs, specs, layout),
+            lambda: trajectory_shapes(
+                self.rollout, num_envs, specs, layout, self.algorithm.carry_shapes(num_envs)
+            ),
         )
 
     def policy(self, device: DeviceName, count: int) -> Policy:

@@ -7,10 +7,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from flatout import tree
 from flatout.buffers.rollout import RolloutBuffer
+from flatout.errors import CheckpointError
 from flatout.samplers.base import Sampler, check_counts
 from flatout.samplers.env_group import ActingGroup, LostEnv
 from flatout.samplers.episodes import MAX_REPLAYED_STEPS, ActionLog, EpisodeValues
@@ -74,12 +76,14 @@ class CentralSampler(Sampler):
         with self.spans.span("env"):
             for group in self._groups:
                 group.envs.reset_all()
+                group.begun[:] = True
         self._mark()
 
     def begin(self, slot: int, episodes: Sequence[int], steps: int) -> None:
         """Start episode ``episodes[i]`` in environment i, and set the steps since the run's start
         to `steps`. The first observations go to row 0 of the given slot."""
         for group in self._groups:
+            group.begun[:] = True
             for env in range(group.envs.num_envs):
                 group.envs.reset(env, episodes[group.envs.first + env], slot)
         self.steps, self._slot, self._row = steps, slot, 0
@@ -93,6 +97,7 @@ class CentralSampler(Sampler):
             group.begin(self._whole)
             if self._whole:
                 self._reset_unfinished(group, buffer)
+        carry = self._carry()
         clock, spans = time.perf_counter_ns, self.spans
         acting = 0
         try:
@@ -120,7 +125,7 @@ class CentralSampler(Sampler):
             for name, duration in self._waited.items():
                 spans.add(name, duration)
             self._waited.clear()
-        return self._trajectory(buffer)
+        return self._trajectory(buffer)._replace(carry=carry)
 
     def commit(self, steps: int | None = None) -> None:
         """Accept the last trajectory for learning; see `Sampler.commit`.
@@ -181,6 +186,7 @@ class CentralSampler(Sampler):
         self.steps = int(state["steps"])
         if self._values is not None:
             self._values.restore(state["values"])
+        self._restore_carry(state.get("carry", []))
         restored: list[np.ndarray] = []
         self.restarted = []
         for group in self._groups:
@@ -201,6 +207,7 @@ class CentralSampler(Sampler):
                     self._values.forget(number)
                 first = self._buffers[0].first_obs(number)
                 self.restarted.append((number, tree.map(np.array, last), first))
+                group.begun[env] = True
                 restored.append(self._log.empty())
                 reason = (
                     "does not reproduce from its seed and actions" if actions is not None
@@ -245,6 +252,7 @@ class CentralSampler(Sampler):
             if not terminated:  # if both are set, there is nothing to bootstrap from
                 buffer.truncated[t, number] = truncated
                 buffer.keep_final(t, number, final)
+            group.begun[env] = True
             group.left[env] -= 1
 
         while lost := envs.receive(ended):
@@ -282,7 +290,8 @@ class CentralSampler(Sampler):
                 buffer.truncated[t - 1, number] = True
                 buffer.keep_final(t - 1, number, last_obs)
                 self._ends.append((t - 1, number, True))
-        outputs = group.act(tree.take(buffer.obs, t), self.steps + t)
+        restarted = [env for env, _ in lost]
+        outputs = group.act_again(tree.take(buffer.obs, t), self.steps + t, restarted)
         envs.repeat_step(group.write(outputs, buffer, t))
 
     # --- Between trajectories -----------------------------------------------------------------
@@ -294,8 +303,25 @@ class CentralSampler(Sampler):
             if steps_since_seed:
                 number = envs.first + env
                 last = buffer.first_obs(number)
+                group.begun[env] = True
                 envs.reset(env, counters.episode[env] + 1, self._slot)
                 self.restarted.append((number, last, buffer.first_obs(number)))
+
+    def _restore_carry(self, leaves: Sequence[np.ndarray]) -> None:
+        """Set the carries of the groups' policies to saved ones, which are in the environments'
+        order; raise a `CheckpointError` if they do not fit."""
+        first = self._groups[0]
+        expected = jax.tree.leaves(self._carry())
+        if len(leaves) != len(expected):
+            raise CheckpointError("it was saved with another carry of a recurrent policy.")
+        for saved, array in zip(leaves, expected, strict=True):
+            refuse_other("sampler/carry", saved, array, "this policy")
+        for group in self._groups:
+            if group.policy.recurrent:
+                form = jax.tree.structure(first.carry()[0])
+                group.set_carry([
+                    form.unflatten([leaf[columns] for leaf in leaves]) for columns, _ in group.calls
+                ])  # fmt: skip
 
     def _next_buffer(self, slot: int | None) -> RolloutBuffer:
         """Return the next trajectory's arrays, with its first observations in row 0."""
@@ -333,6 +359,13 @@ class CentralSampler(Sampler):
             ]
         return trajectory
 
+    def _carry(self) -> Any:
+        """Return the carry before the next step of all environments; () without one."""
+        parts = [carry for group in self._groups for carry in group.carry()]
+        if not parts:
+            return ()
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+
     def _mark(self) -> None:
         """Record the boundary's state, so that an interrupted trajectory can be discarded."""
         counters = [group.envs.counters() for group in self._groups]
@@ -345,3 +378,5 @@ class CentralSampler(Sampler):
         }
         if self._values is not None:
             self._boundary["values"] = self._values.state()
+        if leaves := jax.tree.leaves(self._carry()):
+            self._boundary["carry"] = leaves

@@ -172,6 +172,7 @@ class ActingGroup:
         active: the environments that still play in this trajectory, by their numbers within the
             group; None for all of them.
         left: the number of episodes that each environment still plays in this trajectory.
+        begun: ``[n]`` bool, the environments whose episodes begin with the next step.
         rows: the number of steps of this trajectory that are done.
         stepping: whether a step has begun whose results were not received yet.
     """
@@ -186,13 +187,57 @@ class ActingGroup:
             for at in range(0, envs.num_envs, size)
         ]
         self.index = 0
+        self.begun = self._begun_before = np.ones(envs.num_envs, np.bool_)
         self.begin(0)
 
     def act(self, obs: Obs, step: int) -> list[Any]:
         """Begin to choose the group's actions, from observations ``[N, ...]`` of all groups."""
+        if self.policy.recurrent:
+            return self._act_with_carry(obs, step)
         return [
             self.policy.begin(tree.take(obs, columns), step, first) for columns, first in self.calls
         ]
+
+    def _act_with_carry(self, obs: Obs, step: int) -> list[Any]:
+        chosen: list[Any] = []
+        for columns, first in self.calls:
+            mask = self.begun[self._within(columns)].copy()
+            chosen.append(self.policy.begin(tree.take(obs, columns), step, first, mask))
+        self._begun_before, self.begun = self.begun, np.zeros_like(self.begun)
+        if self.active is not None:  # idle environments wait for the start of an episode
+            self.begun[:] = True
+            self.begun[self.active] = False
+        return chosen
+
+    def act_again(self, obs: Obs, step: int, restarted: Sequence[int]) -> list[Any]:
+        """Choose the actions of a step that is repeated, because the environments `restarted` of
+        this group have begun another episode."""
+        if self.policy.recurrent:
+            for _, first in self.calls:
+                self.policy.undo(first)
+            self.begun = self._begun_before
+            self.begun[list(restarted)] = True
+        return self.act(obs, step)
+
+    def carry(self) -> list[Any]:
+        """Return the carries before the next step, one for each call of a recurrent policy."""
+        if not self.policy.recurrent:
+            return []
+        return [
+            self.policy.carry(first, self.begun[self._within(columns)])
+            for columns, first in self.calls
+        ]
+
+    def set_carry(self, carries: Sequence[Any]) -> None:
+        """Set the carries to those that `carry` returned."""
+        for (_, first), carry in zip(self.calls, carries, strict=True):
+            self.policy.set_carry(carry, first)
+        self.begun = np.zeros_like(self.begun)
+
+    def _within(self, columns: slice) -> slice:
+        """Return the columns of a call within this group."""
+        start = columns.start - self.envs.first
+        return slice(start, start + self.policy.num_envs)
 
     def write(self, outputs: Sequence[Any], buffer: RolloutBuffer, t: int) -> np.ndarray:
         """Wait for the outputs of `act`, write them to row t, and return the actions."""

@@ -90,6 +90,7 @@ class Rollout:
             length=jnp.zeros(n, jnp.int32), total=jnp.zeros(n, jnp.float32), step=zero,
             pool=pool._replace(taken=jnp.asarray(n, jnp.int32)),
             values=jnp.zeros((n, 2), jnp.float32) if self._valued(obs) else None,
+            carry=self.algorithm.initial_carry(n),
         )  # fmt: skip
 
     def _valued(self, obs: Any) -> bool:
@@ -99,8 +100,8 @@ class Rollout:
             lambda env: self.algorithm.noise(wrap_key(np.zeros(2, np.uint32)), env, zero)
         )
         draw = jax.eval_shape(draws, jnp.arange(self.num_envs))
-        params = self.algorithm.actor_shapes
-        return "q_max" in jax.eval_shape(self.algorithm.act, params, obs, (), draw)[2]
+        params, carry = self.algorithm.actor_shapes, self.algorithm.carry_shapes(self.num_envs)
+        return "q_max" in jax.eval_shape(self.algorithm.act, params, obs, carry, draw)[2]
 
     def _draw_pool(self, key: Array, number: jax.Array) -> Pool:
         """Draw the first states of the P episodes from `number` on."""
@@ -135,6 +136,7 @@ class Rollout:
         horizon, whole = self.spec.horizon, self.spec.episodes or 0
         if whole:
             state = self._restart_unfinished(state)
+        begin = state
         noise = self._noise(key, state)
         left = jnp.full(self.num_envs, whole) if whole else None
         carry = _Carry(state, self._writer.empty(state, params, noise(0)), left)
@@ -144,7 +146,8 @@ class Rollout:
         loop = self._play(params, noise, (jnp.zeros((), jnp.int32), carry), sizes)
         state = loop[1].state._replace(step=state.step + horizon)
         layout = self._writer.layout(state, params, noise(0))
-        return *self._writer.read(loop[1].rows, layout, state), state
+        trajectory, ends = self._writer.read(loop[1].rows, layout, state)
+        return trajectory._replace(carry=begin.carry), ends, state
 
     def _play(
         self, params: Any, noise: Callable[[Any], Any], loop: _Loop, sizes: list[int],
@@ -209,7 +212,7 @@ class Rollout:
         obs, n = state.obs, len(state.length)
         envs = jnp.arange(n) if ids is None else ids
         active = jnp.ones(n, bool) if left is None else left > 0
-        action, _, extras = self.algorithm.act(params, obs, (), draw)
+        action, memory, extras = self.algorithm.act(params, obs, state.carry, draw)
         keys = _keys(state.key, state.first + envs, state.step + t)
         env, after, reward, terminated, truncated = jax.vmap(self.env.step)(state.env, action, keys)
         length = state.length + active
@@ -242,6 +245,7 @@ class Rollout:
             env=env, obs=obs, length=jnp.where(done, 0, length), total=jnp.where(done, 0.0, total),
             pool=pool._replace(taken=pool.taken + done.sum(dtype=jnp.int32)),
             values=None if values is None else jnp.where(done[:, None], _after(values), values),
+            carry=self.algorithm.reset_carry(memory, done | ~active),
         )  # fmt: skip
         return _Carry(state, rows, None if left is None else left - done)
 
@@ -278,6 +282,7 @@ class Rollout:
             total=jnp.zeros_like(state.total),
             values=None if state.values is None else jnp.zeros_like(state.values),
             pool=pool._replace(taken=pool.taken + begun.sum(dtype=jnp.int32)),
+            carry=self.algorithm.reset_carry(state.carry, begun),
         )  # fmt: skip
 
 
@@ -297,14 +302,19 @@ _Loop = tuple[jax.Array, _Carry]
 def _env_arrays(carry: _Carry) -> tuple[Any, Any]:
     """Return a carry's arrays with an axis of environments: ``[N, ...]``, and ``[C, N, ...]``."""
     state, rows = carry.state, carry.rows
-    each = (state.env, state.obs, state.length, state.total, state.values, carry.left, rows.cut)
+    each = (
+        state.env, state.obs, state.length, state.total, state.values, state.carry, carry.left,
+        rows.cut,
+    )  # fmt: skip
     return each, (rows.finals, rows.places)
 
 
 def _with_env_arrays(carry: _Carry, each: Any, finals: Any) -> _Carry:
     """Replace the arrays that `_env_arrays` returns."""
-    env, obs, length, total, values, left, cut = each
-    state = carry.state._replace(env=env, obs=obs, length=length, total=total, values=values)
+    env, obs, length, total, values, memory, left, cut = each
+    state = carry.state._replace(
+        env=env, obs=obs, length=length, total=total, values=values, carry=memory
+    )
     rows = carry.rows._replace(finals=finals[0], places=finals[1], cut=cut)
     return _Carry(state, rows, left)
 

@@ -71,7 +71,7 @@ class Writer:
 
     def layout(self, state: RolloutState, params: Any, draw: Any) -> OutputLayout:
         """Return the layout of one step's record."""
-        action, _, extras = jax.eval_shape(self.algorithm.act, params, state.obs, (), draw)
+        action, _, extras = jax.eval_shape(self.algorithm.act, params, state.obs, state.carry, draw)
         obs = _words(state.obs)
         counts, totals = state.length, state.total
         mean = {"q_mean": totals} if "q_max" in extras else {}

@@ -39,6 +39,7 @@ class RolloutState(NamedTuple):
         pool: first states of later episodes.
         values: ``[N, 2]``, over the current episode's steps: the sum of max Q and the number of
             terms. Before the first term: the last episode's mean and -1. None without Q values.
+        carry: the carry of a recurrent policy before the next step, ``[N, ...]``; () for others.
     """
 
     key: Array
@@ -50,6 +51,7 @@ class RolloutState(NamedTuple):
     step: Array
     pool: Pool
     values: Array | None
+    carry: Any = ()
 
 
 class Ends(NamedTuple):

@@ -20,7 +20,7 @@ from flatout.spans import Spans, Work
 from flatout.storage.checkpoint import PREFIX, leaf_names, named_leaves, rebuild
 from flatout.types import Metrics, Snapshot
 
-BUFFER, PENDING, OBS = "buffer/", "pending/", "sampler/obs"
+BUFFER, PENDING, OBS, CARRIED = "buffer/", "pending/", "sampler/obs", "sampler/carry/"
 """Prefixes, in snapshots, of the buffer's arrays and of pending trajectories."""
 
 
@@ -132,6 +132,7 @@ class Schedule:
         sampler = self._sampler.state()
         arrays |= tree.named(OBS, sampler.pop("obs"))
         arrays |= {f"sampler/{name}": a for name, a in sampler.pop("arrays", {}).items()}
+        arrays |= {f"{CARRIED}{n}": leaf for n, leaf in enumerate(sampler.pop("carry", []))}
         actions = sampler.pop("actions")
         has_actions = [array is not None for array in actions]
         arrays |= {f"sampler/actions/{env}": actions[env] for env in np.flatnonzero(has_actions)}
@@ -165,6 +166,9 @@ class Schedule:
             for env, has_actions in enumerate(state.pop("known"))
         ]
         state["obs"] = tree.map(np.asarray, tree.found(OBS, arrays))
+        carried = sum(name.startswith(CARRIED) for name in arrays)
+        if carried:
+            state["carry"] = [arrays[f"{CARRIED}{number}"] for number in range(carried)]
         prefix = "sampler/" + ENVIRONMENTS
         env_arrays = {
             n.removeprefix("sampler/"): a for n, a in arrays.items() if n.startswith(prefix)

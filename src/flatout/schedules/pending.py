@@ -6,10 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 
 from flatout import tree
-from flatout.buffers.arrays import FINAL_INDEX, FINAL_OBS, TREES, arrays_of, env_axis
+from flatout.buffers.arrays import CARRY, FINAL_INDEX, FINAL_OBS, TREES, arrays_of, env_axis
 from flatout.buffers.finals import append_final
 from flatout.errors import CheckpointError
 from flatout.samplers.base import Restart
@@ -84,12 +85,14 @@ class Pending:
     def loaded(prefix: str, arrays: dict[str, np.ndarray], data: dict[str, Any]) -> Pending:
         """Return the trajectory of a result of `saved`; refuse impossible counts."""
         extras = f"{prefix}extras/"
-        plain = [name for name in Trajectory._fields if name not in ("extras", "finals", *TREES)]
+        apart = ("extras", "finals", CARRY, *TREES)
+        plain = [name for name in Trajectory._fields if name not in apart]
         trajectory = Trajectory(
             **{name: arrays.get(prefix + name) for name in plain},
             **{name: tree.found(prefix + name, arrays) for name in TREES},
             finals=Finals(tree.found(prefix + FINAL_OBS, arrays), arrays[prefix + FINAL_INDEX]),
             extras={n.removeprefix(extras): a for n, a in arrays.items() if n.startswith(extras)},
+            carry=_leaves(f"{prefix}{CARRY}/", arrays),  # `refuse_other` gives it its form
         )
         ended = arrays[prefix + "ended_episodes"]
         infos = data.get("infos") or [None] * len(ended)
@@ -127,3 +130,11 @@ class Pending:
                 same = len(self.trajectory.finals.index) == len(arrays[name]) <= most
             if not same:
                 raise CheckpointError(f"a pending trajectory has another shape or dtype of {name}.")
+        carry = jax.tree.structure(shapes.carry).unflatten(jax.tree.leaves(self.trajectory.carry))
+        self.trajectory = self.trajectory._replace(carry=carry)
+
+
+def _leaves(prefix: str, arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+    """Return the arrays whose names are a prefix and 0, 1 and so on."""
+    count = sum(name.startswith(prefix) for name in arrays)
+    return tuple(arrays[f"{prefix}{number}"] for number in range(count))

@@ -96,7 +96,8 @@ class LocalActor:
 
         Returns:
             The number of rows; a row and an `Episode` for each end; positions of final
-            observations in this worker's arrays; these observations; the current episodes' numbers.
+            observations in this worker's arrays; these observations; the current episodes' numbers;
+            the carry before the first step.
         """
         begin = time.perf_counter()
         if version != self._policy.version:
@@ -111,7 +112,8 @@ class LocalActor:
         worker_times[ACT_S] = self._before[ACT_S] + self._spans.seconds("act")
         worker_times[TURNS] += 1.0
         worker_times[SQUARE] += took * took
-        return sampler.rows, ends, index.tolist(), final_obs, sampler.current_episodes
+        found = sampler.rows, ends, index.tolist(), final_obs, sampler.current_episodes
+        return *found, trajectory.carry
 
     def restore(self, state: dict[str, Any]) -> tuple[list[str], list[Any]]:
         """Restore a state; return notes and restarted environments (`CentralSampler.restore`)."""

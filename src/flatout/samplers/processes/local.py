@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from flatout import tree
@@ -75,6 +76,7 @@ class WorkerActingSampler(Sampler):
         self.restarted = []
         ends: list[tuple[int, Episode]] = []
         rows: dict[Worker, int] = {}
+        carries: list[Any] = []
         with self._spans.span("wait"):
             losses = {worker: self._tell(worker, slot) for worker in self._workers}
             for worker, lost in losses.items():
@@ -84,7 +86,7 @@ class WorkerActingSampler(Sampler):
                         continue
                     try:
                         # See `LocalActor.collect`.
-                        last, ended, indices, obs, begun = worker.wait()
+                        last, ended, indices, obs, begun, carry = worker.wait()
                         break
                     except WorkerLost as failure:
                         lost = failure
@@ -95,6 +97,7 @@ class WorkerActingSampler(Sampler):
                     final = tree.take(obs, number)
                     buffer.keep_final(index // count, first + index % count, final)
                 self._begun[worker.job.columns] = begun
+                carries.append(carry)
         ends.sort(key=lambda end: (end[0], end[1].env))
         self.episodes = [episode for _, episode in ends]
         buffer.check(self._name)
@@ -103,7 +106,8 @@ class WorkerActingSampler(Sampler):
             columns = worker.job.columns
             tree.put(buffer.obs, (most, columns), tree.take(buffer.obs, (last, columns)))
         self._newest = tree.map(lambda leaf: leaf[most].copy(), buffer.obs)
-        return buffer.trajectory()
+        carry = jax.tree.map(lambda *leaves: np.concatenate(leaves), *carries)
+        return buffer.trajectory()._replace(carry=carry)
 
     def commit(self) -> None:
         self._steps += self._rows
@@ -131,6 +135,9 @@ class WorkerActingSampler(Sampler):
             if any(name not in state for state in states):
                 continue
             joined[name] = [value for state in states for value in state[name]]
+        if "carry" in states[0]:
+            leaves = zip(*(state["carry"] for state in states), strict=True)
+            joined["carry"] = [np.concatenate(parts) for parts in leaves]
         joined["obs"] = tree.map(
             lambda *parts: np.concatenate(parts), *(state["obs"] for state in states)
         )
@@ -142,8 +149,10 @@ class WorkerActingSampler(Sampler):
 
         def part(worker: Worker) -> dict[str, Any]:
             columns, old = worker.job.columns, "chunks"  # in checkpoints of earlier releases
-            apart = ("steps", "obs", old)
+            apart = ("steps", "obs", "carry", old)
             parts = {n: value[columns] for n, value in state.items() if n not in apart}
+            if "carry" in state:
+                parts["carry"] = [leaf[columns] for leaf in state["carry"]]
             return parts | {"steps": state["steps"], "obs": tree.take(state["obs"], columns)}
 
         restored = self._pool.ask("restore", {worker: (part(worker),) for worker in self._workers})
