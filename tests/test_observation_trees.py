@@ -29,6 +29,7 @@ from flatout.config.schema import NetworkConfig
 from flatout.envs.host import HostEnvs
 from flatout.envs.make import specs
 from flatout.envs.spaces import observation_spec
+from flatout.envs.task import recognised_images
 from flatout.errors import EnvironmentFailure, InvalidReturn
 from flatout.networks.encoder import Encoder
 from flatout.types import ObservationSpec
@@ -260,6 +261,18 @@ def test_channels_first_images_give_the_features_of_transposed_ones(dtype: Any) 
         found.append(np.asarray(apply(seen)))
     assert found[0].shape == (2, 512)
     np.testing.assert_array_equal(*found)
+
+
+def test_images_that_are_transposed_or_scaled_are_named() -> None:
+    both = spaces.Dict({
+        "camera": spaces.Box(0, 255, (3, 36, 40), np.float32),
+        "map": spaces.Box(0, 255, (36, 40, 3), np.uint8),
+    })  # fmt: skip
+    transposed, scaled = recognised_images(observation_spec(both, "x"), "pier")
+    assert transposed == (
+        "pier observes images with the channels first at 'camera' (3x36x40), which are transposed"
+    )
+    assert scaled.endswith("at 'camera' (3x36x40), which are divided by 255")
 
 
 def test_words_are_counted_without_their_case() -> None:

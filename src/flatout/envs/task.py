@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from flatout import tree
 from flatout.config.schema import EnvConfig
 from flatout.envs.ale import atari_specs
 from flatout.envs.ale_ids import is_atari
@@ -207,7 +208,8 @@ def open_task(config: EnvConfig, source: Any = None) -> Task:
     limit, prepared = episode_limit(env), _is_prepared(config)
     task = Task(
         config, make, obs_spec, action_spec, limit, env, single=isinstance(source, gym.Env),
-        prepared=prepared, sourced=source is not None, notes=lost_statistics(env, config.env),
+        prepared=prepared, sourced=source is not None,
+        notes=(*lost_statistics(env, config.env), *recognised_images(obs_spec, config.env)),
     )  # fmt: skip
     inner = attribute(env, "unwrapped")
     if isinstance(inner, OneDevice):  # pure functions: one device environment serves all copies
@@ -236,6 +238,22 @@ def lost_statistics(env: gym.Env[Any, Any], name: str) -> tuple[str, ...]:
                     f"pass {setting} to PPO or A2C"
                 )
         env = env.env
+    return tuple(notes)
+
+
+def recognised_images(spec: ObsSpec, name: str) -> tuple[str, ...]:
+    """Return a sentence about each image that is transposed or scaled before a network sees it,
+    although its space does not say that it is one."""
+    notes: list[str] = []
+    for path, leaf in tree.items(spec):
+        at = f" at {path!r}" if path else ""
+        shape = "x".join(map(str, leaf.shape))
+        if leaf.channels_first:
+            notes.append(f"{name} observes images with the channels first{at} ({shape}), which are "
+                         "transposed")  # fmt: skip
+        if leaf.dtype == "float32" and leaf.high is not None:
+            notes.append(f"{name} observes images of floats{at} ({shape}), which are divided by "
+                         f"{leaf.high}")  # fmt: skip
     return tuple(notes)
 
 
