@@ -8,6 +8,9 @@ seen.
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -48,6 +51,21 @@ class Signs(gym.Env[Any, Any]):
         shown = np.float32(self.np_random.integers(-4, 5) + 0.25)
         self.sum += float(shown)
         return np.full(1, shown)
+
+
+class Killed(Signs):
+    """It kills its process at the 30th step, once: then a file says so."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path, self.steps = Path(path), 0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        if self.steps == 30 and not self.path.exists():
+            self.path.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
 
 
 def device_signs() -> DeviceEnv:

@@ -195,6 +195,33 @@ def test_a_killed_run_resumes_with_the_same_bits(
     assert_same(list(whole.values()), [resumed[name] for name in whole])
 
 
+class Killed(Nested):
+    """It kills its process at the 30th step, once: then a file says so."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path, self.steps = Path(path), 0
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.steps == 30 and not self.path.exists():
+            self.path.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+@pytest.mark.parametrize(
+    ("algorithm", "place"),
+    [("ppo", WORKERS), ("ppo", f"{WORKERS} inference=local"), ("dqn", WORKERS)],
+)
+def test_a_lost_worker_is_replaced(algorithm: str, place: str, tmp_path: Path) -> None:
+    env = functools.partial(Killed, str(tmp_path / "once"))
+    assert learned(algorithm, env, steps=256, envs=4, placement=place)
+    assert (tmp_path / "once").exists()
+
+
 def test_an_exported_agent_acts_as_predict_does(tmp_path: Path) -> None:
     agent = PPO(Nested, **tiny.python("ppo", normalize_observation=True)).learn(64)
     path = agent.export(tmp_path / "policy.py")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from safetensors.numpy import load
 
 from flatout import Agent, UsageError
 from tests.conftest import Result
-from tests.recurrent import Signs, device_signs, memory
+from tests.recurrent import Killed, Signs, device_signs, memory
 
 WORKERS = "sampler=processes workers=2x2"
 
@@ -124,6 +125,15 @@ def test_a_killed_run_resumes_with_its_carry(flatout: Cli, tmp_path: Path, sched
     assert {n: a.tobytes() for n, a in whole.items()} == {
         name: array.tobytes() for name, array in resumed.items()
     }
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+@pytest.mark.parametrize("place", [WORKERS, f"{WORKERS} inference=local", f"{WORKERS} groups=2"])
+def test_a_lost_workers_environments_begin_with_a_fresh_carry(place: str, tmp_path: Path) -> None:
+    found = trained(functools.partial(Killed, str(tmp_path / "once")), placement=place)
+    assert (tmp_path / "once").exists()
+    assert found.summary["steps"] == 256
 
 
 def broken(**changes: Any) -> Callable[[Any], Any]:
