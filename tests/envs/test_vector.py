@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
+from flatout import tree
 from flatout.envs.base import Envs
 from flatout.envs.host import HostEnvs
 from flatout.envs.make import specs
 from flatout.envs.vector import VectorEnvs
 from flatout.errors import EnvironmentFailure, InvalidReturn
 from flatout.types import ContinuousSpec, DiscreteSpec
+from tests.dict_envs import Halves
 
 COUNT = 3
 
@@ -187,3 +189,30 @@ def test_idle_actions_lie_in_the_action_space() -> None:
     assert DiscreteSpec(3, start=1).idle() == 0  # the first action: algorithms count from 0
     box = ContinuousSpec((2,), (-1.0, 0.5), (1.0, 2.0))
     np.testing.assert_array_equal(box.idle(), np.float32([0.0, 0.5]))
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_dict_observations_are_those_of_the_environments_one_by_one(mode: AutoresetMode) -> None:
+    spec, action = specs(Halves(), "halves")
+    vector = SyncVectorEnv([Halves] * 3, autoreset_mode=mode)
+    each: list[Any] = [
+        VectorEnvs(vector, "halves", spec, action, seed=0),
+        HostEnvs([Halves() for _ in range(3)], "halves", spec, action, seed=0),
+    ]
+    drawn = np.random.default_rng(0).integers(0, 4, (30, 3)).astype(np.int32)
+    seen: list[list[Any]] = []
+    for envs in each:
+        out, rewards, record = tree.zeros(spec, 3), np.zeros(3), list[Any]()
+
+        def ended(env: int, *how: Any, kept: list[Any] = record) -> None:
+            kept.append((env, *how[:2], *map(np.array, tree.leaves(how[2]))))
+
+        envs.reset_all(out)
+        for actions in drawn:
+            envs.step(actions, out, rewards, ended)
+            record.append([*map(np.array, tree.leaves(out)), rewards.copy()])
+        seen.append(record)
+    assert any(isinstance(one, tuple) for one in seen[0])
+    for one, other in zip(*seen, strict=True):
+        for left, right in zip(one, other, strict=True):
+            np.testing.assert_allclose(left, right)
