@@ -136,7 +136,7 @@ def test_learn_and_evaluate_as_in_stable_baselines3() -> None:
     with pytest.raises(UsageError, match="greedily"):
         evaluate_policy(agent, deterministic=False)
     with pytest.raises(UsageError, match="no state"):
-        agent.predict(OBS, state=None)
+        agent.predict(OBS, state={})
 
 
 def test_an_environment_object_is_recorded_in_its_render_mode(tmp_path: Path) -> None:

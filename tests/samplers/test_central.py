@@ -111,6 +111,8 @@ class Chooser:
     """A policy that acts as `chosen` and returns the sum of each observation; if `valued`, also the
     step, as the largest action value."""
 
+    recurrent = False
+
     def __init__(self, count: int, events: list[Any], valued: bool) -> None:
         row = {"action": np.int32, "seen": np.float32} | ({"q_max": np.float32} if valued else {})
         self.layout = OutputLayout(
