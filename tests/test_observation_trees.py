@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -143,10 +142,10 @@ def test_shards_learn_the_same_on_one_and_two_devices(
 
 @pytest.mark.bits
 def test_a_device_environment_observes_the_same_on_the_host() -> None:
+    from flatout import tree
+    from flatout.config.schema import EnvConfig
     from flatout.envs.device.on_host import DeviceEnvs, OneDevice
     from flatout.envs.task import open_task
-    from flatout.config.schema import EnvConfig
-    from flatout import tree
 
     env = dict_envs.corner()
     many = DeviceEnvs(env, 3, seed=5)

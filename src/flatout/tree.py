@@ -82,8 +82,9 @@ def found(name: str, arrays: Mapping[str, Any]) -> Tree:
 
 
 def joined(name: str, path: str) -> str:
-    """Return ``name/path``, or the name alone for the empty path of a single array."""
-    return f"{name}/{path}" if path else name
+    """Return ``name/path``; if one of them is empty, the other. The path of a single array, and of
+    the outermost space of an observation, is empty."""
+    return f"{name}/{path}" if name and path else name or path
 
 
 def zeros(spec: Tree, *size: int) -> Tree:

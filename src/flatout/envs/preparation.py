@@ -3,18 +3,28 @@ grey images, other sizes, frame stacks."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from flatout import tree
 from flatout.casts import stored
 from flatout.config.schema import EnvConfig
 from flatout.envs.masks import refuse_masks, without_mask
+from flatout.envs.spaces import (
+    array_of,
+    channels_first,
+    flat_spaces,
+    flattened,
+    in_range,
+    kind_of,
+    observation_spec,
+    structure,
+)
 from flatout.errors import InvalidReturn, UsageError
 from flatout.installing import install
+from flatout.types import ObservationSpec
 
 
 def prepare(env: gym.Env[Any, Any], config: EnvConfig) -> gym.Env[Any, Any]:
@@ -80,56 +90,59 @@ class Stored(gym.ObservationWrapper[Any, Any, Any]):
         name: the environment's name, for messages.
         copies: always return copies. A frame stack keeps the arrays, and an environment may reuse
             its own.
+
+    Attributes:
+        given: the spec of the observations before this wrapper.
+
+    Raises:
+        UsageError: Flatout does not support the observation space.
     """
 
     def __init__(self, env: gym.Env[Any, Any], name: str, copies: bool = False) -> None:
         super().__init__(env)
         self._name, self._copies = name, copies
+        self.given = spec = observation_spec(env.observation_space, name)
+        self._specs, self._nesting = dict(tree.items(spec)), structure(spec)
+        self._spaces = dict(flat_spaces(env.observation_space, name))
         self.observation_space = _stored_space(env.observation_space)
 
     def observation(self, observation: Any) -> Any:
-        """Cast one observation, or raise an InvalidReturn if a type cannot hold its values."""
-        return self._cast(observation, self.env.observation_space)
-
-    def _cast(self, obs: Any, space: gym.Space[Any]) -> Any:
-        """Cast an observation, or an entry of a nested one; `HostEnvs` refuses what does not fit
-        the space's structure."""
-        if isinstance(space, gym.spaces.Dict) and isinstance(obs, Mapping):
-            return {
-                key: self._cast(one, space.spaces[key]) if key in space.spaces else one
-                for key, one in obs.items()
-            }
-        if isinstance(space, gym.spaces.Tuple) and isinstance(obs, tuple | list):
-            inner = [*space.spaces, *[space] * (len(obs) - len(space.spaces))]
-            return tuple(self._cast(one, part) for one, part in zip(obs, inner, strict=False))
-        if not isinstance(space, gym.spaces.Box):
-            return copy.deepcopy(obs) if self._copies else obs
-        array = np.asarray(obs)
-        if array.dtype.kind not in "fiub":
-            return obs  # `HostEnvs` refuses observations that are not numbers
+        """Cast one observation, or raise an InvalidReturn if it does not fit the space."""
+        path = ""
         try:
-            cast = stored(array, _stored_dtype(space))
-            cast = cast.copy() if self._copies and cast is array else cast
+            given = dict(flattened(observation, self._nesting))
+            arrays: dict[str, np.ndarray] = {}
+            for path, space in self._spaces.items():
+                arrays[path] = self._cast(given[path], space, self._specs[path])
         except ValueError as error:
+            what = f"the observation {path!r}" if path else "an observation"
             raise InvalidReturn(
-                f"the environment {self._name} returned an observation with {error}; correct the "
-                "values, or its observation_space."
+                f"the environment {self._name} returned {what} with {error}; correct the values, "
+                "or its observation_space."
             ) from None
-        transposed = channels_first(space) and cast.shape == space.shape
-        return np.moveaxis(cast, 0, -1) if transposed else cast
+        return _nested(arrays, self.env.observation_space)
+
+    def _cast(self, obs: Any, space: gym.Space[Any], spec: ObservationSpec) -> np.ndarray:
+        """Cast one array of an observation; raise a ValueError if it does not fit its space."""
+        array = in_range(array_of(obs, spec), spec)
+        cast = stored(array, _stored_dtype(space))
+        cast = cast.copy() if self._copies and cast is array else cast
+        return np.moveaxis(cast, 0, -1) if spec.channels_first else cast
 
 
-CHANNELS, LEAST_SIDE = (1, 3, 4), 16
+def _nested(arrays: dict[str, np.ndarray], space: gym.Space[Any], path: str = "") -> Any:
+    """Return the arrays by path as an observation of a nested space."""
+    if isinstance(space, gym.spaces.Dict):
+        return {
+            key: _nested(arrays, one, tree.joined(path, key)) for key, one in space.spaces.items()
+        }
+    if isinstance(space, gym.spaces.Tuple):
+        inner = enumerate(space.spaces)
+        return tuple(_nested(arrays, one, tree.joined(path, str(index))) for index, one in inner)
+    return arrays[path]
 
 
-def channels_first(space: gym.spaces.Box) -> bool:
-    """Return whether a box holds images with the channels first: a first axis of 1, 3 or 4, and at
-    least 16 rows and columns."""
-    first, *others = space.shape or (0,)
-    return len(others) == 2 and first in CHANNELS and min(others) >= LEAST_SIDE
-
-
-def _stored_dtype(space: gym.spaces.Box) -> np.dtype[Any]:
+def _stored_dtype(space: gym.Space[Any]) -> np.dtype[Any]:
     dtype = np.dtype(space.dtype)
     small = dtype.kind == "b" or (dtype.kind == "f" and dtype.itemsize < 4)
     return np.dtype("float32") if small else dtype
@@ -189,7 +202,6 @@ def _merge(obs: Any, space: gym.Space[Any]) -> Any:
     return stack.reshape(-1)
 
 
-def kind_of(space: gym.Space[Any]) -> str:
-    """Describe a space for a message: its kind and, for a box, its shape."""
-    shape = f" of shape {space.shape}" if isinstance(space, gym.spaces.Box) else ""
-    return f"a {type(space).__name__} space{shape}"
+def stack_of(env: gym.Env[Any, Any]) -> int:
+    """Return the number of frames that `prepare` stacked, padded with the first frame."""
+    return env.stack_size if isinstance(env, MergedStack) else 1

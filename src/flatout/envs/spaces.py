@@ -12,13 +12,15 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from flatout.envs.preparation import MergedStack, channels_first, kind_of
 from flatout.errors import UsageError
 from flatout.tree import joined
 from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec, ObsSpec
 
 Structure = dict[str, "Structure | None"]
 """The nesting of an observation: by key, the structure of a nested space, or None for an array."""
+
+MOST_CATEGORIES = 100_000
+"""The most values of all components of an array of categories."""
 
 
 def observation_spec(space: gym.Space[Any], name: str, stack: int = 1) -> ObsSpec:
@@ -37,15 +39,15 @@ def observation_spec(space: gym.Space[Any], name: str, stack: int = 1) -> ObsSpe
         return _array_spec(space, f"{name} observes {kind_of(space)}", stack)
     found = {
         path: _array_spec(leaf, f"{name} observes {kind_of(leaf)} at {path!r}", stack)
-        for path, leaf in _flat_spaces(space, name)
+        for path, leaf in flat_spaces(space, name)
     }
     return dict(sorted(found.items()))
 
 
-def _flat_spaces(
+def flat_spaces(
     space: gym.Space[Any], name: str, prefix: str = ""
 ) -> Iterator[tuple[str, gym.Space[Any]]]:
-    """Yield the spaces of arrays within a space, with their paths."""
+    """Yield the spaces of arrays within a space, with their paths; raise as `observation_spec`."""
     if isinstance(space, gym.spaces.Dict):
         entries: list[tuple[Any, gym.Space[Any]]] = list(space.spaces.items())
     elif isinstance(space, gym.spaces.Tuple):
@@ -63,17 +65,16 @@ def _flat_spaces(
                 f"{name} observes a Dict space with the key {key!r}{at}; keys have to be texts "
                 "without slashes: rename it in a wrapper."
             )
-        yield from _flat_spaces(inner, name, joined(prefix, key) if prefix else key)
+        yield from flat_spaces(inner, name, joined(prefix, key))
 
 
 def _array_spec(space: gym.Space[Any], seen: str, stack: int) -> ObservationSpec:
     """Return the spec of one array; `seen` is the beginning of a message about it."""
     if isinstance(space, gym.spaces.Discrete):
-        return ObservationSpec((), "int32", categories=(int(space.n),), starts=(int(space.start),))
-    if isinstance(space, gym.spaces.MultiDiscrete):
+        return _category_spec((), (int(space.n),), (int(space.start),), seen)
+    if isinstance(space, gym.spaces.MultiDiscrete) and 0 not in space.shape:
         counts, starts = (tuple(map(int, part.ravel())) for part in (space.nvec, space.start))
-        if counts:
-            return ObservationSpec(space.nvec.shape, "int32", categories=counts, starts=starts)
+        return _category_spec(space.nvec.shape, counts, starts, seen)
     if isinstance(space, gym.spaces.MultiBinary) and 0 not in space.shape:
         return ObservationSpec(space.shape, "uint8", 1)
     if not isinstance(space, gym.spaces.Box):
@@ -102,6 +103,22 @@ def _array_spec(space: gym.Space[Any], seen: str, stack: int) -> ObservationSpec
     return ObservationSpec(space.shape, dtype, None, stack, channels_first=transposed)
 
 
+def _category_spec(
+    shape: tuple[int, ...], counts: tuple[int, ...], starts: tuple[int, ...], seen: str
+) -> ObservationSpec:
+    """Return the spec of an array of categories, which become one-hot vectors."""
+    if sum(counts) > MOST_CATEGORIES:
+        raise UsageError(
+            f"{seen} of {sum(counts):,} values, which become one-hot vectors; Flatout takes at "
+            f"most {MOST_CATEGORIES:,}: convert it to a Box in a wrapper."
+        )
+    if max(map(abs, starts)) > 2**30:
+        raise UsageError(
+            f"{seen} that begins at {max(starts, key=abs)}, which int32 cannot hold; begin at 0."
+        )
+    return ObservationSpec(shape, "int32", categories=counts, starts=starts)
+
+
 def action_spec(space: gym.Space[Any], name: str) -> ActionSpec:
     """Return the spec of an action space; raise a `UsageError` if it is not supported."""
     if isinstance(space, gym.spaces.Discrete):
@@ -115,11 +132,6 @@ def action_spec(space: gym.Space[Any], name: str) -> ActionSpec:
     raise UsageError(
         f"{name} acts with {kind_of(space)}; Flatout takes Discrete and Box actions, without masks."
     )
-
-
-def stack_of(env: gym.Env[Any, Any]) -> int:
-    """Return the number of frames that `envs.preparation` stacks, padded with the first frame."""
-    return env.stack_size if isinstance(env, MergedStack) else 1
 
 
 def structure(spec: ObsSpec) -> Structure | None:
@@ -158,13 +170,63 @@ def flattened(obs: Any, nesting: Structure | None, prefix: str = "") -> Iterator
     else:
         at = f" at {prefix!r}" if prefix else ""
         raise ValueError(
-            f"{type(obs).__name__}{at} instead of a dict or tuple with {', '.join(nesting)}"
+            f"type {type(obs).__name__}{at} instead of a dict or tuple with {', '.join(nesting)}"
         )
     if given.keys() != nesting.keys():
         missing = [key for key in nesting if key not in given]
         extra = [key for key in given if key not in nesting]
         key, what = (missing[0], "no entry") if missing else (extra[0], "an unexpected entry")
-        path = joined(prefix, str(key)) if prefix else str(key)
+        path = joined(prefix, str(key))
         raise ValueError(f"{what} {path!r}")
     for key, inner in nesting.items():
-        yield from flattened(given[key], inner, joined(prefix, key) if prefix else key)
+        yield from flattened(given[key], inner, joined(prefix, key))
+
+
+def array_of(obs: Any, spec: ObservationSpec) -> np.ndarray:
+    """Return one array of an observation as a NumPy array.
+
+    Raises:
+        ValueError: it holds no numbers, or has another shape than `spec`; the message is a phrase.
+    """
+    try:
+        array = np.asarray(obs)
+    except Exception:  # rows may differ in length, and a user's object may raise anything
+        array = np.asarray(None)
+    if array.shape == spec.shape and array.dtype.kind in "fiub":
+        return array
+    if not isinstance(obs, np.ndarray) and array.dtype.kind not in "fiub":
+        raise ValueError(f"type {type(obs).__name__}")
+    raise ValueError(f"shape {array.shape} and type {array.dtype}")
+
+
+def in_range(array: np.ndarray, spec: ObservationSpec) -> np.ndarray:
+    """Return an array of an observation, not yet cast.
+
+    Raises:
+        ValueError: its space does not have one of its categories; the message is a phrase.
+    """
+    if spec.categories:
+        given = array.ravel() - np.asarray(spec.starts)
+        outside = (given < 0) | (given >= spec.categories) | (given % 1 != 0)
+        if outside.any():
+            which = int(outside.argmax())
+            low = spec.starts[which]
+            high = low + spec.categories[which] - 1
+            raise ValueError(f"{array.flat[which]}, which is none of {low} to {high}")
+    return array
+
+
+CHANNELS, LEAST_SIDE = (1, 3, 4), 16
+
+
+def channels_first(space: gym.spaces.Box) -> bool:
+    """Return whether a box holds images with the channels first: a first axis of 1, 3 or 4, and at
+    least 16 rows and columns."""
+    first, *others = space.shape or (0,)
+    return len(others) == 2 and first in CHANNELS and min(others) >= LEAST_SIDE
+
+
+def kind_of(space: gym.Space[Any]) -> str:
+    """Describe a space for a message: its kind and, for a box, its shape."""
+    shape = f" of shape {space.shape}" if isinstance(space, gym.spaces.Box) else ""
+    return f"a {type(space).__name__} space{shape}"

@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from flatout import tree
 from flatout.config.schema import EnvConfig
 from flatout.envs.ale import atari_specs
 from flatout.envs.ale_ids import is_atari
@@ -18,7 +19,7 @@ from flatout.envs.device.on_host import DeviceEnvs, OneDevice
 from flatout.envs.host import HostEnvs
 from flatout.envs.make import Factory, close_quietly, episode_limit, factory, specs
 from flatout.envs.masks import attribute
-from flatout.envs.preparation import prepare
+from flatout.envs.preparation import Stored, prepare
 from flatout.errors import UsageError
 from flatout.types import ActionSpec, ObsSpec
 
@@ -207,7 +208,8 @@ def open_task(config: EnvConfig, source: Any = None) -> Task:
     limit, prepared = episode_limit(env), _is_prepared(config)
     task = Task(
         config, make, obs_spec, action_spec, limit, env, single=isinstance(source, gym.Env),
-        prepared=prepared, sourced=source is not None, notes=lost_statistics(env, config.env),
+        prepared=prepared, sourced=source is not None, 
+        notes=(*lost_statistics(env, config.env), *converted_images(env, obs_spec, config.env)),
     )  # fmt: skip
     inner = attribute(env, "unwrapped")
     if isinstance(inner, OneDevice):  # pure functions: one device environment serves all copies
@@ -236,6 +238,35 @@ def lost_statistics(env: gym.Env[Any, Any], name: str) -> tuple[str, ...]:
                     f"pass {setting} to PPO or A2C"
                 )
         env = env.env
+    return tuple(notes)
+
+
+def converted_images(env: gym.Env[Any, Any], obs_spec: ObsSpec, name: str) -> tuple[str, ...]:
+    """Return a sentence about each image that is transposed or scaled because of a guess.
+
+    Args:
+        env: the environment.
+        obs_spec: its observations, after their preparation.
+        name: the environment's name.
+    """
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, Stored):
+            obs_spec = env.given
+        env = env.env
+    notes: list[str] = []
+    for path, spec in tree.items(obs_spec):
+        at = f" at {path!r}" if path else ""
+        if spec.channels_first:
+            shape = "x".join(map(str, spec.shape))
+            notes.append(
+                f"{name} observes images with the channels first ({shape}){at}, which are "
+                "transposed"
+            )
+        if spec.dtype == "float32" and spec.high is not None:
+            notes.append(
+                f"{name} observes float images of 0 to {spec.high}{at}, which are divided by "
+                f"{spec.high}"
+            )
     return tuple(notes)
 
 
