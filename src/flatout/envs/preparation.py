@@ -166,35 +166,44 @@ def _stored_space(space: gym.Space[Any]) -> gym.Space[Any]:
 
 
 class MergedStack(gym.wrappers.TransformObservation[Any, Any, Any]):
-    """A wrapper that merges S frames of each box: images ``[S, H, W, c]`` to ``[H, W, S * c]``,
-    others ``[S, ...]`` to vectors. Frames of other spaces keep their axis ``[S, ...]``."""
+    """A wrapper that merges S frames of each array: images ``[S, H, W, c]`` to ``[H, W, S * c]``,
+    other boxes and bits ``[S, ...]`` to vectors. Categories keep their axis of frames."""
 
     def __init__(self, env: gym.wrappers.FrameStackObservation[Any, Any, Any]) -> None:
-        space = env.observation_space
-        super().__init__(env, lambda obs: _merge(obs, space), _merged_space(space))
-        self.stack_size = env.stack_size
+        space, size = env.env.observation_space, env.stack_size
+        super().__init__(env, lambda obs: _merge(obs, space), _merged_space(space, size))
+        self.stack_size = size
 
 
-def _merged_space(space: gym.Space[Any]) -> gym.Space[Any]:
-    """Return the space of merged frames."""
+def _merged_space(space: gym.Space[Any], size: int) -> gym.Space[Any]:
+    """Return the space of `size` merged frames of a space."""
     if isinstance(space, gym.spaces.Dict):
-        return gym.spaces.Dict({key: _merged_space(one) for key, one in space.spaces.items()})
+        return gym.spaces.Dict({key: _merged_space(one, size) for key, one in space.spaces.items()})
     if isinstance(space, gym.spaces.Tuple):
-        return gym.spaces.Tuple([_merged_space(one) for one in space.spaces])
-    if not isinstance(space, gym.spaces.Box):
-        return space
-    low, high = _merge(space.low, space), _merge(space.high, space)
+        return gym.spaces.Tuple([_merged_space(one, size) for one in space.spaces])
+
+    def merged(values: Any) -> np.ndarray:
+        return _merge(np.stack([values] * size), space)
+
+    if isinstance(space, gym.spaces.Discrete):
+        return gym.spaces.MultiDiscrete(merged(space.n), start=merged(space.start))
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return gym.spaces.MultiDiscrete(merged(space.nvec), start=merged(space.start))
+    if isinstance(space, gym.spaces.MultiBinary):
+        return gym.spaces.MultiBinary(merged(np.zeros(space.shape)).shape)
+    assert isinstance(space, gym.spaces.Box)
+    low, high = merged(space.low), merged(space.high)
     return gym.spaces.Box(low, high, dtype=space.dtype.type)  # type: ignore[union-attr]
 
 
 def _merge(obs: Any, space: gym.Space[Any]) -> Any:
-    """Merge the frames of an observation of a stacked `space`."""
+    """Merge the frames of an observation, or of an entry of a nested one, of a space."""
     if isinstance(space, gym.spaces.Dict):
         return {key: _merge(obs[key], one) for key, one in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):
         return tuple(_merge(one, part) for one, part in zip(obs, space.spaces, strict=True))
     stack = np.asarray(obs)
-    if not isinstance(space, gym.spaces.Box):
+    if not isinstance(space, gym.spaces.Box | gym.spaces.MultiBinary):
         return stack
     if stack.ndim == 4:
         stack = np.moveaxis(stack, 0, 2)
