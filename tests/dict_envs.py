@@ -199,3 +199,18 @@ def corner_one(nested: bool = True) -> DeviceEnv:
     assert isinstance(env.obs_spec, ObservationSpec)
     spec = {"where": env.obs_spec}
     return DeviceEnv("corner_one", spec, env.action_spec, env.limit, reset, step)
+
+
+def faulty(fault: str, at: int, folder: str | None = None, length: int = 1000) -> Nested:
+    """Make an environment with a fault (see `fault_envs.Faulty`) whose observation is a Dict of its
+    seed and its step."""
+    from tests.fault_envs import Faulty
+
+    return Nested(Faulty(fault, at, folder, length), {"seed": slice(0, 1), "at": slice(1, 2)})
+
+
+def single_faulty(*given: Any) -> gym.Env[Any, Any]:
+    """Make the environment of `faulty` with one array."""
+    from tests.fault_envs import Faulty
+
+    return Faulty(*given)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from flatout.api import Agent
-from flatout.networks.torsos import Network
+from flatout.networks.torsos import CustomNetwork
 
 # fmt: off
 
@@ -56,7 +56,7 @@ class {name}(Agent):
 
     if TYPE_CHECKING:
         def __init__(
-            self, *given: Any, env: Any = None, network: Network | str | None = None,
+            self, *given: Any, env: Any = None, network: CustomNetwork | str | None = None,
             **settings: Unpack[{name}Settings],
         ) -> None: ...
 '''

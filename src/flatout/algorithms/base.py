@@ -21,7 +21,7 @@ from flatout.config.hyper import ReplayConfig
 from flatout.config.schema import NetworkConfig
 from flatout.errors import FlatoutError, UsageError, one_line
 from flatout.networks.encoder import Encoder
-from flatout.networks.torsos import Network
+from flatout.networks.torsos import CustomNetwork
 from flatout.types import ActionSpec, Array, Finals, ObsSpec, Trajectory
 
 Params = Any
@@ -165,7 +165,7 @@ class BuildSpec:
     num_envs: int
     total_steps: int
     horizon: int = 0
-    network: Network | dict[str, Network] | None = None
+    network: CustomNetwork | None = None
     shards: Shards = UNSHARDED
     micro_batch: int | None = None
 

@@ -28,7 +28,7 @@ from flatout.errors import UsageError, writing
 from flatout.evaluation import Evaluation
 from flatout.fleet.curves import Picture, Run, picture
 from flatout.learner.policy import Policy
-from flatout.networks.torsos import Network
+from flatout.networks.torsos import CustomNetwork
 from flatout.run.acting import Acting
 from flatout.run.callbacks import CallbackLike
 from flatout.run.evaluate import record
@@ -48,7 +48,9 @@ class Agent:
             `flatout.DeviceEnv` (for any number), or a function that makes environments.
         given: the environment by its place, also after a policy's name as in Stable-Baselines3.
         network: one of the built-in torsos by name, or a custom one: ``(key, observation_shape) ->
-            equinox.Module`` that maps one observation ``[...]`` float32 to features ``[F]``.
+            equinox.Module`` that maps one observation ``[...]`` float32 to features ``[F]``. If
+            the observation has several arrays, shapes and arrays are dicts by path; and
+            ``{"camera": function}`` has networks of the user's for some of them.
         algorithm: one of your own: a function that makes a `flatout.Algorithm`, or its
             ``"module:function"``; `Agent` itself takes any algorithm's name.
         settings: any setting by its flag's name: ``seed=1, envs=8, learning_rate="lin_0.001"``;
@@ -72,7 +74,7 @@ class Agent:
             type.__setattr__(cls, "__doc__", Documentation(cls.__doc__ or "", cls.algorithm))
 
     def __init__(
-        self, *given: Any, env: Any = None, network: Network | str | None = None,
+        self, *given: Any, env: Any = None, network: CustomNetwork | str | None = None,
         algorithm: MakeAlgorithm | str | None = None, **settings: Any,
     ) -> None:  # fmt: skip
         make = None if isinstance(algorithm, str) else algorithm
@@ -301,7 +303,7 @@ class Agent:
 
     @classmethod
     def load(
-        cls, path: str | Path, env: Any = None, *, network: Network | None = None,
+        cls, path: str | Path, env: Any = None, *, network: CustomNetwork | None = None,
         algorithm: MakeAlgorithm | str | None = None, trust: bool = False, **settings: Any,
     ) -> Self:  # fmt: skip
         """An agent from what `save` wrote, or from a run folder (its best parameters by

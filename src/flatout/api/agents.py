@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from flatout.api import Agent
-from flatout.networks.torsos import Network
+from flatout.networks.torsos import CustomNetwork
 
 # fmt: off
 
@@ -223,7 +223,7 @@ class PPO(Agent):
 
     if TYPE_CHECKING:
         def __init__(
-            self, *given: Any, env: Any = None, network: Network | str | None = None,
+            self, *given: Any, env: Any = None, network: CustomNetwork | str | None = None,
             **settings: Unpack[PPOSettings],
         ) -> None: ...
 
@@ -235,7 +235,7 @@ class A2C(Agent):
 
     if TYPE_CHECKING:
         def __init__(
-            self, *given: Any, env: Any = None, network: Network | str | None = None,
+            self, *given: Any, env: Any = None, network: CustomNetwork | str | None = None,
             **settings: Unpack[A2CSettings],
         ) -> None: ...
 
@@ -247,7 +247,7 @@ class DQN(Agent):
 
     if TYPE_CHECKING:
         def __init__(
-            self, *given: Any, env: Any = None, network: Network | str | None = None,
+            self, *given: Any, env: Any = None, network: CustomNetwork | str | None = None,
             **settings: Unpack[DQNSettings],
         ) -> None: ...
 
@@ -259,7 +259,7 @@ class DDPG(Agent):
 
     if TYPE_CHECKING:
         def __init__(
-            self, *given: Any, env: Any = None, network: Network | str | None = None,
+            self, *given: Any, env: Any = None, network: CustomNetwork | str | None = None,
             **settings: Unpack[DDPGSettings],
         ) -> None: ...
 
@@ -271,7 +271,7 @@ class TD3(Agent):
 
     if TYPE_CHECKING:
         def __init__(
-            self, *given: Any, env: Any = None, network: Network | str | None = None,
+            self, *given: Any, env: Any = None, network: CustomNetwork | str | None = None,
             **settings: Unpack[TD3Settings],
         ) -> None: ...
 
@@ -283,7 +283,7 @@ class SAC(Agent):
 
     if TYPE_CHECKING:
         def __init__(
-            self, *given: Any, env: Any = None, network: Network | str | None = None,
+            self, *given: Any, env: Any = None, network: CustomNetwork | str | None = None,
             **settings: Unpack[SACSettings],
         ) -> None: ...
 
@@ -295,6 +295,6 @@ class Genetic(Agent):
 
     if TYPE_CHECKING:
         def __init__(
-            self, *given: Any, env: Any = None, network: Network | str | None = None,
+            self, *given: Any, env: Any = None, network: CustomNetwork | str | None = None,
             **settings: Unpack[GeneticSettings],
         ) -> None: ...

@@ -10,7 +10,7 @@ from flatout.api.aliases import translated
 from flatout.api.history import History
 from flatout.config.settings import settings_of
 from flatout.errors import CheckpointError, NotInstalledError, UsageError
-from flatout.networks.torsos import Network
+from flatout.networks.torsos import CustomNetwork
 from flatout.run.acting import Acting
 from flatout.run.resume import Saved
 
@@ -34,7 +34,7 @@ A = TypeVar("A", bound=Restorable)
 
 
 def restored(
-    kind: type[A], saved: Saved, path: Path, env: Any, network: Network | None,
+    kind: type[A], saved: Saved, path: Path, env: Any, network: CustomNetwork | None,
     algorithm: MakeAlgorithm | str | None, changes: dict[str, Any],
 ) -> A:  # fmt: skip
     """An agent of this class.

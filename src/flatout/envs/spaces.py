@@ -200,18 +200,19 @@ def array_of(obs: Any, spec: ObservationSpec) -> np.ndarray:
 
 
 def in_range(array: np.ndarray, spec: ObservationSpec) -> np.ndarray:
-    """Return an array of an observation, not yet cast.
+    """Return an array of an observation, or a batch ``[B, ...]`` of it, not yet cast.
 
     Raises:
         ValueError: its space does not have one of its categories; the message is a phrase.
     """
     if spec.categories:
-        given = array.ravel() - np.asarray(spec.starts)
+        given = array.reshape(-1, len(spec.starts)) - np.asarray(spec.starts)
         outside = (given < 0) | (given >= spec.categories) | (given % 1 != 0)
         if outside.any():
             which = int(outside.argmax())
-            low = spec.starts[which]
-            high = low + spec.categories[which] - 1
+            component = which % len(spec.starts)
+            low = spec.starts[component]
+            high = low + spec.categories[component] - 1
             raise ValueError(f"{array.flat[which]}, which is none of {low} to {high}")
     return array
 

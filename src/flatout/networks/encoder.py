@@ -25,7 +25,14 @@ from flatout import tree
 from flatout.config.schema import NetworkConfig
 from flatout.errors import UsageError, nearest, one_line
 from flatout.networks.layers import MLP, Draw, FanIn
-from flatout.networks.torsos import BOARDS, Network, Torso, make_torso, torso_kind
+from flatout.networks.torsos import (
+    BOARDS,
+    CustomNetwork,
+    Network,
+    Torso,
+    make_torso,
+    torso_kind,
+)
 from flatout.types import Obs, ObservationSpec, ObsSpec
 
 OWN, FLAT = "own", "flat"
@@ -59,9 +66,7 @@ class Encoder:
         UsageError: `network` names a path that the observations do not have.
     """
 
-    def __init__(
-        self, spec: ObsSpec, config: NetworkConfig, network: Network | dict[str, Network] | None
-    ) -> None:
+    def __init__(self, spec: ObsSpec, config: NetworkConfig, network: CustomNetwork | None) -> None:
         self._config, self._whole = config, None
         self.specs = dict(sorted(tree.items(spec)))
         self._single = not isinstance(spec, dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import jax
@@ -18,6 +18,9 @@ Network = Callable[[jax.Array, Any], Any]
 """A function that builds a custom torso: ``(key, observation_shape) -> equinox.Module``, which maps
 one prepared observation ``[...]`` to features ``[F]``. Heads are added to it. For an observation of
 several arrays, shapes and arrays are dicts by path."""
+
+CustomNetwork = Network | Mapping[str, Network]
+"""One function for the whole observation, or functions by path for some of its arrays."""
 
 
 class NatureCNN(ConvNet):
