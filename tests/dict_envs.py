@@ -29,7 +29,10 @@ class Nested(gym.Wrapper[Any, Any, Any, Any]):
         self._parts, box = parts, env.observation_space
         assert isinstance(box, spaces.Box)
         self.observation_space = spaces.Dict(
-            {key: spaces.Box(box.low[part], box.high[part]) for key, part in parts.items()}
+            {
+                key: spaces.Box(box.low[part], box.high[part], dtype=box.dtype.type)  # type: ignore[arg-type]
+                for key, part in parts.items()
+            }
         )
 
     def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
