@@ -217,3 +217,38 @@ def single_faulty(*given: Any) -> gym.Env[Any, Any]:
     from tests.fault_envs import Faulty
 
     return Faulty(*given)
+
+
+ODD: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "missing": lambda obs: {"camera": obs["camera"], "pair": obs["pair"]},
+    "direction": lambda obs: obs | {"state": obs["state"] | {"direction": 9}},
+    "unknown": lambda obs: obs | {"state": obs["state"] | {"place": np.full(2, np.nan)}},
+}
+"""Changes of an observation of `Walk` that does not fit its space afterwards."""
+
+
+class Odd(Walk):
+    """A `Walk` whose observations do not fit their space from a step of this object on.
+
+    Args:
+        kind: a key of `ODD`.
+        at: the step; 0 for the first reset.
+    """
+
+    def __init__(self, kind: str, at: int) -> None:
+        super().__init__()
+        self._kind, self._left = kind, at
+
+    def _observe(self) -> Any:
+        self._left -= 1
+        obs = super()._observe()
+        return ODD[self._kind](obs) if self._left < 0 else obs
+
+
+def odd(kind: str, at: int = 0) -> gym.Env[Any, Any]:
+    return Odd(kind, at)
+
+
+def empty() -> gym.Env[Any, Any]:
+    """Make an environment that observes nothing."""
+    return Spaces(spaces.Dict({}))

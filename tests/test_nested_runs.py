@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -368,3 +369,39 @@ def test_networks_of_ones_own_read_entries_or_all(network: Any, tmp_path: Path) 
 def test_networks_that_do_not_fit_are_refused(env: str, network: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         PPO(env, network=network, **tiny.python("ppo")).learn(64)
+
+
+# --- What does not fit ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "placement",
+    ["cpu", *(pytest.param(where, marks=pytest.mark.slow) for where in (PROCESSES, LOCAL))],
+    ids=["inline", "processes", "acting processes"],
+)
+@pytest.mark.parametrize(
+    ("kind", "at", "words"),
+    [
+        ("missing", 0, "no entry 'state' from reset"),
+        ("missing", 20, "no entry 'state' from step"),
+        ("direction", 20, "'state/direction' from step .* with 9, which is none of 1 to 4"),
+        ("unknown", 20, "NaN or infinity in 'state/place' at step"),
+    ],
+)
+def test_the_command_refuses_what_does_not_fit_in_one_sentence(
+    kind: str, at: int, words: str, placement: str, flatout: Cli, tmp_path: Path
+) -> None:
+    result = flatout(
+        "train", "ppo", *tiny.flags("ppo", env="tests.dict_envs:odd", envs=4), "--env-kwargs",
+        f"kind={kind}", f"at={at}", "--steps", 256, "--placement", placement, *QUIET, "--run-dir",
+        tmp_path / "run",
+    )  # fmt: skip
+    assert result.code == 1
+    assert re.search(rf"environment \d \(tests.dict_envs:odd\) returned .*{words}", result.message)
+
+
+def test_the_command_refuses_spaces_in_one_sentence(flatout: Cli, tmp_path: Path) -> None:
+    flags = tiny.flags("ppo", env="tests.dict_envs:empty")
+    result = flatout("train", "ppo", *flags, *QUIET, "--run-dir", tmp_path / "run")
+    assert result.code == 2
+    assert "tests.dict_envs:empty observes a Dict space without entries" in result.message

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium import spaces
 
+from flatout import PPO, UsageError, check_device_env, tree
 from flatout.api.load import AGENTS
+from flatout.config.schema import EnvConfig
+from flatout.envs.device.on_host import DeviceEnvs, OneDevice
+from flatout.envs.task import open_task
+from flatout.types import ObservationSpec
 from tests import dict_envs, tiny
 from tests.conftest import Result, furthest, last_saved
 
@@ -18,6 +27,7 @@ pytestmark = pytest.mark.usefixtures("shared_programs")
 
 Cli = Callable[..., Result]
 QUIET = ("--no-tensorboard", "--quiet")
+VECTOR = ObservationSpec((2,), "float32")
 
 # --- A Dict with one entry --------------------------------------------------------------------
 
@@ -67,6 +77,48 @@ def test_a_dict_with_one_entry_in_a_loop_learns_what_the_entry_alone_does(name: 
     more = more | {"env_backend": "device"}
     one, alone = (dict_envs.corner_one(nested) for nested in (True, False))
     assert_equal(learned(algorithm, one, **more), learned(algorithm, alone, **more))
+
+
+# --- Images in other forms --------------------------------------------------------------------
+
+
+class Colours(gym.ObservationWrapper[Any, Any, Any]):
+    """CartPole in a Dict whose picture has the four numbers as colours, and the vector."""
+
+    def __init__(self, first: bool = False, dtype: Any = np.uint8) -> None:
+        super().__init__(gym.make("CartPole-v1"))
+        self._first, self._dtype = first, dtype
+        shape = (3, 16, 18) if first else (16, 18, 3)
+        picture = spaces.Box(0, 255, shape, dtype)
+        self.observation_space = spaces.Dict({"see": picture, "x": self.env.observation_space})
+
+    def observation(self, observation: np.ndarray) -> Any:
+        colours = (40 * observation[:3] + 128).astype(np.uint8)
+        picture = np.arange(16 * 18 * 3).reshape(16, 18, 3).astype(np.uint8) // 2 + colours // 2
+        picture = np.moveaxis(picture, -1, 0) if self._first else picture
+        return {"see": picture.astype(self._dtype), "x": observation}
+
+
+@pytest.mark.bits
+@pytest.mark.parametrize(
+    ("algorithm", "more"),
+    [
+        ("ppo", {"normalize_observation": True}),
+        pytest.param("dqn", {"frame_stack": 2}, marks=pytest.mark.slow),
+        pytest.param("ppo", {"frame_stack": 2}, marks=pytest.mark.slow),
+    ],
+)
+def test_images_with_channels_first_and_of_floats_are_learned_from_alike(
+    algorithm: str, more: dict[str, Any]
+) -> None:
+    usual = learned(algorithm, Colours, **more)
+    for first, dtype in ((True, np.uint8), (False, np.float32), (True, np.float64)):
+        other = learned(algorithm, functools.partial(Colours, first, dtype), **more)
+        assert len(usual) == len(other)
+        for a, b in zip(usual, other, strict=True):
+            if a.shape != b.shape:  # the statistics of the picture
+                b = np.moveaxis(b, 0, -1)
+            np.testing.assert_array_equal(a, b)
 
 
 # --- Placements -------------------------------------------------------------------------------
@@ -142,11 +194,6 @@ def test_shards_learn_the_same_on_one_and_two_devices(
 
 @pytest.mark.bits
 def test_a_device_environment_observes_the_same_on_the_host() -> None:
-    from flatout import tree
-    from flatout.config.schema import EnvConfig
-    from flatout.envs.device.on_host import DeviceEnvs, OneDevice
-    from flatout.envs.task import open_task
-
     env = dict_envs.corner()
     many = DeviceEnvs(env, 3, seed=5)
     alone = open_task(EnvConfig(env="corner"), lambda: OneDevice(env)).open(3, 5)
@@ -202,3 +249,50 @@ def test_members_of_a_population_are_runs(strategy: str, flatout: Cli, tmp_path:
         one, other = last_saved(member), last_saved(alone)
         assert one.keys() == other.keys()
         assert furthest(one, other) <= (1e-3 if strategy == "together" else 0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NESTED)
+def test_members_in_one_program_resume(name: str, flatout: Cli, tmp_path: Path) -> None:
+    """Their checkpoint is one; each member's observations are among its arrays."""
+    flags = (*NESTED[name], *CORNER, "--env-backend", "device", *QUIET, "--checkpoint-every", 128)
+    words = ("--seeds", 2, "--strategy", "together")
+    found: list[dict[str, np.ndarray]] = []
+    for steps in (256, 128):
+        run = tmp_path / str(steps)
+        result = flatout("train", *flags, *words, "--steps", steps, "--run-dir", run)
+        assert result.code == 0, result.err
+        if steps == 128:
+            result = flatout("train", "--resume", run, "--steps", 256, "--quiet")
+            assert result.code == 0, result.err
+        found.append(last_saved(next(run.rglob("seed=1"))))
+    assert_same(*found)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"obs_spec": {}}, "corner: obs_spec is an empty dict"),
+        ({"obs_spec": {"a/b": VECTOR}}, "the key 'a/b'; keys are texts without slashes"),
+        ({"obs_spec": {1: VECTOR, "b": VECTOR}}, "the key 1"),
+        ({"obs_spec": {"where": 3}}, r"obs_spec\['where'\] must be an ObservationSpec"),
+        ({"obs_spec": {"where": VECTOR}}, "obs with camera, where; obs_spec has where"),
+        (
+            {"obs_spec": {"where": VECTOR, "camera": VECTOR}},
+            r"reset returns obs\['camera'\] as uint8\[6, 6, 1\]; obs_spec says float32\[2\]",
+        ),
+        ({"obs_spec": VECTOR}, "reset returns obs as dict"),
+    ],
+)  # fmt: skip
+def test_device_environments_that_break_their_spec_are_refused(
+    change: dict[str, Any], words: str
+) -> None:
+    env = replace(dict_envs.corner(), **change)
+    (problem, *_) = check_device_env(env)
+    assert re.search(words, problem), problem
+    with pytest.raises(UsageError, match=words):
+        PPO(env, **tiny.python("ppo"))
+
+
+def test_good_device_environments_have_no_problems() -> None:
+    assert check_device_env(dict_envs.corner(), steps=50) == []

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from flatout import PPO, EnvironmentFailure, UsageError, tree
 from flatout.config.schema import EnvConfig
 from flatout.envs.check import refuse
 from flatout.envs.task import Task, open_task
+from flatout.envs.vector import VectorEnvs
 from flatout.types import ObservationSpec
 from tests import tiny
 from tests.dict_envs import Spaces, Walk, walk
@@ -202,3 +205,27 @@ def test_images_that_are_converted_are_noted(stack: int) -> None:
         "Odd observes images with the channels first (3x20x24), which are transposed",
     )
     assert task(spaces.Box(0, 255, (20, 24, 3), np.uint8)).notes == ()
+
+
+def note_end(log: list[Any], env: int, terminated: bool, truncated: bool, final: Any) -> None:
+    log.append((env, terminated, truncated, tree.map(np.copy, final)))
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_vector_environments_give_the_same_nested_observations(mode: AutoresetMode) -> None:
+    found = open_task(EnvConfig(env="walk"), walk)
+    given: Any = "walk", found.obs_spec, found.action_spec, 7
+    runs: list[list[Any]] = []
+    for envs in (
+        VectorEnvs(SyncVectorEnv([walk] * 3, autoreset_mode=mode), *given), found.open(3, 7),
+    ):  # fmt: skip
+        obs, log, rng = tree.zeros(found.obs_spec, 3), list[Any](), np.random.default_rng(0)
+        envs.reset_all(obs)
+        for _ in range(20):
+            actions = rng.integers(0, 4, 3).astype(np.int32)
+            envs.step(actions, obs, np.zeros(3), partial(note_end, log))
+            log.append(tree.map(np.copy, obs))
+        envs.close()
+        runs.append(log)
+    assert len(runs[0]) > 26  # with the episodes' ends
+    assert str(runs[0]) == str(runs[1])
