@@ -24,7 +24,6 @@ from flatout.envs.spaces import (
 )
 from flatout.errors import InvalidReturn, UsageError
 from flatout.installing import install
-from flatout.types import ObservationSpec
 
 
 def prepare(env: gym.Env[Any, Any], config: EnvConfig) -> gym.Env[Any, Any]:
@@ -102,32 +101,39 @@ class Stored(gym.ObservationWrapper[Any, Any, Any]):
         super().__init__(env)
         self._name, self._copies = name, copies
         self.given = spec = observation_spec(env.observation_space, name)
-        self._specs, self._nesting = dict(tree.items(spec)), structure(spec)
-        self._spaces = dict(flat_spaces(env.observation_space, name))
+        self._nesting = structure(spec)
+        dtypes = {path: _stored_dtype(s) for path, s in flat_spaces(env.observation_space, name)}
+        self._leaves = {path: (leaf, dtypes[path]) for path, leaf in tree.items(spec)}
         self.observation_space = _stored_space(env.observation_space)
 
     def observation(self, observation: Any) -> Any:
         """Cast one observation, or raise an InvalidReturn if it does not fit the space."""
-        path = ""
+        if self._nesting is None:
+            return self._cast("", observation)
         try:
             given = dict(flattened(observation, self._nesting))
-            arrays: dict[str, np.ndarray] = {}
-            for path, space in self._spaces.items():
-                arrays[path] = self._cast(given[path], space, self._specs[path])
         except ValueError as error:
-            what = f"the observation {path!r}" if path else "an observation"
-            raise InvalidReturn(
-                f"the environment {self._name} returned {what} with {error}; correct the values, "
-                "or its observation_space."
-            ) from None
+            raise self._refused("", error) from None
+        arrays = {path: self._cast(path, given[path]) for path in self._leaves}
         return _nested(arrays, self.env.observation_space)
 
-    def _cast(self, obs: Any, space: gym.Space[Any], spec: ObservationSpec) -> np.ndarray:
-        """Cast one array of an observation; raise a ValueError if it does not fit its space."""
-        array = in_range(array_of(obs, spec), spec)
-        cast = stored(array, _stored_dtype(space))
+    def _cast(self, path: str, obs: Any) -> np.ndarray:
+        """Cast one array of an observation."""
+        spec, dtype = self._leaves[path]
+        try:
+            array = array_of(obs, spec)
+            cast = stored(in_range(array, spec), dtype)
+        except ValueError as error:
+            raise self._refused(path, error) from None
         cast = cast.copy() if self._copies and cast is array else cast
         return np.moveaxis(cast, 0, -1) if spec.channels_first else cast
+
+    def _refused(self, path: str, error: ValueError) -> InvalidReturn:
+        what = f"the observation {path!r}" if path else "an observation"
+        return InvalidReturn(
+            f"the environment {self._name} returned {what} with {error}; correct the values, or "
+            "its observation_space."
+        )
 
 
 def _nested(arrays: dict[str, np.ndarray], space: gym.Space[Any], path: str = "") -> Any:

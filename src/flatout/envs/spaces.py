@@ -207,7 +207,9 @@ def in_range(array: np.ndarray, spec: ObservationSpec) -> np.ndarray:
     """
     if spec.categories:
         given = array.reshape(-1, len(spec.starts)) - np.asarray(spec.starts)
-        outside = (given < 0) | (given >= spec.categories) | (given % 1 != 0)
+        outside = (given < 0) | (given >= spec.categories)
+        if array.dtype.kind == "f":  # NaN is outside, too
+            outside |= given % 1 != 0
         if outside.any():
             which = int(outside.argmax())
             component = which % len(spec.starts)
