@@ -295,7 +295,7 @@ def test_images_that_are_transposed_or_scaled_are_named() -> None:
         "camera": spaces.Box(0, 255, (3, 36, 40), np.float32),
         "map": spaces.Box(0, 255, (36, 40, 3), np.uint8),
     })  # fmt: skip
-    transposed, scaled = recognised_images(observation_spec(both, "x"), "pier")
+    transposed, scaled = recognised_images(Walk(), observation_spec(both, "x"), "pier")
     assert transposed == (
         "pier observes images with the channels first at 'camera' (3x36x40), which are transposed"
     )
@@ -397,7 +397,7 @@ def state(**parts: Any) -> Callable[[Any], Any]:
         (lambda obs: obs | {"more": 1}, "with an unexpected entry 'more' from"),
         (state(more=1), "with an unexpected entry 'state/more' from"),
         (lambda obs: obs | {"rest": obs["rest"][:3]}, "with no entry 'rest/3' from"),
-        (lambda obs: obs["board"], "with ndarray instead of a dict or tuple with board"),
+        (lambda obs: obs["board"], "with type ndarray instead of a dict or tuple with board"),
         (state(vector=np.zeros(5)), "the observation 'state/vector' of shape (5,)"),
         (state(vector="north"), "the observation 'state/vector' of type str"),
         (state(last=0), "'state/last' from"),

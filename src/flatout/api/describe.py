@@ -15,7 +15,8 @@ from flatout.config.values import hints
 FIRST = {
     "env": "a Gymnasium id, module:factory, an environment object, a flatout.DeviceEnv, or a "
     "function that makes environments.",
-    "network": "a torso's name, or a function (key, observation_shape) -> equinox.Module.",
+    "network": "a torso's name, a function (key, observation_shape) -> equinox.Module, or a dict "
+    "of such functions by the paths of a nested observation.",
     "preset": "tuned settings by name, which the others change.",
 }
 """Arguments that are no fields of the settings' classes, or more than these."""

@@ -23,17 +23,26 @@ def consent(env: Any, trust: bool, algorithm: Any = None) -> Consent:
 
 
 def network_name(network: Any) -> tuple[dict[str, str], Any]:
-    """A network as the setting that names a built-in one, or as a function of the user's own, or
-    several of them by path."""
+    """A network as the setting that names a built-in one, or as functions of the user's own.
+
+    Raises:
+        UsageError: it is neither.
+    """
     if isinstance(network, str):
         return {"network": network}, None
-    parts = network.values() if isinstance(network, Mapping) else [network]
-    for part in parts:
-        if part is not None and not callable(part):
-            raise UsageError(
-                "network is a name or a function, or a dict of functions by key of a Dict "
-                f"observation, not {type(part).__name__}."
-            )
+    if isinstance(network, Mapping):
+        if not network:
+            raise UsageError("network is an empty dict: name an entry, or leave it out.")
+        for path, one in network.items():
+            if not callable(one):
+                kind = type(one).__name__
+                raise UsageError(f"network[{path!r}] is a function, not {kind}.")
+        return {}, dict(network)
+    if network is not None and not callable(network):
+        raise UsageError(
+            "network is a name, a function or a dict of functions by path, not "
+            f"{type(network).__name__}."
+        )
     return {}, network
 
 

@@ -22,9 +22,9 @@ from flatout.envs.device.base import DeviceEnv
 from flatout.envs.device.make import device_env, in_library
 from flatout.envs.device.on_host import OneDevice
 from flatout.envs.masks import attribute
-from flatout.envs.preparation import prepare
+from flatout.envs.preparation import prepare, stack_of
 from flatout.envs.rendering import missing_library
-from flatout.envs.spaces import action_spec, observation_spec, stack_of
+from flatout.envs.spaces import action_spec, observation_spec
 from flatout.errors import (
     EnvironmentFailure,
     NotInstalledError,

@@ -3,16 +3,27 @@ grey images, other sizes, frame stacks."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from flatout import tree
 from flatout.casts import stored
 from flatout.config.schema import EnvConfig
 from flatout.envs.masks import refuse_masks, without_mask
+from flatout.envs.spaces import (
+    WORDS,
+    array_of,
+    channels_first,
+    flat_spaces,
+    flattened,
+    in_range,
+    is_text,
+    kind_of,
+    observation_spec,
+    structure,
+)
 from flatout.errors import InvalidReturn, UsageError
 from flatout.installing import install
 
@@ -80,56 +91,68 @@ class Stored(gym.ObservationWrapper[Any, Any, Any]):
         name: the environment's name, for messages.
         copies: always return copies. A frame stack keeps the arrays, and an environment may reuse
             its own.
+
+    Attributes:
+        given: the spec of the observations before this wrapper.
+
+    Raises:
+        UsageError: Flatout does not support the observation space.
     """
 
     def __init__(self, env: gym.Env[Any, Any], name: str, copies: bool = False) -> None:
         super().__init__(env)
         self._name, self._copies = name, copies
+        self.given = spec = observation_spec(env.observation_space, name)
+        self._nesting = structure(spec)
+        dtypes = {path: _stored_dtype(s) for path, s in flat_spaces(env.observation_space, name)}
+        self._leaves = {path: (leaf, dtypes[path]) for path, leaf in tree.items(spec)}
         self.observation_space = _stored_space(env.observation_space)
 
     def observation(self, observation: Any) -> Any:
-        """Cast one observation, or raise an InvalidReturn if a type cannot hold its values."""
-        return self._cast(observation, self.env.observation_space)
-
-    def _cast(self, obs: Any, space: gym.Space[Any]) -> Any:
-        """Cast an observation, or an entry of a nested one; `HostEnvs` refuses what does not fit
-        the space's structure."""
-        if isinstance(space, gym.spaces.Dict) and isinstance(obs, Mapping):
-            return {
-                key: self._cast(one, space.spaces[key]) if key in space.spaces else one
-                for key, one in obs.items()
-            }
-        if isinstance(space, gym.spaces.Tuple) and isinstance(obs, tuple | list):
-            inner = [*space.spaces, *[space] * (len(obs) - len(space.spaces))]
-            return tuple(self._cast(one, part) for one, part in zip(obs, inner, strict=False))
-        if not isinstance(space, gym.spaces.Box):
-            return copy.deepcopy(obs) if self._copies else obs
-        array = np.asarray(obs)
-        if array.dtype.kind not in "fiub":
-            return obs  # `HostEnvs` refuses observations that are not numbers
+        """Cast one observation, or raise an InvalidReturn if it does not fit the space."""
+        if self._nesting is None:
+            return self._cast("", observation)
         try:
-            cast = stored(array, _stored_dtype(space))
-            cast = cast.copy() if self._copies and cast is array else cast
+            given = dict(flattened(observation, self._nesting))
         except ValueError as error:
-            raise InvalidReturn(
-                f"the environment {self._name} returned an observation with {error}; correct the "
-                "values, or its observation_space."
-            ) from None
-        transposed = channels_first(space) and cast.shape == space.shape
-        return np.moveaxis(cast, 0, -1) if transposed else cast
+            raise self._refused("", error) from None
+        arrays = {path: self._cast(path, given[path]) for path in self._leaves}
+        return _nested(arrays, self.env.observation_space)
+
+    def _cast(self, path: str, obs: Any) -> np.ndarray:
+        """Cast one array of an observation."""
+        spec, dtype = self._leaves[path]
+        try:
+            array = array_of(obs, spec)
+            cast = stored(in_range(array, spec), dtype)
+        except ValueError as error:
+            raise self._refused(path, error) from None
+        cast = cast.copy() if self._copies and cast is array else cast
+        return np.moveaxis(cast, 0, -1) if spec.channels_first else cast
+
+    def _refused(self, path: str, error: ValueError) -> InvalidReturn:
+        what = f"the observation {path!r}" if path else "an observation"
+        return InvalidReturn(
+            f"the environment {self._name} returned {what} with {error}; correct the values, or "
+            "its observation_space."
+        )
 
 
-CHANNELS, LEAST_SIDE = (1, 3, 4), 16
+def _nested(arrays: dict[str, np.ndarray], space: gym.Space[Any], path: str = "") -> Any:
+    """Return the arrays by path as an observation of a nested space."""
+    if isinstance(space, gym.spaces.Dict):
+        return {
+            key: _nested(arrays, one, tree.joined(path, key)) for key, one in space.spaces.items()
+        }
+    if isinstance(space, gym.spaces.Tuple):
+        inner = enumerate(space.spaces)
+        return tuple(_nested(arrays, one, tree.joined(path, str(index))) for index, one in inner)
+    return arrays[path]
 
 
-def channels_first(space: gym.spaces.Box) -> bool:
-    """Return whether a box holds images with the channels first: a first axis of 1, 3 or 4, and at
-    least 16 rows and columns."""
-    first, *others = space.shape or (0,)
-    return len(others) == 2 and first in CHANNELS and min(others) >= LEAST_SIDE
-
-
-def _stored_dtype(space: gym.spaces.Box) -> np.dtype[Any]:
+def _stored_dtype(space: gym.Space[Any]) -> np.dtype[Any]:
+    if is_text(space):
+        return np.dtype("uint8")
     dtype = np.dtype(space.dtype)
     small = dtype.kind == "b" or (dtype.kind == "f" and dtype.itemsize < 4)
     return np.dtype("float32") if small else dtype
@@ -141,6 +164,8 @@ def _stored_space(space: gym.Space[Any]) -> gym.Space[Any]:
         return gym.spaces.Dict({key: _stored_space(one) for key, one in space.spaces.items()})
     if isinstance(space, gym.spaces.Tuple):
         return gym.spaces.Tuple([_stored_space(one) for one in space.spaces])
+    if is_text(space):  # counts of words, which are small: networks do not scale them
+        return gym.spaces.Box(0, 1, (WORDS,), np.uint8)
     if not isinstance(space, gym.spaces.Box):
         return space
     dtype, transposed = _stored_dtype(space), channels_first(space)
@@ -153,43 +178,51 @@ def _stored_space(space: gym.Space[Any]) -> gym.Space[Any]:
 
 
 class MergedStack(gym.wrappers.TransformObservation[Any, Any, Any]):
-    """A wrapper that merges S frames of each box: images ``[S, H, W, c]`` to ``[H, W, S * c]``,
-    others ``[S, ...]`` to vectors. Frames of other spaces keep their axis ``[S, ...]``."""
+    """A wrapper that merges S frames of each array: images ``[S, H, W, c]`` to ``[H, W, S * c]``,
+    other boxes and bits ``[S, ...]`` to vectors. Categories keep their axis of frames."""
 
     def __init__(self, env: gym.wrappers.FrameStackObservation[Any, Any, Any]) -> None:
-        space = env.observation_space
-        super().__init__(env, lambda obs: _merge(obs, space), _merged_space(space))
-        self.stack_size = env.stack_size
+        space, size = env.env.observation_space, env.stack_size
+        super().__init__(env, lambda obs: _merge(obs, space), _merged_space(space, size))
+        self.stack_size = size
 
 
-def _merged_space(space: gym.Space[Any]) -> gym.Space[Any]:
-    """Return the space of merged frames."""
+def _merged_space(space: gym.Space[Any], size: int) -> gym.Space[Any]:
+    """Return the space of `size` merged frames of a space."""
     if isinstance(space, gym.spaces.Dict):
-        return gym.spaces.Dict({key: _merged_space(one) for key, one in space.spaces.items()})
+        return gym.spaces.Dict({key: _merged_space(one, size) for key, one in space.spaces.items()})
     if isinstance(space, gym.spaces.Tuple):
-        return gym.spaces.Tuple([_merged_space(one) for one in space.spaces])
-    if not isinstance(space, gym.spaces.Box):
-        return space
-    low, high = _merge(space.low, space), _merge(space.high, space)
+        return gym.spaces.Tuple([_merged_space(one, size) for one in space.spaces])
+
+    def merged(values: Any) -> np.ndarray:
+        return _merge(np.stack([values] * size), space)
+
+    if isinstance(space, gym.spaces.Discrete):
+        return gym.spaces.MultiDiscrete(merged(space.n), start=merged(space.start))
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return gym.spaces.MultiDiscrete(merged(space.nvec), start=merged(space.start))
+    if isinstance(space, gym.spaces.MultiBinary):
+        return gym.spaces.MultiBinary(merged(np.zeros(space.shape)).shape)
+    assert isinstance(space, gym.spaces.Box)
+    low, high = merged(space.low), merged(space.high)
     return gym.spaces.Box(low, high, dtype=space.dtype.type)  # type: ignore[union-attr]
 
 
 def _merge(obs: Any, space: gym.Space[Any]) -> Any:
-    """Merge the frames of an observation of a stacked `space`."""
+    """Merge the frames of an observation, or of an entry of a nested one, of a space."""
     if isinstance(space, gym.spaces.Dict):
         return {key: _merge(obs[key], one) for key, one in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):
         return tuple(_merge(one, part) for one, part in zip(obs, space.spaces, strict=True))
-    if not isinstance(space, gym.spaces.Box):
-        return obs
     stack = np.asarray(obs)
+    if not isinstance(space, gym.spaces.Box | gym.spaces.MultiBinary):
+        return stack
     if stack.ndim == 4:
         stack = np.moveaxis(stack, 0, 2)
         return np.ascontiguousarray(stack).reshape(*stack.shape[:2], -1)
     return stack.reshape(-1)
 
 
-def kind_of(space: gym.Space[Any]) -> str:
-    """Describe a space for a message: its kind and, for a box, its shape."""
-    shape = f" of shape {space.shape}" if isinstance(space, gym.spaces.Box) else ""
-    return f"a {type(space).__name__} space{shape}"
+def stack_of(env: gym.Env[Any, Any]) -> int:
+    """Return the number of frames that `prepare` stacked, padded with the first frame."""
+    return env.stack_size if isinstance(env, MergedStack) else 1

@@ -14,7 +14,6 @@ import numpy as np
 
 from flatout.actions import MultiDiscreteSpec, composite, multi_binary
 from flatout.casts import word_counts
-from flatout.envs.preparation import MergedStack, channels_first, kind_of
 from flatout.errors import UsageError
 from flatout.tree import joined
 from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec, ObsSpec
@@ -24,6 +23,9 @@ WORDS = 128
 
 Structure = dict[str, "Structure | None"]
 """The nesting of an observation: by key, the structure of a nested space, or None for an array."""
+
+MOST_CATEGORIES = 100_000
+"""The most values of all components of an array of categories."""
 
 
 def observation_spec(space: gym.Space[Any], name: str, stack: int = 1) -> ObsSpec:
@@ -42,12 +44,12 @@ def observation_spec(space: gym.Space[Any], name: str, stack: int = 1) -> ObsSpe
         return _array_spec(space, f"{name} observes {kind_of(space)}", stack)
     found = {
         path: _array_spec(leaf, f"{name} observes {kind_of(leaf)} at {path!r}", stack)
-        for path, leaf in _flat_spaces(space, name)
+        for path, leaf in flat_spaces(space, name)
     }
     return dict(sorted(found.items()))
 
 
-def _flat_spaces(
+def flat_spaces(
     space: gym.Space[Any], name: str, prefix: str = ""
 ) -> Iterator[tuple[str, gym.Space[Any]]]:
     """Yield the spaces of arrays within a space, with their paths."""
@@ -55,7 +57,7 @@ def _flat_spaces(
         yield prefix, space
         return
     for key, inner in entries_of(space, f"{name} observes", prefix).items():
-        yield from _flat_spaces(inner, name, joined(prefix, key))
+        yield from flat_spaces(inner, name, joined(prefix, key))
 
 
 def entries_of(
@@ -90,14 +92,13 @@ def entries_of(
 def _array_spec(space: gym.Space[Any], seen: str, stack: int) -> ObservationSpec:
     """Return the spec of one array; `seen` is the beginning of a message about it."""
     if isinstance(space, gym.spaces.Discrete):
-        return ObservationSpec((), "int32", categories=(int(space.n),), starts=(int(space.start),))
-    if isinstance(space, gym.spaces.MultiDiscrete):
+        return _category_spec((), (int(space.n),), (int(space.start),), seen)
+    if isinstance(space, gym.spaces.MultiDiscrete) and 0 not in space.shape:
         counts, starts = (tuple(map(int, part.ravel())) for part in (space.nvec, space.start))
-        if counts:
-            return ObservationSpec(space.nvec.shape, "int32", categories=counts, starts=starts)
+        return _category_spec(space.nvec.shape, counts, starts, seen)
     if isinstance(space, gym.spaces.MultiBinary) and 0 not in space.shape:
         return ObservationSpec(space.shape, "uint8", 1)
-    if _is_text(space):
+    if is_text(space):
         return ObservationSpec((WORDS,), "uint8", text=True)
     if not isinstance(space, gym.spaces.Box):
         if getattr(space, "shape", None) is not None and 0 in (space.shape or ()):
@@ -126,7 +127,7 @@ def _array_spec(space: gym.Space[Any], seen: str, stack: int) -> ObservationSpec
     return ObservationSpec(space.shape, dtype, None, stack, channels_first=transposed)
 
 
-def _is_text(space: gym.Space[Any]) -> bool:
+def is_text(space: gym.Space[Any]) -> bool:
     """Return whether a space holds texts: Gymnasium's, or another library's by its sample."""
     if isinstance(space, gym.spaces.Text):
         return True
@@ -138,13 +139,20 @@ def _is_text(space: gym.Space[Any]) -> bool:
         return False
 
 
-def as_array(value: Any, spec: ObservationSpec) -> np.ndarray:
-    """Return an environment's value for one array of an observation; an array of type object if it
-    cannot be an array."""
-    try:
-        return word_counts(value, *spec.shape) if spec.text else np.asarray(value)
-    except Exception:  # rows may differ in length, and a user's object may raise anything
-        return np.asarray(None)
+def _category_spec(
+    shape: tuple[int, ...], counts: tuple[int, ...], starts: tuple[int, ...], seen: str
+) -> ObservationSpec:
+    """Return the spec of an array of categories, which become one-hot vectors."""
+    if sum(counts) > MOST_CATEGORIES:
+        raise UsageError(
+            f"{seen} of {sum(counts):,} values, which become one-hot vectors; Flatout takes at "
+            f"most {MOST_CATEGORIES:,}: convert it to a Box in a wrapper."
+        )
+    if max(map(abs, starts)) > 2**30:
+        raise UsageError(
+            f"{seen} that begins at {max(starts, key=abs)}, which int32 cannot hold; begin at 0."
+        )
+    return ObservationSpec(shape, "int32", categories=counts, starts=starts)
 
 
 def action_spec(space: gym.Space[Any], name: str, path: str = "") -> ActionSpec:
@@ -184,11 +192,6 @@ def action_spec(space: gym.Space[Any], name: str, path: str = "") -> ActionSpec:
     )
 
 
-def stack_of(env: gym.Env[Any, Any]) -> int:
-    """Return the number of frames that `envs.preparation` stacks, padded with the first frame."""
-    return env.stack_size if isinstance(env, MergedStack) else 1
-
-
 def structure(spec: ObsSpec) -> Structure | None:
     """Return the nesting of an environment's observations; None for a single array."""
     if not isinstance(spec, dict):
@@ -225,7 +228,7 @@ def flattened(obs: Any, nesting: Structure | None, prefix: str = "") -> Iterator
     else:
         at = f" at {prefix!r}" if prefix else ""
         raise ValueError(
-            f"{type(obs).__name__}{at} instead of a dict or tuple with {', '.join(nesting)}"
+            f"type {type(obs).__name__}{at} instead of a dict or tuple with {', '.join(nesting)}"
         )
     if given.keys() != nesting.keys():
         missing = [key for key in nesting if key not in given]
@@ -235,3 +238,62 @@ def flattened(obs: Any, nesting: Structure | None, prefix: str = "") -> Iterator
         raise ValueError(f"{what} {path!r}")
     for key, inner in nesting.items():
         yield from flattened(given[key], inner, joined(prefix, key))
+
+
+def as_array(value: Any, spec: ObservationSpec) -> np.ndarray:
+    """Return an environment's value for one array of an observation; an array of type object if it
+    cannot be an array."""
+    try:
+        return word_counts(value, *spec.shape) if spec.text else np.asarray(value)
+    except Exception:  # rows may differ in length, and a user's object may raise anything
+        return np.asarray(None)
+
+
+def array_of(obs: Any, spec: ObservationSpec) -> np.ndarray:
+    """Return one array of an observation as a NumPy array; a text as counts of its words.
+
+    Raises:
+        ValueError: it holds no numbers, or has another shape than `spec`; the message is a phrase.
+    """
+    array = as_array(obs, spec)
+    if array.shape == spec.shape and array.dtype.kind in "fiub":
+        return array
+    if not isinstance(obs, np.ndarray) and array.dtype.kind not in "fiub":
+        raise ValueError(f"type {type(obs).__name__}")
+    raise ValueError(f"shape {array.shape} and type {array.dtype}")
+
+
+def in_range(array: np.ndarray, spec: ObservationSpec) -> np.ndarray:
+    """Return an array of an observation, or a batch ``[B, ...]`` of it, not yet cast.
+
+    Raises:
+        ValueError: its space does not have one of its categories; the message is a phrase.
+    """
+    if spec.categories:
+        given = array.reshape(-1, len(spec.starts)) - np.asarray(spec.starts)
+        outside = (given < 0) | (given >= spec.categories)
+        if array.dtype.kind == "f":  # NaN is outside, too
+            outside |= given % 1 != 0
+        if outside.any():
+            which = int(outside.argmax())
+            component = which % len(spec.starts)
+            low = spec.starts[component]
+            high = low + spec.categories[component] - 1
+            raise ValueError(f"{array.flat[which]}, which is none of {low} to {high}")
+    return array
+
+
+CHANNELS, LEAST_SIDE = (1, 3, 4), 16
+
+
+def channels_first(space: gym.spaces.Box) -> bool:
+    """Return whether a box holds images with the channels first: a first axis of 1, 3 or 4, and at
+    least 16 rows and columns."""
+    first, *others = space.shape or (0,)
+    return len(others) == 2 and first in CHANNELS and min(others) >= LEAST_SIDE
+
+
+def kind_of(space: gym.Space[Any]) -> str:
+    """Describe a space for a message: its kind and, for a box, its shape."""
+    shape = f" of shape {space.shape}" if isinstance(space, gym.spaces.Box) else ""
+    return f"a {type(space).__name__} space{shape}"

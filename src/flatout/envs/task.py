@@ -19,7 +19,7 @@ from flatout.envs.device.on_host import DeviceEnvs, OneDevice
 from flatout.envs.host import HostEnvs
 from flatout.envs.make import Factory, close_quietly, episode_limit, factory, specs
 from flatout.envs.masks import attribute
-from flatout.envs.preparation import prepare
+from flatout.envs.preparation import Stored, prepare
 from flatout.errors import UsageError
 from flatout.types import ActionSpec, ObsSpec
 
@@ -209,7 +209,7 @@ def open_task(config: EnvConfig, source: Any = None) -> Task:
     task = Task(
         config, make, obs_spec, action_spec, limit, env, single=isinstance(source, gym.Env),
         prepared=prepared, sourced=source is not None,
-        notes=(*lost_statistics(env, config.env), *recognised_images(obs_spec, config.env)),
+        notes=(*lost_statistics(env, config.env), *recognised_images(env, obs_spec, config.env)),
     )  # fmt: skip
     inner = attribute(env, "unwrapped")
     if isinstance(inner, OneDevice):  # pure functions: one device environment serves all copies
@@ -241,9 +241,17 @@ def lost_statistics(env: gym.Env[Any, Any], name: str) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def recognised_images(spec: ObsSpec, name: str) -> tuple[str, ...]:
+def recognised_images(env: gym.Env[Any, Any], spec: ObsSpec, name: str) -> tuple[str, ...]:
     """Return a sentence about each image that is transposed or scaled before a network sees it,
-    although its space does not say that it is one."""
+    although its space does not say that it is one.
+
+    Args:
+        env: the environment.
+        spec: its observations, after their preparation.
+        name: its name.
+    """
+    while isinstance(env, gym.Wrapper):
+        spec, env = env.given if isinstance(env, Stored) else spec, env.env
     notes: list[str] = []
     for path, leaf in tree.items(spec):
         at = f" at {path!r}" if path else ""

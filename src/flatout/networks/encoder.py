@@ -159,7 +159,7 @@ class Encoder:
     def _branch(self, draw: Draw, path: str) -> Torso:
         spec = self.specs[path]
         if path in self._own:
-            return _own_torso(draw, self._own[path], _input_shape(spec))
+            return _own_torso(draw, self._own[path], _input_shape(spec), path)
         return make_torso(draw, _input_shape(spec), spec.high, self._kinds[path], self._config)
 
     def width(self, torso: Any) -> int:
@@ -263,8 +263,17 @@ class Encoder:
         return _joined(parts)
 
     def _applied(self, path: str, torso: Torso, x: jax.Array) -> jax.Array:
-        # Flatout's torsos map a batch, a user's torso maps one observation.
-        return jax.vmap(torso)(x) if path in self._own else torso(x)
+        if path not in self._own:
+            return torso(x)
+        features = jax.vmap(torso)(x)  # Flatout's torsos map a batch, a user's one observation
+        if path and getattr(features, "ndim", 0) != 2:
+            shape = getattr(features, "shape", None)
+            given = type(features).__name__ if shape is None else f"shape {list(shape[1:])}"
+            raise UsageError(
+                f"the network of {path!r} must map one array to a vector of features, not to "
+                f"{given}."
+            )
+        return features
 
 
 def normalise(x: jax.Array, moments: Any, clip: float = 10.0) -> jax.Array:
@@ -276,8 +285,9 @@ def normalise(x: jax.Array, moments: Any, clip: float = 10.0) -> jax.Array:
     return jnp.clip((x - moments.mean) * jax.lax.rsqrt(moments.var + 1e-8), -clip, clip)
 
 
-def _own_torso(draw: Draw, network: Network, shape: Any) -> Any:
+def _own_torso(draw: Draw, network: Network, shape: Any, path: str = "") -> Any:
     """Call a user's function with a key and the shape of an observation, or shapes by path."""
+    of = f" of {path!r}" if path else ""
     rng = draw.rng if isinstance(draw, FanIn) else draw
     drawn = np.zeros(2, np.uint32) if rng is None else rng.integers(0, 2**32, 2, np.uint32)
     key = jax.random.wrap_key_data(jnp.asarray(drawn), impl="threefry2x32")
@@ -285,13 +295,13 @@ def _own_torso(draw: Draw, network: Network, shape: Any) -> Any:
         torso = network(key, shape)
     except Exception as error:  # a user's function may raise anything
         raise UsageError(
-            f"building the network failed: {type(error).__name__}: {one_line(error)}; the "
+            f"building the network{of} failed: {type(error).__name__}: {one_line(error)}; the "
             "function is called with (key, observation_shape)."
         ) from error
     if not callable(torso):
         raise UsageError(
-            f"the network's function returned {type(torso).__name__}; it must return a module that "
-            "maps one observation to a vector of features."
+            f"the network{of} returned {type(torso).__name__}; it must return a module that maps "
+            "one observation to a vector of features."
         )
     return torso
 

@@ -20,7 +20,7 @@ from flatout.config.actions import refuse_actions
 from flatout.config.schema import TrainConfig
 from flatout.envs.check import making, refuse, undisturbed
 from flatout.envs.device.make import in_library
-from flatout.envs.spaces import as_array, flattened, structure
+from flatout.envs.spaces import as_array, flattened, in_range, structure
 from flatout.envs.task import Task
 from flatout.errors import UsageError, described
 from flatout.evaluation import Evaluation
@@ -306,7 +306,7 @@ def _observed(observation: Any, spec: ObservationSpec, path: str = "") -> tuple[
             f"{described(given)}."
         )
     try:
-        obs = stored(obs, spec.dtype)
+        obs = stored(in_range(obs, spec), spec.dtype)
     except ValueError as error:
         raise UsageError(f"predict was given an observation{of} with {error}.") from None
     if obs.dtype.kind == "f" and not np.isfinite(obs).all():

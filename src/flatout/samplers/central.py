@@ -199,7 +199,7 @@ class CentralSampler(Sampler):
                 actions, episode = state["actions"][number], int(state["episode"][number])
                 same = reproduced[env] and now[env] == episode
                 last, new = tree.take(state["obs"], number), tree.take(obs, number)
-                if same and all(map(np.array_equal, tree.leaves(new), tree.leaves(last))):
+                if same and all(tree.leaves(tree.map(np.array_equal, new, last))):
                     restored.append(np.asarray(actions))
                     continue
                 envs.reset(env, episode + 1)

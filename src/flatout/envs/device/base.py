@@ -55,6 +55,11 @@ class DeviceEnv:
     patience: int | None = None
     info: Callable[[EnvState], dict[str, Array]] | None = None
 
+    def __post_init__(self) -> None:
+        """Sort the specs by name, as paths are sorted everywhere (see `flatout.tree`)."""
+        if isinstance(self.obs_spec, dict) and all(isinstance(name, str) for name in self.obs_spec):
+            object.__setattr__(self, "obs_spec", dict(sorted(self.obs_spec.items())))
+
 
 def reset_key(seed: Array) -> Key:
     """Return the key of an episode's reset from its seed (uint32; see `envs.base.episode_seed`)."""
