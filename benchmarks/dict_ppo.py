@@ -87,14 +87,14 @@ def benchmark(args: argparse.Namespace) -> None:
         ratios.append(ratio_row(label, per_round(rates["flatout"], rates["sb3"])))
     head = ["environment", "side", "steps/s after start-up", "whole process, s", "CPU s",
             "last 100 returns"]  # fmt: skip
-    steps = ", ".join(f"{count:,} on {env}" for env, count in STEPS.items())
+    steps = " and ".join(f"{count:,} steps on {env}" for env, count in STEPS.items())
     write(
         args,
         NAME,
         f"""## PPO on Dict observations: speed at equal work
 
 {provenance(args, every)}
-- {steps} steps; gradient updates are equal on both sides, checked; {ENVS} environments, rollouts of
+- {steps}; gradient updates are equal on both sides, checked; {ENVS} environments, rollouts of
   {ROLLOUT}, {EPOCHS} epochs, minibatches of {BATCH}; on the CPU, no compilation cache. PyTorch has
   {args.peer_threads or "its default number of"} thread(s).
 - Stable-Baselines3's MultiInputPolicy shares the convolutions and has separate 64x64 tanh layers
