@@ -38,6 +38,12 @@ class Sampler(ABC):
     def steps_collected(self) -> int:
         """The environment steps in the last trajectory, summed over environments."""
 
+    @property
+    def obs_shapes(self) -> Obs | None:
+        """A tree with the shapes and dtypes of one environment's observation; None without
+        environments."""
+        return None
+
     @abstractmethod
     def start(self) -> None:
         """Reset every environment."""

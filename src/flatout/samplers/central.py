@@ -154,6 +154,10 @@ class CentralSampler(Sampler):
         return [number for group in self._groups for number in group.envs.counters().episode]
 
     @property
+    def obs_shapes(self) -> Obs:
+        return tree.take(self._buffers[0].obs, (0, 0))
+
+    @property
     def steps_collected(self) -> int:
         valid = self._buffers[self._slot].valid
         return self.rows * self.num_envs if valid is None else int(valid.sum())
@@ -179,10 +183,9 @@ class CentralSampler(Sampler):
         check_counts(state, self.num_envs)
         self._slot = self._row = 0
         obs = tree.take(self._buffers[0].obs, 0)
-        tree.map(
-            lambda there, saved: refuse_other("sampler/obs", saved, there, "this environment"),
-            obs, state["obs"],
-        )  # fmt: skip
+        for path, array in tree.items(obs):
+            saved = state["obs"][path] if path else state["obs"]
+            refuse_other(tree.joined("sampler/obs", path), saved, array, "this environment")
         self.steps = int(state["steps"])
         if self._values is not None:
             self._values.restore(state["values"])

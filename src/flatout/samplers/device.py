@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from flatout.algorithms.base import spec_shapes
 from flatout.algorithms.parallel.packing import PackedParams
 from flatout.buffers import finals
 from flatout.buffers.arrays import arrays_of, env_axis, with_arrays
@@ -22,7 +23,7 @@ from flatout.samplers.rollout import Rollout
 from flatout.samplers.rollout_state import Ends, RolloutState
 from flatout.spans import Spans
 from flatout.storage.checkpoint import leaf_names, named_leaves, rebuild
-from flatout.types import Device, Episode, Episodes, Trajectory
+from flatout.types import Device, Episode, Episodes, Obs, Trajectory
 
 
 class DeviceSampler(Sampler):
@@ -103,6 +104,10 @@ class DeviceSampler(Sampler):
         """Set the parameters that act; see `Policy.publish`."""
         with spans.span("publish"):
             self._params = jax.block_until_ready(jax.device_put(packed, self._device))
+
+    @property
+    def obs_shapes(self) -> Obs:
+        return spec_shapes(self.rollout.env.obs_spec)
 
     @property
     def steps_collected(self) -> int:

@@ -102,6 +102,7 @@ class Schedule:
         if initial.rows is None:
             self.learner.adopt(self._rebuild_state(fresh))
         else:
+            self._refuse_other_obs(arrays)
             buffer = {n.removeprefix(BUFFER): a for n, a in arrays.items() if n.startswith(BUFFER)}
             state = self._rebuild_state(fresh)
             self.learner.restore(state, buffer, initial.data["buffer"], initial.rows)
@@ -109,11 +110,10 @@ class Schedule:
             # Trajectories that the other run had not yet learned from are dropped.
             waiting = tree.found(f"{PENDING}0/obs", arrays)
             last = tree.take(waiting, 0) if waiting is not None else tree.found(OBS, arrays)
-            assert self.learner.trajectory is not None
             last, first = (
                 tree.map(  # environments of shards have two axes
-                    lambda leaf, like: np.asarray(leaf).reshape(-1, *like.shape[2:]), each,
-                    self.learner.trajectory.obs,
+                    lambda like, leaf: np.asarray(leaf).reshape(-1, *like.shape),
+                    self._sampler.obs_shapes, each,
                 )
                 for each in (last, self._sampler.state()["obs"])
             )  # fmt: skip
@@ -154,8 +154,9 @@ class Schedule:
         `CheckpointError` if the snapshot does not fit this run."""
         arrays, data = snapshot.arrays, snapshot.data
         buffer = {n.removeprefix(BUFFER): a for n, a in arrays.items() if n.startswith(BUFFER)}
-        counters = data.get("buffer", {})
-        self.learner.restore(self._rebuild_state(arrays), buffer, counters, snapshot.rows)
+        counters, learned = data.get("buffer", {}), self._rebuild_state(arrays)
+        self._refuse_other_obs(arrays)
+        self.learner.restore(learned, buffer, counters, snapshot.rows)
         self._version = int(data["version"])
         if self._version < 0:
             raise CheckpointError(f"its version {self._version} is impossible.")
@@ -229,6 +230,24 @@ class Schedule:
     def _publish(self, packed: tuple[Any, ...], version: int) -> None:
         for policy in self._policies:
             policy.publish(packed, version, self._spans)
+
+    def _refuse_other_obs(self, arrays: dict[str, np.ndarray]) -> None:
+        """Raise `CheckpointError` if the saved observations have other entries, shapes or dtypes
+        than this run's."""
+        if self._sampler.obs_shapes is None:
+            return
+        needed = dict(tree.items(self._sampler.obs_shapes))
+        saved = dict(tree.items(tree.found(OBS, arrays)))
+        if saved.keys() != needed.keys():
+            one, other = (", ".join(filter(None, each)) or "one array" for each in (saved, needed))
+            raise CheckpointError(f"it observed {one}, but this environment observes {other}.")
+        for path, like in needed.items():
+            array, shape = saved[path], like.shape
+            if array.dtype != like.dtype or array.shape[array.ndim - len(shape) :] != shape:
+                raise CheckpointError(
+                    f"the array {tree.joined(OBS, path)} is {array.dtype}{list(array.shape)}, but "
+                    f"one observation of this environment is {like.dtype}{list(shape)}."
+                )
 
     def _rebuild_state(self, arrays: dict[str, np.ndarray]) -> Any:
         """Return the learning state whose leaves are these named arrays."""

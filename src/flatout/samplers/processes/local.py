@@ -66,6 +66,10 @@ class WorkerActingSampler(Sampler):
         self._newest: Obs | None = None  # observations after the last trajectory
         self._stateless: set[Worker] = set()  # restarted since the last commit
 
+    @property
+    def obs_shapes(self) -> Obs:
+        return tree.take(self._buffers[0].obs, (0, 0))
+
     def start(self) -> None:
         self._pool.ask("begin", {worker: self._begin_args(worker, 0) for worker in self._workers})
 
