@@ -64,6 +64,7 @@ class HostEnvs(Envs):
         self._envs = list(envs)
         self._steps = [env.step for env in self._envs]
         self._spec, self._nesting = obs_spec, structure(obs_spec)
+        self._dtypes = tree.map(lambda leaf: np.dtype(leaf.dtype), obs_spec)
         # What a single array must have to be stored as it is; nothing has this for a tree.
         self._shape, self._dtype = (), None
         if isinstance(obs_spec, ObservationSpec):
@@ -203,7 +204,7 @@ class HostEnvs(Envs):
     def _to_stored(self, env: int, obs: Any, call: str) -> Obs:
         """Cast an observation to the types that it is stored as, or refuse it."""
         if isinstance(self._spec, ObservationSpec):
-            return self._array(env, obs, call, self._spec)
+            return self._array(env, obs, call, self._spec, self._dtypes)
         try:
             given = dict(flattened(obs, self._nesting))
         except ValueError as error:
@@ -212,23 +213,23 @@ class HostEnvs(Envs):
                 f"observation_space has {', '.join(self._spec)}."
             ) from None
         return {
-            path: self._array(env, given[path], call, spec, path)
+            path: self._array(env, given[path], call, spec, self._dtypes[path], path)
             for path, spec in self._spec.items()
         }
 
     def _array(
-        self, env: int, obs: Any, call: str, spec: ObservationSpec, path: str = ""
+        self, env: int, obs: Any, call: str, spec: ObservationSpec, dtype: Any, path: str = ""
     ) -> np.ndarray:
-        """Cast one array of an observation; the path of a single array is empty."""
+        """Cast one array of an observation to `dtype`; the path of a single array is empty."""
         if not spec.categories:
-            if getattr(obs, "dtype", None) == spec.dtype and obs.shape == spec.shape:
+            if getattr(obs, "dtype", None) is dtype and obs.shape == spec.shape:
                 return obs
         elif (  # one category: faster than `in_range`
             not spec.shape
             and isinstance(obs, int | np.integer)
             and 0 <= obs - spec.starts[0] < spec.categories[0]
         ):
-            return np.asarray(obs, spec.dtype)
+            return np.asarray(obs, dtype)
         what = f"the observation {path!r}" if path else "an observation"
         try:
             array = array_of(obs, spec)
@@ -238,7 +239,7 @@ class HostEnvs(Envs):
                 f"observation_space says {spec.shape} {spec.dtype}."
             ) from None
         try:
-            return stored(in_range(array, spec), spec.dtype)
+            return stored(in_range(array, spec), dtype)
         except ValueError as error:
             when = f" {self.lengths[env] + 1}" if call == "step" else ""
             raise InvalidReturn(

@@ -315,6 +315,10 @@ class CentralSampler(Sampler):
         order; raise a `CheckpointError` if they do not fit."""
         first = self._groups[0]
         expected = jax.tree.leaves(self._carry())
+        if not leaves:  # every environment was lost, and begins a new episode
+            for group in self._groups:
+                group.begun[:] = True
+            return
         if len(leaves) != len(expected):
             raise CheckpointError("it was saved with another carry of a recurrent policy.")
         for saved, array in zip(leaves, expected, strict=True):

@@ -139,9 +139,13 @@ class WorkerActingSampler(Sampler):
             if any(name not in state for state in states):
                 continue
             joined[name] = [value for state in states for value in state[name]]
-        if "carry" in states[0]:
-            leaves = zip(*(state["carry"] for state in states), strict=True)
-            joined["carry"] = [np.concatenate(parts) for parts in leaves]
+        carries = [state["carry"] for state in states if "carry" in state]
+        if carries:
+            # Zeros where a worker was lost: its environments begin new episodes.
+            rows = [len(state["episode"]) for state in states]
+            lost = [[np.zeros((n, *a.shape[1:]), a.dtype) for a in carries[0]] for n in rows]
+            each = [state.get("carry", none) for state, none in zip(states, lost, strict=True)]
+            joined["carry"] = [np.concatenate(parts) for parts in zip(*each, strict=True)]
         joined["obs"] = tree.map(
             lambda *parts: np.concatenate(parts), *(state["obs"] for state in states)
         )
