@@ -38,7 +38,7 @@ def network(params: Any, x: Any) -> Any:
     import jax
 
     from flatout.networks.convolution import convolve
-    from flatout.supervised.classify import pool
+    from flatout.supervised.networks import pool
 
     for kernel, bias in params[:2]:
         x = pool(jax.nn.relu(convolve(x, kernel, 1, "SAME") + bias))

@@ -58,6 +58,10 @@ def wide(key: jax.Array, shape: tuple[int, ...]) -> Any:
     return Dense(key, shape, CLASSES + 1)
 
 
+def shallow(key: jax.Array, shape: tuple[int, ...]) -> Any:
+    return eqx.nn.Linear(shape[0], CLASSES, key=key)
+
+
 class Matrix(Dense):
     def __call__(self, x: jax.Array) -> Any:
         return super().__call__(x)[None]

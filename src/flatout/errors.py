@@ -115,6 +115,11 @@ def one_line(error: BaseException) -> str:
         return "no message"
 
 
+def type_and_text(error: BaseException) -> str:
+    """Return an exception's type and text for the middle of a sentence, on one line."""
+    return f"{type(error).__name__}: {one_line(error).rstrip('.')}"
+
+
 def damage(error: BaseException) -> str:
     """Explain an exception that reading a file's values raised. Python's own messages would mean
     nothing to the user of the file."""

@@ -238,6 +238,8 @@ def test_a_classifier_learns_predicts_and_is_loaded(tmp_path: Path) -> None:
     assert agent.predict(x[0]) == labels[0]
     assert agent.evaluate(x, y) == (labels == y).mean()
     agent.save(tmp_path / "agent")
+    with pytest.raises(CheckpointError, match="does not fit its settings"):
+        Classifier.load(tmp_path / "agent", network=own_networks.shallow)
     loaded = Classifier.load(tmp_path / "agent", network=Dense)
     np.testing.assert_array_equal(loaded.predict(x), labels)
     with pytest.raises(UsageError, match=r"passed in Python and not saved: pass it again"):
@@ -272,7 +274,7 @@ def test_the_built_in_network_reads_images_without_channels() -> None:
         (lambda: Classifier(Dense, make(), envs=2), "unknown setting 'envs'"),
         (lambda: Classifier(Dense, make(), env="CartPole-v1"), "no environment: pass data"),
         (lambda: Classifier(Dense, make(), batch=2), "Did you mean 'batch_size'"),
-        (lambda: Classifier(3, make()), "not int"),
+        (lambda: Classifier(make()), r"not tuple: Classifier\(network, \(x, y\)\)"),  # type: ignore[arg-type]
         (lambda: Classifier(Dense, make).export("x.py"), "cannot be exported"),
         (lambda: Classifier(Dense, make).record("x.gif"), "learned nothing yet|no environment"),
         (lambda: evaluate_policy(Classifier(Dense, make)), "is not an agent such as PPO"),

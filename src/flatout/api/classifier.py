@@ -72,6 +72,11 @@ class Classifier(Agent):
         self, network: Network | str | None = None, data: Any = None,
         **settings: Unpack[ClassifierSettings],
     ) -> None:  # fmt: skip
+        if network is not None and not callable(network) and not isinstance(network, str):
+            raise UsageError(
+                f"network is a function (key, shape) -> module or its name, not "
+                f"{type(network).__name__}: Classifier(network, (x, y))."
+            )
         env, given, self._verbose = translated((), None, settings, _names())
         if env is not None:
             raise UsageError("a classifier has no environment: pass data=(x, y).")
@@ -136,13 +141,15 @@ class Classifier(Agent):
         before = saved.config.flat() | {"run_dir": None}
         flat: dict[str, Any] = {name: before[name] for name in _names()}
         name, source = flat.pop("network"), flat.pop("data")
-        if network is None and name != BUILT_IN:
-            network = name
-        agent = cls(network, source if data is None else data, **(flat | settings))
+        given = (None if name == BUILT_IN else name) if network is None else network
+        agent = cls(given, source if data is None else data, **(flat | settings))
         agent._acting.learned(saved.arrays)
         agent._history.load(saved, path.absolute(), settings)
         try:  # check it now
             agent._acting.packed()
         except CheckpointError as error:
             raise CheckpointError(f"{saved.file} does not fit its settings: {error}") from error
+        except UsageError as error:
+            hint = "" if network is not None else f"cannot make the network {name}: pass network=. "
+            raise UsageError(f"{saved.file}: {hint}{error}") from error
         return agent

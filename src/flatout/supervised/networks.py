@@ -12,7 +12,7 @@ import numpy as np
 
 from flatout.algorithms.base import wrap_key
 from flatout.config.hyper import ClassifyConfig
-from flatout.errors import FlatoutError, UsageError, one_line, raised_at
+from flatout.errors import FlatoutError, UsageError, raised_at, type_and_text
 from flatout.networks.convolution import convolve
 from flatout.networks.layers import Conv, FanIn, Linear
 from flatout.networks.torsos import Network
@@ -155,8 +155,9 @@ def own(make: Network, name: str, shape: Shape, classes: int) -> Model:
             raise
         except Exception as error:  # a user's function may raise anything
             raise UsageError(
-                f"building the network {name} failed at {raised_at(error)}: {_words(error)}; the "
-                f"function is called with a key and the shape of an example, {list(shape)}."
+                f"building the network {name} failed at {raised_at(error)}: "
+                f"{type_and_text(error)}; the function is called with a key and the shape of an "
+                f"example, {list(shape)}."
             ) from error
         _refuse_state(name, module)
         if not callable(module):
@@ -205,7 +206,7 @@ def _check(name: str, module: Any, shape: Shape, classes: int) -> None:
     except Exception as error:  # a user's module may raise anything
         raise UsageError(
             f"the network {name} does not accept one example of shape {list(shape)} (float32); it "
-            f"failed at {raised_at(error)}: {_words(error)}."
+            f"failed at {raised_at(error)}: {type_and_text(error)}."
         ) from error
     if not hasattr(out, "shape"):
         raise UsageError(
@@ -222,7 +223,3 @@ def _check(name: str, module: Any, shape: Shape, classes: int) -> None:
             f"the network {name} returns {out.shape[1]} logits, but the data has {classes} "
             f"classes: give its last layer {classes} outputs."
         )
-
-
-def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {one_line(error).rstrip('.')}"
