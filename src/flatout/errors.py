@@ -11,8 +11,12 @@ import difflib
 import signal
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from flatout.output import on_one_line, printable
+
+if TYPE_CHECKING:
+    import traceback
 
 
 class FlatoutError(Exception):
@@ -115,9 +119,12 @@ def one_line(error: BaseException) -> str:
         return "no message"
 
 
-def type_and_text(error: BaseException) -> str:
-    """Return an exception's type and text for the middle of a sentence, on one line."""
-    return f"{type(error).__name__}: {one_line(error).rstrip('.')}"
+def failure(error: BaseException) -> str:
+    """Return an exception's type and text for the middle of a sentence, and the line of the user's
+    code that raised it, if one did: ``KeyError: 'x' (data.py:3)``."""
+    frame = _own_frame(error)
+    line = "" if frame is None else f" ({frame.filename}:{frame.lineno})"
+    return f"{type(error).__name__}: {one_line(error).rstrip('.')}{line}"
 
 
 def damage(error: BaseException) -> str:
@@ -135,15 +142,20 @@ def damage(error: BaseException) -> str:
 def raised_at(error: BaseException) -> str:
     """Return ``file:line`` of the innermost line of the user's code in an exception's traceback;
     lines of libraries, which that code called, are skipped."""
+    import traceback
+
+    frame = _own_frame(error) or traceback.extract_tb(error.__traceback__)[-1]
+    return f"{frame.filename}:{frame.lineno}"
+
+
+def _own_frame(error: BaseException) -> traceback.FrameSummary | None:
     import sysconfig
     import traceback
 
     libraries = [sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib")]
     others = (*libraries, __file__.removesuffix("errors.py"))
-    frames = traceback.extract_tb(error.__traceback__)
-    own = (one for one in reversed(frames) if not one.filename.startswith(others))
-    frame = next(own, frames[-1])
-    return f"{frame.filename}:{frame.lineno}"
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    return next((one for one in frames if not one.filename.startswith(others)), None)
 
 
 def short(value: object) -> str:

@@ -85,7 +85,7 @@ def test_files_are_refused_in_a_sentence(tmp_path: Path) -> None:
         ("tests.own_networks:maek", "has no function 'maek'. Did you mean 'make'"),
         ("tests.own_networks:NO_FUNCTION", "has no function 'NO_FUNCTION'"),
         ("tests.no_such_module:make", "there is no module 'tests.no_such_module'"),
-        ("tests.own_networks:raising", "raised KeyError: 'missing' at .*own_networks.py"),
+        ("tests.own_networks:raising", r"raised KeyError: 'missing' \(.*own_networks.py:"),
         ("tests.own_networks:other_labels", r"y\[0\] is 1, but no row has the label 0"),
         ("digits", "is not a folder, an .npz file or module:function"),
     ],

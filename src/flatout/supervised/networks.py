@@ -12,7 +12,7 @@ import numpy as np
 
 from flatout.algorithms.base import wrap_key
 from flatout.config.hyper import ClassifyConfig
-from flatout.errors import FlatoutError, UsageError, raised_at, type_and_text
+from flatout.errors import FlatoutError, UsageError, failure
 from flatout.networks.convolution import convolve
 from flatout.networks.layers import Conv, FanIn, Linear
 from flatout.networks.torsos import Network
@@ -155,9 +155,8 @@ def own(make: Network, name: str, shape: Shape, classes: int) -> Model:
             raise
         except Exception as error:  # a user's function may raise anything
             raise UsageError(
-                f"building the network {name} failed at {raised_at(error)}: "
-                f"{type_and_text(error)}; the function is called with a key and the shape of an "
-                f"example, {list(shape)}."
+                f"building the network {name} failed: {failure(error)}; the function is called "
+                f"with a key and the shape of an example, {list(shape)}."
             ) from error
         _refuse_state(name, module)
         if not callable(module):
@@ -205,8 +204,8 @@ def _check(name: str, module: Any, shape: Shape, classes: int) -> None:
         out = jax.eval_shape(jax.vmap(module), example)
     except Exception as error:  # a user's module may raise anything
         raise UsageError(
-            f"the network {name} does not accept one example of shape {list(shape)} (float32); it "
-            f"failed at {raised_at(error)}: {type_and_text(error)}."
+            f"the network {name} does not accept one example of shape {list(shape)} (float32): "
+            f"{failure(error)}."
         ) from error
     if not hasattr(out, "shape"):
         raise UsageError(

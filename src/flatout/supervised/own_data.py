@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flatout.config.modules import import_function
-from flatout.errors import FlatoutError, UsageError, described, raised_at, type_and_text
+from flatout.errors import FlatoutError, UsageError, described, failure
 
 NAMES = ("x", "y", "x_test", "y_test")
 """The arrays of a user's data; the last two may be missing."""
@@ -30,7 +30,7 @@ def read_npz(path: Path, where: str) -> dict[str, np.ndarray]:
         raise UsageError(f"{where}: there is no such file.") from None
     except Exception as error:  # a damaged file may raise anything
         raise UsageError(
-            f"{where} cannot be read as an .npz file of plain arrays: {type_and_text(error)}."
+            f"{where} cannot be read as an .npz file of plain arrays: {failure(error)}."
         ) from error
 
 
@@ -52,8 +52,7 @@ def result_of(function: Any, where: str) -> Any:
         raise
     except Exception as error:  # a user's function may raise anything
         raise UsageError(
-            f"{where}: the function raised {type_and_text(error)} at {raised_at(error)}; it is "
-            "called without arguments."
+            f"{where}: the function raised {failure(error)}; it is called without arguments."
         ) from error
 
 
