@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from flatout.types import ActionSpec, Array
+from flatout.types import ActionSpec, Array, DiscreteSpec
 
 
 @dataclass(frozen=True)
@@ -189,3 +189,47 @@ def composite(keys: tuple[str, ...] | None, parts: Sequence[ActionSpec]) -> Comp
     """Return the spec of a Dict space with these keys, or of a Tuple space if `keys` is None."""
     floats = any(part.choice_dtype == "float32" for part in parts)
     return CompositeSpec(keys, tuple(parts), "float32" if floats else "int32")
+
+
+def choices(spec: ActionSpec) -> tuple[int, ...]:
+    """Return the number of values of each choice among an action's components, in their order. The
+    entries of a mask follow this order; boxes have none."""
+    if isinstance(spec, DiscreteSpec):
+        return (spec.n,)
+    if isinstance(spec, MultiDiscreteSpec):
+        return spec.counts
+    parts = spec.parts if isinstance(spec, CompositeSpec) else ()
+    return tuple(count for part in parts for count in choices(part))
+
+
+def allowed(spec: ActionSpec, mask: Array, action: Array) -> Array:
+    """Return actions ``[B, ...]`` as algorithms choose them, with each choice that its mask forbids
+    replaced by the next allowed one.
+
+    Args:
+        mask: ``[B, K]``, see `choices`.
+    """
+    import numpy as np
+
+    counts = choices(spec)
+    picked = np.array(action)
+    columns = picked.reshape(len(picked), -1)
+    start = 0
+    for column, count in zip(_choice_columns(spec), counts, strict=True):
+        own = np.asarray(mask)[:, start : start + count] > 0
+        start += count
+        after = (columns[:, column].astype(int)[:, None] + np.arange(count)) % count
+        steps = np.take_along_axis(own, after, 1).argmax(1)
+        columns[:, column] = after[np.arange(len(after)), steps]
+    return picked
+
+
+def _choice_columns(spec: ActionSpec, first: int = 0) -> list[int]:
+    """Return the columns of the choices in an action's flat vector."""
+    if not isinstance(spec, CompositeSpec):
+        return [first + at for at in range(len(choices(spec)))]
+    found: list[int] = []
+    for part in spec.parts:
+        found += _choice_columns(part, first)
+        first += math.prod(part.choice_shape)
+    return found
