@@ -212,6 +212,8 @@ class Agent:
             UsageError: nothing was learned or loaded yet, a wrong shape, a mask that is missing or
                 allows nothing, or a state for an agent that has none.
         """
+        if "action_masks" in others:
+            raise UsageError("predict takes the allowed actions as action_mask=.")
         stateful = state is not None or episode_start is not None
         if others or not isinstance(deterministic, bool | np.bool_) or (
             stateful and not self._acting.recurrent
