@@ -103,7 +103,10 @@ class Watch:
 
 
 @contextmanager
-def watched(name: str, seconds: float, during: str, call: str) -> Iterator[Watch]:
+def watched(
+    name: str, seconds: float, during: str, call: str,
+    setting: str = "worker_timeout (--worker-timeout)",
+) -> Iterator[Watch]:  # fmt: skip
     """Watch calls of an environment that may hang, crash in native code or end the process.
 
     Args:
@@ -111,12 +114,13 @@ def watched(name: str, seconds: float, during: str, call: str) -> Iterator[Watch
         seconds: how long all calls together may take.
         during: when they happen, for the sentence that is printed if the process ends.
         call: the name of the first call, see `Watch`.
+        setting: the name of the limit, for messages.
 
     Raises:
         EnvironmentFailure: the calls took longer than `seconds`. Native code that cannot be
             interrupted ends the process instead, see `deadline`.
     """
-    limit = f"within {seconds:g} s; if it needs longer, raise worker_timeout (--worker-timeout)"
+    limit = f"within {seconds:g} s; if it needs longer, raise {setting}"
     watch = Watch(call)
     try:
         with _witness(name, during, limit) as report, deadline(seconds, report):

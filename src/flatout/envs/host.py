@@ -311,8 +311,12 @@ class HostEnvs(Envs):
 
 
 def _is_raised_here(error: BaseException) -> bool:
-    """Return whether an exception was raised in this file, not in code that this file called."""
-    return traceback.extract_tb(error.__traceback__)[-1].filename == __file__
+    """Return whether an exception was raised by a call in this file or in a wrapper of Flatout, not
+    in code that these called."""
+    frame, _ = [*traceback.walk_tb(error.__traceback__)][-1]
+    caller = frame.f_locals.get("self")
+    wraps = isinstance(caller, gym.Wrapper) and type(caller).__module__.startswith("flatout.")
+    return frame.f_code.co_filename == __file__ or wraps
 
 
 def _is_scalar(value: Any) -> bool:

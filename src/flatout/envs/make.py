@@ -74,6 +74,14 @@ def factory(config: EnvConfig, source: Any = None, info_masks: bool = False) -> 
     Raises:
         UsageError: the id, module or factory is unknown.
     """
+    make = unprepared(config, source)
+    if source is None and is_atari(config.env):
+        return make
+    return lambda **kwargs: prepare(make(**kwargs), config, info_masks)
+
+
+def unprepared(config: EnvConfig, source: Any = None) -> Factory:
+    """Return a function that makes the environment as the user wrote it; see `factory`."""
     register()
     if source is None and is_atari(config.env):
         return lambda **kwargs: _call(lambda **mode: OneAtari(config, **mode), config.env, kwargs)
@@ -91,7 +99,7 @@ def factory(config: EnvConfig, source: Any = None, info_masks: bool = False) -> 
             "an environment is an id, module:factory, a gymnasium.Env, a flatout.DeviceEnv or a "
             f"function that makes one, not {type(source).__name__}; for eight copies pass envs=8."
         )
-    return lambda **kwargs: prepare(_call(base, config.env, kwargs), config, info_masks)
+    return lambda **kwargs: _call(base, config.env, kwargs)
 
 
 def _with_kwargs(function: Callable[..., Any], settings: dict[str, Any]) -> Base:

@@ -23,9 +23,10 @@ import numpy as np
 
 from flatout import tree
 from flatout.config.schema import NetworkConfig
+from flatout.config.torso import torso_kind
 from flatout.errors import UsageError, nearest, one_line
 from flatout.networks.layers import MLP, Draw, FanIn
-from flatout.networks.torsos import BOARDS, Network, OwnNetwork, Torso, make_torso, torso_kind
+from flatout.networks.torsos import BOARDS, Network, OwnNetwork, Torso, make_torso
 from flatout.types import Obs, ObservationSpec, ObsSpec, mask_path
 
 OWN, FLAT = "own", "flat"
