@@ -20,10 +20,7 @@ STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
 @dataclass(frozen=True)
 class CheckArguments:
-    """Check an environment with random steps: flatout check ENV [FLAGS].
-
-    --env-kwargs KEY=VALUE ... go to the environment.
-    """
+    """Check an environment with random steps; `--env-kwargs` KEY=VALUE ... passes it arguments."""
 
     steps: Annotated[int, Range(1, 10_000_000)] = STEPS
     """The most random steps; a slow environment makes fewer within a few seconds."""
