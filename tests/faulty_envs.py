@@ -39,6 +39,13 @@ class Lists(Good):
         return super().observe(action).tolist()
 
 
+class Ragged(Good):
+    """Observes lists of different lengths."""
+
+    def observe(self, action: float) -> Any:
+        return [[1.0, 2.0], [3.0]]
+
+
 class Dice(Good):
     """Observes a category that its space does not have."""
 

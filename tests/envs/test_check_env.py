@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from flatout import check_env
+from flatout import UsageError, check_env
 from tests import bad_envs, faulty_envs, masked_envs
 from tests.conftest import Result
 from tests.dict_envs import corner
@@ -65,6 +65,7 @@ FAULTY: dict[str, tuple[Any, str]] = {
     "unknown space": (bad("Spaces", obs="Sequence"), "error: .*observes a Sequence space"),
     "bounds": (faulty("OutOfBounds"), "error: the observation 'state' of step 4 holds .* outside"),
     "float64": (faulty("Float64"), "warning: .* is float64, but its space says float32"),
+    "ragged": (faulty("Ragged"), "error: .*an observation of type list"),
     "lists": (faulty("Lists"), "warning: .* is list, but its space says float32"),
     "categories": (faulty("Dice"), "error: the observation of step 6 is 6, which is not in"),
     "global numbers": (faulty("GlobalNumbers"), "error: .*gave another .*global random numbers"),
@@ -172,6 +173,8 @@ def test_looks_are_notes() -> None:
 
 
 def test_other_values_are_refused() -> None:
+    with pytest.raises(UsageError, match="name an environment"):
+        check_env(None)
     given: Any = [bad_envs.Good()]
     assert "an environment is an id, module:factory" in faults(given)[0]
 

@@ -194,6 +194,12 @@ def test_a_device_environment_says_which_entry_is_its_mask() -> None:
     assert without.device is not None
 
 
+def test_a_device_environment_stepped_on_the_host_names_its_empty_mask() -> None:
+    words = r"environment 0 \(masked\) gave a mask that allows no action, in step 4 of episode 0"
+    with pytest.raises(EnvironmentFailure, match=words):
+        played(opened(lambda: picky_device(stuck=4)))
+
+
 def test_a_stacked_device_environment_is_masked_on_the_host() -> None:
     task = opened(picky_device, frame_stack=2)
     assert task.device is None

@@ -21,7 +21,7 @@ from flatout import tree
 from flatout.casts import stored
 from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
-from flatout.envs.masks import IGNORE, MaskError, forbids_all, info_masks
+from flatout.envs.masks import IGNORE, MASKS, MaskError, forbids_all, info_masks
 from flatout.envs.spaces import array_of, flattened, in_range, structure
 from flatout.errors import (
     EnvironmentFailure,
@@ -263,8 +263,8 @@ class HostEnvs(Envs):
     def _check_info(self, env: int, info: Any, call: str) -> None:
         if not isinstance(info, Mapping):
             raise self._error(env, "info", info, call, "a dict")
-        if info and not self._ignore_masks and (found := info_masks(info)):
-            what = f"{next(iter(found))} in {call}, but none after its first reset"
+        if not self._ignore_masks and (MASKS[0] in info or MASKS[1] in info):
+            what = f"{next(iter(info_masks(info)))} in {call}, but none after its first reset"
             step = 0 if call == "reset" else self.lengths[env] + 1
             raise UnreadMask(str(self._invalid_mask(env, what, self.episode[env], step)))
 

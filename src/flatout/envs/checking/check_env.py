@@ -49,6 +49,8 @@ def check_env(
         What was found: errors first, then warnings, then notes. Nothing is wrong if no finding is
         an error.
     """
+    if env is None:
+        raise UsageError("name an environment, or pass one: check_env(None) has none.")
     name, source = (env, None) if isinstance(env, str) else (_name_of(env), env)
     config = EnvConfig(env=name, env_kwargs=env_kwargs or {})
     findings = Findings()

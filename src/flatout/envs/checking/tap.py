@@ -81,17 +81,14 @@ class Tap(gym.Wrapper[Any, Any, Any, Any]):
         self._find_changed()
         try:
             leaves = dict(flattened(obs, self._nesting))
-        except ValueError:
-            return  # `HostEnvs` refuses it, and says why
-        copies: dict[str, np.ndarray] = {}
+            copies = {path: np.array(value) for path, value in leaves.items()}
+        except Exception:  # `HostEnvs` refuses it, and says why
+            return
         self._kept = []
         for path, value in leaves.items():
             self._compare(path, value, self._spaces[path])
             if isinstance(value, np.ndarray):
-                copies[path] = value.copy()
                 self._kept.append((path, value, copies[path]))
-            else:
-                copies[path] = np.array(value)
         self.seen.append((copies, rest))
 
     def _find_changed(self) -> None:
