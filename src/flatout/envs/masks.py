@@ -78,13 +78,9 @@ def as_mask(value: Any, spec: ActionSpec, batches: bool = False) -> np.ndarray:
     Raises:
         MaskError: it has another length, or other values than 0 and 1 (False and True).
     """
+    parted = isinstance(value, tuple) and len(choices(spec)) > 1
     try:
-        tuples = isinstance(value, tuple) and len(choices(spec)) > 1
-        mask = (
-            np.concatenate([np.asarray(part) for part in value], -1)
-            if tuples
-            else (np.asarray(value))
-        )
+        mask = np.concatenate([np.asarray(p) for p in value], -1) if parted else np.asarray(value)
     except ValueError:
         raise MaskError(f"{short(value)}, which is no array") from None
     size = sum(choices(spec))
