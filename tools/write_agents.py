@@ -30,21 +30,27 @@ from flatout.networks.torsos import OwnNetwork
 # fmt: off
 
 
-class Settings(TypedDict, total=False):
-    """Keyword arguments of every agent; `help(PPO)` says what they mean."""
+class RunSettings(TypedDict, total=False):
+    """Keyword arguments of every agent and classifier; `help(PPO)` says what they mean."""
 
 '''
 
 OTHERS = """\
     # as Stable-Baselines3 calls them: docs/coming-from.md
-    policy: str
-    policy_kwargs: Mapping[str, Any] | None
     device: str
     verbose: int
     lr: float | str
     total_timesteps: int
+
+
+class Settings(RunSettings, total=False):
+    \"\"\"Keyword arguments of every agent.\"\"\"
+
+    policy: str
+    policy_kwargs: Mapping[str, Any] | None
     n_envs: int
     num_envs: int
+    preset: str
 """
 
 CLASS = '''
@@ -86,12 +92,11 @@ def fields(part: type, leave_out: set[str]) -> list[str]:
 def text() -> str:
     """The whole file."""
     constants = set(get_type_hints(Hyper))
-    common = [
-        line
-        for part in (EnvConfig, NetworkConfig, RunConfig)
-        for line in fields(part, {"env", "network"})
-    ]
-    written = HEAD + "\n".join(["    preset: str", *common]) + "\n" + OTHERS
+    run, *common = (
+        "\n".join(fields(part, {"env", "network"})) + "\n"
+        for part in (RunConfig, EnvConfig, NetworkConfig)
+    )
+    written = HEAD + run + OTHERS + "".join(common)
     classes = list[str]()
     for algorithm, hyper in HYPER.items():
         if hyper.acts:
@@ -101,6 +106,10 @@ def text() -> str:
             written += "\n".join(fields(hyper, constants)) + "\n"
             doc = (hyper.__doc__ or "").strip()
             classes.append(CLASS.format(name=name, algorithm=algorithm, doc=doc))
+        else:  # its class is written by hand
+            written += "\n\nclass ClassifierSettings(RunSettings, total=False):\n"
+            written += '    """Keyword arguments of `Classifier`."""\n\n'
+            written += "\n".join(fields(hyper, constants | {"network", "data"})) + "\n"
     return written + "".join(classes)
 
 

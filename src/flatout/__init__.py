@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # names are imported on first use, because every command impo
         StopOnReward,
         StopOnTime,
     )
+    from flatout.api.classifier import Classifier
     from flatout.api.evaluation import evaluate_policy
     from flatout.api.plots import plot, report
     from flatout.api.population import Population
@@ -50,15 +51,16 @@ if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
 _ROOMS = (
     "errors", "config.placement", "explain.program.block", "run.callbacks", "envs.device.base",
     "envs.checking.check_env", "envs.checking.findings", "envs.device.check", "algorithms.base",
-    "api", "api.agents", "api.callbacks", "api.evaluation", "api.population", "api.plots",
+    "api", "api.agents", "api.callbacks", "api.classifier", "api.evaluation", "api.population",
+    "api.plots",
 )  # fmt: skip
 """The modules of the public names. Those that import quickly come first."""
 
 __all__ = [
     "A2C", "DDPG", "DQN", "PPO", "SAC", "TD3", "Agent", "Algorithm", "BuildSpec", "Callback",
-    "CheckpointError", "Counters", "DeviceEnv", "EnvironmentFailure", "Evaluate", "Finding",
-    "FlatoutError", "Genetic", "Placement", "Population", "RecordEvery", "ReplaySpec", "Run",
-    "SaveEvery", "State", "StopOnNoImprovement", "StopOnReward", "StopOnTime", "UsageError",
+    "CheckpointError", "Classifier", "Counters", "DeviceEnv", "EnvironmentFailure", "Evaluate",
+    "Finding", "FlatoutError", "Genetic", "Placement", "Population", "RecordEvery", "ReplaySpec",
+    "Run", "SaveEvery", "State", "StopOnNoImprovement", "StopOnReward", "StopOnTime", "UsageError",
     "check_device_env", "check_env", "evaluate_policy", "explaining", "plot", "report",
 ]  # fmt: skip
 

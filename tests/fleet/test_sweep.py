@@ -247,7 +247,7 @@ COMMON = "algorithm = 'ppo'\nenv = 'CartPole-v1'\n"
         ("algorithm = 'ppo'\nenv = 'os:system'", "whose code is not run because a file says so"),
         (f"{COMMON}[grid]\nenv = ['os:system']", "whose code is not run because a file says so"),
         (f"{COMMON}[[list]]\nenv = 'os:system'", "whose code is not run because a file says so"),
-        (f"{COMMON}[random]\ncount = 1\nenv = ['os:system']", "names the environment os:system"),
+        (f"{COMMON}[random]\ncount = 1\nenv = ['os:system']", "names os:system"),
     ],
 )
 def test_a_file_that_cannot_be_is_refused(

@@ -116,7 +116,9 @@ def test_parts_that_agree_now_and_then_are_local_gradient_descent(
     data = load_dataset(None)
     rows = DatasetSampler(data, 4, 64, raw_key(0, DATA), Spans()).gathered(0)
     labels = DiscreteSpec(data.classes)
-    alone = classify(ClassifyConfig(), BuildSpec(NetworkConfig(), data.image_spec, labels, 1, 4, 2))
+    alone = classify(
+        ClassifyConfig(), BuildSpec(NetworkConfig(), data.example_spec, labels, 1, 4, 2)
+    )
     state, update = alone.init(raw_key(0, INIT), alone.hp), jax.jit(alone.update)
     for step in (0, 2):
         learned = []
@@ -164,12 +166,12 @@ def test_a_resumed_run_is_the_uninterrupted_one(
 
 def test_the_digits_are_divided_by_class_and_never_mixed() -> None:
     digits = load_dataset(None)
-    assert (len(digits.train_labels), len(digits.test_labels)) == (1433, 364)
+    assert (len(digits.train_y), len(digits.test_y)) == (1433, 364)
     assert digits.classes == 10
     assert digits.high == 16
-    assert digits.train_images.max() == 16
-    shares = np.bincount(digits.test_labels) / np.bincount(
-        np.concatenate([digits.train_labels, digits.test_labels])
+    assert digits.train_x.max() == 16
+    shares = np.bincount(digits.test_y) / np.bincount(
+        np.concatenate([digits.train_y, digits.test_y])
     )
     assert ((shares > 0.19) & (shares < 0.21)).all()
 
@@ -204,7 +206,7 @@ def test_mnists_files_are_read(packed: bool, flatout: Cli, tmp_path: Path) -> No
         images = rng.integers(0, 256, (count, 12, 12))
         write_idx(tmp_path, images, np.arange(count) % 3, side, packed)
     data = load_dataset(str(tmp_path))
-    assert data.train_images.shape == (40, 12, 12, 1)
+    assert data.train_x.shape == (40, 12, 12, 1)
     assert data.classes == 3
     assert data.high == 255
     found = summary(flatout, tmp_path / "run", *TINY, "--batch-size", 8, "--data", tmp_path)

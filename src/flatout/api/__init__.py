@@ -69,7 +69,7 @@ class Agent:
     __signature__ = Signature()
 
     def __init_subclass__(cls) -> None:
-        if cls.__module__ == f"{__name__}.agents":  # the classes of Flatout's own algorithms
+        if cls.__module__.startswith(f"{__name__}."):  # the classes of Flatout's own algorithms
             type.__setattr__(cls, "__doc__", Documentation(cls.__doc__ or "", cls.algorithm))
 
     def __init__(
@@ -94,9 +94,13 @@ class Agent:
         if not self.config.env.env:
             raise UsageError("no environment: pass an id, a factory or an environment object.")
         self._code = UserCode(source, network, make)
-        self._acting = Acting(self.config, self._code)
+        self._set_up(Acting(self.config, self._code))
         if self.config.hyper.acts and not self._loads:
             self._acting.check()
+
+    def _set_up(self, acting: Acting) -> None:
+        """Begin with nothing learned."""
+        self._acting = acting
         self._predicted = 0
         self._history = History()
         self._learning = threading.Lock()

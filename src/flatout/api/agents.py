@@ -12,24 +12,9 @@ from flatout.networks.torsos import OwnNetwork
 # fmt: off
 
 
-class Settings(TypedDict, total=False):
-    """Keyword arguments of every agent; `help(PPO)` says what they mean."""
+class RunSettings(TypedDict, total=False):
+    """Keyword arguments of every agent and classifier; `help(PPO)` says what they mean."""
 
-    preset: str
-    envs: int
-    env_backend: Literal["host", "device", "auto"] | None
-    env_kwargs: Mapping[str, Any]
-    grayscale: bool
-    resize: int | None
-    frame_stack: int | None
-    frame_skip: int | None
-    sticky_actions: float | None
-    noop_max: int
-    terminal_on_life_loss: bool
-    ignore_action_masks: bool
-    clip_reward: bool
-    hidden: Sequence[int] | int
-    activation: Literal["tanh", "relu", "silu", "gelu", "elu"]
     steps: int
     seed: int
     placement: str
@@ -60,14 +45,34 @@ class Settings(TypedDict, total=False):
     quiet: bool
     json: bool
     # as Stable-Baselines3 calls them: docs/coming-from.md
-    policy: str
-    policy_kwargs: Mapping[str, Any] | None
     device: str
     verbose: int
     lr: float | str
     total_timesteps: int
+
+
+class Settings(RunSettings, total=False):
+    """Keyword arguments of every agent."""
+
+    policy: str
+    policy_kwargs: Mapping[str, Any] | None
     n_envs: int
     num_envs: int
+    preset: str
+    envs: int
+    env_backend: Literal["host", "device", "auto"] | None
+    env_kwargs: Mapping[str, Any]
+    grayscale: bool
+    resize: int | None
+    frame_stack: int | None
+    frame_skip: int | None
+    sticky_actions: float | None
+    noop_max: int
+    terminal_on_life_loss: bool
+    ignore_action_masks: bool
+    clip_reward: bool
+    hidden: Sequence[int] | int
+    activation: Literal["tanh", "relu", "silu", "gelu", "elu"]
 
 
 class PPOSettings(Settings, total=False):
@@ -214,6 +219,16 @@ class GeneticSettings(Settings, total=False):
     n_steps: int | None
     elites: int
     noise: float | str
+
+
+class ClassifierSettings(RunSettings, total=False):
+    """Keyword arguments of `Classifier`."""
+
+    size: Literal["small", "large"]
+    learning_rate: float | str
+    batch_size: int
+    l2: float
+    dropout: float
 
 
 class PPO(Agent):

@@ -108,7 +108,7 @@ def refuse_setting(name: str, value: Any, kind: type, settings: Mapping[str, Any
 
 def _flatouts(kind: type) -> bool:
     """Whether a class is one of Flatout's own agents."""
-    return kind.__module__ in ("flatout.api", "flatout.api.agents")
+    return kind.__module__ in ("flatout.api", "flatout.api.agents", "flatout.api.classifier")
 
 
 def translated(

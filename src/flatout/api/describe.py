@@ -59,8 +59,8 @@ class Documentation:
 def described(algorithm: str) -> dict[str, tuple[Any, str]]:
     """Of each argument its default and what it means, the algorithm's own settings first."""
     environment, network, hyper, run = parts_of(algorithm)
-    found = {name: (None, text) for name, text in FIRST.items()}
-    for part in (hyper, environment, network, run):
+    found = {name: (None, text) for name, text in FIRST.items() if hyper.acts}
+    for part in (hyper, environment, network, run) if hyper.acts else (hyper, run):
         texts = sentences(part)
         for spec in fields(part):
             made = spec.default_factory

@@ -26,7 +26,7 @@ def evaluate_policy(
         UsageError: the environment has other spaces, nothing was learned yet, or episodes are to be
             drawn.
     """
-    if not isinstance(agent, Agent):
+    if not isinstance(agent, Agent) or not agent.config.hyper.acts:
         raise UsageError(f"agent = {short(agent)} is not an agent such as PPO(env).")
     if not flag("deterministic", deterministic):
         raise UsageError("evaluate_policy plays greedily: draw with predict in a loop of your own.")

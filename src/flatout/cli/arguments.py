@@ -27,7 +27,7 @@ from flatout.config.settings import (
     resolve,
 )
 from flatout.errors import UsageError
-from flatout.storage.trust import Consent, names_code
+from flatout.storage.trust import CODE, Consent, names_code
 
 
 def arguments_class(algorithm: str) -> type:
@@ -80,7 +80,8 @@ def train_config(
     if thresholds:
         argv = [*argv, "--threshold", *thresholds]
     # What was typed of the settings by which a file may reach outside of itself.
-    typed: dict[str, Any] = {name: take(argv, f"--{name}")[0] for name in ("env", "data", "wandb")}
+    reaching = ("env", "data", "network", "wandb")
+    typed: dict[str, Any] = {name: take(argv, f"--{name}")[0] for name in reaching}
     typed = {n: v for n, v in typed.items() if v is not None} | {"env_kwargs": parse_kwargs(pairs)}
     named = algorithm_called(argv.pop(0)) if argv and not argv[0].startswith("-") else None
     typed |= {} if named is None else {"algorithm": named}
@@ -143,13 +144,13 @@ def _file_settings(
     file: str, settings: dict[str, Any], typed: dict[str, Any], trust: bool
 ) -> dict[str, Any]:
     """The settings of a file; code that it names runs only where that was typed."""
-    for name, flag in (("env", "--env "), ("algorithm", "train ")):
-        value = settings.get(name)
+    for name in CODE:
+        value, flag = settings.get(name), "train" if name == "algorithm" else f"--{name}"
         if isinstance(value, str) and names_code(value) and not trust and name not in typed:
             raise UsageError(
                 f"{file} names the {'environment' if name == 'env' else name} "
                 f"{value[:200]}, whose code is not run because a file says so; say "
-                f"{flag}{value[:200]} as well, or --trust."
+                f"{flag} {value[:200]} as well, or --trust."
             )
     return settings
 

@@ -13,7 +13,7 @@ from flatout.config.settings import resolve, with_run
 from flatout.errors import UsageError
 from flatout.fleet.sweep import plan
 from flatout.output import reserve_stdout
-from flatout.storage.trust import names_code
+from flatout.storage.trust import named_code, names_code
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -133,9 +133,10 @@ def fleet(argv: list[str], interrupts: Interrupts) -> int:
 
 
 def _code(sweep: Sweep) -> list[str]:
-    """The algorithm and all environments of a sweep."""
+    """The code that a sweep names."""
     rows = [dict(group.row) for group in sweep.groups]
-    return [sweep.base.algorithm, sweep.base.env.env, *plan.environments([rows, sweep.optuna])]
+    named = [code for _, code in named_code(sweep.base)]
+    return [*named, *plan.environments([rows, sweep.optuna])]
 
 
 def _ray(address: str | None, at_once: str | None, interrupts: Interrupts) -> Any:
@@ -169,11 +170,12 @@ def _new(argv: list[str]) -> Sweep:
         base, resumed = train_config(argv, common)
     except UsageError as error:
         raise UsageError(str(error) if common is None else f"{where}: {error}") from None
-    for env in named:
-        if names_code(env) and env != base.env.env and "--trust" not in argv:
+    typed = {code for _, code in named_code(base)}
+    for name in named:
+        if names_code(name) and name not in typed and "--trust" not in argv:
             raise UsageError(
-                f"{where} names the environment {env[:200]}, whose code is not run because a file "
-                "says so; to run it, say --trust."
+                f"{where} names {name[:200]}, whose code is not run because a file says so; to run "
+                "it, say --trust."
             )
     if resumed or (base.hyper.acts and not base.env.env):
         raise UsageError("no environment: pass --env ID, or write env = ... in the sweep's file.")

@@ -19,7 +19,7 @@ RUNS = """\
 usage: flatout runs [DIR] [--where KEY=VALUE ...] [--sort KEY] [--json]
 
 A table of the runs in DIR (by default runs) and below it, members of populations too. `evaluation`
-is the mean return of a run's last evaluation (of a classifier the accuracy on the test images),
+is the mean return of a run's last evaluation (of a classifier the accuracy on the test set),
 `return` that of its last 100 training episodes. A KEY is a column or a setting.
 
   --where KEY=VALUE ...  only runs of which all of these hold

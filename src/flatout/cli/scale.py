@@ -24,7 +24,7 @@ from flatout.fleet.scaling import Row, Scaling, refuse_unequal, split, training_
 from flatout.installing import install
 from flatout.output import print_json, reserve_stdout
 from flatout.storage import nofollow
-from flatout.storage.trust import import_here
+from flatout.storage.trust import import_here, named_code
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -113,7 +113,7 @@ def _new(
     config, resumed = train_config([*rest, "--shards", shards, "--quiet"])
     if resumed:
         raise UsageError("scale makes new runs; --resume is for train.")
-    import_here(config.env.env, config.algorithm)
+    import_here(*(code for _, code in named_code(config)))
     for count in counts:  # before anything runs
         learn = tuple(DeviceName("cpu", number) for number in range(count))
         refuse_shards(Placement(learn=learn), config.run.shards)

@@ -22,6 +22,15 @@ from flatout.config.values import (
 )
 from flatout.errors import UsageError, refuse_empty
 
+BUILT_IN = "auto"
+"""The name of a classifier's built-in network."""
+
+
+def check_network(name: str, text: str) -> None:
+    """Refuse a text that is neither `BUILT_IN` nor ``module:function``."""
+    what = f"{BUILT_IN}, or module:function for a network of your own"
+    need(text == BUILT_IN or ":" in text, name, text, what)
+
 
 @dataclass(frozen=True)
 class Hyper:
@@ -279,23 +288,32 @@ class SACConfig(ReplayConfig):
 
 @dataclass(frozen=True)
 class ClassifyConfig(Hyper):
-    """A classifier of images on one or more devices; Adam, with defaults of common tutorials."""
+    """A classifier on one or more devices; Adam, with defaults of common tutorials."""
 
     defaults: ClassVar[dict[str, Any]] = {"env": "digits", "steps": 1000, "log_every": 10}
     acts: ClassVar[bool] = False
 
     data: Annotated[str, refuse_empty] | None = None
-    """Folder with MNIST's four IDX files, compressed or not; by default the bundled 8x8 digits."""
+    """Folder with MNIST's four IDX files, compressed or not; file.npz with arrays x and y (and
+    x_test and y_test); or module:function that returns them. By default the bundled 8x8 digits."""
+    network: Annotated[str, check_network] = "auto"
+    """auto (the built-in convolutional network), or module:function for your own: it takes (key,
+    shape of an example) and returns a module that maps one example to a logit for each class."""
     size: Literal["small", "large"] = "small"
-    """small (conv 6 and 12, batch normalisation) or large (conv 12 and 24, dropout)."""
+    """The built-in network: small (conv 6 and 12, batch normalisation) or large (conv 12 and 24,
+    dropout)."""
     learning_rate: Schedule = 1e-3
     """Adam's step size; lin_0.001 falls linearly to 0 over the run."""
     batch_size: Count = 1024
-    """Images per gradient step, summed over all devices."""
+    """Examples per gradient step, summed over all devices."""
     l2: NotNegative = 5e-4
-    """Weight of half the sum of squared weights in the loss."""
+    """Weight of half the sum of squared weights in the loss, without biases and other vectors."""
     dropout: Annotated[float, Range(0, 1, below=True)] = 0.5
     """Fraction of the dense layer's outputs that dropout removes (size large)."""
+
+    def check_together(self, envs: int) -> None:
+        ok = self.network == BUILT_IN or self.size == type(self).size
+        need(ok, "size", self.size, "it is of the built-in network; leave it or network out")
 
 
 @dataclass(frozen=True)

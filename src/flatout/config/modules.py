@@ -10,6 +10,9 @@ from typing import Any
 
 from flatout.errors import EnvironmentFailure, UsageError, nearest, one_line
 
+PASSED = "(...)"
+"""The end of a name that stands for an object of a Python program, which no name finds again."""
+
 
 def look_here() -> None:
     """Add the working folder to `sys.path`, except under Python's ``-P``, as in actor processes:

@@ -56,6 +56,9 @@ def resolve(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
         UsageError: unknown names, wrong types or impossible values.
     """
     config = build(algorithm, *layers)
+    data = None if config.hyper.acts else config.hyper.data
+    if data is not None:  # in reports the dataset's name takes the place of the environment's
+        config = replace(config, env=replace(config.env, env=Path(data).name or data))
     validate(config)
     return config
 
@@ -79,8 +82,15 @@ def build(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
         if "placement" in layer and "envs" not in layer:
             # workers=8x16 says how many environments there are.
             values |= environments(layer["placement"])
+    own = hints(classes[2])  # a classifier's network replaces the torsos of agents
     built: list[Any] = [
-        cls(**{name: convert(cls, name, values[name]) for name in hints(cls) if name in values})
+        cls(
+            **{
+                name: convert(cls, name, values[name])
+                for name in hints(cls)
+                if name in values and (cls is classes[2] or name not in own)
+            }
+        )
         for cls in classes
     ]
     return TrainConfig(algorithm, *built)

@@ -36,7 +36,7 @@ SCORES = {
 }
 """Scores by which runs are compared, and their names in the metrics; the first that all runs of an
 environment have is the default."""
-TESTED = ("accuracy on the test images", "eval/accuracy")
+TESTED = ("accuracy on the test set", "eval/accuracy")
 """The score of classifiers."""
 
 

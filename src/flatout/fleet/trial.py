@@ -26,7 +26,7 @@ from flatout.explain.own.settings import named
 from flatout.explain.report import gain_words, setting_words
 from flatout.storage.run_folder import load_config
 from flatout.storage.span_records import SPANS, Totals, json_lines, read_lines, steady
-from flatout.storage.trust import NO_CONSENT, Consent, import_here
+from flatout.storage.trust import NO_CONSENT, Consent, import_here, named_code
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -109,7 +109,7 @@ def try_first(
             f"{path} has no {SPANS} of its steady state, so that there is no measure for a trial; "
             "run it once more with this version."
         )
-    import_here(config.env.env, config.algorithm, folder=path)
+    import_here(*(code for _, code in named_code(config)), folder=path)
     settings = config.flat()
     size = max(round(totals.steps / max(totals.iterations, 1)), 1)
     rate = totals.steps / totals.seconds

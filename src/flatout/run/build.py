@@ -105,7 +105,7 @@ def _uncompiled(run: ResolvedRun) -> Factory | Parts:
     from flatout.supervised.parts import make_parts
 
     if run.task is None:
-        return make_parts(run.config, run.placement, Spans())
+        return make_parts(run.config, run.placement, Spans(), run.code)
     return Factory(Job(run))
 
 
@@ -150,7 +150,7 @@ def _compile_classifier(job: Job) -> Components:
 
     run = job.run
     config, placement = run.config, run.placement
-    parts = make_parts(config, placement, job.spans)
+    parts = make_parts(config, placement, job.spans, run.code)
     parts.expectation.check(placement, run.hardware)
     mesh, dataset = learning_mesh(config, placement), parts.dataset
     # Without dropout the update draws nothing: another program, of the same shapes.
@@ -162,9 +162,16 @@ def _compile_classifier(job: Job) -> Components:
     expectation = replace(parts.expectation, workspace=workspace)
     job.announce(expectation.check(placement, run.hardware))
     job.announce(
-        f"{dataset.name}: {len(dataset.train_labels):,} images to learn from, "
-        f"{len(dataset.test_labels):,} to test with"
+        f"{dataset.name}: {len(dataset.train_y):,} examples to learn from, "
+        f"{len(dataset.test_y):,} to test with"
     )
+    size, batch = len(dataset.train_y), config.hyper.batch_size
+    if batch > size:
+        run.notes.append(
+            f"each batch of {batch:,} has the {size:,} examples {batch / size:.1f} times: a "
+            f"batch_size of at most {size:,} does the same work once"
+        )
+        job.announce(run.notes[-1])
     schedule = SerialSchedule(parts.sampler, [], learner, job.spans, job.discardable)
     expected = expectation.by_purpose(placement)
     return Components(

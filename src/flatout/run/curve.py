@@ -22,7 +22,7 @@ VALUES = {
 
 EVALUATIONS = {
     "eval/return_mean": "mean return of an evaluation",
-    "eval/accuracy": "accuracy on the test images",
+    "eval/accuracy": "accuracy on the test set",
 }
 """The same for evaluations."""
 

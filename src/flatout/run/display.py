@@ -114,7 +114,7 @@ class LiveDisplay(Display):
         if self._load is not None:
             per_s, machine = self._load
             rate = f"{per_s if acts else per_s * self._config.hyper.batch_size:,.0f}"
-        unit = "steps/s" if acts else "images/s"
+        unit = "steps/s" if acts else "examples/s"
         if self._live is None:
             figures = f"loss {row['loss']:.4f}   accuracy {row['accuracy']:.1%}" if not acts else (
                 f"episodes {progress.episodes:,}"
@@ -209,7 +209,7 @@ def _achieved(summary: dict[str, Any]) -> tuple[str, str]:
     """What was learned, and what was gone through for it."""
     if "examples_per_s" in summary:
         accuracy = f"test accuracy {summary['test_accuracy'] or math.nan:.2%}"
-        return accuracy, f"{summary['examples_per_s']:,.0f} images/s"
+        return accuracy, f"{summary['examples_per_s']:,.0f} examples/s"
     mean, last = summary["return_mean_100"], summary["return_mean_last"]
     words = "no episode ended"
     if mean is not None:

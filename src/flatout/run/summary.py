@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import flatout
@@ -68,8 +67,6 @@ def summarise(
     returns = list(progress.returns)
     learned: dict[str, Any] = {}
     if not config.hyper.acts:
-        if config.hyper.data is not None:
-            learned["env"] = Path(config.hyper.data).name or config.hyper.data
         learned["test_accuracy"] = progress.evaluated
         learned["examples_per_s"] = steps_per_s * config.hyper.batch_size
     return {
@@ -139,7 +136,7 @@ def memory(components: Components) -> dict[str, dict[str, Any]]:
 PHASE_WORDS = {
     "env": "stepping environments",
     "act": "choosing actions",
-    "input": "waiting for images",
+    "input": "waiting for examples",
     "transfer": "moving data between devices",
     "replay": "sampling replay",
     "learn": "gradient steps",

@@ -14,7 +14,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from flatout.config.modules import look_here
+from flatout.config.modules import PASSED, look_here
 from flatout.config.schema import TrainConfig
 from flatout.errors import CheckpointError, EnvironmentFailure, one_line
 
@@ -23,6 +23,9 @@ OWN = frozenset({"flatout.envs.atari:cropped"})
 
 LIBRARIES = ("gymnax:", "envelope:")
 """Names in a library's list of environments; of the library, only these names are looked up."""
+
+CODE = ("env", "algorithm", "network", "data")
+"""Settings that may name code."""
 
 _PLAIN = re.compile(r"[\w\- +,=()]([\w\- +,=().]*)")
 """Text that is no path and no module."""
@@ -40,7 +43,8 @@ NO_CONSENT = Consent()
 
 
 def names_code(name: str) -> bool:
-    """Whether the name of an environment or an algorithm imports a module: ``module:factory``."""
+    """Whether the name of an environment, an algorithm, a network or data imports a module:
+    ``module:factory``."""
     return ":" in name and name not in OWN and not name.startswith(LIBRARIES)
 
 
@@ -66,7 +70,7 @@ def refuse_foreign(
         typed = consent.named.get(name)
         if typed is not None and (not key or (isinstance(typed, Mapping) and key in typed)):
             continue
-        if name in ("env", "algorithm"):
+        if name in CODE and names_code(str(value)):
             _refuse_module(name, str(value), file, own)
         elif not own:
             flag = f"--{name.replace('_', '-')} {key}{'=' if key else ''}{value}"
@@ -111,15 +115,24 @@ def import_here(*names: str, folder: Path | None = None) -> None:
 
 def reaching(config: TrainConfig) -> Iterator[tuple[str, str, Any]]:
     """Settings that name code or files: name, key within it, value."""
-    for name, value in (("env", config.env.env), ("algorithm", config.algorithm)):
-        if names_code(value):
-            yield name, "", value
+    for name, value in named_code(config):
+        yield name, "", value
     for key, value in config.env.env_kwargs.items():
         if not all(_PLAIN.fullmatch(text) for text in _texts({key: value})):
             yield "env_kwargs", key, value
-    for name, value in (("data", getattr(config.hyper, "data", None)), ("wandb", config.run.wandb)):
-        if value is not None:
-            yield name, "", value
+    data = getattr(config.hyper, "data", None)
+    if data is not None and not names_code(data) and not data.endswith(PASSED):
+        yield "data", "", data
+    if config.run.wandb is not None:
+        yield "wandb", "", config.run.wandb
+
+
+def named_code(config: TrainConfig) -> list[tuple[str, str]]:
+    """Settings that name code as ``module:function``: name and value."""
+    env = config.env.env if config.hyper.acts else ""
+    named = {"env": env, "algorithm": config.algorithm}
+    named |= {name: getattr(config.hyper, name, None) or "" for name in ("network", "data")}
+    return [(name, value) for name, value in named.items() if names_code(value)]
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -147,9 +160,11 @@ def _refuse_module(name: str, value: str, file: Path, signed: bool) -> None:
         return
     where = f" (it lies in {paths[-1]})" if paths else ""
     why = "lies beside that file" if signed else "is not imported because a file says so"
-    what, flag = ("environment", f"--env {value[:200]}")
-    if name == "algorithm":
-        what, flag = name, f"train {value[:200]} (eval --algorithm)"
+    what, flag = name, f"--{name} {value[:200]}"
+    if name == "env":
+        what = "environment"
+    elif name == "algorithm":
+        flag = f"train {value[:200]} (eval --algorithm)"
     raise CheckpointError(
         f"{file} names the {what} {value[:200]}, whose module {why}{where}; to run its code, "
         f"say {flag} as well (in Python {name}=), or --trust (trust=True)."

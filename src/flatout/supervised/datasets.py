@@ -1,9 +1,11 @@
-"""The labelled images of a classification run: the bundled digits, or IDX files such as MNIST's."""
+"""The labelled examples of a classification run: the bundled digits, IDX files such as MNIST's, or
+a user's arrays."""
 
 from __future__ import annotations
 
 import gzip
 import math
+import re
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -11,12 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from flatout.config.modules import PASSED
 from flatout.errors import UsageError
+from flatout.supervised.own_data import call, checked, read_npz
 from flatout.types import ObservationSpec
 
 DIGITS = "digits"
 TEST_SHARE = 5
-"""One image in `TEST_SHARE` of each class of the digits is for testing."""
+"""One example in `TEST_SHARE` of each class is for testing, if the data has no test set."""
 
 FILES = {
     "train_images": "train-images-idx3-ubyte", "train_labels": "train-labels-idx1-ubyte",
@@ -31,58 +35,131 @@ WHERE = (
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images ``[n, H, W, 1]`` uint8 with labels ``[n]`` int32, for training and for testing.
+    """Examples ``[n, ...]``, uint8 or float32, with labels ``[n]`` int32, for training and testing.
 
     Attributes:
         name: the dataset's name.
-        high: the largest value of a pixel.
+        high: the number by which examples are divided, such as the largest value of a pixel; None
+            leaves them as they are.
         classes: the number of different labels.
     """
 
     name: str
-    train_images: np.ndarray
-    train_labels: np.ndarray
-    test_images: np.ndarray
-    test_labels: np.ndarray
-    high: int
+    train_x: np.ndarray
+    train_y: np.ndarray
+    test_x: np.ndarray
+    test_y: np.ndarray
+    high: int | None
     classes: int
 
     @property
-    def image_spec(self) -> ObservationSpec:
-        """The specification of one image, as an observation."""
-        return ObservationSpec(self.train_images.shape[1:], "uint8", self.high)
+    def example_spec(self) -> ObservationSpec:
+        """The specification of one example, as an observation."""
+        return ObservationSpec(self.train_x.shape[1:], self.train_x.dtype.name, self.high)
+
+    @property
+    def description(self) -> str:
+        """The name of arrays that were passed in Python, which `described_spec` reads."""
+        kind = f"{self.train_x.dtype}{[*self.train_x.shape[1:]]}"
+        return f"{kind} in {self.classes} classes {PASSED}"
 
 
-def load_dataset(folder: str | None) -> Dataset:
-    """Load the images of a folder with MNIST's four IDX files, or the bundled digits (None).
+def described_spec(text: str) -> tuple[ObservationSpec, int] | None:
+    """Return the specification of an example and the number of classes of arrays that were passed
+    in Python, from their description; None if the text is no such description."""
+    found = re.fullmatch(
+        rf"(uint8|float32)\[([\d, ]*)\] in (\d+) classes {re.escape(PASSED)}", text
+    )
+    if found is None:
+        return None
+    shape = tuple(int(size) for size in found[2].split(",") if size)
+    return ObservationSpec(shape, found[1], _high(found[1])), int(found[3])
 
-    The digits are 1,797 images of 8x8 pixels by Alpaydin and Kaynak (UCI repository, 1998), which
-    are also scikit-learn's `load_digits`. Their test set is every fifth image of each class.
+
+def load_dataset(data: str | None, passed: Dataset | None = None) -> Dataset:
+    """Load the dataset that the setting `data` names, unless it was passed in Python.
+
+    The digits (None) are 1,797 images of 8x8 pixels by Alpaydin and Kaynak (UCI repository, 1998),
+    which are also scikit-learn's `load_digits`.
 
     Raises:
-        UsageError: a file is missing or has other contents than expected.
+        UsageError: a file or a function is missing or has other contents than expected.
+        EnvironmentFailure: importing the user's module fails.
     """
-    if folder is None:
+    if passed is not None:
+        return passed
+    if data is None:
         return _digits()
-    path = Path(folder)
-    if not path.is_dir():
-        raise UsageError(f"--data {folder} is not a folder; {WHERE}.")
+    path, where = Path(data), f"--data {data}"
+    if data.endswith(PASSED):
+        raise UsageError(
+            f"the data ({data.removesuffix(PASSED).strip()}) was passed in Python and not saved: "
+            "pass it again, flatout.Classifier.load(PATH, data=(x, y))."
+        )
+    if path.is_dir():
+        return _idx_files(path, where)
+    if path.suffix == ".npz":
+        return own_dataset(path.name, read_npz(path, where), where)
+    if ":" in data:
+        return own_dataset(data, call(data, where), where)
+    raise UsageError(f"{where} is not a folder, an .npz file or module:function; {WHERE}.")
+
+
+def own_dataset(name: str, given: Any, where: str) -> Dataset:
+    """Return a user's arrays as a dataset; without test arrays, a fixed fifth is held out.
+
+    Args:
+        name: the dataset's name.
+        given, where: see `flatout.supervised.own_data.checked`.
+
+    Raises:
+        UsageError: the arrays cannot be learned from.
+    """
+    arrays = checked(given, where)
+    x, y = arrays["x"], arrays["y"]
+    classes, high = int(y.max()) + 1, _high(x.dtype.name)
+    if "x_test" in arrays:
+        return Dataset(name, x, y, arrays["x_test"], arrays["y_test"], high, classes)
+    test = _held_out(y)
+    if not test.any():
+        raise UsageError(
+            f"{where}: each class has one example, so that none can be held out for testing; give "
+            "more examples, or x_test and y_test."
+        )
+    return Dataset(name, x[~test], y[~test], x[test], y[test], high, classes)
+
+
+def _high(dtype: str) -> int | None:
+    return 255 if dtype == "uint8" else None
+
+
+def _held_out(labels: np.ndarray) -> np.ndarray:
+    """Return the mask ``[n]`` of the test set: every fifth example of each class, from its first
+    one. The only example of a class is not in it."""
+    test = np.zeros(len(labels), np.bool_)
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        test[rows[::TEST_SHARE]] = len(rows) > 1
+    return test
+
+
+def _idx_files(path: Path, where: str) -> Dataset:
     arrays: dict[str, Any] = {}
     for part, name in FILES.items():
         file = next((f for f in (path / name, path / f"{name}.gz") if f.is_file()), None)
         if file is None:
-            raise UsageError(f"--data {folder} has no {name} or {name}.gz; {WHERE}.")
+            raise UsageError(f"{where} has no {name} or {name}.gz; {WHERE}.")
         arrays[part] = read_idx(file, 3 if "images" in part else 1)
     for side in ("train", "test"):
         images, labels = arrays[f"{side}_images"], arrays[f"{side}_labels"]
         if len(images) != len(labels) or not len(images):
             raise UsageError(
-                f"--data {folder}: the {side} files have {len(images):,} images but "
+                f"{where}: the {side} files have {len(images):,} images but "
                 f"{len(labels):,} labels; use files of the same dataset."
             )
     if arrays["train_images"].shape[1:] != arrays["test_images"].shape[1:]:
-        raise UsageError(f"--data {folder}: training and test images differ in size.")
-    return _dataset(path.name or folder, high=255, **arrays)
+        raise UsageError(f"{where}: training and test images differ in size.")
+    return _images(path.name or str(path), high=255, **arrays)
 
 
 def read_idx(path: Path, dims: int) -> np.ndarray:
@@ -116,13 +193,11 @@ def _digits() -> Dataset:
         images = read_idx(file, 3)
     with resources.as_file(folder / "digits-labels-idx1-ubyte.gz") as file:
         labels = read_idx(file, 1)
-    test = np.zeros(len(labels), np.bool_)
-    for label in np.unique(labels):
-        test[np.flatnonzero(labels == label)[::TEST_SHARE]] = True
-    return _dataset(DIGITS, images[~test], labels[~test], images[test], labels[test], 16)
+    test = _held_out(labels)
+    return _images(DIGITS, images[~test], labels[~test], images[test], labels[test], 16)
 
 
-def _dataset(
+def _images(
     name: str, train_images: np.ndarray, train_labels: np.ndarray, test_images: np.ndarray,
     test_labels: np.ndarray, high: int,
 ) -> Dataset:  # fmt: skip

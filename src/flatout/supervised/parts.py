@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from flatout.algorithms.base import DATA, INIT, LEARN, Algorithm, BuildSpec, raw_key, shapes_of
 from flatout.algorithms.registry import shards_of
 from flatout.buffers.make import build_buffer
+from flatout.config.hyper import BUILT_IN
+from flatout.config.modules import import_function
 from flatout.config.placement import Placement
 from flatout.config.schema import TrainConfig, rows_every
 from flatout.errors import UsageError
@@ -20,7 +22,7 @@ from flatout.spans import Spans
 from flatout.supervised.classify import classify
 from flatout.supervised.datasets import Dataset, load_dataset
 from flatout.supervised.sampler import DatasetSampler
-from flatout.types import DiscreteSpec, Trajectory
+from flatout.types import NAMED, DiscreteSpec, ObservationSpec, Trajectory, UserCode
 
 TOGETHER = 10
 """The most gradient steps in one dispatch of the learner."""
@@ -63,19 +65,25 @@ class Parts:
         )  # fmt: skip
 
 
-def make_parts(config: TrainConfig, placement: Placement, spans: Spans) -> Parts:
+def make_parts(
+    config: TrainConfig, placement: Placement, spans: Spans, code: UserCode = NAMED
+) -> Parts:
     """Load the data and build the algorithm.
 
+    Args:
+        code: the user's dataset, in place of environments, and the network that a Python program
+            passed.
+
     Raises:
-        UsageError: the placement, the data or the images do not fit.
+        UsageError: the placement, the data or the network do not fit.
         FlatoutError: memory does not suffice for a layer.
     """
     if placement.sampler != "inline" or placement.schedule != "serial":
         raise UsageError(
             "classify has no environments: leave sampler= and schedule= out of --placement."
         )
-    dataset = load_dataset(config.hyper.data)
-    algorithm = build_classifier(config, dataset, placement)
+    dataset = load_dataset(config.hyper.data, code.env)
+    algorithm = build_classifier(config, dataset.example_spec, dataset.classes, code, placement)
     key = raw_key(config.run.seed, DATA)
     sampler = DatasetSampler(dataset, algorithm.horizon, config.hyper.batch_size, key, spans)
     shapes = shapes_of(sampler.gathered(0))
@@ -87,12 +95,16 @@ def make_parts(config: TrainConfig, placement: Placement, spans: Spans) -> Parts
 
 
 def build_classifier(
-    config: TrainConfig, dataset: Dataset, placement: Placement | None = None
-) -> Algorithm:
+    config: TrainConfig, example_spec: ObservationSpec, classes: int, code: UserCode = NAMED,
+    placement: Placement | None = None,
+) -> Algorithm:  # fmt: skip
     """Build the pure functions of a classification run; `placement` as in `build_algorithm`."""
+    network, name = code.network, config.hyper.network
+    if network is None and name != BUILT_IN:
+        network = import_function(name, f"--network {name}")
     together = steps_together(config.run.steps, rows_every(config.run.log_every, 0))
     spec = BuildSpec(
-        config.network, dataset.image_spec, DiscreteSpec(dataset.classes), 1, config.run.steps,
-        together, shards=shards_of(config, placement), micro_batch=config.run.micro_batch,
+        config.network, example_spec, DiscreteSpec(classes), 1, config.run.steps, together,
+        network, shards_of(config, placement), config.run.micro_batch,
     )  # fmt: skip
     return classify(config.hyper, spec)

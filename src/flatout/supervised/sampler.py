@@ -1,5 +1,5 @@
-"""A dataset as a sampler, for the schedule: batches of labelled images, gathered while the learner
-uses the previous ones."""
+"""A dataset as a sampler, for the schedule: batches of labelled examples, gathered while the
+learner uses the previous ones."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ AHEAD = 2
 
 
 class DatasetSampler(Sampler):
-    """A sampler of U batches of B images at a time. An epoch has every image once, in a new order.
+    """A sampler of U batches of B examples at a time.
 
-    The images of a step are a function of (seed, step), so that a run can resume at any step.
+    An epoch has every example once, in a new order. The examples of a step are a function of
+    (seed, step), so that a run can resume at any step.
 
     Args:
-        dataset: the images.
+        dataset: the examples.
         steps: U.
         batch: B.
         seed: raw key of the random stream that orders epochs.
@@ -41,7 +42,7 @@ class DatasetSampler(Sampler):
         self._spans = spans
         self._position = 0  # steps learned from
         self._orders: dict[int, np.ndarray] = {}
-        self._gathered = 0  # steps whose images are gathered, or will be
+        self._gathered = 0  # steps whose examples are gathered, or will be
         self._thread: ThreadPoolExecutor | None = None
         self._ready: deque[Future[Trajectory]] = deque()
 
@@ -93,7 +94,7 @@ class DatasetSampler(Sampler):
 
     def gathered(self, first: int) -> Trajectory:
         """Return the batches of steps ``first .. first + U - 1``."""
-        size = len(self._dataset.train_labels)
+        size = len(self._dataset.train_y)
         number = first * self._batch + np.arange(self._steps * self._batch)
         epochs, places = np.divmod(number, size)
         rows = np.empty(len(number), np.int64)
@@ -103,7 +104,7 @@ class DatasetSampler(Sampler):
         for old in [epoch for epoch in self._orders if epoch < epochs[-1]]:
             del self._orders[old]
         return batches(
-            self._dataset.train_images[rows], self._dataset.train_labels[rows],
+            self._dataset.train_x[rows], self._dataset.train_y[rows],
             self._steps, self._batch,
         )  # fmt: skip
 
@@ -111,23 +112,23 @@ class DatasetSampler(Sampler):
         if epoch not in self._orders:
             entropy = [*map(int, self._seed), epoch]
             rng = np.random.default_rng(np.random.SeedSequence(entropy))
-            self._orders[epoch] = rng.permutation(len(self._dataset.train_labels))
+            self._orders[epoch] = rng.permutation(len(self._dataset.train_y))
         return self._orders[epoch]
 
 
-def batches(images: Any, labels: Any, steps: int, batch: int) -> Trajectory:
-    """Return images ``[U * B, ...]`` and labels ``[U * B]`` as a trajectory for the learner.
+def batches(examples: Any, labels: Any, steps: int, batch: int) -> Trajectory:
+    """Return examples ``[U * B, ...]`` and labels ``[U * B]`` as a trajectory for the learner.
 
-    Images are its `obs` and labels its `actions`, ``[U, B, ...]``; all else is zeros or empty.
+    Examples are its `obs` and labels its `actions`, ``[U, B, ...]``; all else is zeros or empty.
     """
     flags = np.zeros((steps, batch), np.bool_)
     return Trajectory(
-        obs=images.reshape(steps, batch, *images.shape[1:]),
+        obs=examples.reshape(steps, batch, *examples.shape[1:]),
         actions=labels.reshape(steps, batch),
         rewards=np.zeros((steps, batch), np.float32),
         terminated=flags,
         truncated=flags,
-        last_obs=np.zeros((batch, 0), images.dtype),
-        finals=Finals(np.zeros((0, *images.shape[1:]), images.dtype), np.zeros((0,), np.int32)),
+        last_obs=np.zeros((batch, 0), examples.dtype),
+        finals=Finals(np.zeros((0, *examples.shape[1:]), examples.dtype), np.zeros((0,), np.int32)),
         extras={},
     )

@@ -17,10 +17,10 @@ TEST_BATCH = 1000
 
 
 class Accuracy(Evaluation):
-    """The result of a test: 1 for each image that was classified correctly, else 0."""
+    """The result of a test: 1 for each example that was classified correctly, else 0."""
 
     def words(self) -> str:
-        return f"test accuracy {self.return_mean:.2%} of {len(self.returns):,} images"
+        return f"test accuracy {self.return_mean:.2%} of {len(self.returns):,} examples"
 
     def row(self) -> dict[str, float]:
         return {"eval/accuracy": self.return_mean}
@@ -33,18 +33,18 @@ class Tester:
         self, algorithm: Algorithm, dataset: Dataset, device: Device, precision: str = "highest"
     ) -> None:
         self._dataset = dataset
-        self._batch = min(TEST_BATCH, len(dataset.test_labels))
-        spec = dataset.image_spec
+        self._batch = min(TEST_BATCH, len(dataset.test_y))
+        spec = dataset.example_spec
         self.policy = Policy(algorithm, spec, self._batch, device, precision=precision)
 
     def run(self, params: Any, version: int) -> Accuracy:
-        """Classify all test images with packed parameters (see `PackedParams`)."""
+        """Classify all test examples with packed parameters (see `PackedParams`)."""
         self.policy.publish(params, version, Spans())
-        images, labels = self._dataset.test_images, self._dataset.test_labels
+        examples, labels = self._dataset.test_x, self._dataset.test_y
         predicted: list[np.ndarray] = []
         for start in range(0, len(labels), self._batch):
-            batch = images[start : start + self._batch]
-            padded = np.zeros((self._batch, *images.shape[1:]), images.dtype)
+            batch = examples[start : start + self._batch]
+            padded = np.zeros((self._batch, *examples.shape[1:]), examples.dtype)
             padded[: len(batch)] = batch
             classes = self.policy.layout.action(self.policy.greedy(padded))
             predicted.append(classes[: len(batch)].copy())

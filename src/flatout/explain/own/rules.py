@@ -113,7 +113,7 @@ _SHOWN = CAUSE_OF | {"eval": "evaluating", "transfer": "transfer-bound", "learn"
 
 _AWAITED = {
     "env": "waiting for env.step", "act": "choosing actions", "replay": "gathering batches",
-    "ipc": "moving data between processes", "input": "waiting for images",
+    "ipc": "moving data between processes", "input": "waiting for examples",
     "io": "writing logs and checkpoints", "compile": "compiling again",
     "wait": "waiting",
 }  # fmt: skip

@@ -21,6 +21,7 @@ from flatout.documents import read_toml
 from flatout.errors import UsageError
 from flatout.fleet.sweep.sections import MOST, drawn, grid, listed, refuse_many
 from flatout.storage.nofollow import is_plain_name
+from flatout.storage.trust import CODE
 
 SHARED = "population-"
 """How the names of folders of trials that one process trains begin."""
@@ -127,16 +128,16 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def environments(sections: Any, within: bool = False) -> Iterator[str]:
-    """All environments that a file's sections name.
+    """All environments that a file's sections name, and all networks and data.
 
     Args:
-        within: `sections` are values of ``env``.
+        within: `sections` are values of one of these settings.
     """
     if isinstance(sections, str) and within:
         yield sections
     elif isinstance(sections, Mapping):
         for key, value in sections.items():
-            yield from environments(value, within or key == "env")
+            yield from environments(value, within or key in CODE)
     elif isinstance(sections, list):
         for value in sections:
             yield from environments(value, within)

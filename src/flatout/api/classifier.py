@@ -1,0 +1,148 @@
+"""The Python interface of classification: a user's network and data in place of an environment."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn, Self, Unpack
+
+import numpy as np
+
+from flatout.api import Agent
+from flatout.api.agents import ClassifierSettings
+from flatout.api.aliases import translated
+from flatout.api.arguments import flag, path_argument
+from flatout.api.names import algorithm_name, environment_name
+from flatout.config.hyper import BUILT_IN
+from flatout.config.modules import PASSED
+from flatout.config.settings import parts_of, resolve
+from flatout.config.values import hints
+from flatout.errors import CheckpointError, UsageError
+from flatout.networks.torsos import Network
+from flatout.run.classifying import ClassifierActing
+from flatout.run.resume import saved_agent
+from flatout.storage.trust import Consent
+from flatout.supervised.datasets import Dataset, described_spec, load_dataset, own_dataset
+from flatout.supervised.own_data import result_of
+from flatout.types import UserCode
+
+
+def _names() -> list[str]:
+    """Return the settings of a classifier; it has none of an environment."""
+    *_, hyper, run = parts_of("classify")
+    return [*hints(hyper), *hints(run)]
+
+
+def _dataset(data: Any) -> tuple[str | None, Dataset]:
+    """Return data that is passed in Python, or named, and the name by which it is found again.
+
+    Raises:
+        UsageError: it cannot be learned from.
+    """
+    if data is None or isinstance(data, str | Path):
+        name = None if data is None else str(data)
+        return name, load_dataset(name)
+    name = environment_name(data)[0] if callable(data) else None
+    if callable(data):
+        data = result_of(data, "data")
+    dataset = own_dataset("", data, "data")
+    if name is None or name.endswith(PASSED) or name.startswith("__main__:"):
+        name = dataset.description
+    return name, replace(dataset, name=name)
+
+
+class Classifier(Agent):
+    """A classifier with your own network and data, on one device or several.
+
+    `network` is a function ``(key, shape) -> module`` or its ``"module:function"``. The module maps
+    one example ``[...]`` float32 to a vector of logits. None is the built-in network for images.
+    `data` is ``(x, y)`` or ``(x, y, x_test, y_test)``, a dict with these names, an .npz file, a
+    function that returns one of these, its ``"module:function"``, or a folder with MNIST's files;
+    None takes the bundled digits. Labels are 0 to classes - 1; examples of uint8 are divided by
+    255. Without a test set every fifth example of each class is held out.
+
+    ``Classifier(network, (x, y), steps=500).learn()`` trains, where a step is a gradient step;
+    `predict` returns labels, and `evaluate` the accuracy. It is an `Agent` because it learns, saves
+    and continues as one; it has no environment, so `record` and `export` are refused.
+    """
+
+    algorithm = "classify"
+
+    def __init__(
+        self, network: Network | str | None = None, data: Any = None,
+        **settings: Unpack[ClassifierSettings],
+    ) -> None:  # fmt: skip
+        env, given, self._verbose = translated((), None, settings, _names())
+        if env is not None:
+            raise UsageError("a classifier has no environment: pass data=(x, y).")
+        known = described_spec(data) if isinstance(data, str) else None
+        self._data: Dataset | None = None
+        if known is None:
+            data, self._data = _dataset(data)
+            known = self._data.example_spec, self._data.classes
+        name = BUILT_IN if network is None else algorithm_name(network)
+        self.config = resolve(self.algorithm, given, {"network": name, "data": data})
+        make = network if callable(network) else None
+        self._code = UserCode(self._data, make)
+        self._classifying = ClassifierActing(self.config, self._code, *known)
+        self._set_up(self._classifying)
+
+    def evaluate(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, x: Any = None, y: Any = None
+    ) -> float:
+        """Return the accuracy on the test set, or on the given examples and labels.
+
+        Raises:
+            UsageError: nothing was learned yet, or the examples do not fit.
+        """
+        if x is None and y is None:
+            return self._classifying.accuracy(load_dataset(self.config.hyper.data, self._data))
+        found, labels = np.asarray(self.predict(x)), np.asarray(y)
+        if found.shape != labels.shape:
+            raise UsageError(
+                f"evaluate needs one label for each example, shape {[*found.shape]}, not "
+                f"{[*labels.shape]}."
+            )
+        return float((found == labels).mean())
+
+    def export(self, path: str | Path) -> NoReturn:
+        """Refuse: a classifier cannot be exported."""
+        raise UsageError("a classifier cannot be exported; save(path) writes it, load reads it.")
+
+    @classmethod
+    def load(  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls, path: str | Path, data: Any = None, *, network: Network | str | None = None,
+        trust: bool = False, **settings: Any,
+    ) -> Self:  # fmt: skip
+        """Load a classifier from what `save` wrote, or from a run folder.
+
+        Args:
+            data: the data to learn from, if it is not that of the saved name; without it, `predict`
+                works, and arrays that were passed in Python are needed again for `learn`.
+            network: the network that it was made with, if its name cannot be imported.
+            trust: run the code that the file names though another user made it.
+            settings: what is to be different when it learns.
+
+        Raises:
+            CheckpointError: the file is missing, corrupt or another algorithm's, or it names code
+                that is not to be trusted.
+        """
+        path = path_argument("path", path)
+        named = {"data": data, "network": network}
+        typed = {name: value for name, value in named.items() if value is not None}
+        saved = saved_agent(path, "best", Consent(typed, flag("trust", trust)))
+        if saved.config.algorithm != cls.algorithm:
+            raise CheckpointError(f"{path} holds an agent of {saved.config.algorithm}.")
+        before = saved.config.flat() | {"run_dir": None}
+        flat: dict[str, Any] = {name: before[name] for name in _names()}
+        name, source = flat.pop("network"), flat.pop("data")
+        if network is None and name != BUILT_IN:
+            network = name
+        agent = cls(network, source if data is None else data, **(flat | settings))
+        agent._acting.learned(saved.arrays)
+        agent._history.load(saved, path.absolute(), settings)
+        try:  # check it now
+            agent._acting.packed()
+        except CheckpointError as error:
+            raise CheckpointError(f"{saved.file} does not fit its settings: {error}") from error
+        return agent
