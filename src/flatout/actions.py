@@ -202,26 +202,25 @@ def choices(spec: ActionSpec) -> tuple[int, ...]:
     return tuple(count for part in parts for count in choices(part))
 
 
-def allowed(spec: ActionSpec, mask: Array, action: Array) -> Array:
+def allowed(xp: Any, spec: ActionSpec, mask: Array, action: Array) -> Array:
     """Return actions ``[B, ...]`` as algorithms choose them, with each choice that its mask forbids
     replaced by the next allowed one.
 
     Args:
+        xp: `numpy` or `jax.numpy`.
         mask: ``[B, K]``, see `choices`.
     """
-    import numpy as np
-
-    counts = choices(spec)
-    picked = np.array(action)
-    columns = picked.reshape(len(picked), -1)
+    flat = action.reshape(len(action), -1)
+    columns = [flat[:, column] for column in range(flat.shape[1])]
     start = 0
-    for column, count in zip(_choice_columns(spec), counts, strict=True):
-        own = np.asarray(mask)[:, start : start + count] > 0
+    for column, count in zip(_choice_columns(spec), choices(spec), strict=True):
+        own = mask[:, start : start + count] > 0
         start += count
-        after = (columns[:, column].astype(int)[:, None] + np.arange(count)) % count
-        steps = np.take_along_axis(own, after, 1).argmax(1)
-        columns[:, column] = after[np.arange(len(after)), steps]
-    return picked
+        after = (columns[column].astype("int32")[:, None] + xp.arange(count)) % count
+        steps = xp.take_along_axis(own, after, 1).argmax(1)
+        chosen = xp.take_along_axis(after, steps[:, None], 1)[:, 0]
+        columns[column] = chosen.astype(action.dtype)
+    return xp.stack(columns, -1).reshape(action.shape)
 
 
 def _choice_columns(spec: ActionSpec, first: int = 0) -> list[int]:

@@ -153,6 +153,7 @@ def test_an_object_is_stepped_and_stays_open() -> None:
 
 def test_a_device_environment_is_checked_as_one() -> None:
     assert faults(corner) == []
+    assert faults(masked_envs.picky_device) == []
 
 
 def test_the_notes_say_what_training_would_do() -> None:
@@ -175,6 +176,8 @@ def test_looks_are_notes() -> None:
 def test_other_values_are_refused() -> None:
     with pytest.raises(UsageError, match="name an environment"):
         check_env(None)
+    with pytest.raises(UsageError, match="steps = 0 is impossible"):
+        check_env("CartPole-v1", steps=0)
     given: Any = [bad_envs.Good()]
     assert "an environment is an id, module:factory" in faults(given)[0]
 

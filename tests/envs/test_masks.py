@@ -163,13 +163,13 @@ def test_forbidden_choices_become_allowed_ones(kind: str) -> None:
     masks = masks[~forbids_all(masks, spec)]
     assert 20 < len(masks) < 200
     drawn = spec.random(rng, len(masks))
-    chosen = allowed(spec, masks, drawn)
+    chosen = allowed(np, spec, masks, drawn)
     assert chosen.shape == drawn.shape
     counts = [3] if kind == "Discrete" else [2] * 4 if kind == "MultiBinary" else [3, 2]
     picks = chosen.reshape(len(masks), -1)[:, -len(counts) :].astype(int)
     starts = np.cumsum([0, *counts[:-1]])
     assert np.take_along_axis(masks, starts + picks, 1).all()
-    np.testing.assert_array_equal(allowed(spec, np.ones_like(masks), drawn), drawn)
+    np.testing.assert_array_equal(allowed(np, spec, np.ones_like(masks), drawn), drawn)
 
 
 def test_masks_of_components_may_be_a_tuple() -> None:

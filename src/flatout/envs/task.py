@@ -152,7 +152,7 @@ class Task:
         """Return actions ``[B, ...]`` with each choice that the mask in the observations
         ``[B, ...]`` forbids replaced by the next allowed one."""
         path = mask_path(self.obs_spec)
-        return allowed(self.action_spec, obs[path], actions) if path else actions
+        return allowed(np, self.action_spec, obs[path], actions) if path else actions
 
     @property
     def compiles(self) -> bool:

@@ -48,9 +48,14 @@ def check_env(
     Returns:
         What was found: errors first, then warnings, then notes. Nothing is wrong if no finding is
         an error.
+
+    Raises:
+        UsageError: there is no environment, or no step.
     """
     if env is None:
         raise UsageError("name an environment, or pass one: check_env(None) has none.")
+    if steps < 1:
+        raise UsageError(f"steps = {steps} is impossible: an environment is checked in 1 or more.")
     name, source = (env, None) if isinstance(env, str) else (_name_of(env), env)
     config = EnvConfig(env=name, env_kwargs=env_kwargs or {})
     findings = Findings()
@@ -141,6 +146,8 @@ def _copies(make: Any, env: gym.Env[Any, Any], findings: Findings) -> list[gym.E
                 "error", "space",
                 f"two environments have a different {space}: all copies need the same spaces.",
             )  # fmt: skip
+            for copy in copies:
+                close_quietly(copy)
             return []
     return copies
 
