@@ -18,6 +18,7 @@ import flatout
 from flatout.__main__ import main
 from flatout.api.describe import sentences
 from flatout.cli.arguments import arguments_class
+from flatout.cli.check import CheckArguments
 from flatout.cli.devices import DevicesArguments
 from flatout.cli.explain_arguments import USAGE, ExplainArguments
 from flatout.cli.export import ExportArguments
@@ -38,6 +39,7 @@ BY_CLASS: dict[str, tuple[str, type]] = {
     "watch": ("flatout watch RUN_DIR", WatchArguments),
     "export": ("flatout export RUN_DIR --numpy FILE", ExportArguments),
     "explain": (USAGE.replace(", or ", "\n").replace(", ", "\n"), ExplainArguments),
+    "check": ("flatout check ENV", CheckArguments),
     "devices": ("flatout devices", DevicesArguments),
 }
 """Commands whose flags are a settings class, with their usage; the others' help is text."""

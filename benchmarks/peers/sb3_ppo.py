@@ -1,4 +1,4 @@
-"""PPO of Stable-Baselines3 or SBX, measured: prints one JSON object on stdout.
+"""PPO of Stable-Baselines3, SBX or sb3-contrib (its MaskablePPO): prints one JSON object on stdout.
 
 Both libraries get the same policy (separate 64x64 tanh networks for actor and critic), the CPU,
 and `make_vec_env`'s in-process environments. Times are kept apart:
@@ -42,7 +42,7 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
-    add("--library", choices=("sb3", "sbx"), default="sb3")
+    add("--library", choices=("sb3", "sbx", "maskable"), default="sb3")
     add("--zoo", choices=tuple(ZOO), help="RL Zoo's settings of a task; other flags override")
     add("--env", default=None)
     add("--envs", type=int, default=None)
@@ -121,6 +121,11 @@ def main() -> None:
         versions = {"sbx-rl": sbx.__version__, "jax": jax.__version__} | versions
     else:
         library, tanh = stable_baselines3.PPO, torch.nn.Tanh
+    if args.library == "maskable":
+        import sb3_contrib
+
+        library = sb3_contrib.MaskablePPO
+        versions = {"sb3-contrib": sb3_contrib.__version__} | versions
     if args.threads:
         torch.set_num_threads(args.threads)
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:  # names are imported on first use, because every command impo
     from flatout.api.plots import plot, report
     from flatout.api.population import Population
     from flatout.config.placement import Placement
+    from flatout.envs.checking.check_env import check_env
+    from flatout.envs.checking.findings import Finding
     from flatout.envs.device.base import DeviceEnv
     from flatout.envs.device.check import check_device_env
     from flatout.errors import CheckpointError, EnvironmentFailure, FlatoutError, UsageError
@@ -48,17 +50,18 @@ if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
 
 _ROOMS = (
     "errors", "config.placement", "explain.program.block", "run.callbacks", "envs.device.base",
-    "envs.device.check", "algorithms.base", "api", "api.agents", "api.callbacks",
-    "api.classifier", "api.evaluation", "api.population", "api.plots",
+    "envs.checking.check_env", "envs.checking.findings", "envs.device.check", "algorithms.base",
+    "api", "api.agents", "api.callbacks", "api.classifier", "api.evaluation", "api.population",
+    "api.plots",
 )  # fmt: skip
 """The modules of the public names. Those that import quickly come first."""
 
 __all__ = [
     "A2C", "DDPG", "DQN", "PPO", "SAC", "TD3", "Agent", "Algorithm", "BuildSpec", "Callback",
     "CheckpointError", "Classifier", "Counters", "DeviceEnv", "EnvironmentFailure", "Evaluate",
-    "FlatoutError", "Genetic", "Placement", "Population", "RecordEvery", "ReplaySpec", "Run",
-    "SaveEvery", "State", "StopOnNoImprovement", "StopOnReward", "StopOnTime", "UsageError",
-    "check_device_env", "evaluate_policy", "explaining", "plot", "report",
+    "Finding", "FlatoutError", "Genetic", "Placement", "Population", "RecordEvery", "ReplaySpec",
+    "Run", "SaveEvery", "State", "StopOnNoImprovement", "StopOnReward", "StopOnTime", "UsageError",
+    "check_device_env", "check_env", "evaluate_policy", "explaining", "plot", "report",
 ]  # fmt: skip
 
 

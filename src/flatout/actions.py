@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from flatout.types import ActionSpec, Array
+from flatout.types import ActionSpec, Array, DiscreteSpec
 
 
 @dataclass(frozen=True)
@@ -189,3 +189,46 @@ def composite(keys: tuple[str, ...] | None, parts: Sequence[ActionSpec]) -> Comp
     """Return the spec of a Dict space with these keys, or of a Tuple space if `keys` is None."""
     floats = any(part.choice_dtype == "float32" for part in parts)
     return CompositeSpec(keys, tuple(parts), "float32" if floats else "int32")
+
+
+def choices(spec: ActionSpec) -> tuple[int, ...]:
+    """Return the number of values of each choice among an action's components, in their order. The
+    entries of a mask follow this order; boxes have none."""
+    if isinstance(spec, DiscreteSpec):
+        return (spec.n,)
+    if isinstance(spec, MultiDiscreteSpec):
+        return spec.counts
+    parts = spec.parts if isinstance(spec, CompositeSpec) else ()
+    return tuple(count for part in parts for count in choices(part))
+
+
+def allowed(xp: Any, spec: ActionSpec, mask: Array, action: Array) -> Array:
+    """Return actions ``[B, ...]`` as algorithms choose them, with each choice that its mask forbids
+    replaced by the next allowed one.
+
+    Args:
+        xp: `numpy` or `jax.numpy`.
+        mask: ``[B, K]``, see `choices`.
+    """
+    flat = action.reshape(len(action), -1)
+    columns = [flat[:, column] for column in range(flat.shape[1])]
+    start = 0
+    for column, count in zip(_choice_columns(spec), choices(spec), strict=True):
+        own = mask[:, start : start + count] > 0
+        start += count
+        after = (columns[column].astype("int32")[:, None] + xp.arange(count)) % count
+        steps = xp.take_along_axis(own, after, 1).argmax(1)
+        chosen = xp.take_along_axis(after, steps[:, None], 1)[:, 0]
+        columns[column] = chosen.astype(action.dtype)
+    return xp.stack(columns, -1).reshape(action.shape)
+
+
+def _choice_columns(spec: ActionSpec, first: int = 0) -> list[int]:
+    """Return the columns of the choices in an action's flat vector."""
+    if not isinstance(spec, CompositeSpec):
+        return [first + at for at in range(len(choices(spec)))]
+    found: list[int] = []
+    for part in spec.parts:
+        found += _choice_columns(part, first)
+        first += math.prod(part.choice_shape)
+    return found

@@ -38,6 +38,9 @@ class ObservationSpec:
     starts: tuple[int, ...] = ()
     channels_first: bool = False  # whether an image is [C, H, W]
     text: bool = False  # whether the environment gives a text, see `flatout.casts.word_counts`
+    # Whether it is the mask of allowed actions ``[K]``, 0 or 1 for each value of each of the
+    # action's choices (`flatout.actions.choices`). Networks do not see it.
+    mask: bool = False
 
     @property
     def is_image(self) -> bool:
@@ -52,6 +55,12 @@ class ObservationSpec:
 
 ObsSpec = ObservationSpec | dict[str, ObservationSpec]
 """The spec of an observation: of one array, or of several by path (see `flatout.tree`)."""
+
+
+def mask_path(spec: ObsSpec) -> str:
+    """Return the path of the action mask among observations, or an empty string."""
+    leaves = spec.items() if isinstance(spec, dict) else ()
+    return next((path for path, leaf in leaves if leaf.mask), "")
 
 
 def has_images(spec: ObsSpec) -> bool:

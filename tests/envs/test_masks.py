@@ -1,4 +1,4 @@
-"""Environments that mask their actions are refused; they are trained if the user asks for it."""
+"""Masks of actions as environments give them: read from every source, and refused if malformed."""
 
 from __future__ import annotations
 
@@ -6,159 +6,248 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from flatout import PPO, UsageError
+from flatout import UsageError, tree
+from flatout.actions import allowed, composite, multi_binary
+from flatout.config.schema import EnvConfig
+from flatout.envs.base import TRAINING
+from flatout.envs.masks import MASK, PLAIN, MaskError, as_mask, forbids_all
+from flatout.envs.spaces import action_spec
+from flatout.envs.task import Task, open_task
+from flatout.errors import EnvironmentFailure
+from flatout.types import ContinuousSpec, DiscreteSpec
 from tests import tiny
 from tests.bad_envs import VECTOR, Good
 from tests.conftest import Result
+from tests.masked_envs import ACTIONS, Contrary, Driving, Picky, picky_device
 
 ROOT = Path(__file__).parents[2]
-MASK = np.ones(2, np.int8)
+KINDS = ("info", "method", "entry", "info and method")
 
 
-class Method(Good):
-    """An environment with a method `action_masks`, as sb3-contrib expects."""
-
-    def action_masks(self) -> np.ndarray:
-        return MASK
-
-
-class Inner(gym.Wrapper[Any, Any, Any, Any]):
-    """A wrapper with a method `action_masks`."""
-
-    def action_masks(self) -> np.ndarray:
-        return MASK
+def opened(source: Any, **settings: Any) -> Task:
+    task = open_task(EnvConfig(env="masked", **settings), source, None)
+    task.close()
+    return task
 
 
-def wrapped(**kwargs: Any) -> gym.Env[Any, Any]:
-    """Make an environment whose inner wrapper has the method and whose outer one has not."""
-    return gym.wrappers.TimeLimit(Inner(Good(**kwargs)), 10)
+def played(task: Task, steps: int = 60, count: int = 2) -> list[Any]:
+    """Take random allowed steps; return all that was observed and each step's rewards."""
+    envs, rng = task.open(count, 1, TRAINING), np.random.default_rng(0)
+    obs, rewards = tree.zeros(task.obs_spec, count), np.zeros(count)
+    found: list[Any] = []
+    try:
+        envs.reset_all(obs)
+        for _ in range(steps):
+            actions = task.first_allowed(task.action_spec.random(rng, count), obs)
+            envs.step(actions, obs, rewards, lambda *end: None)
+            found.append((tree.map(np.array, obs), rewards.copy()))
+    finally:
+        envs.close()
+    return found
 
 
-class InInfo(Good):
-    """An environment with a mask in the info of `call`, under the name `key`."""
+@pytest.mark.parametrize("counts", [(ACTIONS,), (3, 2)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_masks_are_read_wherever_they_are(kind: str, counts: tuple[int, ...]) -> None:
+    """`Picky` raises at a forbidden action; the first source is the reference."""
+    task = opened(lambda: Picky(kind, counts))
+    assert isinstance(task.obs_spec, dict)
+    assert [*task.obs_spec] == [MASK, PLAIN]
+    assert task.obs_spec[MASK].mask
+    assert task.obs_spec[MASK].shape == (sum(counts),)
+    seen, expected = played(task), played(opened(lambda: Picky(counts=counts)))
+    for (obs, rewards), (other, same) in zip(seen, expected, strict=True):
+        np.testing.assert_array_equal(rewards, same)
+        for path in obs:
+            np.testing.assert_array_equal(obs[path], other[path])
 
-    def __init__(self, call: str = "reset", key: str = "action_mask", **settings: Any) -> None:
-        super().__init__(**settings)
-        self.call, self.key = call, key
 
-    def info(self, call: str) -> dict[str, Any]:
-        return {self.key: MASK} if call == self.call else {"lives": 3}
+def test_the_run_gets_an_environment_that_was_never_reset() -> None:
+    """A reset shows whether infos hold masks; it is another environment's."""
+    made: list[Picky] = []
 
-    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        return super().reset(**kwargs)[0], self.info("reset")
+    def make() -> Picky:
+        made.append(Picky())
+        return made[-1]
 
-    def step(self, action: Any) -> Any:
-        return (*super().step(action)[:4], self.info("step"))
+    task = open_task(EnvConfig(env="masked"), make, None)
+    assert [env.episodes for env in made] == [1, 0]
+    task.close()
+    made.clear()
+    open_task(EnvConfig(env="masked"), make, in_info=True).close()  # as in a worker
+    assert [env.episodes for env in made] == [0]
+
+
+def test_masks_stay_outside_of_frame_stacks() -> None:
+    task = opened(lambda: Picky("entry"), frame_stack=3)
+    assert isinstance(task.obs_spec, dict)
+    assert {path: spec.shape for path, spec in task.obs_spec.items()} == {MASK: (5,), PLAIN: (12,)}
+    assert len(played(task)) == 60
+
+
+FAULTS = {
+    "short": r"a mask of shape \[4\], but the Discrete actions need 5 entries, one for each value",
+    "half": "of type float.*; its entries have to be 0 or 1",
+    "seven": "its entries have to be 0 or 1",
+    "text": "a mask of shape",
+    "none": "a mask that allows no action",
+    "missing": "no mask",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("broken", FAULTS)
+def test_a_malformed_mask_is_refused_with_its_step(broken: str, kind: str) -> None:
+    if broken == "missing" and kind == "entry":
+        pytest.skip("then the space and the observation differ")
+    task = opened(lambda: Picky(kind, broken=broken))
+    with pytest.raises(EnvironmentFailure, match=FAULTS[broken]) as refused:
+        played(task)
+    words = str(refused.value)
+    assert words.startswith("environment 0 (masked) gave ")
+    assert "in step 3 of episode 0: correct it, or pass --ignore-action-masks" in words
+
+
+@pytest.mark.parametrize("kind", ["info", "method", "entry"])
+def test_a_reset_without_an_allowed_action_is_refused(kind: str) -> None:
+    with pytest.raises(EnvironmentFailure, match="allows no action, in the reset of episode 0"):
+        played(opened(lambda: Picky(kind, broken="none", at=0)))
+
+
+def test_a_mask_that_no_reset_showed_is_refused() -> None:
+    with pytest.raises(EnvironmentFailure, match="none after its first reset, in step 3"):
+        played(opened(lambda: Picky("info", broken="late")))
+
+
+def test_two_masks_that_differ_are_refused() -> None:
+    with pytest.raises(EnvironmentFailure, match=r"masks that differ: .* at entry 2, in step 3"):
+        played(opened(Contrary))
+
+
+def test_a_finished_game_needs_no_mask() -> None:
+    """In PettingZoo's games nothing is allowed after the last move."""
+
+    class Finished(Picky):
+        def step(self, action: Any) -> Any:
+            obs, reward, _, _, info = super().step(action)
+            if over := self.time >= 5:
+                obs["action_mask"][:] = 0
+            return obs, reward, over, False, info
+
+    assert len(played(opened(lambda: Finished("entry")))) == 60
+
+
+def test_boxes_of_actions_have_no_masks() -> None:
+    with pytest.raises(UsageError, match="these are Box"):
+        opened(lambda: Driving(kind="method"))
+
+
+BOX = ContinuousSpec((2,), (-1.0, -1.0), (1.0, 1.0))
+SPECS = {
+    "Discrete": DiscreteSpec(3),
+    "MultiDiscrete": action_spec(spaces.MultiDiscrete([3, 2]), ""),
+    "MultiBinary": multi_binary((2, 2)),
+    "Dict": composite(("a", "b"), [BOX, composite(None, [DiscreteSpec(3), DiscreteSpec(2)])]),
+}
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_forbidden_choices_become_allowed_ones(kind: str) -> None:
+    spec, rng = SPECS[kind], np.random.default_rng(0)
+    size = {"Discrete": 3, "MultiDiscrete": 5, "MultiBinary": 8, "Dict": 5}[kind]
+    masks = rng.random((200, size)) < 0.5
+    masks = masks[~forbids_all(masks, spec)]
+    assert 20 < len(masks) < 200
+    drawn = spec.random(rng, len(masks))
+    chosen = allowed(np, spec, masks, drawn)
+    assert chosen.shape == drawn.shape
+    counts = [3] if kind == "Discrete" else [2] * 4 if kind == "MultiBinary" else [3, 2]
+    picks = chosen.reshape(len(masks), -1)[:, -len(counts) :].astype(int)
+    starts = np.cumsum([0, *counts[:-1]])
+    assert np.take_along_axis(masks, starts + picks, 1).all()
+    np.testing.assert_array_equal(allowed(np, spec, np.ones_like(masks), drawn), drawn)
+
+
+def test_masks_of_components_may_be_a_tuple() -> None:
+    spec = SPECS["MultiDiscrete"]
+    parts = np.array([1, 0, 1], np.int8), np.array([True, False])
+    np.testing.assert_array_equal(as_mask(parts, spec), [1, 0, 1, 1, 0])
+    with pytest.raises(MaskError, match="which is no array"):
+        as_mask((np.zeros(3), 2), spec)
+
+
+# --- Device environments ----------------------------------------------------------------------
+
+
+def test_a_device_environment_says_which_entry_is_its_mask() -> None:
+    task = opened(picky_device)
+    assert isinstance(task.obs_spec, dict)
+    assert task.obs_spec[MASK].mask
+    assert task.device is not None
+    assert len(played(task)) == 60
+    without = opened(picky_device, ignore_action_masks=True)
+    assert not isinstance(without.obs_spec, dict)
+    assert without.device is not None
+
+
+def test_a_device_environment_stepped_on_the_host_names_its_empty_mask() -> None:
+    words = r"environment 0 \(masked\) gave a mask that allows no action, in step 4 of episode 0"
+    with pytest.raises(EnvironmentFailure, match=words):
+        played(opened(lambda: picky_device(stuck=4)))
+
+
+def test_a_stacked_device_environment_is_masked_on_the_host() -> None:
+    task = opened(picky_device, frame_stack=2)
+    assert task.device is None
+    assert isinstance(task.obs_spec, dict)
+    assert task.obs_spec[PLAIN].shape == (8,)
+    assert len(played(task)) == 60
+
+
+# --- Ignoring them ----------------------------------------------------------------------------
 
 
 class Observed(Good):
-    """An environment with a mask in its Dict observation, as in PettingZoo and RLlib."""
+    """An environment with a mask in its Dict observation, next to another entry."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         mask = spaces.Box(0, 1, (2,), np.int8)
-        self.observation_space = spaces.Dict({"observation": VECTOR, "action_mask": mask})
+        entries = {"observation": VECTOR, "goal": VECTOR, "action_mask": mask}
+        self.observation_space = spaces.Dict(entries)
 
     def observe(self, action: float) -> Any:
-        return {"observation": super().observe(action), "action_mask": MASK}
+        seen = super().observe(action)
+        return {"observation": seen, "goal": seen, "action_mask": np.ones(2, np.int8)}
 
 
-class Stacked(Observed):
-    """An environment whose Dict observation holds another entry, too."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        assert isinstance(self.observation_space, spaces.Dict)
-        self.observation_space["goal"] = VECTOR
-
-    def observe(self, action: float) -> Any:
-        return super().observe(action) | {"goal": np.zeros(4, np.float32)}
-
-
-KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "Method.action_masks()": (Method, {}),
-    "Inner.action_masks()": (wrapped, {}),
-    "info['action_mask'] of reset": (InInfo, {}),
-    "info['action_masks'] of reset": (InInfo, {"key": "action_masks"}),
-    "info['action_mask'] of step": (InInfo, {"call": "step"}),
-    "info['action_masks'] of step": (InInfo, {"call": "step", "key": "action_masks"}),
-    "observation['action_mask']": (Observed, {}),
-}
-
-
-@pytest.mark.parametrize("where", KINDS)
-def test_masks_are_refused_by_name(where: str) -> None:
-    env, kwargs = KINDS[where]
-    with pytest.raises(UsageError, match="masks its actions") as refused:
-        PPO(env, env_kwargs=kwargs, **tiny.python("ppo")).learn(64)
-    assert where in str(refused.value)
-    assert "--ignore-action-masks" in str(refused.value)
-
-
-PLAIN = ("Method.action_masks()", "observation['action_mask']")
-
-
-@pytest.mark.parametrize(
-    "where",
-    [pytest.param(where, marks=() if where in PLAIN else pytest.mark.slow) for where in KINDS],
-)
-def test_masks_are_ignored_if_asked(where: str) -> None:
-    env, kwargs = KINDS[where]
-    settings = tiny.python("ppo", env_kwargs=kwargs)
-    agent = PPO(env, ignore_action_masks=True, **settings).learn(64)
-    assert agent.summary["steps"] == 64
-    assert len(agent.evaluate(2).returns) == 2
+@pytest.mark.parametrize("kind", KINDS)
+def test_masks_are_ignored_if_asked(kind: str) -> None:
+    task = opened(lambda: Picky(kind), ignore_action_masks=True)
+    assert not isinstance(task.obs_spec, dict)
+    with pytest.raises(EnvironmentFailure, match=r"action \d is forbidden"):
+        played(task)
 
 
 def test_a_dict_of_several_observations_keeps_them_without_its_mask() -> None:
-    with pytest.raises(UsageError, match="masks its actions"):
-        PPO(Stacked).learn(64)
-    agent = PPO(Stacked, ignore_action_masks=True, **tiny.python("ppo")).learn(64)
-    assert isinstance(agent.task.obs_spec, dict)
-    assert list(agent.task.obs_spec) == ["goal", "observation"]
-
-
-NAMED = tiny.flags("ppo", env="tests.envs.test_masks:InInfo")
-TRAIN = ("train", "ppo", *NAMED, "--steps", 128, "--quiet")
-WORKER = ("--placement", "sampler=processes workers=1x2")
+    task = opened(Observed, ignore_action_masks=True)
+    assert isinstance(task.obs_spec, dict)
+    assert [*task.obs_spec] == ["goal", "observation"]
 
 
 def test_the_flag_is_part_of_a_run(
     flatout: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
+    flags = tiny.flags("ppo", env="tests.envs.test_masks:Observed")
     run = tmp_path / "run"
-    refused = flatout(*TRAIN, "--run-dir", tmp_path / "refused")
-    assert refused.code == 2
-    assert "tests.envs.test_masks:InInfo masks its actions" in refused.message
-    assert flatout(*TRAIN, "--run-dir", run, "--ignore-action-masks").code == 0
+    train = ("train", "ppo", *flags, "--steps", 128, "--quiet", "--run-dir", run)
+    assert flatout(*train, "--ignore-action-masks").code == 0
     changed = flatout("train", "--resume", run, "--no-ignore-action-masks", "--steps", 192)
     assert changed.code == 2
     assert "ignore_action_masks" in changed.message
     assert flatout("train", "--resume", run, "--steps", 192, "--quiet").code == 0
-    assert flatout("eval", run, "--episodes", "1", "--video", tmp_path / "seen.gif").code == 0
-
-
-def test_actor_processes_refuse_at_once(
-    flatout: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    refused = flatout(*TRAIN, *WORKER, "--run-dir", tmp_path / "refused")
-    assert refused.code == 2
-    assert "masks its actions" in refused.message
-    assert "restart" not in refused.err  # a restarted worker would be refused again
-
-
-@pytest.mark.slow
-def test_actor_processes_ignore_masks_if_asked(
-    flatout: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    flags = (*WORKER, "--ignore-action-masks", "--run-dir", tmp_path / "run")
-    trained = flatout(*TRAIN, *flags)
-    assert trained.code == 0, trained.err

@@ -49,7 +49,7 @@ def loss(
         dist: the distribution of actions.
     """
     networks = eqx.combine(networks, static)
-    x, hidden = policy(encoder, networks.actor, batch.obs)
+    x, hidden = policy(encoder, networks.actor, batch.obs, batch.mask)
     v = value(encoder, networks, batch.obs, hidden)
     log_prob = dist.log_prob(x, networks.actor.extra, batch.sample)
     ratio = jnp.exp(jax.lax.stop_gradient(log_prob) - batch.log_prob)

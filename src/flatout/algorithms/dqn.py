@@ -18,6 +18,7 @@ import numpy as np
 import optax
 
 from flatout.algorithms.base import Acted, Algorithm, BuildSpec, State, Updated, replay_spec
+from flatout.algorithms.common.masks import FORBIDDEN, drawn, masked
 from flatout.algorithms.common.optimiser import Optimiser, polyak, schedule
 from flatout.algorithms.common.randomness import uniforms
 from flatout.algorithms.hp import hyper_parameters
@@ -26,7 +27,7 @@ from flatout.config.actions import refuse_actions
 from flatout.config.hyper import DQNConfig
 from flatout.networks.layers import Draw, FanIn, Linear
 from flatout.networks.torsos import Torso
-from flatout.types import Array, Batch, DiscreteSpec, Obs
+from flatout.types import Array, Batch, DiscreteSpec, Obs, mask_path
 
 VALUED_EVERY = 8
 """The network runs at least at every 8th step, even while every action is random, so that the mean
@@ -74,8 +75,9 @@ class DQNCounters(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """One step's noise: a uniform number that decides whether to explore, the random action, and
-    whether the network runs even if every action is random (bool; see `VALUED_EVERY`)."""
+    """One step's noise: a uniform number that decides whether to explore; the random action, or the
+    uniform number that chooses one if actions are masked; and whether the network runs even if
+    every action is random (bool; see `VALUED_EVERY`)."""
 
     explore: Array
     action: Array
@@ -83,7 +85,8 @@ class Noise(NamedTuple):
 
 
 Values = Callable[[QNetwork, Obs], jax.Array]
-"""``(network, raw observations [B, ...]) -> action values [B, actions]``."""
+"""``(network, raw observations [B, ...]) -> action values [B, actions]``, `masks.FORBIDDEN` for
+those that the observation's mask forbids."""
 
 
 def loss(
@@ -105,7 +108,9 @@ def loss(
     return (batch.weights * each).mean(), (scalars, size)
 
 
-def targets(values: Values, double: bool, params: DQNParams, batch: Batch) -> jax.Array:
+def targets(
+    values: Values, double: bool, has_mask: bool, params: DQNParams, batch: Batch
+) -> jax.Array:
     """Return the bootstrapped targets of the chosen actions' values, ``[B]``."""
     q_next = values(params.target, batch.next_obs)
     if double:  # van Hasselt et al., 2016, equation 4
@@ -113,6 +118,8 @@ def targets(values: Values, double: bool, params: DQNParams, batch: Batch) -> ja
         bootstrap = jnp.take_along_axis(q_next, best[:, None], -1)[:, 0]
     else:
         bootstrap = q_next.max(-1)
+    if has_mask:  # nothing follows an observation that allows no action, as in a finished game
+        bootstrap = jnp.where(bootstrap > FORBIDDEN, bootstrap, 0.0)
     return batch.rewards + batch.discounts * bootstrap
 
 
@@ -126,6 +133,7 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
     assert isinstance(spec.action_spec, DiscreteSpec)
     actions, encoder = spec.action_spec.n, spec.encoder
     replay, shards = replay_spec(config, spec.total_steps), spec.shards
+    has_mask = bool(mask_path(spec.obs_spec))
 
     def build(draw: Draw) -> QNetwork:
         torso = encoder.build(draw)
@@ -146,12 +154,18 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
 
     def values(online: QNetwork, obs: Obs) -> jax.Array:
         network = eqx.combine(online, static)
-        return network(encoder.features(network.torso, encoder.prepare(obs)))
+        obs, mask = encoder.allowed(obs)
+        return masked(network(encoder.features(network.torso, encoder.prepare(obs))), mask)
 
     def noise(key: jax.Array, env: jax.Array, step: jax.Array) -> Noise:
-        drawn = uniforms(key, env, step, 2)
-        random = jnp.floor(drawn[1] * actions).astype(jnp.int32)
-        return Noise(drawn[0], random, step % VALUED_EVERY == 0)
+        explore, random = uniforms(key, env, step, 2)
+        if not has_mask:
+            random = jnp.floor(random * actions).astype(jnp.int32)
+        return Noise(explore, random, step % VALUED_EVERY == 0)
+
+    def random_actions(draw: Noise, obs: Obs) -> jax.Array:
+        _, mask = encoder.allowed(obs)
+        return draw.action if mask is None else drawn(draw.action, mask)
 
     def epsilon(step: jax.Array, hp: Any) -> jax.Array:
         """Return the probability of a random action at an environment step."""
@@ -167,15 +181,15 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
         if draw is None:
             q = values(params.network, obs)
             return q.argmax(-1).astype(jnp.int32), carry, {"q_max": q.max(-1)}
-        explore = draw.explore < params.epsilon
+        explore, random = draw.explore < params.epsilon, random_actions(draw, obs)
 
         def run(_: Any) -> tuple[jax.Array, jax.Array]:
             q = values(params.network, obs)
-            chosen = jnp.where(explore, draw.action, q.argmax(-1).astype(jnp.int32))
+            chosen = jnp.where(explore, random, q.argmax(-1).astype(jnp.int32))
             return chosen, q.max(-1)
 
         def skip(_: Any) -> tuple[jax.Array, jax.Array]:  # nothing uses the network
-            return draw.action, jnp.full(explore.shape, jnp.nan, jnp.float32)
+            return random, jnp.full(explore.shape, jnp.nan, jnp.float32)
 
         action, q_max = jax.lax.cond(explore.all() & ~draw.valued.any(), skip, run, None)
         return action, carry, {"q_max": q_max}
@@ -192,7 +206,7 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
         state = State(DQNParams(network, target), state.opt, counters)
         return state, {"epsilon": counters.epsilon}
 
-    td_target = shards.one_by_one(functools.partial(targets, values, config.double))
+    td_target = shards.one_by_one(functools.partial(targets, values, config.double, has_mask))
     grad = spec.gradient(functools.partial(loss, values, config.loss == "huber"), config.batch_size)
 
     def update(state: State, batch: Batch, key: jax.Array, hp: Any) -> Updated:

@@ -19,6 +19,7 @@ from flatout import tree
 from flatout.algorithms.base import Acted, Algorithm, BuildSpec, Counters, State, Updated
 from flatout.algorithms.common.actor_critic import Actor, build_networks, policy
 from flatout.algorithms.common.distributions import distribution
+from flatout.algorithms.common.masks import parameter_mask
 from flatout.algorithms.common.optimiser import schedule
 from flatout.algorithms.common.randomness import normals
 from flatout.algorithms.hp import hyper_parameters
@@ -61,7 +62,9 @@ def genetic(config: GeneticConfig, spec: BuildSpec) -> Algorithm:
 
     def one(member: Actor, obs: Obs) -> jax.Array:
         actor = eqx.combine(member, static)
-        x, _ = policy(spec.encoder, actor, spec.encoder.prepare(obs))
+        obs, mask = spec.encoder.allowed(obs)
+        mask = parameter_mask(spec.action_spec, mask)
+        x, _ = policy(spec.encoder, actor, spec.encoder.prepare(obs), mask)
         return dist.to_environment(dist.sample(x, actor.extra, None))
 
     def act(params: Actor, obs: Obs, carry: Any, draw: jax.Array | None) -> Acted:

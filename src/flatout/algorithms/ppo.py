@@ -48,7 +48,7 @@ def loss(
     """
     networks = eqx.combine(networks, static)
     average = functools.partial(mean, weight=batch.weight)
-    x, hidden = policy(encoder, networks.actor, batch.obs)
+    x, hidden = policy(encoder, networks.actor, batch.obs, batch.mask)
     v = value(encoder, networks, batch.obs, hidden)
     log_ratio = dist.log_prob(x, networks.actor.extra, batch.sample) - batch.log_prob
     if batch.weight is not None:  # an infinite ratio in padding would give NaN, despite weight 0

@@ -194,7 +194,7 @@ class Agent:
 
     def predict(
         self, observation: Any, deterministic: bool = True, *, state: Any = None,
-        episode_start: Any = None, **others: Never,
+        episode_start: Any = None, action_mask: Any = None, **others: Never,
     ) -> Any:  # fmt: skip
         """The action for one observation ``[...]`` or a batch ``[B, ...]``.
 
@@ -208,12 +208,16 @@ class Agent:
                 draw.
             state: of a recurrent agent, what it returned for the step before; None begins episodes.
             episode_start: of a recurrent agent, ``[B]`` bool, where an episode begins.
+            action_mask: the allowed values of the action, ``[K]`` or ``[B, K]``, where the
+                environment masks its actions and the observation does not hold the mask.
             others: refused.
 
         Raises:
-            UsageError: nothing was learned or loaded yet, a wrong shape, or a state for an agent
-                that has none.
+            UsageError: nothing was learned or loaded yet, a wrong shape, a mask that is missing or
+                allows nothing, or a state for an agent that has none.
         """
+        if "action_masks" in others:
+            raise UsageError("predict takes the allowed actions as action_mask=.")
         stateful = state is not None or episode_start is not None
         if others or not isinstance(deterministic, bool | np.bool_) or (
             stateful and not self._acting.recurrent
@@ -222,7 +226,7 @@ class Agent:
                 "predict takes an observation and deterministic=, and returns the action alone: "
                 "this policy is not recurrent, so there is no state."
             )
-        batch, single = self._acting.observed(observation)
+        batch, single = self._acting.observed(observation, action_mask)
         begun = None if episode_start is None else np.atleast_1d(np.asarray(episode_start, bool))
         acting = self._acting
         chosen, state = acting.batch(batch, deterministic, self._predicted, state, begun)

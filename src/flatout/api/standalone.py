@@ -17,9 +17,15 @@ from flatout.casts import cast_actions, stored, word_counts
 SPEC: dict = {}
 
 
-def predict(observation):
-    """The action for one observation, or an array of actions for a batch."""
+def predict(observation, action_mask=None):
+    """The action for one observation, or an array of actions for a batch.
+
+    Where the environment masks its actions, `action_mask` has 1 for each allowed value of the
+    action and 0 for the others, unless the observation holds it as ``action_mask``.
+    """
     arrays, singles = [], set()
+    observation, mask = without_mask(observation)
+    mask = mask if action_mask is None else action_mask
     for path, shape, dtype, text, _ in SPEC["inputs"]:
         obs = array_of(entry(observation, path), shape, text)
         single = obs.shape == tuple(shape)
@@ -31,8 +37,37 @@ def predict(observation):
         arrays.append(stored(obs[None] if single else obs, dtype))
     if len(singles) > 1 or len({len(array) for array in arrays}) > 1:
         raise ValueError("the entries of the observation are batches of different sizes")
-    actions, _ = acted(chosen_by(arrays), SPEC["action"])
+    actions, _ = acted(allowed(chosen_by(arrays), mask), SPEC["action"])
     return first(actions) if singles == {True} else actions
+
+
+def without_mask(observation):
+    """The observation without its mask, and the mask, or None."""
+    if SPEC["mask"] is None or not isinstance(observation, dict):
+        return observation, None
+    rest, masks = dict(observation), [None]
+    for key in ("action_mask", "action_masks"):
+        if key in rest:
+            masks.insert(0, rest.pop(key))
+    alone = len(rest) == 1 and SPEC["inputs"][0][0] == ""
+    return next(iter(rest.values())) if alone else rest, masks[0]
+
+
+def allowed(found, mask):
+    """The outputs ``[B, P]``, -inf for values of the action that a mask ``[B, K]`` forbids."""
+    if SPEC["mask"] is None:
+        if mask is not None:
+            raise ValueError("this agent was trained without masks: leave action_mask out")
+        return found
+    if mask is None:
+        raise ValueError("the environment masks its actions: pass action_mask")
+    columns = np.array(SPEC["mask"])
+    size = columns.max() + 1
+    mask = np.concatenate(mask, -1) if isinstance(mask, tuple) else np.asarray(mask)
+    if mask.size != len(found) * size:
+        raise ValueError(f"a mask has {size} entries for each observation, this is {mask.shape}")
+    mask = mask.reshape(-1, size).astype(bool)
+    return np.where((columns < 0) | mask[:, columns], found, -np.inf)
 
 
 def acted(found, action):
@@ -69,6 +104,7 @@ def first(actions):
 
 def outputs(obs):
     """What the network gives for raw observations ``[B, ...]``: float32 ``[B, outputs]``."""
+    obs, _ = without_mask(obs)
     return chosen_by([
         stored(array_of(entry(obs, path), shape, text), dtype)
         for path, shape, dtype, text, _ in SPEC["inputs"]

@@ -50,6 +50,8 @@ commands:
   report [RUN ...]  which settings are better, and how sure that is, over seeds (--html FILE)
   scale ALGORITHM   the same work on several devices: what they gain, and what eats the rest
                       flatout scale classify --devices 1,2,4
+  check ENV         what is wrong with an environment, and what training would make of it
+                      flatout check my_module:make
   devices           what this machine has, who uses it, and what a run would use
 
 presets: {presets}
@@ -78,6 +80,7 @@ def dispatch(argv: list[str]) -> int:
         "report": _command("runs", "report"),
         "scale": _command("scale", "scale"),
         "fleet": _command("fleet", "fleet", stops=True),
+        "check": _command("check", "check"),
         "devices": _command("devices", "devices"),
     }
     if not argv or argv[0] in ("-h", "--help", "help"):

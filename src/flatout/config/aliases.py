@@ -73,9 +73,10 @@ IMPORTED: dict[str, str] = {
     "VecNormalize": "PPO(env, normalize_observation=True, normalize_reward=True)",
     "VecFrameStack": "PPO(env, frame_stack=4)",
     "VecVideoRecorder": "flatout.RecordEvery, or agent.record(path)",
+    "MaskablePPO": "flatout.PPO, which obeys action masks without a setting",
     "Monitor": "returns and lengths of episodes are recorded without it",
 }
-"""Flatout's replacement for each name that users import from Stable-Baselines3."""
+"""Flatout's replacement for each name that users import from Stable-Baselines3 and sb3-contrib."""
 
 
 def meant(name: str, names: Collection[str], flag: bool = False) -> str:

@@ -17,6 +17,7 @@ from flatout import tree
 from flatout.envs.base import TRAINING
 from flatout.envs.deadline import STARTUP_S, DeadlineExceeded, deadline
 from flatout.envs.device.on_host import OneDevice
+from flatout.envs.host import UnreadMask
 from flatout.envs.masks import attribute
 from flatout.envs.task import Task
 from flatout.errors import EnvironmentFailure, InvalidReturn
@@ -43,7 +44,7 @@ def undisturbed() -> Iterator[None]:
                 os.chdir(folder)
 
 
-def refuse(task: Task, seed: int, patience: float) -> None:
+def refuse(task: Task, seed: int, patience: float) -> bool:
     """Reset and step an environment once, and refuse it if that hangs or returns invalid values.
 
     The environment that `open_task` made to inspect its spaces is reset, stepped once, and then
@@ -57,15 +58,18 @@ def refuse(task: Task, seed: int, patience: float) -> None:
         seed: the run's seed; the reset uses the seed of its first episode.
         patience: seconds for the reset and the step together: the run's worker timeout.
 
+    Returns:
+        Whether the info of the reset holds a mask that the task does not read: it has to be opened
+        again, and checked again.
+
     Raises:
         InvalidReturn: an observation, a reward, a flag or an info is invalid.
         EnvironmentFailure: the reset and the step took longer than `patience`. Native code that
             cannot be interrupted ends the process instead, see `deadline`.
-        UsageError: the environment masks its actions.
     """
     env = task.first
     if env is None or isinstance(attribute(env, "unwrapped"), OneDevice):
-        return
+        return False
     envs = task.host([env], seed, TRAINING)
     obs = tree.zeros(task.obs_spec, 1)
     rewards = np.zeros(1)
@@ -73,10 +77,14 @@ def refuse(task: Task, seed: int, patience: float) -> None:
     try:
         with watched(task.name, patience, during, "first reset") as watch:
             try:
-                envs.reset_all(obs)
+                try:
+                    envs.reset_all(obs)
+                except UnreadMask:
+                    return True
                 if not task.single:  # the run uses this same object, which must not be stepped
                     watch.call = "first step"
-                    envs.step(task.action_spec.idle()[None], obs, rewards, lambda *end: None)
+                    action = task.first_allowed(task.action_spec.idle()[None], obs)
+                    envs.step(action, obs, rewards, lambda *end: None)
             except InvalidReturn:
                 raise
             except EnvironmentFailure:
@@ -84,6 +92,7 @@ def refuse(task: Task, seed: int, patience: float) -> None:
     finally:
         if not task.single:
             task.close()
+    return False
 
 
 @dataclass
@@ -94,7 +103,10 @@ class Watch:
 
 
 @contextmanager
-def watched(name: str, seconds: float, during: str, call: str) -> Iterator[Watch]:
+def watched(
+    name: str, seconds: float, during: str, call: str,
+    setting: str = "worker_timeout (--worker-timeout)",
+) -> Iterator[Watch]:  # fmt: skip
     """Watch calls of an environment that may hang, crash in native code or end the process.
 
     Args:
@@ -102,12 +114,13 @@ def watched(name: str, seconds: float, during: str, call: str) -> Iterator[Watch
         seconds: how long all calls together may take.
         during: when they happen, for the sentence that is printed if the process ends.
         call: the name of the first call, see `Watch`.
+        setting: the name of the limit, for messages.
 
     Raises:
         EnvironmentFailure: the calls took longer than `seconds`. Native code that cannot be
             interrupted ends the process instead, see `deadline`.
     """
-    limit = f"within {seconds:g} s; if it needs longer, raise worker_timeout (--worker-timeout)"
+    limit = f"within {seconds:g} s; if it needs longer, raise {setting}"
     watch = Watch(call)
     try:
         with _witness(name, during, limit) as report, deadline(seconds, report):

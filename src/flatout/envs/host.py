@@ -21,7 +21,7 @@ from flatout import tree
 from flatout.casts import stored
 from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
-from flatout.envs.masks import MASKS, masks_refused
+from flatout.envs.masks import IGNORE, MASKS, MaskError, forbids_all, info_masks
 from flatout.envs.spaces import array_of, flattened, in_range, structure
 from flatout.errors import (
     EnvironmentFailure,
@@ -33,9 +33,13 @@ from flatout.errors import (
     short,
 )
 from flatout.output import say
-from flatout.types import ActionSpec, Episode, Obs, ObservationSpec, ObsSpec
+from flatout.types import ActionSpec, Episode, Obs, ObservationSpec, ObsSpec, mask_path
 
 LARGEST = float(np.finfo(np.float32).max)
+
+
+class UnreadMask(InvalidReturn):
+    """An info holds a mask, although the environment was opened as one without masks."""
 
 
 class HostEnvs(Envs):
@@ -46,7 +50,7 @@ class HostEnvs(Envs):
         obs_spec: the spec of one observation; others are refused. Nested Dict and Tuple
             observations become flat dicts of arrays by path.
         action_spec: the spec of one action, which decides how actions are converted.
-        ignore_masks: do not refuse environments that mask their actions. Others: see `Envs`.
+        ignore_masks: ignore masks in infos. Others: see `Envs`.
     """
 
     def __init__(
@@ -69,8 +73,8 @@ class HostEnvs(Envs):
         self._shape, self._dtype = (), None
         if isinstance(obs_spec, ObservationSpec):
             self._shape, self._dtype = obs_spec.shape, np.dtype(obs_spec.dtype)
-        self._action_spec = action_spec
-        self._ignore_masks = ignore_masks
+        self._action_spec, self._mask = action_spec, mask_path(obs_spec)
+        self._ignore_masks = ignore_masks or bool(self._mask)
         # Each environment's newest info, among those that are not empty or end an episode.
         self._infos: list[Mapping[str, Any]] = [{}] * self.num_envs
         self._all = range(self.num_envs)
@@ -90,9 +94,12 @@ class HostEnvs(Envs):
         self._check_info(env, info, "reset")
         self._infos[env] = {}
         self.episode[env] = number
-        tree.put(out, env, self._to_stored(env, obs, "reset"))
         self.returns[env] = 0.0
         self.lengths[env] = 0
+        obs = self._to_stored(env, obs, "reset")
+        if self._mask:
+            self._refuse_mask(env, obs)
+        tree.put(out, env, obs)
 
     def step(
         self,
@@ -106,7 +113,6 @@ class HostEnvs(Envs):
 
         Raises:
             EnvironmentFailure: an environment raised, or returned an invalid value.
-            UsageError: an environment masks its actions.
         """
         choices = self._action_spec.separate(actions)
         shape, dtype, returns, lengths = self._shape, self._dtype, self.returns, self.lengths
@@ -133,6 +139,8 @@ class HostEnvs(Envs):
                     ended(env, terminated, truncated, obs)
                     self.reset(env, out)
                 elif dtype is None:
+                    if self._mask:
+                        self._refuse_mask(env, obs)
                     tree.put(out, env, obs)
                 else:
                     out[env] = obs
@@ -184,6 +192,11 @@ class HostEnvs(Envs):
 
     def failure(self, env: int, error: BaseException, call: str) -> EnvironmentFailure:
         """Return the error for an exception in `call` of an environment, with its file and line."""
+        if isinstance(error, MaskError):
+            reset = call == "reset"
+            return self._invalid_mask(
+                env, str(error), self.episode[env] + reset, 0 if reset else self.lengths[env] + 1
+            )
         if _is_raised_here(error):  # by a call with wrong arguments, or by unpacking its result
             if isinstance(error, TypeError) and "argument" in str(error):
                 takes = "seed= and options=" if call == "reset" else "one action"
@@ -250,9 +263,22 @@ class HostEnvs(Envs):
     def _check_info(self, env: int, info: Any, call: str) -> None:
         if not isinstance(info, Mapping):
             raise self._error(env, "info", info, call, "a dict")
-        for key in MASKS:
-            if key in info and not self._ignore_masks:
-                raise masks_refused(self._name, f"info[{key!r}] of {call}")
+        if not self._ignore_masks and (MASKS[0] in info or MASKS[1] in info):
+            what = f"{next(iter(info_masks(info)))} in {call}, but none after its first reset"
+            step = 0 if call == "reset" else self.lengths[env] + 1
+            raise UnreadMask(str(self._invalid_mask(env, what, self.episode[env], step)))
+
+    def _refuse_mask(self, env: int, obs: Any) -> None:
+        """Refuse an observation, from which an action has to be chosen, whose mask allows none."""
+        if forbids_all(obs[self._mask], self._action_spec):
+            what = "a mask that allows no action"
+            raise self._invalid_mask(env, what, self.episode[env], self.lengths[env])
+
+    def _invalid_mask(self, env: int, what: str, episode: int, step: int) -> InvalidReturn:
+        when = f"in step {step}" if step else "in the reset"
+        return InvalidReturn(
+            f"{self._label(env)} gave {what}, {when} of episode {episode}: correct it, or {IGNORE}."
+        )
 
     def _to_float(self, env: int, value: Any) -> float:
         try:
@@ -285,8 +311,12 @@ class HostEnvs(Envs):
 
 
 def _is_raised_here(error: BaseException) -> bool:
-    """Return whether an exception was raised in this file, not in code that this file called."""
-    return traceback.extract_tb(error.__traceback__)[-1].filename == __file__
+    """Return whether an exception was raised by a call in this file or in a wrapper of Flatout, not
+    in code that these called."""
+    frame, _ = [*traceback.walk_tb(error.__traceback__)][-1]
+    caller = frame.f_locals.get("self")
+    wraps = isinstance(caller, gym.Wrapper) and type(caller).__module__.startswith("flatout.")
+    return frame.f_code.co_filename == __file__ or wraps
 
 
 def _is_scalar(value: Any) -> bool:

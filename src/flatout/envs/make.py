@@ -21,7 +21,7 @@ from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
 from flatout.envs.device.base import DeviceEnv
 from flatout.envs.device.make import device_env, in_library
 from flatout.envs.device.on_host import OneDevice
-from flatout.envs.masks import attribute
+from flatout.envs.masks import attribute, masked_device
 from flatout.envs.preparation import prepare, stack_of
 from flatout.envs.rendering import missing_library
 from flatout.envs.spaces import action_spec, observation_spec
@@ -64,12 +64,24 @@ class OneEnvironment:
         return Borrowed(self._env)
 
 
-def factory(config: EnvConfig, source: Any = None) -> Factory:
-    """Return a function that makes the prepared environment; arguments as for `open_task`.
+def factory(config: EnvConfig, source: Any = None, info_masks: bool = False) -> Factory:
+    """Return a function that makes the prepared environment.
+
+    Args:
+        config, source: see `open_task`.
+        info_masks: see `prepare`.
 
     Raises:
         UsageError: the id, module or factory is unknown.
     """
+    make = unprepared(config, source)
+    if source is None and is_atari(config.env):
+        return make
+    return lambda **kwargs: prepare(make(**kwargs), config, info_masks)
+
+
+def unprepared(config: EnvConfig, source: Any = None) -> Factory:
+    """Return a function that makes the environment as the user wrote it; see `factory`."""
     register()
     if source is None and is_atari(config.env):
         return lambda **kwargs: _call(lambda **mode: OneAtari(config, **mode), config.env, kwargs)
@@ -87,7 +99,7 @@ def factory(config: EnvConfig, source: Any = None) -> Factory:
             "an environment is an id, module:factory, a gymnasium.Env, a flatout.DeviceEnv or a "
             f"function that makes one, not {type(source).__name__}; for eight copies pass envs=8."
         )
-    return lambda **kwargs: prepare(_call(base, config.env, kwargs), config)
+    return lambda **kwargs: _call(base, config.env, kwargs)
 
 
 def _with_kwargs(function: Callable[..., Any], settings: dict[str, Any]) -> Base:
@@ -131,7 +143,7 @@ def one_device(env: DeviceEnv, name: str, render_mode: str | None = None) -> One
 
     env = replace(env, name=name or env.name)
     refuse(env)
-    return OneDevice(env, render_mode)
+    return OneDevice(masked_device(env), render_mode)
 
 
 def close_quietly(env: gym.Env[Any, Any]) -> None:

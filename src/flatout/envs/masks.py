@@ -1,43 +1,41 @@
-"""Environments that mask their actions: they are refused, or their masks are ignored on request.
+"""Masks of the actions that an environment allows, which become an array of its observations.
 
-No policy in Flatout honours a mask. If a mask were ignored silently, training would use actions
-that the environment never took. `envs.preparation` and `HostEnvs` call this.
+An environment gives a mask in its Dict observation, in its infos, or by a method `action_masks`, as
+PettingZoo, Gymnasium and sb3-contrib do. `MaskTaker` takes it out, next to the environment;
+`WithMask`, outside of all other wrappers, adds it to the observation as the entry `MASK`. From
+there on it travels like every other array. `envs.preparation` calls this.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
-from flatout.errors import UsageError
+from flatout.actions import choices
+from flatout.envs.device.base import DeviceEnv
+from flatout.errors import UsageError, short
+from flatout.types import ActionSpec, ObservationSpec
 
-MASKS = ("action_mask", "action_masks")
+MASK, PLAIN = "action_mask", "observation"
+"""The keys of the mask, and of an observation that is not a dict itself, in what `WithMask` gives.
+"""
+
+MASKS = (MASK, "action_masks")
 """The keys of masks in an info or a Dict observation."""
 
-
-def masks_refused(name: str, where: str) -> UsageError:
-    """Return the error for an environment that masks its actions; `where` names the mask."""
-    return UsageError(
-        f"{name} masks its actions ({where}), but policies here choose among all of them: pass "
-        "--ignore-action-masks (in Python ignore_action_masks=True) to train as if it did not."
-    )
+IGNORE = "pass --ignore-action-masks (in Python ignore_action_masks=True) to train without masks"
 
 
-def refuse_masks(env: gym.Env[Any, Any], name: str) -> None:
-    """Refuse masks that are visible without a step: a method `action_masks`, or a mask in a Dict
-    observation. `HostEnvs` refuses masks in an info.
+class MaskError(ValueError):
+    """A mask is missing, malformed, or contradicts another one; the message is a phrase."""
 
-    Raises:
-        UsageError: the environment, or one that it wraps, masks its actions.
-    """
-    inner: Any = env
-    while inner is not None:
-        if callable(attribute(inner, "action_masks")):
-            raise masks_refused(name, f"{type(inner).__name__}.action_masks()")
-        if key := _mask_key(attribute(inner, "observation_space")):
-            raise masks_refused(name, f"observation[{key!r}]")
-        inner = inner.env if isinstance(inner, gym.Wrapper) else None
+
+class MaskSpace(gym.spaces.MultiBinary):
+    """The space of the masks that `WithMask` adds."""
 
 
 def attribute(env: Any, name: str) -> Any:
@@ -48,21 +46,269 @@ def attribute(env: Any, name: str) -> Any:
         return None
 
 
+def visible_masks(env: gym.Env[Any, Any]) -> list[str]:
+    """Return where an environment gives masks, as far as this is visible without a reset: an entry
+    of its observation, or a method of its own or of an environment that it wraps."""
+    key = _mask_key(attribute(env, "observation_space"))
+    found = [f"observation[{key!r}]"] if key else []
+    owner = _owner(env)
+    return found if owner is None else [*found, f"{type(owner).__name__}.action_masks()"]
+
+
+def info_masks(info: Any) -> dict[str, Any]:
+    """Return the masks in an info, by their places."""
+    if not isinstance(info, Mapping):
+        return {}
+    return {f"info[{key!r}]": info[key] for key in MASKS if key in info}
+
+
+def maskable(spec: ActionSpec) -> bool:
+    """Return whether a mask can forbid actions of a space: whether it has choices."""
+    return bool(choices(spec))
+
+
+def as_mask(value: Any, spec: ActionSpec, batches: bool = False) -> np.ndarray:
+    """Return a mask as uint8 ``[K]`` of 0 and 1.
+
+    Args:
+        value: an array ``[K]``, or a tuple of arrays, one for each component of the action.
+        spec: the actions; K is the sum of `flatout.actions.choices`.
+        batches: whether arrays may have a first axis B, which the result keeps.
+
+    Raises:
+        MaskError: it has another length, or other values than 0 and 1 (False and True).
+    """
+    parted = isinstance(value, tuple) and len(choices(spec)) > 1
+    try:
+        mask = np.concatenate([np.asarray(p) for p in value], -1) if parted else np.asarray(value)
+    except ValueError:
+        raise MaskError(f"{short(value)}, which is no array") from None
+    size = sum(choices(spec))
+    batch = batches and mask.ndim > 1 and mask.shape[1:] == (size,)
+    if not batch and mask.size != size:
+        raise MaskError(
+            f"of shape {list(mask.shape)}, but the {spec.kind} actions need {size} entries, one "
+            "for each value"
+        )
+    if mask.dtype.kind not in "biuf" or not ((mask == 0) | (mask == 1)).all():
+        raise MaskError(f"{short(value)} of type {mask.dtype}; its entries have to be 0 or 1")
+    return mask.astype(np.uint8).reshape((-1, size) if batch else size)
+
+
+def forbids_all(mask: np.ndarray, spec: ActionSpec) -> np.ndarray:
+    """Return whether masks ``[..., K]`` allow no value of one of the action's components."""
+    counts = choices(spec)
+    if len(counts) == 1:
+        return np.asarray(~mask.any(-1))
+    starts = np.cumsum((0, *counts[:-1]))
+    return np.asarray(~np.logical_or.reduceat(mask, starts, -1).all(-1))
+
+
+def with_mask(observation: Any, mask: Any, path: str, entries: Sequence[str]) -> tuple[Any, Any]:
+    """Return an environment's raw observation as a dict without its mask, and the mask: the given
+    one, or the one in the observation, or None.
+
+    Args:
+        path: the mask's path in the prepared observation.
+        entries: the keys of the prepared observation.
+    """
+    keys = [key for key in entries if key != path]
+    if isinstance(observation, Mapping):
+        held = [observation[key] for key in MASKS if key in observation]
+        mask = held[0] if mask is None and held else mask
+        observation = {key: one for key, one in observation.items() if key not in MASKS}
+        if observation.keys() != set(keys) and len(observation) == 1:
+            observation = next(iter(observation.values()))
+    if len(keys) == 1 and not (isinstance(observation, Mapping) and keys[0] in observation):
+        observation = {keys[0]: observation}
+    return observation, mask
+
+
+class MaskTaker(gym.Wrapper[Any, Any, Any, Any]):
+    """A wrapper that takes the mask out of what an environment returns, and keeps it.
+
+    Args:
+        env: the environment.
+        spec: its actions.
+        in_info: whether its infos hold masks.
+
+    Attributes:
+        mask: the mask of the newest observation, uint8 ``[K]``.
+
+    Raises:
+        UsageError: the actions have no choices that a mask could forbid.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], spec: ActionSpec, in_info: bool, name: str) -> None:
+        super().__init__(env)
+        if not maskable(spec):
+            where = ", ".join(visible_masks(env)) or "info"
+            raise UsageError(
+                f"{name} masks its actions ({where}), but masks are for Discrete, MultiDiscrete "
+                f"and MultiBinary actions, and these are {spec.kind}: {IGNORE}."
+            )
+        self._spec, self._in_info = spec, in_info
+        self._key, self._owner = _mask_key(env.observation_space), _owner(env)
+        self.mask = np.zeros(sum(choices(spec)), np.uint8)
+        if self._key:
+            self.observation_space = without(env.observation_space, self._key)
+
+    def reset(self, **kwargs: Any) -> Any:
+        """Reset the environment.
+
+        Raises:
+            MaskError: the mask is missing or malformed, or two of them differ.
+        """
+        result: Any = self.env.reset(**kwargs)
+        if type(result) is not tuple or len(result) != 2:
+            return result  # `HostEnvs` refuses it
+        obs, info = result
+        return self._taken(obs, info, False), info
+
+    def step(self, action: Any) -> Any:
+        """Step the environment; raises as `reset`. An episode that ended may come without a mask,
+        which then forbids all actions; one that was truncated has to have it."""
+        result: Any = self.env.step(action)
+        if type(result) is not tuple or len(result) != 5:
+            return result
+        obs, reward, terminated, truncated, info = result
+        return self._taken(obs, info, terminated), reward, terminated, truncated, info
+
+    def _taken(self, obs: Any, info: Any, over: bool) -> Any:
+        """Keep the mask, and return the observation without it."""
+        given: dict[str, np.ndarray] = {}
+        for place, value in self._given(obs, info, over):
+            if value is None:
+                continue
+            try:
+                given[place] = as_mask(value, self._spec)
+            except MaskError as error:
+                raise MaskError(f"a mask {error}, in {place}") from None
+        if not over and self._in_info and not info_masks(info):
+            raise MaskError(f"no mask in its info, which had info[{MASK!r}] after the first reset")
+        if not given and not over:
+            raise MaskError("no mask")
+        self.mask = next(iter(given.values()), np.zeros_like(self.mask))
+        for place, mask in given.items():
+            if not np.array_equal(mask, self.mask):
+                at = int((mask != self.mask).argmax())
+                first = next(iter(given))
+                raise MaskError(f"masks that differ: {first} and {place}, at entry {at}")
+        return without(obs, self._key)
+
+    def _given(self, obs: Any, info: Any, over: bool) -> Iterator[tuple[str, Any]]:
+        """Yield each mask with its place."""
+        if self._key and isinstance(obs, Mapping) and self._key in obs:
+            yield f"observation[{self._key!r}]", obs[self._key]
+        if self._owner is not None and not over:
+            yield f"{type(self._owner).__name__}.action_masks()", self._owner.action_masks()
+        if not over:  # a finished game's info may hold the mask of the player who moves next
+            yield from info_masks(info).items()
+
+
+class WithMask(gym.Wrapper[Any, Any, Any, Any]):
+    """A wrapper that adds the mask to observations: they become a dict with the entry `MASK`. One
+    that is not a dict is the entry `PLAIN`.
+
+    Args:
+        env: wraps `taker`.
+        taker: keeps the mask.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], taker: MaskTaker) -> None:
+        super().__init__(env)
+        self._taker = taker
+        space = env.observation_space
+        self._entries = isinstance(space, gym.spaces.Dict)
+        inner = dict(space.spaces) if isinstance(space, gym.spaces.Dict) else {PLAIN: space}
+        self.observation_space = gym.spaces.Dict(inner | {MASK: MaskSpace(len(taker.mask))})
+
+    def reset(self, **kwargs: Any) -> Any:
+        result: Any = self.env.reset(**kwargs)
+        if type(result) is not tuple or len(result) != 2:
+            return result
+        return self._added(result[0]), result[1]
+
+    def step(self, action: Any) -> Any:
+        result: Any = self.env.step(action)
+        if type(result) is not tuple or len(result) != 5:
+            return result
+        return self._added(result[0]), *result[1:]
+
+    def _added(self, obs: Any) -> Any:
+        if not self._entries:
+            return {PLAIN: obs, MASK: self._taker.mask}
+        return {**obs, MASK: self._taker.mask} if isinstance(obs, Mapping) else obs
+
+
 def without_mask(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
     """Remove the mask from a Dict observation; one other entry alone becomes the observation.
     Environments with other observations are returned unchanged."""
     space = env.observation_space
-    if not _mask_key(space):
+    if not (key := _mask_key(space)):
         return env
-    assert isinstance(space, gym.spaces.Dict)
-    rest = [key for key in space if key not in MASKS]
+    return gym.wrappers.TransformObservation(
+        env, lambda obs: without(obs, key), without(space, key)
+    )
+
+
+def without(nested: Any, key: str) -> Any:
+    """Return a Dict space, or an observation of it, without an entry; a single other entry alone.
+    Others are returned unchanged."""
+    space = isinstance(nested, gym.spaces.Dict)
+    if not key or not (space or isinstance(nested, Mapping)):
+        return nested
+    entries = nested.spaces if space else nested
+    rest = {name: entry for name, entry in entries.items() if name not in MASKS}
     if len(rest) == 1:
-        return gym.wrappers.TransformObservation(env, lambda obs: obs[rest[0]], space[rest[0]])
-    kept = gym.spaces.Dict({key: space[key] for key in rest})
-    return gym.wrappers.TransformObservation(env, lambda obs: {key: obs[key] for key in rest}, kept)
+        return next(iter(rest.values()))
+    return gym.spaces.Dict(rest) if space else rest
+
+
+def masked_device(env: DeviceEnv) -> DeviceEnv:
+    """Return a device environment whose spec says which entry of its observation is a mask: the one
+    with the key `MASK` whose size is that of a mask."""
+    spec, size = env.obs_spec, sum(choices(env.action_spec))
+    found = spec.get(MASK) if isinstance(spec, dict) and len(spec) > 1 else None
+    if not size or not isinstance(found, ObservationSpec) or found.mask or found.shape != (size,):
+        return env
+    assert isinstance(spec, dict)
+    return replace(env, obs_spec=spec | {MASK: replace(found, mask=True, high=None)})
+
+
+def unmasked_device(env: DeviceEnv) -> DeviceEnv:
+    """Return a device environment without the mask in its observation; see `without_mask`."""
+    spec = env.obs_spec
+    masks = [path for path, one in spec.items() if one.mask] if isinstance(spec, dict) else []
+    if not isinstance(spec, dict) or not masks:
+        return env
+    rest = [path for path in spec if path not in masks]
+
+    def seen(obs: Any) -> Any:
+        return obs[rest[0]] if len(rest) == 1 else {path: obs[path] for path in rest}
+
+    def reset(key: Any) -> Any:
+        state, obs = env.reset(key)
+        return state, seen(obs)
+
+    def step(state: Any, action: Any, key: Any) -> Any:
+        state, obs, *others = env.step(state, action, key)
+        return state, seen(obs), *others
+
+    return replace(env, obs_spec=seen(spec), reset=reset, step=step)
 
 
 def _mask_key(space: Any) -> str:
-    """Return the key of the mask in a Dict space, or an empty string."""
-    names = [key for key in MASKS if isinstance(space, gym.spaces.Dict) and key in space.spaces]
-    return names[0] if names else ""
+    """Return the key of the mask in a Dict space with other entries, or an empty string."""
+    if not isinstance(space, gym.spaces.Dict) or len(space.spaces) < 2:
+        return ""
+    return next((key for key in MASKS if key in space.spaces), "")
+
+
+def _owner(env: Any) -> Any:
+    """Return the outermost environment or wrapper that has a method `action_masks`, or None."""
+    while env is not None:
+        if callable(attribute(env, "action_masks")):
+            return env
+        env = env.env if isinstance(env, gym.Wrapper) else None
+    return None

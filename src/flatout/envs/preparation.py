@@ -11,9 +11,11 @@ import numpy as np
 from flatout import tree
 from flatout.casts import stored
 from flatout.config.schema import EnvConfig
-from flatout.envs.masks import refuse_masks, without_mask
+from flatout.envs.device.on_host import OneDevice
+from flatout.envs.masks import MaskTaker, WithMask, unmasked_device, visible_masks, without_mask
 from flatout.envs.spaces import (
     WORDS,
+    action_spec,
     array_of,
     channels_first,
     flat_spaces,
@@ -28,20 +30,35 @@ from flatout.errors import InvalidReturn, UsageError
 from flatout.installing import install
 
 
-def prepare(env: gym.Env[Any, Any], config: EnvConfig) -> gym.Env[Any, Any]:
+def prepare(
+    env: gym.Env[Any, Any], config: EnvConfig, info_masks: bool = False
+) -> gym.Env[Any, Any]:
     """Wrap an environment as ``--grayscale``, ``--resize``, ``--frame-stack`` and
-    ``--ignore-action-masks`` ask.
+    ``--ignore-action-masks`` ask. If it masks its actions, observations get the mask as an entry.
+
+    Args:
+        info_masks: whether its infos hold masks.
 
     Raises:
-        UsageError: the observations cannot be prepared like this, or the environment masks its
-            actions.
+        UsageError: the observations cannot be prepared like this, or the actions have no choices
+            that a mask could forbid.
     """
+    if isinstance(env, OneDevice) and not is_prepared(config):
+        if not config.ignore_action_masks:
+            return env  # its spec says which entry is the mask
+        return OneDevice(unmasked_device(env.device), env.render_mode)
     if config.ignore_action_masks:
-        env = without_mask(env)
-    else:
-        refuse_masks(env, config.env)
-    stacked = config.frame_stack is not None and config.frame_stack > 1
-    if config.grayscale or config.resize or stacked:
+        return _prepared(without_mask(env), config)
+    if not info_masks and not visible_masks(env):
+        return _prepared(env, config)
+    actions = action_spec(env.action_space, config.env)
+    taker = MaskTaker(env, actions, info_masks, config.env)
+    return WithMask(_prepared(taker, config), taker)
+
+
+def _prepared(env: gym.Env[Any, Any], config: EnvConfig) -> gym.Env[Any, Any]:
+    stacked = _is_stacked(config)
+    if is_prepared(config):
         # Gymnasium's wrappers would cast observations without a check, and expect channels last.
         env = Stored(env, config.env, copies=stacked)
     space = env.observation_space
@@ -63,6 +80,15 @@ def prepare(env: gym.Env[Any, Any], config: EnvConfig) -> gym.Env[Any, Any]:
         assert config.frame_stack is not None
         env = MergedStack(gym.wrappers.FrameStackObservation(env, config.frame_stack))
     return env
+
+
+def is_prepared(config: EnvConfig) -> bool:
+    """Return whether the settings change images or stack observations."""
+    return config.grayscale or config.resize is not None or _is_stacked(config)
+
+
+def _is_stacked(config: EnvConfig) -> bool:
+    return config.frame_stack is not None and config.frame_stack > 1
 
 
 def _resize(env: gym.Env[Any, Any], size: int) -> gym.Env[Any, Any]:
@@ -225,4 +251,5 @@ def _merge(obs: Any, space: gym.Space[Any]) -> Any:
 
 def stack_of(env: gym.Env[Any, Any]) -> int:
     """Return the number of frames that `prepare` stacked, padded with the first frame."""
-    return env.stack_size if isinstance(env, MergedStack) else 1
+    inner = env.env if isinstance(env, WithMask) else env
+    return inner.stack_size if isinstance(inner, MergedStack) else 1

@@ -14,6 +14,7 @@ import numpy as np
 
 from flatout.actions import MultiDiscreteSpec, composite, multi_binary
 from flatout.casts import word_counts
+from flatout.envs.masks import MaskSpace
 from flatout.errors import UsageError
 from flatout.tree import joined
 from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec, ObsSpec
@@ -97,7 +98,8 @@ def _array_spec(space: gym.Space[Any], seen: str, stack: int) -> ObservationSpec
         counts, starts = (tuple(map(int, part.ravel())) for part in (space.nvec, space.start))
         return _category_spec(space.nvec.shape, counts, starts, seen)
     if isinstance(space, gym.spaces.MultiBinary) and 0 not in space.shape:
-        return ObservationSpec(space.shape, "uint8", 1)
+        masks = isinstance(space, MaskSpace)
+        return ObservationSpec(space.shape, "uint8", None if masks else 1, mask=masks)
     if is_text(space):
         return ObservationSpec((WORDS,), "uint8", text=True)
     if not isinstance(space, gym.spaces.Box):

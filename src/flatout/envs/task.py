@@ -7,21 +7,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from flatout import tree
+from flatout.actions import allowed
 from flatout.config.schema import EnvConfig
 from flatout.envs.ale import atari_specs
 from flatout.envs.ale_ids import is_atari
 from flatout.envs.base import TRAINING, Envs
+from flatout.envs.deadline import DeadlineExceeded
 from flatout.envs.device.base import DeviceEnv
 from flatout.envs.device.make import device_env, has_twin
 from flatout.envs.device.on_host import DeviceEnvs, OneDevice
 from flatout.envs.host import HostEnvs
 from flatout.envs.make import Factory, close_quietly, episode_limit, factory, specs
-from flatout.envs.masks import attribute
-from flatout.envs.preparation import Stored, prepare
-from flatout.errors import UsageError
-from flatout.types import ActionSpec, ObsSpec
+from flatout.envs.masks import attribute, info_masks, maskable, visible_masks
+from flatout.envs.preparation import Stored, is_prepared, prepare
+from flatout.errors import EnvironmentFailure, Interrupt, UsageError
+from flatout.types import ActionSpec, Obs, ObsSpec, mask_path
 
 ALE_ONLY: dict[str, tuple[Any, ...]] = {
     "frame_skip": (None, 4),
@@ -49,6 +52,7 @@ class Task:
         device: the device environment that the user named, whose copies step together; or None.
         prepared: whether the host changes observations (gray, resized or stacked).
         sourced: whether the user passed an object or a function instead of a name.
+        info_masks: whether infos of the environment hold action masks.
         notes: sentences to show to the user.
     """
 
@@ -63,6 +67,7 @@ class Task:
     device: DeviceEnv | None = None
     prepared: bool = False
     sourced: bool = False
+    info_masks: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -143,6 +148,12 @@ class Task:
             self.config.ignore_action_masks,
         )  # fmt: skip
 
+    def first_allowed(self, actions: np.ndarray, obs: Obs) -> np.ndarray:
+        """Return actions ``[B, ...]`` with each choice that the mask in the observations
+        ``[B, ...]`` forbids replaced by the next allowed one."""
+        path = mask_path(self.obs_spec)
+        return allowed(np, self.action_spec, obs[path], actions) if path else actions
+
     @property
     def compiles(self) -> bool:
         """Whether `on_device` has a device environment: the one that the user named, or a twin."""
@@ -177,18 +188,19 @@ class Task:
         self.first = None
 
 
-def open_task(config: EnvConfig, source: Any = None) -> Task:
+def open_task(config: EnvConfig, source: Any = None, in_info: bool | None = False) -> Task:
     """Make one environment, inspect its spaces, and return the task. For Atari ids none is made.
 
     Args:
         config: the id or ``module:factory``, its arguments, and the preparation of observations.
         source: an environment object or a function, used instead of ``config.env``.
+        in_info: whether infos of the environment hold action masks; None resets it to see that.
 
     Raises:
         UsageError: the environment is unknown or one of its spaces is not supported.
-        EnvironmentFailure: making the environment failed.
+        EnvironmentFailure: making the environment failed, or its first reset took too long.
     """
-    make = factory(config, source)
+    make = factory(config, source, bool(in_info))
     if source is None and is_atari(config.env):
         return Task(config, make, *atari_specs(config), vectorised=True)
     for name, defaults in ALE_ONLY.items():
@@ -202,13 +214,19 @@ def open_task(config: EnvConfig, source: Any = None) -> Task:
     env = make()
     try:
         obs_spec, action_spec = specs(env, config.env)
+        if in_info is None and _may_mask(env, action_spec, config):
+            in_info = _resets_with_mask(env, config.env)
+            close_quietly(env)  # the run gets one that was never reset
+            make = factory(config, source, in_info)
+            env = make()
+            obs_spec, action_spec = specs(env, config.env)
     except BaseException:
         close_quietly(env)
         raise
-    limit, prepared = episode_limit(env), _is_prepared(config)
+    limit, prepared = episode_limit(env), is_prepared(config)
     task = Task(
         config, make, obs_spec, action_spec, limit, env, single=isinstance(source, gym.Env),
-        prepared=prepared, sourced=source is not None,
+        prepared=prepared, sourced=source is not None, info_masks=bool(in_info),
         notes=(*lost_statistics(env, config.env), *recognised_images(env, obs_spec, config.env)),
     )  # fmt: skip
     inner = attribute(env, "unwrapped")
@@ -217,6 +235,33 @@ def open_task(config: EnvConfig, source: Any = None) -> Task:
         task.device = device if env is inner else None
         task.make = lambda **mode: prepare(OneDevice(device, **mode), config)
     return task
+
+
+def _may_mask(env: gym.Env[Any, Any], spec: ActionSpec, config: EnvConfig) -> bool:
+    """Return whether only a reset can show if an environment masks its actions."""
+    return (
+        maskable(spec)
+        and not config.ignore_action_masks
+        and not isinstance(attribute(env, "unwrapped"), OneDevice)
+        and not visible_masks(env)
+    )
+
+
+def _resets_with_mask(env: gym.Env[Any, Any], name: str) -> bool:
+    """Return whether the info of an environment's first reset holds a mask. An exception of the
+    environment is ignored: it meets the check of its first steps again."""
+    try:
+        _, info = env.reset(seed=0)
+    except DeadlineExceeded:
+        raise EnvironmentFailure(
+            f"{name} did not finish its first reset in time; if it needs longer, raise "
+            "worker_timeout (--worker-timeout)."
+        ) from None
+    except (Interrupt, KeyboardInterrupt):
+        raise
+    except BaseException:  # a user's environment may raise anything
+        return False
+    return bool(info_masks(info))
 
 
 NORMALISERS = {
@@ -263,8 +308,3 @@ def recognised_images(env: gym.Env[Any, Any], spec: ObsSpec, name: str) -> tuple
             notes.append(f"{name} observes images of floats{at} ({shape}), which are divided by "
                          f"{leaf.high}")  # fmt: skip
     return tuple(notes)
-
-
-def _is_prepared(config: EnvConfig) -> bool:
-    stacked = config.frame_stack is not None and config.frame_stack > 1
-    return config.grayscale or config.resize is not None or stacked

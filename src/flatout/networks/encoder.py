@@ -23,10 +23,11 @@ import numpy as np
 
 from flatout import tree
 from flatout.config.schema import NetworkConfig
+from flatout.config.torso import torso_kind
 from flatout.errors import UsageError, nearest, one_line
 from flatout.networks.layers import MLP, Draw, FanIn
-from flatout.networks.torsos import BOARDS, Network, OwnNetwork, Torso, make_torso, torso_kind
-from flatout.types import Obs, ObservationSpec, ObsSpec
+from flatout.networks.torsos import BOARDS, Network, OwnNetwork, Torso, make_torso
+from flatout.types import Obs, ObservationSpec, ObsSpec, mask_path
 
 OWN, FLAT = "own", "flat"
 """Kinds of branches besides those of `torsos`: a user's module, and one without parameters."""
@@ -52,7 +53,8 @@ class Encoder:
             some of its arrays; None for the configured torsos.
 
     Attributes:
-        specs: the arrays by path, sorted; the path of a single array is empty.
+        specs: the arrays by path, sorted; the path of a single array is empty. The action mask is
+            not among them.
         shared: whether an actor and a critic should share a torso: one with convolutions.
 
     Raises:
@@ -61,6 +63,8 @@ class Encoder:
 
     def __init__(self, spec: ObsSpec, config: NetworkConfig, network: OwnNetwork | None) -> None:
         self._config = config
+        self._mask = mask_path(spec)
+        spec, _ = self.split(spec)
         self.specs = dict(sorted(tree.items(spec)))
         self._single = not isinstance(spec, dict)
         self._own: dict[str, Network] = {}
@@ -197,6 +201,20 @@ class Encoder:
         return np.dtype(spec.dtype) if raw else np.dtype("float32")
 
     # --- Observations to features -------------------------------------------------------------
+
+    def split(self, obs: Obs) -> tuple[Obs, Any]:
+        """Return an observation without the mask of allowed actions, and the mask; None if there is
+        no mask. One array next to the mask is a single array then. Specs are split likewise."""
+        if not self._mask:
+            return obs, None
+        rest = {path: leaf for path, leaf in obs.items() if path != self._mask}
+        return next(iter(rest.values())) if len(rest) == 1 else rest, obs[self._mask]
+
+    def allowed(self, obs: Obs) -> tuple[Obs, jax.Array | None]:
+        """Return raw observations ``[B, ...]`` without the mask, and the mask as bool ``[B, K]``;
+        None if there is none. `prepare` takes the former."""
+        rest, mask = self.split(obs)
+        return rest, None if mask is None else mask.reshape(len(mask), -1) > 0
 
     def prepare(self, obs: Obs, moments: Any = None) -> Obs:
         """Scale and normalise observations ``[B, ...]``; categories and cells of boards stay as

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import jax
 
 from flatout.config.schema import NetworkConfig
+from flatout.config.torso import MOST_CELLS
 from flatout.errors import UsageError
 from flatout.networks.boards import Centred, Compass, Grid, OneHot, WideGrid
 from flatout.networks.layers import MLP, Conv, ConvNet, Draw, Linear
-from flatout.types import ObservationSpec
 
 Network = Callable[[jax.Array, Any], Any]
 """A function that builds a custom torso: ``(key, observation_shape) -> equinox.Module``, which maps
@@ -55,23 +55,8 @@ class Torso(Protocol):
     def __call__(self, x: jax.Array, /) -> jax.Array: ...
 
 
-MOST_CELLS = 31
-"""The largest value of a board's cells, which become one-hot vectors."""
-
 BOARDS = {"grid": Grid, "onehot": OneHot, "centred": Centred, "compass": Compass}
 """The torsos that read whole-number cells, by the name of the setting."""
-
-
-def torso_kind(spec: ObservationSpec, config: NetworkConfig) -> str:
-    """Return the name of the torso for an array: the configured one, or for ``auto`` a fitting one:
-    convolutions for images, one-hot cells for small boards, else dense layers."""
-    if config.network != "auto":
-        return config.network
-    if not spec.is_image:
-        return "mlp"
-    if min(spec.image_shape[:2]) >= 36:
-        return "nature"
-    return "mlp" if spec.high is None or spec.high > MOST_CELLS else "grid"
 
 
 def make_torso(

@@ -73,7 +73,7 @@ def _random_steps(
     spec = task.action_spec
 
     def step() -> float:
-        chosen = spec.random(rng, envs.num_envs)
+        chosen = task.first_allowed(spec.random(rng, envs.num_envs), obs)
         begin = time.perf_counter()
         envs.step(chosen, obs, rewards, lambda *end: None)
         return time.perf_counter() - begin

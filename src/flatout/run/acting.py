@@ -20,6 +20,7 @@ from flatout.config.actions import refuse_actions
 from flatout.config.schema import TrainConfig
 from flatout.envs.check import making, refuse, undisturbed
 from flatout.envs.device.make import in_library
+from flatout.envs.masks import MaskError, as_mask, forbids_all, with_mask
 from flatout.envs.spaces import as_array, flattened, in_range, structure
 from flatout.envs.task import Task
 from flatout.errors import UsageError, described
@@ -33,7 +34,7 @@ from flatout.run.evaluate import Evaluator
 from flatout.run.opening import open_environment
 from flatout.spans import Spans
 from flatout.storage import checkpoint
-from flatout.types import NAMED, Obs, ObservationSpec, UserCode, has_images
+from flatout.types import NAMED, Obs, ObservationSpec, UserCode, has_images, mask_path
 
 if TYPE_CHECKING:
     from flatout.schedules.base import Schedule
@@ -68,16 +69,22 @@ class Acting:
         backend.show_virtual_devices(self._config.run.virtual_devices)
         patience = self._config.run.worker_timeout
         with undisturbed():
-            with making(self._config.env.env, patience):
-                task = open_environment(self._config, self._code)
-            try:
-                refuse_actions(self._config.algorithm, task.action_spec)
-                refuse(task, self._config.run.seed, patience)
-                for note in task.notes:
-                    say(note)
-            finally:
-                task.close()
+            task = self._checked(patience, in_info=False)
         self._opened, self.checked = task, True
+
+    def _checked(self, patience: float, in_info: bool) -> Task:
+        """The task, closed again; raises as `check`."""
+        with making(self._config.env.env, patience):
+            task = open_environment(self._config, self._code, in_info=in_info)
+        try:
+            refuse_actions(self._config.algorithm, task.action_spec)
+            if refuse(task, self._config.run.seed, patience):
+                return self._checked(patience, in_info=True)
+            for note in task.notes:
+                say(note)
+        finally:
+            task.close()
+        return task
 
     @cached_property
     def _opened(self) -> Task:
@@ -141,13 +148,26 @@ class Acting:
             policy.publish(self.packed(), version, Spans())
         return policy
 
-    def observed(self, observation: Any) -> tuple[Obs, bool]:
+    def observed(self, observation: Any, mask: Any = None) -> tuple[Obs, bool]:
         """Raw observations as a batch ``[B, ...]``, and whether there was one, without a batch.
 
+        Args:
+            observation: as the environment returns it.
+            mask: the actions that it allows, ``[K]`` or ``[B, K]``; None if there are no masks, or
+                if the observation holds it.
+
         Raises:
-            UsageError: a missing or unexpected entry, a wrong shape, or no numbers.
+            UsageError: a missing or unexpected entry, a wrong shape, no numbers, or a mask that is
+                missing, malformed or allows no action.
         """
         spec = self.task.obs_spec
+        if mask_path(spec):
+            observation = self._with_mask(observation, mask)
+        elif mask is not None:
+            raise UsageError(
+                f"predict was given action_mask=, but this agent was trained on {self.task.name} "
+                "without masks."
+            )
         if isinstance(spec, ObservationSpec):
             return _observed(observation, spec)
         try:
@@ -165,6 +185,27 @@ class Acting:
                 + "."
             )
         return {path: array for path, (array, _) in arrays.items()}, not any(batched.values())
+
+    def _with_mask(self, observation: Any, mask: Any) -> Any:
+        """An observation with its mask, as the prepared environment returns it."""
+        spec, actions = self.task.obs_spec, self.task.action_spec
+        path = mask_path(spec)
+        observation, mask = with_mask(observation, mask, path, [*(structure(spec) or {})])
+        if mask is None:
+            raise UsageError(
+                f"predict needs action_mask=, because {self.task.name} masks its actions: an array "
+                "with 1 for each allowed value of the action and 0 for the others."
+            )
+        try:
+            mask = as_mask(mask, actions, batches=True)
+        except MaskError as error:
+            raise UsageError(f"predict was given a mask {error}.") from None
+        if (stuck := np.atleast_1d(forbids_all(mask, actions))).any():
+            row = f" in row {int(stuck.argmax())}" if mask.ndim > 1 else ""
+            raise UsageError(f"predict was given a mask that allows no action{row}.")
+        assert isinstance(spec, dict)
+        shape = (*mask.shape[:-1], *spec[path].shape)
+        return {**observation, path: mask.reshape(shape)}
 
     @property
     def recurrent(self) -> bool:

@@ -53,7 +53,7 @@ def member_devices(
 
 def open_environment(
     config: TrainConfig, code: UserCode = NAMED, members: bool = False,
-    hardware: Hardware | None = None,
+    hardware: Hardware | None = None, in_info: bool | None = None,
 ) -> Task:  # fmt: skip
     """`open_task` with a run's settings.
 
@@ -64,6 +64,7 @@ def open_environment(
     Args:
         members: it is a population's, whose members share several devices (`member_devices`).
         hardware: by which the run's GPUs are chosen; by default as it is now.
+        in_info: see `open_task`.
 
     Raises:
         UsageError: as `open_task`, or a device of the placement is missing.
@@ -75,4 +76,4 @@ def open_environment(
         )
         devices = member_devices(config, placement, hardware) if members else ()
         backend.start(replace(placement, learn=devices or placement.learn))
-    return open_task(config.env, code.env)
+    return open_task(config.env, code.env, in_info)

@@ -66,7 +66,7 @@ class ProbeParts:
         # Before the environment is looked at: some libraries' open JAX's devices.
         devices = question.devices
         backend.start(replace(question.base, act=devices, learn=(*devices, *question.base.learn)))
-        self.task = open_task(self._config.env, code.env)
+        self.task = open_task(self._config.env, code.env, None)
         stack.callback(self.task.close)
         if self.task.single:
             raise UsageError("one environment object cannot be stepped by a probe, too")

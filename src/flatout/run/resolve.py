@@ -110,10 +110,15 @@ def resolve_run(
         _announced(notes, announce)
         return ResolvedRun(config, placement, hardware, code=code, notes=notes, expected=expected)
     patience = config.run.worker_timeout
-    with undisturbed() if checks else nullcontext(), ExitStack() as undo:
+
+    def opened(in_info: bool | None) -> Task:
         with making(config.env.env, patience) if checks else nullcontext():
-            task = open_environment(config, code, members, hardware)
+            task = open_environment(config, code, members, hardware, in_info)
         undo.callback(task.close)
+        return task
+
+    with undisturbed() if checks else nullcontext(), ExitStack() as undo:
+        task = opened(False if checks else None)
         env = _device_env(config, task)
         placement, shared, notes = _placement(
             config, hardware, has_images(task.obs_spec), env, members
@@ -121,7 +126,8 @@ def resolve_run(
         _announced(notes, announce)
         if checks:
             _announced(task.notes, announce)
-            if env is None:
+            if env is None and refuse(task, config.run.seed, patience):
+                task = opened(in_info=True)
                 refuse(task, config.run.seed, patience)
         undo.pop_all()
     notes = [*notes, *task.notes]

@@ -15,6 +15,7 @@ from flatout.algorithms.base import spec_shapes
 from flatout.algorithms.parallel.packing import PackedParams
 from flatout.buffers import finals
 from flatout.buffers.arrays import arrays_of, env_axis, with_arrays
+from flatout.envs.masks import IGNORE
 from flatout.errors import CheckpointError, EnvironmentFailure
 from flatout.hardware.backend import compiled, matmul_precision
 from flatout.learner.programs import Programs
@@ -124,9 +125,9 @@ class DeviceSampler(Sampler):
             found = self._program(self._params, self.rolling, self.act_key)
             trajectory, ends, self._next = found
             trajectory, ends = jax.device_get((trajectory, ends))
-        self.check(bool(np.all(ends.finite)))
         if self._shards:
             trajectory, ends = join_shards(trajectory), side_by_side(ends)
+        self.check(ends.finite, ends.stuck)
         episodes = ended(ends)
         found = infos(ends) or [None] * len(episodes.env)
         rows = zip(*episodes, found, strict=True)
@@ -135,9 +136,16 @@ class DeviceSampler(Sampler):
         self._steps = int(trajectory.rewards.size if valid is None else valid.sum())
         return trajectory._replace(finals=finals.sort_finals(trajectory.finals))
 
-    def check(self, finite: bool) -> None:
-        """Raise `EnvironmentFailure` if an observation or a reward was not finite."""
-        if not finite:
+    def check(self, finite: np.ndarray, stuck: np.ndarray | None) -> None:
+        """Raise `EnvironmentFailure` if an observation or a reward was not finite, or a mask
+        allowed no action; for the arguments see `Ends`."""
+        if stuck is not None and stuck[0] >= 0:
+            step, env = stuck.tolist()
+            raise EnvironmentFailure(
+                f"environment {env} ({self.rollout.env.name}) gave a mask that allows no action, "
+                f"in step {step} of this trajectory: correct it, or {IGNORE}."
+            )
+        if not finite.all():
             raise EnvironmentFailure(
                 f"the environment {self.rollout.env.name} returned an observation or a reward "
                 "that is NaN or infinite; look at what its step computes."
@@ -177,7 +185,11 @@ def side_by_side(ends: Ends) -> Ends:
 
     info = {name: joined(values) for name, values in ends.info.items()}
     length, total, q_max = map(joined, ends[:3])
-    return Ends(length, total, q_max, ends.finite.all(0), info)
+    stuck = ends.stuck
+    if stuck is not None:  # that of the first shard that has one
+        shard = (stuck[..., :1] >= 0).argmax(0)[None]
+        stuck = np.take_along_axis(stuck, shard, 0)[0]
+    return Ends(length, total, q_max, ends.finite.all(0), stuck, info)
 
 
 def join_shards(parts: Trajectory) -> Trajectory:

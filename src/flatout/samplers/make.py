@@ -131,8 +131,9 @@ def start_workers(
         spec = copy.deepcopy(gymnasium.registry.get(config.env.env))
     sent = code if local else UserCode(env=code.env)
     common = Job(
-        registered=spec, config=config.env, code=sent, first=0, count=0, seed=config.run.seed,
-        reseed_after=reseed_after(rollout), shared_arrays=(shared_arrays.descriptor, fields),
+        registered=spec, config=config.env, info_masks=task.info_masks, code=sent,
+        first=0, count=0, seed=config.run.seed, reseed_after=reseed_after(rollout),
+        shared_arrays=(shared_arrays.descriptor, fields),
         local=(config, rollout, acting.ordered[0].batch) if local else None,
     )  # fmt: skip
     jobs = [

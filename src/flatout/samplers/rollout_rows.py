@@ -4,19 +4,22 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from flatout import tree
+from flatout.actions import choices
 from flatout.algorithms.base import Algorithm, RolloutSpec
 from flatout.algorithms.parallel.packing import OutputLayout
 from flatout.envs.device.base import DeviceEnv
 from flatout.envs.device.check import select
 from flatout.samplers.rollout_state import Ends, RolloutState, least_truncation
-from flatout.types import Array, Finals, Obs, Trajectory
+from flatout.types import Array, Finals, Obs, Trajectory, mask_path
 
 TERMINATED, TRUNCATED, VALID, COUNTED = 1, 2, 4, 8
 """Bits of a step's code; the episode's length is stored above them, in units of `COUNTED`."""
@@ -172,8 +175,21 @@ class Writer:
             valid=valid if self.spec.episodes else None,
             ended=ended if self.spec.replayed else None,
         )  # fmt: skip
-        ends = Ends(jnp.where(ended, code // COUNTED, 0), total, mean, finite, infos)
+        stuck = self._stuck(obs, valid, state)
+        ends = Ends(jnp.where(ended, code // COUNTED, 0), total, mean, finite, stuck, infos)
         return trajectory, ends
+
+    def _stuck(self, obs: Obs, valid: jax.Array, state: RolloutState) -> jax.Array | None:
+        """Return `Ends.stuck` for observations ``[T, N, ...]``."""
+        if not (path := mask_path(self.env.obs_spec)):
+            return None
+        mask = obs[path].reshape(*valid.shape, -1) > 0
+        sizes = choices(self.env.action_spec)
+        parts = jnp.split(mask, np.cumsum(sizes)[:-1], -1)
+        none = functools.reduce(jnp.logical_or, [~part.any(-1) for part in parts]) & valid
+        at = none.reshape(-1).argmax()
+        step, env = at // self.num_envs, state.first + at % self.num_envs
+        return jnp.where(none.any(), jnp.stack([step, env]), -1).astype(jnp.int32)
 
     def info_scalars(self, env: Any) -> dict[str, jax.Array]:
         """Return `DeviceEnv.info` of environments in these states, float32 ``[N]`` by name."""

@@ -62,6 +62,8 @@ class Ends(NamedTuple):
         total: raw returns so far, float32 ``[T, N]``.
         q_max: means of max Q over the episode, float32 ``[T, N]``; ``[1, 1]`` without Q values.
         finite: whether all observations and rewards are finite.
+        stuck: the step and the environment's number, int32 ``[2]``, of the first action that had to
+            be chosen although the mask allows none; -1 if there is none. None without masks.
         info: the scalars of `DeviceEnv.info` by name, float32 ``[T, N]`` each.
     """
 
@@ -69,6 +71,7 @@ class Ends(NamedTuple):
     total: Array
     q_max: Array
     finite: Array
+    stuck: Array | None
     info: dict[str, Array]
 
 

@@ -193,7 +193,8 @@ class FusedSchedule(Schedule):
     def _iteration_metrics(self, chunk: Chunk, number: int) -> Metrics:
         """Return the metrics of one of a chunk's iterations."""
         output, learner = chunk.output, self.learner
-        self._sampler.check(bool(output.ends.finite[number]))
+        stuck = output.ends.stuck
+        self._sampler.check(output.ends.finite[number], None if stuck is None else stuck[number])
         if not output.scalars[number][
             -1
         ]:  # so that the message names the leaves that are not finite

@@ -10,6 +10,7 @@ import numpy as np
 
 from flatout.algorithms.base import BuildSpec
 from flatout.algorithms.common.distributions import Distribution
+from flatout.algorithms.common.masks import masked
 from flatout.networks.encoder import Encoder
 from flatout.networks.layers import Linear
 from flatout.networks.torsos import Torso
@@ -56,10 +57,13 @@ def build_networks(
     )
 
 
-def policy(encoder: Encoder, actor: Actor, x: Obs) -> tuple[jax.Array, jax.Array]:
-    """Return head outputs ``[B, P]`` and features of prepared observations ``[B, ...]``."""
+def policy(
+    encoder: Encoder, actor: Actor, x: Obs, mask: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Return head outputs ``[B, P]`` and features of prepared observations ``[B, ...]``; outputs
+    that the mask ``[B, P]`` forbids are `masks.FORBIDDEN`."""
     hidden = encoder.features(actor.torso, x)
-    return actor.head(hidden), hidden
+    return masked(actor.head(hidden), mask), hidden
 
 
 def value(

@@ -15,6 +15,7 @@ from flatout import tree
 from flatout.algorithms.base import Acted, Algorithm, BuildSpec, State, Updated
 from flatout.algorithms.common.actor_critic import Actor, Networks, build_networks, policy, value
 from flatout.algorithms.common.distributions import distribution
+from flatout.algorithms.common.masks import parameter_mask
 from flatout.algorithms.common.optimiser import Optimiser
 from flatout.algorithms.common.returns import (
     RunningMoments,
@@ -70,11 +71,13 @@ Advantages = Callable[[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, An
 class RolloutBatch(NamedTuple):
     """The steps of a trajectory, flattened to rows ``[T * N, ...]``.
 
-    `sample` is the action as it was sampled, before clipping. `weight` is 0 for a row of padding
-    and 1 for the others; it is None if there is no padding.
+    `sample` is the action as it was sampled, before clipping. `mask` ``[T * N, P]`` says which
+    outputs of the actor are allowed; it is None without action masks. `weight` is 0 for a row of
+    padding and 1 for the others; it is None if there is no padding.
     """
 
     obs: Obs
+    mask: jax.Array | None
     sample: jax.Array
     log_prob: jax.Array
     value: jax.Array
@@ -111,7 +114,7 @@ class OnPolicy:
         advantages: Advantages = generalised_advantages,
     ) -> None:
         self._config = config
-        self.encoder = spec.encoder
+        self.encoder, self._actions = spec.encoder, spec.action_spec
         self._num_envs, self._total_steps = spec.num_envs, spec.total_steps
         self._masked = masked
         self._shards = shards = spec.shards
@@ -176,12 +179,18 @@ class OnPolicy:
     ) -> Acted:
         """Choose actions; see `Algorithm.act`."""
         actor = eqx.combine(params.actor, self.static.actor)
-        x, _ = policy(self.encoder, actor, self.encoder.prepare(obs, params.moments))
+        obs, mask = self._allowed(obs)
+        x, _ = policy(self.encoder, actor, self.encoder.prepare(obs, params.moments), mask)
         sample = self.dist.sample(x, actor.extra, draw)
         extras = {"log_prob": self.dist.log_prob(x, actor.extra, sample)}
         if self.dist.deviations:
             extras["sample"] = sample  # unclipped; only the environment's action is clipped
         return self.dist.to_environment(sample), carry, extras
+
+    def _allowed(self, obs: Obs) -> tuple[Obs, jax.Array | None]:
+        """Return observations without their mask, and the mask of the actor's outputs."""
+        obs, mask = self.encoder.allowed(obs)
+        return obs, parameter_mask(self._actions, mask)
 
     @staticmethod
     def actor(state: State, hp: Any) -> OnPolicyActorParams:
@@ -211,10 +220,11 @@ class OnPolicy:
             reward_moments = update_moments(reward_moments, after.reshape(-1), weight, shards)
             scale = jax.lax.rsqrt(reward_moments.var + 1e-8)
             rewards = jnp.clip(rewards * scale, -10.0, 10.0)
-        flat_obs = _flat(trajectory.obs)
+        flat_obs, mask = self._allowed(_flat(trajectory.obs))
+        later = (trajectory.last_obs, trajectory.finals.obs)
         seen = tree.map(
-            lambda *parts: jnp.concatenate(parts), flat_obs, trajectory.last_obs,
-            trajectory.finals.obs,
+            lambda *parts: jnp.concatenate(parts), flat_obs,
+            *(self.encoder.split(obs)[0] for obs in later),
         )  # fmt: skip
         x = self.encoder.prepare(seen, obs_moments)
         v_t, v_tp1 = values_around(self._values(networks, x), trajectory)
@@ -227,6 +237,7 @@ class OnPolicy:
         sample = trajectory.extras.get("sample", trajectory.actions)
         batch = RolloutBatch(
             obs=x,
+            mask=mask,
             sample=sample.reshape(-1, *sample.shape[2:]),
             log_prob=trajectory.extras["log_prob"].reshape(-1),
             value=v_t.reshape(-1),
@@ -267,7 +278,7 @@ class OnPolicy:
         shards = self._shards.after(done)
         obs_moments = state.params.obs_moments
         if obs_moments is not None:
-            flat_obs = _flat(trajectory.obs)
+            flat_obs, _ = self.encoder.split(_flat(trajectory.obs))
 
             def updated(moments: RunningMoments, leaf: jax.Array) -> RunningMoments:
                 return update_moments(moments, leaf.astype(jnp.float32), batch.weight, shards)

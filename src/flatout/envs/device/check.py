@@ -16,10 +16,12 @@ import numpy as np
 from jax.core import Trace, Tracer
 
 from flatout import tree
+from flatout.actions import allowed
 from flatout.envs.device.base import DeviceEnv, reset_key, step_key
+from flatout.envs.masks import masked_device
 from flatout.errors import UsageError, one_line
 from flatout.hashes import raw
-from flatout.types import ActionSpec, Array, Obs, ObservationSpec, ObsSpec
+from flatout.types import ActionSpec, Array, Obs, ObservationSpec, ObsSpec, mask_path
 
 COPIES = 16
 """Number of environments that `check_device_env` steps together."""
@@ -206,6 +208,7 @@ def _first_step(env: DeviceEnv, key: Array) -> tuple[Array, Array]:
 
 def _play_problems(env: DeviceEnv, steps: int, seed: int) -> Iterator[str]:
     seeds = np.arange(COPIES, dtype=np.uint32) + np.uint32(seed)
+    path = mask_path(masked_device(env).obs_spec)
     highest = [leaf.high for leaf in tree.leaves(env.obs_spec)]
 
     def good(obs: Obs, reward: Array) -> Array:
@@ -217,24 +220,26 @@ def _play_problems(env: DeviceEnv, steps: int, seed: int) -> Iterator[str]:
         return numbers
 
     def step(carry: Any, t: Array) -> tuple[Any, Array]:
-        state, ends, bad = carry
+        state, mask, ends, bad = carry
         actions = random_actions(env, jax.random.fold_in(jax.random.key(seed), t), COPIES)
+        if path:
+            actions = allowed(jnp, env.action_spec, mask, actions)
         keys = jax.vmap(step_key, (0, None))(seeds, t)
         state, obs, reward, terminated, truncated = jax.vmap(env.step)(state, actions, keys)
         over: Array = terminated | truncated
         if env.limit is not None:
             over |= (t + 1) % env.limit == 0
         keys = jax.vmap(reset_key)(seeds + COPIES * (t + 1).astype(jnp.uint32))
-        fresh, _ = jax.vmap(env.reset)(keys)
-        state = jax.tree.map(lambda new, old: select(over, new, old), fresh, state)
         bad = jnp.where((bad < 0) & ~good(obs, reward), t, bad)
-        return (state, ends + over.sum(), bad), reward
+        fresh = jax.vmap(env.reset)(keys)
+        state, obs = jax.tree.map(lambda new, old: select(over, new, old), fresh, (state, obs))
+        return (state, obs[path] if path else (), ends + over.sum(), bad), reward
 
     def play(seeds: Array) -> tuple[Array, Array]:
         state, obs = jax.vmap(env.reset)(jax.vmap(reset_key)(seeds))
         bad = jnp.where(good(obs, jnp.zeros(())), -1, 0)
-        carry = state, jnp.int32(0), bad
-        (_, ends, bad), _ = jax.lax.scan(step, carry, jnp.arange(steps))
+        carry = state, obs[path] if path else (), jnp.int32(0), bad
+        (*_, ends, bad), _ = jax.lax.scan(step, carry, jnp.arange(steps))
         return ends, bad
 
     result, why = _try(lambda: [int(x) for x in jax.jit(play)(seeds)])

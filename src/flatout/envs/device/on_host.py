@@ -14,8 +14,9 @@ import numpy as np
 from flatout import tree
 from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.envs.device.base import DeviceEnv, reset_key, step_key
-from flatout.errors import EnvironmentFailure, FlatoutError, one_line
-from flatout.types import Episode, Obs, ObservationSpec
+from flatout.envs.masks import IGNORE, forbids_all
+from flatout.errors import EnvironmentFailure, FlatoutError, InvalidReturn, one_line
+from flatout.types import Episode, Obs, ObservationSpec, mask_path
 
 TOGETHER = 8
 """Number of environments that one call of `EnvPrograms.restart` resets."""
@@ -110,7 +111,8 @@ class DeviceEnvs(Envs):
     ) -> None:
         super().__init__(count, env.name, seed, stream, first)
         self._programs = EnvPrograms(env, count)
-        spec = env.action_spec
+        self._action_spec = spec = env.action_spec
+        self._mask = mask_path(env.obs_spec)
         self._dtype, self._shape = np.dtype(spec.choice_dtype), (count, *spec.choice_shape)
         self._states: Any = None
         self._infos: dict[str, Any] = {}  # `info` after the last step, [N] for each name
@@ -157,7 +159,9 @@ class DeviceEnvs(Envs):
         for env in players:
             returns[env] += points[env]
             lengths[env] += 1
-        over = ((terminated | truncated) & playing).nonzero()[0].tolist()
+        ends = (terminated | truncated) & playing
+        self._refuse_masks(obs, (playing & ~ends).nonzero()[0].tolist())
+        over = ends.nonzero()[0].tolist()
         for env in over:
             final = tree.take(obs, env)
             ended(env, bool(terminated[env]), bool(truncated[env]), final)
@@ -203,6 +207,20 @@ class DeviceEnvs(Envs):
             self.episode[env] = number
             self.lengths[env], self.returns[env], self._times[env] = 0, 0.0, 0
         self._call_user("reset", self._restart, envs, out)
+        self._refuse_masks(out, envs)
+
+    def _refuse_masks(self, obs: Obs, envs: list[int]) -> None:
+        """Refuse observations ``[N, ...]`` of some environments whose mask allows no action."""
+        if not self._mask:
+            return
+        masks = np.asarray(obs[self._mask]).reshape(self.num_envs, -1) > 0
+        stuck = forbids_all(masks, self._action_spec)
+        for env in envs:
+            if stuck[env]:
+                raise InvalidReturn(
+                    f"{self._label(env)} gave a mask that allows no action, in step "
+                    f"{self._times[env]} of episode {self.episode[env]}: correct it, or {IGNORE}."
+                )
 
     def _restart(self, envs: list[int], out: Obs) -> None:
         """Reset the states of `envs` with the seeds in `_seeds`, and write their observations."""

@@ -49,7 +49,7 @@ class LocalActor:
         assert job.local is not None
         config, rollout, batch = job.local
         backend.start(Placement())
-        task = open_task(config.env, job.code.env)
+        task = open_task(config.env, job.code.env, job.info_masks)
         algorithm = build_algorithm(config, *task.spaces, job.code)
         self._device = backend.device(CPU)
         self._policy = Policy(

@@ -75,6 +75,7 @@ class Job:
     Attributes:
         registered: the environment's Gymnasium spec in the parent's registry, or None.
         config: the environment and its preparation.
+        info_masks: see `Task`.
         code: the user's objects, for example an environment factory.
         first: the number of the worker's first environment.
         count: E, the number of its environments.
@@ -87,6 +88,7 @@ class Job:
 
     registered: Any
     config: EnvConfig
+    info_masks: bool
     code: UserCode
     first: int
     count: int

@@ -48,7 +48,7 @@ class Stepper:
         from flatout.envs.base import TRAINING
         from flatout.envs.task import open_task
 
-        task = open_task(job.config, job.code.env)
+        task = open_task(job.config, job.code.env, job.info_masks)
         self.envs = task.open(job.count, job.seed, TRAINING, job.reseed_after, job.first, threads=1)
         self._worker_times = worker_times
         columns = job.columns

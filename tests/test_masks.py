@@ -1,0 +1,299 @@
+"""Masked actions are never taken and never bootstrapped from, wherever a run's parts are.
+
+The environments of `tests.masked_envs` fail when they get a forbidden action.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from flatout import A2C, DQN, PPO, Population, UsageError
+from flatout.algorithms.common.distributions import distribution
+from flatout.algorithms.common.masks import drawn, masked, parameter_mask
+from flatout.algorithms.dqn import DQNParams, targets
+from flatout.envs.spaces import action_spec
+from flatout.errors import EnvironmentFailure
+from tests import tiny
+from tests.conftest import Result
+from tests.kills import kill_at_random_times, of_all_cpus
+from tests.masked_envs import ACTIONS, Mixed, Picky, picky_device
+from tests.test_nested_runs import loaded
+from tests.test_observation_trees import WORKERS, assert_same, learned
+
+MULTI = {"kind": "method", "counts": (3, 2)}
+MASKS = np.array([[1, 0, 0, 1, 0], [0, 1, 1, 1, 1], [0, 0, 1, 0, 0]], bool)
+
+
+def picky(**settings: Any) -> Any:
+    return functools.partial(Picky, **settings)
+
+
+# --- The arithmetic ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("counts", [(5,), (3, 2)])
+def test_forbidden_values_have_no_probability_and_no_gradient(counts: tuple[int, ...]) -> None:
+    space = spaces.Discrete(5) if len(counts) == 1 else spaces.MultiDiscrete(counts)
+    spec = action_spec(space, "")
+    dist = distribution(spec)
+    mask = jnp.asarray([[1, 0, 1, 0, 1], [0, 1, 0, 1, 1]], bool)
+    extra = jnp.zeros(0)
+
+    def entropy(x: jax.Array) -> jax.Array:
+        return dist.entropy(masked(x, parameter_mask(spec, mask)), extra).sum()
+
+    logits = jnp.asarray(np.random.default_rng(0).normal(0, 1, (2, 5)), jnp.float32)
+    gradient = np.asarray(jax.grad(entropy)(logits))
+    assert np.isfinite(gradient).all()
+    np.testing.assert_array_equal(gradient[~np.asarray(mask)], 0.0)
+    assert np.abs(gradient[0][np.asarray(mask[0])]).max() > 0
+    x = masked(logits, mask)
+    noise = jax.vmap(dist.noise, (None, 0, None))(jax.random.key(1), jnp.arange(400), 0)
+    for row in range(2):
+        sample = np.asarray(dist.sample(x[row], extra, noise)).reshape(400, -1)
+        picks = np.cumsum([0, *counts[:-1]]) + sample
+        assert np.asarray(mask[row])[picks].all()
+        assert set(picks.ravel()) == set(np.flatnonzero(mask[row]))
+    # The allowed values alone have all of the probability.
+    every = np.stack(np.meshgrid(*map(np.arange, counts), indexing="ij"), -1).reshape(
+        -1, len(counts)
+    )
+    total = 0.0
+    for values in every:
+        taken = jnp.asarray(np.stack([values] * 2), jnp.int32)
+        taken = taken[:, 0] if len(counts) == 1 else taken
+        total += np.exp(np.asarray(dist.log_prob(x, extra, taken)))
+    np.testing.assert_allclose(total, 1.0, rtol=1e-5)
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_targets_never_bootstrap_from_a_forbidden_action(double: bool) -> None:
+    """The forbidden actions have the highest values; an observation that allows nothing has 0."""
+    q = jnp.asarray([[1.0, 9.0, 8.0], [1.0, 2.0, 9.0], [5.0, 6.0, 7.0]])
+    mask = jnp.asarray([[1, 0, 0], [1, 1, 0], [0, 0, 0]], bool)
+    params: Any = DQNParams(2.0 * q, q)
+    batch: Any = SimpleNamespace(
+        next_obs=mask, rewards=jnp.asarray([0.0, 0.5, 0.25]), discounts=jnp.full(3, 0.5)
+    )
+    found = targets(masked, double, True, params, batch)
+    np.testing.assert_allclose(found, [0.5, 1.5, 0.25])
+
+
+def test_random_actions_are_uniform_among_the_allowed() -> None:
+    uniform = jnp.linspace(0.0, 1.0, 601)
+    for mask in MASKS:
+        found = np.asarray(drawn(uniform, jnp.broadcast_to(jnp.asarray(mask), (601, 5))))
+        counts = np.bincount(found, minlength=5)
+        np.testing.assert_array_equal(counts > 0, mask)
+        assert np.ptp(counts[mask]) <= 2
+
+
+# --- Runs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_runs_learn_the_same_wherever_the_masks_are(algorithm: str) -> None:
+    one, other = (learned(algorithm, picky(kind=kind)) for kind in ("info", "entry"))
+    assert_same(one, other)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        ("a2c", {}), ("genetic", {"n_steps": 24}), ("ppo", MULTI), ("a2c", MULTI),
+        ("dqn", {"double": True, "dueling": True}),
+    ],
+)  # fmt: skip
+@pytest.mark.slow
+def test_every_algorithm_takes_allowed_actions_alone(
+    algorithm: str, settings: dict[str, Any]
+) -> None:
+    env = {name: value for name, value in settings.items() if name in MULTI}
+    more = {name: value for name, value in settings.items() if name not in MULTI}
+    learned(algorithm, picky(**env), 512, **more)
+
+
+@pytest.mark.slow
+def test_choices_next_to_boxes_are_masked() -> None:
+    agent = PPO(Mixed, **tiny.python("ppo")).learn(512)
+    action = agent.predict(np.zeros(4, np.float32), action_mask=[0, 0, 0, 1, 0])
+    assert action["gears"][0] == 3
+
+
+@pytest.mark.bits
+@pytest.mark.parametrize(
+    ("algorithm", "env", "placements"),
+    [
+        pytest.param("ppo", {}, ["sampler=inline groups=2", f"{WORKERS} groups=2"]),
+        pytest.param("dqn", {}, ["sampler=inline", "act=cpu replay=device"]),
+        pytest.param("ppo", MULTI, ["sampler=inline groups=2", f"{WORKERS} inference=local"],
+                     marks=pytest.mark.slow),
+        pytest.param(
+            "ppo", {}, [f"{place} schedule=overlapped groups=2"
+                        for place in ("sampler=inline", WORKERS)],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("dqn", {}, ["sampler=inline groups=2", f"{WORKERS} groups=2"],
+                     marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_every_placement_learns_the_same_bits(
+    algorithm: str, env: dict[str, Any], placements: list[str]
+) -> None:
+    settings = {"envs": 4} | ({"prioritized": False} if algorithm == "dqn" else {})
+    one, other = (
+        learned(algorithm, picky(**env), placement=place, **settings) for place in placements
+    )
+    assert_same(one, other)
+
+
+@pytest.mark.bits
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_a_device_environment_learns_the_same_however_it_is_stepped(algorithm: str) -> None:
+    more: dict[str, Any] = {"env_backend": "device"}
+    more |= {"prioritized": False} if algorithm == "dqn" else {"normalize_observation": False}
+    fused = learned(algorithm, picky_device(), **more)
+    more |= {"placement": "sampler=device schedule=serial"}
+    assert_same(fused, learned(algorithm, picky_device(), **more))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "more", [{}, {"shards": 2, "envs": 4}, {"placement": "sampler=device schedule=serial"}]
+)
+def test_a_device_environment_without_an_allowed_action_is_named(more: dict[str, Any]) -> None:
+    with pytest.raises(
+        EnvironmentFailure, match=r"environment 0 \(picky\) gave a mask that allows"
+    ):
+        learned("ppo", picky_device(stuck=7), env_backend="device", **more)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["together", "spread"])
+def test_a_population_takes_allowed_actions_alone(strategy: str, tmp_path: Path) -> None:
+    settings = tiny.python("ppo", env_backend="device", tensorboard=False)
+    env = "tests.masked_envs:picky_device"
+    members = Population("ppo", env, seeds=2, strategy=strategy, run_dir=tmp_path / "p", **settings)
+    found = members.learn(512).summaries
+    assert [one["steps"] for one in found.values()] == [512, 512]
+
+
+@pytest.mark.slow
+def test_no_masked_action_in_a_million_steps() -> None:
+    """Most of them in compiled programs, where a forbidden action gives a reward of NaN."""
+    steps = 0
+    for kind, env, count, more in (
+        (PPO, picky_device(), 500_000, {"env_backend": "device", "envs": 64}),
+        (DQN, picky_device(), 300_000, {"env_backend": "device", "envs": 16, "train_freq": 64}),
+        (PPO, Picky, 60_000, {"envs": 8, "normalize_observation": True}),
+        (A2C, picky(**MULTI), 60_000, {"envs": 8}),
+        (DQN, picky(kind="entry"), 60_000, {"n_step": 3}),
+        (PPO, Picky, 20_000, {"envs": 4, "placement": f"{WORKERS} inference=local"}),
+    ):
+        steps += kind(env, seed=5, **more).learn(count).summary["steps"]
+    assert steps >= 1_000_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [PPO, DQN])
+def test_a_masked_policy_learns(kind: Any) -> None:
+    """The best allowed action is 3.1 on average; random ones give 2."""
+    agent = kind(Picky, seed=1, envs=4, learning_rate=1e-3).learn(30_000)
+    assert agent.evaluate(20).return_mean > 2.9 * 12
+
+
+KILLED = {
+    "ppo": ("--log-every", "448"),
+    "dqn": ("--n-step", "3", "--eval-every", "1500", "--eval-episodes", "2"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", of_all_cpus(KILLED, "dqn"))
+def test_killed_at_random_times_and_resumed_is_bit_equal(name: str, tmp_path: Path) -> None:
+    flags = (
+        "train", name, *tiny.flags(name, env="tests.masked_envs:Picky"), "--steps", "4800",
+        *KILLED[name], "--no-tensorboard", "--quiet", "--checkpoint-every", "64", "--seed", "3",
+    )  # fmt: skip
+    kill_at_random_times(flags, 1, random.Random(name), tmp_path, 1.5)
+
+
+# --- Using an agent ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def agent() -> PPO:
+    return PPO(Picky, **tiny.python("ppo", seed=1)).learn(128)
+
+
+def test_predict_obeys_the_mask(agent: PPO) -> None:
+    obs = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    for deterministic in (True, False):
+        for _ in range(10):
+            found = agent.predict(obs, deterministic, action_mask=MASKS)
+            assert MASKS[np.arange(3), found].all()
+        entry = {"observation": obs, "action_mask": MASKS}
+        assert MASKS[np.arange(3), agent.predict(entry, deterministic)].all()
+    assert agent.predict(obs[0], action_mask=MASKS[2]) == 2
+    assert len(agent.evaluate(2).returns) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (None, "predict needs action_mask=, because .*Picky masks its actions"),
+        (np.ones(4), r"of shape \[4\], but the Discrete actions need 5 entries"),
+        (np.full(5, 0.5), "its entries have to be 0 or 1"),
+        (np.zeros(5), "a mask that allows no action"),
+        (MASKS, "sizes of these entries differ"),
+    ],
+)
+def test_predict_refuses_masks_that_do_not_fit(agent: PPO, given: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        agent.predict(np.zeros(4, np.float32), action_mask=given)
+
+
+def test_an_agent_without_masks_takes_none() -> None:
+    agent = PPO("CartPole-v1", **tiny.python("ppo")).learn(64)
+    with pytest.raises(UsageError, match="without masks"):
+        agent.predict(np.zeros(4, np.float32), action_mask=[1, 0])
+
+
+def test_an_exported_agent_obeys_the_mask(agent: PPO, tmp_path: Path) -> None:
+    policy = loaded(agent.export(tmp_path / "policy.py"))
+    rng = np.random.default_rng(1)
+    obs, masks = rng.normal(size=(40, 4)).astype(np.float32), rng.random((40, ACTIONS)) < 0.4
+    masks[:, 0] |= ~masks.any(1)
+    np.testing.assert_array_equal(policy.predict(obs, masks), agent.predict(obs, action_mask=masks))
+    entry = {"observation": obs[0], "action_mask": masks[0]}
+    assert policy.predict(entry) == agent.predict(entry)
+    assert policy.outputs(obs).shape == (40, ACTIONS)
+    with pytest.raises(ValueError, match="pass action_mask"):
+        policy.predict(obs)
+    with pytest.raises(ValueError, match="5 entries"):
+        policy.predict(obs, masks[:, 1:])
+
+
+@pytest.mark.slow
+def test_a_masked_run_is_evaluated_watched_and_resumed(
+    flatout: Callable[..., Result], tmp_path: Path
+) -> None:
+    flags = tiny.flags("ppo", env="tests.masked_envs:Picky")
+    run = tmp_path / "run"
+    assert flatout("train", "ppo", *flags, "--steps", 128, "--quiet", "--run-dir", run).code == 0
+    assert flatout("train", "--resume", run, "--steps", 192, "--quiet").code == 0
+    assert flatout("eval", run, "--episodes", 2).code == 0
+    assert flatout("export", run, "--numpy", tmp_path / "policy.py").code == 0
+    assert flatout("plan", "ppo", *flags, "--steps", 2000).code == 0
