@@ -18,6 +18,7 @@ import gymnasium as gym
 import numpy as np
 
 from flatout import tree
+from flatout.actions import choices
 from flatout.casts import stored
 from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
@@ -68,12 +69,15 @@ class HostEnvs(Envs):
         self._envs = list(envs)
         self._steps = [env.step for env in self._envs]
         self._spec, self._nesting = obs_spec, structure(obs_spec)
+        nesting = self._nesting or {}  # its keys, if no entry is nested
+        self._flat = None if any(nesting.values()) else nesting.keys()
         self._dtypes = tree.map(lambda leaf: np.dtype(leaf.dtype), obs_spec)
         # What a single array must have to be stored as it is; nothing has this for a tree.
         self._shape, self._dtype = (), None
         if isinstance(obs_spec, ObservationSpec):
             self._shape, self._dtype = obs_spec.shape, np.dtype(obs_spec.dtype)
         self._action_spec, self._mask = action_spec, mask_path(obs_spec)
+        self._one_choice = len(choices(action_spec)) == 1
         self._ignore_masks = ignore_masks or bool(self._mask)
         # Each environment's newest info, among those that are not empty or end an episode.
         self._infos: list[Mapping[str, Any]] = [{}] * self.num_envs
@@ -219,7 +223,8 @@ class HostEnvs(Envs):
         if isinstance(self._spec, ObservationSpec):
             return self._array(env, obs, call, self._spec, self._dtypes)
         try:
-            given = dict(flattened(obs, self._nesting))
+            flat = type(obs) is dict and obs.keys() == self._flat
+            given = obs if flat else dict(flattened(obs, self._nesting))
         except ValueError as error:
             raise InvalidReturn(
                 f"{self._label(env)} returned an observation with {error} from {call}; its "
@@ -270,7 +275,8 @@ class HostEnvs(Envs):
 
     def _refuse_mask(self, env: int, obs: Any) -> None:
         """Refuse an observation, from which an action has to be chosen, whose mask allows none."""
-        if forbids_all(obs[self._mask], self._action_spec):
+        mask = obs[self._mask]
+        if (not mask.any()) if self._one_choice else forbids_all(mask, self._action_spec):
             what = "a mask that allows no action"
             raise self._invalid_mask(env, what, self.episode[env], self.lengths[env])
 

@@ -8,7 +8,7 @@ there on it travels like every other array. `envs.preparation` calls this.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -149,7 +149,8 @@ class MaskTaker(gym.Wrapper[Any, Any, Any, Any]):
             )
         self._spec, self._in_info = spec, in_info
         self._key, self._owner = _mask_key(env.observation_space), _owner(env)
-        self.mask = np.zeros(sum(choices(spec)), np.uint8)
+        self._method = f"{type(self._owner).__name__}.action_masks()"
+        self.mask = self._nothing = np.zeros(sum(choices(spec)), np.uint8)
         if self._key:
             self.observation_space = without(env.observation_space, self._key)
 
@@ -176,34 +177,39 @@ class MaskTaker(gym.Wrapper[Any, Any, Any, Any]):
 
     def _taken(self, obs: Any, info: Any, over: bool) -> Any:
         """Keep the mask, and return the observation without it."""
-        given: dict[str, np.ndarray] = {}
-        for place, value in self._given(obs, info, over):
-            if value is None:
-                continue
-            try:
-                given[place] = as_mask(value, self._spec)
-            except MaskError as error:
-                raise MaskError(f"a mask {error}, in {place}") from None
-        if not over and self._in_info and not info_masks(info):
+        shown = bool(info) and (MASK in info or MASKS[1] in info)
+        if self._in_info and not over and not shown:
             raise MaskError(f"no mask in its info, which had info[{MASK!r}] after the first reset")
+        given: list[tuple[str, np.ndarray]] = []
+        if self._key and isinstance(obs, Mapping) and self._key in obs:
+            self._read(given, f"observation[{self._key!r}]", obs[self._key])
+        if not over:  # a finished game's info may hold the mask of the player who moves next
+            if self._owner is not None:
+                self._read(given, self._method, self._owner.action_masks())
+            if shown:
+                for place, value in info_masks(info).items():
+                    self._read(given, place, value)
         if not given and not over:
             raise MaskError("no mask")
-        self.mask = next(iter(given.values()), np.zeros_like(self.mask))
-        for place, mask in given.items():
+        self.mask = given[0][1] if given else self._nothing
+        for place, mask in given[1:]:
             if not np.array_equal(mask, self.mask):
                 at = int((mask != self.mask).argmax())
-                first = next(iter(given))
-                raise MaskError(f"masks that differ: {first} and {place}, at entry {at}")
-        return without(obs, self._key)
+                raise MaskError(f"masks that differ: {given[0][0]} and {place}, at entry {at}")
+        return without(obs, self._key) if self._key else obs
 
-    def _given(self, obs: Any, info: Any, over: bool) -> Iterator[tuple[str, Any]]:
-        """Yield each mask with its place."""
-        if self._key and isinstance(obs, Mapping) and self._key in obs:
-            yield f"observation[{self._key!r}]", obs[self._key]
-        if self._owner is not None and not over:
-            yield f"{type(self._owner).__name__}.action_masks()", self._owner.action_masks()
-        if not over:  # a finished game's info may hold the mask of the player who moves next
-            yield from info_masks(info).items()
+    def _read(self, given: list[tuple[str, np.ndarray]], place: str, value: Any) -> None:
+        """Append a mask with its place, unless it is None."""
+        if value is None:
+            return
+        usual = type(value) is np.ndarray and value.shape == self._nothing.shape
+        if usual and value.dtype.char in "?bB" and max(value.tobytes()) <= 1:  # quickly
+            given.append((place, value.astype(np.uint8)))
+            return
+        try:
+            given.append((place, as_mask(value, self._spec)))
+        except MaskError as error:
+            raise MaskError(f"a mask {error}, in {place}") from None
 
 
 class WithMask(gym.Wrapper[Any, Any, Any, Any]):
