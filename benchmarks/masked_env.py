@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import register
 
-SIDE, LIMIT = 3, 100
+SIDE = 3
 MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
 
 
@@ -17,7 +17,7 @@ class SlidingPuzzle(gym.Env[Any, Any]):
 
     Moves beyond the edge are forbidden. The mask is given by `action_masks`, as sb3-contrib asks
     for it. A step costs 0.01 and gives 1 for each tile that comes to its place, -1 for each that
-    leaves it. An episode is truncated after 100 steps.
+    leaves it.
     """
 
     def __init__(self, render_mode: str | None = None) -> None:
@@ -32,7 +32,7 @@ class SlidingPuzzle(gym.Env[Any, Any]):
         """Take twenty random moves from the solved board."""
         super().reset(seed=seed)
         self._tiles = [*range(SIDE**2)]
-        self._empty = self._steps = 0
+        self._empty = 0
         for _ in range(20):
             allowed = np.flatnonzero(self.action_masks())
             self._slide(int(self.np_random.choice(allowed)))
@@ -47,10 +47,9 @@ class SlidingPuzzle(gym.Env[Any, Any]):
         """Slide a tile; a forbidden move is an error."""
         before = self._at_home()
         self._slide(int(action))
-        self._steps += 1
         after = self._at_home()
         reward = after - before - 0.01
-        return self._observe(), reward, after == SIDE**2 - 1, self._steps >= LIMIT, {}
+        return self._observe(), reward, after == SIDE**2 - 1, False, {}
 
     def _slide(self, action: int) -> None:
         (row, column), (down, right) = divmod(self._empty, SIDE), MOVES[action]
@@ -68,4 +67,7 @@ class SlidingPuzzle(gym.Env[Any, Any]):
         return np.array(self._tiles, np.float32) * self._scale
 
 
-register("SlidingPuzzle-v0", f"{__name__}:SlidingPuzzle", disable_env_checker=True)
+register(
+    "SlidingPuzzle-v0", f"{__name__}:SlidingPuzzle", max_episode_steps=100,
+    disable_env_checker=True,
+)  # fmt: skip
