@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import random
 import signal
 import subprocess
@@ -228,9 +229,10 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(
 
 def test_state_is_never_unpickled() -> None:
     """No module of ours imports pickle, or a loader that would; but for what a parent and its own
-    workers say to each other over a socket pair that nobody else holds."""
+    workers say to each other over a socket pair that nobody else holds. NumPy's loader refuses
+    pickled objects where it is told so."""
     for path in (ROOT / "src").rglob("*.py"):
-        text = path.read_text()
+        text = re.sub(r"np\.load\([\w, ]+, allow_pickle=False\)", "", path.read_text())
         for word in ("import pickle", "cloudpickle.load", "np.load(", "allow_pickle", "torch.load"):
             between = word in ("import pickle", "cloudpickle.load")
             between = between and path.parent.name == "processes"
