@@ -23,7 +23,7 @@ from flatout.envs.device.on_host import OneDevice
 from flatout.envs.make import Factory, close_quietly, episode_limit, specs, unprepared
 from flatout.envs.masks import attribute, visible_masks
 from flatout.errors import FlatoutError, UsageError
-from flatout.types import ObservationSpec, ObsSpec, mask_path
+from flatout.types import ObservationSpec, mask_path
 
 STEPS, PATIENCE_S = 1000, 60.0
 
@@ -129,7 +129,7 @@ def _try(
         )  # fmt: skip
 
 
-def _copies(make: Any, env: gym.Env[Any, Any], findings: Findings) -> list[gym.Env[Any, Any]]:
+def _copies(make: Factory, env: gym.Env[Any, Any], findings: Findings) -> list[gym.Env[Any, Any]]:
     """Make two further environments; none if the function gives the same object again."""
     copies = [make(), make()]
     objects = [attribute(one, "unwrapped") or one for one in (env, *copies)]
@@ -158,7 +158,7 @@ def _notes(
     """Yield what Flatout would do with the environment: topics and sentences."""
     spec, actions = trial.task.obs_spec, trial.task.action_spec
     for path, leaf in tree.items(spec):
-        yield "encoder", f"observation{f' {path!r}' if path else ''}: {_described(leaf, spec)}."
+        yield "encoder", f"observation{f' {path!r}' if path else ''}: {_described(leaf)}."
     fitting: list[str] = []
     for algorithm in (name for name, hyper in HYPER.items() if hyper.acts):
         try:
@@ -201,7 +201,7 @@ def _episodes(limit: int | None, lengths: list[int]) -> str:
     return f"{limited}; of the episodes of random play {some if lengths else 'none ended'}."
 
 
-def _described(leaf: ObservationSpec, spec: ObsSpec) -> str:
+def _described(leaf: ObservationSpec) -> str:
     """Return what the encoder makes of an array, as a phrase."""
     shape = "x".join(map(str, leaf.shape)) or "one number"
     if leaf.mask:

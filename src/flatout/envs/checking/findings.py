@@ -42,8 +42,3 @@ class Findings:
     def has(self, *topics: str) -> bool:
         """Return whether there is a finding of one of these topics."""
         return any(finding.topic in topics for finding in self.found)
-
-    @property
-    def wrong(self) -> bool:
-        """Whether a finding is an error."""
-        return any(finding.kind == "error" for finding in self.found)

@@ -6,7 +6,7 @@ import contextlib
 import io
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,9 +56,6 @@ class Trial:
     lengths: list[tuple[int, bool, bool]] = field(default_factory=list[tuple[int, bool, bool]])
     printed: str = ""
     drew: bool = False
-
-
-Make = Callable[[], gym.Env[Any, Any]]
 
 
 class Trials:
@@ -188,7 +185,6 @@ class Trials:
         """
         taps = [Tap(env, self._config.env, self._findings, self._watch) for env in envs]
         states, out = _global_random(), io.StringIO()
-        trial = None
         try:
             with contextlib.redirect_stdout(out):
                 trial = self._stepped(taps, steps, in_info, self._seed if seed is None else seed)
