@@ -3,12 +3,15 @@ of other actions. `flatout.types` has those of a single choice and of a box."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from flatout.types import ActionSpec, Array, DiscreteSpec
+from flatout.types import ActionSpec, Array, ContinuousSpec, DiscreteSpec
 
 
 @dataclass(frozen=True)
@@ -200,6 +203,33 @@ def choices(spec: ActionSpec) -> tuple[int, ...]:
         return spec.counts
     parts = spec.parts if isinstance(spec, CompositeSpec) else ()
     return tuple(count for part in parts for count in choices(part))
+
+
+def mask_columns(spec: ActionSpec) -> list[int]:
+    """Return for each parameter of an action's distribution its entry in the mask, and -1 for the
+    parameters of boxes, which have none."""
+    if isinstance(spec, ContinuousSpec):
+        return [-1] * spec.size
+    if not isinstance(spec, CompositeSpec):
+        return list(range(sum(choices(spec))))
+    found: list[int] = []
+    entries = 0
+    for part in spec.parts:
+        found += [column if column < 0 else entries + column for column in mask_columns(part)]
+        entries += sum(choices(part))
+    return found
+
+
+def forbids_all(xp: Any, spec: ActionSpec, mask: Array) -> Array:
+    """Return whether masks ``[..., K]`` allow no value of one of the action's choices.
+
+    Args:
+        xp: `numpy` or `jax.numpy`.
+    """
+    counts = choices(spec)
+    ends = list(itertools.accumulate(counts))[:-1]
+    parts = xp.split(mask, ends, -1) if ends else [mask]
+    return functools.reduce(operator.or_, [~part.any(-1) for part in parts])
 
 
 def allowed(xp: Any, spec: ActionSpec, mask: Array, action: Array) -> Array:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from flatout import output_file
-from flatout.actions import CompositeSpec, choices
+from flatout.actions import mask_columns
 from flatout.algorithms.common.actor_critic import Actor
 from flatout.algorithms.common.continuous import Bounds, Trunk
 from flatout.algorithms.common.distributions import distribution
@@ -26,7 +26,7 @@ from flatout.networks.encoder import Branches, Encoder
 from flatout.networks.layers import MLP, Conv, Linear
 from flatout.networks.torsos import NatureCNN
 from flatout.output import printable
-from flatout.types import ActionSpec, ContinuousSpec, ObservationSpec, mask_path
+from flatout.types import ObservationSpec, mask_path
 
 LINE = 96
 BOARDS = {Grid: "one_hot", OneHot: "one_hot", Centred: "centred", Compass: "compass"}
@@ -163,7 +163,7 @@ def source(config: TrainConfig, task: Task, params: Any) -> str:
         "environment": printable(config.env.env),
         "inputs": inputs,
         "action": action.exported(),
-        "mask": mask_columns(action)[0] if mask_path(task.obs_spec) else None,
+        "mask": mask_columns(action) if mask_path(task.obs_spec) else None,
         "layers": layers.steps,
         "shapes": [list(array.shape) for array in layers.arrays],
     }
@@ -177,21 +177,6 @@ def source(config: TrainConfig, task: Task, params: Any) -> str:
     casts = "".join(f"\n{getsource(one)}\n" for one in (stored, word_counts, cast_actions))
     text = text.replace("from flatout.casts import cast_actions, stored, word_counts\n", casts)
     return text.replace('DATA = ""', f'DATA = """\n{lines}\n"""')
-
-
-def mask_columns(spec: ActionSpec, first: int = 0) -> tuple[list[int], int]:
-    """For each output of the network its entry in an action's mask, -1 for outputs of boxes; and
-    the entry after the last."""
-    if isinstance(spec, ContinuousSpec):
-        return [-1] * spec.size, first
-    found: list[int] = []
-    for part in spec.parts if isinstance(spec, CompositeSpec) else ():
-        columns, first = mask_columns(part, first)
-        found += columns
-    if isinstance(spec, CompositeSpec):
-        return found, first
-    end = first + sum(choices(spec))
-    return [*range(first, end)], end
 
 
 def write(path: str | Path, text: str) -> Path:

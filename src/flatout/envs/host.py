@@ -18,11 +18,11 @@ import gymnasium as gym
 import numpy as np
 
 from flatout import tree
-from flatout.actions import choices
+from flatout.actions import forbids_all
 from flatout.casts import stored
 from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
-from flatout.envs.masks import IGNORE, MASKS, MaskError, forbids_all, info_masks
+from flatout.envs.masks import IGNORE, MASKS, MaskError, info_masks
 from flatout.envs.spaces import array_of, flattened, in_range, structure
 from flatout.errors import (
     EnvironmentFailure,
@@ -77,7 +77,6 @@ class HostEnvs(Envs):
         if isinstance(obs_spec, ObservationSpec):
             self._shape, self._dtype = obs_spec.shape, np.dtype(obs_spec.dtype)
         self._action_spec, self._mask = action_spec, mask_path(obs_spec)
-        self._one_choice = len(choices(action_spec)) == 1
         self._ignore_masks = ignore_masks or bool(self._mask)
         # Each environment's newest info, among those that are not empty or end an episode.
         self._infos: list[Mapping[str, Any]] = [{}] * self.num_envs
@@ -275,8 +274,7 @@ class HostEnvs(Envs):
 
     def _refuse_mask(self, env: int, obs: Any) -> None:
         """Refuse an observation, from which an action has to be chosen, whose mask allows none."""
-        mask = obs[self._mask]
-        if (not mask.any()) if self._one_choice else forbids_all(mask, self._action_spec):
+        if forbids_all(np, self._action_spec, obs[self._mask]):
             what = "a mask that allows no action"
             raise self._invalid_mask(env, what, self.episode[env], self.lengths[env])
 

@@ -95,15 +95,6 @@ def as_mask(value: Any, spec: ActionSpec, batches: bool = False) -> np.ndarray:
     return mask.astype(np.uint8).reshape((-1, size) if batch else size)
 
 
-def forbids_all(mask: np.ndarray, spec: ActionSpec) -> np.ndarray:
-    """Return whether masks ``[..., K]`` allow no value of one of the action's components."""
-    counts = choices(spec)
-    if len(counts) == 1:
-        return np.asarray(~mask.any(-1))
-    starts = np.cumsum((0, *counts[:-1]))
-    return np.asarray(~np.logical_or.reduceat(mask, starts, -1).all(-1))
-
-
 def with_mask(observation: Any, mask: Any, path: str, entries: Sequence[str]) -> tuple[Any, Any]:
     """Return an environment's raw observation as a dict without its mask, and the mask: the given
     one, or the one in the observation, or None.

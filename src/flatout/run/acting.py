@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from flatout import tree
+from flatout.actions import forbids_all
 from flatout.algorithms.base import ACT, Algorithm, raw_key
 from flatout.algorithms.parallel.packing import PackedParams
 from flatout.algorithms.registry import build_algorithm
@@ -20,7 +21,7 @@ from flatout.config.actions import refuse_actions
 from flatout.config.schema import TrainConfig
 from flatout.envs.check import making, refuse, undisturbed
 from flatout.envs.device.make import in_library
-from flatout.envs.masks import MaskError, as_mask, forbids_all, with_mask
+from flatout.envs.masks import MaskError, as_mask, with_mask
 from flatout.envs.spaces import as_array, flattened, in_range, structure
 from flatout.envs.task import Task
 from flatout.errors import UsageError, described
@@ -200,7 +201,7 @@ class Acting:
             mask = as_mask(mask, actions, batches=True)
         except MaskError as error:
             raise UsageError(f"predict was given a mask {error}.") from None
-        if (stuck := np.atleast_1d(forbids_all(mask, actions))).any():
+        if (stuck := np.atleast_1d(forbids_all(np, actions, mask))).any():
             row = f" in row {int(stuck.argmax())}" if mask.ndim > 1 else ""
             raise UsageError(f"predict was given a mask that allows no action{row}.")
         assert isinstance(spec, dict)

@@ -4,16 +4,14 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from flatout import tree
-from flatout.actions import choices
+from flatout.actions import forbids_all
 from flatout.algorithms.base import Algorithm, RolloutSpec
 from flatout.algorithms.parallel.packing import OutputLayout
 from flatout.envs.device.base import DeviceEnv
@@ -184,9 +182,7 @@ class Writer:
         if not (path := mask_path(self.env.obs_spec)):
             return None
         mask = obs[path].reshape(*valid.shape, -1) > 0
-        sizes = choices(self.env.action_spec)
-        parts = jnp.split(mask, np.cumsum(sizes)[:-1], -1)
-        none = functools.reduce(jnp.logical_or, [~part.any(-1) for part in parts]) & valid
+        none = forbids_all(jnp, self.env.action_spec, mask) & valid
         at = none.reshape(-1).argmax()
         step, env = at // self.num_envs, state.first + at % self.num_envs
         return jnp.where(none.any(), jnp.stack([step, env]), -1).astype(jnp.int32)

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.actions import CompositeSpec, choices
-from flatout.types import ActionSpec, ContinuousSpec
+from flatout.actions import mask_columns
+from flatout.types import ActionSpec
 
 FORBIDDEN = np.float32(np.finfo(np.float32).min / 2)
 """Far below every output, and finite: a product with a probability of 0 is 0, not NaN."""
@@ -26,18 +26,10 @@ def masked(x: jax.Array, mask: jax.Array | None) -> jax.Array:
 def parameter_mask(spec: ActionSpec, mask: jax.Array | None) -> jax.Array | None:
     """Return a mask of the outputs ``[B, P]`` of a distribution, for the mask ``[B, K]`` of an
     action's choices: a box has outputs, which are always allowed, but no entries in K."""
-    if mask is None or not isinstance(spec, CompositeSpec):
+    columns = np.array(mask_columns(spec))
+    if mask is None or (columns >= 0).all():  # then they are in the mask's order
         return mask
-    parts: list[jax.Array] = []
-    start = 0
-    for part in spec.parts:
-        size = sum(choices(part))
-        own = parameter_mask(part, mask[:, start : start + size])
-        assert own is not None
-        start += size
-        box = isinstance(part, ContinuousSpec)
-        parts.append(jnp.ones((len(mask), part.size), bool) if box else own)
-    return jnp.concatenate(parts, -1)
+    return jnp.where(columns < 0, True, mask[:, columns])
 
 
 def drawn(uniform: jax.Array, mask: jax.Array) -> jax.Array:

@@ -12,9 +12,10 @@ import gymnasium as gym
 import numpy as np
 
 from flatout import tree
+from flatout.actions import forbids_all
 from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.envs.device.base import DeviceEnv, reset_key, step_key
-from flatout.envs.masks import IGNORE, forbids_all
+from flatout.envs.masks import IGNORE
 from flatout.errors import EnvironmentFailure, FlatoutError, InvalidReturn, one_line
 from flatout.types import Episode, Obs, ObservationSpec, mask_path
 
@@ -214,7 +215,7 @@ class DeviceEnvs(Envs):
         if not self._mask:
             return
         masks = np.asarray(obs[self._mask]).reshape(self.num_envs, -1) > 0
-        stuck = forbids_all(masks, self._action_spec)
+        stuck = forbids_all(np, self._action_spec, masks)
         for env in envs:
             if stuck[env]:
                 raise InvalidReturn(
