@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from flatout.envs.masks import IGNORE
 from flatout.errors import InvalidReturn
 from flatout.types import Episode, Obs
 
@@ -71,6 +72,13 @@ class Envs(ABC):
 
     def _label(self, env: int) -> str:
         return f"environment {self._first + env} ({self._name})"
+
+    def _invalid_mask(self, env: int, what: str, episode: int, step: int) -> InvalidReturn:
+        """Return the error for a mask; `what` says what is wrong with it."""
+        when = f"in step {step}" if step else "in the reset"
+        return InvalidReturn(
+            f"{self._label(env)} gave {what}, {when} of episode {episode}: correct it, or {IGNORE}."
+        )
 
     @abstractmethod
     def reset(self, env: int, out: Obs, episode: int | None = None) -> None:

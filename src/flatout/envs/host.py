@@ -22,7 +22,7 @@ from flatout.actions import forbids_all
 from flatout.casts import stored
 from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
-from flatout.envs.masks import IGNORE, MASKS, MaskError, info_masks
+from flatout.envs.masks import MASKS, STUCK, MaskError, info_masks
 from flatout.envs.spaces import array_of, flattened, in_range, structure
 from flatout.errors import (
     EnvironmentFailure,
@@ -275,14 +275,7 @@ class HostEnvs(Envs):
     def _refuse_mask(self, env: int, obs: Any) -> None:
         """Refuse an observation, from which an action has to be chosen, whose mask allows none."""
         if forbids_all(np, self._action_spec, obs[self._mask]):
-            what = "a mask that allows no action"
-            raise self._invalid_mask(env, what, self.episode[env], self.lengths[env])
-
-    def _invalid_mask(self, env: int, what: str, episode: int, step: int) -> InvalidReturn:
-        when = f"in step {step}" if step else "in the reset"
-        return InvalidReturn(
-            f"{self._label(env)} gave {what}, {when} of episode {episode}: correct it, or {IGNORE}."
-        )
+            raise self._invalid_mask(env, STUCK, self.episode[env], self.lengths[env])
 
     def _to_float(self, env: int, value: Any) -> float:
         try:

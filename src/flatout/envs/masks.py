@@ -29,6 +29,8 @@ MASKS = (MASK, "action_masks")
 
 IGNORE = "pass --ignore-action-masks (in Python ignore_action_masks=True) to train without masks"
 
+STUCK = "a mask that allows no action"
+
 
 class MaskError(ValueError):
     """A mask is missing, malformed, or contradicts another one; the message is a phrase."""
@@ -143,7 +145,7 @@ class MaskTaker(gym.Wrapper[Any, Any, Any, Any]):
         self._method = f"{type(self._owner).__name__}.action_masks()"
         self.mask = self._nothing = np.zeros(sum(choices(spec)), np.uint8)
         if self._key:
-            self.observation_space = without(env.observation_space, self._key)
+            self.observation_space = _rest(env.observation_space)
 
     def reset(self, **kwargs: Any) -> Any:
         """Reset the environment.
@@ -187,7 +189,7 @@ class MaskTaker(gym.Wrapper[Any, Any, Any, Any]):
             if not np.array_equal(mask, self.mask):
                 at = int((mask != self.mask).argmax())
                 raise MaskError(f"masks that differ: {given[0][0]} and {place}, at entry {at}")
-        return without(obs, self._key) if self._key else obs
+        return _rest(obs) if self._key else obs
 
     def _read(self, given: list[tuple[str, np.ndarray]], place: str, value: Any) -> None:
         """Append a mask with its place, unless it is None."""
@@ -242,18 +244,16 @@ def without_mask(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
     """Remove the mask from a Dict observation; one other entry alone becomes the observation.
     Environments with other observations are returned unchanged."""
     space = env.observation_space
-    if not (key := _mask_key(space)):
+    if not _mask_key(space):
         return env
-    return gym.wrappers.TransformObservation(
-        env, lambda obs: without(obs, key), without(space, key)
-    )
+    return gym.wrappers.TransformObservation(env, _rest, _rest(space))
 
 
-def without(nested: Any, key: str) -> Any:
-    """Return a Dict space, or an observation of it, without an entry; a single other entry alone.
-    Others are returned unchanged."""
+def _rest(nested: Any) -> Any:
+    """Return a Dict space, or an observation of it, without its masks; one other entry alone. What
+    is no dict is returned unchanged."""
     space = isinstance(nested, gym.spaces.Dict)
-    if not key or not (space or isinstance(nested, Mapping)):
+    if not space and not isinstance(nested, Mapping):
         return nested
     entries = nested.spaces if space else nested
     rest = {name: entry for name, entry in entries.items() if name not in MASKS}

@@ -15,7 +15,7 @@ from flatout.algorithms.base import spec_shapes
 from flatout.algorithms.parallel.packing import PackedParams
 from flatout.buffers import finals
 from flatout.buffers.arrays import arrays_of, env_axis, with_arrays
-from flatout.envs.masks import IGNORE
+from flatout.envs.masks import IGNORE, STUCK
 from flatout.errors import CheckpointError, EnvironmentFailure
 from flatout.hardware.backend import compiled, matmul_precision
 from flatout.learner.programs import Programs
@@ -142,7 +142,7 @@ class DeviceSampler(Sampler):
         if stuck is not None and stuck[0] >= 0:
             step, env = stuck.tolist()
             raise EnvironmentFailure(
-                f"environment {env} ({self.rollout.env.name}) gave a mask that allows no action, "
+                f"environment {env} ({self.rollout.env.name}) gave {STUCK}, "
                 f"in step {step} of this trajectory: correct it, or {IGNORE}."
             )
         if not finite.all():

@@ -15,8 +15,8 @@ from flatout import tree
 from flatout.actions import forbids_all
 from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.envs.device.base import DeviceEnv, reset_key, step_key
-from flatout.envs.masks import IGNORE
-from flatout.errors import EnvironmentFailure, FlatoutError, InvalidReturn, one_line
+from flatout.envs.masks import STUCK
+from flatout.errors import EnvironmentFailure, FlatoutError, one_line
 from flatout.types import Episode, Obs, ObservationSpec, mask_path
 
 TOGETHER = 8
@@ -218,10 +218,7 @@ class DeviceEnvs(Envs):
         stuck = forbids_all(np, self._action_spec, masks)
         for env in envs:
             if stuck[env]:
-                raise InvalidReturn(
-                    f"{self._label(env)} gave a mask that allows no action, in step "
-                    f"{self._times[env]} of episode {self.episode[env]}: correct it, or {IGNORE}."
-                )
+                raise self._invalid_mask(env, STUCK, self.episode[env], int(self._times[env]))
 
     def _restart(self, envs: list[int], out: Obs) -> None:
         """Reset the states of `envs` with the seeds in `_seeds`, and write their observations."""
