@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+from typing import Any
 
 from harness import (
     HERE,
@@ -35,32 +36,38 @@ ENVIRONMENTS = {"SplitCartPole-v0": "two vectors", "Dock-v0": "image 36x36 and v
 STEPS = {"SplitCartPole-v0": 51_200, "Dock-v0": 10_240}
 
 
-def rows_of(args: argparse.Namespace, env: str) -> dict[str, list[Row]]:
-    """Both sides' runs on an environment, in turn."""
-    steps = STEPS[env]
+def runs_of(
+    args: argparse.Namespace, name: str, env: str, steps: int, side: str, *words: str, **more: Any
+) -> dict[str, list[Row]]:
+    """Flatout's runs on an environment and a peer's, in turn.
+
+    Args:
+        name: the name of the rows.
+        side: the peer's name.
+        words: what its program is told besides the settings of both sides.
+        more: what else the rows depend on.
+    """
     updates = steps // ROLLOUT * EPOCHS * (ROLLOUT // BATCH)
     flags = (
-        "--env", f"dict_env:{env}", "--envs", str(ENVS), "--n-steps", str(N_STEPS),
-        "--batch-size", str(BATCH), "--n-epochs", str(EPOCHS), "--steps", str(steps),
+        "--env", env, "--envs", str(ENVS), "--n-steps", str(N_STEPS), "--batch-size", str(BATCH),
+        "--n-epochs", str(EPOCHS), "--steps", str(steps),
     )  # fmt: skip
     settings: Row = {
-        "flags": list(flags), "extra": args.flatout_args, "threads": args.peer_threads,
+        "flags": list(flags), "extra": args.flatout_args, "threads": args.peer_threads, **more,
     }  # fmt: skip
     place = NO_CACHE | {"PYTHONPATH": str(HERE)}
 
     def peer(seed: int) -> Command:
         argv = [
             peers_python(args), str(HERE / "peers" / "sb3_ppo.py"), *flags, "--seed", str(seed),
-            "--policy", "MultiInputPolicy", "--threads", str(args.peer_threads),
+            *words, "--threads", str(args.peer_threads),
         ]  # fmt: skip
         return Command(argv, place)
 
-    return Store(f"{NAME}_{env}", settings, args).alternate(
+    return Store(name, settings, args).alternate(
         {
-            "flatout": lambda seed: train_command(
-                args, NAME, f"{env}-flatout", seed, *flags, env=place
-            ),
-            "sb3": peer,
+            "flatout": lambda seed: train_command(args, name, "flatout", seed, *flags, env=place),
+            side: peer,
         },
         range(args.seeds),
         check=lambda row: require_work(row, steps, updates),
@@ -73,7 +80,10 @@ def benchmark(args: argparse.Namespace) -> None:
         raise BenchmarkError("--seeds must be at least 3: medians are quoted.")
     body, ratios, every = [], [], dict[str, list[Row]]()
     for env, kind in ENVIRONMENTS.items():
-        rows = rows_of(args, env)
+        rows = runs_of(
+            args, f"{NAME}_{env}", f"dict_env:{env}", STEPS[env], "sb3", "--policy",
+            "MultiInputPolicy",
+        )  # fmt: skip
         rates = {side: results(runs, "steps_per_s") for side, runs in rows.items()}
         for side, runs in rows.items():
             every[f"{env} {side}"] = runs

@@ -11,64 +11,21 @@ import argparse
 import statistics
 import zlib
 
-from harness import (
-    HERE,
-    NO_CACHE,
-    BenchmarkError,
-    Command,
-    Row,
-    Store,
-    main,
-    parser,
-    peers_python,
-    require_work,
-    train_command,
-)
+from dict_ppo import BATCH, ENVS, EPOCHS, ROLLOUT, runs_of
+from harness import HERE, BenchmarkError, main, parser
 from ppo_speed import results
 from report import RATIO_HEAD, mean_std, per_round, provenance, ratio_row, spread, table
 from report import write_section as write
 
 NAME, ENV = "masked_ppo", "masked_env:SlidingPuzzle-v0"
-ENVS, N_STEPS, BATCH, EPOCHS = 8, 256, 64, 10
-ROLLOUT = ENVS * N_STEPS
-
-
-def runs_of(args: argparse.Namespace) -> dict[str, list[Row]]:
-    """Both sides' runs, in turn."""
-    steps = args.steps
-    updates = steps // ROLLOUT * EPOCHS * (ROLLOUT // BATCH)
-    flags = (
-        "--env", ENV, "--envs", str(ENVS), "--n-steps", str(N_STEPS), "--batch-size", str(BATCH),
-        "--n-epochs", str(EPOCHS), "--steps", str(steps),
-    )  # fmt: skip
-    settings: Row = {
-        "flags": list(flags), "extra": args.flatout_args, "threads": args.peer_threads,
-        "game": zlib.crc32((HERE / "masked_env.py").read_bytes()),
-    }  # fmt: skip
-    place = NO_CACHE | {"PYTHONPATH": str(HERE)}
-
-    def peer(seed: int) -> Command:
-        argv = [
-            peers_python(args), str(HERE / "peers" / "sb3_ppo.py"), *flags, "--seed", str(seed),
-            "--library", "maskable", "--threads", str(args.peer_threads),
-        ]  # fmt: skip
-        return Command(argv, place)
-
-    return Store(NAME, settings, args).alternate(
-        {
-            "flatout": lambda seed: train_command(args, NAME, "flatout", seed, *flags, env=place),
-            "maskable": peer,
-        },
-        range(args.seeds),
-        check=lambda row: require_work(row, steps, updates),
-    )
 
 
 def benchmark(args: argparse.Namespace) -> None:
     """Run the sides in turn, check their work, write the section."""
     if args.seeds < 3:
         raise BenchmarkError("--seeds must be at least 3: medians are quoted.")
-    rows = runs_of(args)
+    game = zlib.crc32((HERE / "masked_env.py").read_bytes())
+    rows = runs_of(args, NAME, ENV, args.steps, "maskable", "--library", "maskable", game=game)
     rates = {side: results(runs, "steps_per_s") for side, runs in rows.items()}
     body = [
         [
