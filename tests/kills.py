@@ -130,7 +130,8 @@ def kill_at_random_times(
         wanted: kills.
         dice: when they come.
         folder: for runs.
-        seconds: the longest that a process trains before it is killed.
+        seconds: the longest that a process trains before it is killed, doubled after each kill
+            that came before anything new was saved (a busy machine compiles slowly).
         same: compares the final states of two runs.
     """
     from flatout.__main__ import main
@@ -156,7 +157,9 @@ def kill_at_random_times(
             kills += 1
         finish(process)
         saved = checkpoint.checkpoints(run / "checkpoints")
-        reached |= {(rounds, saved[-1].name)} if saved else set()
+        further = {(rounds, saved[-1].name)} - reached if saved else set()
+        reached |= further
+        seconds = seconds if further else 2 * seconds
         if (run / "summary.json").exists():  # it got to its end: compare it, and begin another
             same(final_state(run), final_state(whole))
             rounds += 1
