@@ -4,8 +4,8 @@ Without a flag each case runs once under explain, and its verdict stands beside 
 With `--any-source` recordings of other versions are judged again instead of made anew.
 `--fixed` runs each script that has one in turn with its fixed version, plainly: the measured gain
 stands next to the share of the time that explain gave the planted cause. `--overhead` runs each
-script in turn with explain and without. All three resume: finished runs are kept in
-benchmarks/results/explain_zoo.
+script with explain and without at the same time, on a core each. All three resume: finished runs
+are kept in benchmarks/results/explain_zoo.
 """
 
 from __future__ import annotations
@@ -44,6 +44,10 @@ ZOO = HERE / "zoo"
 """The folder of scripts; the table of cases is next to it, zoo.toml."""
 
 PLAIN, EXPLAINED, FIXED = "plain", "explained", "fixed"
+BOTH, CONTROL = "both", "control"
+"""Two runs at the same time: without explain and under it; twice without, which shows by how much
+two equal runs differ."""
+
 HEALTHY = ("healthy", "compute-bound")
 """Verdicts that are right for a case whose planted cause is compute-bound."""
 
@@ -134,15 +138,14 @@ class Runner:
     def run(self, case: Case, sides: Sequence[str], rounds: int) -> dict[str, list[Row]] | None:
         """The case's runs by side, A B A B; None where one failed, which the report then says."""
         # Plain pairs have nothing to do with Flatout's source, which may change meanwhile.
-        ours = EXPLAINED in sides
+        ours = FIXED not in sides
         options = argparse.Namespace(**{**vars(self.args), "any_source": not ours})
         options.any_source |= self.args.any_source
         settings: Row = {"seconds": self.args.seconds, "digest": case.digest()}
         store = Store(f"{NAME}/{case.name}-{'-'.join(sides)}", settings, options)
-        through = len(sides) > 1  # the whole script is sampled where speed is compared
         try:
             rows = store.alternate(
-                {side: lambda _, side=side: self.command(case, side, through) for side in sides},
+                {side: lambda _, side=side: self.command(case, side) for side in sides},
                 range(rounds),
             )
         except BenchmarkError as error:
@@ -169,22 +172,24 @@ class Runner:
         folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{case.name}-{case.digest()}.json"
 
-    def command(self, case: Case, side: str, through: bool) -> Command:
-        """One run of a script, by way of one_run.py."""
+    def command(self, case: Case, side: str) -> Command:
+        """One run of a script by way of one_run.py, or two by way of side_by_side.py."""
         sampled = self.args.seconds
         lasts = sampled + SPARE_S
-        argv = [sys.executable, str(HERE / "one_run.py")]
-        if side == EXPLAINED:
-            argv += ["--explain", flatout(self.args)]
-            argv += ["--seconds", f"{lasts + 600 if through else sampled:g}"]
-            if not through:
-                argv += ["--save", str(self.evidence(case))]
-        if case.rate:
-            argv += ["--rate", *case.rate]
-        python = self.pythons[case.framework]
+        script = case.command(self.pythons[case.framework], lasts, fixed=side == FIXED)
+        rate = ["--rate", *case.rate] if case.rate else []
+        one_run = [sys.executable, str(HERE / "one_run.py"), *rate]
+        if side in (BOTH, CONTROL):
+            whole = [flatout(self.args), "explain", "--seconds", f"{lasts + 600:g}", "--", *script]
+            argv = [sys.executable, str(HERE / "side_by_side.py"), *rate, "--"]
+            argv += [json.dumps(script), json.dumps(whole if side == BOTH else script)]
+        elif side == EXPLAINED:
+            explain = ["--explain", flatout(self.args), "--seconds", f"{sampled:g}"]
+            argv = [*one_run, *explain, "--save", str(self.evidence(case)), "--", *script]
+        else:
+            argv = [*one_run, "--", *script]
         # Both versions of JAX's cache and TensorFlow's greetings off: neither belongs to a case.
-        env = {**NO_CACHE, "TF_CPP_MIN_LOG_LEVEL": "2"}
-        return Command([*argv, "--", *case.command(python, lasts, fixed=side == FIXED)], env)
+        return Command(argv, {**NO_CACHE, "TF_CPP_MIN_LOG_LEVEL": "2"})
 
 
 def pythons(args: argparse.Namespace) -> dict[str, str]:
@@ -311,38 +316,39 @@ def gains(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) -> No
 
 
 def overhead(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) -> None:
-    """What explain costs each script."""
-    body, medians, best, noise = [], [], [], []
+    """The cost of explain for each script, or with --control that of nothing."""
+    side = CONTROL if args.control else BOTH
+    body, medians = [], []
     for case in cases:
-        if runner.missing(case):
+        if runner.missing(case) or not (rows := runner.run(case, [side], args.seeds)):
             continue
-        if not (rows := runner.run(case, [PLAIN, EXPLAINED], args.seeds)):
-            continue
-        plain, explained = rates(rows[PLAIN]), rates(rows[EXPLAINED])
-        ratios = [one / other for one, other in zip(explained, plain, strict=True)]
+        pairs = [[side["work"] / side["seconds"] for side in row["result"]["sides"]]
+                 for row in rows[side]]  # fmt: skip
+        ratios = [explained / plain for plain, explained in pairs]
         medians.append(1 - statistics.median(ratios))
-        best.append(1 - max(explained) / max(plain))
-        noise.append(max(plain) / min(plain) - 1)
         body.append([
-            case.name, case.framework, str(case.processes), spread(plain, 1),
-            spread(ratios, 3), f"{medians[-1]:.1%}", f"{best[-1]:.1%}",
+            case.name, case.framework, str(case.processes), spread([pair[0] for pair in pairs], 1),
+            spread(ratios, 3), f"{medians[-1]:.1%}",
         ])  # fmt: skip
-    head = [
-        "case", "framework", "processes", "work/s plainly", "explained / plain", "overhead",
-        "best to best",
-    ]  # fmt: skip
-    summary, noisy = "none measured", 0.0
+    what = "second / first" if args.control else "explained / plain"
+    head = ["case", "framework", "processes", "work/s plainly", what, "overhead"]
+    summary = "none measured"
     if medians:
-        summary = " and ".join(
-            f"{how} median {statistics.median(found):.1%}, at most {max(found):.1%}"
-            for how, found in (("by pairs", medians), ("by each side's best run", best))
+        below = " and ".join(
+            f"below {bar:.0%} in {sum(one < bar for one in medians)}" for bar in (0.02, 0.05)
         )
-        noisy = statistics.median(noise)
-    write(args, runner, "_overhead", "overhead", f"""\
-- Each script runs in turn without explain and under it, {args.seeds} times; rates are the
-  scripts' own. Where a machine is slow for seconds at a time, for others' sake, the best runs say
-  more than pairs. Overhead over all cases: **{summary}**. The same script's plain runs differ by
-  {noisy:.1%} (median of fastest to slowest).
+        summary = (
+            f"median {statistics.median(medians):.1%}, at most {max(medians):.1%}; {below} of "
+            f"{len(medians)}"
+        )
+    name, title, runs = "_overhead", "overhead", "without explain and under it"
+    if args.control:
+        name, title, runs = name + "_control", "equal runs for comparison", "twice without explain"
+    write(args, runner, name, title, f"""\
+- Each script runs {runs} at the same time, on a core each, which the two
+  exchange every quarter of a second (`side_by_side.py`); explain's own process runs on its side's
+  core. {args.seeds} such pairs of {args.seconds + SPARE_S:g} s; rates are the scripts' own.
+  Overhead over all cases: **{summary}**.
 
 {table(head, body)}""")  # fmt: skip
 
@@ -373,7 +379,7 @@ def write(args: argparse.Namespace, runner: Runner, asked: str, title: str, text
 
 def benchmark(args: argparse.Namespace) -> None:
     """Answer the question that was asked."""
-    if args.cases:  # a part of the zoo is for looking at
+    if args.cases and not args.control:  # a part of the zoo is for looking at
         args.no_write = True
     answer = gains if args.fixed else overhead if args.overhead else verdicts
     answer(args, load(ZOO, args.cases), Runner(args))
@@ -388,6 +394,7 @@ if __name__ == "__main__":
     add("--fixed", action="store_true", help="what the remedies gain")
     add("--measure-only", action="store_true", help="with --fixed: measured gains, no explain")
     add("--overhead", action="store_true", help="with explain against without")
+    add("--control", action="store_true", help="with --overhead: without explain on both sides")
     arguments = options.parse_args()
     arguments.pythons, arguments.python = arguments.python, []  # paths are not for RESULTS.md
     main(benchmark, arguments)

@@ -6,7 +6,7 @@ from _flatout_timer import ROOM
 
 CALL, RETURN, C_CALL, C_RETURN = 0, 1, 2, 3
 FIRST, EVERY = 0.5, 1.0  # seconds after the imports, and between windows
-COST = 0.01  # share of the time that windows may take
+COST = 0.005  # share of the time that windows may take
 WINDOWS = 40
 WINDOW_SECONDS = 0.020
 WINDOW_EVENTS = 6000
