@@ -130,8 +130,8 @@ def kill_at_random_times(
         wanted: kills.
         dice: when they come.
         folder: for runs.
-        seconds: the longest that a process trains before it is killed, doubled after each kill
-            that came before anything new was saved (a busy machine compiles slowly).
+        seconds: the longest that a process trains before it is killed; twice as long each time
+            that nothing new was saved before (a busy machine compiles slowly).
         same: compares the final states of two runs.
     """
     from flatout.__main__ import main
@@ -139,6 +139,7 @@ def kill_at_random_times(
     whole = folder / "whole"
     assert main(tiny.latest([*flags, "--run-dir", str(whole)])) == 0
     run, kills, rounds, reached = folder / "run-0", 0, 0, set[tuple[int, str]]()
+    longest = seconds
     # Most kills must hit a run that had moved on.
     while kills < wanted or len(reached) < (wanted + 1) // 2:
         assert kills < 5 * wanted, "no run gets anywhere before it is killed"
@@ -151,7 +152,7 @@ def kill_at_random_times(
         process = spawn(*(again if resumable else (*flags, "--run-dir", str(run))))
         if dice.random() < 0.8:  # while it trains, at a random time; else while it starts
             wait_for(lambda: stamp(run) != before or process.poll() is not None)  # noqa: B023
-        time.sleep(dice.uniform(0.0, seconds))
+        time.sleep(dice.uniform(0.0, longest))
         if process.poll() is None:
             process.kill()
             kills += 1
@@ -159,7 +160,7 @@ def kill_at_random_times(
         saved = checkpoint.checkpoints(run / "checkpoints")
         further = {(rounds, saved[-1].name)} - reached if saved else set()
         reached |= further
-        seconds = seconds if further else 2 * seconds
+        longest = seconds if further else 2 * longest
         if (run / "summary.json").exists():  # it got to its end: compare it, and begin another
             same(final_state(run), final_state(whole))
             rounds += 1

@@ -316,13 +316,13 @@ def gains(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) -> No
 
 
 def overhead(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) -> None:
-    """The cost of explain for each script, or with --control that of nothing."""
+    """The cost of explain for each script; with --control, the difference of two equal runs."""
     side = CONTROL if args.control else BOTH
     body, medians = [], []
     for case in cases:
         if runner.missing(case) or not (rows := runner.run(case, [side], args.seeds)):
             continue
-        pairs = [[side["work"] / side["seconds"] for side in row["result"]["sides"]]
+        pairs = [[run["work"] / run["seconds"] for run in row["result"]["sides"]]
                  for row in rows[side]]  # fmt: skip
         ratios = [explained / plain for plain, explained in pairs]
         medians.append(1 - statistics.median(ratios))
