@@ -145,7 +145,7 @@ class Runner:
         store = Store(f"{NAME}/{case.name}-{'-'.join(sides)}", settings, options)
         try:
             rows = store.alternate(
-                {side: lambda _, side=side: self.command(case, side) for side in sides},
+                {side: lambda seed, side=side: self.command(case, side, seed) for side in sides},
                 range(rounds),
             )
         except BenchmarkError as error:
@@ -172,8 +172,11 @@ class Runner:
         folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{case.name}-{case.digest()}.json"
 
-    def command(self, case: Case, side: str) -> Command:
-        """One run of a script by way of one_run.py, or two by way of side_by_side.py."""
+    def command(self, case: Case, side: str, seed: int) -> Command:
+        """One run of a script by way of one_run.py, or two by way of side_by_side.py.
+
+        The seed says which of two is first, so that neither gains by it.
+        """
         sampled = self.args.seconds
         lasts = sampled + SPARE_S
         script = case.command(self.pythons[case.framework], lasts, fixed=side == FIXED)
@@ -181,7 +184,8 @@ class Runner:
         one_run = [sys.executable, str(HERE / "one_run.py"), *rate]
         if side in (BOTH, CONTROL):
             whole = [flatout(self.args), "explain", "--seconds", f"{lasts + 600:g}", "--", *script]
-            argv = [sys.executable, str(HERE / "side_by_side.py"), *rate, "--"]
+            argv = [sys.executable, str(HERE / "side_by_side.py"), *rate]
+            argv += ["--second-first"] * (seed % 2) + ["--"]
             argv += [json.dumps(script), json.dumps(whole if side == BOTH else script)]
         elif side == EXPLAINED:
             explain = ["--explain", flatout(self.args), "--seconds", f"{sampled:g}"]

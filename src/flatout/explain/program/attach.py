@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import shutil
 import signal
 import stat
@@ -216,10 +217,14 @@ def _watch(
     began = meta["began"]
     next_sample, limit = began + MONITOR_S, began + seconds + IMPORTS_S
     ready = None
-    with closing(Monitor(child.pid, MONITOR_S, clock=time.monotonic)) as monitor:
+    with (
+        closing(Monitor(child.pid, MONITOR_S, clock=time.monotonic)) as monitor,
+        _end_of(child) as wait,
+    ):
         meta["machine"]["cores"] = monitor.cores
         while child.poll() is None and time.monotonic() < limit:
-            time.sleep(POLL_S)
+            rest = min(next_sample, limit) - time.monotonic()
+            wait(POLL_S if ready is None else max(rest, 0.0))
             if ready is None and _ready(folder):
                 ready = time.monotonic()
                 limit = min(limit, ready + seconds)
@@ -235,6 +240,24 @@ def _watch(
                 if timeline(build(so_far, rows_of(folder))).part:  # less than two whole cycles
                     limit = min(now + seconds / 2, longest)
         meta["notes"] += monitor.notes
+
+
+@contextmanager
+def _end_of(child: subprocess.Popen[bytes]) -> Iterator[Callable[[float], object]]:
+    """A function that waits for a program's end, for some seconds at most.
+
+    Each time that this process wakes up it may take a core from the program.
+    """
+    with ExitStack() as closed:
+        try:
+            end = os.pidfd_open(child.pid)
+            closed.callback(os.close, end)
+            waiting = select.poll()
+            waiting.register(end, select.POLLIN)
+        except (AttributeError, OSError):  # no Linux, or an old one
+            yield lambda seconds: time.sleep(min(seconds, POLL_S))
+        else:
+            yield lambda seconds: waiting.poll(1000 * seconds)
 
 
 def _ready(folder: Path) -> bool:

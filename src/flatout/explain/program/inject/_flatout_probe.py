@@ -33,6 +33,9 @@ ARGV = list(map(str, getattr(sys, "orig_argv", None) or [sys.executable or "pyth
 FLUSH = 0.5
 PATIENCE = 20  # failed samples
 BLOCKED = 0.030  # a main thread that does not sample for this time is blocked
+LATE = 1.5
+"""Times the `patience` for which a main thread at work puts the other thread off. That asks for the
+interpreter's lock each time that it is woken, which must not happen between two samples."""
 LONG = 0.25  # seconds of work in one call, after which the other thread samples it
 UNSEEN = 3  # intervals of work that it did not sample itself: something keeps it from that
 STAND_INS = 50  # unsampled stretches in a row after which the report mentions it
@@ -222,7 +225,7 @@ class Probe:
         """Sample for a main thread that sleeps or is blocked, until another thread does."""
         while self.life is life:
             seconds = self.pace.jittered(self.interval())
-            patience = self.pace.jittered(self.pace.crowd * BLOCKED)
+            patience = self.pace.jittered(self.patience())
             if watch is not None and self.timer.running:
                 late = watch.wait()
             else:
@@ -245,7 +248,7 @@ class Probe:
     def look(self, late):
         """Look at the main thread once; return whether it was asleep, or did not sample itself."""
         now, self.woken = time.monotonic(), CPU()
-        blocked = now - self.last > 0.9 * self.pace.crowd * BLOCKED or not self.timer.running
+        blocked = now - self.last > 0.9 * self.patience() or not self.timer.running
         spent = self.spent
         if spent is None or not self.timer.running:
             if blocked:
@@ -311,6 +314,10 @@ class Probe:
         """The same in seconds of work: while the thread waits for a core its clock stands still."""
         return self.interval() / self.pace.waits
 
+    def patience(self):
+        """Seconds between two looks of the other thread, at most."""
+        return max(self.pace.crowd * BLOCKED, self.interval())
+
     def tick(self):
         """Take a sample in the main thread, between two of its instructions; never runs twice."""
         if self.life is None:
@@ -329,9 +336,9 @@ class Probe:
             seconds, awake = None, True
             if self.spent is not None:
                 late = self.timer.kernel.elapsed()  # a long call in C holds up the signal
-                seconds, awake = self.spent.by_itself(time.monotonic(), late)
+                seconds, awake = self.spent.by_itself(time.monotonic(), late, self.patience())
             if self.watch is not None and awake:
-                self.watch.put_off_by_main(self.pace.crowd * BLOCKED)
+                self.watch.put_off_by_main(LATE * self.patience())
             if self.timer.disturbs():
                 return ""
             self.stand_ins = 0
@@ -356,7 +363,7 @@ class Probe:
             self.timer.every(self.work())
             self.last = time.monotonic()  # the time that this took is no sample's
             if self.spent is not None:
-                self.spent.by_itself(self.last, 0.0)
+                self.spent.by_itself(self.last, 0.0, self.patience())
         return self.recorder.profiler is not None
 
     def profiled(self):

@@ -6,10 +6,12 @@ from _flatout_own import __builtins__, _thread, read, time  # noqa: F401
 from _flatout_timer import scheduled
 
 AWAKE = 0.05  # a thread that sleeps for less than this share of the time does not sleep
+STOPPED = 0.02  # share of the time below which it is not looked up what it stopped for
 MISSED = 20.0
 """Longest time, in intervals between looks, that is attributed to one look which finds the thread
 waiting for a core. Such looks are rare, because the looking thread has to wait for a core, too."""
-OWED = 0.15  # seconds of sleep that no look has found: none could find it
+OWED = 8.0
+"""Intervals between looks with as much sleep that no look has found: none could find it."""
 UNFOUND = 1.0  # the same for waiting for a core
 PROMPT = 0.001  # a thread that had the lock so soon did not have to wait for it
 
@@ -30,13 +32,21 @@ class Spent:
         self.clock = time.pthread_getcpuclockid(_thread.get_ident())
         self.thread = "self/task/%d" % _thread.get_native_id()
         self.since = self.looked = self.until = now  # `until`: the end of the last sample
-        self.before = self.at_look = self.read()
+        ran = time.clock_gettime(self.clock)
+        self.before = self.at_look = ran, scheduled(self.thread)[1]
         self.others = self.read_others()
         self.ran = self.waited = self.slept = self.idle = 0.0  # not handed out yet
 
-    def read(self):
-        """Seconds that the thread has run up to now, and has waited for a core."""
-        return time.clock_gettime(self.clock), scheduled(self.thread)[1]
+    def read(self, now):
+        """Seconds that the thread has run up to now, and has waited for a core.
+
+        Where it has run all the time the second number is the last one: the file would be most of
+        what a sample costs, as little of that is in the processor's caches.
+        """
+        ran, waited = time.clock_gettime(self.clock), self.before[1]
+        if now - self.since - (ran - self.before[0]) > STOPPED * (now - self.since):
+            waited = scheduled(self.thread)[1]
+        return ran, waited
 
     def read_others(self):
         """CPU seconds of the process's other threads up to now."""
@@ -49,7 +59,7 @@ class Spent:
 
     def update(self, now):
         """Add what has gone by since the last time."""
-        wall, total = now - self.since, self.read()
+        wall, total = now - self.since, self.read(now)
         ran, waited = (max(after - before, 0.0) for after, before in zip(total, self.before))
         ran = min(ran, wall)
         waited = min(waited, wall - ran)
@@ -60,13 +70,14 @@ class Spent:
         if wall > 0.0:
             self.idle += 0.1 * ((wall - ran) / wall - self.idle)
 
-    def by_itself(self, now, late):
+    def by_itself(self, now, late, interval):
         """Seconds (all, of work) for a sample that the main thread takes itself, and whether the
-        thread hardly ever stops. Its last `late` seconds of work count for the next sample."""
+        thread hardly ever stops. Its last `late` seconds of work count for the next sample; looks
+        are `interval` seconds apart."""
         self.update(now)
         awake = self.idle < AWAKE
         waited = self.waited if awake else max(0.0, self.waited - UNFOUND)
-        slept = self.slept if awake else max(0.0, self.slept - OWED)
+        slept = self.slept if awake else max(0.0, self.slept - OWED * interval)
         return self.hand_out(max(0.0, self.ran - late), waited, slept), awake
 
     def hand_out(self, ran, waited, slept):

@@ -57,7 +57,7 @@ class Timer:
             self.give_up("the main thread has blocked its signal")
             return True
         self.asked += 1
-        if self.asked % 4 != 1:  # it takes as long as a part of a sample
+        if self.asked % 8 != 1:  # it takes as long as a part of a sample
             return False
         try:
             before = written()
@@ -191,12 +191,10 @@ class Watch:
         self.kernel.set(seconds, 0.0)
 
     def put_off_by_main(self, seconds):
-        """The main thread is at work: wake the thread after `seconds` at the earliest."""
-        rest = self.due - time.monotonic()
-        if rest < 0.0:
+        """The main thread is at work: wake the thread after `seconds`."""
+        if self.due < time.monotonic():
             time.sleep(0.0002)  # it is awake already, and waits for the lock: let it have it
-        if rest < seconds:  # at twice that, so that not every call is the kernel's
-            self.put_off(2 * seconds)
+        self.put_off(seconds)
 
     def wait(self):
         """Wait for that: the seconds that this thread had to wait for the interpreter's lock."""
