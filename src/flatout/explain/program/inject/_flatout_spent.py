@@ -6,12 +6,12 @@ from _flatout_own import __builtins__, _thread, read, time  # noqa: F401
 from _flatout_timer import scheduled
 
 AWAKE = 0.05  # a thread that sleeps for less than this share of the time does not sleep
-STOPPED = 0.02  # share of the time below which it is not looked up what it stopped for
+STOPPED = 0.02  # a thread that stops for less than this share of the time has not waited for a core
 MISSED = 20.0
 """Longest time, in intervals between looks, that is attributed to one look which finds the thread
 waiting for a core. Such looks are rare, because the looking thread has to wait for a core, too."""
 OWED = 8.0
-"""Intervals between looks with as much sleep that no look has found: none could find it."""
+"""In intervals between looks: sleep that no look has found for so long cannot be found."""
 UNFOUND = 1.0  # the same for waiting for a core
 PROMPT = 0.001  # a thread that had the lock so soon did not have to wait for it
 
