@@ -9,7 +9,7 @@ FIRST, EVERY = 0.5, 1.0  # seconds after the imports, and between windows
 COST = 0.003  # share of the time that windows may take
 WINDOWS = 40
 WINDOW_SECONDS = 0.020
-WINDOW_EVENTS = 3000
+WINDOW_EVENTS = 6000
 ARRAYS = ("numpy", "torch", "jax", "jaxlib", "tensorflow")
 
 
