@@ -18,10 +18,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from run_zoo import ZOO, Case, load, pythons  # noqa: E402
+from run_zoo import VARIABLES, ZOO, Case, load, pythons  # noqa: E402
 
 from harness import (  # noqa: E402
-    NO_CACHE,
     BenchmarkError,
     Row,
     flatout,
@@ -41,10 +40,11 @@ class Ends:
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
         self.pythons = pythons(args)
+        self.source = source_id()
         self.rows: list[Row] = []
 
     def run(self, case: Case, turns: int | None, explained: bool) -> Row:
-        """What a script ends with.
+        """Run a script; return its number of turns, and the digest and number of its arrays.
 
         Raises:
             BenchmarkError: it failed, or does not come to its end in this way.
@@ -57,11 +57,10 @@ class Ends:
             argv += ["--", *script]
             if explained:
                 argv = [flatout(self.args), "explain", "--seconds", "600", "--", *argv]
-            env = {**NO_CACHE, "TF_CPP_MIN_LOG_LEVEL": "2"}
-            child = run_child(argv, env, self.args.timeout)
+            child = run_child(argv, VARIABLES, self.args.timeout)
             self.rows.append({
                 "when": time.strftime("%Y-%m-%d"), "other_load": child.other_load,
-                "source": source_id(), "result": {},
+                "source": self.source, "result": {},
             })  # fmt: skip
             if child.code or not file.exists():
                 last = (child.stderr.strip().splitlines() or ["nothing was written"])[-1]

@@ -51,6 +51,9 @@ two equal runs differ."""
 HEALTHY = ("healthy", "compute-bound")
 """Verdicts that are right for a case whose planted cause is compute-bound."""
 
+VARIABLES = {**NO_CACHE, "TF_CPP_MIN_LOG_LEVEL": "2"}
+"""Both versions of JAX's cache and TensorFlow's greetings off: neither belongs to a case."""
+
 SPARE_S = 5.0
 """A script runs this much longer than explain samples it."""
 
@@ -192,8 +195,7 @@ class Runner:
             argv = [*one_run, *explain, "--save", str(self.evidence(case)), "--", *script]
         else:
             argv = [*one_run, "--", *script]
-        # Both versions of JAX's cache and TensorFlow's greetings off: neither belongs to a case.
-        return Command(argv, {**NO_CACHE, "TF_CPP_MIN_LOG_LEVEL": "2"})
+        return Command(argv, VARIABLES)
 
 
 def pythons(args: argparse.Namespace) -> dict[str, str]:
