@@ -11,8 +11,8 @@ MISSED = 20.0
 """Longest time, in intervals between looks, that is attributed to one look which finds the thread
 waiting for a core. Such looks are rare, because the looking thread has to wait for a core, too."""
 OWED = 8.0
-"""In intervals between looks: sleep that no look has found for so long cannot be found."""
-UNFOUND = 1.0  # the same for waiting for a core
+"""Sleep beyond so many intervals between looks that no look has found: none could find it."""
+UNFOUND = 1.0  # seconds of waiting for a core that no look has found: none could find it
 PROMPT = 0.001  # a thread that had the lock so soon did not have to wait for it
 
 
