@@ -13,7 +13,8 @@ import statistics
 from typing import Any
 
 from flatout import PPO, Callback, Run
-from report import machine, table
+from machine import machine
+from report import table
 from two_sources import interval
 
 HOST: dict[str, Any] = {"envs": 8, "n_steps": 256, "batch_size": 64, "n_epochs": 10}

@@ -38,7 +38,8 @@ for _folder in (SOURCE, HERE):  # from a source tree, installed or not
 import gpu_rows  # noqa: E402
 from gpu_rows.base import CORE, Bench, Row  # noqa: E402
 from harness import NO_CACHE, add_line, kept_lines, run_child, source_id  # noqa: E402
-from report import machine, table, write_section  # noqa: E402
+from machine import machine  # noqa: E402
+from report import table, write_section  # noqa: E402
 
 TAIL = 20
 """Lines of a failed row's output that are kept."""

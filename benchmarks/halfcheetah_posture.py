@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from harness import HERE, BenchmarkError, main, parser
-from report import machine, table, write_section
+from machine import machine
+from report import table, write_section
 
 NAME = "halfcheetah_posture"
 RUNS = HERE / "runs" / "mujoco_ppo"

@@ -26,6 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from machine import busy_s, machine
+
 HERE = Path(__file__).resolve().parent
 REPO = HERE.parent
 MIB = 1024 * 1024
@@ -90,7 +92,7 @@ def run_child(
     """Run a command to its end in a process group of its own; its whole group dies with us."""
     variables = {**os.environ, **(env or {})}
     variables = {name: value for name, value in variables.items() if value is not None}
-    busy = _machine_busy_s()
+    busy = busy_s()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         start = time.perf_counter()
         child = subprocess.Popen(
@@ -117,7 +119,7 @@ def run_child(
         child.returncode = os.waitstatus_to_exitcode(status)  # reaped by us, not by Popen
         cpu_s = usage.ru_utime + usage.ru_stime
         other = None
-        if busy is not None and (after := _machine_busy_s()) is not None:
+        if busy is not None and (after := busy_s()) is not None:
             other = max(0.0, (after - busy - cpu_s) / wall_s)
         texts = []
         for file in (out, err):
@@ -134,16 +136,6 @@ def run_child(
 def _kill_group(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
-
-
-def _machine_busy_s() -> float | None:
-    """Seconds in which the machine's cores were not idle, or None where nothing tells."""
-    try:
-        words = Path("/proc/stat").read_text().splitlines()[0].split()
-        user, nice, system, _idle, _wait, irq, soft, steal = (int(word) for word in words[1:9])
-    except (OSError, ValueError, IndexError):
-        return None
-    return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def json_of(child: Child, what: str) -> Row:
@@ -238,7 +230,7 @@ class Store:
             result = command.finish(command, result)
         row = {
             "name": self.name, "side": side, "seed": seed, "settings": self.settings,
-            "source": self.source, "when": time.strftime("%Y-%m-%d %H:%M:%S"),
+            "source": self.source, "machine": machine(), "when": time.strftime("%Y-%m-%d %H:%M:%S"),
             "wall_s": child.wall_s, "cpu_s": child.cpu_s, "max_rss_mb": child.max_rss_mb,
             "written_mb": child.written_mb, "other_load": child.other_load, "result": result,
         }  # fmt: skip

@@ -13,7 +13,8 @@ import sys
 from datetime import date
 
 from harness import BenchmarkError, flatout, main, parser, peers_python, run_child
-from report import machine, spread, table, write_section
+from machine import machine
+from report import spread, table, write_section
 
 NAME = "imports"
 BARS = {"import flatout": 0.3, "from flatout import PPO": 1.5}

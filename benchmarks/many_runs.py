@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from report import machine
+from machine import machine
 
 COMMANDS = (["runs"], ["report"], ["report", "--html", "report.html"])
 

@@ -125,6 +125,26 @@ def _side(rows: Sequence[Row]) -> list[str]:
     ]
 
 
+def pairs(ours: Sequence[Row], theirs: Sequence[Row]) -> list[tuple[Row, Row]]:
+    """Both sides' runs of the same seed on the same machine."""
+    by_seed = {(row["seed"], row["machine"]): row for row in theirs}
+    keys = ((row, (row["seed"], row["machine"])) for row in ours)
+    return [(row, by_seed[key]) for row, key in keys if key in by_seed]
+
+
+def speedups(done: Mapping[str, Sequence[Row]]) -> str:
+    """How many times as fast Flatout is, from pairs."""
+    body = []
+    for robot in ROBOTS:
+        found = pairs(done.get(f"{robot}-ppo", ()), done.get(f"{robot}-sb3", ()))
+        if not found:
+            continue
+        training = [a["result"]["steps_per_s"] / b["result"]["steps_per_s"] for a, b in found]
+        whole = [process_s(b) / process_s(a) for a, b in found]
+        body.append([ROBOTS[robot], str(len(found)), spread(training, 1), spread(whole, 1)])
+    return table(["environment", "pairs", "steps/s", "whole process"], body)
+
+
 def section(
     args: argparse.Namespace, wanted: Mapping[str, Task], done: dict[str, list[Row]]
 ) -> str:
@@ -135,6 +155,9 @@ def section(
         "final parameters, and of the last 100 training episodes. Seconds are those of the whole "
         "process without evaluation, compiling included (median, least and greatest).",
         compared(done),
+        "Flatout's speed, as a multiple of Stable-Baselines3's, from runs of the same seed on the "
+        "same machine (median, least and greatest):",
+        speedups(done),
     ]
     for label, rows in done.items():
         asked = min(args.seeds, wanted[label].seeds or args.seeds)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
-import platform
-import re
 import shlex
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from harness import BenchmarkError, Row
+from machine import machine
 
 RATIO_HEAD = ["ratio", "min", "median", "max", "each pair"]
 RESULTS_HEAD = """# Benchmark results
@@ -59,18 +57,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def machine() -> str:
-    """CPU model, cores that we may use, memory and system, in one line."""
-    model = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError):
-        found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
-        model = found[1].strip() if found else model
-    usable = getattr(os, "sched_getaffinity", None)
-    cores = len(usable(0)) if usable else os.cpu_count()
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
-    return f"{model}, {cores} cores, {memory:.0f} GiB, {platform.system()} {platform.machine()}"
-
-
 def provenance(args: argparse.Namespace, rows: Mapping[str, Sequence[Row]]) -> str:
     """The lines that say where, when, with what and by which command the numbers were made."""
     everything = [row for runs in rows.values() for row in runs]
@@ -82,7 +68,7 @@ def provenance(args: argparse.Namespace, rows: Mapping[str, Sequence[Row]]) -> s
             words = ", ".join(f"{name} {version}" for name, version in found.items())
             versions.setdefault(words, {})[side] = None
     lines = [
-        f"- Machine: {machine()}.",
+        _machines(everything),
         f"- Date: {days[0]}" + (f" to {days[-1]}." if days[1:] else "."),
         f"- Command: `{command_line(args)}`",
         *(
@@ -101,6 +87,14 @@ def provenance(args: argparse.Namespace, rows: Mapping[str, Sequence[Row]]) -> s
     if len(sources) > 1:
         lines.append(f"- **From {len(sources)} different states of Flatout's source.**")
     return "\n".join(lines)
+
+
+def _machines(rows: Iterable[Row]) -> str:
+    """Where the runs were made; runs without a record were made here."""
+    found = Counter(row.get("machine") or machine() for row in rows)
+    if len(found) == 1:
+        return f"- Machine: {next(iter(found))}."
+    return "- Machines: " + "; ".join(f"{name} ({n} runs)" for name, n in found.items()) + "."
 
 
 def write_section(args: argparse.Namespace, name: str, body: str) -> None:

@@ -15,7 +15,8 @@ from datetime import date
 
 from flatout.spans import Spans
 from harness import flatout, json_of, main, parser, run_child
-from report import machine, table, write_section
+from machine import machine
+from report import table, write_section
 
 NAME = "span_overhead"
 LOOPS = 200_000

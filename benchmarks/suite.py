@@ -25,7 +25,8 @@ import time
 from pathlib import Path
 
 from harness import HERE, Row, add_line, kept_lines, parser
-from report import machine, table, write_section
+from machine import machine
+from report import table, write_section
 
 AVX2 = (
     "--xla_force_host_platform_device_count=8 --xla_cpu_parallel_codegen_split_count=1"

@@ -18,7 +18,8 @@ from datetime import date
 from pathlib import Path
 
 from harness import REPO, BenchmarkError, Child, main, parser, run_child
-from report import machine, spread, table, write_section
+from machine import machine
+from report import spread, table, write_section
 
 NAME = "two_commands"
 

@@ -26,7 +26,8 @@ from datetime import date
 from typing import Any
 
 from harness import main, parser
-from report import machine, spread, table, write_section
+from machine import machine
+from report import spread, table, write_section
 
 NAME = "two_devices"
 BATCHES, STEPS = (1024, 64), 5

@@ -14,7 +14,8 @@ from typing import Any
 import psutil
 
 from harness import MIB, main, parser
-from report import machine, spread, table, write_section
+from machine import machine
+from report import spread, table, write_section
 
 NAME = "worker_cost"
 WORKERS, EACH = 2, 4

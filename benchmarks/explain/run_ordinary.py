@@ -106,8 +106,14 @@ def first_finding(said: Row) -> str:
 
 
 def chosen_cases(args: argparse.Namespace) -> dict[str, Row]:
-    """Return the table of each program of the set, or of those that ``--cases`` names."""
+    """Return the table of each program of the set, or of those that ``--cases`` names.
+
+    Raises:
+        BenchmarkError: a name is not among them.
+    """
     cases = tomllib.loads((HERE / args.set / f"{args.set}.toml").read_text())
+    if unknown := sorted(set(args.cases or ()) - set(cases)):
+        raise BenchmarkError(f"no such program in {args.set}: {', '.join(unknown)}.")
     return {name: cases[name] for name in args.cases or cases}
 
 

@@ -348,12 +348,14 @@ def overhead(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) ->
             f"{len(medians)}"
         )
     name, title, runs = "_overhead", "overhead", "without explain and under it"
+    own = " The process of explain itself runs on its side's core."
     if args.control:
         name, title, runs = name + "_control", "equal runs for comparison", "twice without explain"
+        own = ""
     write(args, runner, name, title, f"""\
 - Each script runs {runs} at the same time, on a core each, which the two
-  exchange every quarter of a second (`side_by_side.py`); explain's own process runs on its side's
-  core. {args.seeds} such pairs of {args.seconds + SPARE_S:g} s; rates are the scripts' own.
+  exchange every quarter of a second (`side_by_side.py`).{own}
+  {args.seeds} such pairs of {args.seconds + SPARE_S:g} s; rates are the scripts' own.
   Overhead over all cases: **{summary}**.
 
 {table(head, body)}""")  # fmt: skip
