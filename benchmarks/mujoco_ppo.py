@@ -127,8 +127,8 @@ def _side(rows: Sequence[Row]) -> list[str]:
 
 def pairs(ours: Sequence[Row], theirs: Sequence[Row]) -> list[tuple[Row, Row]]:
     """Both sides' runs of the same seed on the same machine."""
-    by_seed = {(row["seed"], row["machine"]): row for row in theirs}
-    keys = ((row, (row["seed"], row["machine"])) for row in ours)
+    by_seed = {(row["seed"], row.get("machine")): row for row in theirs}
+    keys = ((row, (row["seed"], row.get("machine"))) for row in ours)
     return [(row, by_seed[key]) for row, key in keys if key in by_seed]
 
 
