@@ -29,6 +29,9 @@ COUNT = "pace:Pace.add(work)"
 LONG = 3600.0
 """Seconds that a compared script is asked for: explain ends it."""
 
+SAID = {True: "no difference", False: "**a difference**", None: "**the interval is too wide**"}
+"""The table's words for what `--against` says of equal programs."""
+
 RUN_AGAINST = """
 import json, subprocess, sys
 file, *command = sys.argv[1:]
@@ -112,8 +115,8 @@ def equal(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) -> st
         if runner.missing(case) or (row := compare(args, runner, case, True)) is None:
             continue
         outcome: Any = row["result"]["against"]
-        right += outcome["same"]
-        said = "no difference" if outcome["same"] else "**a difference**"
+        right += outcome["same"] is True
+        said = SAID[outcome["same"]]
         pairs = str(outcome["pairs"])
         body.append([case.name, words(outcome), pairs, said, f"{row['wall_s']:.0f}"])
     return (
