@@ -127,9 +127,12 @@ def _side(rows: Sequence[Row]) -> list[str]:
 
 def pairs(ours: Sequence[Row], theirs: Sequence[Row]) -> list[tuple[Row, Row]]:
     """Both sides' runs of the same seed on the same machine."""
-    by_seed = {(row["seed"], row.get("machine")): row for row in theirs}
-    keys = ((row, (row["seed"], row.get("machine"))) for row in ours)
-    return [(row, by_seed[key]) for row, key in keys if key in by_seed]
+    return [
+        (our, their)
+        for our in ours
+        for their in theirs
+        if (our["seed"], our.get("machine")) == (their["seed"], their.get("machine"))
+    ]
 
 
 def speedups(done: Mapping[str, Sequence[Row]]) -> str:

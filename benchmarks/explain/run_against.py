@@ -20,7 +20,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
-from run_zoo import FIXED, NAME, PLAIN, ZOO, Case, Runner, load, rates  # noqa: E402
+from run_zoo import FIXED, NAME, PLAIN, ZOO, Case, Runner, load, parsed, rates  # noqa: E402
 
 from harness import BenchmarkError, Command, Row, Store, flatout, main, parser  # noqa: E402
 from report import provenance, spread, table, write_section  # noqa: E402
@@ -157,8 +157,6 @@ if __name__ == "__main__":
     add("--most", type=int, default=None, help="the first N cases only")
     add("--seconds", type=float, default=15.0, help="a long run lasts 5 s more")
     add("--minutes", type=float, default=1.0, help="that each comparison may take")
-    add("--python", nargs="+", default=[], help="FRAMEWORK=PATH: the Python of its scripts")
     add("--equal", action="store_true", help="scripts against themselves")
-    arguments = options.parse_args()
-    arguments.pythons, arguments.python = arguments.python, []  # paths are not for RESULTS.md
+    arguments = parsed(options)
     main(benchmark, arguments)

@@ -18,7 +18,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from run_zoo import VARIABLES, ZOO, Case, load, pythons  # noqa: E402
+from run_zoo import VARIABLES, ZOO, Case, load, parsed, pythons  # noqa: E402
 
 from harness import (  # noqa: E402
     BenchmarkError,
@@ -118,8 +118,6 @@ if __name__ == "__main__":
     add = options.add_argument
     add("--cases", nargs="+", default=None, help="only these")
     add("--seconds", type=float, default=3.0, help="that the first run of each script lasts")
-    add("--python", nargs="+", default=[], help="FRAMEWORK=PATH: the Python of its scripts")
-    arguments = options.parse_args()
+    arguments = parsed(options)
     arguments.no_write |= bool(arguments.cases)
-    arguments.pythons, arguments.python = arguments.python, []  # paths are not for RESULTS.md
     main(benchmark, arguments)

@@ -198,6 +198,15 @@ class Runner:
         return Command(argv, VARIABLES)
 
 
+def parsed(options: argparse.ArgumentParser) -> argparse.Namespace:
+    """Add ``--python`` and parse the command line; its paths are kept out of RESULTS.md."""
+    what = "FRAMEWORK=PATH: the Python of its scripts"
+    options.add_argument("--python", nargs="+", default=[], help=what)
+    arguments = options.parse_args()
+    arguments.pythons, arguments.python = arguments.python, []
+    return arguments
+
+
 def pythons(args: argparse.Namespace) -> dict[str, str]:
     """The interpreter of each framework: ours, the peers' for PyTorch, or what --python says.
 
@@ -398,11 +407,9 @@ if __name__ == "__main__":
     add = options.add_argument
     add("--cases", nargs="+", default=None, help="only these; then RESULTS.md stays as it is")
     add("--seconds", type=float, default=15.0, help="that explain samples each script for")
-    add("--python", nargs="+", default=[], help="FRAMEWORK=PATH: the Python of its scripts")
     add("--fixed", action="store_true", help="what the remedies gain")
     add("--measure-only", action="store_true", help="with --fixed: measured gains, no explain")
     add("--overhead", action="store_true", help="with explain against without")
     add("--control", action="store_true", help="with --overhead: without explain on both sides")
-    arguments = options.parse_args()
-    arguments.pythons, arguments.python = arguments.python, []  # paths are not for RESULTS.md
+    arguments = parsed(options)
     main(benchmark, arguments)

@@ -34,8 +34,8 @@ FLUSH = 0.5
 PATIENCE = 20  # failed samples
 BLOCKED = 0.030  # a main thread that does not sample for this time is blocked
 LATE = 1.5
-"""A main thread at work puts the other thread off for so many times its `patience`: longer than the
-time between two samples, because a woken thread asks for the interpreter's lock."""
+"""While the main thread works, the other thread sleeps for this multiple of its `patience`. That is
+longer than the time between two samples, because a woken thread asks for the interpreter's lock."""
 LONG = 0.25  # seconds of work in one call, after which the other thread samples it
 UNSEEN = 3  # intervals of work that it did not sample itself: something keeps it from that
 STAND_INS = 50  # unsampled stretches in a row after which the report mentions it

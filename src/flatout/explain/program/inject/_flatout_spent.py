@@ -11,7 +11,7 @@ MISSED = 20.0
 """Longest time, in intervals between looks, that is attributed to one look which finds the thread
 waiting for a core. Such looks are rare, because the looking thread has to wait for a core, too."""
 OWED = 8.0
-"""Sleep beyond so many intervals between looks that no look has found: none could find it."""
+"""Intervals between looks. A longer sleep that no look has found is one that no look could find."""
 UNFOUND = 1.0  # seconds of waiting for a core that no look has found: none could find it
 PROMPT = 0.001  # a thread that had the lock so soon did not have to wait for it
 
