@@ -14,7 +14,17 @@ from hypothesis import strategies as st
 
 from flatout.errors import FlatoutError, UsageError
 from flatout.explain.against.outcome import Outcome, interval, lines, moved, outcome
-from flatout.explain.against.rates import CALLS, STEPS, UPDATES, WALL, Run, counted, run_of
+from flatout.explain.against.rates import (
+    CALLS,
+    STEPS,
+    UPDATES,
+    WALL,
+    Course,
+    Observed,
+    Run,
+    counted,
+    turn_ratios,
+)
 from flatout.explain.against.rounds import Comparison, check, command_of, refuse_brief
 from flatout.explain.program.evidence import Evidence, process
 
@@ -49,7 +59,7 @@ def test_intervals_hold_the_true_ratio_as_often_as_they_say(pairs: int) -> None:
     rng = np.random.default_rng(pairs)
     held = 0
     for _ in range(400):
-        low, high = interval(np.exp(0.1 * rng.standard_normal(pairs)).tolist()) or (0, 0)
+        low, high = interval(np.exp(0.1 * rng.standard_normal(pairs)).tolist(), pairs) or (0, 0)
         held += low <= 1 <= high
     assert held >= 0.92 * 400
 
@@ -137,7 +147,7 @@ def test_workers_of_a_vector_environment_count_once() -> None:
 def test_a_program_too_short_for_a_steady_state_has_the_rate_of_its_counts() -> None:
     rows = counts(1, 0, [[6.0, 0, 0, 0], [10.0, 0, 0, 0], [10.5, 0, 500, 0]], ended=11.0)
     machine = {"cores": 2, "gpus": [], "cpu": "c"}
-    run = run_of(Evidence(["p"], machine, 5.0, 11.0, [process(rows)], [], []))
+    run = Observed(Evidence(["p"], machine, 5.0, 11.0, [process(rows)], [], [])).run()
     assert run.rates == {STEPS: pytest.approx(1000), WALL: pytest.approx(1 / 6)}
     assert run.ended
     assert Run.from_json(json.loads(json.dumps(asdict(run)))) == run
@@ -170,15 +180,22 @@ def test_what_cannot_be_counted_is_refused_at_once(command: str, count: str, wor
 
 
 def test_damaged_runs_are_refused() -> None:
-    good = Comparison((["a"], ["b"]), runs=(runs(1.0), runs(2.0))).as_json()
+    good = Comparison((["a"], ["b"]), runs=(runs(1.0), runs(2.0)), gains=[{STEPS: [2.0, 2.5]}])
+    good = good.as_json()
     again = Comparison.from_json(json.loads(json.dumps(good)))
     assert isinstance(again.outcome, Outcome)
-    assert again.outcome.gain == 2
+    assert (again.outcome.gain, again.outcome.pairs) == (2.25, 2)
     for damaged in (-1.0, 0.0, "x", None, float("nan")):
-        broken = json.loads(json.dumps(good))
-        broken["runs"][0][0]["rates"][STEPS] = damaged
-        with pytest.raises((TypeError, ValueError)):
-            Comparison.from_json(broken)
+        for change in ("rate", "ratio"):
+            broken = json.loads(json.dumps(good))
+            if change == "rate":
+                broken["runs"][0][0]["rates"][STEPS] = damaged
+            else:
+                broken["gains"][0][STEPS][1] = damaged
+            with pytest.raises((TypeError, ValueError)):
+                Comparison.from_json(broken)
+    with pytest.raises(ValueError, match="incomplete"):
+        Comparison.from_json({**good, "gains": []})
 
 
 def test_a_program_that_ends_too_early_is_named_unless_both_do() -> None:

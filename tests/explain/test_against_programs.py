@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 import signal
@@ -13,8 +14,8 @@ import psutil
 import pytest
 
 from flatout.explain.against.outcome import ratio_words
-from flatout.explain.program import attach
-from flatout.explain.program.evidence import CALL, Process, build
+from flatout.explain.against.turns import Program, evidence_of, take_turns
+from flatout.explain.program.evidence import CALL, Process
 from tests.conftest import Result
 from tests.explain.test_program import explained, script, start
 from tests.kills import finish, wait_for
@@ -38,12 +39,12 @@ def work(seconds):
 def counted_in(path: Path, count: str = "") -> list[Process]:
     """The processes of a program that ends by itself, with what was counted."""
     facts = {"cores": 2, "gpus": [], "cpu": "c"}
-    with (path.parent / "stderr").open("w+b") as stderr:
-        command = [sys.executable, str(path)]
-        recording, code = attach.sample_run(command, 60.0, 60.0, count, facts, stderr)
-        stderr.seek(0)
-        assert code == 0, stderr.read().decode()
-    return build(*recording).processes
+    with Program([sys.executable, str(path)], count, facts) as program:
+        program.imports()
+        take_turns([program], 60.0, math.inf)
+        recording, evidence = evidence_of(program)
+    assert recording[0]["finished"]
+    return evidence.processes
 
 
 def totals(process: Process) -> dict[str, int]:
@@ -287,7 +288,7 @@ def test_two_programs_are_compared_and_the_file_goes_on_where_it_was(tmp_path: P
     second = script(tmp_path, "import first\nfirst.main(0.005)\n", "second.py")
     save, shown = tmp_path / "s.json", tmp_path / "r.json"
     flags = ("--count", "first:work", "--seconds", 0.5, "--save", save, "--json", shown)
-    found = against(second, first, *flags, "--minutes", 0.001)  # no time: one pair
+    found = against(second, first, *flags, "--minutes", 0.001)  # no time: one turn of each
     assert found.code == 0, found.err
     said = json.loads(shown.read_text())["against"]
     assert (said["pairs"], said["low"], said["unit"]) == (1, None, "calls")
@@ -295,6 +296,7 @@ def test_two_programs_are_compared_and_the_file_goes_on_where_it_was(tmp_path: P
     assert "VERDICT" in found.err
     saved = json.loads(save.read_text())
     saved["against"]["runs"] = [each * 3 for each in saved["against"]["runs"]]
+    saved["against"]["gains"] = [{}] * 3
     save.write_text(json.dumps(saved))
     again = against(second, first, *flags)  # three equal pairs are narrow: nothing is run
     said = json.loads(shown.read_text())["against"]

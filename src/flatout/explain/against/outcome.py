@@ -1,10 +1,10 @@
-"""From pairs of runs to a ratio of speeds with its interval, and to the phases that moved."""
+"""From pairs of speeds to their ratio with its interval, and to the phases that moved."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,12 +12,12 @@ from flatout.errors import FlatoutError
 from flatout.explain.against.rates import CALLS, STEPS, UNITS, UPDATES, WALL, Run
 
 NARROW = math.log(1.1)
-"""No more runs are made once the interval is this narrow: half of it, of the ratio's logarithm."""
+"""No more rounds are made once half of the interval of the ratio's logarithm is this narrow."""
 LEAST_PAIRS = 3
 
-FINEST = 0.02
-"""Half of the narrowest interval: runs of some seconds do not tell smaller differences from those
-between a program's first minute and its later ones."""
+STARTS = 0.04
+"""Half of an interval of 95 % for how the ratio of one round, in which each program was started
+once, differs from that of many: two processes of the same program differ in speed."""
 
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36)
 """Quantiles (97.5 %) of Student's t with 1, 2, ... degrees of freedom."""
@@ -56,7 +56,7 @@ class Outcome:
     gain: float  # the median of the pairs' ratios
     low: float | None  # an interval that holds 95 %; None of a single pair
     high: float | None
-    pairs: int  # number of pairs
+    pairs: int  # number of pairs of speeds
     moved: tuple[Moved, ...] = ()  # the phases whose shares changed most, these first
     notes: tuple[str, ...] = ()  # what makes it less certain, one sentence each
 
@@ -81,21 +81,32 @@ class Outcome:
         return asdict(self) | {"same": self.same}
 
 
-def outcome(first: Sequence[Run], second: Sequence[Run]) -> Outcome:
-    """The outcome of two programs' runs, of which the n-th ones are a pair.
+def outcome(
+    first: Sequence[Run], second: Sequence[Run], gains: Sequence[Mapping[str, list[float]]] = ()
+) -> Outcome:
+    """The outcome of rounds, in each of which both programs ran.
+
+    Args:
+        first, second: the programs' runs.
+        gains: of each round, by unit, the ratios of the speeds in its turns. A round in which
+            they are unknown counts as one pair, of both runs' speeds.
 
     Raises:
         FlatoutError: there is no unit that both programs have.
     """
-    pairs = list(zip(first, second, strict=False))
     unit = common_unit(first, second)
-    was, now = ([run.rates[unit] for run in runs] for runs in zip(*pairs, strict=True))
-    gains = [after / before for before, after in zip(was, now, strict=True)]
-    low, high = interval(gains) or (None, None)
+    was, now = ([run.rates[unit] for run in runs] for runs in (first, second))
+    known = [*gains, *[{}] * (len(was) - len(gains))]
+    ratios = [
+        ratio
+        for before, after, turns in zip(was, now, known, strict=True)
+        for ratio in turns.get(unit) or [after / before]
+    ]
+    low, high = interval(ratios, len(was)) or (None, None)
     work = (None, None) if unit == WALL else (statistics.median(was), statistics.median(now))
     return Outcome(
-        unit, statistics.median(was), statistics.median(now), statistics.median(gains), low, high,
-        len(pairs), moved(first, second, *work),
+        unit, statistics.median(was), statistics.median(now), statistics.median(ratios), low, high,
+        len(ratios), moved(first, second, *work),
         tuple(_notes([*first, *second], unit)),
     )  # fmt: skip
 
@@ -141,11 +152,16 @@ def common_unit(first: Sequence[Run], second: Sequence[Run]) -> str:
     )
 
 
-def interval(gains: Sequence[float]) -> tuple[float, float] | None:
+def interval(gains: Sequence[float], rounds: int) -> tuple[float, float] | None:
     """An interval that holds the ratio of speeds with 95 %; None of a single pair.
 
     Of up to eight pairs it is Student's, of the logarithms; of more, where it needs no assumption
     about how these are distributed, it is that of the median between two of the ordered ratios.
+    How the programs' starts differ (`STARTS`) is added to it.
+
+    Args:
+        gains: ratios of the pairs' speeds.
+        rounds: how often the programs were started.
     """
     n, logs = len(gains), sorted(map(math.log, gains))
     if n < 2:
@@ -158,7 +174,9 @@ def interval(gains: Sequence[float]) -> tuple[float, float] | None:
     else:
         rank = _rank(n)
         low, high = logs[rank], logs[n - 1 - rank]
-    return math.exp(min(low, middle - FINEST)), math.exp(max(high, middle + FINEST))
+    starts = STARTS / math.sqrt(rounds)
+    below, above = (math.hypot(max(half, 0.0), starts) for half in (middle - low, high - middle))
+    return math.exp(middle - below), math.exp(middle + above)
 
 
 def _rank(n: int) -> int:

@@ -1,11 +1,13 @@
-"""The speed of one observed run, by everything that was counted in it."""
+"""The speed of an observed run, by everything that was counted in it, and its course."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import math
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from flatout.documents import plain_number
@@ -51,22 +53,90 @@ class Run:
         return run
 
 
-def run_of(evidence: Evidence) -> Run:
-    """The speed of a program that was observed while its work was counted."""
-    facts = facts_of(evidence)
-    rates, numbers, longest = dict[str, float](), dict[str, float](), 0.0
-    for unit in (CALLS, STEPS, UPDATES):
-        number, seconds = _steadily(evidence.processes, unit, facts.line)
-        if number > 0:
-            rates[unit], numbers[unit] = number / seconds, number
-            longest = max(longest, seconds)
-    if evidence.finished and (wall := _wall(evidence)) > 0:
-        rates[WALL] = 1 / wall
-    contention = cores.contended(facts.blame.core_use)
-    return Run(
-        rates, dict(facts.blame.shares), evidence.ended - evidence.began, evidence.finished,
-        facts.line.part, numbers, longest, 0.0 if contention is None else contention.share,
-    )  # fmt: skip
+class Observed:
+    """A program that was observed while its work was counted.
+
+    Args:
+        evidence: of the program.
+        edges: times at which its turns began and ended, in seconds on its clock.
+    """
+
+    def __init__(self, evidence: Evidence, edges: Sequence[float] = ()) -> None:
+        self.evidence, self.edges = evidence, edges
+        self.facts = facts_of(evidence)
+
+    def run(self) -> Run:
+        """Its speed."""
+        evidence, line = self.evidence, self.facts.line
+        rates, numbers, longest = dict[str, float](), dict[str, float](), 0.0
+        for unit in (CALLS, STEPS, UPDATES):
+            number, seconds = _steadily(evidence.processes, unit, line)
+            if number > 0:
+                rates[unit], numbers[unit] = number / seconds, number
+                longest = max(longest, seconds)
+        if evidence.finished and (wall := _wall(evidence)) > 0:
+            rates[WALL] = 1 / wall
+        contention = cores.contended(self.facts.blame.core_use)
+        return Run(
+            rates, dict(self.facts.blame.shares), evidence.ended - evidence.began,
+            evidence.finished, line.part, numbers, longest,
+            0.0 if contention is None else contention.share,
+        )  # fmt: skip
+
+    def course(self, unit: str) -> Course:
+        """How much was counted by the end of each turn of the steady state."""
+        line, processes = self.facts.line, self.evidence.processes
+        within = [at for at, t in enumerate(self.edges) if line.begin <= t <= line.end]
+        if line.part or not within:
+            return Course(0, [], [], 0.0)
+        if line.ends:  # whole cycles: each collects for a while, and then learns
+            known, cycle_s = line.ends, (line.ends[-1] - line.ends[0]) / (len(line.ends) - 1)
+        else:
+            known, cycle_s = _changes(processes, unit), 0.0
+        times = [self.edges[at] for at in within]
+        done = [_between(known, t, lambda t: counted(processes, unit, 0.0, t)) for t in times]
+        if done[-1] > done[0]:
+            cycle_s = max(cycle_s, (times[-1] - times[0]) / (done[-1] - done[0]))
+        return Course(within[0], times, done, cycle_s)
+
+
+@dataclass(frozen=True)
+class Course:
+    """The work of a program in the turns of its steady state."""
+
+    first: int  # number of the first edge of a turn in it
+    times: list[float]  # of the edges from this one on, in seconds
+    done: list[float]  # units of work counted until then
+    cycle_s: float  # seconds of a whole cycle of collecting and learning, or of a unit of work
+
+
+def turn_ratios(first: Course, second: Course) -> list[float]:
+    """Ratios of the speeds of two programs in the same turns.
+
+    As many turns are taken together as each program needs for a cycle, so that the ratios are
+    independent of each other. Empty if there are less than two.
+    """
+    begin = max(first.first, second.first)
+    end = min(one.first + len(one.times) for one in (first, second))
+    if end - begin < 2:
+        return []
+    spans, works = [], []
+    for one in (first, second):
+        part = slice(begin - one.first, end - one.first)
+        spans.append(one.times[part])
+        works.append(one.done[part])
+    turn_s = min((times[-1] - times[0]) / (end - begin - 1) for times in spans)
+    each = max(1, math.ceil(max(first.cycle_s, second.cycle_s) / max(turn_s, 1e-9)))
+    ratios = []
+    for at in range(0, end - begin - each, each):
+        before, after = (
+            (done[at + each] - done[at]) / (times[at + each] - times[at])
+            for times, done in zip(spans, works, strict=True)
+        )
+        if min(before, after) <= 0:
+            return []
+        ratios.append(after / before)
+    return ratios if len(ratios) > 1 else []
 
 
 def _steadily(processes: list[Process], unit: str, line: Timeline) -> tuple[float, float]:
@@ -119,6 +189,25 @@ def _until(series: Iterable[tuple[float, int]], t: float) -> float:
         return float(known[-1][1])
     (t0, before), (t1, after) = known[at - 1], known[at]
     return before + (after - before) * (t - t0) / max(t1 - t0, 1e-9)
+
+
+def _changes(processes: list[Process], unit: str) -> list[float]:
+    """The times at which a count had grown, in order."""
+    found = set[float]()
+    for process in processes:
+        rows = process.counts.get(unit, [])
+        found.update(t for (_, n), (t, more) in pairwise(rows) if more > n)
+    return sorted(found)
+
+
+def _between(known: Sequence[float], t: float, count: Callable[[float], float]) -> float:
+    """A count at a time, between those at the nearest known times before and after it."""
+    at = bisect_left(known, t)
+    before, after = known[max(at - 1, 0)] if known else t, known[at] if at < len(known) else t
+    if not before < t <= after:
+        return count(t)
+    n, more = count(before), count(after)
+    return n + (more - n) * (t - before) / (after - before)
 
 
 def _wall(evidence: Evidence) -> float:

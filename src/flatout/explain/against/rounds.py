@@ -1,31 +1,30 @@
-"""Runs two programs in turns until their ratio of speeds is known well enough, or time is up."""
+"""Compares two programs until their ratio of speeds is known well enough, or time is up."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shlex
 import shutil
-import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from flatout import documents
+from flatout.documents import plain_number
 from flatout.errors import FlatoutError, Interrupt, UsageError, one_line
+from flatout.explain.against import turns
 from flatout.explain.against.outcome import (
-    LEAST_PAIRS,
     Outcome,
     common_unit,
     count_words,
     outcome,
     speed_words,
 )
-from flatout.explain.against.rates import CALLS, UNITS, WALL, Run, run_of
+from flatout.explain.against.rates import CALLS, UNITS, WALL, Observed, Run, turn_ratios
 from flatout.explain.program import attach, evidence
 from flatout.explain.program.evidence import Recording
 from flatout.output import say
@@ -33,13 +32,14 @@ from flatout.output import say
 COUNTABLE = re.compile(r"[\w.]+:[\w.]+(\(\w+\))?")
 
 SECONDS = 10.0
-"""How long a run is observed, unless more than `LEAST_PAIRS` pairs would not fit."""
-START_S = 4.0
-"""Time that a run takes in addition: to start, to write, and to end."""
+"""How long each program runs in a round, unless one round would not fit."""
 SHORTEST_S = 2.0
+START_S = 6.0
+"""Time that a program takes in addition: to start, to write, and to end."""
+END_S = 4.0
+"""Of these, the time to write and to end."""
 SHORTEST_COUNT_S = 1.0
 """Minimum time of counted work of a program that ends by itself, unless the other one ends too."""
-TAIL_BYTES = 4096
 
 
 @dataclass
@@ -49,8 +49,10 @@ class Comparison:
     commands: tuple[list[str], list[str]]
     count: str = ""  # the function whose calls are counted, or empty
     files: dict[str, str] = field(default_factory=dict)  # digests of files in the command lines
-    # of each program, in the order in which they ended
+    # of each program, one in each round
     runs: tuple[list[Run], list[Run]] = field(default_factory=lambda: ([], []))
+    # of each round, by unit, the ratios of the speeds in its turns; empty if they are unknown
+    gains: list[dict[str, list[float]]] = field(default_factory=list)
     recording: Recording | None = None  # the evidence of the first program's first run
 
     @property
@@ -60,23 +62,29 @@ class Comparison:
 
     @property
     def outcome(self) -> Outcome | None:
-        """The outcome so far; None before the first pair."""
-        return outcome(*self.runs) if all(self.runs) else None
+        """The outcome so far; None before the first round."""
+        return outcome(*self.runs, self.gains) if all(self.runs) else None
 
     def as_json(self) -> dict[str, Any]:
         """The comparison as it is saved, without the evidence."""
         runs = [[asdict(run) for run in runs] for runs in self.runs]
         return {"commands": list(self.commands), "count": self.count, "files": self.files,
-                "runs": runs}  # fmt: skip
+                "runs": runs, "gains": self.gains}  # fmt: skip
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> Comparison:
         """A saved comparison; raises as the rules do if it is damaged."""
         first, second = values["commands"]
         ours, theirs = ([Run.from_json(run) for run in runs] for runs in values["runs"])
+        gains = [
+            {str(unit): list(map(_above_zero, ratios)) for unit, ratios in turns.items()}
+            for turns in values["gains"]
+        ]
+        if not len(ours) == len(theirs) == len(gains):
+            raise ValueError("a round is incomplete")
         return Comparison(
             (list(map(str, first)), list(map(str, second))), str(values["count"]),
-            dict(values["files"]), (ours, theirs),
+            dict(values["files"]), (ours, theirs), gains,
         )  # fmt: skip
 
 
@@ -118,13 +126,14 @@ def compare(
     commands: tuple[list[str], list[str]], seconds: float | None, minutes: float, count: str,
     save: Path | None,
 ) -> Comparison:  # fmt: skip
-    """Measure both programs in turns.
+    """Measure both programs, in rounds, until their ratio is known well enough or time is up.
 
     Args:
-        seconds: how long to observe each run; None for `SECONDS`, or less if time is short.
-        minutes: no run begins that would end later.
+        seconds: how long each program runs in a round; None for `SECONDS`, or less if time is
+            short.
+        minutes: no round begins that would end later.
         count: the function whose calls are the unit of work, or empty.
-        save: the file that keeps the finished runs; those that are there already count.
+        save: the file that keeps the finished rounds; those that are there already count.
 
     Raises:
         FlatoutError: a program failed, or their speeds cannot be compared.
@@ -134,60 +143,87 @@ def compare(
     if save is not None and save.exists():
         found = _continued(found, save)
     if seconds is None:
-        seconds = min(SECONDS, max(limit / (2 * LEAST_PAIRS) - START_S, SHORTEST_S))
-    facts, slowest = attach.measured_machine(commands[0]), seconds + START_S
+        seconds = min(SECONDS, max(limit / 2 - START_S, SHORTEST_S))
+    facts, slowest = attach.measured_machine(commands[0]), 2 * (seconds + START_S)
+    # Two programs may not fit into a GPU's memory.
+    apart = bool(facts["gpus"]) or not turns.HOLDS
     with attach.signals_handled(Interrupt.signals, _interrupt):
         while True:
-            done = len(found.runs[0]) + len(found.runs[1])
-            left = limit - (time.monotonic() - began)
-            if done and done % 2 == 0:
-                result = found.outcome
-                if (result is not None and result.narrow) or left < 2 * slowest:
-                    return found
-            side = (0, 1, 1, 0)[done % 4]
-            run_began = time.monotonic()
-            longest = max(seconds, min(attach.LONGEST * seconds, left / 2 - START_S))
-            run, recording = _run(commands[side], seconds, longest, count, facts)
-            slowest = max(slowest, time.monotonic() - run_began)
-            found.runs[side].append(run)
-            if side == 0 and found.recording is None:
-                found.recording = recording
-            if all(found.runs):
-                refuse_brief(found)
-            say(f"{shlex.join(commands[side])}: {_speed(run, count)}")
+            now = time.monotonic()
+            done, left = len(found.gains), began + limit - now
+            if (result := found.outcome) is not None and (result.narrow or left < slowest):
+                return found
+            order = (0, 1) if done % 2 == 0 else (1, 0)
+            try:
+                observed = _round(found, order, seconds, began + limit - END_S, facts, apart)
+            except turns.FailedError:  # perhaps because the other one was there
+                if apart or done:
+                    raise
+                apart = True
+                continue
+            _add(found, observed)
+            slowest = max(slowest, time.monotonic() - now)
             if save is not None:
                 _save(found, save)
 
 
-def _run(
-    command: list[str], seconds: float, longest: float, count: str, facts: dict[str, Any]
-) -> tuple[Run, Recording]:
-    """One run.
+def _round(
+    found: Comparison, order: Sequence[int], seconds: float, limit: float,
+    facts: dict[str, Any], apart: bool,
+) -> dict[int, Observed]:  # fmt: skip
+    """Observe both programs, in turn or one after the other (`apart`), in this order.
 
     Raises:
-        FlatoutError: the program failed, or nothing could be counted.
+        FlatoutError: a program has failed, or could not be observed.
     """
-    name = shlex.join(command)
-    with tempfile.TemporaryFile() as stderr:
-        recording, code = attach.sample_run(command, seconds, longest, count, facts, stderr)
-        seen = evidence.build(*recording)
-        if seen.finished and code:
-            last = _last_line(stderr)
-            raise FlatoutError(
-                f"{name} failed with exit code {code}" + (f" ({last})." if last else ".")
-            )
-    if not seen.processes:
-        raise FlatoutError(f"{name} cannot be measured: {' '.join(seen.notes)}")
-    run = run_of(seen)
-    if count and CALLS not in run.rates:
+    seen: dict[int, Observed] = {}
+    for group in [[side] for side in order] if apart else [order]:
+        with ExitStack() as running:
+            programs: list[turns.Program] = []
+            for side in group:
+                program = turns.Program(found.commands[side], found.count, facts)
+                programs.append(running.enter_context(program))
+                program.imports()
+            now = time.monotonic()
+            turns.take_turns(programs, seconds, now + (limit - now) * len(group) / (2 - len(seen)))
+            for side, program in zip(group, programs, strict=True):
+                recording, evidence = turns.evidence_of(program)
+                seen[side] = Observed(evidence, program.edges)
+                if side == 0 and found.recording is None:
+                    found.recording = recording
+    return seen
+
+
+def _add(found: Comparison, observed: dict[int, Observed]) -> None:
+    """Add a round's speeds.
+
+    Raises:
+        FlatoutError: nothing could be counted.
+    """
+    for side in (0, 1):
+        found.runs[side].append(_counted(found, side, observed[side].run()))
+    refuse_brief(found)
+    for side in (0, 1):
+        speed = _speed(found.runs[side][-1], found.count)
+        say(f"{shlex.join(found.commands[side])}: {speed}")
+    units = set(found.runs[0][-1].counted) & set(found.runs[1][-1].counted)
+    found.gains.append({
+        unit: turn_ratios(observed[0].course(unit), observed[1].course(unit)) for unit in units
+    })  # fmt: skip
+
+
+def _counted(found: Comparison, side: int, run: Run) -> Run:
+    """The run; raises `FlatoutError` if nothing could be counted."""
+    name = shlex.join(found.commands[side])
+    if found.count and CALLS not in run.rates:
         lasted = f"ended after {run.seconds:.1f} s" if run.ended else f"ran {run.seconds:.0f} s"
         raise FlatoutError(
-            f"{name} {lasted} without calls of {count} that could be counted: in the program's own "
-            f"file a function is __main__:NAME, and a method is module:Class.method."
+            f"{name} {lasted} without calls of {found.count} that could be counted: in the "
+            "program's own file a function is __main__:NAME, and a method is module:Class.method."
         )
     if run.ended and not run.rates:
         raise FlatoutError(f"{name} ended after {run.seconds:.1f} s, before anything was counted.")
-    return run, recording
+    return run
 
 
 def refuse_brief(found: Comparison) -> None:
@@ -205,13 +241,6 @@ def refuse_brief(found: Comparison) -> None:
                 f"{shlex.join(found.commands[side])} ended after {run.seconds:.1f} s, with "
                 f"{run.counted_s:.1f} s of counted work: too little to tell its speed."
             )
-
-
-def _last_line(file: Any) -> str:
-    """The last line that a program wrote to its standard error."""
-    file.seek(max(file.seek(0, os.SEEK_END) - TAIL_BYTES, 0))
-    lines = file.read().decode(errors="replace").strip().splitlines()
-    return one_line(RuntimeError(lines[-1].strip())).removesuffix(".") if lines else ""
 
 
 def _speed(run: Run, count: str) -> str:
@@ -273,6 +302,13 @@ def _save(found: Comparison, file: Path) -> None:
     assert found.recording is not None
     meta, processes = found.recording
     evidence.save(file, {**meta, "against": found.as_json()}, processes)
+
+
+def _above_zero(value: object) -> float:
+    """A saved ratio; raises `ValueError` if it is none."""
+    if (ratio := plain_number(value)) <= 0:
+        raise ValueError(f"a ratio of {ratio}")
+    return ratio
 
 
 def _interrupt(signum: int, frame: object) -> None:

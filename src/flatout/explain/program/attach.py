@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import shutil
 import signal
 import stat
@@ -16,7 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
@@ -25,16 +24,12 @@ import psutil
 
 from flatout.errors import UsageError, one_line
 from flatout.explain.program.capacity import together
-from flatout.explain.program.evidence import Recording, build, rows_of
-from flatout.explain.program.timeline import timeline
-from flatout.hardware.monitor import Monitor
+from flatout.explain.program.evidence import Recording, rows_of
+from flatout.explain.program.watch import POLL_S, watch
 from flatout.storage import nofollow
 
 INJECT = Path(__file__).parent / "inject"
-POLL_S = 0.1
-MONITOR_S = 0.5
 PATIENCE_S = 3.0  # limit for the probe's last writes after a stop
-IMPORTS_S = 60.0  # observation begins after the imports of all processes, or after this time
 LONGEST = 4  # observation is extended up to this factor to see two whole cycles
 
 STEADY_S = 5.0  # time without imports and compiling before the program's profiler records
@@ -80,39 +75,12 @@ def record(
         if profiled is not None:
             steady = min(STEADY_S, seconds / 4)
             (folder / "record").write_text(f"{profiled} {steady}")
-        child, meta = _start(command, folder, facts)
+        child, meta = start(command, folder, facts)
         with signals_handled(FORWARDED, _forwards_to(child)):
-            _watch(child, folder, meta, seconds, LONGEST * seconds)
-            observed(_finish(child, folder, meta))
-            code = _end(child) if stop else child.wait()
+            _observe(child, folder, meta, seconds)
+            observed(finish(child, folder, meta, time.monotonic()))
+            code = end(child) if stop else child.wait()
     return code if code >= 0 else 128 - code
-
-
-def sample_run(
-    command: Sequence[str], seconds: float, longest: float, count: str, facts: dict[str, Any],
-    stderr: IO[bytes],
-) -> tuple[Recording, int]:  # fmt: skip
-    """Run a program in silence while it is observed and its speed is counted, then end it.
-
-    Args:
-        seconds, longest: how long to observe, at least and at most.
-        count: the function whose calls count (``module:function``); empty for environment and
-            optimiser steps.
-        facts: the machine's.
-        stderr: receives the program's standard error.
-
-    Returns:
-        The recording, and the program's exit code (of use where the recording is ``finished``).
-    """
-    with working_folder() as folder:
-        (folder / "count").write_text(count)
-        child, meta = _start(command, folder, facts, stderr)
-        try:
-            _watch(child, folder, meta, seconds, longest)
-            recording = _finish(child, folder, meta)
-        finally:
-            code = _end(child)
-    return recording, code if code >= 0 else 128 - code
 
 
 def measured_machine(command: Sequence[str]) -> dict[str, Any]:
@@ -123,19 +91,21 @@ def measured_machine(command: Sequence[str]) -> dict[str, Any]:
     return facts
 
 
-def _start(
+def start(
     command: Sequence[str], folder: Path, facts: dict[str, Any], stderr: IO[bytes] | None = None
 ) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
     """Start a program with the probe; the process, and what will be its evidence.
 
-    With a file for its standard error it gets no input, and its output is dropped.
+    With a file for its standard error it gets no input, its output is dropped, and it has a process
+    group of its own. If this process is killed while the program is held, the kernel ends that
+    group, as it does with a group that nobody is left to continue.
     """
     try:
         # Descriptors that it inherits, such as a shell's 3>file, stay open.
         stream = None if stderr is None else subprocess.DEVNULL
         child = subprocess.Popen(
             list(command), env=os.environ | variables(folder), close_fds=False, stdin=stream,
-            stdout=stream, stderr=stderr,
+            stdout=stream, stderr=stderr, process_group=None if stderr is None else 0,
         )  # fmt: skip
     except OSError as error:
         raise UsageError(
@@ -209,66 +179,29 @@ def _shares_terminal() -> bool:
         return False
 
 
-def _watch(
-    child: subprocess.Popen[bytes], folder: Path, meta: dict[str, Any], seconds: float,
-    most: float,
-) -> None:  # fmt: skip
-    """Sample the hardware until the program or the observation ends."""
-    began = meta["began"]
-    next_sample, limit = began + MONITOR_S, began + seconds + IMPORTS_S
-    ready = None
-    with (
-        closing(Monitor(child.pid, MONITOR_S, clock=time.monotonic)) as monitor,
-        _end_of(child) as wait,
-    ):
-        meta["machine"]["cores"] = monitor.cores
-        while child.poll() is None and time.monotonic() < limit:
-            rest = min(next_sample, limit) - time.monotonic()
-            wait(POLL_S if ready is None else max(rest, 0.0))
-            if ready is None and _ready(folder):
-                ready = time.monotonic()
-                limit = min(limit, ready + seconds)
-            if time.monotonic() >= next_sample:
-                next_sample = time.monotonic() + MONITOR_S
-                meta["monitor"].append(monitor.sample().as_json())
-            now = time.monotonic()
-            longest = now if ready is None else ready + most
-            if limit <= now < longest + WRITING_S and any(folder.glob("*.recording")):
-                limit = now + POLL_S
-            elif limit <= now < longest:
-                so_far = meta | {"monitor": [], "ended": now, "finished": False}
-                if timeline(build(so_far, rows_of(folder))).part:  # less than two whole cycles
-                    limit = min(now + seconds / 2, longest)
-        meta["notes"] += monitor.notes
+def _observe(
+    child: subprocess.Popen[bytes], folder: Path, meta: dict[str, Any], seconds: float
+) -> None:
+    """Watch the program from the end of its imports on, until two whole cycles were seen."""
+    with watch(child, folder, meta) as watched:
+        watched.imports()
+        began = time.monotonic()
+        watched.run(seconds)
+        while (
+            not watched.over and (now := time.monotonic()) < began + LONGEST * seconds + WRITING_S
+        ):
+            if any(folder.glob("*.recording")):
+                watched.run(POLL_S)
+            elif now < began + LONGEST * seconds and watched.part:
+                watched.run(min(seconds / 2, began + LONGEST * seconds - now))
+            else:
+                break
 
 
-@contextmanager
-def _end_of(child: subprocess.Popen[bytes]) -> Iterator[Callable[[float], object]]:
-    """A function that waits for a program's end, for some seconds at most.
-
-    Each time that this process wakes up it may take a core from the program.
-    """
-    with ExitStack() as closed:
-        try:
-            end = os.pidfd_open(child.pid)
-            closed.callback(os.close, end)
-            waiting = select.poll()
-            waiting.register(end, select.POLLIN)
-        except (AttributeError, OSError):  # no Linux, or an old one
-            yield lambda seconds: time.sleep(min(seconds, POLL_S))
-        else:
-            yield lambda seconds: waiting.poll(1000 * seconds)
-
-
-def _ready(folder: Path) -> bool:
-    """Whether all Python processes so far have finished their imports."""
-    started = {path.name.partition("-")[0] for path in folder.glob("*.jsonl")}
-    return bool(started) and started <= {path.stem for path in folder.glob("*.ready")}
-
-
-def _finish(child: subprocess.Popen[bytes], folder: Path, meta: dict[str, Any]) -> Recording:
-    """Stop the probes and read their lines."""
-    ended = time.monotonic()
+def finish(
+    child: subprocess.Popen[bytes], folder: Path, meta: dict[str, Any], ended: float
+) -> Recording:
+    """Stop the probes and read their lines; `ended` is the time by the program's clock."""
     running = child.poll() is None
     rows = last_lines(folder, running)
     meta["notes"] += _obstacles(meta["command"], folder, rows, ended - meta["began"])
@@ -288,7 +221,7 @@ def last_lines(folder: Path, running: bool) -> list[list[dict[str, Any]]]:
     return rows_of(folder)
 
 
-def _end(child: subprocess.Popen[bytes]) -> int:
+def end(child: subprocess.Popen[bytes]) -> int:
     """Terminate the program and its descendants; kill them after a while."""
     started: list[psutil.Process] = []
     with suppress(psutil.Error):

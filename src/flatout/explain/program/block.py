@@ -115,7 +115,7 @@ def _children_observed(folder: Path) -> Iterator[None]:
 @contextmanager
 def _observed(folder: Path, meta: dict[str, Any]) -> Iterator[None]:
     """Sample this process and its hardware, and put what is seen into the folder and `meta`."""
-    from flatout.explain.program.attach import MONITOR_S
+    from flatout.explain.program.watch import MONITOR_S
     from flatout.hardware.monitor import Monitor
 
     ended = threading.Event()

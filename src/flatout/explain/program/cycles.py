@@ -40,6 +40,7 @@ class Steady:
     before: str = "warm-up before steady learning"
     after: str = "after the last learning"
     part: str = ""  # why this is no whole cycle, or empty
+    ends: tuple[float, ...] = ()  # of the whole cycles, if collecting and learning take turns
 
 
 def steady(
@@ -87,7 +88,7 @@ def steady(
         cycle_s = (ends[-1] - ends[0]) / (len(ends) - 1)
         before = "the first cycle" if begin - started < 2 * cycle_s else Steady.before
         after = Steady.after if finished else "an unfinished cycle"
-        result = Steady(started, begin, ends[-1], before, after)
+        result = Steady(started, begin, ends[-1], before, after, ends=tuple(ends))
     if result.end - result.begin < LEAST_S:
         return Steady(started, started, last)
     return result

@@ -15,8 +15,9 @@ from typing import Any
 import psutil
 
 from flatout.errors import FlatoutError, UsageError, one_line
-from flatout.explain.program.attach import MONITOR_S, machine, working_folder
+from flatout.explain.program.attach import machine, working_folder
 from flatout.explain.program.evidence import Recording
+from flatout.explain.program.watch import MONITOR_S
 from flatout.hardware.monitor import Monitor
 from flatout.installing import install
 

@@ -36,6 +36,7 @@ class Timeline:
     apart: list[tuple[str, float]]  # (what, seconds) of the driver outside of it
     windows: list[Replay] = field(default_factory=list)  # of the driver's process, in that time
     part: str = ""  # why the steady state is no whole cycle, or empty
+    ends: tuple[float, ...] = ()  # of the driver's whole cycles, if it collects and learns in turn
 
     def samples(self, evidence: Evidence) -> list[MonitorSample]:
         """The monitor's samples of the steady state; all of them if it has none."""
@@ -84,7 +85,7 @@ def timeline(evidence: Evidence) -> Timeline:
                     mark = replace(moment.mark, phase="first compilation")
                     track.moments[at] = replace(moment, mark=mark)
     excluded = _excluded(driver, evidence, period)
-    return Timeline(tracks, places, driver, begin, end, excluded, windows, period.part)
+    return Timeline(tracks, places, driver, begin, end, excluded, windows, period.part, period.ends)
 
 
 def _places(process: Process) -> Places:

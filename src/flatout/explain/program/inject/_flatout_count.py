@@ -17,7 +17,7 @@ from functools import update_wrapper
 from itertools import count
 
 from _flatout_describe import COUNTED, defined_in, loaded, order_of
-from _flatout_own import __builtins__, _thread, kept, os, read, sys  # noqa: F401
+from _flatout_own import __builtins__, _thread, kept, os, read, stand_still, sys  # noqa: F401
 
 types = kept(types)
 CALLS, STEPS, UPDATES = "calls", "environment steps", "optimiser steps"
@@ -36,9 +36,11 @@ MOST = 1 << 40  # that one call may count for
 def counter_of(folder):
     """The counter that `explain` has asked for in its folder, or None."""
     try:
-        return Counter(read("%s/count" % folder).decode())
+        target = read("%s/count" % folder).decode()
     except OSError:
         return None
+    stand_still("%s/held" % folder)
+    return Counter(target)
 
 
 class Tally:

@@ -1,0 +1,104 @@
+"""Watches a program as it runs: samples the hardware until the program or some time has ended."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from flatout.explain.program.evidence import build, rows_of
+from flatout.explain.program.timeline import timeline
+from flatout.hardware.monitor import Monitor
+
+POLL_S = 0.1
+MONITOR_S = 0.5
+IMPORTS_S = 60.0  # observation begins after the imports of all processes, or after this time
+
+
+@contextmanager
+def watch(
+    child: subprocess.Popen[bytes], folder: Path, meta: dict[str, Any],
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Watch]:  # fmt: skip
+    """Watch a program.
+
+    Args:
+        folder: where its probes write.
+        meta: its evidence, which receives the samples.
+        clock: of the evidence, in seconds.
+    """
+    with closing(Monitor(child.pid, MONITOR_S, clock=clock)) as monitor, _end_of(child) as wait:
+        meta["machine"]["cores"] = monitor.cores
+        try:
+            yield Watch(child, folder, meta, clock, monitor, wait)
+        finally:
+            meta["notes"] += monitor.notes
+
+
+class Watch:
+    """A program that is watched."""
+
+    def __init__(
+        self, child: subprocess.Popen[bytes], folder: Path, meta: dict[str, Any],
+        clock: Callable[[], float], monitor: Monitor, wait: Callable[[float], object],
+    ) -> None:  # fmt: skip
+        self._child, self._folder, self._meta, self._clock = child, folder, meta, clock
+        self._monitor, self._wait = monitor, wait
+        self._next = time.monotonic() + MONITOR_S
+
+    @property
+    def over(self) -> bool:
+        """Whether the program has ended."""
+        return self._child.poll() is not None
+
+    @property
+    def part(self) -> str:
+        """Why less than two whole cycles were seen so far; empty if they were."""
+        so_far = self._meta | {"monitor": [], "ended": self._clock(), "finished": False}
+        return timeline(build(so_far, rows_of(self._folder))).part
+
+    def imports(self) -> None:
+        """Wait until all Python processes so far have finished their imports."""
+        limit = self._meta["began"] + IMPORTS_S
+        while not self.over and not self._imported() and time.monotonic() < limit:
+            self.run(POLL_S)
+
+    def run(self, seconds: float) -> None:
+        """Sample the hardware for some seconds, or until the program has ended."""
+        limit = time.monotonic() + seconds
+        while not self.over and (now := time.monotonic()) < limit:
+            self._wait(max(min(self._next, limit) - now, 0.0))
+            if time.monotonic() >= self._next:
+                self._meta["monitor"].append(self.sample())
+
+    def sample(self) -> dict[str, Any]:
+        """What the program used since the last sample."""
+        self._next = time.monotonic() + MONITOR_S
+        return self._monitor.sample().as_json()
+
+    def _imported(self) -> bool:
+        started = {path.name.partition("-")[0] for path in self._folder.glob("*.jsonl")}
+        return bool(started) and started <= {path.stem for path in self._folder.glob("*.ready")}
+
+
+@contextmanager
+def _end_of(child: subprocess.Popen[bytes]) -> Iterator[Callable[[float], object]]:
+    """A function that waits for a program's end, for some seconds at most.
+
+    Each time that this process wakes up it may take a core from the program.
+    """
+    with ExitStack() as closed:
+        try:
+            end = os.pidfd_open(child.pid)
+            closed.callback(os.close, end)
+            waiting = select.poll()
+            waiting.register(end, select.POLLIN)
+        except (AttributeError, OSError):  # no Linux, or an old one
+            yield lambda seconds: time.sleep(min(seconds, POLL_S))
+        else:
+            yield lambda seconds: waiting.poll(1000 * seconds)
