@@ -19,11 +19,9 @@ from flatout.explain.against.rates import (
     STEPS,
     UPDATES,
     WALL,
-    Course,
     Observed,
     Run,
     counted,
-    turn_ratios,
 )
 from flatout.explain.against.rounds import Comparison, check, command_of, refuse_brief
 from flatout.explain.program.evidence import Evidence, process
