@@ -309,6 +309,18 @@ def parser(description: str | None, seeds: int) -> argparse.ArgumentParser:
     return made
 
 
+def named(known: Mapping[str, Any], names: Iterable[str] | None) -> dict[str, Any]:
+    """The entries that a command line names; all of them if it names none.
+
+    Raises:
+        BenchmarkError: a name is not among them.
+    """
+    wanted = list(known if names is None else names)
+    if unknown := sorted(set(wanted) - set(known)):
+        raise BenchmarkError(f"there is no {', '.join(unknown)}, but {', '.join(known)}.")
+    return {name: known[name] for name in wanted}
+
+
 def train_command(
     args: argparse.Namespace, name: str, side: str, seed: int, *flags: str,
     algorithm: str = "ppo", env: Mapping[str, str | None] = NO_CACHE,

@@ -25,6 +25,7 @@ from harness import (
     Store,
     json_of,
     main,
+    named,
     parser,
     peer_command,
     run_child,
@@ -197,10 +198,7 @@ def run_tasks(
     Raises:
         BenchmarkError: a name that is no task's, or there was no time for anything.
     """
-    if unknown := set(args.only or ()) - set(wanted):
-        raise BenchmarkError(f"no such task: {', '.join(sorted(unknown))}; {', '.join(wanted)}.")
-    started = time.monotonic()
-    chosen = {label: task for label, task in wanted.items() if label in (args.only or wanted)}
+    started, chosen = time.monotonic(), named(wanted, args.only)
     done: dict[str, list[Row]] = {label: [] for label in chosen}
     runs = [
         (label, seed)

@@ -118,7 +118,8 @@ def write_section(args: argparse.Namespace, name: str, body: str) -> None:
 
 def command_line(args: argparse.Namespace) -> str:
     """The command again from its options, without this machine's paths."""
-    words = ["python", f"benchmarks/{Path(sys.argv[0]).name}"]
+    program = Path(sys.argv[0]).resolve().relative_to(Path(__file__).resolve().parent)
+    words = ["python", f"benchmarks/{program}"]
     hidden = {"fresh", "flatout", "peers", "results", "output", "no_write", "timeout"}
     for action in args._parser._actions:
         value = getattr(args, action.dest, None)

@@ -141,9 +141,7 @@ def benchmark(args: argparse.Namespace) -> None:
         text = fixed(args, cases, runner)
     if not runner.rows:
         raise BenchmarkError(f"nothing ran: {runner.failed}.")
-    where = provenance(args, runner.rows).replace(
-        Path(__file__).name, f"explain/{Path(__file__).name}"
-    )
+    where = provenance(args, runner.rows)
     failures = "\n".join(f"- Not run: {case}: {why}" for case, why in runner.failed.items())
     name = "explain_against_equal" if args.equal else "explain_against"
     title = "scripts against themselves" if args.equal else "scripts against their fixed versions"

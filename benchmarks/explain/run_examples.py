@@ -3,7 +3,9 @@
 Each program runs twice: unchanged under explain, and with timers around its phases, which are the
 truth. Programs of other projects are read from a checkout (`--checkout cleanrl=PATH`), and the
 timers are inserted into a copy; see examples/examples.toml. It resumes: finished runs are kept in
-benchmarks/results/explain_examples. With `--gpu` the PyTorch programs compute on a GPU.
+benchmarks/results/explain_examples. With `--gpu` the PyTorch programs compute on a GPU. With
+`--gains` programs whose first remedy is a line are compared with their remedied copy instead, by
+`flatout explain --against`.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import argparse
 import ast
 import json
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -23,9 +26,20 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
-from harness import BenchmarkError, Command, Row, Store, flatout, main, parser  # noqa: E402, I001
-from report import provenance, table, write_section  # noqa: E402
+from run_against import words  # noqa: E402
 from run_ordinary import NEAR, causes, pairs  # noqa: E402
+
+from harness import (  # noqa: E402
+    BenchmarkError,
+    Command,
+    Row,
+    Store,
+    flatout,
+    main,
+    named,
+    parser,
+)
+from report import provenance, table, write_section  # noqa: E402
 
 NAME = "explain_examples"
 FOLDER = HERE / "examples"
@@ -103,15 +117,47 @@ class Runner:
         self.results = Path(args.results) / NAME
         self.results.mkdir(parents=True, exist_ok=True)
 
+    def gain(self, name: str, case: Row) -> Row:
+        """The row of a comparison with the remedied program.
+
+        Raises:
+            BenchmarkError: a checkout or an interpreter is not named, or the comparison failed.
+        """
+        self.refuse_unnamed(case)
+        said, change = self.results / f"{name}.against.json", case["remedy"]
+        fixed = case | {"replace": [*case.get("replace", ()), *change.get("replace", ())]}
+        with tempfile.TemporaryDirectory() as folder:
+            commands, paths = [], [folder]
+            for at, version in enumerate((case, fixed)):
+                inner = Path(folder) / str(at)
+                inner.mkdir()
+                script, _, origin = self.scripts(name, version, inner)
+                words = [*case.get("arguments", ()), *(change.get("arguments", ()) if at else ())]
+                commands.append([self.pythons[case["python"]], str(script), *words])
+                paths += [str(inner), str(origin), str(origin.parent)]
+            argv = [
+                "env", "-C", folder, sys.executable, "-c", RUN, flatout(self.args), "explain",
+                "--minutes", f"{self.args.minutes:g}", "--json", str(said),
+                "--against", shlex.join(commands[1]), "--", *commands[0],
+            ]  # fmt: skip
+            settings = {"minutes": self.args.minutes, "case": case, "gpu": self.args.gpu}
+            store = Store(f"{NAME}/{name}-against", settings, self.args)
+            path = {"PYTHONPATH": os.pathsep.join(paths)}
+            return store.run("against", 0, Command(argv, path, None, _adding("said", said)))
+
+    def refuse_unnamed(self, case: Row) -> None:
+        """Raise `BenchmarkError` if a program's checkout or interpreter is not named."""
+        for what, known in (("project", self.checkouts), ("python", self.pythons)):
+            if case.get(what, "") not in {"", *known}:
+                raise BenchmarkError(f"{what} {case[what]} is not named")
+
     def run(self, name: str, case: Row) -> tuple[Row, Row, list[Row]]:
         """Seconds by timer, explain's JSON, and the benchmark's rows.
 
         Raises:
             BenchmarkError: a checkout or an interpreter is not named, or a run failed.
         """
-        for what, named in (("project", self.checkouts), ("python", self.pythons)):
-            if case.get(what, "") not in {"", *named}:
-                raise BenchmarkError(f"{what} {case[what]} is not named")
+        self.refuse_unnamed(case)
         said, saved = (self.results / f"{name}.{kind}.json" for kind in ("said", "saved"))
         phases = self.results / f"{name}.phases.json"
         with tempfile.TemporaryDirectory() as folder:
@@ -204,21 +250,68 @@ def gpu_name() -> str:
     return gpus[0].name
 
 
+def chosen(args: argparse.Namespace) -> tuple[dict[str, Row], str]:
+    """The programs that were asked for, and the card on which they run, or an empty text.
+
+    Raises:
+        BenchmarkError: a name is not among them, or there is no GPU.
+    """
+    cases = tomllib.loads((FOLDER / "examples.toml").read_text())
+    card = gpu_name() if args.gpu else ""
+    if args.gpu:
+        cases = {key: case | case.get("gpu", {}) for key, case in cases.items()}
+    return named(cases, args.cases), card
+
+
+def gains(args: argparse.Namespace) -> None:
+    """Compare programs with their remedied copies, and write the section.
+
+    Raises:
+        BenchmarkError: none ran.
+    """
+    cases, card = chosen(args)
+    runner, every, body, failed = Runner(args), list[Row](), list[list[str]](), list[str]()
+    for key, case in cases.items():
+        if "remedy" not in case:
+            continue
+        try:
+            row = runner.gain(key, case)
+        except BenchmarkError as error:
+            failed.append(f"- Not run: {key}: {str(error).splitlines()[-1]}")
+            continue
+        every.append(row)
+        outcome: Any = row["result"]["said"]["against"]
+        body.append([
+            key, case["remedy"]["change"], words(outcome), str(outcome["pairs"]),
+            outcome["unit"], f"{row['wall_s']:.0f}",
+        ])  # fmt: skip
+    if not every:
+        raise BenchmarkError(f"nothing ran: {failed}")
+    name, where_run = f"{NAME}_gains", ""
+    if args.gpu:
+        name, where_run = f"{name} {card}", f", on {card}"
+    head = ["program", "change", "--against", "pairs", "speed in", "s"]
+    write_section(args, name, f"""## The gain of a remedy in programs that people run{where_run}
+
+{provenance(args, {"against": every})}
+- The first remedy, where it is one line, for at most {args.minutes:g} min each.
+
+{table(head, body)}
+""" + "\n".join(failed))  # fmt: skip
+
+
 def benchmark(args: argparse.Namespace) -> None:
     """Run all programs and write the section.
 
     Raises:
         BenchmarkError: none ran.
     """
-    cases = tomllib.loads((FOLDER / "examples.toml").read_text())
-    name, where_run = NAME, ""
-    if args.gpu:
-        cases = {key: case | case.get("gpu", {}) for key, case in cases.items()}
-        card = gpu_name()
-        name, where_run = f"{NAME} {card}", f", on {card}"
-    if args.cases:
-        cases = {key: cases[key] for key in args.cases}
-        args.no_write = args.no_write or not args.gpu
+    if args.gains:
+        gains(args)
+        return
+    cases, card = chosen(args)
+    name, where_run = (f"{NAME} {card}", f", on {card}") if card else (NAME, "")
+    args.no_write = args.no_write or bool(args.cases and not args.gpu)
     runner, body, failed = Runner(args), list[list[str]](), list[str]()
     every, right, near, total = list[Row](), 0, 0, 0
     for key, case in cases.items():
@@ -241,9 +334,7 @@ def benchmark(args: argparse.Namespace) -> None:
         body.append([key, verdict + ("" if is_right else " **wrong**"), shares, last])
     if not every:
         raise BenchmarkError(f"nothing ran: {failed}")
-    where = provenance(args, {"both": every}).replace(
-        Path(__file__).name, f"explain/{Path(__file__).name}"
-    )
+    where = provenance(args, {"both": every})
     head = ["program", "first finding", "timers / explain", "headline" if args.gpu else "remedy"]
     text = f"""## Explaining programs that people run{where_run}
 
@@ -259,6 +350,8 @@ def benchmark(args: argparse.Namespace) -> None:
 if __name__ == "__main__":
     options = parser(__doc__, seeds=1)
     add = options.add_argument
+    add("--gains", action="store_true", help="what the first remedy gains")
+    add("--minutes", type=float, default=3.0, help="with --gains: that a comparison may take")
     add("--gpu", action="store_true", help="PyTorch programs compute on the first GPU")
     add(
         "--cases",

@@ -26,6 +26,7 @@ from harness import (  # noqa: E402
     Store,
     flatout,
     main,
+    named,
     parser,
     peers_python,
 )
@@ -112,15 +113,7 @@ def chosen_cases(args: argparse.Namespace) -> dict[str, Row]:
         BenchmarkError: a name is not among them.
     """
     cases = tomllib.loads((HERE / args.set / f"{args.set}.toml").read_text())
-    if unknown := sorted(set(args.cases or ()) - set(cases)):
-        raise BenchmarkError(f"no such program in {args.set}: {', '.join(unknown)}.")
-    return {name: cases[name] for name in args.cases or cases}
-
-
-def provenance_here(args: argparse.Namespace, rows: list[Row]) -> str:
-    """Return the lines on machine, date and command, with this file's path below benchmarks."""
-    path = Path(__file__)
-    return provenance(args, {"both": rows}).replace(path.name, f"explain/{path.name}")
+    return named(cases, args.cases)
 
 
 def repeated(args: argparse.Namespace) -> None:
@@ -134,7 +127,7 @@ def repeated(args: argparse.Namespace) -> None:
             every += rows
         same = "yes" if len(set(found)) == 1 else "**no**"
         body.append([name, case["expected"], ", ".join(dict.fromkeys(found)), same])
-    where = provenance_here(args, every)
+    where = provenance(args, {"both": every})
     text = f"""## Explaining one program {args.repeat} times
 
 {where}
@@ -173,7 +166,7 @@ def benchmark(args: argparse.Namespace) -> None:
     if not every:
         raise BenchmarkError(f"nothing ran: {failed}")
     head = ["program", "expected", "first finding", "timers / explain", "remedy"]
-    where = provenance_here(args, every)
+    where = provenance(args, {"both": every})
     text = f"""## Explaining ordinary programs: {args.set}
 
 {where}

@@ -101,7 +101,7 @@ def benchmark(args: argparse.Namespace) -> None:
         raise BenchmarkError(f"nothing ran: {' '.join(failed)}")
     body = [row for row, _, _ in compared]
     repeatable, same = (sum(each[i] for each in compared) for i in (1, 2))
-    where = provenance(args, {"all": ends.rows}).replace("run_same.py", "explain/run_same.py")
+    where = provenance(args, {"all": ends.rows})
     text = f"""\
 - Each script of one process runs twice without explain and once under it, for the same number of
   turns of its main loop. All arrays that the loop's variables lead to are compared, bit for bit.

@@ -34,6 +34,7 @@ from harness import (  # noqa: E402
     Store,
     flatout,
     main,
+    named,
     parser,
     peers_python,
 )
@@ -114,9 +115,7 @@ def load(folder: Path, names: Sequence[str] | None) -> list[Case]:
     """
     file = folder.with_suffix(".toml")
     tables = tomllib.loads(file.read_text())["case"]
-    if unknown := sorted(set(names or ()) - set(tables)):
-        raise BenchmarkError(f"no such case in {file.name}: {', '.join(unknown)}.")
-    return [Case(folder, name, **tables[name]) for name in (names or tables)]
+    return [Case(folder, name, **values) for name, values in named(tables, names).items()]
 
 
 # --- Running ----------------------------------------------------------------------------------
@@ -145,7 +144,10 @@ class Runner:
         options = argparse.Namespace(**{**vars(self.args), "any_source": not ours})
         options.any_source |= self.args.any_source
         settings: Row = {"seconds": self.args.seconds, "digest": case.digest()}
-        store = Store(f"{NAME}/{case.name}-{'-'.join(sides)}", settings, options)
+        recorded = "-record" if self.args.record else ""
+        if recorded:
+            settings["record"] = self.args.record
+        store = Store(f"{NAME}/{case.name}-{'-'.join(sides)}{recorded}", settings, options)
         try:
             rows = store.alternate(
                 {side: lambda seed, side=side: self.command(case, side, seed) for side in sides},
@@ -186,7 +188,9 @@ class Runner:
         rate = ["--rate", *case.rate] if case.rate else []
         one_run = [sys.executable, str(HERE / "one_run.py"), *rate]
         if side in (BOTH, CONTROL):
-            whole = [flatout(self.args), "explain", "--seconds", f"{lasts + 600:g}", "--", *script]
+            record = ["--record", f"{self.args.record:g}"] if self.args.record else []
+            observed = f"{lasts + 600:g}"
+            whole = [flatout(self.args), "explain", "--seconds", observed, *record, "--", *script]
             argv = [sys.executable, str(HERE / "side_by_side.py"), *rate]
             argv += ["--second-first"] * (seed % 2) + ["--"]
             argv += [json.dumps(script), json.dumps(whole if side == BOTH else script)]
@@ -345,6 +349,7 @@ def overhead(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) ->
             case.name, case.framework, str(case.processes), spread([pair[0] for pair in pairs], 1),
             spread(ratios, 3), f"{medians[-1]:.1%}",
         ])  # fmt: skip
+    cost = statistics.median(medians) if medians else 0.0
     what = "second / first" if args.control else "explained / plain"
     head = ["case", "framework", "processes", "work/s plainly", what, "overhead"]
     summary = "none measured"
@@ -361,6 +366,12 @@ def overhead(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) ->
     if args.control:
         name, title, runs = name + "_control", "equal runs for comparison", "twice without explain"
         own = ""
+    if args.record:
+        name, title = name + "_record", "the cost of --record"
+        own += (
+            f"\n  Under explain its profiler records for {args.record:g} s of that; the median "
+            f"costs {cost * (args.seconds + SPARE_S):.1f} s of work."
+        )
     write(args, runner, name, title, f"""\
 - Each script runs {runs} at the same time, on a core each, which the two
   exchange every quarter of a second (`side_by_side.py`).{own}
@@ -385,9 +396,7 @@ def write(args: argparse.Namespace, runner: Runner, asked: str, title: str, text
     """
     if not runner.rows:
         raise BenchmarkError(f"nothing ran: {runner.failed or 'no case has a fixed version'}.")
-    where = provenance(args, runner.rows).replace(
-        Path(__file__).name, f"explain/{Path(__file__).name}"
-    )
+    where = provenance(args, runner.rows)
     failures = "\n".join(f"- Not run: {case}: {why}" for case, why in runner.failed.items())
     name, cases = NAME, "the zoo"
     head = f"## Explaining {cases}: {title}\n"
@@ -396,7 +405,7 @@ def write(args: argparse.Namespace, runner: Runner, asked: str, title: str, text
 
 def benchmark(args: argparse.Namespace) -> None:
     """Answer the question that was asked."""
-    if args.cases and not args.control:  # a part of the zoo is for looking at
+    if args.cases and not (args.control or args.record):  # a part of the zoo is for looking at
         args.no_write = True
     answer = gains if args.fixed else overhead if args.overhead else verdicts
     answer(args, load(ZOO, args.cases), Runner(args))
@@ -410,6 +419,7 @@ if __name__ == "__main__":
     add("--fixed", action="store_true", help="what the remedies gain")
     add("--measure-only", action="store_true", help="with --fixed: measured gains, no explain")
     add("--overhead", action="store_true", help="with explain against without")
+    add("--record", type=float, default=0.0, help="with --overhead: seconds of explain --record")
     add("--control", action="store_true", help="with --overhead: without explain on both sides")
     arguments = parsed(options)
     main(benchmark, arguments)

@@ -32,7 +32,7 @@ class ExplainArguments:
     """A run's folder; a trace of PyTorch's, JAX's or TensorFlow's profiler, or a folder of them; or
     a file of saved evidence."""
     seconds: float | None = None
-    """How long a program is observed (60 s; each run of --against 10 s), from the end of its
+    """How long a program is observed (60 s; with --against 10 s), from the end of its
     imports on, and up to four times as long until two cycles of collecting and learning were seen;
     it then runs to its end."""
     stop: bool = False
@@ -50,7 +50,7 @@ class ExplainArguments:
     an argument, module:function(argument). Without: of steps of Gymnasium's environments, else of
     PyTorch's optimisers, else of the whole program."""
     minutes: float | None = None
-    """With --against: no run begins that would end later (5)."""
+    """With --against: no round begins that would end later (5)."""
     json: str | None = None
     """Write verdict and findings to this JSON file."""
     html: str | None = None
