@@ -62,6 +62,18 @@ def test_intervals_hold_the_true_ratio_as_often_as_they_say(pairs: int) -> None:
     assert held >= 0.92 * 400
 
 
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+def test_intervals_hold_the_true_ratio_of_programs_whose_starts_differ(rounds: int) -> None:
+    rng = np.random.default_rng(rounds)
+    held = 0
+    for _ in range(400):
+        starts = 0.04 * rng.standard_normal(rounds)
+        turns = starts[:, None] + 0.05 * rng.standard_normal((rounds, 10))
+        low, high = interval(np.exp(turns).ravel().tolist(), rounds) or (0, 0)
+        held += low <= 1 <= high
+    assert held >= 0.92 * 400
+
+
 def test_one_pair_has_no_interval_and_is_never_enough() -> None:
     found = outcome(runs(100), runs(320))
     assert (found.low, found.high, found.narrow) == (None, None, False)

@@ -84,10 +84,14 @@ class Observed:
         )  # fmt: skip
 
     def course(self, unit: str) -> Course:
-        """How much was counted by the end of each turn of the steady state."""
+        """How much was counted by the end of each turn of the steady state.
+
+        If less than two whole cycles were seen, that is all the time after the imports: a program
+        that compiles all the time has no other.
+        """
         line, processes = self.facts.line, self.evidence.processes
         within = [at for at, t in enumerate(self.edges) if line.begin <= t <= line.end]
-        if line.part or not within:
+        if not within:
             return Course(0, [], [], 0.0)
         if line.ends:  # whole cycles: each collects for a while, and then learns
             known, cycle_s = line.ends, (line.ends[-1] - line.ends[0]) / (len(line.ends) - 1)

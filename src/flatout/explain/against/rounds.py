@@ -36,8 +36,8 @@ SECONDS = 10.0
 SHORTEST_S = 2.0
 START_S = 6.0
 """Time that a program takes in addition: to start, to write, and to end."""
-END_S = 4.0
-"""Of these, the time to write and to end."""
+END_S = 8.0
+"""Time to write and to end, of both programs, after a last turn of each."""
 SHORTEST_COUNT_S = 1.0
 """Minimum time of counted work of a program that ends by itself, unless the other one ends too."""
 
