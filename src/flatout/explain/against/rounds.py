@@ -77,8 +77,8 @@ class Comparison:
         first, second = values["commands"]
         ours, theirs = ([Run.from_json(run) for run in runs] for runs in values["runs"])
         gains = [
-            {str(unit): list(map(_above_zero, ratios)) for unit, ratios in turns.items()}
-            for turns in values["gains"]
+            {str(unit): list(map(_above_zero, ratios)) for unit, ratios in known.items()}
+            for known in values["gains"]
         ]
         if not len(ours) == len(theirs) == len(gains):
             raise ValueError("a round is incomplete")

@@ -115,7 +115,7 @@ class Program:
             self.edges.append(self.clock())
 
     def finish(self) -> Recording:
-        """Stop the observation.
+        """Stop the observation, after some last moments in which it runs.
 
         Raises:
             FailedError: the program has failed.
@@ -123,6 +123,7 @@ class Program:
         self._watching.close()
         self._go()
         recording = attach.finish(self._child, self._folder, self._meta, self.clock())
+        self._hold()  # the other one is still observed
         if recording[0]["finished"] and (code := self._child.returncode):
             last = self._last_line()
             why = f" ({last})." if last else "."
