@@ -86,11 +86,12 @@ class Observed:
     def course(self, unit: str) -> Course:
         """How much was counted by the end of each turn of the steady state.
 
-        If less than two whole cycles were seen, that is all the time after the imports: a program
-        that compiles all the time has no other.
+        If less than two whole cycles were seen, the later half stands for it: a program that
+        compiles all the time has no other.
         """
         line, processes = self.facts.line, self.evidence.processes
-        within = [at for at, t in enumerate(self.edges) if line.begin <= t <= line.end]
+        begin = line.begin if not line.part else (line.begin + line.end) / 2
+        within = [at for at, t in enumerate(self.edges) if begin <= t <= line.end]
         if not within:
             return Course(0, [], [], 0.0)
         if line.ends:  # whole cycles: each collects for a while, and then learns
