@@ -1,7 +1,8 @@
 """`flatout explain --against` on the zoo: does its interval contain the truth?
 
 Each script that has a fixed version is compared with it for `--minutes`; the truth is the ratio of
-their speeds in long plain runs in turns, without explain. `--equal` compares scripts with
+their speeds in plain runs one after the other, without explain, each as long as a comparison lets
+both programs run or longer. `--equal` compares scripts with
 themselves instead: the outcome should be "no difference". Finished cases are kept, so that the
 same command resumes; `--cases` measures some.
 """
@@ -121,7 +122,9 @@ def equal(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) -> st
         body.append([case.name, words(outcome), pairs, said, f"{row['wall_s']:.0f}"])
     return (
         f"- Each script against itself for at most {args.minutes:g} min: in **{right} of "
-        f"{len(body)}** the outcome is no difference.\n\n"
+        f"{len(body)}** the outcome is no difference.\n"
+        "- By how much two starts of a program differ, which each interval includes, and its formula "
+        "were\n  chosen with earlier runs of these programs.\n\n"
         + table(["case", "--against", "pairs", "outcome", "s"], body)
     )
 

@@ -126,6 +126,7 @@ class Runner:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
+        self.record = getattr(args, "record", 0.0)  # only of `--overhead`
         self.pythons = pythons(args)
         self.failed: dict[str, str] = {}
         self.rows: dict[str, list[Row]] = {}
@@ -144,9 +145,9 @@ class Runner:
         options = argparse.Namespace(**{**vars(self.args), "any_source": not ours})
         options.any_source |= self.args.any_source
         settings: Row = {"seconds": self.args.seconds, "digest": case.digest()}
-        recorded = "-record" if self.args.record else ""
+        recorded = "-record" if self.record else ""
         if recorded:
-            settings["record"] = self.args.record
+            settings["record"] = self.record
         store = Store(f"{NAME}/{case.name}-{'-'.join(sides)}{recorded}", settings, options)
         try:
             rows = store.alternate(
@@ -188,7 +189,7 @@ class Runner:
         rate = ["--rate", *case.rate] if case.rate else []
         one_run = [sys.executable, str(HERE / "one_run.py"), *rate]
         if side in (BOTH, CONTROL):
-            record = ["--record", f"{self.args.record:g}"] if self.args.record else []
+            record = ["--record", f"{self.record:g}"] if self.record else []
             observed = f"{lasts + 600:g}"
             whole = [flatout(self.args), "explain", "--seconds", observed, *record, "--", *script]
             argv = [sys.executable, str(HERE / "side_by_side.py"), *rate]
