@@ -123,8 +123,8 @@ def equal(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) -> st
     return (
         f"- Each script against itself for at most {args.minutes:g} min: in **{right} of "
         f"{len(body)}** the outcome is no difference.\n"
-        "- By how much two starts of a program differ, which each interval includes, and its formula "
-        "were\n  chosen with earlier runs of these programs.\n\n"
+        "- By how much two starts of a program differ, which each interval includes, and its "
+        "formula were\n  chosen with earlier runs of these programs.\n\n"
         + table(["case", "--against", "pairs", "outcome", "s"], body)
     )
 

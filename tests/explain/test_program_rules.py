@@ -508,6 +508,16 @@ def test_less_than_two_cycles_are_a_part_and_nothing_is_proposed(seconds: float,
     assert diagnose(build(about, [cycling(seconds).written()])).part == ""
 
 
+def test_two_short_cycles_before_a_long_time_of_something_else_are_no_steady_state() -> None:
+    """Such as the first updates after a compilation, before replay takes the time."""
+    driver = Recorded(1)
+    for _ in range(2):
+        driver.spend(1.0, "env").spend(0.5, "learn")
+    found = told(driver.spend(9.0, "replay").spend(0.4, "env").learns())
+    assert found.part == ""
+    assert found.phases["replay"] > 0.5
+
+
 @pytest.mark.parametrize(("cycles", "part"), [(1, "only one whole cycle"), (2, ""), (3, "")])
 def test_learning_in_one_long_call_is_a_period_of_learning(cycles: int, part: str) -> None:
     """As in one call of a compiled function: a single sample among many of collecting."""

@@ -72,12 +72,11 @@ def steady(
         return Steady(started, started, last, part="no learning yet" if waits else "")
     width = (last - started) / SLICES or 1.0
     periods = _periods(moments, width)
-    if _spent(moments, COLLECTING) < LITTLE * seconds or _interleaved(periods, steps):
-        # Up to the first pause, libraries warm up.
-        pauses = [a.t for a, b in pairwise(learning) if a.t + width < b.t - b.dt and a.t < middle]
-        begin = pauses[0] if pauses else learning[0].t - learning[0].dt
-        result = Steady(started, begin, learning[-1].t if finished else last)
-    else:
+    # Up to the first pause, libraries warm up.
+    pauses = [a.t for a, b in pairwise(learning) if a.t + width < b.t - b.dt and a.t < middle]
+    begin = pauses[0] if pauses else learning[0].t - learning[0].dt
+    result = Steady(started, begin, learning[-1].t if finished else last)
+    if _spent(moments, COLLECTING) >= LITTLE * seconds and not _interleaved(periods, steps):
         complete = periods if finished else periods[:-1]
         ends = [slices[-1][-1].t for learns, slices in complete if learns]
         if len(ends) < 2:
@@ -86,9 +85,11 @@ def steady(
             return Steady(started, started, last, part=part)
         begin = ends[0] if len(ends) > 2 else started
         cycle_s = (ends[-1] - ends[0]) / (len(ends) - 1)
-        before = "the first cycle" if begin - started < 2 * cycle_s else Steady.before
-        after = Steady.after if finished else "an unfinished cycle"
-        result = Steady(started, begin, ends[-1], before, after, ends=tuple(ends))
+        # What lasts longer after them than all of them is no unfinished cycle: they were no cycles.
+        if finished or last - ends[-1] <= ends[-1] - begin:
+            before = "the first cycle" if begin - started < 2 * cycle_s else Steady.before
+            after = Steady.after if finished else "an unfinished cycle"
+            result = Steady(started, begin, ends[-1], before, after, ends=tuple(ends))
     if result.end - result.begin < LEAST_S:
         return Steady(started, started, last)
     return result
