@@ -40,7 +40,7 @@ def counted_in(path: Path, count: str = "") -> list[Process]:
     """The processes of a program that ends by itself, with what was counted."""
     facts = {"cores": 2, "gpus": [], "cpu": "c"}
     with Program([sys.executable, str(path)], count, facts) as program:
-        program.imports()
+        program.wait_for_imports()
         take_turns([program], 60.0, math.inf)
         recording, evidence = evidence_of(program)
     assert recording[0]["finished"]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import shlex
 import signal
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -19,6 +22,7 @@ import pytest
 from flatout.explain.against.outcome import lines, outcome
 from flatout.explain.against.rates import Course, Run, turn_ratios
 from flatout.explain.against.turns import Program, evidence_of, take_turns
+from tests.conftest import Result
 from tests.explain.test_program import script, start
 from tests.kills import finish, wait_for
 
@@ -52,7 +56,7 @@ def test_all_processes_of_a_program_are_held_while_another_one_runs(
         for file in files:
             command = [sys.executable, str(path), str(file), *session]
             programs.append(running.enter_context(Program(command, "a:b", FACTS)))
-            programs[-1].imports()
+            programs[-1].wait_for_imports()
         began = time.monotonic()
         take_turns(programs, 3.0, 0.0)  # the time is over: one turn of each
         take_turns(programs, 3.0, 0.0)
@@ -83,46 +87,90 @@ def test_the_time_in_which_a_program_is_held_is_in_no_figure(tmp_path: Path) -> 
     command = [sys.executable, str(script(tmp_path, WORKS))]
     began = time.monotonic()
     with Program(command, "__main__:work", FACTS) as program:
-        program.imports()
+        program.wait_for_imports()
         for _ in range(2):
-            program.turn(0.5)
+            program.turn(0.7)
             time.sleep(1.5)  # it is held
-        ran = program.ran
+        ran = program.turns_s
         _, evidence = evidence_of(program)
     (process,) = evidence.processes
     spent = evidence.ended - evidence.began
     assert ran < spent < time.monotonic() - began - 2.9
-    assert sum(sample.seconds for sample in evidence.monitor) < spent
+    assert 0.9 < sum(sample.seconds for sample in evidence.monitor) < spent
+    assert evidence.monitor[-1].t <= evidence.ended
     times = [sample.t for sample in process.samples]
     assert max(after - before for before, after in pairwise(times)) < 1.5
     assert all(sample.dt < 1.5 for sample in process.samples)
     assert sum(sample.dt for sample in process.samples) > 0.5 * ran
 
 
-def test_a_program_that_cannot_run_beside_the_other_one_runs_after_it(tmp_path: Path) -> None:
-    text = "import os, time\nfile = os.open('one', os.O_CREAT | os.O_EXCL)\ntry:\n"
-    text += "    time.sleep({})\nfinally:\n    os.unlink('one')\n"
-    commands = []
-    for seconds in (1.2, 0.4):
-        path = script(tmp_path, f"import os\nos.chdir({str(tmp_path)!r})\n" + text.format(seconds),
-                      f"{seconds}.py")  # fmt: skip
-        commands.append([sys.executable, str(path)])
-    command = shlex.join(commands[1])
-    flags = ("--seconds", 3, "--minutes", 0.2)
-    process = start("--against", command, *flags, "--", *commands[0])
-    found = finish(process, 60)
-    assert "speed of the whole program, 1 pair" in found.err, found.err
+PORT = """
+import socket, time
+held = socket.create_server(("127.0.0.1", {port}))
+def work():
+    time.sleep(0.005)
+while True:
+    work()
+"""
+
+
+def compare_with_itself(folder: Path, save: Path) -> Result:
+    """Compare a program that needs a port for itself with itself."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    path = folder / "script.py"
+    if not path.exists():  # else the port is known, and the file's digest
+        script(folder, PORT.format(port=port))
+    command = [sys.executable, str(path)]
+    flags = ("--seconds", 1, "--minutes", 0.3, "--count", "__main__:work", "--save", save)
+    return finish(start("--against", shlex.join(command), *flags, "--", *command), 60)
+
+
+def test_programs_that_need_the_same_port_run_one_after_the_other(tmp_path: Path) -> None:
+    save = tmp_path / "s.json"
+    found = compare_with_itself(tmp_path, save)
+    assert found.code == 0, found.err
+    assert "calls of __main__:work per second, 1 pair: too few" in found.err
+    saved = json.loads(save.read_text())
+    assert saved["ended"] - saved["began"] > 0.9  # the evidence is of the run that succeeded
+    assert saved["against"]["gains"] == [{"calls": []}]
+
+
+@pytest.mark.slow
+def test_a_comparison_of_such_programs_goes_on_where_it_was(tmp_path: Path) -> None:
+    save = tmp_path / "s.json"
+    compare_with_itself(tmp_path, save)
+    found = compare_with_itself(tmp_path, save)
+    assert found.code == 0, found.err
+    assert len(json.loads(save.read_text())["against"]["gains"]) == 2
+
+
+def test_a_program_that_ends_early_does_not_prolong_the_other_one(tmp_path: Path) -> None:
+    brief = [sys.executable, "-c", "import time\ntime.sleep(0.5)"]
+    lasting = [sys.executable, str(script(tmp_path, WORKS))]
+    with (
+        Program(lasting, "__main__:work", FACTS) as first,
+        Program(brief, "__main__:work", FACTS) as second,
+    ):
+        for program in (first, second):
+            program.wait_for_imports()
+        take_turns([first, second], 2.0, math.inf)
+        assert second.ended
+        assert first.turns_s < 3.9  # it may not collect and learn, but that is known
+        before = second.clock()
+        time.sleep(0.05)
+        assert second.clock() == before
+
+
+def test_an_interrupted_comparison_ends_the_program_that_is_held_too(tmp_path: Path) -> None:
+    process, pids = holding(tmp_path)
+    process.send_signal(signal.SIGINT)
+    assert finish(process, 30).code == 130
+    assert not any(map(psutil.pid_exists, pids))
 
 
 def test_no_program_is_left_held_if_explain_is_killed(tmp_path: Path) -> None:
-    path = script(tmp_path, "import os, sys, time\nopen(sys.argv[1], 'w').write(str(os.getpid()))\n"
-                  "while True:\n    time.sleep(0.01)\n")  # fmt: skip
-    files = [tmp_path / "a", tmp_path / "b"]
-    first, second = ([sys.executable, str(path), str(file)] for file in files)
-    process = start("--against", shlex.join(second), "--count", "a:b", "--", *first)
-    wait_for(lambda: all(file.exists() and file.read_text() for file in files))
-    pids = [int(file.read_text()) for file in files]
-    wait_for(lambda: any(psutil.Process(pid).status() == psutil.STATUS_STOPPED for pid in pids))
+    process, pids = holding(tmp_path)
     process.kill()
     process.communicate()
     try:
@@ -132,6 +180,19 @@ def test_no_program_is_left_held_if_explain_is_killed(tmp_path: Path) -> None:
         for pid in pids:  # the one that ran goes on, as other programs whose parent is gone
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def holding(folder: Path) -> tuple[subprocess.Popen[str], list[int]]:
+    """A comparison that holds one of its programs, and the processes of both."""
+    text = "import os, sys, time\nopen(sys.argv[1], 'w').write(str(os.getpid()))\n"
+    path = script(folder, text + "while True:\n    time.sleep(0.01)\n")
+    files = [folder / "a", folder / "b"]
+    first, second = ([sys.executable, str(path), str(file)] for file in files)
+    process = start("--against", shlex.join(second), "--count", "a:b", "--", *first)
+    wait_for(lambda: all(file.exists() and file.read_text() for file in files))
+    pids = [int(file.read_text()) for file in files]
+    wait_for(lambda: any(map(_is_stopped, pids)))
+    return process, pids
 
 
 def _is_stopped(pid: int) -> bool:
@@ -157,6 +218,12 @@ def test_each_turn_of_both_steady_states_gives_a_ratio() -> None:
     second = course([24, 12, 12, 24, 24], first=2)
     assert turn_ratios(first, second) == [3.0] * 5
     assert turn_ratios(second, first) == [1 / 3] * 5
+
+
+def test_a_turn_that_was_spent_on_compiling_has_no_ratio() -> None:
+    first, second = course([6.0] * 6), course([6.0] * 6)
+    second.times[3:] = [t - 0.8 for t in second.times[3:]]
+    assert turn_ratios(first, second) == [1.0] * 5
 
 
 def test_turns_of_one_cycle_are_taken_together() -> None:

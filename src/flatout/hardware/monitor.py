@@ -121,6 +121,28 @@ class Monitor:
         self._stolen_s = _used_seconds(self._cpus, STOLEN)
         self._others = Others(root_pid)
         self._gpus.read(())  # fullness is measured between two readings
+        self._paused = 0.0, 0.0, 0.0
+
+    def pause(self) -> None:
+        """The program is stopped: nothing counts until `resume`."""
+        self._paused = self._now()
+
+    def resume(self) -> None:
+        """The program goes on."""
+        elapsed, busy_s, stolen_s = (
+            now - then for now, then in zip(self._now(), self._paused, strict=True)
+        )
+        self._at += elapsed
+        self._detailed_at += elapsed
+        if self._busy_s is not None:
+            self._busy_s += busy_s
+        if self._stolen_s is not None:
+            self._stolen_s += stolen_s
+
+    def _now(self) -> tuple[float, float, float]:
+        """The time, and seconds for which the processors were busy, and stolen, until now."""
+        busy_s, stolen_s = (_used_seconds(self._cpus, fields) for fields in (BUSY, STOLEN))
+        return time.perf_counter(), busy_s or 0.0, stolen_s or 0.0
 
     def sample(self) -> MonitorSample:
         """What was used since the last sample."""

@@ -27,7 +27,7 @@ class Others:
     """Measures which other programs use the cores, from time to time.
 
     Args:
-        pid: this process and its descendants are no others; nor is the calling process.
+        pid: this process and its descendants are no others; nor are the calling process and its.
     """
 
     def __init__(self, pid: int) -> None:
@@ -42,7 +42,7 @@ class Others:
         if now - self._at >= EVERY_S:
             after = _used()
             if self._before:
-                used_s = _by_name(self._before, after, _family(self._pid) | {os.getpid()})
+                used_s = _by_name(self._before, after, _family(self._pid) | _family(os.getpid()))
                 cores = {name: round(s / (now - self._at), 3) for name, s in used_s.items()}
                 self._found = _busiest(cores)
             self._at, self._before = now, after

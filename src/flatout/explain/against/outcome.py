@@ -17,9 +17,9 @@ LEAST_PAIRS = 3
 
 STARTS = 0.09
 """Half of an interval of 95 % for how the ratio of one round, in which each program was started
-once, differs from that of many. Two processes of the same program differ in speed: the ratio of a
-program's to its own had a standard deviation of 4 % in most programs of `benchmarks/explain/zoo`,
-and of 8 % and more in some."""
+once, differs from that of many. Two processes of the same program differ in speed: over the
+programs of `benchmarks/explain/zoo` their ratio had a standard deviation of about 3 %
+(`run_against.py --equal`), and of 8 % when one of them, clone_driver, was started five times."""
 
 STUDENT = (
     12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13
@@ -161,7 +161,7 @@ def interval(gains: Sequence[float], rounds: int) -> tuple[float, float] | None:
 
     It is Student's, of the logarithms. Of nine pairs and more a tenth on each side counts only as
     the next one inside (Tukey and McLaughlin, 1963), so that single disturbed pairs do not matter.
-    How the programs' starts differ (`STARTS`) is added to it.
+    By how much starts differ (`STARTS`) is added, as the width of an independent error.
 
     Args:
         gains: ratios of the pairs' speeds.

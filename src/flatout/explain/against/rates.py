@@ -24,6 +24,9 @@ SHORTEST_S = 1.0
 """A shorter steady state does not say how fast a program is; then all of its counts decide."""
 BRIEFEST_S = 0.1
 
+SHORT = 0.5
+"""A turn in which less than this share was steady, because the rest was compiling, has no ratio."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -98,8 +101,9 @@ class Observed:
             known, cycle_s = line.ends, (line.ends[-1] - line.ends[0]) / (len(line.ends) - 1)
         else:
             known, cycle_s = _changes(processes, unit), 0.0
-        times = [self.edges[at] for at in within]
-        done = [_between(known, t, lambda t: counted(processes, unit, 0.0, t)) for t in times]
+        edges = [self.edges[at] for at in within]
+        done = [_between(known, t, lambda t: counted(processes, unit, 0.0, t)) for t in edges]
+        times = [t - _apart(line, t) for t in edges]
         if done[-1] > done[0]:
             cycle_s = max(cycle_s, (times[-1] - times[0]) / (done[-1] - done[0]))
         return Course(within[0], times, done, cycle_s)
@@ -109,8 +113,9 @@ class Observed:
 class Course:
     """The work of a program in the turns of its steady state."""
 
-    first: int  # number of the first edge of a turn in it
-    times: list[float]  # of the edges from this one on, in seconds
+    first_edge: int  # number of the first edge of a turn in it
+    # of the edges from this one on, in seconds, without imports and first compilations
+    times: list[float]
     done: list[float]  # units of work counted until then
     cycle_s: float  # seconds of a whole cycle of collecting and learning, or of a unit of work
 
@@ -121,22 +126,26 @@ def turn_ratios(first: Course, second: Course) -> list[float]:
     As many turns are taken together as each program needs for a cycle, so that the ratios are
     independent of each other. Empty if there are less than two.
     """
-    begin = max(first.first, second.first)
-    end = min(one.first + len(one.times) for one in (first, second))
+    begin = max(first.first_edge, second.first_edge)
+    end = min(one.first_edge + len(one.times) for one in (first, second))
     if end - begin < 2:
         return []
     spans, works = [], []
     for one in (first, second):
-        part = slice(begin - one.first, end - one.first)
+        part = slice(begin - one.first_edge, end - one.first_edge)
         spans.append(one.times[part])
         works.append(one.done[part])
-    turn_s = min((times[-1] - times[0]) / (end - begin - 1) for times in spans)
-    each = max(1, math.ceil(max(first.cycle_s, second.cycle_s) / max(turn_s, 1e-9)))
+    turn_s = min(max(b - a for a, b in pairwise(times)) for times in spans)
+    if turn_s <= 0:
+        return []
+    each = max(1, math.ceil(max(first.cycle_s, second.cycle_s) / turn_s))
     ratios = []
     for at in range(0, end - begin - each, each):
+        seconds = [times[at + each] - times[at] for times in spans]
+        if min(seconds) < SHORT * each * turn_s:
+            continue
         before, after = (
-            (done[at + each] - done[at]) / (times[at + each] - times[at])
-            for times, done in zip(spans, works, strict=True)
+            (done[at + each] - done[at]) / s for done, s in zip(works, seconds, strict=True)
         )
         if min(before, after) <= 0:
             return []
@@ -149,8 +158,7 @@ def _steadily(processes: list[Process], unit: str, line: Timeline) -> tuple[floa
 
     Without such a state, or without counts in it, of all the time in which anything was counted.
     """
-    apart = 0.0 if line.driver is None else line.driver.seconds(APART, line.begin, line.end)
-    seconds = line.end - line.begin - apart
+    seconds = line.end - line.begin - _apart(line, line.end)
     if line.driver is not None and seconds >= SHORTEST_S:
         number = counted(processes, unit, line.begin, line.end)
         if number > 0:
@@ -161,6 +169,11 @@ def _steadily(processes: list[Process], unit: str, line: Timeline) -> tuple[floa
     if end - begin < BRIEFEST_S:
         return 0.0, 0.0
     return counted(processes, unit, begin, end), end - begin
+
+
+def _apart(line: Timeline, t: float) -> float:
+    """Seconds of imports and first compilations in the steady state until a time."""
+    return 0.0 if line.driver is None else line.driver.seconds(APART, line.begin, t)
 
 
 def counted(processes: list[Process], unit: str, begin: float, end: float) -> float:

@@ -6,6 +6,7 @@ import hashlib
 import re
 import shlex
 import shutil
+import signal
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -30,6 +31,9 @@ from flatout.explain.program.evidence import Recording
 from flatout.output import say
 
 COUNTABLE = re.compile(r"[\w.]+:[\w.]+(\(\w+\))?")
+
+ENDING = (*Interrupt.signals, *(getattr(signal, name) for name in dir(signal) if name == "SIGQUIT"))
+"""Signals that end the programs, which have process groups of their own."""
 
 SECONDS = 10.0
 """How long each program runs in a round, unless one round would not fit."""
@@ -78,7 +82,7 @@ class Comparison:
         ours, theirs = ([Run.from_json(run) for run in runs] for runs in values["runs"])
         gains = [
             {str(unit): list(map(_above_zero, ratios)) for unit, ratios in known.items()}
-            for known in values["gains"]
+            for known in values.get("gains", [{}] * len(ours))  # an earlier version had none
         ]
         if not len(ours) == len(theirs) == len(gains):
             raise ValueError("a round is incomplete")
@@ -146,8 +150,8 @@ def compare(
         seconds = min(SECONDS, max(limit / 2 - START_S, SHORTEST_S))
     facts, slowest = attach.measured_machine(commands[0]), 2 * (seconds + START_S)
     # Two programs may not fit into a GPU's memory.
-    apart = bool(facts["gpus"]) or not turns.HOLDS
-    with attach.signals_handled(Interrupt.signals, _interrupt):
+    in_turns, proven = turns.CAN_STOP and not facts["gpus"], False
+    with attach.signals_handled(ENDING, _interrupt):
         while True:
             now = time.monotonic()
             done, left = len(found.gains), began + limit - now
@@ -155,12 +159,13 @@ def compare(
                 return found
             order = (0, 1) if done % 2 == 0 else (1, 0)
             try:
-                observed = _round(found, order, seconds, began + limit - END_S, facts, apart)
+                observed = _round(found, order, seconds, began + limit - END_S, facts, in_turns)
             except turns.FailedError:  # perhaps because the other one was there
-                if apart or done:
+                if proven or not in_turns:
                     raise
-                apart = True
+                in_turns = False
                 continue
+            proven = True
             _add(found, observed)
             slowest = max(slowest, time.monotonic() - now)
             if save is not None:
@@ -169,46 +174,48 @@ def compare(
 
 def _round(
     found: Comparison, order: Sequence[int], seconds: float, limit: float,
-    facts: dict[str, Any], apart: bool,
-) -> dict[int, Observed]:  # fmt: skip
-    """Observe both programs, in turn or one after the other (`apart`), in this order.
+    facts: dict[str, Any], in_turns: bool,
+) -> dict[int, tuple[Recording, Observed]]:  # fmt: skip
+    """Observe both programs, in turns or one after the other, in this order.
 
     Raises:
         FlatoutError: a program has failed, or could not be observed.
     """
-    seen: dict[int, Observed] = {}
-    for group in [[side] for side in order] if apart else [order]:
+    seen: dict[int, tuple[Recording, Observed]] = {}
+    for group in [order] if in_turns else [[side] for side in order]:
         with ExitStack() as running:
             programs: list[turns.Program] = []
             for side in group:
                 program = turns.Program(found.commands[side], found.count, facts)
                 programs.append(running.enter_context(program))
-                program.imports()
+                program.wait_for_imports()
             now = time.monotonic()
             turns.take_turns(programs, seconds, now + (limit - now) * len(group) / (2 - len(seen)))
             for side, program in zip(group, programs, strict=True):
                 recording, evidence = turns.evidence_of(program)
-                seen[side] = Observed(evidence, program.edges)
-                if side == 0 and found.recording is None:
-                    found.recording = recording
+                # Turns at other times are no pairs.
+                seen[side] = recording, Observed(evidence, program.edges if in_turns else ())
     return seen
 
 
-def _add(found: Comparison, observed: dict[int, Observed]) -> None:
+def _add(found: Comparison, observed: dict[int, tuple[Recording, Observed]]) -> None:
     """Add a round's speeds.
 
     Raises:
         FlatoutError: nothing could be counted.
     """
-    for side in (0, 1):
-        found.runs[side].append(_counted(found, side, observed[side].run()))
+    (recording, first), (_, second) = observed[0], observed[1]
+    if found.recording is None:
+        found.recording = recording
+    for side, one in enumerate((first, second)):
+        found.runs[side].append(_counted(found, side, one.run()))
     refuse_brief(found)
     for side in (0, 1):
         speed = _speed(found.runs[side][-1], found.count)
         say(f"{shlex.join(found.commands[side])}: {speed}")
     units = set(found.runs[0][-1].counted) & set(found.runs[1][-1].counted)
     found.gains.append({
-        unit: turn_ratios(observed[0].course(unit), observed[1].course(unit)) for unit in units
+        unit: turn_ratios(first.course(unit), second.course(unit)) for unit in units
     })  # fmt: skip
 
 
@@ -312,5 +319,7 @@ def _above_zero(value: object) -> float:
 
 
 def _interrupt(signum: int, frame: object) -> None:
-    """Raise `Interrupt`, so that the program that runs is ended, too."""
+    """Raise `Interrupt`, so that the programs that run are ended, too; a second one is ignored."""
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
     raise Interrupt(signum)

@@ -1,11 +1,12 @@
-"""Programs that run in turn: one of them runs for a second while the others are held.
+"""Programs that run in turn: while one runs, the others are held (stopped).
 
-All are started once, so that a minute holds many turns of programs that take seconds to start; and
+All are started once, so that a minute has many turns even of programs that take long to start; and
 they meet the same machine, whose speed changes from minute to minute.
 """
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import shlex
@@ -21,12 +22,12 @@ import psutil
 from flatout.errors import FlatoutError, one_line
 from flatout.explain.program import attach
 from flatout.explain.program.evidence import Evidence, Recording, build
-from flatout.explain.program.watch import watch
+from flatout.explain.program.watch import lengths, watch
 
-HOLDS = hasattr(signal, "SIGSTOP")  # Windows cannot
+CAN_STOP = hasattr(signal, "SIGSTOP")  # Windows cannot stop a process
 
 TURNS = 10
-"""Turns of each program, at least."""
+"""Turns in `seconds` of a program."""
 
 TAIL_BYTES = 4096
 
@@ -34,7 +35,7 @@ TAIL_BYTES = 4096
 class Program:
     """A program that runs in silence, observed, while its speed is counted; ended on leaving.
 
-    Its clock stands still while it is held: its evidence is that of a program that never was.
+    Its clock stands still while it is held, so its evidence is as if it had never been held.
 
     Attributes:
         command: its command line.
@@ -51,15 +52,15 @@ class Program:
         """
         self.command = command
         self.edges: list[float] = []
-        self._held_s = 0.0
-        self._since: float | None = None  # when it was held, if it is
-        self._strays: list[psutil.Process] = []
+        self._held_s = 0.0  # for how long it was held
+        self._held_since: float | None = None  # when it was held, if it is
+        self._outside: dict[int, psutil.Process] = {}  # held processes outside of its group
         with ExitStack() as stack:
             self._folder = stack.enter_context(attach.working_folder())
             (self._folder / "count").write_text(count)
             with (self._folder / "held").open("w+b") as file:
                 file.truncate(mmap.PAGESIZE)
-                self._told = stack.enter_context(mmap.mmap(file.fileno(), mmap.PAGESIZE))
+                self._shared = stack.enter_context(mmap.mmap(file.fileno(), mmap.PAGESIZE))
             self._stderr = stack.enter_context(tempfile.TemporaryFile())
             self._child, self._meta = attach.start(command, self._folder, facts, self._stderr)
             stack.callback(self._end)
@@ -67,49 +68,49 @@ class Program:
             self._watch = self._watching.enter_context(
                 watch(self._child, self._folder, self._meta, self.clock)
             )
-            self._left = stack.pop_all()
+            self._exit = stack.pop_all()
 
     def __enter__(self) -> Program:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._left.close()
+        self._exit.close()
 
     def clock(self) -> float:
         """Seconds on the monotonic clock, less those for which the program was held."""
-        return (time.monotonic() if self._since is None else self._since) - self._held_s
+        now = time.monotonic() if self._held_since is None else self._held_since
+        return now - self._held_s
 
     @property
-    def over(self) -> bool:
-        """Whether it has ended by itself."""
-        return self._watch.over
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return self._watch.ended
 
     @property
     def failed(self) -> bool:
         """Whether it has ended with an error."""
-        return self.over and self._child.returncode != 0
+        return self.ended and self._child.returncode != 0
 
     @property
     def part(self) -> str:
-        """Why less than two whole cycles were seen so far; empty if they were."""
-        return self._watch.part
+        """Why less than two whole cycles were seen so far; empty if they were, or it has ended."""
+        return "" if self.ended else self._watch.part
 
     @property
-    def ran(self) -> float:
+    def turns_s(self) -> float:
         """Seconds of its turns so far."""
         return self.edges[-1] - self.edges[0]
 
-    def imports(self) -> None:
+    def wait_for_imports(self) -> None:
         """Let it run until its imports are over; then hold it."""
-        self._watch.imports()
+        self._watch.wait_for_imports()
         self._hold()
         self.edges = [self.clock()]
 
     def turn(self, seconds: float) -> None:
         """Let it run for some seconds, or to its end; then hold it."""
-        if not self.over:
-            self._watch.sample()  # which begins anew: it used nothing while it was held
-            self._go()
+        if not self.ended:
+            self._resume()
             self._watch.run(seconds)
             self._hold()
             self.edges.append(self.clock())
@@ -120,8 +121,8 @@ class Program:
         Raises:
             FailedError: the program has failed.
         """
+        self._resume()
         self._watching.close()
-        self._go()
         recording = attach.finish(self._child, self._folder, self._meta, self.clock())
         self._hold()  # the other one is still observed
         if recording[0]["finished"] and (code := self._child.returncode):
@@ -132,36 +133,54 @@ class Program:
         return recording
 
     def _hold(self) -> None:
-        """Stop all of its processes."""
-        if not HOLDS or self.over or self._since is not None:
+        """Stop all of its processes, and its clock."""
+        if self._held_since is not None or not CAN_STOP:
             return
-        with suppress(OSError):
-            os.killpg(self._child.pid, signal.SIGSTOP)
-        self._since = time.monotonic()
-        with suppress(psutil.Error):
-            for process in psutil.Process(self._child.pid).children(recursive=True):
-                with suppress(OSError, psutil.Error):
-                    if os.getpgid(process.pid) != self._child.pid:
-                        process.suspend()
-                        self._strays.append(process)
+        self._held_since = time.monotonic()
+        self._watch.pause()
+        if not self.ended:
+            self._signal_group(signal.SIGSTOP)
+            with suppress(psutil.Error):
+                while self._stop_outside():
+                    pass  # what these have started meanwhile
 
-    def _go(self) -> None:
-        """Let them go on."""
-        if self._since is None:
-            return
-        self._held_s += time.monotonic() - self._since
-        self._since = None
-        self._told[:8] = round(1e9 * self._held_s).to_bytes(8, "little")
-        strays, self._strays = self._strays, []
-        for process in strays:
+    def _stop_outside(self) -> bool:
+        """Stop processes that it started and that left its group; return whether there were new
+        ones."""
+        found = False
+        for process in psutil.Process(self._child.pid).children(recursive=True):
+            with suppress(OSError, psutil.Error):
+                left = os.getpgid(process.pid) != self._child.pid
+                if left and process.pid not in self._outside:
+                    self._outside[process.pid] = process
+                    process.suspend()
+                    found = True
+        return found
+
+    def _resume(self) -> None:
+        """Let its processes and its clock run."""
+        if self._held_since is not None:
+            self._held_s += time.monotonic() - self._held_since
+            self._held_since = None
+            self._shared[:8] = round(1e9 * self._held_s).to_bytes(8, "little")
+            self._watch.resume()
+        outside, self._outside = self._outside, {}
+        for process in outside.values():
             with suppress(OSError, psutil.Error):
                 process.resume()
-        with suppress(OSError):
-            os.killpg(self._child.pid, signal.SIGCONT)
+        if CAN_STOP and not self.ended:
+            self._signal_group(signal.SIGCONT)
 
     def _end(self) -> None:
-        self._go()
+        """End it, and processes of its group that have outlived it."""
+        self._resume()
         attach.end(self._child)
+        if CAN_STOP:
+            self._signal_group(signal.SIGKILL)
+
+    def _signal_group(self, number: int) -> None:
+        with suppress(OSError):  # there is none any more
+            os.killpg(self._child.pid, number)
 
     def _last_line(self) -> str:
         """The last line that it wrote to its standard error."""
@@ -179,25 +198,26 @@ def take_turns(programs: Sequence[Program], seconds: float, limit: float) -> Non
     """Let programs that were started run in turn until each has run long enough, or has ended.
 
     Args:
-        seconds: how long each runs after its imports; up to `attach.LONGEST` times as long until
-            two whole cycles of collecting and learning were seen in each.
+        seconds: how long each runs after its imports, at least; longer until two whole cycles of
+            collecting and learning were seen in each, as `lengths` says. One program alone has a
+            single turn for each of these lengths.
         limit: time on the monotonic clock after which no turn begins, unless each has had one.
     """
-    longest, order = attach.LONGEST * seconds, list(programs)
-    enough = seconds
-    while not all(program.over for program in programs):
-        if any(program.failed for program in programs):
-            return
-        for program in order:
-            program.turn(seconds / TURNS)
-        order.reverse()
-        ran = max((program.ran for program in programs if not program.over), default=longest)
-        if ran >= longest or time.monotonic() > limit:
-            return
-        if ran >= enough:
-            if not any(program.part for program in programs):
+    order = list(programs)
+    for total in lengths(seconds):
+        while (left := total - _least(programs)) > 0:
+            for program in order:
+                program.turn(min(seconds / TURNS, left) if len(programs) > 1 else left)
+            order.reverse()
+            if time.monotonic() > limit or any(program.failed for program in programs):
                 return
-            enough += seconds / 2
+        if not any(program.part for program in programs):
+            return
+
+
+def _least(programs: Sequence[Program]) -> float:
+    """How long the programs that still run have run at least, in seconds."""
+    return min((program.turns_s for program in programs if not program.ended), default=math.inf)
 
 
 def evidence_of(program: Program) -> tuple[Recording, Evidence]:

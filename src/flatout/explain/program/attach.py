@@ -25,13 +25,11 @@ import psutil
 from flatout.errors import UsageError, one_line
 from flatout.explain.program.capacity import together
 from flatout.explain.program.evidence import Recording, rows_of
-from flatout.explain.program.watch import POLL_S, watch
+from flatout.explain.program.watch import POLL_S, lengths, watch
 from flatout.storage import nofollow
 
 INJECT = Path(__file__).parent / "inject"
 PATIENCE_S = 3.0  # limit for the probe's last writes after a stop
-LONGEST = 4  # observation is extended up to this factor to see two whole cycles
-
 STEADY_S = 5.0  # time without imports and compiling before the program's profiler records
 WRITING_S = 60.0  # the longest time for it to write its trace
 
@@ -97,8 +95,8 @@ def start(
     """Start a program with the probe; the process, and what will be its evidence.
 
     With a file for its standard error it gets no input, its output is dropped, and it has a process
-    group of its own. If this process is killed while the program is held, the kernel ends that
-    group, as it does with a group that nobody is left to continue.
+    group of its own. If this process is killed while the program is stopped, the kernel sends that
+    group SIGHUP and SIGCONT, as it does with a group that nobody is left to continue.
     """
     try:
         # Descriptors that it inherits, such as a shell's 3>file, stay open.
@@ -184,18 +182,17 @@ def _observe(
 ) -> None:
     """Watch the program from the end of its imports on, until two whole cycles were seen."""
     with watch(child, folder, meta) as watched:
-        watched.imports()
+        watched.wait_for_imports()
         began = time.monotonic()
-        watched.run(seconds)
-        while (
-            not watched.over and (now := time.monotonic()) < began + LONGEST * seconds + WRITING_S
-        ):
-            if any(folder.glob("*.recording")):
+        for total in lengths(seconds):
+            watched.run(began + total - time.monotonic())
+            latest = time.monotonic() + WRITING_S
+            while any(folder.glob("*.recording")) and time.monotonic() < latest:
+                if watched.ended:
+                    break
                 watched.run(POLL_S)
-            elif now < began + LONGEST * seconds and watched.part:
-                watched.run(min(seconds / 2, began + LONGEST * seconds - now))
-            else:
-                break
+            if watched.ended or not watched.part:
+                return
 
 
 def finish(

@@ -17,6 +17,7 @@ from flatout.hardware.monitor import Monitor
 
 POLL_S = 0.1
 MONITOR_S = 0.5
+LONGEST = 4  # observation is extended up to this factor to see two whole cycles
 IMPORTS_S = 60.0  # observation begins after the imports of all processes, or after this time
 
 
@@ -40,6 +41,18 @@ def watch(
             meta["notes"] += monitor.notes
 
 
+def lengths(seconds: float) -> Iterator[float]:
+    """How long to observe in all: `seconds`, then more, up to `LONGEST` times as long.
+
+    The caller stops once two whole cycles were seen.
+    """
+    total = seconds
+    while total < LONGEST * seconds:
+        yield total
+        total += seconds / 2
+    yield LONGEST * seconds
+
+
 class Watch:
     """A program that is watched."""
 
@@ -50,9 +63,10 @@ class Watch:
         self._child, self._folder, self._meta, self._clock = child, folder, meta, clock
         self._monitor, self._wait = monitor, wait
         self._next = time.monotonic() + MONITOR_S
+        self._rest = MONITOR_S  # seconds until the next sample, while the program is stopped
 
     @property
-    def over(self) -> bool:
+    def ended(self) -> bool:
         """Whether the program has ended."""
         return self._child.poll() is not None
 
@@ -62,24 +76,30 @@ class Watch:
         so_far = self._meta | {"monitor": [], "ended": self._clock(), "finished": False}
         return timeline(build(so_far, rows_of(self._folder))).part
 
-    def imports(self) -> None:
+    def wait_for_imports(self) -> None:
         """Wait until all Python processes so far have finished their imports."""
         limit = self._meta["began"] + IMPORTS_S
-        while not self.over and not self._imported() and time.monotonic() < limit:
+        while not self.ended and not self._imported() and time.monotonic() < limit:
             self.run(POLL_S)
 
     def run(self, seconds: float) -> None:
         """Sample the hardware for some seconds, or until the program has ended."""
         limit = time.monotonic() + seconds
-        while not self.over and (now := time.monotonic()) < limit:
+        while not self.ended and (now := time.monotonic()) < limit:
             self._wait(max(min(self._next, limit) - now, 0.0))
             if time.monotonic() >= self._next:
-                self._meta["monitor"].append(self.sample())
+                self._next = time.monotonic() + MONITOR_S
+                self._meta["monitor"].append(self._monitor.sample().as_json())
 
-    def sample(self) -> dict[str, Any]:
-        """What the program used since the last sample."""
-        self._next = time.monotonic() + MONITOR_S
-        return self._monitor.sample().as_json()
+    def pause(self) -> None:
+        """The program is stopped: nothing counts until `resume`."""
+        self._rest = self._next - time.monotonic()
+        self._monitor.pause()
+
+    def resume(self) -> None:
+        """The program goes on."""
+        self._next = time.monotonic() + self._rest
+        self._monitor.resume()
 
     def _imported(self) -> bool:
         started = {path.name.partition("-")[0] for path in self._folder.glob("*.jsonl")}

@@ -97,7 +97,7 @@ class Probe:
         if self.writer.is_asked_to("record"):
             self.recorder = Recorder(self.folder, self.line)
         if self.timer is None:
-            self.timer = Timer(self.by_thread)
+            self.timer = Timer(self.by_thread, self.counter is not None)
             self.timer.handle(self.tick)
         self.launch()
 

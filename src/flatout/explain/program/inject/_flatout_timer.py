@@ -27,7 +27,8 @@ class Timer:
     program to wait for (`signal.sigwait`).
     """
 
-    def __init__(self, say):
+    def __init__(self, say, held=False):
+        self.held = held  # whether `explain` stops the program from time to time
         self.running = False
         self.number = self.handler = self.soon = None
         self.asked = 0
@@ -36,7 +37,7 @@ class Timer:
     def handle(self, function):
         """Call `function`, which returns an empty text, from now on; in the main thread."""
         try:
-            self.number = free_number()
+            self.number = free_number(signal.SIGURG if self.held else signal.SIGCONT)
             self.handler = guarded(function)
             signal.signal(self.number, self.handler)
             signal.siginterrupt(self.number, False)
@@ -248,14 +249,15 @@ class KernelTimer:
             self.libc.timer_delete(timer)
 
 
-def free_number():
+def free_number(number):
     """The signal that is sent; an `OSError` if the program has it, or without timers.
 
-    It is SIGCONT, which does nothing to a process that runs: a program that resets its handlers, or
-    that is ending, is not harmed by one that is still on its way.
+    It does nothing to a process without a handler: a program that resets its handlers, or that is
+    ending, is not harmed by one that is still on its way. SIGCONT is one that programs hardly ever
+    use. It would let a stopped program go on.
     """
     if ctypes is None or not sys.platform.startswith("linux"):
         raise OSError("only Linux has one, and Python's ctypes makes it")
-    if signal.getsignal(signal.SIGCONT) != signal.SIG_DFL:
-        raise OSError("the program has signal %d" % signal.SIGCONT)
-    return signal.SIGCONT
+    if signal.getsignal(number) != signal.SIG_DFL:
+        raise OSError("the program has signal %d" % number)
+    return number
