@@ -1,8 +1,7 @@
 """`flatout explain --against` on the zoo: does its interval contain the truth?
 
-Each script that has a fixed version is compared with it for `--minutes`; the truth is the ratio of
-their speeds in plain runs one after the other, without explain, each as long as a comparison lets
-both programs run or longer. `--equal` compares scripts with
+Each script that has a fixed version is compared with it for `--minutes`. The truth is the ratio of
+their speeds in plain runs, one after the other, without explain. `--equal` compares scripts with
 themselves instead: the outcome should be "no difference". Finished cases are kept, so that the
 same command resumes; `--cases` measures some.
 """
@@ -103,7 +102,7 @@ def fixed(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) -> st
     head = ["case", "--against", "pairs", "long runs", "in the interval", "s"]
     return (
         f"- Each script against its fixed version for at most {args.minutes:g} min; long runs last "
-        f"{args.seconds + 5:g} s, {args.seeds} pairs in turns. The median ratio of the long runs "
+        f"{args.seconds + 5:g} s, {args.seeds} pairs. The median ratio of the long runs "
         f"lies in the interval in **{right} of {len(body)}**, of {len(cases)} cases.\n\n"
         + table(head, body)
     )

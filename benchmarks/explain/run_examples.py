@@ -270,6 +270,7 @@ def gains(args: argparse.Namespace) -> None:
         BenchmarkError: none ran.
     """
     cases, card = chosen(args)
+    args.no_write = args.no_write or bool(args.cases)
     runner, every, body, failed = Runner(args), list[Row](), list[list[str]](), list[str]()
     for key, case in cases.items():
         if "remedy" not in case:

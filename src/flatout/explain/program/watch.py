@@ -42,7 +42,7 @@ def watch(
 
 
 def lengths(seconds: float) -> Iterator[float]:
-    """How long to observe in all: `seconds`, then more, up to `LONGEST` times as long.
+    """Yield how long to observe in all: `seconds`, then more, up to `LONGEST` times as long.
 
     The caller stops once two whole cycles were seen.
     """
