@@ -203,11 +203,11 @@ def take_turns(programs: Sequence[Program], seconds: float, limit: float) -> Non
             single turn for each of these lengths.
         limit: time on the monotonic clock after which no turn begins, unless each has had one.
     """
-    order = list(programs)
+    order, turn_s = list(programs), seconds / TURNS
     for total in lengths(seconds):
-        while (left := total - _least(programs)) > 0:
+        while (left := total - _least(programs)) > (turn_s / 2 if len(programs) > 1 else 0):
             for program in order:
-                program.turn(min(seconds / TURNS, left) if len(programs) > 1 else left)
+                program.turn(turn_s if len(programs) > 1 else left)
             order.reverse()
             if time.monotonic() > limit or any(program.failed for program in programs):
                 return
