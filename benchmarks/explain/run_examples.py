@@ -288,9 +288,7 @@ def gains(args: argparse.Namespace) -> None:
         ])  # fmt: skip
     if not every:
         raise BenchmarkError(f"nothing ran: {failed}")
-    name, where_run = f"{NAME}_gains", ""
-    if args.gpu:
-        name, where_run = f"{name} {card}", f", on {card}"
+    name, where_run = (f"{NAME}_gains {card}", f", on {card}") if card else (f"{NAME}_gains", "")
     head = ["program", "change", "--against", "pairs", "speed in", "s"]
     write_section(args, name, f"""## The gain of a remedy in programs that people run{where_run}
 

@@ -32,7 +32,7 @@ from flatout.output import say
 
 COUNTABLE = re.compile(r"[\w.]+:[\w.]+(\(\w+\))?")
 
-ENDING = (*Interrupt.signals, *(getattr(signal, name) for name in dir(signal) if name == "SIGQUIT"))
+ENDING = (*Interrupt.signals, *filter(None, [getattr(signal, "SIGQUIT", None)]))  # not on Windows
 """Signals that end the programs, which have process groups of their own."""
 
 SECONDS = 10.0
