@@ -1,7 +1,8 @@
 """`flatout explain --against` on the zoo: does its interval contain the truth?
 
 Each script that has a fixed version is compared with it for `--minutes`. The truth is the ratio of
-their speeds in plain runs, one after the other, without explain. `--equal` compares scripts with
+their speeds in plain runs, one after the other, without explain; a script's pairs lie as far apart
+as possible, because some have two speeds that change after minutes. `--equal` compares scripts with
 themselves instead: the outcome should be "no difference". Finished cases are kept, so that the
 same command resumes; `--cases` measures some.
 """
@@ -84,6 +85,10 @@ def words(outcome: Row) -> str:
 def fixed(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) -> str:
     """The table of pairs, each next to the ratio of long runs."""
     body, right = [], 0
+    for number in range(1, args.seeds):
+        for case in cases:
+            if not runner.missing(case):
+                runner.run(case, [PLAIN, FIXED], number)
     for case in cases:
         if runner.missing(case) or (row := compare(args, runner, case, False)) is None:
             continue

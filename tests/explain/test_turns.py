@@ -162,6 +162,40 @@ def test_a_program_that_ends_early_does_not_prolong_the_other_one(tmp_path: Path
         assert second.clock() == before
 
 
+RARE = """
+import time
+import gymnasium as gym
+
+def work():
+    pass
+
+def learn():
+    end = time.process_time() + 0.005
+    while time.process_time() < end:
+        pass
+
+env = gym.make("CartPole-v1")
+while True:
+    end = time.process_time() + 0.3
+    while time.process_time() < end:
+        env.reset()
+        for _ in range(200):
+            env.unwrapped.step(0)
+        learn()
+    work()
+"""
+
+
+def test_a_program_that_is_rarely_counted_runs_until_its_speed_is_known(tmp_path: Path) -> None:
+    command = [sys.executable, str(script(tmp_path, RARE))]
+    with Program(command, "__main__:work", FACTS) as program:
+        program.wait_for_imports()
+        take_turns([program], 1.0, math.inf)
+        _, evidence = evidence_of(program)
+    (process,) = evidence.processes
+    assert process.counts["calls"][-1][1] >= 5
+
+
 def test_an_interrupted_comparison_ends_the_program_that_is_held_too(tmp_path: Path) -> None:
     process, pids = holding(tmp_path)
     process.send_signal(signal.SIGINT)

@@ -100,7 +100,7 @@ class Observed:
         if line.ends:  # whole cycles: each collects for a while, and then learns
             known, cycle_s = line.ends, (line.ends[-1] - line.ends[0]) / (len(line.ends) - 1)
         else:
-            known, cycle_s = _changes(processes, unit), 0.0
+            known, cycle_s = changes(processes, unit), 0.0
         edges = [self.edges[at] for at in within]
         done = [_between(known, t, lambda t: counted(processes, unit, 0.0, t)) for t in edges]
         times = [t - _apart(line, t) for t in edges]
@@ -209,7 +209,7 @@ def _until(series: Iterable[tuple[float, int]], t: float) -> float:
     return before + (after - before) * (t - t0) / max(t1 - t0, 1e-9)
 
 
-def _changes(processes: list[Process], unit: str) -> list[float]:
+def changes(processes: list[Process], unit: str) -> list[float]:
     """The times at which a count had grown, in order."""
     found = set[float]()
     for process in processes:

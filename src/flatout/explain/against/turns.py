@@ -20,14 +20,19 @@ from typing import Any
 import psutil
 
 from flatout.errors import FlatoutError, one_line
+from flatout.explain.against.rates import UNITS, changes
 from flatout.explain.program import attach
 from flatout.explain.program.evidence import Evidence, Recording, build
+from flatout.explain.program.timeline import timeline
 from flatout.explain.program.watch import lengths, watch
 
 CAN_STOP = hasattr(signal, "SIGSTOP")  # Windows cannot stop a process
 
 TURNS = 10
 """Turns in `seconds` of a program."""
+
+LEAST_COUNTS = 5
+"""How often work is counted in a program, at least, unless time is up: fewer make no two ratios."""
 
 TAIL_BYTES = 4096
 
@@ -92,9 +97,14 @@ class Program:
         return self.ended and self._child.returncode != 0
 
     @property
-    def part(self) -> str:
-        """Why less than two whole cycles were seen so far; empty if they were, or it has ended."""
-        return "" if self.ended else self._watch.part
+    def brief(self) -> bool:
+        """Whether less was seen so far than two whole cycles and `LEAST_COUNTS`, and it goes on."""
+        if self.ended:
+            return False
+        so_far = self._watch.evidence()
+        counts = (len(changes(so_far.processes, unit)) for unit in UNITS)
+        few = next(filter(None, counts), LEAST_COUNTS) < LEAST_COUNTS
+        return few or bool(timeline(so_far).part)
 
     @property
     def turns_s(self) -> float:
@@ -198,9 +208,9 @@ def take_turns(programs: Sequence[Program], seconds: float, limit: float) -> Non
     """Let programs that were started run in turn until each has run long enough, or has ended.
 
     Args:
-        seconds: how long each runs after its imports, at least; longer until two whole cycles of
-            collecting and learning were seen in each, as `lengths` says. One program alone has a
-            single turn for each of these lengths.
+        seconds: how long each runs after its imports, at least; longer, as `lengths` says, until
+            two whole cycles of collecting and learning were seen in each, and `LEAST_COUNTS`.
+            One program alone has a single turn for each of these lengths.
         limit: time on the monotonic clock after which no turn begins, unless each has had one.
     """
     order, turn_s = list(programs), seconds / TURNS
@@ -211,7 +221,7 @@ def take_turns(programs: Sequence[Program], seconds: float, limit: float) -> Non
             order.reverse()
             if time.monotonic() > limit or any(program.failed for program in programs):
                 return
-        if not any(program.part for program in programs):
+        if not any(program.brief for program in programs):
             return
 
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from flatout.explain.program.evidence import build, rows_of
+from flatout.explain.program.evidence import Evidence, build, rows_of
 from flatout.explain.program.timeline import timeline
 from flatout.hardware.monitor import Monitor
 
@@ -73,8 +73,12 @@ class Watch:
     @property
     def part(self) -> str:
         """Why less than two whole cycles were seen so far; empty if they were."""
+        return timeline(self.evidence()).part
+
+    def evidence(self) -> Evidence:
+        """The evidence so far."""
         so_far = self._meta | {"monitor": [], "ended": self._clock(), "finished": False}
-        return timeline(build(so_far, rows_of(self._folder))).part
+        return build(so_far, rows_of(self._folder))
 
     def wait_for_imports(self) -> None:
         """Wait until all Python processes so far have finished their imports."""
