@@ -87,26 +87,8 @@ class Observed:
         )  # fmt: skip
 
     def course(self, unit: str) -> Course:
-        """How much was counted by the end of each turn of the steady state.
-
-        If less than two whole cycles were seen, the later half stands for it: a program that
-        compiles all the time has no other.
-        """
-        line, processes = self.facts.line, self.evidence.processes
-        begin = line.begin if not line.part else (line.begin + line.end) / 2
-        within = [at for at, t in enumerate(self.edges) if begin <= t <= line.end]
-        if not within:
-            return Course(0, [], [], 0.0)
-        if line.ends:  # whole cycles: each collects for a while, and then learns
-            known, cycle_s = line.ends, (line.ends[-1] - line.ends[0]) / (len(line.ends) - 1)
-        else:
-            known, cycle_s = changes(processes, unit), 0.0
-        edges = [self.edges[at] for at in within]
-        done = [_between(known, t, lambda t: counted(processes, unit, 0.0, t)) for t in edges]
-        times = [t - _apart(line, t) for t in edges]
-        if done[-1] > done[0]:
-            cycle_s = max(cycle_s, (times[-1] - times[0]) / (done[-1] - done[0]))
-        return Course(within[0], times, done, cycle_s)
+        """How much was counted by the end of each turn of the steady state."""
+        return course(self.evidence, self.facts.line, self.edges, unit)
 
 
 @dataclass(frozen=True)
@@ -118,6 +100,33 @@ class Course:
     times: list[float]
     done: list[float]  # units of work counted until then
     cycle_s: float  # seconds of a whole cycle of collecting and learning, or of a unit of work
+
+
+def course(evidence: Evidence, line: Timeline, edges: Sequence[float], unit: str) -> Course:
+    """How much was counted by the end of each turn of the steady state.
+
+    If less than two whole cycles were seen, the later half stands for it: a program that compiles
+    all the time has no other.
+
+    Args:
+        line: the evidence's.
+        edges: times at which turns began and ended.
+    """
+    processes = evidence.processes
+    begin = line.begin if not line.part else (line.begin + line.end) / 2
+    within = [at for at, t in enumerate(edges) if begin <= t <= line.end]
+    if not within:
+        return Course(0, [], [], 0.0)
+    if line.ends:  # whole cycles: each collects for a while, and then learns
+        known, cycle_s = line.ends, (line.ends[-1] - line.ends[0]) / (len(line.ends) - 1)
+    else:
+        known, cycle_s = _changes(processes, unit), 0.0
+    steady = [edges[at] for at in within]
+    done = [_between(known, t, lambda t: counted(processes, unit, 0.0, t)) for t in steady]
+    times = [t - _apart(line, t) for t in steady]
+    if done[-1] > done[0]:
+        cycle_s = max(cycle_s, (times[-1] - times[0]) / (done[-1] - done[0]))
+    return Course(within[0], times, done, cycle_s)
 
 
 def turn_ratios(first: Course, second: Course) -> list[float]:
@@ -209,7 +218,7 @@ def _until(series: Iterable[tuple[float, int]], t: float) -> float:
     return before + (after - before) * (t - t0) / max(t1 - t0, 1e-9)
 
 
-def changes(processes: list[Process], unit: str) -> list[float]:
+def _changes(processes: list[Process], unit: str) -> list[float]:
     """The times at which a count had grown, in order."""
     found = set[float]()
     for process in processes:

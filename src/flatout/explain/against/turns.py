@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from flatout.errors import FlatoutError, one_line
-from flatout.explain.against.rates import UNITS, changes
+from flatout.explain.against.rates import UNITS, course, turn_ratios
 from flatout.explain.program import attach
 from flatout.explain.program.evidence import Evidence, Recording, build
 from flatout.explain.program.timeline import timeline
@@ -31,8 +31,8 @@ CAN_STOP = hasattr(signal, "SIGSTOP")  # Windows cannot stop a process
 TURNS = 10
 """Turns in `seconds` of a program."""
 
-LEAST_COUNTS = 5
-"""How often work is counted in a program, at least, unless time is up: fewer make no two ratios."""
+LEAST_RATIOS = 4
+"""Ratios of speeds in a round, at least, unless time is up."""
 
 TAIL_BYTES = 4096
 
@@ -96,15 +96,9 @@ class Program:
         """Whether it has ended with an error."""
         return self.ended and self._child.returncode != 0
 
-    @property
-    def brief(self) -> bool:
-        """Whether less was seen so far than two whole cycles and `LEAST_COUNTS`, and it goes on."""
-        if self.ended:
-            return False
-        so_far = self._watch.evidence()
-        counts = (len(changes(so_far.processes, unit)) for unit in UNITS)
-        few = next(filter(None, counts), LEAST_COUNTS) < LEAST_COUNTS
-        return few or bool(timeline(so_far).part)
+    def evidence(self) -> Evidence:
+        """The evidence so far."""
+        return self._watch.evidence()
 
     @property
     def turns_s(self) -> float:
@@ -209,8 +203,8 @@ def take_turns(programs: Sequence[Program], seconds: float, limit: float) -> Non
 
     Args:
         seconds: how long each runs after its imports, at least; longer, as `lengths` says, until
-            two whole cycles of collecting and learning were seen in each, and `LEAST_COUNTS`.
-            One program alone has a single turn for each of these lengths.
+            two whole cycles of collecting and learning were seen in each, and their speeds have
+            `LEAST_RATIOS`. One program alone has a single turn for each of these lengths.
         limit: time on the monotonic clock after which no turn begins, unless each has had one.
     """
     order, turn_s = list(programs), seconds / TURNS
@@ -221,13 +215,27 @@ def take_turns(programs: Sequence[Program], seconds: float, limit: float) -> Non
             order.reverse()
             if time.monotonic() > limit or any(program.failed for program in programs):
                 return
-        if not any(program.brief for program in programs):
+        if _enough(programs):
             return
 
 
 def _least(programs: Sequence[Program]) -> float:
     """How long the programs that still run have run at least, in seconds."""
     return min((program.turns_s for program in programs if not program.ended), default=math.inf)
+
+
+def _enough(programs: Sequence[Program]) -> bool:
+    """Whether those that still run were seen for long enough."""
+    going = [program for program in programs if not program.ended]
+    so_far = [(evidence, timeline(evidence), program.edges)
+              for program in going for evidence in [program.evidence()]]  # fmt: skip
+    if any(line.part for _, line, _ in so_far):
+        return False
+    for unit in UNITS if len(going) > 1 else ():
+        courses = [course(*each, unit) for each in so_far]
+        if all(each.done and each.done[-1] > 0 for each in courses):
+            return len(turn_ratios(courses[0], courses[1])) >= LEAST_RATIOS
+    return True
 
 
 def evidence_of(program: Program) -> tuple[Recording, Evidence]:
