@@ -33,6 +33,12 @@ LONG = 3600.0
 SAID = {True: "no difference", False: "**a difference**", None: "**the interval is too wide**"}
 """The table's words for what `--against` says of equal programs."""
 
+CHOSEN = (
+    "- By how much two starts of a program differ, which each interval includes, and its formula "
+    "were\n  chosen with earlier runs of these programs."
+)
+"""What was not independent of the measured programs."""
+
 RUN_AGAINST = """
 import json, subprocess, sys
 file, *command = sys.argv[1:]
@@ -108,7 +114,7 @@ def fixed(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) -> st
     return (
         f"- Each script against its fixed version for at most {args.minutes:g} min; long runs last "
         f"{args.seconds + 5:g} s, {args.seeds} pairs. The median ratio of the long runs "
-        f"lies in the interval in **{right} of {len(body)}**, of {len(cases)} cases.\n\n"
+        f"lies in the interval in **{right} of {len(body)}**, of {len(cases)} cases.\n{CHOSEN}\n\n"
         + table(head, body)
     )
 
@@ -127,9 +133,7 @@ def equal(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) -> st
     return (
         f"- Each script against itself for at most {args.minutes:g} min: in **{right} of "
         f"{len(body)}** the outcome is no difference.\n"
-        "- By how much two starts of a program differ, which each interval includes, and its "
-        "formula were\n  chosen with earlier runs of these programs.\n\n"
-        + table(["case", "--against", "pairs", "outcome", "s"], body)
+        f"{CHOSEN}\n\n" + table(["case", "--against", "pairs", "outcome", "s"], body)
     )
 
 
