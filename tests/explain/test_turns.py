@@ -201,7 +201,7 @@ def test_programs_that_are_rarely_counted_run_until_their_speeds_have_ratios(
             Observed(evidence_of(program)[1], program.edges).course("calls")
             for program in (first, second)
         ]
-    assert len(turn_ratios(*courses)) >= 4
+    assert len(turn_ratios(*courses)) >= 3  # of four before the last moments were seen
 
 
 def test_an_interrupted_comparison_ends_the_program_that_is_held_too(tmp_path: Path) -> None:
