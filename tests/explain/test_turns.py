@@ -15,15 +15,20 @@ import time
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from flatout.explain.against import rates
 from flatout.explain.against.outcome import lines, outcome
-from flatout.explain.against.rates import Course, Observed, Run, turn_ratios
+from flatout.explain.against.rates import CALLS, STEPS, UPDATES, Course, Run, turn_ratios
 from flatout.explain.against.turns import Program, evidence_of, take_turns
+from flatout.explain.program.evidence import Evidence, build
+from flatout.explain.program.timeline import timeline
 from tests.conftest import Result
 from tests.explain.test_program import script, start
+from tests.explain.test_program_rules import Recorded, meta
 from tests.kills import finish, wait_for
 
 FACTS = {"cores": 2, "gpus": [], "cpu": "c"}
@@ -162,46 +167,43 @@ def test_a_program_that_ends_early_does_not_prolong_the_other_one(tmp_path: Path
         assert second.clock() == before
 
 
-RARE = """
-import time
-import gymnasium as gym
+class Counting:
+    """Stands for a `Program`: in its turns it learns, and counts once in some seconds."""
 
-def work():
-    pass
+    ended = failed = False
 
-def learn():
-    end = time.process_time() + 0.005
-    while time.process_time() < end:
-        pass
+    def __init__(self, each: float) -> None:
+        self.each, self.recorded = each, Recorded(1).spend(1.0, "learn")
+        self.edges = [101.0]
 
-env = gym.make("CartPole-v1")
-while True:
-    end = time.process_time() + 0.4
-    while time.process_time() < end:
-        env.reset()
-        for _ in range(200):
-            env.unwrapped.step(0)
-        learn()
-    work()
-"""
+    @property
+    def turns_s(self) -> float:
+        return self.edges[-1] - self.edges[0]
+
+    def turn(self, seconds: float) -> None:
+        for _ in range(round(seconds / 0.02)):
+            self.recorded.spend(0.01, "env").spend(0.01, "learn")
+        self.edges.append(100.0 + self.recorded.clock)
+
+    def evidence(self) -> Evidence:
+        spent = self.recorded.clock
+        rows = [[100 + n * self.each, n, 0, 0] for n in range(int(spent / self.each) + 1)]
+        row = {"k": "counts", "parent": 0, "units": [CALLS, STEPS, UPDATES], "d": rows}
+        return build(meta(spent), [[*self.recorded.written(), row]])
 
 
+@pytest.mark.parametrize(("each", "seconds"), [(0.5, 10.0), (2.5, 15.0), (8.0, 40.0)])
 def test_programs_that_are_rarely_counted_run_until_their_speeds_have_ratios(
-    tmp_path: Path,
+    each: float, seconds: float
 ) -> None:
-    command = [sys.executable, str(script(tmp_path, RARE))]
-    with (
-        Program(command, "__main__:work", FACTS) as first,
-        Program(command, "__main__:work", FACTS) as second,
-    ):
-        for program in (first, second):
-            program.wait_for_imports()
-        take_turns([first, second], 1.0, math.inf)
-        courses = [
-            Observed(evidence_of(program)[1], program.edges).course("calls")
-            for program in (first, second)
-        ]
-    assert len(turn_ratios(*courses)) >= 3  # of four before the last moments were seen
+    programs: Any = Counting(each), Counting(0.1)
+    take_turns(programs, 10.0, math.inf)
+    courses = [
+        rates.course(program.evidence(), timeline(program.evidence()), program.edges, CALLS)
+        for program in programs
+    ]
+    assert [program.turns_s for program in programs] == pytest.approx([seconds, seconds])
+    assert len(turn_ratios(*courses)) >= 4
 
 
 def test_an_interrupted_comparison_ends_the_program_that_is_held_too(tmp_path: Path) -> None:
