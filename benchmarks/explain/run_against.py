@@ -1,10 +1,10 @@
 """`flatout explain --against` on the zoo: does its interval contain the truth?
 
 Each script that has a fixed version is compared with it for `--minutes`. The truth is the ratio of
-their speeds in plain runs, one after the other, without explain; a script's pairs lie as far apart
-as possible, because some have two speeds that change after minutes. `--equal` compares scripts with
-themselves instead: the outcome should be "no difference". Finished cases are kept, so that the
-same command resumes; `--cases` measures some.
+their speeds in plain runs, one after the other, without explain; a script's pairs of such runs lie
+as far apart as possible, so that a slow minute of the machine meets only one of them. `--equal`
+compares scripts with themselves instead: the outcome should be "no difference". Finished cases are
+kept, so that the same command resumes; `--cases` measures some.
 """
 
 from __future__ import annotations
