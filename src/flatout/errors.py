@@ -133,7 +133,7 @@ def damage(error: BaseException) -> str:
     if isinstance(error, KeyError) and error.args:
         return f"{short(error.args[0])} is missing"
     if isinstance(error, TypeError | AttributeError | LookupError):
-        return "a value in it is missing or has the wrong type"
+        return "a value in it has the wrong type"
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     return one_line(error)[:300]

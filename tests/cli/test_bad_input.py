@@ -233,9 +233,9 @@ def test_config_files(flatout: Cli, tmp_path: Path, text: str, words: str) -> No
         ("[1, 2]", "its JSON is not an object"),
         ("3", "its JSON is not an object"),
         ("{}", "'answer' is missing"),
-        ('{"answer": [], "settings": 3, "machine": 1}', "wrong type"),
+        ('{"answer": [], "settings": 3, "machine": 1}', "another type"),
         ('{"answer": {}, "settings": {}, "machine": "a"}', "'stages' is missing"),
-        ('{"answer": {"stages": {"env": 3}}}', "wrong type"),
+        ('{"answer": {"stages": {"env": 3}}}', "another type"),
         ("not", "cannot be read as JSON"),
     ],
 )

@@ -8,10 +8,10 @@ from typing import Any
 
 from flatout.config.placement import CPU, DeviceName, Placement, parse
 from flatout.config.schema import TrainConfig
-from flatout.errors import UsageError, damage
+from flatout.errors import UsageError
 from flatout.planning.plan import choose, kind
 from flatout.planning.predict import Prediction
-from flatout.planning.stages import Stages
+from flatout.planning.stages import InvalidNumberError, Stages, misfit
 
 LEFT_OUT = "are left out"
 """Words of a note that something was not measured which could have been chosen."""
@@ -102,7 +102,7 @@ class Answer:
                 parse(values.get("base", "cpu")),  # older ones lack it
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UsageError(f"this is no plan: {damage(error)}.") from error
+            raise UsageError(f"this is no plan: {misfit(error)}.") from error
 
     def words(self) -> str:
         """What was measured, what was chosen, and what others would give, in a line."""
@@ -150,5 +150,5 @@ def _prediction(row: Mapping[str, Any]) -> Prediction:
     prediction = Prediction(parse(row["placement"]), **{name: row[name] for name in names})
     rates = (prediction.rate, prediction.low, prediction.high, prediction.best_known)
     if not all(0.0 < rate < 1e12 for rate in rates):
-        raise ValueError("a rate is impossible")
+        raise InvalidNumberError("a rate is impossible")
     return replace(prediction, waits=dict(prediction.waits), memory=dict(prediction.memory))

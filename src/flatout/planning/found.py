@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from flatout.config.placement import parse
-from flatout.errors import FlatoutError, UsageError, damage
+from flatout.errors import FlatoutError, UsageError
 from flatout.planning.answer import Answer, Question
 from flatout.planning.plan import kind, ranked
 from flatout.planning.predict import Prediction, predict
-from flatout.planning.stages import Stages
+from flatout.planning.stages import Stages, misfit
 
 VERIFIED = 0.10
 """Least relative half-width of what a short run tells of a long one, which also logs and saves."""
@@ -60,7 +60,7 @@ class Found:
                 float(values["spent_s"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UsageError(f"nothing was measured: {damage(error)}.") from error
+            raise UsageError(f"nothing was measured: {misfit(error)}.") from error
 
 
 def predictions(found: Found) -> list[Prediction]:

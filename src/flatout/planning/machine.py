@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from flatout.errors import UsageError, damage
-from flatout.planning.stages import Stages
+from flatout.errors import UsageError
+from flatout.planning.stages import Stages, misfit
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Machine:
             machine = Machine(**{name: values[name] for name in values if name in known})
             possible = all(0.0 <= cost < 10.0 for cost in (machine.trip, machine.iteration))
         except TypeError as error:
-            raise UsageError(f"these are no machine's costs: {damage(error)}.") from error
+            raise UsageError(f"these are no machine's costs: {misfit(error)}.") from error
         if not possible:
             raise UsageError("these are no machine's costs: a number is impossible.")
         return machine

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from flatout.config.placement import Placement, parse
-from flatout.errors import UsageError, damage
+from flatout.errors import UsageError, short
 
 SLICES = 33
 """Numbers that describe the distribution of an environment's steps."""
@@ -105,21 +105,21 @@ class Stages:
             stages = Stages(**given)
             stages.check()
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UsageError(f"these are no measured costs: {damage(error)}.") from error
+            raise UsageError(f"these are no measured costs: {misfit(error)}.") from error
         return stages
 
     def check(self) -> None:
-        """Raise `ValueError` where a number is impossible."""
+        """Raise `InvalidNumberError` where a number is impossible."""
         times = [*self.env, *self.learn.values(), self.call, self.turn, self.iteration, self.trip,
                  self.message, self.trajectory, self.spread]  # fmt: skip
         times += [seconds for name in IN_A_PROGRAM for seconds in getattr(self, name).values()]
         times += [seconds for curve in (*self.act.values(), self.local) for _, seconds in curve]
         if not all(0.0 <= seconds < 1e6 for seconds in times):
-            raise ValueError("a time is negative or no number")
+            raise InvalidNumberError("a time is negative or no number")
         if min(self.envs, self.horizon, self.cores, self.lanes, len(self.env)) < 1:
-            raise ValueError("a count is below 1")
+            raise InvalidNumberError("a count is below 1")
         if not (0.0 < self.full <= 1.0 and 0.0 <= self.computing <= 1.0 and self.width > 0.0):
-            raise ValueError("a share is not between 0 and 1")
+            raise InvalidNumberError("a share is not between 0 and 1")
 
     def faster_envs(self, times: float) -> Stages:
         """These costs with environments that step `times` times as fast."""
@@ -128,6 +128,19 @@ class Stages:
         stepping = {place: seconds / times for place, seconds in steps.items()}
         rollout = {place: s - steps[place] + stepping[place] for place, s in whole.items()}
         return replace(self, env=env, stepping=stepping, rollout=rollout)
+
+
+class InvalidNumberError(ValueError):
+    """A number that no measurement gives; the text says which."""
+
+
+def misfit(error: Exception) -> str:
+    """Why the values of a file are not what they should be, without Python's own words."""
+    if isinstance(error, KeyError):
+        return f"{short(error.args[0])} is missing"
+    if isinstance(error, InvalidNumberError):
+        return str(error)
+    return "a value has another type or form than it should"
 
 
 def learning(devices: str, replay: str) -> str:
