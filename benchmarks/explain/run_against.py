@@ -37,7 +37,7 @@ CHOSEN = (
     "- By how much two starts of a program differ, which each interval includes, and its formula "
     "were\n  chosen with earlier runs of these programs."
 )
-"""What was not independent of the measured programs."""
+"""A line of both tables: the intervals are not independent of the measured programs."""
 
 RUN_AGAINST = """
 import json, subprocess, sys

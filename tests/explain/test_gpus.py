@@ -189,7 +189,7 @@ def test_computing_and_waits_are_parts_of_the_time(
     causes = [one.share for one in found.findings if one.id != "compute-bound"]
     assert causes == sorted(causes, reverse=True)
     assert (found.verdict == "healthy") == all(share < LOST for share in causes)
-    said = re.search(r"(\d+) % of the time", found.headline)
+    said = re.search(r"computes (\d+) % of the time", found.headline)
     assert said is not None
     assert abs(int(said[1]) - 100 * busy) < 0.5001  # a half may be rounded either way
 

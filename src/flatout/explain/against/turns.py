@@ -203,8 +203,9 @@ def take_turns(programs: Sequence[Program], seconds: float, limit: float) -> Non
 
     Args:
         seconds: how long each runs after its imports, at least; longer, as `lengths` says, until
-            two whole cycles of collecting and learning were seen in each, and their speeds have
-            `LEAST_RATIOS`. One program alone has a single turn for each of these lengths.
+            two whole cycles of collecting and learning were seen in each, and there are
+            `LEAST_RATIOS` ratios of their speeds. One program alone has a single turn for each
+            of these lengths.
         limit: time on the monotonic clock after which no turn begins, unless each has had one.
     """
     order, turn_s = list(programs), seconds / TURNS
@@ -227,12 +228,15 @@ def _least(programs: Sequence[Program]) -> float:
 def _enough(programs: Sequence[Program]) -> bool:
     """Whether those that still run were seen for long enough."""
     going = [program for program in programs if not program.ended]
-    so_far = [(evidence, timeline(evidence), program.edges)
-              for program in going for evidence in [program.evidence()]]  # fmt: skip
-    if any(line.part for _, line, _ in so_far):
+    seen = [program.evidence() for program in going]
+    lines = [timeline(evidence) for evidence in seen]
+    if any(line.part for line in lines):
         return False
     for unit in UNITS if len(going) > 1 else ():
-        courses = [course(*each, unit) for each in so_far]
+        courses = [
+            course(evidence, line, program.edges, unit)
+            for evidence, line, program in zip(seen, lines, going, strict=True)
+        ]
         if all(each.done and each.done[-1] > 0 for each in courses):
             return len(turn_ratios(courses[0], courses[1])) >= LEAST_RATIOS
     return True

@@ -17,7 +17,7 @@ from flatout.hardware.monitor import Monitor
 
 POLL_S = 0.1
 MONITOR_S = 0.5
-LONGEST = 4  # observation is extended up to this factor to see two whole cycles
+LONGEST = 4  # observation is extended up to this factor, until enough was seen
 IMPORTS_S = 60.0  # observation begins after the imports of all processes, or after this time
 
 
@@ -44,7 +44,7 @@ def watch(
 def lengths(seconds: float) -> Iterator[float]:
     """Yield how long to observe in all: `seconds`, then more, up to `LONGEST` times as long.
 
-    The caller stops once two whole cycles were seen.
+    The caller stops once it has seen enough.
     """
     total = seconds
     while total < LONGEST * seconds:
