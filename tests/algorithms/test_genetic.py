@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
@@ -207,6 +208,28 @@ def test_cartpole_is_learned_by_parameters_alone() -> None:
     settings: dict[str, Any] = {"envs": 16, "elites": 3, "noise": 0.3, "hidden": [8]}
     agent = Genetic("CartPole-v1", seed=1, **settings).learn(15_000)
     assert agent.evaluate(10).return_mean > 100
+
+
+def test_members_are_drawn_once_and_their_network_is_traced_once() -> None:
+    """A population of a thousand took a minute to draw, and again for each evaluation."""
+    built, traced = list[int](), list[int]()
+
+    class Counted(eqx.nn.Linear):
+        def __call__(self, x: jax.Array) -> jax.Array:  # type: ignore[override]
+            traced.append(1)
+            return super().__call__(x)
+
+    def network(key: jax.Array, shape: tuple[int, ...]) -> Counted:
+        built.append(1)
+        return Counted(shape[0], 4, key=key)
+
+    spec = BuildSpec(NetworkConfig(), OBS, DiscreteSpec(4), P, 600, T, network)
+    algorithm = genetic(GeneticConfig(elites=2), spec)
+    before = len(built)
+    assert before < P, "loading one member builds no population"
+    state = algorithm.init(raw_key(3, 0), algorithm.hp)
+    assert len(traced) == 1
+    assert jax.tree.map(np.shape, state) == jax.tree.map(np.shape, algorithm.shapes)
 
 
 def test_there_must_be_room_for_new_members() -> None:

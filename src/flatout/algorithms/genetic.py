@@ -16,7 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout import tree
-from flatout.algorithms.base import Acted, Algorithm, BuildSpec, Counters, State, Updated
+from flatout.algorithms.base import (
+    Acted,
+    Algorithm,
+    BuildSpec,
+    Counters,
+    State,
+    Updated,
+    shapes_of,
+)
 from flatout.algorithms.common.actor_critic import Actor, build_networks, policy
 from flatout.algorithms.common.distributions import distribution
 from flatout.algorithms.common.masks import parameter_mask
@@ -51,14 +59,22 @@ def genetic(config: GeneticConfig, spec: BuildSpec) -> Algorithm:
     arrays, static = eqx.partition(build(None), eqx.is_array)
     packing = Packing(arrays)
 
+    def counters() -> Counters:
+        return Counters(np.zeros((), np.int32), np.zeros((), np.int32))
+
+    # From one network, because the members take long to draw.
+    population = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((num_envs, *leaf.shape), leaf.dtype), arrays
+    )
+    shapes = State(population, (), shapes_of(counters()))
+
     def init(key: np.ndarray, hp: Any) -> State:
         """Draw the members: actors' arrays with a leading axis P. After each update the elites come
         first, the best of them at index 0."""
         rng = np.random.default_rng(key)
         members = [eqx.filter(build(rng), eqx.is_array) for _ in range(num_envs)]
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *members)
-        counters = Counters(np.zeros((), np.int32), np.zeros((), np.int32))
-        return State(stacked, (), counters)
+        return State(stacked, (), counters())
 
     def one(member: Actor, obs: Obs) -> jax.Array:
         actor = eqx.combine(member, static)
@@ -121,4 +137,5 @@ def genetic(config: GeneticConfig, spec: BuildSpec) -> Algorithm:
         by_env=True,
         episodes=config.rollout_episodes,
         shards=shards,
+        shapes=shapes,
     )

@@ -77,6 +77,7 @@ class Encoder:
             self._whole = network
         self._refuse_networks()
         self._kinds = {path: self._kind(path) for path in self.specs}
+        self._widths: dict[Any, int] = {}
         branches = any(kind != FLAT for kind in self._kinds.values())
         self.shared = self._images and config.network != "mlp" and branches
 
@@ -169,9 +170,19 @@ class Encoder:
     def width(self, torso: Any) -> int:
         """Return F, the number of features of a torso; None stands for the flattened observation.
 
+        Torsos of one type whose arrays have the same shapes have the same width. It is traced once
+        for all of them, because a trace takes far longer than drawing a small torso.
+
         Raises:
             UsageError: a user's torso refuses an observation, or does not return a vector.
         """
+        arrays = jax.tree.leaves(eqx.filter(torso, eqx.is_array))
+        key = (type(torso), *(leaf.shape for leaf in arrays))
+        if key not in self._widths:
+            self._widths[key] = self._traced_width(torso)
+        return self._widths[key]
+
+    def _traced_width(self, torso: Any) -> int:
         x = {
             path: jax.ShapeDtypeStruct((1, *_prepared_shape(spec)), self._dtype(path))
             for path, spec in self.specs.items()

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout import tree
-from flatout.algorithms.base import Acted, Algorithm, BuildSpec, State, Updated
+from flatout.algorithms.base import Acted, Algorithm, BuildSpec, State, Updated, shapes_of
 from flatout.algorithms.common.actor_critic import Actor, Networks, build_networks, policy, value
 from flatout.algorithms.common.distributions import distribution
 from flatout.algorithms.common.masks import parameter_mask
@@ -153,8 +153,7 @@ class OnPolicy:
         """Build the `Algorithm`; its states begin with fresh networks and a fresh optimiser."""
         config = self._config
 
-        def init(key: np.ndarray, hp: Any) -> State:
-            networks = self._build(np.random.default_rng(key), hp.log_std_init)
+        def initial(networks: Networks) -> State:
             params = OnPolicyParams(
                 jax.tree.map(np.asarray, eqx.filter(networks, eqx.is_array)),
                 self._initial_moments() if config.normalize_observation else None,
@@ -164,10 +163,14 @@ class OnPolicy:
             zero = np.zeros((), np.int32)
             return State(params, optimiser.init(), OnPolicyCounters(zero, zero.copy(), returns))
 
+        def init(key: np.ndarray, hp: Any) -> State:
+            return initial(self._build(np.random.default_rng(key), hp.log_std_init))
+
         return Algorithm(
             name, hyper_parameters(config, self._total_steps), init, self.act, update, metrics,
             horizon, self.dist.noise, self.actor,
             episodes=getattr(config, "rollout_episodes", None), shards=self._shards,
+            shapes=shapes_of(initial(self.arrays)),  # large orthogonal weights take seconds to draw
         )  # fmt: skip
 
     def _initial_moments(self) -> Moments:
