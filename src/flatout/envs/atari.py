@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ from flatout.envs.base import TRAINING
 from flatout.envs.cropped import cropped as cropped
 from flatout.envs.vector import VectorEnvs
 from flatout.errors import EnvironmentFailure
+from flatout.hardware.cores import usable_cores
 from flatout.types import Episode
 
 
@@ -47,7 +47,7 @@ class AtariEnvs(VectorEnvs):
         threads: int = 0,
     ) -> None:
         settings, (obs_spec, actions, _) = vector_settings(config), atari_specs(config)
-        threads = settings["num_threads"] or threads or min(count, _cores())
+        threads = settings["num_threads"] or threads or min(count, usable_cores())
         vector = open_vector(settings, count, threads)
         super().__init__(
             vector, config.env, obs_spec, actions, seed, stream, first, reseed_after
@@ -82,10 +82,3 @@ class AtariEnvs(VectorEnvs):
         if stepped:
             np.less(info["lives"], self._lives, out=self.life_lost)
         self._lives = info["lives"]
-
-
-def _cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

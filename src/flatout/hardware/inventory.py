@@ -21,6 +21,7 @@ from flatout.config.placement import (
     with_devices,
 )
 from flatout.errors import UsageError
+from flatout.hardware.cores import usable_cores
 from flatout.hardware.nvml import Gpu, visible_gpus
 from flatout.hardware.processes import MiB
 from flatout.installing import install
@@ -104,7 +105,7 @@ def inventory() -> Hardware:
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin")
     return Hardware(
         cpu_name=_cpu_name(),
-        cores=_cores(),
+        cores=usable_cores(),
         memory_total_mb=total // MiB,
         memory_available_mb=available // MiB,
         cpu_devices=int(flag[1]) if flag else 1,
@@ -227,13 +228,6 @@ def _soften(placement: Placement, available: set[DeviceName], cards: list[int]) 
         replay=placement.replay if has_gpu else "cpu",
         memory=placement.memory if has_gpu else None,
     )
-
-
-def _cores() -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    # A container's CPU quota, cgroup v2; "max" is none.
-    quota = re.fullmatch(r"(\d+) ([1-9]\d*)\s*", kernel_text("/sys/fs/cgroup/cpu.max"))
-    return min(cores or 1, max(1, int(quota[1]) // int(quota[2]))) if quota else cores or 1
 
 
 def _container_memory() -> tuple[int | None, int]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flatout.documents import plain_fields, plain_number
+from flatout.hardware.cores import share_of_all, usable_cores, usable_cpus
 from flatout.hardware.gpus import Gpus, GpuSample
 from flatout.hardware.others import Others
 from flatout.hardware.processes import LinuxTree, PortableTree, Reading, open_tree
@@ -87,7 +88,7 @@ class Monitor:
 
     Args:
         interval_s: seconds between two samples of a `Sampler`.
-        cores: cores that the program may use; by default this machine's within its limits.
+        cores: cores that the program may use; by default those of `usable_cores`.
         clock: gives each sample's time, in seconds.
     """
 
@@ -101,15 +102,10 @@ class Monitor:
         tree: LinuxTree | PortableTree | None = None,
         gpus: Gpus | None = None,
     ) -> None:
-        if cores is None:
-            from flatout.hardware.inventory import inventory
-
-            cores = inventory().cores
         self.interval_s = interval_s
         self._clock = clock
-        self._cpus = _allowed(root_pid)
-        # The program may be bound to fewer cores than this process.
-        self.cores = min(cores, len(self._cpus)) if self._cpus else cores
+        self._cpus = usable_cpus(root_pid)
+        self.cores = cores or usable_cores(root_pid)
         self._tree = tree or open_tree(root_pid)
         self._gpus = gpus or Gpus()
         self.notes = self._gpus.notes  # what cannot be read, one sentence each
@@ -158,8 +154,8 @@ class Monitor:
         busy_s, share, stolen = _used_seconds(self._cpus, BUSY), None, None
         stolen_s = _used_seconds(self._cpus, STOLEN)
         if busy_s is not None and self._busy_s is not None:
-            share = (busy_s - self._busy_s) / seconds / len(self._cpus)
-            share = round(min(max(share, 0.0), 1.0), 4)
+            busy = (busy_s - self._busy_s) / seconds
+            share = round(share_of_all(spent / seconds, busy, len(self._cpus), self.cores), 4)
         if stolen_s is not None and self._stolen_s is not None:
             stolen = round(max(stolen_s - self._stolen_s, 0.0) / seconds, 4)
         self._last, self._at, self._busy_s, self._stolen_s = reading, now, busy_s, stolen_s
@@ -360,14 +356,6 @@ def read_samples(path: Path) -> list[MonitorSample]:
 
 def _drop_empty(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value not in (None, [], ())}
-
-
-def _allowed(pid: int) -> frozenset[int]:
-    """The CPUs that a process may run on; empty if unknown."""
-    try:
-        return frozenset(os.sched_getaffinity(pid))
-    except (AttributeError, OSError):
-        return frozenset()
 
 
 def _used_seconds(cpus: frozenset[int], fields: Sequence[int]) -> float | None:

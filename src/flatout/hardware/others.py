@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import psutil
 
-from flatout.hardware.inventory import inventory
+from flatout.hardware.cores import share_of_all, usable_cores, usable_cpus
 from flatout.output import printable
 
 CROWDED = 0.25
@@ -62,11 +62,12 @@ def busiest_others(seconds: float = 0.5) -> str:
     """
     began, before = time.perf_counter(), _used()
     time.sleep(seconds)
-    after, cores = _used(), inventory().cores
+    after, cores = _used(), usable_cores()
     whole_s = (time.perf_counter() - began) * cores
     used = _by_name(before, after, _family(os.getpid()))
     shares = {name: seconds / whole_s for name, seconds in used.items()}
-    if sum(shares.values()) < CROWDED:
+    all_shares = sum(shares.values())
+    if share_of_all(0.0, all_shares * cores, len(usable_cpus()), cores) < CROWDED:
         return ""
     busiest = _busiest(shares).items()
     words = [f"{printable(name)} ({100 * min(share, 1.0):.0f} %" for name, share in busiest]

@@ -15,7 +15,7 @@ def kernel_text(path: str) -> str:
     """A file's text; empty if it is gone or may not be read."""
     try:
         with open(path, "rb", buffering=0) as file:
-            return file.read().decode("ascii", "replace")
+            return file.read().decode(errors="replace")
     except OSError:
         return ""
 

@@ -20,6 +20,7 @@ from typing import Any
 from flatout.config.settings import changeable, resolve
 from flatout.errors import FlatoutError, Interrupt, NoRoomError, UsageError, one_line
 from flatout.fleet.sweep.plan import Trial
+from flatout.hardware.cores import usable_cpus
 from flatout.run.interrupts import Interrupts
 from flatout.run.progress import Display, Progress
 from flatout.run.summary import peak_rss_mb
@@ -128,7 +129,7 @@ def _limit(cap_mb: float | None) -> None:
         return
     hard = most = resource.getrlimit(resource.RLIMIT_DATA)[1]  # a user's own stays
     if cap_mb is not None:
-        wanted = int(cap_mb + RESERVED_MB + PER_CORE_MB * (os.cpu_count() or 1)) << 20
+        wanted = int(cap_mb + RESERVED_MB + PER_CORE_MB * len(usable_cpus())) << 20
         most = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
     resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
 
