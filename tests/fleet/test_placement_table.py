@@ -100,6 +100,31 @@ def test_a_table_that_was_stopped_continues_where_it_was(
     assert (len(trained), file.read_text()) == (5, text)
 
 
+def test_a_row_that_was_stopped_keeps_the_cells_that_were_measured(
+    flatout: Cli, trained: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cell takes minutes, and planning comes after all cells of a row."""
+
+    def stopped(*given: Any) -> str:
+        raise KeyboardInterrupt
+
+    planned = placement_table.planned
+    monkeypatch.setattr(placement_table, "planned", stopped)
+    file = tmp_path / "table.csv"
+    result = flatout(*TABLE, file)
+    assert result.code == 130
+    assert f"{NAMES[0]}, hidden 16, on cpu: 2.5 s" in result.out
+    with file.open() as lines:
+        written = list(csv.DictReader(lines))
+    assert [line["seconds"] for line in written] == ["2.500", HERE_NOT, HERE_NOT]
+    assert {(line["winner"], line["planned"]) for line in written} == {("", "")}
+    monkeypatch.setattr(placement_table, "planned", planned)
+    assert flatout(*TABLE, file).code == 130
+    assert trained == NAMES[:3], "a cell that was measured is not trained again"
+    with file.open() as lines:
+        assert [line["winner"] for line in csv.DictReader(lines)] == ["cpu"] * 6
+
+
 def test_a_file_of_other_settings_is_refused_and_left_alone(
     flatout: Cli, trained: list[str], tmp_path: Path
 ) -> None:

@@ -50,7 +50,7 @@ class Measured:
             self.looks += 1
             return apart
 
-        def call(function: str, arguments: Any, limit_s: float) -> float:
+        def call(function: str, arguments: Any, limit_s: float, announce: Any) -> float:
             self.limits.append(limit_s)
             if isinstance(together, FlatoutError):
                 raise together

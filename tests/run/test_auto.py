@@ -21,7 +21,7 @@ from flatout.planning.predict import Prediction
 from flatout.planning.stages import Stages
 from flatout.run import auto, probe_process
 from flatout.spans import Spans
-from flatout.types import NAMED, UserCode
+from flatout.types import NAMED
 from tests import tiny
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
@@ -59,7 +59,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer | FlatoutError]
     def set_(answer: Answer | FlatoutError) -> list[Question]:
         asked: list[Question] = []
 
-        def ask(question: Question, code: UserCode, limit_s: float, total_s: float) -> Answer:
+        def ask(question: Question, *given: Any) -> Answer:
             asked.append(question)
             if isinstance(answer, FlatoutError):
                 raise answer

@@ -59,6 +59,19 @@ def test_a_limit_is_for_one_stage_and_what_was_found_is_kept(
     )
 
 
+def test_what_holds_the_cores_is_said_long_before_a_stage_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probe_process, "busiest_others", lambda: "gcc (97 % of 2 cores)")
+    monkeypatch.setattr(probe_process, "LOOK_S", 0.0)
+    said = list[str]()
+    assert call(f"{HERE}:in_threads", (2,), 60.0, announce=said.append) == 2
+    assert said == [
+        "measuring takes long, because other programs hold the cores: gcc (97 % of 2 cores); it is "
+        "given up if starting a process has not ended in 60 s"
+    ]
+
+
 def test_all_stages_together_have_a_limit_where_one_is_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -14,7 +14,7 @@ from flatout.output import print_json, reserve_stdout
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from flatout.fleet.placement_table import Row
+    from flatout.fleet.placement_table import Cell, Row
 
 HELP = """\
 usage: flatout bench placement [--share 0.2] [--hidden 64,64 ...] [--csv FILE] [--plot FILE]
@@ -26,8 +26,8 @@ return threshold, CPU and GPU in use, the fastest, and what planning chooses.
 
   --share 0.2       play this share of the 500 (PPO) and 200 (DDPG) episodes
   --hidden 64,64    only this network; repeatable
-  --csv FILE        a line for each run, written as its row is finished: the same command with the
-                    same file leaves finished rows alone, and continues after a stop
+  --csv FILE        a line for each run, written when it ends; the last columns follow when its row
+                    is finished. The same command with the same file continues after a stop
   --plot FILE       draw it (.svg, .png or .pdf; pip install matplotlib)
   --json            print one JSON object, alone on stdout
 """
@@ -63,23 +63,28 @@ def bench(argv: list[str]) -> int:
     console, hardware = Console(stderr=as_json), inventory()
     sizes = [*dict.fromkeys(sizes)] or [*table.HIDDEN]
     file: PlacementFile | None = None
-    finished: dict[tuple[str, str], Row] = {}
+    found: dict[tuple[str, str], Row] = {}
     if table_file is not None:
         names = [hardware.cpu_name, f"{hardware.cores} cores"]
         machine = ", ".join([*names, *(gpu.name for gpu in hardware.usable_gpus)])
         file = PlacementFile(Path(table_file), part, machine)
-        finished = file.read(table.names(sizes))
-        if finished:
-            count = f"{len(finished)} of {len(table.names(sizes))}"
+        found = file.read(table.names(sizes))
+        if found:
+            done = sum(row.finished for row in found.values())
+            count = f"{done} of {len(table.names(sizes))}"
             again = "remove the file to measure them again"
             console.print(f"{table_file}: {count} rows are finished; {again}", highlight=False,
                           soft_wrap=True, markup=False)  # fmt: skip
-    for row in table.rows(hardware, part, PLANNING_S, sizes, [*finished]):
-        finished[row.hidden, row.mode] = row
+    for row in table.rows(hardware, part, PLANNING_S, sizes, found):
+        found[row.hidden, row.mode] = row
         if file is not None:
-            file.add(row)
-        console.print(f"{row.mode}, hidden {row.hidden}: {row.winner}", highlight=False)
-    done = [finished[name] for name in table.names(sizes)]
+            file.put(row)
+        name, cell = f"{row.mode}, hidden {row.hidden}", row.cells[-1]
+        if row.finished:
+            console.print(f"{name}: {row.winner}", highlight=False)
+        elif cell is not None:  # a stop loses nothing that was measured
+            console.print(f"{name}, on {cell.placement}: {_shown(cell)}", highlight=False)
+    done = [found[name] for name in table.names(sizes)]
     show(done, console)
     if plot is not None:
         table.draw(done, Path(plot))
@@ -118,10 +123,15 @@ def show(rows: list[Row], console: Console) -> None:
             if cell is None:
                 texts.append(HERE_NOT)
                 continue
-            goal = "" if cell.to_goal is None else f", goal {cell.to_goal:.1f} s"
-            cpu = "" if cell.cpu is None else f", cpu {100 * cell.cpu:.0f} %"
-            gpu = "" if cell.gpu is None else f", gpu {100 * cell.gpu:.0f} %"
-            seconds = "-" if cell.seconds is None else f"{cell.seconds:.1f} s"
-            texts.append(f"{seconds}{goal}{cpu}{gpu}")
+            texts.append(_shown(cell))
         table.add_row(row.hidden, row.mode, *texts, row.winner, row.planned)
     console.print(table)
+
+
+def _shown(cell: Cell) -> str:
+    """Describe what was measured of a cell."""
+    goal = "" if cell.to_goal is None else f", goal {cell.to_goal:.1f} s"
+    cpu = "" if cell.cpu is None else f", cpu {100 * cell.cpu:.0f} %"
+    gpu = "" if cell.gpu is None else f", gpu {100 * cell.gpu:.0f} %"
+    seconds = "-" if cell.seconds is None else f"{cell.seconds:.1f} s"
+    return f"{seconds}{goal}{cpu}{gpu}"

@@ -130,7 +130,10 @@ def _new(
         settings: dict[str, Any] = {"devices": count}
         if virtual:
             settings |= {"virtual_devices": max(counts), "placement": "cpu"}
-        return row(count, **measured(config, settings))
+        done = row(count, **measured(config, settings))
+        rate = f"{done.seconds:.1f} s, {done.steps_per_s:,.0f} steps/s"
+        console.print(f"  {rate}", highlight=False)  # a stop loses nothing that was measured
+        return done
 
     rows = [run(config, count) for count in counts]
     scaling = Scaling(rows, hardware.cores, virtual)

@@ -1,4 +1,4 @@
-"""The file of ``flatout bench placement``: each row is written when it is finished, so that the
+"""The file of ``flatout bench placement``: each cell is written when it was measured, so that the
 same command continues after a stop."""
 
 from __future__ import annotations
@@ -6,7 +6,8 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 
 from flatout.errors import UsageError, writing
@@ -24,17 +25,18 @@ class PlacementFile:
     """A table in a file, one line for each cell.
 
     Args:
-        path: that the user names; it may be a pipe or a device, from which nothing is read.
+        path: that the user names; it may be a pipe or a device, from which nothing is read, and
+            which gets finished rows alone.
         share: of each mode's episodes that are played.
         machine: where.
     """
 
     def __init__(self, path: Path, share: float, machine: str) -> None:
         self._path, self._settings = path, (f"{share:g}", machine)
-        self._begun = False
+        self._rows: dict[tuple[str, str], Row] = {}
 
     def read(self, wanted: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Row]:
-        """The finished rows, by network and mode. What was written of an unfinished one is removed.
+        """Return the rows by network and mode; the last one may be unfinished.
 
         Args:
             wanted: the networks and modes of this table.
@@ -48,15 +50,13 @@ class PlacementFile:
                 self._path.touch()
         if not self._path.is_file():
             return {}
-        count = len(PLACEMENTS)
         try:
             text = nofollow.read(self._path, 0, MOST_BYTES).decode()
             whole = text[: text.rfind("\n") + 1]
             lines = list(csv.reader(io.StringIO(whole, newline=""), strict=True))
             if text and (not lines or tuple(lines[0]) != COLUMNS):
                 raise ValueError("its first line is another")
-            starts = range(1, len(lines) - count + 1, count)
-            rows = [self._row(lines[at : at + count]) for at in starts]
+            rows = [self._row(list(same)) for _, same in groupby(lines[1:], lambda line: line[:2])]
         except OSError as error:
             raise UsageError(f"--csv {self._path} cannot be read: {error.strerror}.") from None
         except (ValueError, csv.Error) as error:
@@ -71,23 +71,21 @@ class PlacementFile:
                     f"--csv {self._path} has a row that this table does not have ({mode}, hidden "
                     f"{hidden}); name another file."
                 )
-        finished = lines[: 1 + count * len(rows)]
-        if len(finished) < len(lines) or whole != text:
-            with writing(self._path):
-                nofollow.replace(self._path.resolve(), _text(finished).encode())
-        self._begun = bool(lines)
+        self._rows = dict(found)
+        if found:
+            self._write()  # without a line that is damaged at its end
         return found
 
     def _row(self, lines: list[list[str]]) -> Row:
-        """A row of its lines.
+        """Return the row of its lines.
 
         Raises:
             ValueError: they are none.
             UsageError: they were made with other settings.
         """
         cells: list[Cell | None] = []
-        for line, placement in zip(lines, PLACEMENTS, strict=True):
-            if len(line) != len(COLUMNS) or line[:3] != [*lines[0][:2], placement]:
+        for line, placement in zip(lines, PLACEMENTS, strict=False):
+            if len(line) != len(COLUMNS) or line[2] != placement:
                 raise ValueError("a line is missing or damaged")
             for name, there, now in zip(COLUMNS[-2:], line[-2:], self._settings, strict=True):
                 if there != now:
@@ -98,26 +96,39 @@ class PlacementFile:
             seconds, to_goal, cpu, gpu = map(_number, line[3:7])
             here = line[3] != HERE_NOT
             cells.append(Cell(placement, seconds, to_goal, cpu, gpu) if here else None)
+        if len(lines) > len(cells):
+            raise ValueError("a line is there twice")
         hidden, mode = lines[0][:2]
-        return Row(hidden, mode, tuple(cells), lines[0][8])
+        return Row(hidden, mode, tuple(cells), lines[0][8] if len(cells) == len(PLACEMENTS) else "")
 
-    def add(self, row: Row) -> None:
-        """Write a finished row.
+    def put(self, row: Row) -> None:
+        """Write what was measured of a row, in place of what was written of it before.
 
         Raises:
             FlatoutError: it cannot be written.
         """
-        lines = [] if self._begun else [list(COLUMNS)]
-        for placement, cell in zip(PLACEMENTS, row.cells, strict=True):
+        first = not self._rows
+        self._rows[row.hidden, row.mode] = row
+        if self._path.is_file():
+            self._write()
+        elif row.finished:
+            with writing(self._path), self._path.open("a", newline="") as out:
+                out.write(_text([*([COLUMNS] if first else []), *self._lines(row)]))
+
+    def _write(self) -> None:
+        lines = [line for row in self._rows.values() for line in self._lines(row)]
+        with writing(self._path):
+            nofollow.replace(self._path.resolve(), _text([COLUMNS, *lines]).encode())
+
+    def _lines(self, row: Row) -> Iterator[list[str]]:
+        """Yield a line for each measured cell of a row."""
+        winner = row.winner if row.finished else ""
+        for placement, cell in zip(PLACEMENTS, row.cells, strict=False):
             values = [HERE_NOT] * 4
             if cell is not None:
                 numbers = (cell.seconds, cell.to_goal, cell.cpu, cell.gpu)
                 values = ["" if value is None else f"{value:.3f}" for value in numbers]
-            lines.append([row.hidden, row.mode, placement, *values, row.winner, row.planned,
-                          *self._settings])  # fmt: skip
-        with writing(self._path), self._path.open("a", newline="") as out:
-            out.write(_text(lines))
-        self._begun = True
+            yield [row.hidden, row.mode, placement, *values, winner, row.planned, *self._settings]
 
 
 def _number(word: str) -> float | None:

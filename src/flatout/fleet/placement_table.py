@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from flatout import child
@@ -64,12 +65,23 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """The placements of one network and mode, and what planning chose of them."""
+    """The placements of one network and mode, and what planning chose of them.
+
+    Attributes:
+        cells: in the order of `PLACEMENTS`, as far as they were measured; None where the placement
+            is not possible here.
+        planned: empty until the row is finished.
+    """
 
     hidden: str
     mode: str
-    cells: tuple[Cell | None, ...]
-    planned: str
+    cells: tuple[Cell | None, ...] = ()
+    planned: str = ""
+
+    @property
+    def finished(self) -> bool:
+        """Whether all placements were measured, and planning was asked."""
+        return bool(self.planned)
 
     @property
     def winner(self) -> str:
@@ -121,26 +133,27 @@ def names(sizes: Sequence[Sequence[int]]) -> list[tuple[str, str]]:
 
 def rows(
     hardware: Hardware, share: float, seconds: float, sizes: Sequence[Sequence[int]] = HIDDEN,
-    finished: Collection[tuple[str, str]] = (),
+    before: Mapping[tuple[str, str], Row] = MappingProxyType({}),
 ) -> Iterator[Row]:  # fmt: skip
-    """Every row, as soon as it is finished.
+    """Yield each row after each of its cells, and again when it is finished.
 
     Args:
         share: of each mode's episodes that are played.
         seconds: of planning each row.
-        finished: the networks and modes that are left out.
+        before: rows by network and mode that were measured before, perhaps in part.
     """
     here = [p == "cpu" or bool(hardware.usable_gpus) for p in PLACEMENTS]
     pairs = [(hidden, mode) for hidden in sizes for mode in MODES]
     for (hidden, mode), name in zip(pairs, names(sizes), strict=True):
-        if name in finished:
+        row = before.get(name, Row(*name))
+        if row.finished:
             continue
         episodes = max(int(mode.episodes * share), 10)
-        cells = tuple(
-            measured(mode, hidden, episodes, placement) if possible else None
-            for placement, possible in zip(PLACEMENTS, here, strict=True)
-        )
-        yield Row(*name, cells, planned(mode, hidden, episodes, hardware, seconds))
+        for placement, possible in [*zip(PLACEMENTS, here, strict=True)][len(row.cells) :]:
+            cell = measured(mode, hidden, episodes, placement) if possible else None
+            row = replace(row, cells=(*row.cells, cell))
+            yield row
+        yield replace(row, planned=planned(mode, hidden, episodes, hardware, seconds))
 
 
 def planned(

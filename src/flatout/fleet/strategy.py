@@ -148,7 +148,8 @@ def _automatic(
             return TOGETHER, f"about {expected_s:,.0f} s of training, too short to measure"
         announce(f"measuring one program for all members; each part of it may take {limit_s:.0f} s")
         try:
-            together = float(call(f"{__name__}:speed", (list(configs[:few]), True), limit_s))
+            speed_of = f"{__name__}:speed", (list(configs[:few]), True)
+            together = float(call(*speed_of, limit_s, announce=announce))
             keep_number(together_key, together)
         except MeasuringError as stop:
             if stop.so_far is not None:

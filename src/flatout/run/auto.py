@@ -300,7 +300,7 @@ class Planner:
         self._announce(f"measuring this machine for about {budget + STARTING_S:.0f} s")
         asked = question(self._config, self._placement, self._hardware, budget)
         try:
-            answer = ask(asked, self._code, budget + 30.0, 2 * budget + 30.0)
+            answer = ask(asked, self._code, budget + 30.0, 2 * budget + 30.0, self._announce)
         except FlatoutError as error:
             self._announce(f"placement auto: measuring failed ({error}); the rule is followed")
             return None

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ from typing import Any, Protocol
 from flatout import child
 from flatout.errors import FlatoutError, one_line
 from flatout.hardware.others import busiest_others
+from flatout.output import say
 from flatout.planning.answer import LEFT_OUT, Answer, Question
 from flatout.planning.found import Found, conclude
 from flatout.samplers.processes import protocol
@@ -31,6 +33,9 @@ from flatout.types import UserCode
 
 STARTING_S = 60.0
 """Seconds that a process may take to start and to import: nothing is measured yet."""
+
+LOOK_S = 10.0
+"""Seconds of a stage after which other programs are named that hold the cores; most take less."""
 
 
 class Report(Protocol):
@@ -57,14 +62,17 @@ class MeasuringError(FlatoutError):
         self.slow, self.so_far = slow, so_far
 
 
-def ask(question: Question, code: UserCode, limit_s: float, total_s: float = math.inf) -> Answer:
-    """Measure and predict in a child process; raises as `call` does.
+def ask(
+    question: Question, code: UserCode, limit_s: float, total_s: float = math.inf,
+    announce: Callable[[str], None] = say,
+) -> Answer:  # fmt: skip
+    """Measure and predict in a child process; arguments and exceptions are those of `call`.
 
     Where that ends too early, what was measured by then is the answer, with a note.
     """
     try:
         return Answer.from_json(
-            call("flatout.run.planned:as_json", (question, code), limit_s, total_s)
+            call("flatout.run.planned:as_json", (question, code), limit_s, total_s, announce)
         )
     except MeasuringError as stop:
         if stop.so_far is None:
@@ -75,14 +83,16 @@ def ask(question: Question, code: UserCode, limit_s: float, total_s: float = mat
 
 
 def call(
-    function: str, arguments: tuple[Any, ...], limit_s: float, total_s: float = math.inf
-) -> Any:
+    function: str, arguments: tuple[Any, ...], limit_s: float, total_s: float = math.inf,
+    announce: Callable[[str], None] = say,
+) -> Any:  # fmt: skip
     """What a ``module:function`` returns (JSON) in a child process.
 
     Args:
         arguments: its arguments; it gets ``report=``, a `Report`, as well.
         limit_s: seconds that each of its stages may take.
         total_s: seconds that all of them may take.
+        announce: receives a sentence if a stage takes long because other programs hold the cores.
 
     Raises:
         UsageError: what the user passed cannot travel to another process.
@@ -94,7 +104,7 @@ def call(
     job = protocol.long(as_bytes((function, arguments)))
     ours, theirs = socket.socketpair()
     until = time.monotonic() + total_s
-    each, stage, so_far = STARTING_S, "starting a process", None
+    each, stage, so_far, announced = STARTING_S, "starting a process", None, False
     with ours, theirs, subprocess.Popen(
         child.command("flatout.run.probe_process:main", str(theirs.fileno())),
         pass_fds=(theirs.fileno(),), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
@@ -105,7 +115,16 @@ def call(
             ours.settimeout(min(each, total_s))
             ours.sendall(job)
             while True:
-                ours.settimeout(min(each, max(until - time.monotonic(), 1e-3)))
+                wait_s = min(each, max(until - time.monotonic(), 1e-3))
+                if not announced and wait_s > LOOK_S and not _answers(ours, LOOK_S):
+                    wait_s -= LOOK_S
+                    if held := busiest_others():
+                        announced = True
+                        announce(
+                            f"measuring takes long, because other programs hold the cores: {held}; "
+                            f"it is given up if {stage} has not ended in {wait_s:.0f} s"
+                        )
+                ours.settimeout(wait_s)
                 reply = json.loads(protocol.receive_long(ours))
                 if "stage" not in reply:
                     break
@@ -129,6 +148,16 @@ def call(
     if "error" in reply:
         raise MeasuringError(str(reply["error"]), False, so_far)
     return reply["value"]
+
+
+def _answers(end: socket.socket, within_s: float) -> bool:
+    """Return whether something can be read from a socket in time; nothing is consumed."""
+    end.settimeout(within_s)
+    try:
+        end.recv(1, socket.MSG_PEEK)
+    except (BlockingIOError, TimeoutError):
+        return False
+    return True
 
 
 def main() -> None:
