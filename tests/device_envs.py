@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -38,6 +39,11 @@ def corridor(length: int = 5, limit: int | None = 20, patience: int = 1000) -> D
 
     spec = ObservationSpec((2,), "float32")
     return DeviceEnv("corridor", spec, DiscreteSpec(2), limit, reset, step, render, info=info)
+
+
+def hasty() -> DeviceEnv:
+    """Make a corridor that truncates episodes before the patience that it declares."""
+    return replace(corridor(length=50, limit=None, patience=3), patience=1000)
 
 
 def pushed(limit: int = 10) -> DeviceEnv:

@@ -334,6 +334,12 @@ def test_an_error_names_what_is_not_finite() -> None:
         Trainer(diverging, programs=tiny.programs(tiny.shape(diverging))).run()
 
 
+def test_a_truncation_before_the_patience_ends_the_run_in_its_iteration() -> None:
+    hasty = settings("a2c", env="tests.device_envs:hasty", steps=2000)
+    with pytest.raises(EnvironmentFailure, match="after 3 steps, but DeviceEnv.patience is 1000"):
+        Trainer(resolve("a2c", hasty)).run()
+
+
 def test_host_and_device_runs_do_not_resume_each_other() -> None:
     plain = {"normalize_observation": False}
     with parts("ppo", env_backend="host", **plain) as host:

@@ -15,6 +15,7 @@ from flatout.algorithms.base import spec_shapes
 from flatout.algorithms.parallel.packing import PackedParams
 from flatout.buffers import finals
 from flatout.buffers.arrays import arrays_of, env_axis, with_arrays
+from flatout.envs.device.check import too_early
 from flatout.envs.masks import IGNORE, STUCK
 from flatout.errors import CheckpointError, EnvironmentFailure
 from flatout.hardware.backend import compiled, matmul_precision
@@ -127,7 +128,7 @@ class DeviceSampler(Sampler):
             trajectory, ends = jax.device_get((trajectory, ends))
         if self._shards:
             trajectory, ends = join_shards(trajectory), side_by_side(ends)
-        self.check(ends.finite, ends.stuck)
+        self.check(ends.finite, ends.stuck, ends.early)
         episodes = ended(ends)
         found = infos(ends) or [None] * len(episodes.env)
         rows = zip(*episodes, found, strict=True)
@@ -136,9 +137,9 @@ class DeviceSampler(Sampler):
         self._steps = int(trajectory.rewards.size if valid is None else valid.sum())
         return trajectory._replace(finals=finals.sort_finals(trajectory.finals))
 
-    def check(self, finite: np.ndarray, stuck: np.ndarray | None) -> None:
-        """Raise `EnvironmentFailure` if an observation or a reward was not finite, or a mask
-        allowed no action; for the arguments see `Ends`."""
+    def check(self, finite: np.ndarray, stuck: np.ndarray | None, early: np.ndarray) -> None:
+        """Raise `EnvironmentFailure` if an observation or a reward was not finite, a mask allowed
+        no action, or an episode was truncated too early; for the arguments see `Ends`."""
         if stuck is not None and stuck[0] >= 0:
             step, env = stuck.tolist()
             raise EnvironmentFailure(
@@ -150,6 +151,8 @@ class DeviceSampler(Sampler):
                 f"the environment {self.rollout.env.name} returned an observation or a reward "
                 "that is NaN or infinite; look at what its step computes."
             )
+        if early.any():
+            raise EnvironmentFailure(too_early(self.rollout.env, int(early.max())))
 
     def commit(self) -> None:
         self.rolling = self._next
@@ -189,7 +192,7 @@ def side_by_side(ends: Ends) -> Ends:
     if stuck is not None:  # that of the first shard that has one
         shard = (stuck[..., :1] >= 0).argmax(0)[None]
         stuck = np.take_along_axis(stuck, shard, 0)[0]
-    return Ends(length, total, q_max, ends.finite.all(0), stuck, info)
+    return Ends(length, total, q_max, ends.finite.all(0), stuck, ends.early.max(0), info)
 
 
 def join_shards(parts: Trajectory) -> Trajectory:

@@ -174,7 +174,12 @@ class Writer:
             ended=ended if self.spec.replayed else None,
         )  # fmt: skip
         stuck = self._stuck(obs, valid, state)
-        ends = Ends(jnp.where(ended, code // COUNTED, 0), total, mean, finite, stuck, infos)
+        length = code // COUNTED
+        early = truncated & (length < least_truncation(self.env))
+        ends = Ends(
+            jnp.where(ended, length, 0), total, mean, finite, stuck,
+            jnp.where(early, length, 0).max(), infos,
+        )  # fmt: skip
         return trajectory, ends
 
     def _stuck(self, obs: Obs, valid: jax.Array, state: RolloutState) -> jax.Array | None:

@@ -64,6 +64,8 @@ class Ends(NamedTuple):
         finite: whether all observations and rewards are finite.
         stuck: the step and the environment's number, int32 ``[2]``, of the first action that had to
             be chosen although the mask allows none; -1 if there is none. None without masks.
+        early: the length of the longest episode that was truncated before `least_truncation` steps,
+            int32; 0 if there is none. If there is one, final observations may be lost.
         info: the scalars of `DeviceEnv.info` by name, float32 ``[T, N]`` each.
     """
 
@@ -72,6 +74,7 @@ class Ends(NamedTuple):
     q_max: Array
     finite: Array
     stuck: Array | None
+    early: Array
     info: dict[str, Array]
 
 

@@ -193,8 +193,10 @@ class FusedSchedule(Schedule):
     def _iteration_metrics(self, chunk: Chunk, number: int) -> Metrics:
         """Return the metrics of one of a chunk's iterations."""
         output, learner = chunk.output, self.learner
-        stuck = output.ends.stuck
-        self._sampler.check(output.ends.finite[number], None if stuck is None else stuck[number])
+        ends, stuck = output.ends, output.ends.stuck
+        self._sampler.check(
+            ends.finite[number], None if stuck is None else stuck[number], ends.early[number]
+        )
         if not output.scalars[number][
             -1
         ]:  # so that the message names the leaves that are not finite

@@ -59,6 +59,8 @@ SHAPES = {
     "reset returns obs as float32[2]; obs_spec has a": replace(good, obs_spec={"a": good.obs_spec}),
     "action_spec must be": replace(good, action_spec=3),  # type: ignore[arg-type]
     "limit = 0 must be": replace(good, limit=0),
+    "patience = 0 must be": replace(good, patience=0),
+    "patience = 2.5 must be": replace(good, patience=2.5),  # type: ignore[arg-type]
     "reset cannot be compiled: TypeError": replace(good, reset=lambda: None),  # type: ignore[arg-type]
     "reset must return (state, obs)": replace(good, reset=lambda key: good.reset(key)[1]),
     "reset returns obs as int32[2]; obs_spec says float32[2]": after_reset(
@@ -143,6 +145,13 @@ def test_episodes_that_never_end_need_a_limit() -> None:
     assert check_device_env(replace(endless, limit=7), FEW) == []
     (said,) = check_device_env(replace(endless, limit=None), FEW)
     assert "no episode of 16 ended within 300 random steps; set limit" in said
+
+
+def test_a_truncation_before_the_patience_is_found() -> None:
+    tired = replace(corridor(length=50, limit=None, patience=10), patience=11)
+    (said,) = check_device_env(tired, FEW)
+    assert "step truncated an episode after 10 steps, but DeviceEnv.patience is 11" in said
+    assert check_device_env(replace(tired, patience=10), FEW) == []
 
 
 def test_nan_and_observations_above_their_bound_are_found() -> None:

@@ -68,9 +68,10 @@ def shape_problems(env: DeviceEnv) -> Iterator[str]:
             "flatout.actions."
         )
         return
-    if env.limit is not None and not (type(env.limit) is int and env.limit >= 1):
-        yield f"{name}: limit = {env.limit} must be a number of steps, or None."
-        return
+    for field, value in (("limit", env.limit), ("patience", env.patience)):
+        if value is not None and not (type(value) is int and value >= 1):
+            yield f"{name}: {field} = {value!r} must be a number of steps, or None."
+            return
     key = jax.eval_shape(reset_key, jax.ShapeDtypeStruct((), np.uint32))
     began, why = _try(jax.eval_shape, env.reset, key)
     if why:
@@ -220,42 +221,59 @@ def _play_problems(env: DeviceEnv, steps: int, seed: int) -> Iterator[str]:
         return numbers
 
     def step(carry: Any, t: Array) -> tuple[Any, Array]:
-        state, mask, ends, bad = carry
+        state, mask, length, ends, bad, early = carry
         actions = random_actions(env, jax.random.fold_in(jax.random.key(seed), t), COPIES)
         if path:
             actions = allowed(jnp, env.action_spec, mask, actions)
         keys = jax.vmap(step_key, (0, None))(seeds, t)
         state, obs, reward, terminated, truncated = jax.vmap(env.step)(state, actions, keys)
         over: Array = terminated | truncated
+        length += 1
+        if env.patience is not None:
+            cut = truncated & ~terminated & (length < env.patience)
+            early = jnp.maximum(early, jnp.where(cut, length, 0))
         if env.limit is not None:
-            over |= (t + 1) % env.limit == 0
+            over |= length >= env.limit
         keys = jax.vmap(reset_key)(seeds + COPIES * (t + 1).astype(jnp.uint32))
         bad = jnp.where((bad < 0) & ~good(obs, reward), t, bad)
         fresh = jax.vmap(env.reset)(keys)
         state, obs = jax.tree.map(lambda new, old: select(over, new, old), fresh, (state, obs))
-        return (state, obs[path] if path else (), ends + over.sum(), bad), reward
+        length = jnp.where(over, 0, length)
+        return (state, obs[path] if path else (), length, ends + over.sum(), bad, early), reward
 
-    def play(seeds: Array) -> tuple[Array, Array]:
+    def play(seeds: Array) -> tuple[Array, Array, Array]:
         state, obs = jax.vmap(env.reset)(jax.vmap(reset_key)(seeds))
         bad = jnp.where(good(obs, jnp.zeros(())), -1, 0)
-        carry = state, obs[path] if path else (), jnp.int32(0), bad
-        (*_, ends, bad), _ = jax.lax.scan(step, carry, jnp.arange(steps))
-        return ends, bad
+        none = jnp.zeros(COPIES, jnp.int32)
+        carry = state, obs[path] if path else (), none, jnp.int32(0), bad, none
+        (*_, ends, bad, early), _ = jax.lax.scan(step, carry, jnp.arange(steps))
+        return ends, bad, early.max()
 
     result, why = _try(lambda: [int(x) for x in jax.jit(play)(seeds)])
     if why:
         yield f"{env.name}: it cannot be compiled and mapped over many environments: {why}"
         return
-    ends, bad = result
+    ends, bad, early = result
     if bad >= 0:
         limits = sorted({high for high in highest if high is not None})
         above = f", or an observation above obs_spec.high ({limits[0]})" if limits else ""
         yield f"{env.name}: step {bad} of random play gave NaN or infinity{above}."
+    if early:
+        yield too_early(env, early)
     if not ends and env.limit is None:
         yield (
             f"{env.name}: no episode of {COPIES} ended within {steps:,} random steps; set limit, "
             "the steps after which an episode is truncated."
         )
+
+
+def too_early(env: DeviceEnv, length: int) -> str:
+    """Return the message about an episode that was truncated before `env.patience` steps."""
+    return (
+        f"{env.name}: step truncated an episode after {length} steps, but DeviceEnv.patience is "
+        f"{env.patience}: final observations would be lost. Set patience to the least number of "
+        "steps after which the rules truncate an episode, or to None."
+    )
 
 
 def select(mask: Array, new: Array, old: Array) -> Array:
