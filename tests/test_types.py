@@ -58,7 +58,24 @@ def test_a_uniform_draw_never_becomes_an_action_beyond_the_last(n: int, draw: fl
 
 def test_missing_bounds_are_minus_one_and_one_for_random_actions() -> None:
     low, high = INFINITE
-    spec = ContinuousSpec((3,), (low, low, 2.0), (high, 0.0, high))
+    spec = ContinuousSpec((3,), (low, low, 0.5), (high, 0.0, high))
     least, most = spec.finite_bounds()
-    np.testing.assert_array_equal(least, np.float32([-1, -1, 2]))
+    np.testing.assert_array_equal(least, np.float32([-1, -1, 0.5]))
     np.testing.assert_array_equal(most, np.float32([1, 0, 1]))
+
+
+BOUND = st.floats(-1e9, 1e9, width=32)
+
+
+@settings(deadline=None)
+@given(BOUND, BOUND, st.booleans(), st.booleans(), st.floats(0, 1, exclude_max=True, width=32))
+def test_random_actions_are_within_their_box(
+    one: float, other: float, no_low: bool, no_high: bool, draw: float
+) -> None:
+    low, high = min(one, other), max(one, other)
+    spec = ContinuousSpec((1,), (-np.inf if no_low else low,), (np.inf if no_high else high,))
+    (action,) = spec.from_uniform(np, np.float32([[draw]]))
+    assert spec.low[0] <= action[0] <= spec.high[0]
+    least, most = spec.finite_bounds()
+    assert least <= most
+    assert least < most or low == high

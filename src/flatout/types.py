@@ -98,8 +98,8 @@ class ActionSpec(ABC):
 
     @abstractmethod
     def from_uniform(self, xp: Any, draws: Array) -> Array:
-        """Map uniform draws from 0 to 1 to uniform actions ``[B, ...]``. A missing bound is -1 or
-        1.
+        """Map uniform draws from 0 to 1 to uniform actions ``[B, ...]``. For missing bounds see
+        `ContinuousSpec.finite_bounds`.
 
         Args:
             xp: `numpy` or `jax.numpy`.
@@ -210,7 +210,7 @@ class ContinuousSpec(ActionSpec):
 
     def from_uniform(self, xp: Any, draws: Array) -> Array:
         low, high = self.finite_bounds()
-        return low + draws * (high - low)
+        return xp.clip(low + draws * (high - low), low, high)  # the sum may be rounded up
 
     def to_gym(self) -> Any:
         import gymnasium as gym
@@ -228,11 +228,23 @@ class ContinuousSpec(ActionSpec):
         return np.clip(np.zeros(self.size), self.low, self.high).astype(np.float32)
 
     def finite_bounds(self) -> tuple[Array, Array]:
-        """Return the bounds, float32 ``[A]``; a missing one is -1 (low) or 1 (high)."""
+        """Return finite bounds within the box, float32 ``[A]``; `low` is never above `high`.
+
+        A missing one (a million or more from 0) is -1 (low) or 1 (high). If the other bound does
+        not leave room for that, it is at a distance of that bound's size from it, at least 2.
+        """
         import numpy as np
 
-        low, high = (np.clip(np.asarray(b, np.float32), -1e6, 1e6) for b in (self.low, self.high))
-        low, high = np.where(low <= -1e6, -1.0, low), np.where(high >= 1e6, 1.0, high)
+        low, high = (np.asarray(bound, np.float32) for bound in (self.low, self.high))
+        no_low, no_high = low <= -1e6, high >= 1e6
+        low, high = np.where(no_low, -1.0, low), np.where(no_high, 1.0, high)
+        further_low = np.maximum(high - np.maximum(2.0, np.abs(high)), self.low)
+        further_high = np.minimum(low + np.maximum(2.0, np.abs(low)), self.high)
+        crossed = low >= high
+        low, high = (
+            np.where(crossed & no_low, further_low, low),
+            np.where(crossed & no_high, further_high, high),
+        )
         return low.astype(np.float32), high.astype(np.float32)
 
 

@@ -305,6 +305,19 @@ def test_a_learners_bundle_has_the_acting_parameters_before_and_after_updates(na
     assert same(list(other.packed_params), list(one.packed_params))
 
 
+def test_the_reward_normaliser_forgets_the_return_of_an_episode_that_was_cut() -> None:
+    """No trajectory shows such an end: an environment was restarted between two of them."""
+    algorithm, buffer, (data, *_) = on_policy()
+    one = Learner(algorithm, buffer, Mesh(jax.devices("cpu")[:1], 1), raw_key(0, 0), KEY, Spans())
+    one.start()
+    state, obs = one.host_state(), data.last_obs[0]
+    returns = 1 + np.arange(len(state.counters.returns), dtype=np.float32)
+    one.adopt(state._replace(counters=state.counters._replace(returns=returns)))
+    one.truncate(1, obs, obs)
+    returns[1] = 0
+    np.testing.assert_array_equal(one.host_state().counters.returns, returns)
+
+
 # Numbers that are not finite
 
 

@@ -336,7 +336,7 @@ def test_an_error_names_what_is_not_finite() -> None:
 
 def test_a_truncation_before_the_patience_ends_the_run_in_its_iteration() -> None:
     hasty = settings("a2c", env="tests.device_envs:hasty", steps=2000)
-    with pytest.raises(EnvironmentFailure, match="after 3 steps, but DeviceEnv.patience is 1000"):
+    with pytest.raises(EnvironmentFailure, match=r"after 3 steps, but DeviceEnv\.patience is 1000"):
         Trainer(resolve("a2c", hasty)).run()
 
 

@@ -101,6 +101,9 @@ class Algorithm:
             before. It is () for feed-forward networks. An update gets the carry before a
             trajectory's first step as `Trajectory.carry`; within the trajectory it has to reset the
             carry after each step that is terminated or truncated.
+        forget: ``(state, env) -> state``, in NumPy arrays: drop what the state remembers of an
+            environment's current episode. It is called when the episode was cut between two
+            trajectories, so that none of them shows its end. None if the state remembers nothing.
         shapes: the state's shapes and dtypes; by default those of the state that `init` draws.
     """
 
@@ -122,6 +125,7 @@ class Algorithm:
     advanced: tuple[str, ...] = ()
     shards: Shards = UNSHARDED
     initial_carry: Callable[[int], Any] = lambda n: ()
+    forget: Callable[[State, int], State] | None = None
     shapes: Any = None
 
     def __post_init__(self) -> None:

@@ -208,9 +208,13 @@ class Learner:
         self.adopt(state)
 
     def truncate(self, env: int, last_obs: np.ndarray, first_obs: np.ndarray) -> None:
-        """See `Buffer.truncate`."""
+        """Truncate an environment's episode after the newest step; see `Buffer.truncate` and
+        `Algorithm.forget`."""
         device_state = self.buffer.truncate(env, last_obs, first_obs, self._device_state)
         self._device_state = self.mesh.put(device_state, 0)
+        if (forget := self._algorithm.forget) is not None:
+            state = forget(self.host_state(), env)
+            self._leaves = jax.device_put(jax.tree.leaves(state), self._shardings)
 
     def adopt(self, state: Any) -> None:
         """Set the learning state from NumPy arrays. The buffer does not change."""

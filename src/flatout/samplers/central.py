@@ -97,7 +97,6 @@ class CentralSampler(Sampler):
             group.begin(self._whole)
             if self._whole:
                 self._reset_unfinished(group, buffer)
-        carry = self._carry()
         clock, spans = time.perf_counter_ns, self.spans
         acting = 0
         try:
@@ -125,7 +124,8 @@ class CentralSampler(Sampler):
             for name, duration in self._waited.items():
                 spans.add(name, duration)
             self._waited.clear()
-        return self._trajectory(buffer)._replace(carry=carry)
+        carries = [carry for group in self._groups for carry in group.first_carry]
+        return self._trajectory(buffer)._replace(carry=_joined(carries))
 
     def commit(self, steps: int | None = None) -> None:
         """Accept the last trajectory for learning; see `Sampler.commit`.
@@ -262,6 +262,7 @@ class CentralSampler(Sampler):
             self._recover(group, buffer, lost)
         if self._life_loss and envs.life_lost is not None:
             buffer.terminated[t, group.columns] |= envs.life_lost
+            group.begun |= envs.life_lost
         end = time.perf_counter_ns()
         self._waited[envs.span] = self._waited.get(envs.span, 0) + end - begin
         if self.spans.trace:
@@ -284,15 +285,14 @@ class CentralSampler(Sampler):
                 self.restarted.append((number, last_obs, buffer.first_obs(number)))
                 self._ends.append((-1, number, True))
                 continue
-            over = buffer.terminated[t - 1, number] or buffer.truncated[t - 1, number]
+            if any(end[:2] == (t - 1, number) for end in self._ends):
+                continue  # the step before had ended its episode
+            self._ends.append((t - 1, number, True))
             if buffer.ended is not None:
-                if buffer.ended[t - 1, number]:
-                    continue
                 buffer.ended[t - 1, number] = True
-            if not over:
+            if not buffer.terminated[t - 1, number]:  # by a lost life
                 buffer.truncated[t - 1, number] = True
                 buffer.keep_final(t - 1, number, last_obs)
-                self._ends.append((t - 1, number, True))
         restarted = [env for env, _ in lost]
         outputs = group.act_again(tree.take(buffer.obs, t), self.steps + t, restarted)
         envs.repeat_step(group.write(outputs, buffer, t))
@@ -309,6 +309,7 @@ class CentralSampler(Sampler):
                 group.begun[env] = True
                 envs.reset(env, counters.episode[env] + 1, self._slot)
                 self.restarted.append((number, last, buffer.first_obs(number)))
+                self._ends.append((-1, number, True))
 
     def _restore_carry(self, leaves: Sequence[np.ndarray]) -> None:
         """Set the carries of the groups' policies to saved ones, which are in the environments'
@@ -368,10 +369,7 @@ class CentralSampler(Sampler):
 
     def _carry(self) -> Any:
         """Return the carry before the next step of all environments; () without one."""
-        parts = [carry for group in self._groups for carry in group.carry()]
-        if not parts:
-            return ()
-        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+        return _joined([carry for group in self._groups for carry in group.carry()])
 
     def _mark(self) -> None:
         """Record the boundary's state, so that an interrupted trajectory can be discarded."""
@@ -387,3 +385,10 @@ class CentralSampler(Sampler):
             self._boundary["values"] = self._values.state()
         if leaves := jax.tree.leaves(self._carry()):
             self._boundary["carry"] = leaves
+
+
+def _joined(carries: Sequence[Any]) -> Any:
+    """Join the carries of consecutive environments; () without any."""
+    if not carries:
+        return ()
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *carries)

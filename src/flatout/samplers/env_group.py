@@ -172,7 +172,10 @@ class ActingGroup:
         active: the environments that still play in this trajectory, by their numbers within the
             group; None for all of them.
         left: the number of episodes that each environment still plays in this trajectory.
-        begun: ``[n]`` bool, the environments whose episodes begin with the next step.
+        begun: ``[n]`` bool, the environments whose carry is the initial one in the next step: their
+            episodes begin, or they lost a life that counts as a terminal step.
+        first_carry: the carries before this trajectory's first step, one for each call of a
+            recurrent policy.
         rows: the number of steps of this trajectory that are done.
         stepping: whether a step has begun whose results were not received yet.
     """
@@ -200,6 +203,8 @@ class ActingGroup:
 
     def _act_with_carry(self, obs: Obs, step: int) -> list[Any]:
         chosen: list[Any] = []
+        if not self.rows:  # also if the first step is repeated
+            self.first_carry = self.carry()
         for columns, first in self.calls:
             mask = self.begun[self._within(columns)].copy()
             chosen.append(self.policy.begin(tree.take(obs, columns), step, first, mask))
@@ -254,3 +259,4 @@ class ActingGroup:
         self.left = [episodes] * self.envs.num_envs
         self.rows = 0
         self.stepping = False
+        self.first_carry: list[Any] = []

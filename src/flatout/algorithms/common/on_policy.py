@@ -171,6 +171,7 @@ class OnPolicy:
             horizon, self.dist.noise, self.actor,
             episodes=getattr(config, "rollout_episodes", None), shards=self._shards,
             shapes=shapes_of(initial(self.arrays)),  # large orthogonal weights take seconds to draw
+            forget=_forget_return if config.normalize_reward else None,
         )  # fmt: skip
 
     def _initial_moments(self) -> Moments:
@@ -290,6 +291,13 @@ class OnPolicy:
         explained = explained_variance(batch.value, batch.target, batch.weight, shards)
         params = state.params._replace(obs_moments=obs_moments)
         return state._replace(params=params), explained
+
+
+def _forget_return(state: State, env: int) -> State:
+    """Return the state with an environment's discounted return set to 0; see `Algorithm.forget`."""
+    returns = np.array(state.counters.returns)
+    returns[env] = 0.0
+    return state._replace(counters=state.counters._replace(returns=returns))
 
 
 def _flat(obs: Obs) -> Obs:

@@ -39,7 +39,8 @@ class DeviceEnv:
             runs on the host.
         patience: least number of steps after which the rules may truncate an episode. It bounds how
             many final observations of truncated episodes have to be stored. None if it is unknown.
-            A run fails when an episode is truncated earlier. Not needed if `step` returns a constant False as `truncated`, which is recognised.
+            A run fails when an episode is truncated earlier. Not needed if `step` returns a
+            constant False as `truncated`, which is recognised.
         info: ``(state) -> {name: scalar}``, called with the state in which an episode ended; or
             None. It is the counterpart of a host environment's final `info`: numbers and flags,
             which are read as float32.
