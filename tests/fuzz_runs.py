@@ -38,7 +38,8 @@ VALUES: tuple[Any, ...] = (
 )  # fmt: skip
 NAMES = ("a\nb", "x" * 200, "step_", "step_-1", "step_000000000999", "step_999999999999999999",
          ".step_000000000999.tmp", ".step_000000000999.old", "rows-0-1-0.safetensors", "..x",
-         ".config.json.tmp", "numpy.py", "pwn.py", "state.json", "config.json")  # fmt: skip
+         ".config.json.0123456789abcdef.part", "numpy.py", "pwn.py", "state.json",
+         "config.json")  # fmt: skip
 
 
 class Mutator:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from flatout.errors import writing
+
+LEFT_S = 3600.0
+"""A temporary file that is older was left by a process that was killed."""
 
 
 def write(path: Path, content: str | bytes) -> None:
@@ -38,7 +43,8 @@ def replacing(path: Path) -> Iterator[Path]:
     if target.exists() and not target.is_file():
         yield target
         return
-    part = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}.part")
+    _remove_left(target)
+    part = target.with_name(temporary_name(target.name))
     try:
         # O_EXCL: a link that somebody has put there is not followed. The name cannot be guessed.
         os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
@@ -53,3 +59,31 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             part.unlink()
+
+
+def temporary_name(name: str) -> str:
+    """Return a name for a file until it is complete, which no other process uses."""
+    return f"{_prefix(name)}{secrets.token_hex(8)}.part"
+
+
+def left_over(names: Iterable[str], entries: Iterable[str]) -> list[str]:
+    """Return those entries of a folder that are temporary names of files with these names."""
+    prefixes = tuple({_prefix(name) for name in names})
+    return [
+        entry for entry in entries
+        if entry.startswith(prefixes) and re.search(r"\.[0-9a-f]{16}\.part\Z", entry)
+    ]  # fmt: skip
+
+
+def _prefix(name: str) -> str:
+    return f".{os.fsdecode(os.fsencode(name)[:200])}."  # a name has at most 255 bytes
+
+
+def _remove_left(target: Path) -> None:
+    """Remove what processes that were killed while they wrote a file have left next to it."""
+    with suppress(OSError):
+        for entry in left_over([target.name], os.listdir(target.parent)):
+            with suppress(OSError):
+                part = target.with_name(entry)
+                if time.time() - part.lstat().st_mtime > LEFT_S:
+                    part.unlink()

@@ -207,15 +207,18 @@ KINDS: Mapping[str, Callable[[Path, Path], list[tuple[object, ...]]]] = {
     "run": of_run, "population": of_population, "fleet": of_fleet,
 }  # fmt: skip
 
+PART = "0123456789abcdef.part"
+"""The end of a temporary name."""
+
 MADE = {
-    "run": ["best.safetensors", ".running", "fault.log", "trace.json", ".summary.json.tmp",
-            ".config.json.tmp", "checkpoints/step_000000000320",
+    "run": ["best.safetensors", ".running", "fault.log", "trace.json", f".summary.json.{PART}",
+            f".config.json.{PART}", "checkpoints/step_000000000320",
             "checkpoints/.step_000000000320.tmp"],
-    "population": ["curves.png", ".curves.svg.tmp", "groups/1", "groups/0/replay",
+    "population": ["curves.png", f".curves.svg.{PART}", "groups/1", "groups/0/replay",
                    "groups/0/checkpoints/.step_000000000704.tmp",
                    "members/seed=0/.running", "members/seed=0/replay"],
-    "fleet": ["optuna.log", ".arriving/.old", ".arriving/seed=0.old", "population-1/groups",
-              "seed=0/.running", "seed=0/.summary.json.tmp", ".fleet.json.tmp"],
+    "fleet": ["optuna.log", ".arriving/.old", ".arriving/.old/seed=0", "population-1/groups",
+              "seed=0/.running", f"seed=0/.summary.json.{PART}", f".fleet.json.{PART}"],
 }  # fmt: skip
 """Names that a finished one has not, and commands might make: links to files and folders, too."""
 
@@ -306,7 +309,7 @@ def test_a_fleet_is_not_resumed_through_a_link(
     check(flatout, "fleet", fleet, name, tmp_path / "f", last=2)
 
 
-@pytest.mark.parametrize("name", ["curves.svg", ".curves.svg.tmp", "curves.png"])
+@pytest.mark.parametrize("name", ["curves.svg", f".curves.svg.{PART}", "curves.png"])
 def test_the_curves_of_a_population_replace_a_link(
     name: str, population: Path, tmp_path: Path
 ) -> None:

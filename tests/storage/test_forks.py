@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows does no
 HELD = """
 import os, socket, subprocess, sys
 from pathlib import Path
-from flatout.storage import nofollow
+from flatout.storage import locks
 from flatout.storage.kernel import close_in_children
 
 def fork():
@@ -30,26 +30,19 @@ def fork():
     return write
 
 def locked(path):
-    with nofollow.open_stream(path, nofollow.CHANGE) as other:
-        try:
-            nofollow.lock(other)
-        except OSError:
-            return True
-        return False
+    return locks.in_use(path)
 
 path = Path(sys.argv[1])
 """
 FORKED = """
-lock = nofollow.open_stream(path, nofollow.CHANGE)
-nofollow.lock(lock)
+lock = locks.Lock(path)
 child = fork()
 assert locked(path), "the child's end took the lock from its parent"
 lock.close()
 assert not locked(path), "the child holds the lock"
 """
 PASSED = """
-lock = nofollow.open_stream(path, nofollow.CHANGE)
-nofollow.lock(lock)
+lock = locks.Lock(path)
 child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[lock.fileno()])
 lock.close()
 assert locked(path), "a process that was given the lock lost it"
@@ -57,8 +50,7 @@ child.communicate()
 assert not locked(path)
 """
 GIVEN = """
-lock = nofollow.open_stream(path, nofollow.CHANGE)
-nofollow.lock(lock)
+lock = locks.Lock(path)
 number = os.dup(lock.fileno())  # as a worker is given it
 lock.close()
 os.set_inheritable(number, True)
@@ -80,8 +72,7 @@ assert ours.recv(1) == b"", "the child holds the channel"
 ours.close()
 """
 REUSED = """
-lock = nofollow.open_stream(path, nofollow.CHANGE)
-nofollow.lock(lock)
+lock = locks.Lock(path)
 read, write = os.pipe()
 if os.fork() == 0:
     number = lock.fileno()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from flatout.errors import CheckpointError, FlatoutError
+from flatout.output_file import temporary_name
 from flatout.storage import checkpoint, nofollow, trees
 from flatout.storage.joint import Joint
 from flatout.storage.run_folder import FILES, RunFolder
@@ -154,13 +156,14 @@ def test_only_what_flatout_names_is_deleted(run: Path, flatout: Cli) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_text("mine")
     (run / "checkpoints" / ".step_000000000007.tmp" / "state.json").write_text("left by a kill")
-    (run / ".config.json.tmp").write_text("left by a kill")
+    left = run / temporary_name("config.json")
+    left.write_text("left by a kill")
     flags = ("--steps", "512", "--checkpoint-every", "64", "--keep-checkpoints", "1", "--quiet")
     assert flatout("train", "--resume", run, *flags).code == 0
     moved = run / "checkpoints" / ".step_000000000320.tmp" / "mine"
     assert [path for path in kept if not path.exists() and path != moved] == []
     assert sorted(run.rglob("mine"))[-1].read_text() == "mine"
-    assert not (run / ".config.json.tmp").exists()
+    assert not left.exists()
     assert [path.name for path in checkpoint.checkpoints(run / "checkpoints")] == [
         "step_000000000512"
     ]
@@ -173,7 +176,7 @@ def snapshot() -> Snapshot:
     return Snapshot({"learner.x": np.zeros(3, np.float32)}, {"a": 1})
 
 
-def test_saving_never_follows(tmp_path: Path) -> None:
+def test_saving_never_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "state.json").write_text("mine")
@@ -194,7 +197,8 @@ def test_saving_never_follows(tmp_path: Path) -> None:
     store.symlink_to(precious)
     SegmentStore(store).keep_only([])
     file = tmp_path / "run" / "summary.json"
-    (tmp_path / "run" / ".summary.json.tmp").symlink_to(precious / "state.json")
+    monkeypatch.setattr(secrets, "token_hex", lambda count: "0" * 2 * count)  # a name as guessed
+    (tmp_path / "run" / temporary_name("summary.json")).symlink_to(precious / "state.json")
     nofollow.replace(file, b"new")
     file.unlink()
     file.symlink_to(precious / "state.json")

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from flatout.buffers.ring import RingLayout
 from flatout.buffers.ring_counters import STORED
 from flatout.errors import CheckpointError, FlatoutError
+from flatout.output_file import temporary_name
 from flatout.storage import checkpoint, segments
 from flatout.storage.segments import SavedRows, SegmentStore
 from flatout.types import ObservationSpec, RowSource, Snapshot
@@ -270,7 +271,7 @@ def test_where_a_checkpoint_cannot_be_read_everything_stays(tmp_path: Path) -> N
 def test_what_a_kill_left_behind_is_passed_over_and_removed(tmp_path: Path) -> None:
     run, path = saved_run(tmp_path)
     name = "rows-000000000011-000000000020-01234567.safetensors"
-    for left in (name, f".{name}.tmp"):
+    for left in (name, temporary_name(name)):
         (tmp_path / "replay" / left).write_bytes(b"half a segm")
     run.assert_right(run.restored(checkpoint.load(path)[1]))
     run.collect(4)

@@ -14,7 +14,7 @@ from typing import Any
 from flatout.config.schema import REPORT, affecting
 from flatout.documents import parse_line
 from flatout.errors import UsageError, damage, nearest
-from flatout.storage import nofollow
+from flatout.storage import locks, nofollow
 from flatout.storage.last_words import RUNNING
 
 DEPTH = 5
@@ -124,7 +124,7 @@ def read(root: Path, name: str, there: Iterable[str]) -> Row:
             file = "metrics.jsonl"
             summary, state = _newest(path / file, depth), "ended early"
         if RUNNING in there:
-            state = "running" if _locked(path / (file := ".lock"), depth) else "killed"
+            state = "running" if locks.in_use(path / (file := locks.LOCK), depth) else "killed"
     except OSError as error:
         state = f"damaged: {file}: {error.strerror or error}"
     except (ValueError, KeyError, TypeError) as error:
@@ -163,16 +163,6 @@ def _newest(path: Path, depth: int) -> dict[str, Any]:
         "return_mean_last": rows[-1].get("rollout/return_mean_100"),
         "steps_per_s": rows[-1].get("time/steps_per_s"),
     }  # fmt: skip
-
-
-def _locked(path: Path, depth: int) -> bool:
-    """Whether a process holds the run's folder."""
-    with nofollow.open_stream(path, nofollow.READ, depth) as file:
-        try:
-            nofollow.lock(file, shared=True)
-        except OSError:
-            return True
-    return False
 
 
 def _number(value: Any) -> float | None:

@@ -54,7 +54,7 @@ class JsonLines:
         """Bring every row to disk; returns the file's length in bytes."""
         with writing(self._path):
             self._file.flush()
-            os.fsync(self._file.fileno())
+            nofollow.sync(self._file.fileno())
         return self._file.seek(0, os.SEEK_END)
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from flatout.errors import CheckpointError, FlatoutError, writing
-from flatout.storage import checkpoint, nofollow
+from flatout.storage import checkpoint, locks, nofollow
 from flatout.storage.segments import SegmentStore, is_final
 from flatout.types import RowSource, Snapshot
 
@@ -114,12 +114,10 @@ class Joint:
         with writing(folder), ExitStack() as undo:
             with nofollow.folder(folder, 2, make=True):
                 pass
-            lock = nofollow.open_stream(folder / ".lock", nofollow.CHANGE, 3)
-            self._lock = undo.enter_context(lock)
             try:
-                nofollow.lock(self._lock)
-            except OSError:
-                raise FlatoutError(f"{folder} is in use by another process.") from None
+                self._lock = undo.enter_context(closing(locks.Lock(folder / locks.LOCK, 3)))
+            except locks.InUseError as error:
+                raise FlatoutError(f"{folder} is in use by another process{error.owner}.") from None
             checkpoint.recover(self._folder)
             undo.pop_all()
 

@@ -20,6 +20,11 @@ def kernel_text(path: str) -> str:
         return ""
 
 
+def boot_id() -> str:
+    """A random text that is the same until the machine is started again; empty if unknown."""
+    return kernel_text("/proc/sys/kernel/random/boot_id").strip()
+
+
 _private_files: WeakSet[Any] = WeakSet()
 _private_numbers: set[int] = set()
 

@@ -20,7 +20,7 @@ from flatout.documents import parse_json
 from flatout.errors import writing
 from flatout.output import printable
 from flatout.storage import nofollow, trees
-from flatout.storage.kernel import PASSES_DESCRIPTORS, kernel_text
+from flatout.storage.kernel import PASSES_DESCRIPTORS, boot_id, kernel_text
 
 RUNNING, FAULT = ".running", "fault.log"
 LONGEST = 1 << 16
@@ -46,7 +46,7 @@ class LastWords:
             for file in self._files:
                 trees.remove_file(file)
             with nofollow.open_stream(self._files[0], nofollow.NEW) as marker:
-                kills = {"boot": _boot(), "out_of_memory": out_of_memory_kills()}
+                kills = {"boot": boot_id(), "out_of_memory": out_of_memory_kills()}
                 marker.write(json.dumps(kills).encode())
             if report and not faulthandler.is_enabled():
                 self._reports = True
@@ -73,10 +73,6 @@ def out_of_memory_kills() -> int:
     """Processes that the kernel has killed for memory since boot, 0 if unknown."""
     kills = re.search(r"^oom_kill (\d+)", kernel_text("/proc/vmstat"), re.M)
     return int(kills[1]) if kills else 0
-
-
-def _boot() -> str:
-    return kernel_text("/proc/sys/kernel/random/boot_id").strip()
 
 
 def _read(file: Path) -> str | None:
@@ -121,8 +117,8 @@ def _died(running: str | None, fault: str | None) -> str:
         marker = parse_json(running)
         boot, kills = str(marker["boot"]), int(marker["out_of_memory"])
     except (ValueError, TypeError, KeyError, OverflowError):
-        boot, kills = _boot(), out_of_memory_kills()
-    if boot != _boot():
+        boot, kills = boot_id(), out_of_memory_kills()
+    if boot != boot_id():
         return f"{text}ended without a word; since then the machine was started again"
     if out_of_memory_kills() > kills:
         return f"{text}was killed, probably by the kernel because memory ran out"

@@ -13,10 +13,10 @@ below the confined folder.
 from __future__ import annotations
 
 import errno
-import importlib
 import os
 import re
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from flatout.documents import MOST_BYTES, parse_json
-from flatout.storage.kernel import close_in_children
+from flatout.output_file import left_over, temporary_name
 
 MOST = 1 << 40
 """Maximum bytes of a file that is read."""
@@ -33,8 +33,8 @@ READ, CHANGE = os.O_RDONLY, os.O_RDWR | os.O_CREAT
 APPEND, NEW = os.O_WRONLY | os.O_APPEND | os.O_CREAT, os.O_WRONLY | os.O_CREAT | os.O_EXCL
 """Modes of opening a file; with `NEW` it must not exist."""
 
-TEMPORARY = ".{}.tmp"
-"""A file's name until it is complete."""
+NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EACCES, errno.EPERM)
+"""Errors of `os.fsync` for what a file system cannot sync, as opposed to a write that failed."""
 
 _PLAIN_NAME = re.compile(r"[\w=+,@-][\w.=+,@-]*")
 _CONFINED: list[tuple[str, ...]] = []
@@ -136,7 +136,7 @@ class Folder:
     def sync(self) -> None:
         """Wait until its names are on disk."""
         if self.descriptor is not None:
-            os.fsync(self.descriptor)
+            sync(self.descriptor)
 
     def close(self) -> None:
         """Let it go."""
@@ -222,49 +222,65 @@ def read_json(path: Path, depth: int = 1, limit: int = MOST_BYTES) -> Any:
     return parse_json(read(path, depth, limit), finite=False)
 
 
-def lock(file: IO[bytes], shared: bool = False) -> None:
-    """Lock an open file; the system releases it when the file is closed or the process ends.
+def sync(descriptor: int) -> None:
+    """Wait until a file's content, or a folder's names, are on disk.
 
-    A child that user code forks does not hold it; one that is passed its descriptor does.
-
-    Raises:
-        OSError: another process holds it (with `shared`: for itself alone).
+    Where the file system refuses to say (as some do for folders), nothing is waited for.
     """
     try:
-        fcntl = importlib.import_module("fcntl")
-    except ImportError:  # Windows: a byte of it, and never shared
-        msvcrt = importlib.import_module("msvcrt")
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        return
-    fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    close_in_children(file)
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in NO_SYNC:
+            raise
 
 
-def write_file(name: str, content: bytes, parent: Folder) -> None:
-    """Write and sync a file in an open folder; replace an old one, and follow no link."""
+def write_file(name: str, content: bytes, parent: Folder, durable: bool = True) -> None:
+    """Write a file in an open folder; replace an old one, and follow no link.
+
+    Args:
+        durable: wait until it is on disk.
+    """
     with suppress(FileNotFoundError):
         parent.unlink(name)
     with os.fdopen(_checked(_open_below(name, NEW, parent), NEW), "wb") as file:
         file.write(content)
         file.flush()
-        os.fsync(file.fileno())
+        if durable:
+            sync(file.fileno())
 
 
-def replace(path: Path, content: bytes, depth: int = 1) -> None:
+def replace(path: Path, content: bytes, depth: int = 1, durable: bool = True) -> None:
     """Replace a file atomically; after an `OSError` the old content is intact.
 
-    Its folder exists; the module says what `depth` is.
+    Its folder exists; the module says what `depth` is. Several processes may do so at the same
+    time: the file is that of one of them.
+
+    Args:
+        durable: wait until it is on disk. Otherwise a machine that loses power may lose both.
     """
-    temporary = TEMPORARY.format(path.name)
+    temporary = temporary_name(path.name)
     with folder(path.parent, depth - 1) as parent:
         try:
-            write_file(temporary, content, parent)
+            write_file(temporary, content, parent, durable)
             parent.rename(temporary, path.name)
-            parent.sync()
-        except OSError:
+            if durable:
+                parent.sync()
+        except BaseException:
             with suppress(OSError):
                 parent.unlink(temporary)
             raise
+
+
+def remove_left(names: Iterable[str], parent: Folder, older_s: float = 0.0) -> None:
+    """Remove what `replace` has left of files with these names in a process that was killed.
+
+    Args:
+        older_s: leave those that are not older, because another process may be writing them.
+    """
+    for entry in left_over(names, os.listdir(parent.listed)):
+        with suppress(OSError):
+            if not older_s or time.time() - parent.stat(entry).st_mtime > older_s:
+                parent.unlink(entry)
 
 
 def remove_folder(name: str, files: Iterable[str], parent: Folder) -> None:

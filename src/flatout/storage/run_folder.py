@@ -8,7 +8,7 @@ import re
 import stat
 import time
 import traceback
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from flatout.errors import (
     damage,
     writing,
 )
-from flatout.storage import nofollow, signing, trees
+from flatout.storage import locks, nofollow, signing, trees
 from flatout.storage.agent_file import AGENT_FILES
 from flatout.storage.checkpoint import FORMAT, recover, refuse_format
 from flatout.storage.last_words import FAULT, RUNNING, LastWords
@@ -30,7 +30,8 @@ from flatout.storage.trust import NO_CONSENT, Consent, refuse_foreign
 
 FILES = (
     "config.json", "summary.json", *AGENT_FILES, "metrics.jsonl", "episodes.jsonl", "spans.jsonl",
-    "devices.jsonl", "error.log", "trace.json", ".lock", RUNNING, FAULT, "curve.svg", "README.md",
+    "devices.jsonl", "error.log", "trace.json", locks.LOCK, locks.OWNER.format(locks.LOCK),
+    RUNNING, FAULT, "curve.svg", "README.md",
 )  # fmt: skip
 """Files that Flatout writes into a run folder, except TensorBoard's events."""
 FOLDERS = ("checkpoints", "replay")
@@ -81,15 +82,15 @@ class RunFolder:
             refuse_links(path)
             with nofollow.folder(path, 0, make=True):
                 pass
-            lock = nofollow.open_stream(path / ".lock", nofollow.CHANGE)
-            self._lock = undo.enter_context(lock)
             try:
-                nofollow.lock(lock)
-            except OSError:
-                raise FlatoutError(f"the run folder {path} is in use by another process.") from None
+                self._lock = undo.enter_context(closing(locks.Lock(path / locks.LOCK)))
+            except locks.InUseError as error:
+                raise FlatoutError(
+                    f"the run folder {path} is in use by another process{error.owner}."
+                ) from None
             recover(self.checkpoints)
-            for name in FILES:  # left by a run that was killed while writing
-                trees.remove_file(path / nofollow.TEMPORARY.format(name))
+            with nofollow.folder(path, 0) as opened:
+                nofollow.remove_left(FILES, opened)
             self._words = LastWords(self.path, report)
             undo.pop_all()
         self.died_of = self._words.before  # a sentence, or empty
@@ -98,7 +99,7 @@ class RunFolder:
         """Check before a save that the folder and its `KEPT` files were not deleted or moved."""
         gone = [name for name in KEPT if not (self.path / name).is_file()]
         with suppress(OSError):  # the lock file is missing, or belongs to another run or a copy
-            lock_file = os.stat(self.path / ".lock", follow_symlinks=False)
+            lock_file = os.stat(self.path / locks.LOCK, follow_symlinks=False)
             if os.path.samestat(lock_file, os.fstat(self._lock.fileno())) and not gone:
                 return
         what = "the run folder" if not self.path.exists() or not gone else f"{gone[0]} in"
@@ -170,7 +171,7 @@ class RunFolder:
         self._words.close()
         if not (self.path / "config.json").exists():
             with suppress(OSError):  # it is not empty; Windows removes no open file
-                trees.remove_file(self.path / ".lock")
+                self._lock.remove()
                 self.path.rmdir()
         with suppress(OSError):  # user code may have closed its descriptor
             self._lock.close()
@@ -210,7 +211,7 @@ def new_folder(config: TrainConfig) -> RunFolder:
         try:
             return RunFolder(path, report=True)
         except FlatoutError:
-            if not (path / ".lock").exists():  # nobody else has begun there
+            if not (path / locks.LOCK).exists():  # nobody else has begun there
                 raise
     return RunFolder(default_folder(config), report=True)
 

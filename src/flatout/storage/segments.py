@@ -31,7 +31,7 @@ PIECE = 64 << 20
 """Maximum bytes of a segment with more than one row."""
 
 _NAME = re.compile(r"rows-\d{12,}-\d{12,}-[0-9a-f]{8}\.safetensors")
-_SEGMENT_FILE = re.compile(rf"{_NAME.pattern}|\.{_NAME.pattern}\.tmp")
+_SEGMENT_FILE = re.compile(rf"{_NAME.pattern}|\.{_NAME.pattern}\.[0-9a-f]{{16}}\.part")
 
 FINALS = "finals"
 """The name of the rows' final observations, of which there is one for each truncated step; those

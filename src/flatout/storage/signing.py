@@ -64,7 +64,7 @@ def _key(make: bool) -> bytes | None:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(secrets.token_bytes(_SIZE))
                 file.flush()
-                os.fsync(descriptor)
+                nofollow.sync(descriptor)
             with suppress(FileExistsError):  # another process was first: use its key
                 os.link(new, path)
         finally:

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
@@ -26,7 +26,7 @@ from flatout.errors import UsageError, one_line
 from flatout.explain.program.capacity import together
 from flatout.explain.program.evidence import Recording, rows_of
 from flatout.explain.program.watch import POLL_S, lengths, watch
-from flatout.storage import nofollow
+from flatout.storage import locks
 
 INJECT = Path(__file__).parent / "inject"
 PATIENCE_S = 3.0  # limit for the probe's last writes after a stop
@@ -133,15 +133,12 @@ def working_folder() -> Iterator[Path]:
             found = left.lstat()
             user = getattr(os, "getuid", int)()  # Windows has none
             mine = stat.S_ISDIR(found.st_mode) and found.st_uid == user
-            if mine and time.time() - found.st_mtime > YOUNG_S and (left / LOCK).is_file():
-                with (left / LOCK).open("rb") as file:
-                    nofollow.lock(file)
-                    shutil.rmtree(left, ignore_errors=True)
+            old = mine and time.time() - found.st_mtime > YOUNG_S
+            if old and not locks.in_use(left / LOCK):
+                shutil.rmtree(left, ignore_errors=True)
     # A process that lives on may write there as it is removed.
     made = tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
-    with made as name, (Path(name) / LOCK).open("xb") as file:
-        with suppress(OSError):  # a file system without locks
-            nofollow.lock(file)
+    with made as name, closing(locks.Lock(Path(name) / LOCK)):
         yield Path(name)
 
 

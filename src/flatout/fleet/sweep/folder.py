@@ -10,13 +10,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from flatout.config.schema import TrainConfig
 from flatout.errors import CheckpointError, FlatoutError, UsageError, damage, writing
 from flatout.fleet.sweep.optuna_storage import file_within, refuse_unsafe
 from flatout.fleet.sweep.plan import SHARED, STRATEGIES, Group, configured, trial_names
 from flatout.fleet.sweep.search import examples, settings_of
 from flatout.fleet.sweep.sections import refuse_many
-from flatout.storage import nofollow, signing
+from flatout.storage import locks, nofollow, signing
 from flatout.storage.checkpoint import FORMAT
 from flatout.storage.run_folder import POPULATION, load_values
 from flatout.storage.trust import Consent, reaching, refuse_foreign
@@ -43,34 +45,33 @@ class Folder:
         self._refuse_taken(resume)
         with writing(f"the fleet's folder {path}"):
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = nofollow.open_stream(path / LOCK, nofollow.CHANGE)
-        began = time.monotonic()
-        while True:  # the kernel releases it when the last of a killed fleet's processes has ended
-            try:
-                self._lock.seek(0)  # Windows locks the byte that is next
-                nofollow.lock(self._lock)
-                break
-            except OSError:
-                # One that was just killed may not be buried yet.
-                if time.monotonic() - began > (1.0 if self._holder_lives() else WAIT_S):
-                    self._lock.close()
-                    raise FlatoutError(
-                        f"the fleet's folder {path} is in use by another fleet; wait for it, or "
-                        "choose another --run-dir."
-                    ) from None
-                time.sleep(0.05)
+            self._lock = self._locked()
         try:
             self._refuse_taken(resume)  # by what held the lock until now
         except UsageError:
             self._lock.close()
             raise
         with writing(path / LOCK):
-            self._lock.seek(0)
-            self._lock.truncate()
-            self._lock.write(str(os.getpid()).encode())
-            self._lock.flush()
+            self._lock.file.truncate()
+            self._lock.file.write(str(os.getpid()).encode())
+            self._lock.file.flush()
         self._open = ExitStack()
         self._open.enter_context(nofollow.confined(path))
+
+    def _locked(self) -> locks.Lock:
+        """The lock, once the last process of a fleet that was killed has ended."""
+        began = time.monotonic()
+        while True:
+            try:
+                return locks.Lock(self.path / LOCK)
+            except locks.InUseError as error:
+                # One that was just killed may not be buried yet.
+                if time.monotonic() - began > (1.0 if self._holder_lives() else WAIT_S):
+                    raise FlatoutError(
+                        f"the fleet's folder {self.path} is in use by another "
+                        f"fleet{error.owner}; wait for it, or choose another --run-dir."
+                    ) from None
+                time.sleep(0.05)
 
     def _refuse_taken(self, resume: bool) -> None:
         path, there = self.path, (self.path / PLAN).exists()
@@ -89,14 +90,10 @@ class Folder:
 
     def _holder_lives(self) -> bool:
         """Whether the fleet that took the lock still runs, not only what it has started."""
-        self._lock.seek(0)
         try:
-            os.kill(int(self._lock.read(20)), 0)
-        except (ValueError, OverflowError, ProcessLookupError):
+            return psutil.pid_exists(int(nofollow.read(self.path / LOCK, 1, 20)))
+        except (OSError, ValueError, OverflowError):
             return False
-        except OSError:  # another user's
-            return True
-        return True
 
     @property
     def descriptor(self) -> int:

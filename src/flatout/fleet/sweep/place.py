@@ -21,14 +21,14 @@ from flatout.errors import UsageError
 from flatout.fleet.sweep.engine import SHARE, Job, Local
 from flatout.fleet.sweep.gathered import METRICS, PIECE, Leaving, Piece, newest, put
 from flatout.fleet.sweep.plan import Trial
-from flatout.storage import nofollow, trees
+from flatout.storage import locks, nofollow, trees
 
 HOME_S, PART = 5.0, 20.0
 """A running job's checkpoints come home not more often than this, and for each second that sending
 them takes so many later: they stay a small part of the time."""
 
 POLL_S, NEW_S = 0.25, 60.0
-ROOT, LOCK = "flatout-ray-", ".lock"
+ROOT = "flatout-ray-"
 
 ChunkOutput = tuple[str, list[Piece]]
 """What a place tells: JSON of its events, of new lines of metrics, of whether a folder begins to
@@ -53,8 +53,7 @@ class Place:
         sys.path += [entry for entry in path if entry not in sys.path and os.path.isdir(entry)]
         _sweep_up()
         self._root = Path(tempfile.mkdtemp(prefix=ROOT))
-        self._lock = nofollow.open_stream(self._root / LOCK, nofollow.CHANGE)
-        nofollow.lock(self._lock)
+        self._lock = locks.Lock(self._root / locks.LOCK)
         self._local = Local(self._lock.fileno(), _card(per))
         self._local.warm(1)
         self._forget("")
@@ -158,6 +157,5 @@ def _sweep_up() -> None:
         with suppress(OSError):
             if time.time() - root.stat().st_mtime < NEW_S:  # another, which is just beginning
                 continue
-            with nofollow.open_stream(root / LOCK, nofollow.CHANGE, 2) as lock:
-                nofollow.lock(lock)
+            if not locks.in_use(root / locks.LOCK, 2):
                 trees.remove_tree(root)
