@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
+import py_compile
 import shutil
 import subprocess
 import sys
@@ -318,6 +320,17 @@ def test_a_settings_file_may_not_bring_an_algorithm(brain: Path, flatout: Cli) -
 # One's own
 
 
+MORE = """
+
+def imports():
+    import later
+    from shapes import round
+
+
+__import__("importlib").import_module("shapes.square")
+"""
+
+
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A user's folder with a key in `config`, and in `project` a module with an environment of
@@ -327,7 +340,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("home")
     project = home / "project"
     project.mkdir()
-    (project / "mine.py").write_text(EVIL.format(home / "ran"))
+    (project / "mine.py").write_text(EVIL.format(home / "ran") + MORE)
+    (project / "later.py").write_text("")
+    (project / "shapes").mkdir()
+    for name in ("__init__", "round", "square"):
+        (project / "shapes" / f"{name}.py").write_text("")
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_CONFIG_HOME", str(home / "config"))
         patched.setattr(sys, "path", list(sys.path))
@@ -404,6 +421,63 @@ def test_the_hash_covers_all_of_it(mine: Path, flatout: Cli, change: str) -> Non
     assert "mine" not in sys.modules
 
 
+def sign_again(run: Path) -> None:
+    """Sign a run with the code that it names as that is now."""
+    values = json.loads((run / "config.json").read_bytes())
+    del values[signing.SIGNATURE]
+    values[signing.CODE] = trust.code_of(["mine:make"])
+    (run / "config.json").write_text(json.dumps(signing.signed(signing.RUN, values)))
+
+
+EVIL_FILES = {
+    "the module": "mine.py",
+    "a module that it imports within a function": "later.py",
+    "a package of its name": "mine/__init__.py",
+    "a module that is installed": "gymnasium.py",
+    "a file of its package": "shapes/round.py",
+    "a file that its package imports by a computed name": "shapes/square.py",
+}
+
+
+@pytest.mark.parametrize("what", EVIL_FILES)
+def test_code_that_came_back_changed_into_the_working_folder_is_not_run(
+    mine: Path, flatout: Cli, tmp_path: Path, what: str
+) -> None:
+    """A repository that was given away and returned, with its runs in it."""
+    mark, file = tmp_path / "pwned", tmp_path / "project" / EVIL_FILES[what]
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(EVIL.format(mark))
+    for command in (("train", "--quiet", "--resume"), ("eval",)):
+        message = flatout(*command, mine).message
+        for words in ("names the environment mine:make", str(file), "--env mine:make", "--trust"):
+            assert words in message
+    assert not mark.exists()
+    assert "mine" not in sys.modules
+
+
+def test_compiled_code_that_came_back_is_not_run(mine: Path, flatout: Cli, tmp_path: Path) -> None:
+    """Python runs a compiled file in place of its source if the file says that it is current."""
+    evil = tmp_path / "evil.py"
+    evil.write_text(EVIL.format(tmp_path / "pwned"))
+    source = tmp_path / "project" / "mine.py"
+    py_compile.compile(
+        str(evil), importlib.util.cache_from_source(str(source)),
+        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+    )  # fmt: skip
+    assert flatout("eval", mine, "--episodes", "1").code == 0
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_a_run_of_ones_own_goes_on_after_the_code_was_changed(mine: Path, flatout: Cli) -> None:
+    module = Path("mine.py")
+    module.write_text(module.read_text() + "\n# changed\n")
+    assert "code was changed" in flatout("eval", mine).message
+    done = flatout("train", "--resume", mine, "--steps", "320", "--quiet", "--env", "mine:make")
+    assert done.code == 0, done.err
+    del sys.modules["mine"]
+    assert flatout("eval", mine, "--episodes", "1").code == 0, "it is signed with the code as it is"
+
+
 def test_a_signed_name_is_not_the_code_that_came_back_with_it(
     mine: Path, flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -424,6 +498,7 @@ def test_a_signed_name_is_not_the_code_that_came_back_with_it(
     flags = ("--placement", "sampler=processes workers=1x2", "--steps", "320")
     (run / "pickle.py").write_text(EVIL.format(mark))
     (tmp_path / "project" / "mine.py").write_text("import helper\n" + EVIL.format(mark))
+    sign_again(run)
     (run / "helper.py").write_text(EVIL.format(mark))
     assert "helper" in flatout("train", "--resume", ".", "--quiet", *flags).message
     assert not mark.exists()

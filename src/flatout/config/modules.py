@@ -3,23 +3,54 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
+from flatout.config.own_code import import_path, own_code
 from flatout.errors import EnvironmentFailure, UsageError, nearest, one_line
 
 PASSED = "(...)"
 """The end of a name that stands for an object of a Python program, which no name finds again."""
 
 
+class OwnModules:
+    """Finds modules that the user's code imports where that code lies, like Python's scripts.
+
+    The working folder is at the end of `sys.path`, so that a file there does not take the place of
+    a module that a library imports. But a module that the user's own code names is the user's own,
+    also if an installed one has the same name.
+    """
+
+    def __init__(self) -> None:
+        self._paths = dict[str, tuple[str, ...]]()
+
+    @staticmethod
+    def add(module: str, path: Sequence[str]) -> None:
+        """Find a module, and those of the user's that it imports, along a path."""
+        own = next((each for each in sys.meta_path if isinstance(each, OwnModules)), None)
+        if own is None:
+            own = OwnModules()
+            sys.meta_path.insert(sys.meta_path.index(PathFinder), own)
+        names = [name for name, _ in own_code([module], path) if "." not in name]
+        own._paths |= dict.fromkeys(names, tuple(path))
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: Any = None
+    ) -> ModuleSpec | None:
+        """Find one of these modules; Python's import system calls this."""
+        search = self._paths.get(name)
+        return None if search is None else PathFinder.find_spec(name, search, target)
+
+
 def look_here() -> None:
-    """Add the working folder to `sys.path`, except under Python's ``-P``, as in actor processes:
-    the parent process sets their path."""
-    here = str(Path.cwd())
+    """Add the working folder to the end of `sys.path`, except under Python's ``-P``, as in actor
+    processes: the parent process sets their path."""
+    here = os.getcwd()
     if here not in sys.path and not sys.flags.safe_path:
-        sys.path.insert(0, here)
+        sys.path.append(here)
 
 
 def import_module(module: str, setting: str) -> Any:
@@ -33,8 +64,8 @@ def import_module(module: str, setting: str) -> Any:
         EnvironmentFailure: importing it raises any other error.
     """
     if module not in sys.modules:
+        OwnModules.add(module, import_path())
         look_here()
-        importlib.invalidate_caches()  # the file may be newer than Python's cache of the folder
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -21,7 +21,7 @@ from flatout.run.auto import with_placement
 from flatout.storage import nofollow, signing
 from flatout.storage.checkpoint import FORMAT
 from flatout.storage.run_folder import POPULATION, load_values
-from flatout.storage.trust import Consent
+from flatout.storage.trust import Consent, code_of, named_code
 
 FOLDER = "members"
 """Of a population's folder: each member's own run folder."""
@@ -242,6 +242,7 @@ def save(folder: Path, config: TrainConfig, rows: Sequence[Member], strategy: St
     values = {"format": FORMAT, "algorithm": config.algorithm, "settings": config.flat(),
               "members": own,
               "strategy": {"name": strategy.name, "size": strategy.size}}  # fmt: skip
+    values[signing.CODE] = code_of(name for _, name in named_code(config))
     with writing(folder):
         with nofollow.folder(folder, 0, make=True):
             pass

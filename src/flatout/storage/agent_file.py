@@ -12,7 +12,7 @@ from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve
 from flatout.errors import CheckpointError, FlatoutError, UsageError
 from flatout.storage import checkpoint, signing
-from flatout.storage.trust import Consent, refuse_foreign
+from flatout.storage.trust import Consent, code_of, named_code, refuse_foreign
 
 BEST, FINAL = "best.safetensors", "params.safetensors"
 AGENT_FILES = (BEST, FINAL)
@@ -46,6 +46,7 @@ def save_parameters(
     settings = {"algorithm": config.algorithm, "settings": config.flat()}
     metadata = {"format": checkpoint.FORMAT, "config": settings}
     metadata |= {"return": reached, "learned": learned, "steps": steps}
+    metadata[signing.CODE] = code_of(name for _, name in named_code(config))
     checkpoint.save_agent(path, chosen, metadata)
 
 
@@ -66,7 +67,7 @@ def saved_config(metadata: dict[str, Any], path: Path, consent: Consent | None) 
             f"{path} is not a saved agent: its settings are wrong ({str(error)[:500].rstrip('.')})."
         ) from error
     if consent is not None:
-        refuse_foreign(config, path, signing.is_own(signing.AGENT, metadata), consent)
+        refuse_foreign(config, path, signing.signed_code(signing.AGENT, metadata), consent)
     return config
 
 

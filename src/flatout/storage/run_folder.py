@@ -26,7 +26,7 @@ from flatout.storage import locks, nofollow, signing, trees
 from flatout.storage.agent_file import AGENT_FILES
 from flatout.storage.checkpoint import FORMAT, recover, refuse_format
 from flatout.storage.last_words import FAULT, RUNNING, LastWords
-from flatout.storage.trust import NO_CONSENT, Consent, refuse_foreign
+from flatout.storage.trust import NO_CONSENT, Consent, code_of, named_code, refuse_foreign
 
 FILES = (
     "config.json", "summary.json", *AGENT_FILES, "metrics.jsonl", "episodes.jsonl", "spans.jsonl",
@@ -152,6 +152,7 @@ class RunFolder:
         """Write ``config.json``, signed with this user's key."""
         values = {"format": FORMAT, "algorithm": config.algorithm, "settings": config.flat()}
         values |= {"placement": placement, "parent": parent}
+        values[signing.CODE] = code_of(name for _, name in named_code(config))
         self.write_json("config.json", values, signing.RUN)
 
     def write_json(self, name: str, value: dict[str, Any], sign: str | None = None) -> None:
@@ -277,5 +278,5 @@ def load_values(
         end = "" if why.endswith((".", "?")) else "."
         raise CheckpointError(f"{path} is corrupt: {why}{end}") from error
     if consent is not None:
-        refuse_foreign(config, path, signing.is_own(signing.RUN, values), consent)
+        refuse_foreign(config, path, signing.signed_code(signing.RUN, values), consent)
     return config, values

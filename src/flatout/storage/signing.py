@@ -20,6 +20,8 @@ from flatout.storage import nofollow
 
 SIGNATURE = "signature"
 """Name of the keyed hash beside the values that it covers."""
+CODE = "code"
+"""Name of the hashes of the user's code that the values name, by module."""
 RUN, AGENT = "run", "agent"
 """Kinds of signed values; a signature is valid for one kind."""
 
@@ -39,6 +41,13 @@ def is_own(kind: str, values: Mapping[str, Any]) -> bool:
         return False
     rest = {name: value for name, value in values.items() if name != SIGNATURE}
     return hmac.compare_digest(signature, _hash(key, kind, rest))
+
+
+def signed_code(kind: str, values: Mapping[str, Any]) -> dict[str, str] | None:
+    """The hashes of code (`CODE`) that this user's key signed with these values; None if it did not
+    sign them."""
+    code = values.get(CODE)
+    return (code if isinstance(code, dict) else {}) if is_own(kind, values) else None
 
 
 def _hash(key: bytes, kind: str, values: Mapping[str, Any]) -> str:

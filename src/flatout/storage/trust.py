@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import glob
+import hashlib
 import importlib
 import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from flatout.config.modules import PASSED, look_here
+from flatout.config.modules import PASSED, OwnModules, look_here
+from flatout.config.own_code import find, folders_of, import_path, own_code
 from flatout.config.schema import TrainConfig
 from flatout.errors import CheckpointError, EnvironmentFailure, one_line
 
@@ -49,16 +50,17 @@ def names_code(name: str) -> bool:
 
 
 def refuse_foreign(
-    config: TrainConfig, file: Path, own: bool, consent: Consent = NO_CONSENT
+    config: TrainConfig, file: Path, code: Mapping[str, str] | None, consent: Consent = NO_CONSENT
 ) -> None:
     """Refuse settings from a file that reach outside of it, unless the user consents.
 
     A file's author chooses the function and its arguments, which may be ``os:system``. A file that
-    the user signed may name a module, but none beside the file: the signature covers the name, not
-    the code.
+    the user signed may name a module if its code is as it was then. It may name none beside the
+    file.
 
     Args:
-        own: this user's key signed the file.
+        code: hashes of the user's code (`code_of`) that this user's key signed with the file; None
+            if it did not sign the file.
 
     Raises:
         CheckpointError: with advice.
@@ -71,13 +73,30 @@ def refuse_foreign(
         if typed is not None and (not key or (isinstance(typed, Mapping) and key in typed)):
             continue
         if name in CODE and names_code(str(value)):
-            _refuse_module(name, str(value), file, own)
-        elif not own:
+            _refuse_module(name, str(value), file, code)
+        elif code is None:
             flag = f"--{name.replace('_', '-')} {key}{'=' if key else ''}{value}"
             raise CheckpointError(
                 f"{file} is not of this user's making and asks for {flag[:200]}, which reaches "
                 "outside of it; to allow that, say it as well, or --trust (in Python trust=True)."
             )
+
+
+def code_of(names: Iterable[str]) -> dict[str, str]:
+    """Return a SHA-256 of each file of the user's code that some names stand for, by its module.
+
+    That is what `own_code` finds, and whatever else of the same packages is imported here.
+
+    Args:
+        names: of environments, algorithms, networks and data.
+    """
+    path = import_path()
+    modules = {name.partition(":")[0] for name in names if names_code(name)}
+    found = dict(own_code(modules, path))
+    packages = {name.partition(".")[0] for name in found}
+    loaded = [name for name in sys.modules if name.partition(".")[0] in packages]
+    found |= own_code((), path, loaded)
+    return {name: _digest(file) for name, file in found.items()}
 
 
 def keep_out(folder: Path) -> None:
@@ -148,25 +167,29 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(item)
 
 
-def _refuse_module(name: str, value: str, file: Path, signed: bool) -> None:
+def _refuse_module(name: str, value: str, file: Path, code: Mapping[str, str] | None) -> None:
     module = value.partition(":")[0]
-    if signed and module in sys.modules:
+    if code is not None and module in sys.modules:
         return
     root = os.path.realpath(file.parent)
-    paths = _places(module, [os.getcwd(), *sys.path])
-    beside = any(_lies_in(place, root) for place in paths)
-    if signed and not beside:
-        _import_from_outside(module, value, root)
-        return
+    paths = _places(module, import_path())
     where = f" (it lies in {paths[-1]})" if paths else ""
-    why = "lies beside that file" if signed else "is not imported because a file says so"
+    why = f"module is not imported because a file says so{where}"
+    if code is not None:
+        why = f"module lies beside that file{where}"
+        if not any(_lies_in(place, root) for place in paths):
+            path = [entry for entry in import_path() if not _lies_in(entry, root)]
+            if not (changed := _changed(module, code, path)):
+                _import_from_outside(module, value, path)
+                return
+            why = f"code was changed or added since that file was signed ({changed})"
     what, flag = name, f"--{name} {value[:200]}"
     if name == "env":
         what = "environment"
     elif name == "algorithm":
         flag = f"train {value[:200]} (eval --algorithm)"
     raise CheckpointError(
-        f"{file} names the {what} {value[:200]}, whose module {why}{where}; to run its code, "
+        f"{file} names the {what} {value[:200]}, whose {why}; to run its code, "
         f"say {flag} as well (in Python {name}=), or --trust (trust=True)."
     )
 
@@ -174,30 +197,54 @@ def _refuse_module(name: str, value: str, file: Path, signed: bool) -> None:
 def _places(module: str, path: Sequence[str]) -> list[str]:
     """Paths of a module and its parent packages, without importing them."""
     paths: list[str] = []
-    search: Sequence[str] | None = path
-    names = module.split(".")
-    for count in range(1, len(names) + 1 if all(names) else 0):
-        name = ".".join(names[:count])
-        spec = None if search is None else PathFinder.find_spec(name, search)
-        if spec is None and count == 1:
-            with suppress(ValueError):  # a script's __main__ has none
-                spec = importlib.util.find_spec(name)  # editable installations
-        if spec is None:
-            return paths
-        search = spec.submodule_search_locations
-        paths += search or ()
+    for _, spec in find(module, path):
+        paths += folders_of(spec) or ()
         if spec.has_location and spec.origin:
             paths.append(spec.origin)
     return paths
 
 
-def _import_from_outside(module: str, value: str, root: str) -> None:
-    """Import the user's module if the run folder could shadow it; else it is imported later."""
-    path, cwd = list(sys.path), os.getcwd()
-    outside = [entry for entry in path if not _lies_in(entry, root)]
-    if len(outside) == len(path) and not _lies_in(cwd, root):
+def _changed(module: str, code: Mapping[str, str], path: Sequence[str]) -> str:
+    """Return the first file of a module's code that is not as it was signed, or nothing.
+
+    Compiled forms of the files are removed: Python would run one in the place of its source.
+
+    Args:
+        code: hashes of the signed files, by module.
+        path: where the modules will be searched.
+    """
+    for name, file in own_code([module], path, code):
+        if _digest(file) != code.get(name):
+            return file
+        compiled = Path(importlib.util.cache_from_source(file)).parent
+        for each in compiled.glob(f"{glob.escape(Path(file).stem)}.*.pyc"):
+            try:
+                each.unlink(missing_ok=True)
+            except OSError:
+                return str(each)
+    return ""
+
+
+def _digest(file: str) -> str:
+    """Return the SHA-256 of a file; empty if it cannot be read."""
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def _import_from_outside(module: str, value: str, path: Sequence[str]) -> None:
+    """Import the user's module if the run folder could shadow it; else it is imported later.
+
+    Args:
+        path: where it is searched, without the run folder.
+    """
+    if path == import_path():
         return
-    sys.path[:] = outside if _lies_in(cwd, root) else [cwd, *outside]
+    before = list(sys.path)
+    OwnModules.add(module, path)
+    here = [entry for entry in path[:1] if entry not in before]  # libraries come first
+    sys.path[:] = [*(entry for entry in before if entry in path), *here]
     try:
         importlib.import_module(module)
     except (Exception, SystemExit) as error:  # the user's module may raise anything
@@ -205,7 +252,7 @@ def _import_from_outside(module: str, value: str, root: str) -> None:
             f"{value}: importing {module} failed: {type(error).__name__}: {one_line(error)}."
         ) from error
     finally:
-        sys.path[:] = path
+        sys.path[:] = before
 
 
 def _lies_in(path: str, root: str) -> bool:

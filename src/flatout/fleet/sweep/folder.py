@@ -15,13 +15,20 @@ import psutil
 from flatout.config.schema import TrainConfig
 from flatout.errors import CheckpointError, FlatoutError, UsageError, damage, writing
 from flatout.fleet.sweep.optuna_storage import file_within, refuse_unsafe
-from flatout.fleet.sweep.plan import SHARED, STRATEGIES, Group, configured, trial_names
+from flatout.fleet.sweep.plan import (
+    SHARED,
+    STRATEGIES,
+    Group,
+    configured,
+    environments,
+    trial_names,
+)
 from flatout.fleet.sweep.search import examples, settings_of
 from flatout.fleet.sweep.sections import refuse_many
 from flatout.storage import locks, nofollow, signing
 from flatout.storage.checkpoint import FORMAT
 from flatout.storage.run_folder import POPULATION, load_values
-from flatout.storage.trust import Consent, reaching, refuse_foreign
+from flatout.storage.trust import Consent, code_of, named_code, reaching, refuse_foreign
 
 PLAN, LOCK = "fleet.json", ".fleet"
 MOST_PLAN = 1 << 26
@@ -117,6 +124,9 @@ class Folder:
             "seeds": list(seeds), "groups": {group.name: dict(group.row) for group in groups},
             "strategy": strategy, "populations": dict(populations), "optuna": optuna,
         }  # fmt: skip
+        named = [name for _, name in named_code(base)]
+        named += environments([values["groups"], values["optuna"]])
+        values[signing.CODE] = code_of(named)
         with writing(self.path):
             text = json.dumps(signing.signed(signing.RUN, values), default=str)
             nofollow.replace(self.path / PLAN, text.encode())
@@ -133,7 +143,7 @@ class Folder:
         """
         path = self.path / PLAN
         base, values = load_values(self.path, consent, PLAN, MOST_PLAN)
-        own = signing.is_own(signing.RUN, values)
+        code = signing.signed_code(signing.RUN, values)
         try:
             found = [Group(str(name), dict(row)) for name, row in values["groups"].items()]
             seeds, strategy = list(values["seeds"]), values["strategy"]
@@ -156,7 +166,7 @@ class Folder:
                 config = configured(base, group.row)
                 names = repr(list(reaching(config)))
                 if names not in known:
-                    refuse_foreign(config, path, own, consent)
+                    refuse_foreign(config, path, code, consent)
                     known.add(names)
         except CheckpointError:
             raise
@@ -168,8 +178,8 @@ class Folder:
         if optuna is not None:
             optuna = settings_of(optuna, base, f"{path}: [optuna]")
             for row in examples(optuna["space"], "[optuna]"):
-                refuse_foreign(configured(base, row), path, own, consent)
-            if optuna["storage"] and not (own or consent.trust):
+                refuse_foreign(configured(base, row), path, code, consent)
+            if optuna["storage"] and code is None and not consent.trust:
                 raise CheckpointError(
                     f"{path} is not of this user's making and names a storage, which lies outside "
                     "of it; to allow that, say --trust."

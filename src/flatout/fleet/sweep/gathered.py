@@ -17,7 +17,7 @@ from flatout.storage import nofollow, signing, trees
 from flatout.storage.agent_file import AGENT_FILES
 from flatout.storage.checkpoint import checkpoints
 from flatout.storage.run_folder import POPULATION
-from flatout.storage.trust import reaching
+from flatout.storage.trust import code_of, named_code, reaching
 
 PIECE = 16 << 20
 """Bytes that travel at once."""
@@ -152,8 +152,8 @@ def _sign(arrived: Path, folder: Path, trial: Trial) -> None:
         with suppress(OSError, ValueError, LookupError, TypeError, FlatoutError):
             arrays, metadata = checkpoint.load_agent(arrived / name)
             metadata["config"]["settings"]["run_dir"] = str(folder)
-            _signed(signing.AGENT, metadata, metadata["config"], trial)
-            del metadata[signing.SIGNATURE]
+            metadata = _signed(signing.AGENT, metadata, metadata["config"], trial)
+            metadata.pop(signing.SIGNATURE, None)
             checkpoint.save_agent(arrived / name, arrays, metadata)
 
 
@@ -168,4 +168,6 @@ def _signed(
     found = list(reaching(resolve(str(told["algorithm"]), told["settings"])))
     if found != list(reaching(trial.config())):
         raise CheckpointError(f"{trial.name} came back with other settings.")
-    return signing.signed(kind, {k: v for k, v in values.items() if k != signing.SIGNATURE})
+    code = code_of(name for _, name in named_code(trial.config()))
+    rest = {name: value for name, value in values.items() if name != signing.SIGNATURE}
+    return signing.signed(kind, rest | {signing.CODE: code})
