@@ -221,8 +221,9 @@ def test_logged_metrics_are_in_the_rows_as_means(
 ) -> None:
     online: list[tuple[int, dict[str, float]]] = []
     there = SimpleNamespace(
-        log=lambda row, step: online.append((step, row)), finish=lambda: online.append((0, {}))
-    )
+        step=0, log=lambda row, step: online.append((step, row)),
+        finish=lambda: online.append((0, {})),
+    )  # fmt: skip
     wandb = SimpleNamespace(init=lambda project, **_: there if project == "mine" else None)
     monkeypatch.setitem(sys.modules, "wandb", wandb)
 

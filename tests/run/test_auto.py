@@ -23,6 +23,7 @@ from flatout.run import auto, probe_process
 from flatout.spans import Spans
 from flatout.types import NAMED
 from tests import tiny
+from tests.run.test_loggers import shown
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
@@ -89,6 +90,7 @@ def test_the_bits_are_those_of_the_placement_it_took(
         assert json.loads((run / "config.json").read_text())["placement"] == placement
         rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         assert [row["step"] for row in rows] == ROWS, "no row twice"
+        assert shown(run) == ROWS, "nor in TensorBoard"
     mine, theirs = (load_file(run / "params.safetensors") for run in (one, other))
     assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
 
@@ -203,14 +205,26 @@ def test_a_run_never_fails_because_planning_did(
     assert (summary["steps"], summary["placement"]) == (STEPS, "cpu")
 
 
-def test_a_callback_never_sees_a_run_begin_again(answers: Any, tmp_path: Path) -> None:
-    from flatout import PPO
+@pytest.mark.parametrize(
+    ("placement", "taken"),
+    [pytest.param(ONE_GROUP, ONE_GROUP, marks=pytest.mark.slow), (TWO_GROUPS, "cpu")],
+)
+def test_a_callback_never_sees_a_run_begin_again(placement: str, taken: str, answers: Any) -> None:
+    from flatout import PPO, Callback, Run
 
-    answers(planned(TWO_GROUPS))
+    class Witness(Callback):
+        def on_start(self, run: Run) -> None:
+            steps.append(0)
+
+        def on_iteration(self, run: Run) -> None:
+            steps.append(run.progress.steps)
+
+    answers(planned(placement))
     steps: list[int] = []
     agent = PPO("CartPole-v1", **tiny.python("ppo"))
-    agent.learn(STEPS, callback=lambda progress, metrics: steps.append(progress.steps))
-    assert steps == sorted(set(steps))
+    agent.learn(STEPS, callback=Witness())
+    assert steps == list(range(0, STEPS + 1, tiny.ITERATION))
+    assert agent.summary["placement"] == taken
 
 
 def test_a_run_with_nothing_to_do_elsewhere_is_not_measured(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 import struct
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,10 +42,42 @@ def events(path: Path) -> list[Any]:
     return found
 
 
+def shown(folder: Path) -> list[int]:
+    """The steps of metrics that TensorBoard shows of a folder: a session's start removes those from
+    its step on."""
+    steps: list[int] = []
+    for path in sorted(folder.glob("events.out.tfevents.*")):
+        for event in events(path):
+            if event.session_log.status == SessionLog.START:
+                steps = [step for step in steps if step < event.step]
+            if any(value.tag == "time/iterations" for value in event.summary.value):
+                steps.append(event.step)
+    return steps
+
+
+class Online:
+    """Weights & Biases, as far as runs log to it: the steps of each run, which may only grow."""
+
+    def __init__(self) -> None:
+        self.runs: dict[tuple[str, str], list[int]] = {}
+
+    def init(self, project: str, id: str, resume: str, **others: Any) -> SimpleNamespace:
+        assert resume == "allow"
+        steps = self.runs.setdefault((project, id), [])
+
+        def log(row: dict[str, float], step: int) -> None:
+            assert step >= run.step, "it would be dropped with a warning"
+            run.step = step
+            steps.append(step)
+
+        run = SimpleNamespace(step=steps[-1] + 1 if steps else 0, log=log, finish=lambda: None)
+        return run
+
+
 def test_rows_are_events_and_a_resumed_run_says_from_where_it_goes_on(tmp_path: Path) -> None:
     board = TensorBoard(tmp_path)
-    board.log({"rollout/return": 1.5, "train/loss": 0.25}.items(), 10)
-    board.log({"rollout/return": 2.5}.items(), 20)
+    board.log({"rollout/return": 1.5, "train/loss": 0.25}.items(), 10, 1.0)
+    board.log({"rollout/return": 2.5}.items(), 20, 3.5)
     board.close()
     (file,) = tmp_path.iterdir()
     begin, *rows = events(file)
@@ -52,12 +86,12 @@ def test_rows_are_events_and_a_resumed_run_says_from_where_it_goes_on(tmp_path: 
     assert found == [
         (10, {"rollout/return": 1.5, "train/loss": 0.25}), (20, {"rollout/return": 2.5}),
     ]  # fmt: skip
-    assert 0 <= rows[1].wall_time - rows[0].wall_time < 60
+    assert [row.wall_time for row in rows] == [1.0, 3.5]
 
     later = tmp_path / "resumed"
     later.mkdir()
     board = TensorBoard(later, purge_step=11)
-    board.log({"rollout/return": 3.5}.items(), 20)
+    board.log({"rollout/return": 3.5}.items(), 20, 4.0)
     board.close()
     (file,) = later.iterdir()
     _, version, start, row = events(file)
@@ -80,3 +114,31 @@ def test_what_keeps_weights_and_biases_from_starting_is_said(
         with pytest.raises(UsageError, match=words) as raised:
             PPO("CartPole-v1", **tiny.python("ppo", wandb="mine")).learn(64)
         assert "\n" not in str(raised.value)
+
+
+def test_a_run_that_goes_on_is_one_run_everywhere(
+    flatout: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Learned again, resumed, and resumed after it was killed before it had saved anything."""
+    online, run = Online(), tmp_path / "run"
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=online.init))
+    settings = tiny.python("ppo", wandb="mine", log_every=64)
+    agent = PPO("CartPole-v1", **settings).learn(128)
+    agent.learn(128)
+    assert list(online.runs.values()) == [[64, 128, 192, 256]]
+    agent.learn(64, reset=True)
+    assert len(online.runs) == 2, "a new run is another one"
+
+    online.runs.clear()
+    PPO("CartPole-v1", **settings).learn(128, run_dir=run)
+    PPO.load(run).learn(128, run_dir=run)
+    assert [*online.runs.values(), shown(run)] == [[64, 128, 192, 256]] * 2
+    shutil.rmtree(run / "checkpoints")
+    for name in ("summary.json", "params.safetensors"):
+        (run / name).unlink()
+    assert flatout("train", "--resume", run, "--steps", 320, "--quiet").code == 0
+    assert list(online.runs.values()) == [[64, 128, 192, 256, 320]]
+    assert shown(run) == [64, 128, 192, 256, 320]
+    more = ("--steps", 384, "--quiet", "--wandb", "other")
+    assert flatout("train", "--resume", run, *more).code == 0
+    assert [name for name, _ in online.runs] == ["mine", "other"], "ids are a project's own"

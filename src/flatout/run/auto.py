@@ -230,6 +230,11 @@ class Planner:
         self._done, self.expected = expected is not None, expected
         self._checked: tuple[int, float] | None = None
 
+    @property
+    def settled(self) -> bool:
+        """Whether the run will not begin again with another placement."""
+        return self._done or self._keeps
+
     def look(self, steps: int) -> Replanned | None:
         """Plan, if it is time to and the run is long enough.
 

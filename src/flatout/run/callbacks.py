@@ -171,7 +171,13 @@ class Callbacks:
         return self.run is not None and self.run.stopped
 
     def start(self, run: Run, saved: Any) -> list[str]:
-        """Begin; `saved` is what `state` gave, if the run goes on. Returns notes."""
+        """Begin; `saved` is what `state` gave, if the run goes on. Returns notes.
+
+        A run that has only moved to another placement has begun: its settings alone are new.
+        """
+        if self.run is not None:
+            self.run.config = run.config
+            return []
         self.run = run
         notes = self._restore(saved)
         self.state()  # what cannot be saved is told at once

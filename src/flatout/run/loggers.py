@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,11 @@ from flatout.installing import install
 from flatout.run.curve import Track
 from flatout.run.metric_names import renamed
 from flatout.run.progress import Progress
-from flatout.spans import Spans
 from flatout.storage import nofollow
 from flatout.types import Episodes
+
+WANDB = "wandb"
+"""Where a snapshot's data and config.json keep a run's project and id in Weights & Biases."""
 
 FLUSH_S = 10.0
 """Seconds after which TensorBoard's events are handed to the system."""
@@ -40,7 +44,8 @@ class JsonLines:
         self._path = path
         with writing(path):
             self._file = nofollow.open_stream(path, nofollow.APPEND)
-            self._file.truncate(min(max(offset, 0), os.fstat(self._file.fileno()).st_size))
+            self._begin = min(max(offset, 0), os.fstat(self._file.fileno()).st_size)
+            self._file.truncate(self._begin)
 
     def log(self, rows: Sequence[dict[str, float]], step: int) -> None:
         """Write several rows of one step."""
@@ -56,6 +61,11 @@ class JsonLines:
             self._file.flush()
             nofollow.sync(self._file.fileno())
         return self._file.seek(0, os.SEEK_END)
+
+    def begin_again(self) -> None:
+        """Remove the rows of this process."""
+        with writing(self._path):
+            self._file.truncate(self._begin)
 
     def close(self) -> None:
         with writing(self._path):
@@ -79,81 +89,143 @@ class TensorBoard:
         self._flushed = time.monotonic()
         with writing(folder):
             # Nobody can have put a link in the place of a name that is drawn here.
-            suffix = f".{os.getpid()}.{secrets.token_hex(4)}"
+            suffix = f".{time.time_ns()}.{secrets.token_hex(4)}"  # it is read in this order
             self._writer = EventsWriter(str(folder / "events"), suffix)
         if purge_step is not None:
             started = self._event.SessionLog(status=self._event.SessionLog.START)
-            self._write(step=purge_step, file_version="brain.Event:2")
-            self._write(step=purge_step, session_log=started)
+            self._write(time.time(), step=purge_step, file_version="brain.Event:2")
+            self._write(time.time(), step=purge_step, session_log=started)
 
-    def log(self, values: Iterable[tuple[str, float]], step: int) -> None:
-        """Write one event of a step; a name may come again."""
+    def log(self, values: Iterable[tuple[str, float]], step: int, when: float) -> None:
+        """Write one event of a step, at a time since the epoch; a name may come again."""
         value = self._summary.Summary.Value
         summary = [value(tag=name, simple_value=number) for name, number in values]
-        self._write(step=step, summary=self._summary.Summary(value=summary))
+        self._write(when, step=step, summary=self._summary.Summary(value=summary))
 
     def close(self) -> None:
         with writing(self._folder):
             self._writer.close()
 
-    def _write(self, **fields: Any) -> None:
+    def _write(self, when: float, **fields: Any) -> None:
         with writing(self._folder):
-            self._writer.write_event(self._event.Event(wall_time=time.time(), **fields))
+            self._writer.write_event(self._event.Event(wall_time=when, **fields))
             if time.monotonic() - self._flushed > FLUSH_S:
                 self._writer.flush()
                 self._flushed = time.monotonic()
 
 
-def _wandb(project: str, name: str, config: TrainConfig) -> Any:
-    try:
-        import wandb  # type: ignore[import-not-found]
-    except ImportError:
-        raise UsageError(f"--wandb needs its package: {install('wandb')}.") from None
-    try:
-        return wandb.init(project=project, name=name, config=config.flat(), resume="allow")
-    except Exception as error:  # no account, no network, ...
-        raise UsageError(
-            f"--wandb {project}: {one_line(error).rstrip('.')}. With WANDB_MODE=offline it needs "
-            "neither an account nor a network."
-        ) from error
+def wandb_run(project: str | None, known: Iterable[Any]) -> dict[str, str] | None:
+    """Return the project and the id of a run in Weights & Biases, as `RunLogs` has them."""
+    if project is None:
+        return None
+    for before in known:
+        if isinstance(before, dict) and before.get("project") == project:
+            name = str(before.get("id"))
+            if re.fullmatch("[0-9a-f]{16}", name):
+                return {"project": project, "id": name}
+    return {"project": project, "id": secrets.token_hex(8)}
+
+
+class WeightsAndBiases:
+    """A run in Weights & Biases: the one with this id, which may have rows already.
+
+    Raises:
+        UsageError: the package is not installed, or the run cannot begin.
+    """
+
+    def __init__(self, run: Mapping[str, str], name: str, config: TrainConfig) -> None:
+        try:
+            import wandb  # type: ignore[import-not-found]
+        except ImportError:
+            raise UsageError(f"--wandb needs its package: {install('wandb')}.") from None
+        try:
+            self._run: Any = wandb.init(**run, name=name, config=config.flat(), resume="allow")
+        except Exception as error:  # no account, no network, ...
+            raise UsageError(
+                f"--wandb {run['project']}: {one_line(error).rstrip('.')}. With WANDB_MODE=offline "
+                "it needs neither an account nor a network."
+            ) from error
+
+    def log(self, row: Mapping[str, float], step: int) -> None:
+        """Log a row, unless the run has it: a resumed run makes the last steps again."""
+        if step >= self._run.step:
+            self._run.log(dict(row), step)
+
+    def close(self) -> None:
+        self._run.finish()
 
 
 class RunLogs:
-    """Everything that a run logs to.
+    """Everything that a run logs to, from its first iteration to its end.
+
+    Rows are in metrics.jsonl at once. TensorBoard and Weights & Biases cannot take them back: they
+    receive them once it is known that the run does not begin again with another placement.
 
     Args:
-        resumed: whether the run went on from `progress`.
-        episodes: whether every training episode gets a row (`by_episode`: in a folder).
-        spans: where the time goes.
-        stack: closes the files.
+        config: the run's settings.
+        folder: where it is kept, if it is.
+        known: candidates for `wandb`, from where the run was saved before; may be damaged.
 
-    Raises:
-        UsageError: the wandb package is not installed.
+    Attributes:
+        track: its learning curve.
+        wandb: its project and its id in Weights & Biases, if it is logged there. With the same id a
+            run goes on there as one run.
+        by_episode: whether every training episode gets a row.
     """
 
-    def __init__(
-        self, config: TrainConfig, folder: Path | None, progress: Progress, resumed: bool,
-        episodes: bool, spans: Spans, stack: ExitStack,
-    ) -> None:  # fmt: skip
-        run = config.run
+    def __init__(self, config: TrainConfig, folder: Path | None, known: Iterable[Any] = ()) -> None:
         self.track = Track()
-        self._names, self._spans = run.metric_names, spans
+        self.wandb = wandb_run(config.run.wandb, known)
+        self.by_episode = self.opened = False
+        self._config, self._folder = config, folder
+        self._names = config.run.metric_names
         self._examples = 0 if config.hyper.acts else config.hyper.batch_size  # in a step
         self._rows = self._episodes = self._board = self._wandb = None
+        self._held: list[Callable[[], None]] | None = []
+
+    def open(self, progress: Progress, resumes: bool, episodes: bool, stack: ExitStack) -> None:
+        """Open the files, unless they are open already.
+
+        Args:
+            progress: of the run so far.
+            resumes: the folder may hold events that lie after `progress`.
+            episodes: whether training episodes get rows, if the run has a folder.
+            stack: closes the files.
+
+        Raises:
+            UsageError: the wandb package is not installed.
+        """
+        if self.opened:
+            return
+        self.opened, folder, run = True, self._folder, self._config.run
         self.by_episode = episodes and folder is not None
         if folder is not None:
             self._rows = JsonLines(folder / "metrics.jsonl", progress.metrics_bytes)
             stack.callback(self._rows.close)
             if run.tensorboard:
-                self._board = TensorBoard(folder, progress.steps + 1 if resumed else None)
+                self._board = TensorBoard(folder, progress.steps + 1 if resumes else None)
                 stack.callback(self._board.close)
             if self.by_episode:
                 self._episodes = JsonLines(folder / "episodes.jsonl", progress.episodes_bytes)
                 stack.callback(self._episodes.close)
-        if run.wandb:
-            name = config.env.env if folder is None else folder.name
-            self._wandb = _wandb(run.wandb, name, config)
-            stack.callback(self._wandb.finish)
+        if self.wandb is not None:
+            name = self._config.env.env if folder is None else folder.name
+            self._wandb = WeightsAndBiases(self.wandb, name, self._config)
+            stack.callback(self._wandb.close)
+        stack.callback(self.release)
+
+    def begin_again(self) -> None:
+        """Forget every row of this process; only before `release`."""
+        self.track, self._held = Track(), []
+        for file in (self._rows, self._episodes):
+            if file is not None:
+                file.begin_again()
+
+    def release(self) -> None:
+        """Show all rows so far, and from now on each at once: the run will not begin again."""
+        held, self._held = self._held or (), None
+        for show in held:
+            show()
 
     def log_row(
         self, progress: Progress, wall_s: float, steps_per_s: float, phases: Mapping[str, float]
@@ -163,24 +235,18 @@ class RunLogs:
         Args:
             phases: their shares of the time.
         """
-        with self._spans.span("log"):
-            row = {"time/wall_s": wall_s, "time/steps_per_s": steps_per_s}
-            if self._examples:
-                row["time/examples_per_s"] = steps_per_s * self._examples
-            shares = {f"phase/{name}": share for name, share in phases.items()}
-            row |= progress.drain({"step", *row, *shares}) | shares
-            self._log(row, progress.steps)
-
-    def _log(self, row: dict[str, float], step: int) -> None:
-        """Give one row to each."""
-        self.track.add(step, row)
+        row = {"time/wall_s": wall_s, "time/steps_per_s": steps_per_s}
+        if self._examples:
+            row["time/examples_per_s"] = steps_per_s * self._examples
+        shares = {f"phase/{name}": share for name, share in phases.items()}
+        row |= progress.drain({"step", *row, *shares}) | shares
+        self.track.add(progress.steps, row)
         if self._rows is not None:
-            self._rows.log([row], step)
+            self._rows.log([row], progress.steps)
         row = renamed(row, self._names)
-        if self._board is not None:
-            self._board.log(row.items(), step)
+        self._show_on_board(row.items(), progress.steps)
         if self._wandb is not None:
-            self._wandb.log(row, step)
+            self._show(partial(self._wandb.log, row, progress.steps))
 
     def log_episodes(self, episodes: Episodes, progress: Progress) -> None:
         """Write the episodes that an iteration ended to ``episodes.jsonl`` and TensorBoard.
@@ -188,11 +254,8 @@ class RunLogs:
         Losses are means over the updates since an episode last ended (with one environment: over
         the episode's own), the rest is of the episode's end.
         """
-        if self._episodes is not None and len(episodes.env):
-            with self._spans.span("log"):
-                self._write(self._episodes, episodes, progress)
-
-    def _write(self, file: JsonLines, episodes: Episodes, progress: Progress) -> None:
+        if self._episodes is None:
+            return
         sums, rows = progress.since_episode, list[dict[str, float]]()
         means = {name: sums[name][0] / sums[name][1] for name in EPISODE_MEANS if name in sums}
         progress.since_episode.clear()
@@ -201,10 +264,19 @@ class RunLogs:
         for number, (env, total, length, q_max) in enumerate(zip(*columns, strict=True), first):
             row: dict[str, float] = {"return": total, "length": length, "env": env, "q_max": q_max}
             rows.append({"episode": number} | row | means)
-        file.log(rows, progress.steps)
+        self._episodes.log(rows, progress.steps)
+        shown = ((f"episode/{n}", v) for row in rows for n, v in row.items() if n not in HIDDEN)
+        self._show_on_board(shown, progress.steps)
+
+    def _show_on_board(self, values: Iterable[tuple[str, float]], step: int) -> None:
         if self._board is not None:
-            shown = ((f"episode/{n}", v) for row in rows for n, v in row.items() if n not in HIDDEN)
-            self._board.log(shown, progress.steps)
+            self._show(partial(self._board.log, list(values), step, time.time()))
+
+    def _show(self, show: Callable[[], None]) -> None:
+        if self._held is None:
+            show()
+        else:
+            self._held.append(show)
 
     def sync(self, progress: Progress) -> None:
         """Bring every row to disk, and keep the files' lengths for a resumed run."""

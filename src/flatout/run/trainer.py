@@ -9,13 +9,21 @@ and keeps what is to be kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any
 
+import jax
+
 from flatout.config.schema import TrainConfig
-from flatout.errors import CallbackFailure, EnvironmentFailure, FlatoutError, Interrupt
+from flatout.errors import (
+    CallbackFailure,
+    EnvironmentFailure,
+    FlatoutError,
+    Interrupt,
+    one_line,
+)
 from flatout.evaluation import Evaluation
 from flatout.hardware.monitor import Sampler
 from flatout.learner.programs import Programs
@@ -27,7 +35,7 @@ from flatout.run.callbacks import SAVED, CallbackLike, Callbacks, Run
 from flatout.run.components import Components
 from flatout.run.curve import Points
 from flatout.run.interrupts import Interrupts
-from flatout.run.loggers import RunLogs
+from flatout.run.loggers import WANDB, RunLogs
 from flatout.run.observe import closing_verdict, current_load, start_recording
 from flatout.run.progress import Display, Progress
 from flatout.run.recording import RunRecording
@@ -76,21 +84,26 @@ class Trainer:
     def __post_init__(self) -> None:
         self._callbacks = None if self.callback is None else Callbacks(self.callback)
         self._parent = None if self.start is None else self.start.parent
-        self._again = False  # begun again: what was written before does not count
-        self._expected: Prediction | None = None  # by which the placement was chosen
-        self._begin()
-
-    def _begin(self) -> None:
-        """Counters and clocks of a run that has not begun."""
         self._path = None if self.folder is None else self.folder.path
-        self._spans = Spans(trace=self.config.run.trace)
-        self._saver = Saver(self.config, self.folder, self._spans, self.programs)
-        self._clock = RunClock(self._spans, self.started)
+        self._expected: Prediction | None = None  # by which the placement was chosen
+        self._moved = False  # the run has begun, with another placement
+        self._left: TrainConfig | None = None  # with that placement, until the next one works
+        known = [] if self.folder is None else [self.folder.wandb]
+        if self.start is not None and self.start.continues:
+            known.append(self.start.state.data.get(WANDB))
+        self._logs = RunLogs(self.config, self._path, known)
         self.progress = Progress()
         self.interrupted: int | None = None
-        self._per_iteration = 0  # steps
         self._last_values: dict[str, float] = {}
         self.final: Snapshot | None = None
+        self._measure(self.started)
+
+    def _measure(self, started: int | None = None) -> None:
+        """Start the clocks of a placement, now or at `started`."""
+        self._spans = Spans(trace=self.config.run.trace)
+        self._saver = Saver(self.config, self.folder, self._spans, self.programs)
+        self._clock = RunClock(self._spans, started)
+        self._per_iteration = 0  # steps
 
     def run(self) -> dict[str, Any]:
         """Train until the steps are done, a return is reached, or a signal comes.
@@ -108,14 +121,21 @@ class Trainer:
             while True:
                 try:
                     with ExitStack() as opened:
-                        return self._run(opened)
+                        return self._run(opened, stack)
                 except Replanned as change:
                     self._take(change)
+                except (FlatoutError, jax.errors.JaxRuntimeError) as error:  # no memory, say
+                    if self._left is None:
+                        raise
+                    self._go_back(self._left, error)
 
-    def _run(self, stack: ExitStack) -> dict[str, Any]:
-        """See `run`; with one placement."""
+    def _run(self, stack: ExitStack, whole: ExitStack) -> dict[str, Any]:
+        """See `run`; with one placement, at whose end `stack` closes; `whole` closes at the
+        run's."""
+        resumes = self.resume
         try:
-            with self.interrupts.discardable():
+            # While a run moves, a signal waits for its next trajectory, so that nothing is lost.
+            with nullcontext() if self._moved else self.interrupts.discardable():
                 found = self._saver.newest(self.display.note) if self.resume else None
                 if found and (before := self._saver.nothing_left(found[2], self.display.note)):
                     return before
@@ -123,10 +143,7 @@ class Trainer:
         except Interrupt as stop:
             self.interrupted = stop.signum
             return {}
-        self._logs = RunLogs(
-            self.config, self._path, self.progress, self.resume or self._again,
-            components.algorithm.replay is not None, self._spans, stack,
-        )  # fmt: skip
+        self._logs.open(self.progress, resumes, components.algorithm.replay is not None, whole)
         recording = start_recording(
             self.config, components, self.progress, self._spans, self._clock, self._wall,
             self._path, self._path is not None or self.display.shows, self.sampler,
@@ -151,21 +168,36 @@ class Trainer:
             raise
 
     def _take(self, change: Replanned) -> None:
-        """Go on with another placement as a resume would, or begin again where it acts in other
-        groups, whose bits are not those of what was trained."""
+        """Go on with another placement: from the folder's newest checkpoint, else from memory. Or
+        begin again where it acts in other groups, whose bits are not those of what was trained."""
         self.config = with_placement(self.config, change.chosen.placement)
-        self.resume = change.same and self.folder is not None
-        if self.resume:
-            self.started = None  # the checkpoint holds the time until now
-        elif self.folder is not None:
+        self._expected, self._moved, self._left = change.chosen, change.same, self.resolved
+        if change.same:
+            self.resume = self.folder is not None
+            self.progress.wall_s = self._wall()
+            self._measure()
+            return
+        if self.folder is not None:
             self.folder.empty()
-        self._again, self._expected = not self.resume, change.chosen
-        self._begin()
+        self._logs.begin_again()
+        self.resume, self.progress, self._last_values = False, Progress(), {}
+        self._measure(self.started)
+
+    def _go_back(self, left: TrainConfig, error: Exception) -> None:
+        """Return to the placement that the run has left, because the next one failed."""
+        self.display.note(
+            f"the placement '{self.config.run.placement}' cannot be used ({one_line(error)}): the "
+            f"run goes on with '{left.run.placement}'"
+        )
+        self.config, self._left, self._expected = left, None, None
+        self.resume = self._moved and self.folder is not None
+        self.progress.wall_s = self._wall() if self._moved else 0.0
+        self._measure(None if self._moved else self.started)
 
     def _assemble(self, stack: ExitStack, found: Found | None) -> Components:
         """Everything before the first step; `found` is what the run goes on from."""
         self.resume = found is not None
-        if found is not None:
+        if found is not None and not self._moved:
             self.progress = found[2]
         checked = self.acting is not None and self.acting.checked
         resolved = resolve_run(
@@ -173,21 +205,25 @@ class Trainer:
         )
         components = assemble(
             resolved, self._spans, expected=self._expected,
-            keeps=self.resume or self.callback is not None,
+            keeps=self.resume or self._moved or self.callback is not None,
             discardable=self.interrupts.discardable, announce=self.display.note,
             programs=self.programs,
         )  # fmt: skip
         stack.callback(components.close)
         if found is None:
-            notes, self.progress = begin(components.schedule, self.start, self._parent)
+            notes, progress = begin(components.schedule, self.start, self._parent)
+            self.progress = self.progress if self._moved else progress
         else:
             notes = self._saver.restore(components.schedule, *found[:2])
         # A resumed run takes what was chosen, whatever would be chosen then.
         self.resolved = resolved = with_placement(self.config, components.placement)
         if self.folder is not None:
-            notes = [*notes, *filter(None, [self.folder.died_of])]
+            if not self._moved:
+                notes = [*notes, *filter(None, [self.folder.died_of])]
             self._parent = self._parent or self.folder.parent
-            self.folder.write_config(resolved, str(components.placement), self._parent)
+            self.folder.write_config(
+                resolved, str(components.placement), self._parent, self._logs.wandb
+            )
         if self._callbacks is not None:
             if self.acting is not None:
                 self.acting.follow(components.schedule, lambda: self.progress.iterations)
@@ -198,6 +234,9 @@ class Trainer:
         for note in notes:
             components.notes.append(note)
             self.display.note(note)
+        self._left = None
+        if self._moved:  # what it came from is no longer needed
+            self.start = self.final = None
         self._clock.ready()
         self._steps_before = self.progress.steps
         return components
@@ -205,7 +244,7 @@ class Trainer:
     def _loop(self, components: Components, recording: RunRecording) -> None:
         progress, run = self.progress, self.config.run
         every = max(run.steps // 10, 1) if run.checkpoint_every is None else run.checkpoint_every
-        if not self.resume:
+        if not (self.resume or self._moved):
             progress.next_checkpoint = progress.after(every) if every else 0
             progress.next_eval = progress.after(run.eval_every) if run.eval_every else 0
             if self.start is not None:  # from here on the folder needs no other
@@ -231,7 +270,7 @@ class Trainer:
                 if self._callbacks is not None and self.folder is not None:
                     self._callbacks.tell("on_checkpoint")
                 self._save(components)
-                if components.planner is not None:
+                if components.planner is not None and not self._done():
                     self._go_on(components.planner.check(progress.steps), components)
             if self._done():
                 return
@@ -239,10 +278,12 @@ class Trainer:
             for metrics in components.schedule.advance(*map(self._iterations, (due, later))):
                 self._per_iteration = metrics.steps
                 self._account(metrics)
-                if components.planner is not None:
+                if components.planner is not None and not self._done():
                     with self.interrupts.discardable():
                         change = components.planner.look(progress.steps)
                     self._go_on(change, components)
+                if components.planner is None or components.planner.settled:
+                    self._logs.release()
                 if recording.tick(self.progress.counts):
                     self.display.load(*current_load(recording, components))
                 if progress.steps >= due or self._done():
@@ -250,10 +291,14 @@ class Trainer:
 
     def _go_on(self, change: Replanned | None, components: Components) -> None:
         """Go on with another placement, if there is one: raises it."""
-        if change is not None:
-            if change.same:
-                self._save(components)
-            raise change
+        if change is None:
+            return
+        if change.same and self.folder is not None:
+            self._save(components)
+        elif change.same:
+            self.final = self._state(components)
+            self.start = Start(self.final, continues=True, parent=self._parent)
+        raise change
 
     def _iterations(self, due: int) -> int:
         """Iterations that lie before a step, if they go on as the last one."""
@@ -272,7 +317,9 @@ class Trainer:
         """Count one iteration."""
         progress = self.progress
         progress.add(metrics, self._logs.by_episode)
-        self._logs.log_episodes(metrics.episodes, progress)
+        if self._logs.by_episode and len(metrics.episodes.env):
+            with self._spans.span("log"):
+                self._logs.log_episodes(metrics.episodes, progress)
         wall = self._wall()
         progress.note_reached(self.config.run.goals, wall)
         self.display.update(progress, metrics.values, wall)
@@ -295,7 +342,9 @@ class Trainer:
     def _log(self) -> None:
         """Log a row of the metrics since the last one."""
         self._last_values = self.progress.means()
-        self._logs.log_row(self.progress, self._wall(), self._rate(), self._clock.times().phases)
+        phases = self._clock.times().phases
+        with self._spans.span("log"):
+            self._logs.log_row(self.progress, self._wall(), self._rate(), phases)
 
     def _save(self, components: Components, apart: bool = False) -> None:
         """Write a checkpoint; see `Saver.save`."""
@@ -313,6 +362,7 @@ class Trainer:
         """The schedule's state and the counters: what an agent goes on from in memory."""
         snapshot = components.schedule.snapshot()
         snapshot.data["progress"] = self.progress.to_json() | {"wall_s": self._wall()}
+        snapshot.data[WANDB] = self._logs.wandb
         return snapshot
 
     def _finish(self, components: Components, recording: RunRecording) -> dict[str, Any]:

@@ -142,17 +142,29 @@ class RunFolder:
     @property
     def parent(self) -> str | None:
         """The run that this one started from, as its ``config.json`` names it."""
-        try:
-            parent = nofollow.read_json(self.path / "config.json", 1, MOST_CONFIG)["parent"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        parent = self._named("parent")
         return parent if isinstance(parent, str) else None
 
-    def write_config(self, config: TrainConfig, placement: str, parent: str | None = None) -> None:
+    @property
+    def wandb(self) -> Any:
+        """Its run in Weights & Biases, as its ``config.json`` names it; see `wandb_run`."""
+        return self._named("wandb")
+
+    def _named(self, name: str) -> Any:
+        try:
+            return nofollow.read_json(self.path / "config.json", 1, MOST_CONFIG)[name]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write_config(
+        self, config: TrainConfig, placement: str, parent: str | None = None,
+        wandb: dict[str, str] | None = None,
+    ) -> None:  # fmt: skip
         """Write ``config.json``, signed with this user's key."""
         values = {"format": FORMAT, "algorithm": config.algorithm, "settings": config.flat()}
         values |= {"placement": placement, "parent": parent}
         values[signing.CODE] = code_of(name for _, name in named_code(config))
+        values |= {} if wandb is None else {"wandb": wandb}
         self.write_json("config.json", values, signing.RUN)
 
     def write_json(self, name: str, value: dict[str, Any], sign: str | None = None) -> None:
