@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from flatout import EnvironmentFailure, UsageError
-from flatout.casts import stored
+from flatout.casts import stored, word_counts
 from flatout.config.schema import EnvConfig
 from flatout.envs.host import HostEnvs
 from flatout.envs.make import factory, specs
@@ -113,6 +113,12 @@ def test_the_cast_keeps_values_or_refuses(array: np.ndarray, dtype: str) -> None
         return
     assert stored(array, dtype).dtype == dtype
     assert np.array_equal(stored(array, dtype), plain, equal_nan=True)
+
+
+def test_a_word_that_is_repeated_is_never_counted_as_absent() -> None:
+    counts = [word_counts("over " * times, 8).max() for times in (1, 255, 256, 700)]
+    assert counts == [1, 255, 255, 255]
+    assert word_counts("\ud800 a", 8).sum() == 2
 
 
 def test_the_exported_agent_casts_as_the_agent_does(tmp_path: Path) -> None:

@@ -282,8 +282,15 @@ def test_an_exported_agent_obeys_the_mask(agent: PPO, tmp_path: Path) -> None:
     assert policy.outputs(obs).shape == (40, ACTIONS)
     with pytest.raises(ValueError, match="pass action_mask"):
         policy.predict(obs)
-    with pytest.raises(ValueError, match="5 entries"):
-        policy.predict(obs, masks[:, 1:])
+    for given, words in (
+        (masks[:, 1:], "5 entries"), (masks.T, "5 entries"), (0 * masks, "allows no action"),
+        (np.where(masks, np.nan, 0), "0 or 1"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=words):
+            policy.predict(obs, given)
+    policy.SPEC["action"] = {"kind": "parts", "parts": [{"kind": "choices", "counts": [3, 2]}]}
+    with pytest.raises(ValueError, match=r"parts of a mask have \[3, 2\] entries"):
+        policy.allowed(np.zeros((1, 5)), ([1, 0], [1, 0, 1]))
 
 
 @pytest.mark.slow

@@ -44,17 +44,18 @@ def stored(obs: object, dtype: str | np.dtype) -> np.ndarray:
 
 def word_counts(text: object, size: int) -> np.ndarray:
     """Return how often the words of a text occur, uint8 ``[size]``: each word, without its case, is
-    counted at the place that its CRC-32 gives. Different words may share a place.
+    counted at the place that its CRC-32 gives. Different words may share a place. More than 255
+    words in one place are counted as 255.
 
     Raises:
         ValueError: `text` is no text.
     """
     if not isinstance(text, str):
         raise ValueError(f"{type(text).__name__} in place of a text")
-    counts = np.zeros(size, np.uint8)
+    counts = np.zeros(size, np.int64)
     for word in text.lower().split():
-        counts[zlib.crc32(word.encode()) % size] += 1
-    return counts
+        counts[zlib.crc32(word.encode(errors="surrogatepass")) % size] += 1
+    return np.minimum(counts, 255).astype(np.uint8)
 
 
 def cast_actions(actions: np.ndarray, dtype: str | np.dtype) -> np.ndarray:

@@ -86,6 +86,18 @@ def joined(name: str, path: str) -> str:
     return f"{name}/{path}" if name and path else name or path
 
 
+def is_key(key: object) -> bool:
+    """Return whether a key can be a part of a path: a text without slashes that UTF-8 can hold, as
+    files have to."""
+    if not isinstance(key, str) or not key or "/" in key:
+        return False
+    try:
+        key.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    return True
+
+
 def zeros(spec: Tree, *size: int) -> Tree:
     """Return NumPy arrays of zeros ``[*size, ...]`` for the leaves of an observation's spec."""
     return map(lambda leaf: np.zeros((*size, *leaf.shape), leaf.dtype), spec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from flatout import UsageError, tree
 from flatout.actions import allowed, composite, forbids_all, multi_binary
 from flatout.config.schema import EnvConfig
 from flatout.envs.base import TRAINING
-from flatout.envs.masks import MASK, PLAIN, MaskError, as_mask
+from flatout.envs.mask_places import MASK, PLAIN
+from flatout.envs.masks import MaskError, as_mask
 from flatout.envs.spaces import action_spec
 from flatout.envs.task import Task, open_task
-from flatout.errors import EnvironmentFailure
+from flatout.errors import EnvironmentFailure, FlatoutError
 from flatout.types import ContinuousSpec, DiscreteSpec
 from tests import tiny
 from tests.bad_envs import VECTOR, Good
@@ -180,6 +182,109 @@ def test_masks_of_components_may_be_a_tuple() -> None:
         as_mask((np.zeros(3), 2), spec)
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "words"),
+    [
+        ("MultiDiscrete", ([1, 0], [1, 0, 1]), r"parts of 2, 3 entries, but .* need 3, 2"),
+        ("MultiDiscrete", ([1, 0, 1], [1], [0]), "parts of 3, 1, 1 entries"),
+        ("MultiBinary", np.eye(2, 4), "is not one row for each component"),
+    ],
+)
+def test_masks_of_components_are_in_their_order(kind: str, value: Any, words: str) -> None:
+    """They have as many entries in all, so that their order alone shows that they are wrong."""
+    with pytest.raises(MaskError, match=words):
+        as_mask(value, SPECS[kind])
+
+
+def test_rows_of_components_are_a_mask() -> None:
+    rows = np.eye(4, 2, dtype=np.int8)
+    np.testing.assert_array_equal(as_mask(rows, SPECS["MultiBinary"]), rows.ravel())
+
+
+class Raises(Picky):
+    """An environment whose masks cannot be looked up."""
+
+    @property
+    def action_masks(self) -> Any:
+        raise self.error
+
+    @action_masks.setter
+    def action_masks(self, given: Any) -> None:
+        pass
+
+    error: Exception = RuntimeError("not yet")
+
+
+class Forgets(Raises):
+    """An environment whose property raises what a missing attribute raises."""
+
+    error = AttributeError("no attribute '_allowed'")
+
+
+class Holds(Picky):
+    """An environment with its mask in an attribute, which is no method."""
+
+    action_masks = np.ones(ACTIONS, np.int8)
+
+
+class Nests(Picky):
+    """An environment whose mask is not among the outermost entries, or has no other next to it."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__("entry")
+        self.place, inner = place, self.observation_space
+        assert isinstance(inner, spaces.Dict)
+        space: dict[str, spaces.Space[Any]] = {
+            "Dict": spaces.Dict({"player": inner}), "Tuple": spaces.Tuple([VECTOR, inner]),
+            "alone": spaces.Dict({"action_mask": inner["action_mask"]}), "info": VECTOR,
+        }  # fmt: skip
+        self.observation_space = space[place]
+
+    def _seen(self) -> tuple[Any, dict[str, Any]]:
+        obs, _ = super()._seen()
+        seen, mask = obs["observation"], obs["action_mask"]
+        nested = {
+            "Dict": {"player": obs}, "Tuple": (seen, obs), "alone": {"action_mask": mask},
+            "info": seen,
+        }  # fmt: skip
+        return nested[self.place], {"player": obs} if self.place == "info" else {}
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (Raises, r"Raises\.action_masks raised RuntimeError: not yet; correct it, or pass"),
+        (Forgets, "Forgets.action_masks raised AttributeError: no attribute '_allowed'"),
+        (Holds, r"Holds\.action_masks is array.*, and no method"),
+        (lambda: Nests("Dict"), "at 'player/action_mask', where it would not be obeyed"),
+        (lambda: Nests("Tuple"), "at '1/action_mask', where"),
+        (lambda: Nests("alone"), "at 'action_mask', without another entry next to it, where"),
+        (lambda: Nests("info"), r"gave info\['player'\]\['action_mask'\], and masks are read from"),
+    ],
+)  # fmt: skip
+def test_a_mask_that_would_not_be_obeyed_is_refused(make: Any, words: str) -> None:
+    with pytest.raises(FlatoutError, match=words):
+        played(opened(make))
+    with pytest.raises(EnvironmentFailure, match=r"action \d is forbidden"):
+        played(opened(make, ignore_action_masks=True))
+
+
+def test_two_masks_in_an_observation_have_to_agree() -> None:
+    class Twice(Picky):
+        def __init__(self) -> None:
+            super().__init__("entry")
+            assert isinstance(self.observation_space, spaces.Dict)
+            inner = dict(self.observation_space.spaces)
+            self.observation_space = spaces.Dict(inner | {"action_masks": inner["action_mask"]})
+
+        def _seen(self) -> tuple[Any, dict[str, Any]]:
+            obs, info = super()._seen()
+            return obs | {"action_masks": 1 - obs["action_mask"]}, info
+
+    with pytest.raises(EnvironmentFailure, match=r"differ: .*'action_mask'\] and .*'action_masks'"):
+        played(opened(Twice))
+
+
 # --- Device environments ----------------------------------------------------------------------
 
 
@@ -192,6 +297,15 @@ def test_a_device_environment_says_which_entry_is_its_mask() -> None:
     without = opened(picky_device, ignore_action_masks=True)
     assert not isinstance(without.obs_spec, dict)
     assert without.device is not None
+
+
+def test_a_device_environment_with_a_mask_of_another_size_is_refused() -> None:
+    whole = picky_device()
+    assert isinstance(whole.obs_spec, dict)
+    other = replace(whole, action_spec=DiscreteSpec(ACTIONS - 1))
+    with pytest.raises(UsageError, match=r"'action_mask' of shape \[5\].* with 4 numbers"):
+        opened(lambda: other)
+    assert opened(lambda: other, ignore_action_masks=True).device is not None
 
 
 def test_a_device_environment_stepped_on_the_host_names_its_empty_mask() -> None:

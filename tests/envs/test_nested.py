@@ -130,6 +130,7 @@ def test_nan_is_refused_by_its_path(bad_step: int) -> None:
         (spaces.Dict({1: BOX}), "the key 1; keys have to be texts without slashes"),  # type: ignore[dict-item]
         (spaces.Dict({"a": spaces.Dict({"b/c": BOX})}), r"the key 'b/c' at 'a'"),
         (spaces.Dict({"": BOX}), "the key ''"),
+        (spaces.Dict({"\ud800": BOX}), r"the key '\\ud800'; .* in valid Unicode"),
         (spaces.Dict({"a": spaces.Sequence(BOX)}), "a Sequence space at 'a'; .* in a wrapper"),
         (spaces.Tuple((spaces.Graph(BOX, None),)), "a Graph space at '0'; .* in a wrapper"),
         (spaces.Dict({"a": spaces.Discrete(2**40)}), "'a' of 1,099,511,627,776 values"),

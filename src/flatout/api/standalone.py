@@ -61,13 +61,28 @@ def allowed(found, mask):
         return found
     if mask is None:
         raise ValueError("the environment masks its actions: pass action_mask")
-    columns = np.array(SPEC["mask"])
-    size = columns.max() + 1
-    mask = np.concatenate(mask, -1) if isinstance(mask, tuple) else np.asarray(mask)
-    if mask.size != len(found) * size:
+    columns, sizes = np.array(SPEC["mask"]), choices(SPEC["action"])
+    parts, size = mask if isinstance(mask, tuple) and len(sizes) > 1 else (), sum(sizes)
+    if parts and [np.atleast_1d(part).shape[-1] for part in parts] != sizes:
+        raise ValueError(f"the parts of a mask have {sizes} entries, in this order")
+    mask = np.concatenate(parts, -1) if parts else np.asarray(mask)
+    if mask.shape != (len(found), size) and (len(found) > 1 or mask.size != size):
         raise ValueError(f"a mask has {size} entries for each observation, this is {mask.shape}")
-    mask = mask.reshape(-1, size).astype(bool)
-    return np.where((columns < 0) | mask[:, columns], found, -np.inf)
+    mask = mask.reshape(-1, size)
+    if not ((mask == 0) | (mask == 1)).all():
+        raise ValueError("the entries of a mask have to be 0 or 1")
+    if not all(part.any(-1).all() for part in np.split(mask, np.cumsum(sizes)[:-1], -1)):
+        raise ValueError("a mask allows no action")
+    return np.where((columns < 0) | (mask[:, columns] > 0), found, -np.inf)
+
+
+def choices(action):
+    """How many values each component of an action has, in the order of masks; boxes have none."""
+    if action["kind"] == "parts":
+        return [count for part in action["parts"] for count in choices(part)]
+    if action["kind"] == "choice":
+        return [action["count"]]
+    return [] if action["kind"] == "box" else list(action["counts"])
 
 
 def acted(found, action):

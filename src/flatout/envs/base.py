@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from flatout.envs.masks import IGNORE
+from flatout.envs.mask_places import IGNORE
 from flatout.errors import InvalidReturn
 from flatout.types import Episode, Obs
 

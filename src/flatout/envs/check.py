@@ -18,7 +18,7 @@ from flatout.envs.base import TRAINING
 from flatout.envs.deadline import STARTUP_S, DeadlineExceeded, deadline
 from flatout.envs.device.on_host import OneDevice
 from flatout.envs.host import UnreadMask
-from flatout.envs.masks import attribute
+from flatout.envs.mask_places import attribute
 from flatout.envs.task import Task
 from flatout.errors import EnvironmentFailure, InvalidReturn
 from flatout.output import printable

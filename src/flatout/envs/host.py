@@ -22,7 +22,8 @@ from flatout.actions import forbids_all
 from flatout.casts import stored
 from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
-from flatout.envs.masks import MASKS, STUCK, MaskError, info_masks
+from flatout.envs.mask_places import MASKS, info_masks, nested_info_mask
+from flatout.envs.masks import STUCK, MaskError
 from flatout.envs.spaces import array_of, flattened, in_range, structure
 from flatout.errors import (
     EnvironmentFailure,
@@ -271,6 +272,11 @@ class HostEnvs(Envs):
             what = f"{next(iter(info_masks(info)))} in {call}, but none after its first reset"
             step = 0 if call == "reset" else self.lengths[env] + 1
             raise UnreadMask(str(self._invalid_mask(env, what, self.episode[env], step)))
+        if call == "reset" and not self._ignore_masks and (place := nested_info_mask(info)):
+            raise self._invalid_mask(
+                env, f"{place}, and masks are read from info[{MASKS[0]!r}] alone",
+                self.episode[env] + 1, 0,
+            )  # fmt: skip
 
     def _refuse_mask(self, env: int, obs: Any) -> None:
         """Refuse an observation, from which an action has to be chosen, whose mask allows none."""

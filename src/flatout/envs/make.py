@@ -21,7 +21,8 @@ from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
 from flatout.envs.device.base import DeviceEnv
 from flatout.envs.device.make import device_env, in_library
 from flatout.envs.device.on_host import OneDevice
-from flatout.envs.masks import attribute, masked_device
+from flatout.envs.mask_places import attribute
+from flatout.envs.masks import masked_device
 from flatout.envs.preparation import prepare, stack_of
 from flatout.envs.rendering import missing_library
 from flatout.envs.spaces import action_spec, observation_spec

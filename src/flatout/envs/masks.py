@@ -1,9 +1,8 @@
 """Masks of the actions that an environment allows, which become an array of its observations.
 
-An environment gives a mask in its Dict observation, in its infos, or by a method `action_masks`, as
-PettingZoo, Gymnasium and sb3-contrib do. `MaskTaker` takes it out, next to the environment;
-`WithMask`, outside of all other wrappers, adds it to the observation as the entry `MASK`. From
-there on it travels like every other array. `envs.preparation` calls this.
+`envs.mask_places` finds the place where an environment gives its mask. `MaskTaker` takes it out,
+next to the environment; `WithMask`, outside of all other wrappers, adds it to the observation as
+the entry `MASK`. From there on it travels like every other array. `envs.preparation` calls this.
 """
 
 from __future__ import annotations
@@ -17,17 +16,18 @@ import numpy as np
 
 from flatout.actions import choices
 from flatout.envs.device.base import DeviceEnv
+from flatout.envs.mask_places import (
+    IGNORE,
+    MASK,
+    MASKS,
+    PLAIN,
+    info_masks,
+    mask_key,
+    mask_owner,
+    visible_masks,
+)
 from flatout.errors import UsageError, short
 from flatout.types import ActionSpec, ObservationSpec
-
-MASK, PLAIN = "action_mask", "observation"
-"""The keys of the mask, and of an observation that is not a dict itself, in what `WithMask` gives.
-"""
-
-MASKS = (MASK, "action_masks")
-"""The keys of masks in an info or a Dict observation."""
-
-IGNORE = "pass --ignore-action-masks (in Python ignore_action_masks=True) to train without masks"
 
 STUCK = "a mask that allows no action"
 
@@ -38,30 +38,6 @@ class MaskError(ValueError):
 
 class MaskSpace(gym.spaces.MultiBinary):
     """The space of the masks that `WithMask` adds."""
-
-
-def attribute(env: Any, name: str) -> Any:
-    """Return an attribute of a user's environment; None if it is missing or its look-up raises."""
-    try:
-        return getattr(env, name, None)
-    except Exception:
-        return None
-
-
-def visible_masks(env: gym.Env[Any, Any]) -> list[str]:
-    """Return where an environment gives masks, as far as this is visible without a reset: an entry
-    of its observation, or a method of its own or of an environment that it wraps."""
-    key = _mask_key(attribute(env, "observation_space"))
-    found = [f"observation[{key!r}]"] if key else []
-    owner = _owner(env)
-    return found if owner is None else [*found, f"{type(owner).__name__}.action_masks()"]
-
-
-def info_masks(info: Any) -> dict[str, Any]:
-    """Return the masks in an info, by their places."""
-    if not isinstance(info, Mapping):
-        return {}
-    return {f"info[{key!r}]": info[key] for key in MASKS if key in info}
 
 
 def maskable(spec: ActionSpec) -> bool:
@@ -78,23 +54,41 @@ def as_mask(value: Any, spec: ActionSpec, batches: bool = False) -> np.ndarray:
         batches: whether arrays may have a first axis B, which the result keeps.
 
     Raises:
-        MaskError: it has another length, or other values than 0 and 1 (False and True).
+        MaskError: it or a part of it has another length, or it has other values than 0 and 1
+            (False and True).
     """
-    parted = isinstance(value, tuple) and len(choices(spec)) > 1
+    sizes, parts = choices(spec), list[np.ndarray]()
     try:
-        mask = np.concatenate([np.asarray(p) for p in value], -1) if parted else np.asarray(value)
+        if isinstance(value, tuple) and len(sizes) > 1:
+            parts = [np.asarray(part) for part in value]
+        mask = np.concatenate(parts, -1) if parts else np.asarray(value)
     except ValueError:
         raise MaskError(f"{short(value)}, which is no array") from None
-    size = sum(choices(spec))
+    size, lengths = sum(sizes), [part.shape[-1] for part in parts]
+    if parts and lengths != [*sizes]:
+        raise MaskError(
+            f"with parts of {_listed(lengths)} entries, but the components of the {spec.kind} "
+            f"actions need {_listed(sizes)}, in this order"
+        )
     batch = batches and mask.ndim > 1 and mask.shape[1:] == (size,)
     if not batch and mask.size != size:
         raise MaskError(
             f"of shape {list(mask.shape)}, but the {spec.kind} actions need {size} entries, one "
             "for each value"
         )
+    rows = mask.ndim > 1 and max(mask.shape) < size  # of several components, not one after another
+    if not batch and rows and len(sizes) > 1 and {mask.shape[-1]} != {*sizes}:
+        raise MaskError(
+            f"of shape {list(mask.shape)}, which is not one row for each component of the "
+            f"{spec.kind} actions; they need {size} entries, the components one after another"
+        )
     if mask.dtype.kind not in "biuf" or not ((mask == 0) | (mask == 1)).all():
         raise MaskError(f"{short(value)} of type {mask.dtype}; its entries have to be 0 or 1")
     return mask.astype(np.uint8).reshape((-1, size) if batch else size)
+
+
+def _listed(lengths: Sequence[int]) -> str:
+    return ", ".join(map(str, lengths))
 
 
 def with_mask(observation: Any, mask: Any, path: str, entries: Sequence[str]) -> tuple[Any, Any]:
@@ -141,7 +135,7 @@ class MaskTaker(gym.Wrapper[Any, Any, Any, Any]):
                 f"and MultiBinary actions, and these are {spec.kind}: {IGNORE}."
             )
         self._spec, self._in_info = spec, in_info
-        self._key, self._owner = _mask_key(env.observation_space), _owner(env)
+        self._key, self._owner = mask_key(env.observation_space), mask_owner(env)
         self._method = f"{type(self._owner).__name__}.action_masks()"
         self.mask = self._nothing = np.zeros(sum(choices(spec)), np.uint8)
         if self._key:
@@ -174,8 +168,10 @@ class MaskTaker(gym.Wrapper[Any, Any, Any, Any]):
         if self._in_info and not over and not shown:
             raise MaskError(f"no mask in its info, which had info[{MASK!r}] after the first reset")
         given: list[tuple[str, np.ndarray]] = []
-        if self._key and isinstance(obs, Mapping) and self._key in obs:
-            self._read(given, f"observation[{self._key!r}]", obs[self._key])
+        if self._key and isinstance(obs, Mapping):
+            for key in MASKS:
+                if key in obs:
+                    self._read(given, f"observation[{key!r}]", obs[key])
         if not over:  # a finished game's info may hold the mask of the player who moves next
             if self._owner is not None:
                 self._read(given, self._method, self._owner.action_masks())
@@ -244,7 +240,7 @@ def without_mask(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
     """Remove the mask from a Dict observation; one other entry alone becomes the observation.
     Environments with other observations are returned unchanged."""
     space = env.observation_space
-    if not _mask_key(space):
+    if not mask_key(space):
         return env
     return gym.wrappers.TransformObservation(env, _rest, _rest(space))
 
@@ -293,19 +289,3 @@ def unmasked_device(env: DeviceEnv) -> DeviceEnv:
         return state, seen(obs), *others
 
     return replace(env, obs_spec=seen(spec), reset=reset, step=step)
-
-
-def _mask_key(space: Any) -> str:
-    """Return the key of the mask in a Dict space with other entries, or an empty string."""
-    if not isinstance(space, gym.spaces.Dict) or len(space.spaces) < 2:
-        return ""
-    return next((key for key in MASKS if key in space.spaces), "")
-
-
-def _owner(env: Any) -> Any:
-    """Return the outermost environment or wrapper that has a method `action_masks`, or None."""
-    while env is not None:
-        if callable(attribute(env, "action_masks")):
-            return env
-        env = env.env if isinstance(env, gym.Wrapper) else None
-    return None

@@ -12,7 +12,8 @@ from flatout import tree
 from flatout.casts import stored
 from flatout.config.schema import EnvConfig
 from flatout.envs.device.on_host import OneDevice
-from flatout.envs.masks import MaskTaker, WithMask, unmasked_device, visible_masks, without_mask
+from flatout.envs.mask_places import refuse_unread, refuse_unread_device, visible_masks
+from flatout.envs.masks import MaskTaker, WithMask, unmasked_device, without_mask
 from flatout.envs.spaces import (
     WORDS,
     action_spec,
@@ -40,16 +41,18 @@ def prepare(
         info_masks: whether its infos hold masks.
 
     Raises:
-        UsageError: the observations cannot be prepared like this, or the actions have no choices
-            that a mask could forbid.
+        UsageError: the observations cannot be prepared like this, the actions have no choices that
+            a mask could forbid, or a mask is where it would not be obeyed.
     """
     if isinstance(env, OneDevice) and not is_prepared(config):
         if not config.ignore_action_masks:
+            refuse_unread_device(env.device)
             return env  # its spec says which entry is the mask
         return OneDevice(unmasked_device(env.device), env.render_mode)
     if config.ignore_action_masks:
         return _prepared(without_mask(env), config)
     if not info_masks and not visible_masks(env):
+        refuse_unread(env.observation_space, config.env)
         return _prepared(env, config)
     actions = action_spec(env.action_space, config.env)
     taker = MaskTaker(env, actions, info_masks, config.env)

@@ -16,7 +16,7 @@ from flatout.actions import MultiDiscreteSpec, composite, multi_binary
 from flatout.casts import word_counts
 from flatout.envs.masks import MaskSpace
 from flatout.errors import UsageError
-from flatout.tree import joined
+from flatout.tree import is_key, joined
 from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec, ObsSpec
 
 WORDS = 128
@@ -72,7 +72,7 @@ def entries_of(
         path: where the space is, for messages.
 
     Raises:
-        UsageError: there are no entries, or a key is not a text without slashes.
+        UsageError: there are no entries, or a key is not such a text as `tree.is_key` asks for.
     """
     at = f" at {path!r}" if path else ""
     found: dict[Any, gym.Space[Any]] = (
@@ -82,10 +82,10 @@ def entries_of(
     if not found:
         raise UsageError(f"{what} {kind_of(space)} without entries{at}; add one.")
     for key in found:
-        if not isinstance(key, str) or not key or "/" in key:
+        if not is_key(key):
             raise UsageError(
                 f"{what} a Dict space with the key {key!r}{at}; keys have to be texts without "
-                "slashes: rename it in a wrapper."
+                "slashes, in valid Unicode: rename it in a wrapper."
             )
     return found
 

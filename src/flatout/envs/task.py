@@ -21,7 +21,8 @@ from flatout.envs.device.make import device_env, has_twin
 from flatout.envs.device.on_host import DeviceEnvs, OneDevice
 from flatout.envs.host import HostEnvs
 from flatout.envs.make import Factory, close_quietly, episode_limit, factory, specs
-from flatout.envs.masks import attribute, info_masks, maskable, visible_masks
+from flatout.envs.mask_places import attribute, info_masks, visible_masks
+from flatout.envs.masks import maskable
 from flatout.envs.preparation import Stored, is_prepared, prepare
 from flatout.errors import EnvironmentFailure, Interrupt, UsageError
 from flatout.types import ActionSpec, Obs, ObsSpec, mask_path

@@ -16,7 +16,8 @@ from flatout.algorithms.parallel.packing import PackedParams
 from flatout.buffers import finals
 from flatout.buffers.arrays import arrays_of, env_axis, with_arrays
 from flatout.envs.device.check import too_early
-from flatout.envs.masks import IGNORE, STUCK
+from flatout.envs.mask_places import IGNORE
+from flatout.envs.masks import STUCK
 from flatout.errors import CheckpointError, EnvironmentFailure
 from flatout.hardware.backend import compiled, matmul_precision
 from flatout.learner.programs import Programs

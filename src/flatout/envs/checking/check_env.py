@@ -21,7 +21,7 @@ from flatout.envs.device.base import DeviceEnv
 from flatout.envs.device.make import has_twin
 from flatout.envs.device.on_host import OneDevice
 from flatout.envs.make import Factory, close_quietly, episode_limit, specs, unprepared
-from flatout.envs.masks import attribute, visible_masks
+from flatout.envs.mask_places import attribute, visible_masks
 from flatout.errors import FlatoutError, UsageError
 from flatout.types import ObservationSpec, mask_path
 

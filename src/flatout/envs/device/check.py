@@ -110,8 +110,11 @@ def _spec_problems(name: str, spec: Any) -> Iterator[str]:
         yield f"{name}: obs_spec is an empty dict; it needs an entry."
     for path, leaf in tree.items(spec):
         of = f"[{path!r}]" if isinstance(spec, dict) else ""
-        if isinstance(spec, dict) and (not isinstance(path, str) or not path or "/" in path):
-            yield f"{name}: obs_spec has the key {path!r}; keys are texts without slashes."
+        if isinstance(spec, dict) and not tree.is_key(path):
+            yield (
+                f"{name}: obs_spec has the key {path!r}; keys are texts without slashes, in valid "
+                "Unicode."
+            )
         elif not isinstance(leaf, ObservationSpec) or 0 in leaf.shape:
             yield (
                 f"{name}: obs_spec{of} must be an ObservationSpec of an array that is not empty, "
