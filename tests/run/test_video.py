@@ -8,14 +8,20 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from flatout import PPO, UsageError
+from flatout.config.schema import EnvConfig
+from flatout.envs.task import open_task
 from flatout.run import video
+from flatout.run.evaluate import greedy_episode, record
 from flatout.run.video import WIDE, grid, writer
 from tests import tiny
+from tests.bad_envs import Good
 from tests.conftest import TINY, Result
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
@@ -102,6 +108,38 @@ def test_an_earlier_video_is_left_until_the_next_is_written(
     writer(path)(path, frames(False), 30.0)
     assert len(path.read_bytes()) > 30
     assert [one.name for one in tmp_path.iterdir()] == [name]
+
+
+class Counter(Good):
+    """An environment that draws the number of its step."""
+
+    def render(self) -> Any:
+        return np.full((4, 4, 3), self.t, np.uint8)
+
+
+def idle() -> Any:
+    """A policy that never acts."""
+    layout = SimpleNamespace(action=lambda row: row)
+    return SimpleNamespace(greedy=lambda obs, begun: np.zeros(1, np.int32), layout=layout)
+
+
+@pytest.mark.parametrize("ends", ["terminated", "truncated"])
+def test_the_last_picture_is_of_the_state_in_which_the_episode_ended(ends: str) -> None:
+    """A crash, or the goal, is often seen in it alone."""
+    task = open_task(EnvConfig(env="counter"), lambda **mode: Counter(3, ends, **mode))
+    found = list(greedy_episode(task, idle(), 0, ("rgb_array",)))
+    assert [int(frame[0, 0, 0]) for frame, *_ in found] == [0, 1, 2, 3]
+    assert [steps for *_, steps in found] == [0, 1, 2, 3]
+
+
+def test_a_video_that_ends_before_its_episode_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = open_task(EnvConfig(env="counter"), lambda **mode: Counter(5, **mode))
+    for most, words in ((6, ""), (5, "1 episode(s) had not ended after 5 frames")):
+        record(idle(), task, 0, tmp_path / "a.gif", max_frames=most)
+        assert words in (said := capsys.readouterr().err)
+        assert bool(words) == bool(said)
 
 
 def test_several_episodes_of_one_environment_object(tmp_path: Path) -> None:

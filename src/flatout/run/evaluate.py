@@ -145,6 +145,11 @@ def record(
 
         with writing(path):
             save(path, frames(), rate)
+        if cut := sum(next(episode, None) is not None for episode in running):
+            say(
+                f"{path}: {cut} episode(s) had not ended after {max_frames:,} frames; the video "
+                "ends there, and the return is that until then."
+            )
     return float(np.mean([total for _, _, total, _ in seen]))
 
 
@@ -152,6 +157,7 @@ def greedy_episode(
     task: Task, policy: Policy, seed: int, modes: Sequence[str], episode: int = 0
 ) -> Generator[tuple[Any, float, float, int], None, None]:
     """One episode: its frame, frames per second (or 0), return and steps, first and at each step.
+    The last frame shows the state in which the episode ended.
 
     Args:
         policy: greedy, for one environment, with its parameters.
@@ -163,24 +169,25 @@ def greedy_episode(
     env = _rendering(task, modes)
     envs = task.host([env], seed, EVALUATION)
     obs = tree.zeros(task.obs_spec, 1)
-    over: list[tuple[float, int]] = []
+    over: list[tuple[Any, float, float, int]] = []
     begun = np.ones(1, np.bool_)  # the first step begins an episode
 
-    def ended(env: int, terminated: bool, truncated: bool, final: Obs) -> None:
-        over.append((float(envs.returns[0]), envs.lengths[0]))
+    def now() -> tuple[Any, float, float, int]:
+        shown = _frame(env, task.name, modes)
+        return shown, rate, float(envs.returns[0]), envs.lengths[0]
+
+    def ended(*end: Any) -> None:
+        over.append(now())  # before the next episode begins
 
     try:
         rate = _rate(env)
         envs.reset(0, obs, episode)
-        frame = _frame(env, task.name, modes)
-        yield frame, rate, 0.0, 0
+        yield now()
         while not over:
             actions = policy.layout.action(policy.greedy(obs, begun.copy()))
             begun[:] = False
             envs.step(actions, obs, np.zeros(1), ended)
-            if not over:  # else it shows the next episode's beginning
-                frame = _frame(env, task.name, modes)
-            yield frame, rate, *(over[0] if over else (float(envs.returns[0]), envs.lengths[0]))
+            yield over[0] if over else now()
     finally:
         envs.close()
 
