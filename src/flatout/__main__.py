@@ -69,7 +69,7 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 def _run(arguments: list[str]) -> int:
     """Run one command and return its exit code; print a sentence for an expected exception."""
     from flatout.cli.commands import dispatch
-    from flatout.errors import FlatoutError, Interrupt
+    from flatout.errors import FlatoutError, Interrupt, full_memory
     from flatout.output import say
 
     try:
@@ -82,17 +82,10 @@ def _run(arguments: list[str]) -> int:
     except (Interrupt, KeyboardInterrupt) as stop:
         say("interrupted")
         return 128 + getattr(stop, "signum", signal.SIGINT)
-    except RuntimeError as error:  # JAX raises it when a device's memory is full
-        if "RESOURCE_EXHAUSTED" not in str(error):
+    except (RuntimeError, MemoryError) as error:
+        if not (sentence := full_memory(error)):
             raise
-        reason = str(error).splitlines()[0]
-        say(
-            f"the device's memory is full ({reason}); lower --envs, --batch-size or the network's "
-            "size, or raise memory="
-        )
-        return 1
-    except MemoryError:
-        say("out of memory; lower --envs, --buffer-size (--n-steps for ppo) or the network's size")
+        say(sentence)
         return 1
 
 

@@ -139,6 +139,22 @@ def damage(error: BaseException) -> str:
     return one_line(error)[:300]
 
 
+def full_memory(error: BaseException) -> str:
+    """Return a sentence for an exception of a memory that is full, a device's or the machine's;
+    an empty text for any other."""
+    if isinstance(error, MemoryError):
+        return (
+            "out of memory; lower --envs, --buffer-size (--n-steps for ppo) or the network's size"
+        )
+    if not isinstance(error, RuntimeError) or "RESOURCE_EXHAUSTED" not in str(error):
+        return ""
+    reason = str(error).splitlines()[0]  # JAX's words
+    return (
+        f"the device's memory is full ({reason}); lower --envs, --batch-size or the network's "
+        "size, or raise memory="
+    )
+
+
 def raised_at(error: BaseException) -> str:
     """Return ``file:line`` of the innermost line of the user's code in an exception's traceback;
     lines of libraries, which that code called, are skipped."""

@@ -66,9 +66,10 @@ def temporary_name(name: str) -> str:
     return f"{_prefix(name)}{secrets.token_hex(8)}.part"
 
 
-def left_over(names: Iterable[str], entries: Iterable[str]) -> list[str]:
-    """Return those entries of a folder that are temporary names of files with these names."""
-    prefixes = tuple({_prefix(name) for name in names})
+def left_over(names: Iterable[str] | None, entries: Iterable[str]) -> list[str]:
+    """Return those entries of a folder that are temporary names of files with these names, or of
+    any file."""
+    prefixes = "." if names is None else tuple({_prefix(name) for name in names})
     return [
         entry for entry in entries
         if entry.startswith(prefixes) and re.search(r"\.[0-9a-f]{16}\.part\Z", entry)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,9 +24,18 @@ from flatout.config.settings import resolve
 from flatout.errors import FlatoutError
 from flatout.fleet.sweep import place
 from flatout.fleet.sweep.engine import Job
-from flatout.fleet.sweep.gathered import Leaving, newest, pieces, put, settle
+from flatout.fleet.sweep.gathered import (
+    ARRIVING,
+    Leaving,
+    newest,
+    pieces,
+    put,
+    recover,
+    settle,
+)
 from flatout.fleet.sweep.plan import Group, trials
-from flatout.storage import signing
+from flatout.storage import signing, trees
+from tests.kill_within import fatal
 
 BASE = resolve("ppo", {"env": "CartPole-v1", "steps": 320})
 (TRIAL,) = trials(BASE, Group("", {}), [3])
@@ -154,6 +167,73 @@ def test_what_was_asked_is_signed_anew_with_its_own_path(tmp_path: Path) -> None
     assert values["settings"]["run_dir"] == str(folder)
     assert not (folder / "link").is_symlink()  # what was there is gone as a whole
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f"]
+
+
+def exchange(fleet: Path) -> Path:
+    """Let a folder arrive in the place of an older one; return where it will be."""
+    folder = fleet / TRIAL.name
+    if fleet.exists():
+        shutil.rmtree(fleet)
+    for there, text in ((folder, "before"), (fleet / ARRIVING / TRIAL.name, "after")):
+        files(there, **{"config.json": config(), "params": text, "empty": text})
+        (there / "link").unlink()
+    return folder
+
+
+def assert_whole(folder: Path) -> str:
+    """Check that a folder is of one time alone; return which."""
+    when = (folder / "params").read_text()
+    assert {(folder / name).read_text() for name in ("params", "empty")} == {when}
+    assert (folder / OLD).exists()
+    assert signing.is_own(signing.RUN, json.loads((folder / "config.json").read_text())) is (
+        when == "after"
+    )
+    return when
+
+
+def exchange_killed(fleet: Path) -> None:
+    """Exchange a folder in processes that are killed before each call that changes a name."""
+    found, at = list[str](), 0
+    while not found or found[-1] != "not killed":
+        at, folder = at + 1, exchange(fleet)
+        child = os.fork()
+        if child == 0:
+            counted: list[int] = []
+            for name in ("replace", "unlink", "rmdir", "mkdir"):
+                setattr(os, name, fatal(counted, at, getattr(os, name)))
+            settle(fleet / ARRIVING / TRIAL.name, Job(TRIAL.name, (TRIAL,), str(folder)))
+            os._exit(0)
+        killed = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        recover(fleet)
+        found.append(assert_whole(folder) if killed else "not killed")
+        assert os.listdir(fleet) == [TRIAL.name]
+    assert {*found} == {"before", "after", "not killed"}, found
+
+
+def test_a_kill_within_an_exchange_leaves_the_old_folder_or_the_new(tmp_path: Path) -> None:
+    code = (
+        f"from tests.fleet.test_gathered import *; exchange_killed(Path({str(tmp_path / 'f')!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_rename_that_fails_within_an_exchange_leaves_the_old_folder(
+    tmp_path: Path, failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = exchange(tmp_path / "f")
+    calls, move = itertools.count(), trees.move
+
+    def fails(source: Path, target: Path, depth: int = 1) -> None:
+        if next(calls) == failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        move(source, target, depth)
+
+    monkeypatch.setattr(trees, "move", fails)
+    with pytest.raises(FlatoutError, match="Input/output error"):
+        settle(tmp_path / "f" / ARRIVING / TRIAL.name, Job(TRIAL.name, (TRIAL,), str(folder)))
+    assert assert_whole(folder) == "before"
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from flatout.__main__ import main
 from flatout.cli.arguments import train_config
 from flatout.errors import UsageError
 from flatout.fleet.curves import Run, curves, text
 from flatout.fleet.members import FOLDER, members
+from flatout.run.trainer import Trainer
 from tests import tiny
 from tests.conftest import Result, furthest, last_saved
 from tests.kills import finish, spawn
@@ -85,6 +88,40 @@ def test_a_member_that_fails_ends_alone(flatout: Cli, tmp_path: Path) -> None:
     assert "learning_rate=1e30: learning diverged" in result.err
     good = tmp_path / FOLDER / "learning_rate=1e-3" / "summary.json"
     assert json.loads(good.read_text())["steps"] == 640
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes."),
+         "the device's memory is full (RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.)"),
+        (MemoryError(), "out of memory; lower --envs"),
+        (ZeroDivisionError("a defect"), "ZeroDivisionError: a defect"),
+    ],
+    ids=["device", "machine", "defect"],
+)  # fmt: skip
+def test_a_member_without_memory_leaves_the_results_of_the_others(
+    tmp_path: Path, error: Exception, said: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """After a defect, too, which is raised when the results were shown."""
+    train = Trainer.run
+
+    def run(trainer: Trainer) -> Any:
+        if trainer.config.run.seed == 1:
+            raise error
+        return train(trainer)
+
+    monkeypatch.setattr(Trainer, "run", run)
+    words = ("train", *SMALL[:-1], *SPREAD, "--seeds", 3, "--run-dir", tmp_path, "--json")
+    with suppress(ZeroDivisionError):
+        assert main([str(word) for word in words]) == 1
+    shown = capsys.readouterr()
+    assert f"seed=1: {said}" in shown.err
+    table = [line.split()[:2] for line in shown.err.splitlines()]
+    assert all([f"seed={seed}", "640"] in table for seed in (0, 2))
+    steps = {name: summary.get("steps") for name, summary in json.loads(shown.out).items()}
+    assert steps == {"seed=0": 640, "seed=1": None, "seed=2": 640}
 
 
 def test_a_member_stops_early_by_itself(flatout: Cli, tmp_path: Path) -> None:

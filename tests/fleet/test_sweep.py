@@ -21,7 +21,7 @@ from flatout.config.settings import resolve
 from flatout.errors import CheckpointError, FlatoutError, UsageError
 from flatout.fleet.sweep import engine, plan, worker
 from flatout.fleet.sweep.engine import Job
-from flatout.fleet.sweep.fleet import Fleet
+from flatout.fleet.sweep.fleet import DONE, MOST_LOST, Fleet, State
 from flatout.fleet.sweep.folder import PLAN
 from flatout.fleet.sweep.slots import Slots
 from flatout.hardware.inventory import Gpu, Hardware
@@ -566,6 +566,47 @@ def test_a_trial_without_room_is_tried_again_alone_with_all_memory(tmp_path: Pat
     assert caps[:2] == [("seed=0", 3600.0), ("seed=1", 3600.0)]
     assert caps[2:] == [("seed=0", 8000.0), ("seed=1", 8000.0)]
     assert {state.state for state in made.states.values()} == {"failed"}
+
+
+@pytest.mark.parametrize(
+    ("fates", "last"),
+    [
+        (("lost", "free", "lost", "lost", "done"), "done"),
+        (("lost", "free", "lost", "free"), "failed"),
+        (("lost",) * 6, "failed"),
+    ],
+)
+def test_a_lost_machine_is_not_a_trials_retry(
+    tmp_path: Path, fates: tuple[str, ...], last: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried again after a few of them, whatever its own failures."""
+    left = list(fates)
+
+    def finish(state: State) -> bool:
+        if left or last != DONE:
+            return False
+        state.state = DONE
+        return True
+
+    def act(job: Job) -> list[dict[str, Any]]:
+        kind, name = left.pop(0), job.trials[0].name
+        if kind == "done":
+            return [{"trial": name, "ended": "steps", "steps": 9}]
+        return [{"trial": name, "error": f"{kind}.", "kind": kind}]
+
+    made = Fleet(
+        tmp_path, base(), [0], plan.Fixed([plan.Group("", {})]), Acting(act),
+        Slots(1, 1, 8000.0, 1),
+    )  # fmt: skip
+    monkeypatch.setattr(State, "finish", finish)
+    made.run(lambda: None)
+    assert (left, made.states["seed=0"].state) == ([], last)
+    assert made.states["seed=0"].failures == fates.count("free")
+    assert sum("a loss is not counted as its failure" in note for note in made.notes) == min(
+        fates.count("lost"), MOST_LOST
+    )
+    if len({*fates}) == 1:
+        assert made.states["seed=0"].error == "lost. That was its loss number 6."
 
 
 def test_a_process_that_was_told_to_end_loses_no_trial(tmp_path: Path) -> None:

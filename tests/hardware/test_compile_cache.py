@@ -68,7 +68,7 @@ def test_an_entry_that_jax_could_not_use_is_replaced(
 def test_an_entry_is_whole_or_absent(
     jax_cache: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(*names: Any) -> None:
+    def killed(*names: Any, **folders: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "replace", killed)

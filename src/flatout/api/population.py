@@ -88,6 +88,8 @@ class Population:
         self.summaries = {state.member.name: state.summary for state in made.states}
         if interrupts.signum is not None:
             raise KeyboardInterrupt
+        if made.defect is not None:
+            raise made.defect
         for state in made.states:
             if state.error:
                 raise FlatoutError(f"{state.member.name}: {state.error}")

@@ -136,6 +136,8 @@ def train(
         _draw(path, console)
     for state in failed:
         say(f"{state.member.name}: {state.error}")
+    if population.defect is not None:
+        raise population.defect
     if interrupts.signum is not None:
         say(f"interrupted, saved; go on with: flatout train --resume {named}")
         return 128 + interrupts.signum

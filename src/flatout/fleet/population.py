@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from flatout.config.hyper import OwnConfig
-from flatout.errors import CheckpointError, FlatoutError
+from flatout.errors import CheckpointError, FlatoutError, failure, full_memory
 from flatout.fleet.members import SPREAD, Member, Strategy, placed
 from flatout.hardware.monitor import Monitor, Sampler
 from flatout.learner.programs import Programs
@@ -62,6 +62,7 @@ class State(Display):
     Attributes:
         ended: why it ended; empty while it waits or trains.
         error: the sentence, if it failed.
+        exception: with which it failed in this process.
     """
 
     member: Member
@@ -70,6 +71,7 @@ class State(Display):
     wall_s: float = 0.0
     ended: str = ""
     error: str = ""
+    exception: Exception | None = None
     summary: dict[str, Any] = field(default_factory=dict[str, Any])
     curve: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
 
@@ -78,6 +80,10 @@ class State(Display):
         if progress.returns:
             self.mean = sum(progress.returns) / len(progress.returns)
             self.curve.append((progress.steps, self.mean))
+
+    def fail(self, sentence: str, error: Exception) -> None:
+        """Note that the member ended with an exception."""
+        self.error, self.ended, self.exception = sentence, "failed", error
 
     def sum_up(self, summary: dict[str, Any]) -> None:
         """Take over what a run ended with: one that had ended before a resume writes no row."""
@@ -145,6 +151,14 @@ class Population:
                 show()
         for job in jobs:
             job.result()
+
+    @property
+    def defect(self) -> Exception | None:
+        """The first exception of a member that is a defect of Flatout, whose traceback is needed;
+        None if there is none."""
+        found = (state.exception for state in self.states)
+        unexpected = (one for one in found if one is not None and not full_memory(one))
+        return next((one for one in unexpected if not isinstance(one, FlatoutError)), None)
 
     def _groups(self, place: int) -> None:
         """Train the groups of one device, one after another."""
@@ -238,4 +252,6 @@ class Population:
                 )  # fmt: skip
                 state.sum_up(trainer.run())
         except FlatoutError as error:
-            state.error, state.ended = str(error), "failed"
+            state.fail(str(error), error)
+        except Exception as error:  # a full memory, or a defect: the others still end as they do
+            state.fail(full_memory(error) or failure(error), error)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import threading
 import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from flatout.output import say
+from flatout.output_file import LEFT_S
+from flatout.storage import nofollow
 
 _UNREADABLE = "Error reading persistent compilation cache entry"
 
@@ -64,6 +65,9 @@ def _mend() -> None:
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
+            if "://" not in str(self.path):
+                with suppress(OSError), nofollow.folder(Path(str(self.path)), 0) as opened:
+                    nofollow.remove_left(None, opened, LEFT_S)
             self._returned: set[str] = set()
             self._refused = False  # an entry could not be removed, and the user knows
 
@@ -100,7 +104,7 @@ def _mend() -> None:
             if self.eviction_enabled or "://" in str(self.path):
                 super().put(key, value)
             elif not entry.exists():
-                _write(entry, value)
+                nofollow.replace(entry, value, durable=False)
 
     module.LRUCache = WholeEntries
 
@@ -111,13 +115,3 @@ def _remove(entry: Path) -> None:
         shutil.rmtree(entry)
     else:
         entry.unlink(missing_ok=True)
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file under another name and rename it: other processes see all of it or nothing."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

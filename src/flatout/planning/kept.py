@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 
 from flatout.errors import UsageError
 from flatout.hardware.compile_cache import cache_folder
+from flatout.output_file import LEFT_S
 from flatout.planning.machine import SHIPPED, Machine
-from flatout.storage import nofollow
+from flatout.planning.stages import Stages
+from flatout.storage import locks, nofollow
 
 NUMBERS = "numbers.json"
+WAIT_S = 5.0
+"""Another process that changes a file does so within this time."""
 MOST_BYTES = 1 << 16
 
 MOST_NUMBERS = 512
@@ -51,9 +57,37 @@ def numbers(folder: Path | None = None) -> dict[str, float]:
 
 def keep_number(key: str, value: float, folder: Path | None = None) -> None:
     """Keep one of `numbers`; a folder that cannot be written is no reason to fail."""
-    others = {name: old for name, old in numbers(folder).items() if name != key}
-    newest = dict(list((others | {key: round(value, 3)}).items())[-MOST_NUMBERS:])
     folder = folder or plans()
-    with suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
+    with suppress(OSError), changing(folder):
+        others = {name: old for name, old in numbers(folder).items() if name != key}
+        newest = dict(list((others | {key: round(value, 3)}).items())[-MOST_NUMBERS:])
         nofollow.replace(folder / NUMBERS, json.dumps(newest).encode())
+
+
+def keep_machine(stages: Stages, where: str) -> None:
+    """Keep what was found of this machine, with what was kept of it before.
+
+    Args:
+        stages: what was measured.
+        where: the machine, in words.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with changing(plans()):
+        machine = this_machine().updated(stages, where)
+        nofollow.replace(machine_file(), json.dumps(asdict(machine)).encode())
+
+
+@contextmanager
+def changing(folder: Path) -> Iterator[None]:
+    """Keep other processes from changing kept files between reading and writing one.
+
+    Raises:
+        OSError: the folder cannot be written, or another process holds it for too long.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with locks.held(folder / locks.LOCK, WAIT_S):
+        with nofollow.folder(folder, 0) as opened:
+            nofollow.remove_left(None, opened, LEFT_S)
+        yield

@@ -11,7 +11,7 @@ import platform
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from flatout.config.workers import with_workers
 from flatout.errors import FlatoutError, UsageError
 from flatout.hardware.inventory import Hardware, resolve_placement
 from flatout.planning.answer import Answer, Question
-from flatout.planning.kept import machine_file, plans, this_machine
+from flatout.planning.kept import keep_machine, plans
 from flatout.planning.predict import Prediction
 from flatout.spans import Spans
 from flatout.storage import nofollow
@@ -151,12 +151,11 @@ def remember(config: TrainConfig, hardware: Hardware, code: UserCode, answer: An
     if code != NAMED or not answer.complete:
         return
     where = f"{hardware.cpu_name}, {hardware.cores} cores"
-    machine = this_machine().updated(answer.stages, where)
     with suppress(OSError):
         plans().mkdir(parents=True, exist_ok=True)
         path = plan_file(config, hardware)
         nofollow.replace(path, json.dumps(answer.as_json()).encode())
-        nofollow.replace(machine_file(), json.dumps(asdict(machine)).encode())
+        keep_machine(answer.stages, where)
 
 
 def measured(config: TrainConfig, text: str, hardware: Hardware, budget_s: float) -> Answer:

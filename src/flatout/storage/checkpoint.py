@@ -152,7 +152,12 @@ def save(
                     inside.sync()
                 with suppress(FileNotFoundError):  # the same step again, after a resume
                     parent.rename(name, old)  # `recover` handles both names
-                parent.rename(temporary, name)
+                try:
+                    parent.rename(temporary, name)
+                except OSError:
+                    with suppress(OSError):
+                        parent.rename(old, name)
+                    raise
                 parent.sync()
                 _remove(old, parent)
             except OSError:

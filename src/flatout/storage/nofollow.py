@@ -271,10 +271,11 @@ def replace(path: Path, content: bytes, depth: int = 1, durable: bool = True) ->
             raise
 
 
-def remove_left(names: Iterable[str], parent: Folder, older_s: float = 0.0) -> None:
-    """Remove what `replace` has left of files with these names in a process that was killed.
+def remove_left(names: Iterable[str] | None, parent: Folder, older_s: float = 0.0) -> None:
+    """Remove what `replace` has left in a process that was killed.
 
     Args:
+        names: of the files that it was to replace; None: of any.
         older_s: leave those that are not older, because another process may be writing them.
     """
     for entry in left_over(names, os.listdir(parent.listed)):

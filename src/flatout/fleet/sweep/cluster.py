@@ -23,8 +23,8 @@ from typing import Any
 
 from flatout import __version__
 from flatout.errors import FlatoutError, UsageError, one_line, writing
-from flatout.fleet.sweep.engine import Job
-from flatout.fleet.sweep.gathered import pieces, put, settle
+from flatout.fleet.sweep.engine import LOST, Job
+from flatout.fleet.sweep.gathered import ARRIVING, pieces, put, recover, settle
 from flatout.fleet.sweep.place import Place
 from flatout.installing import install
 from flatout.storage import trees
@@ -39,7 +39,6 @@ STORE = 200_000_000
 """Bytes of a started Ray's object store: nothing but pieces of run folders lies there."""
 
 BEGIN_S, CLOSE_S = 60.0, 5.0
-ARRIVING = ".arriving"
 
 
 def connect(address: str | None, cpus: int | None) -> Any:
@@ -156,8 +155,6 @@ class Cluster:
         self._ray, self._arriving, self._per = ray, folder / ARRIVING, per
         self._seats, self._events = list[Seat](), list[Mapping[str, Any]]()
         self._address, self._gone = ray.get_runtime_context().gcs_address, False
-        with writing(self._arriving):
-            trees.remove_tree(self._arriving)  # of a fleet that was killed
         part = {"num_gpus": 1.0 / per} if per else {"num_gpus": 0}
         self._place = ray.remote(num_cpus=1, max_restarts=0, **part)(Place)
 
@@ -249,7 +246,7 @@ class Cluster:
         if "creation task" in text or isinstance(error, known.RayTaskError):
             kind = "usage" if "UsageError" in text else "died"
             return f"its Ray worker failed: {text.rpartition('Error: ')[2][:300]}", kind
-        return "its Ray worker died: it was killed, or its machine was lost.", "died"
+        return "its Ray worker died: it was killed, or its machine was lost.", LOST
 
     def _remove(self, seat: Seat) -> None:
         self._seats.remove(seat)
@@ -268,7 +265,7 @@ class Cluster:
 
     def close(self) -> None:
         with suppress(OSError):
-            trees.remove_tree(self._arriving)
+            recover(self._arriving.parent)
         if self._gone:
             return
         ended = [seat.actor.close.remote() for seat in self._seats]

@@ -19,6 +19,9 @@ from flatout.fleet.sweep.plan import Trial
 from flatout.storage.kernel import close_in_children
 from flatout.storage.last_words import out_of_memory_kills
 
+LOST = "lost"
+"""Kind of a failure that is not the trial's: its worker or machine is gone."""
+
 SHARE = 0.9
 """Of a card's free memory that trials may take."""
 

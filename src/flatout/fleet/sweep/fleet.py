@@ -16,7 +16,7 @@ from flatout.config.schema import TrainConfig
 from flatout.errors import writing
 from flatout.fleet.members import FOLDER
 from flatout.fleet.statistics import iqm
-from flatout.fleet.sweep.engine import Engine, Job
+from flatout.fleet.sweep.engine import LOST, Engine, Job
 from flatout.fleet.sweep.folder import WAIT_S
 from flatout.fleet.sweep.plan import Group, Study, Trial, trials
 from flatout.fleet.sweep.slots import Slots
@@ -29,6 +29,9 @@ STOP_S = 60.0
 """A run that is asked to stop may take so long to save its last boundary."""
 
 LOOK_S = 0.25
+
+MOST_LOST = 5
+"""A trial is tried again after so many lost workers: one more may be its own doing."""
 
 WAITING, RUNNING, DONE, FAILED, PRUNED = "waiting", "running", "done", "failed", "pruned"
 
@@ -46,6 +49,7 @@ class State:
         score: of its last evaluation, or of its last episodes without one; a classifier's accuracy.
         error: the sentence, if it failed.
         heard: when it last told of its steps.
+        failures, losses: how often it failed, and how often its worker or machine was lost.
     """
 
     trial: Trial
@@ -59,6 +63,7 @@ class State:
     seconds: float = 0.0
     error: str = ""
     failures: int = 0
+    losses: int = 0
     alone: bool = False
     steady: bool = False
     heard: float = 0.0
@@ -308,13 +313,19 @@ class Fleet:
                 state.state = PRUNED
 
     def _failed(self, state: State, error: str, kind: str) -> None:
-        state.failures += 1
         state.error = error
         name = state.trial.name
-        again = kind != "usage" and state.failures <= self.retries
+        if kind == LOST:
+            state.losses += 1
+            again, how = state.losses <= MOST_LOST, "again; a loss is not counted as its failure"
+            if not again:
+                error = state.error = f"{error} That was its loss number {state.losses}."
+        else:
+            state.failures += 1
+            again, how = kind != "usage" and state.failures <= self.retries, "once more"
         if again:
-            state.state, state.alone = WAITING, kind == "room"
-            self.notes.append(f"{name}: {error} It is tried once more.")
+            state.state, state.alone = WAITING, kind == "room" or (state.alone and kind == LOST)
+            self.notes.append(f"{name}: {error} It is tried {how}.")
             shared = self._population_of.get(name)
             if shared is None:
                 self._waiting.append(self._job(state))

@@ -14,6 +14,7 @@ import psutil
 
 from flatout.config.schema import TrainConfig
 from flatout.errors import CheckpointError, FlatoutError, UsageError, damage, writing
+from flatout.fleet.sweep.gathered import recover
 from flatout.fleet.sweep.optuna_storage import file_within, refuse_unsafe
 from flatout.fleet.sweep.plan import (
     SHARED,
@@ -64,6 +65,8 @@ class Folder:
             self._lock.file.flush()
         self._open = ExitStack()
         self._open.enter_context(nofollow.confined(path))
+        with writing(path):
+            recover(path)
 
     def _locked(self) -> locks.Lock:
         """The lock, once the last process of a fleet that was killed has ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -24,8 +25,11 @@ PIECE = 16 << 20
 
 METRICS = "metrics.jsonl"
 
+ARRIVING = ".arriving"
+"""In a fleet's folder: those of its jobs' folders that have not arrived as a whole."""
+
 BEFORE = ".old"
-"""In the folder of what arrives: the version of a job's folder that is about to be replaced."""
+"""In `ARRIVING`: the version of a job's folder that is about to be replaced."""
 
 Piece = tuple[str, int, bytes]
 """A file's name within its folder, where in it these bytes begin, and the bytes."""
@@ -122,14 +126,46 @@ def settle(arrived: Path, job: Job) -> None:
     _sign(arrived, folder, job.trials[0])
     for trial in job.trials if job.population else ():
         _sign(arrived / FOLDER / trial.name, folder / FOLDER / trial.name, trial)
+    before = arrived.parent / BEFORE / arrived.name
     with writing(folder):
-        before = arrived.with_name(BEFORE)
-        trees.remove_tree(before)
+        _put_back(before, folder)
         with suppress(FileNotFoundError):
             trees.move(folder, before)
-        trees.move(arrived, folder)
-        with suppress(OSError):
-            trees.remove_tree(before)
+        try:
+            trees.move(arrived, folder)
+        finally:
+            with suppress(OSError):
+                _put_back(before, folder)
+                before.parent.rmdir()
+
+
+def recover(fleet: Path) -> None:
+    """Put back the folders that a fleet which was killed was about to replace; remove the others
+    that were arriving.
+
+    Args:
+        fleet: the fleet's folder.
+
+    Raises:
+        OSError: one cannot be put back. Nothing is removed.
+    """
+    arriving = fleet / ARRIVING
+    with (
+        suppress(FileNotFoundError, nofollow.NotOrdinaryError),
+        nofollow.folder(arriving / BEFORE, 2) as opened,
+    ):
+        for name in filter(nofollow.is_plain_name, os.listdir(opened.listed)):
+            _put_back(arriving / BEFORE / name, fleet / name)
+    trees.remove_tree(arriving)
+
+
+def _put_back(before: Path, folder: Path) -> None:
+    """Move a folder back, unless there is one in its place: then it is no longer needed."""
+    if os.path.lexists(folder):
+        trees.remove_tree(before)
+    else:
+        with suppress(FileNotFoundError):
+            trees.move(before, folder)
 
 
 def _sign(arrived: Path, folder: Path, trial: Trial) -> None:

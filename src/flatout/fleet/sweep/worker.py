@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from flatout.config.settings import changeable, resolve
-from flatout.errors import FlatoutError, Interrupt, NoRoomError, UsageError, one_line
+from flatout.errors import FlatoutError, Interrupt, NoRoomError, UsageError, full_memory, one_line
 from flatout.fleet.sweep.plan import Trial
 from flatout.hardware.cores import usable_cpus
 from flatout.run.interrupts import Interrupts
@@ -115,10 +115,8 @@ def _do(
     except FlatoutError as error:
         _failed(found, str(error), kind_of(error), tell)
     except Exception as error:  # a full memory, or a defect, which is the trial's end alone
-        text = f"{type(error).__name__}: {one_line(error)}"
-        if (why := kind_of(error)) == ROOM:
-            text = "out of memory; lower --envs, --buffer-size or the network's size."
-        _failed(found, text, why, tell)
+        text = full_memory(error) or f"{type(error).__name__}: {one_line(error)}"
+        _failed(found, text, kind_of(error), tell)
 
 
 def _limit(cap_mb: float | None) -> None:
@@ -228,7 +226,9 @@ def _population(
                  peak_mb=peak_rss_mb())  # fmt: skip
             if state.error:
                 told.add(name)
-                tell(trial=name, error=state.error, kind=USAGE)
+                known = state.exception is None or isinstance(state.exception, FlatoutError)
+                kind = USAGE if known else kind_of(state.exception)
+                tell(trial=name, error=state.error, kind=kind)
             elif state.ended:
                 told.add(name)
                 tell(trial=name, ended=state.ended, steps=state.steps)
