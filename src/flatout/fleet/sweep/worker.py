@@ -226,8 +226,9 @@ def _population(
                  peak_mb=peak_rss_mb())  # fmt: skip
             if state.error:
                 told.add(name)
-                known = state.exception is None or isinstance(state.exception, FlatoutError)
-                kind = USAGE if known else kind_of(state.exception)
+                error, kind = state.exception, USAGE
+                if error is not None and not isinstance(error, FlatoutError):
+                    kind = kind_of(error)
                 tell(trial=name, error=state.error, kind=kind)
             elif state.ended:
                 told.add(name)
