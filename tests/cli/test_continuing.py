@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from flatout import PPO
+from flatout.__main__ import main
 from flatout.cli.arguments import train_config
 from flatout.cli.continuing import continued
 from flatout.errors import UsageError
+from flatout.storage import locks
 from flatout.storage.run_folder import RunFolder
 from tests import tiny
 from tests.cli.test_bad_input import sentence
@@ -138,3 +141,46 @@ def test_a_population_goes_on_with_the_same_members_alone(flatout: Cli, tmp_path
     other = flatout(*words, "--steps", 256, "--seeds", 3)
     sentence(other, 2, "--continue|other members|--seeds")
     sentence(flatout(*words, "--steps", 256), 2, "holds a population|--run-dir")
+
+
+@pytest.mark.parametrize("python", [False, True])
+def test_a_resume_reads_the_settings_when_no_other_process_can_change_them(
+    python: bool, flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until another process lets go of the folder, it has trained on, and logs more rows."""
+    run = tmp_path / "run"
+    assert flatout(*COMMAND, "--steps", 128, "--run-dir", run).code == 0
+    agent = PPO.load(run)
+
+    class Lock(locks.Lock):
+        def __init__(self, path: Path) -> None:
+            monkeypatch.setattr(locks, "Lock", free)
+            more = ("--steps", "256", "--log-every", "32", "--quiet")
+            assert main(["train", "--resume", str(run), *more]) == 0
+            super().__init__(path)
+
+    free = locks.Lock
+    monkeypatch.setattr(locks, "Lock", Lock)
+    if python:
+        agent.learn(64, run_dir=run)
+    else:
+        assert flatout("train", "--resume", run, "--steps", 320, "--quiet").code == 0
+    settings = json.loads((run / "config.json").read_text())["settings"]
+    assert (settings["steps"], settings["log_every"]) == (320, 32)
+    assert json.loads((run / "summary.json").read_text())["steps"] == 320
+
+
+def test_a_run_that_began_meanwhile_is_not_taken_for_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Lock(locks.Lock):
+        def __init__(self, path: Path) -> None:
+            monkeypatch.setattr(locks, "Lock", free)
+            saved(tmp_path / "run")
+            super().__init__(path)
+
+    free = locks.Lock
+    monkeypatch.setattr(locks, "Lock", Lock)
+    with pytest.raises(UsageError, match="already holds a run"):
+        RunFolder(tmp_path / "run")
+    RunFolder(tmp_path / "run", resume=True).close()

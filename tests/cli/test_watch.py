@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from rich.console import Console
 
 from flatout import DQN
 from flatout.cli.watch import picture, play, watch
+from flatout.run.resume import begun_from
+from flatout.storage import checkpoint
+from flatout.storage.run_folder import load_config
 from tests.conftest import Result
 
 Cli = Callable[..., Result]
@@ -35,6 +39,42 @@ def test_snake_is_seen_in_the_terminal(flatout: Cli, run: Path) -> None:
     assert result.code == 0, result.err
     for words in ("┌─", "@", "episode 2 of 2", "mean return of 2 episodes"):
         assert words in result.out
+
+
+def test_a_checkpoint_that_a_live_run_removes_gives_way_to_the_next(
+    flatout: Cli, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --keep-checkpoints 1 each new checkpoint removes the one that is being read."""
+    live, load = tmp_path / "live", checkpoint.load
+    shutil.copytree(run, live)
+    for name in ("params.safetensors", "summary.json"):
+        (live / name).unlink()
+    old, new = checkpoint.checkpoints(live / "checkpoints")[-2:]
+    for other in checkpoint.checkpoints(live / "checkpoints")[:-2]:
+        shutil.rmtree(other)
+    before = load_config(live)
+    read: dict[str, Callable[[], Any]] = {
+        "watch": lambda: flatout("watch", live, "--episodes", 1, "--fps", 1000).code,
+        "from": lambda: 0 if begun_from(live, before, before, ()) else 1,
+    }
+    asked: list[Path] = []
+
+    def loaded(path: Path) -> Any:
+        asked.append(path)
+        if len(asked) == 1:  # the run saves the next one
+            (tmp_path / "new").rename(new)
+            shutil.rmtree(old)
+        return load(path)
+
+    monkeypatch.setattr(checkpoint, "load", loaded)
+    for name, reader in read.items():
+        old.rename(tmp_path / "old")
+        new.rename(tmp_path / "new")
+        shutil.copytree(tmp_path / "old", old)
+        asked.clear()
+        assert reader() == 0, name
+        assert asked == [old, new]
+        (tmp_path / "old").rename(old)
 
 
 @pytest.mark.parametrize("height", [1, 4, 5, 40])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -50,13 +51,16 @@ def train(
         FlatoutError: the run failed; the agent has what was learned before.
     """
     acting, history = agent._acting, agent._history
-    config, start, resume = history.next_run(agent.config, acting.arrays, total, path, reset)
-    display = display_of(config) if shows else Display()
-    notes = () if start is None else start.notes
-    for note in () if shows else notes:  # a display shows them itself
-        say(note)
+    plan = partial(history.next_run, agent.config, acting.arrays, total, path, reset)
+    config, start, resume = plan()
     new_run = not resume and (start is None or not start.continues)
     with nullcontext() if path is None else closing(RunFolder(path, resume)) as folder:
+        if resume:  # as the folder is now that no other process can change it
+            config, start, _ = plan()
+        display = display_of(config) if shows else Display()
+        notes = () if start is None else start.notes
+        for note in () if shows else notes:  # a display shows them itself
+            say(note)
         trainer = Trainer(
             config, code=agent._code, folder=folder, resume=resume, start=start,
             callback=callback, agent=agent, acting=acting, display=display,

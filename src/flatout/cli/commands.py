@@ -13,7 +13,7 @@ from pathlib import Path
 import flatout
 from flatout.cli.arguments import given_settings, train_config
 from flatout.cli.flags import take, take_all
-from flatout.config.schema import ALGORITHMS
+from flatout.config.schema import ALGORITHMS, TrainConfig
 from flatout.config.settings import presets, with_run
 from flatout.errors import FlatoutError, UsageError, nearest
 
@@ -104,13 +104,19 @@ def _train(argv: list[str]) -> int:
     asked, argv = take(argv, "--strategy")
     source, _ = take(argv, "--from")
     goes_on, dry = "--continue" in argv, "--dry-run" in argv
-    config, resume = train_config([w for w in argv if w not in ("--continue", "--dry-run")])
-    if goes_on:
+
+    def settings() -> tuple[TrainConfig, bool]:
+        """What the arguments ask for, of a resumed run what its folder holds now."""
+        config, resume = train_config([w for w in argv if w not in ("--continue", "--dry-run")])
+        if not goes_on:
+            return config, resume
         from flatout.cli.continuing import continued
 
         if resume or source is not None:
             raise UsageError("--continue finds out whether to resume: drop --resume and --from.")
-        config, resume = continued(config, seeds is not None or bool(words))
+        return continued(config, seeds is not None or bool(words))
+
+    config, resume = settings()
     if source is not None and (seeds is not None or words):
         raise UsageError("--from starts one run: leave out --seeds and --population.")
     if not config.env.env:
@@ -152,15 +158,16 @@ def _train(argv: list[str]) -> int:
                 config, start = start_from(Path(source), config, given_settings(argv))
         named = config.run.run_dir is not None
         folder = RunFolder(path, resume, report=True) if named else new_folder(config)
-        path = folder.named
-        config = with_run(config, run_dir=str(path))
+        path, display = folder.named, Display()
         console = Console(stderr=config.run.json)
-        display = Display()
-        if not config.run.quiet:
-            from flatout.run.display import LiveDisplay
-
-            display = LiveDisplay(config, console)
         try:
+            if resume:  # as they are now that no other process can change them
+                config, _ = settings()
+            config = with_run(config, run_dir=str(path))
+            if not config.run.quiet:
+                from flatout.run.display import LiveDisplay
+
+                display = LiveDisplay(config, console)
             from flatout.run.trainer import Trainer
 
             trainer = Trainer(

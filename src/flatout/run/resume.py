@@ -96,8 +96,8 @@ def saved_agent(path: Path, prefer: str, consent: Consent | None) -> Saved:
     there = [name for name in AGENT_FILES if os.path.lexists(path / name)]
     newest = checkpoint.checkpoints(path / "checkpoints") if path.is_dir() else []
     if newest and (not there or (prefer == "newest" and FINAL not in there)):
-        arrays = checkpoint.load(newest[-1])[1].arrays
-        return Saved(newest[-1], load_config(path, consent), arrays, steps=newest_step(path))
+        found, step, state = checkpoint.load_latest(path)
+        return Saved(found, load_config(path, consent), state.arrays, steps=step)
     file = path / FINAL if prefer != "best" and FINAL in there else find_agent(path)
     arrays, metadata = checkpoint.load_agent(file)
     learned = metadata.get("learned")
@@ -130,7 +130,7 @@ def begun_from(
     Raises:
         CheckpointError: there is no checkpoint, or it is damaged.
     """
-    _, state = checkpoint.load(checkpoint.latest(folder))
+    _, _, state = checkpoint.load_latest(folder)
     hyper, notes = config.hyper, ()
     if why := _left_behind(before, config):
         if state.rows is not None:
@@ -196,8 +196,7 @@ def newest(
         note("nothing was saved yet: the run begins again from its start")
         return None
     if found is None:
-        path = checkpoint.latest(folder.path)
-        found = path, *checkpoint.load(path)
+        found = checkpoint.load_latest(folder.path)
     path, step, saved = found
     with checkpoint.reading(path):
         progress = Progress.from_json(saved.data["progress"])

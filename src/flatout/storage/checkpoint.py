@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -37,6 +38,8 @@ MOST_HEADER = 4 << 20
 ARRAYS, DATA = "state.safetensors", "state.json"
 MOST_JSON = 32 << 20
 """Maximum bytes of a checkpoint's JSON, with some 20 bytes for each environment."""
+ATTEMPTS, REPLACED_S = 10, 0.02
+"""How often a checkpoint is read that is removed meanwhile, and seconds between two attempts."""
 _STEP = re.compile(r"step_\d{12,}")
 _UNFINISHED = re.compile(r"\.(step_\d{12,})\.(old|tmp)")
 REPLAY = "replay"
@@ -294,6 +297,26 @@ def latest(run_dir: Path) -> Path:
     if not saved:
         raise CheckpointError(f"{run_dir} holds no checkpoint to resume from.")
     return saved[-1]
+
+
+def load_latest(run_dir: Path) -> tuple[Path, int, Snapshot]:
+    """Read the newest checkpoint of a run: its path, step and snapshot.
+
+    The run may be learning. If it removes the checkpoint while it is read, the next one is read.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+    """
+    for _ in range(ATTEMPTS - 1):
+        path = latest(run_dir)
+        try:
+            return path, *load(path)
+        except CheckpointError:
+            if path.exists():
+                raise
+            time.sleep(REPLACED_S)
+    path = latest(run_dir)
+    return path, *load(path)
 
 
 def save_agent(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:

@@ -72,13 +72,7 @@ class RunFolder:
             self.checkpoints = self.path / "checkpoints"
             if path.exists() and not path.is_dir():
                 raise UsageError(f"the run folder {path} is a file; choose another --run-dir.")
-            if resume and not (path / "config.json").is_file():
-                raise UsageError(f"{path} holds no run to resume (there is no config.json in it).")
-            if not resume and (path / "config.json").exists():
-                raise UsageError(
-                    f"{path} already holds a run; go on with --resume {path}, or choose another "
-                    "--run-dir."
-                )
+            self._refuse_taken(resume)
             refuse_links(path)
             with nofollow.folder(path, 0, make=True):
                 pass
@@ -88,12 +82,23 @@ class RunFolder:
                 raise FlatoutError(
                     f"the run folder {path} is in use by another process{error.owner}."
                 ) from None
+            self._refuse_taken(resume)  # by the process that held the lock until now
             recover(self.checkpoints)
             with nofollow.folder(path, 0) as opened:
                 nofollow.remove_left(FILES, opened)
             self._words = LastWords(self.path, report)
             undo.pop_all()
         self.died_of = self._words.before  # a sentence, or empty
+
+    def _refuse_taken(self, resume: bool) -> None:
+        path, there = self.named, self.named / "config.json"
+        if resume and not there.is_file():
+            raise UsageError(f"{path} holds no run to resume (there is no config.json in it).")
+        if not resume and there.exists():
+            raise UsageError(
+                f"{path} already holds a run; go on with --resume {path}, or choose another "
+                "--run-dir."
+            )
 
     def check(self) -> None:
         """Check before a save that the folder and its `KEPT` files were not deleted or moved."""

@@ -157,20 +157,20 @@ def _lone(
     from flatout.storage.run_folder import RunFolder, load_config
     from flatout.storage.trust import Consent
 
-    values = dict(trial.settings)
-    if resume := (path / "config.json").exists():  # it stays where its bits began
-        before = load_config(path, Consent(values)).flat()
-        values |= {name: before[name] for name in ("placement", "env_backend")}
-    config = resolve(trial.algorithm, values, {"run_dir": str(path)})
-    free = {*changeable(config), "run_dir"}
-    shape = json.dumps(
-        {k: None if k in free and v is not None else [v] for k, v in config.flat().items()},
-        default=str,
-    )
-    if shape not in programs:  # of the newest shape alone: others' memory is given back
-        programs.clear()
-        programs[shape] = Programs(several=True)
+    resume, values = (path / "config.json").exists(), dict(trial.settings)
     with closing(RunFolder(path, resume)) as folder:
+        if resume:  # it stays where its bits began
+            before = load_config(path, Consent(values)).flat()
+            values |= {name: before[name] for name in ("placement", "env_backend")}
+        config = resolve(trial.algorithm, values, {"run_dir": str(path)})
+        free = {*changeable(config), "run_dir"}
+        shape = json.dumps(
+            {k: None if k in free and v is not None else [v] for k, v in config.flat().items()},
+            default=str,
+        )
+        if shape not in programs:  # of the newest shape alone: others' memory is given back
+            programs.clear()
+            programs[shape] = Programs(several=True)
         if resume and not checkpoints(folder.checkpoints):  # its disk was full, say: begin again
             folder.empty()
         try:
