@@ -247,7 +247,11 @@ COMMON = "algorithm = 'ppo'\nenv = 'CartPole-v1'\n"
         ("algorithm = 'ppo'\nenv = 'os:system'", "whose code is not run because a file says so"),
         (f"{COMMON}[grid]\nenv = ['os:system']", "whose code is not run because a file says so"),
         (f"{COMMON}[[list]]\nenv = 'os:system'", "whose code is not run because a file says so"),
-        (f"{COMMON}[random]\ncount = 1\nenv = ['os:system']", "names os:system"),
+        (f"{COMMON}[random]\ncount = 1\nenv = ['os:system']", "names the environment os:system"),
+        (f"{COMMON}wandb = 'a-strangers'", "asks for --wandb a-strangers, which reaches files"),
+        (f"{COMMON}[grid]\nenv-kwargs = [{{ file = '/x' }}]", "asks for --env-kwargs file=/x"),
+        (f"{COMMON}[[list]]\nenv_kwargs = 'file=/x'", "asks for --env-kwargs file=/x"),
+        ("algorithm = 'classify'\n[optuna]\nspace = { data = ['digits', '/x'] }", "--data"),
     ],
 )
 def test_a_file_that_cannot_be_is_refused(

@@ -41,6 +41,27 @@ def damage(path: Path, how: str) -> None:
     path.write_bytes({"cut": content[:half], "empty": b"", "noise": noise}[how])
 
 
+def relative_jax(tmp_path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Start JAX as Flatout does, in a working folder, with these variables."""
+    code = PROGRAM.partition("print(")[0] + "print(jax.config.jax_compilation_cache_dir)"
+    environment = {**os.environ, "HOME": str(tmp_path / "home")} | variables
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, text=True, capture_output=True, timeout=120,
+        check=True, cwd=tmp_path,
+    )  # fmt: skip
+
+
+def test_no_relative_path_leads_to_compiled_programs(tmp_path: Path) -> None:
+    """They run as they are, and the working folder may be somebody else's."""
+    own = str(tmp_path / "home" / ".cache" / "flatout" / "xla")
+    done = relative_jax(tmp_path, XDG_CACHE_HOME="cache", JAX_COMPILATION_CACHE_DIR="")
+    assert (done.stdout.strip(), done.stderr) == (own, "")
+    done = relative_jax(tmp_path, XDG_CACHE_HOME="", JAX_COMPILATION_CACHE_DIR="programs")
+    assert done.stdout.strip() == own
+    assert "'programs', is a relative path" in done.stderr
+    assert f"{own} is used instead" in done.stderr
+
+
 @pytest.fixture
 def jax_cache(tmp_path: Path) -> Any:
     """JAX's class of a cache in a folder, as Flatout sets it up."""

@@ -10,15 +10,18 @@ import py_compile
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from flatout import PPO, Agent, CheckpointError
+from flatout import PPO, Agent, CheckpointError, FlatoutError, UsageError
+from flatout.cli.arguments import train_config
 from flatout.explain.own.runs import read_run
 from flatout.storage import signing, trust
 from flatout.storage.checkpoint import FORMAT
+from flatout.storage.user_folders import user_folder
 from tests import tiny
 from tests.cli.test_bad_input import ROOT, Cli, sentence
 from tests.conftest import TINY, Result
@@ -536,6 +539,29 @@ def test_a_settings_file_is_a_file(flatout: Cli, tmp_path: Path) -> None:
     sentence(flatout("train", "--config", file, "--env", "CartPol-v1"), 2, "CartPol-v1")
 
 
+@pytest.mark.parametrize(
+    ("line", "typed"),
+    [
+        ("env_kwargs = { xml_file = '/etc/passwd', n = 1 }", "--env-kwargs xml_file=/mine.xml"),
+        ("env_kwargs = { maps = ['SFFF', { a = 'pwn:make' }] }", "--env-kwargs maps=4x4"),
+        ("wandb = 'anothers-project'", "--wandb mine"),
+        ("algorithm = 'classify'\ndata = '../secrets'", "--data digits.npz"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["toml", "json"])
+def test_what_a_settings_file_reaches_is_named_by_the_user_too(
+    line: str, typed: str, kind: str, tmp_path: Path
+) -> None:
+    text = line if "algorithm" in line else f"algorithm = 'ppo'\nenv = 'CartPole-v1'\n{line}"
+    file = tmp_path / f"settings.{kind}"
+    file.write_text(text if kind == "toml" else json.dumps(tomllib.loads(text)))
+    flag, _, value = typed.partition(" ")
+    with pytest.raises(UsageError, match=f"{file.name} asks for {flag} .*--trust"):
+        train_config(["--config", str(file)])
+    train_config(["--config", str(file), flag, value])
+    train_config(["--config", str(file), "--trust"])
+
+
 # Formats
 
 
@@ -560,6 +586,21 @@ def test_a_shared_key_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [path.name for path in (tmp_path / "flatout").iterdir()] == ["key"]
     monkeypatch.setenv("XDG_CONFIG_HOME", "/proc/no/such")
     assert signing.signed(signing.RUN, {"a": 1}) == {"a": 1}
+
+
+@pytest.mark.parametrize("kind", ["cache", "config"])
+def test_the_users_folders_are_never_in_the_working_folder(
+    kind: Literal["cache", "config"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable = f"XDG_{kind.upper()}_HOME"
+    monkeypatch.setenv("HOME", "/home/me")
+    for value, folder in (("/x", "/x"), ("x", f"/home/me/.{kind}"), ("", f"/home/me/.{kind}")):
+        monkeypatch.setenv(variable, value)
+        assert user_folder(kind) == Path(folder) / "flatout"
+    monkeypatch.setenv("HOME", ".")
+    with pytest.raises(FlatoutError, match=f"set HOME or {variable} to an absolute path"):
+        user_folder(kind)
+    assert signing.signed(signing.RUN, {"a": 1}).keys() - {"signature"} == {"a"}
 
 
 def test_what_lies_outside_stays_on_the_path(

@@ -27,7 +27,7 @@ from flatout.config.settings import (
     resolve,
 )
 from flatout.errors import UsageError
-from flatout.storage.trust import CODE, Consent, names_code
+from flatout.storage.trust import Consent, refuse_unconfirmed
 
 
 def arguments_class(algorithm: str) -> type:
@@ -93,7 +93,9 @@ def train_config(
         layers += [] if preset is None else [load_preset(preset)]
         files = [] if file is None else [(f"--config {file}", load_file(file))]
         files += [] if common is None else [common]
-        layers += [_file_settings(*one, typed, trust) for one in files]
+        for where, settings in files:
+            refuse_unconfirmed(where, settings, consent)
+            layers.append(settings)
         algorithm = _algorithm(named, layers, argv)
         if source is not None:
             given = {name: value for layer in layers[1:] for name, value in layer.items()}
@@ -138,21 +140,6 @@ def _flags(argv: list[str]) -> set[str]:
     """The names of the settings that flags give."""
     flags = (word[2:].partition("=")[0] for word in argv if word.startswith("--"))
     return {flag.replace("-", "_") for flag in flags}
-
-
-def _file_settings(
-    file: str, settings: dict[str, Any], typed: dict[str, Any], trust: bool
-) -> dict[str, Any]:
-    """The settings of a file; code that it names runs only where that was typed."""
-    for name in CODE:
-        value, flag = settings.get(name), "train" if name == "algorithm" else f"--{name}"
-        if isinstance(value, str) and names_code(value) and not trust and name not in typed:
-            raise UsageError(
-                f"{file} names the {'environment' if name == 'env' else name} "
-                f"{value[:200]}, whose code is not run because a file says so; say "
-                f"{flag} {value[:200]} as well, or --trust."
-            )
-    return settings
 
 
 def _algorithm(named: str | None, layers: list[dict[str, Any]], argv: list[str]) -> str:

@@ -13,7 +13,7 @@ from flatout.config.settings import resolve, with_run
 from flatout.errors import UsageError
 from flatout.fleet.sweep import plan
 from flatout.output import reserve_stdout
-from flatout.storage.trust import named_code, names_code
+from flatout.storage.trust import Consent, named_code, refuse_unconfirmed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -95,7 +95,7 @@ def fleet(argv: list[str], interrupts: Interrupts) -> int:
 
     from flatout.fleet.sweep.folder import Folder
     from flatout.hardware.inventory import inventory
-    from flatout.storage.trust import Consent, import_here
+    from flatout.storage.trust import import_here
 
     console, hardware = Console(stderr=as_json), inventory()
     sweep = None
@@ -136,7 +136,7 @@ def _code(sweep: Sweep) -> list[str]:
     """The code that a sweep names."""
     rows = [dict(group.row) for group in sweep.groups]
     named = [code for _, code in named_code(sweep.base)]
-    return [*named, *plan.environments([rows, sweep.optuna])]
+    return [*named, *plan.named_in([rows, sweep.optuna])]
 
 
 def _ray(address: str | None, at_once: str | None, interrupts: Interrupts) -> Any:
@@ -163,20 +163,17 @@ def _new(argv: list[str]) -> Sweep:
         elif not isinstance(values.get("algorithm"), str):
             raise UsageError(f'{where} names no algorithm; write algorithm = "ppo", for example.')
         common = where, values
-    named = list(plan.environments(sections))  # by the file alone
+    chosen = list(plan.choices(sections))  # by the file alone
     if words:
         sections["grid"] = plan.grid_of(words)
     try:
         base, resumed = train_config(argv, common)
     except UsageError as error:
         raise UsageError(str(error) if common is None else f"{where}: {error}") from None
-    typed = {code for _, code in named_code(base)}
-    for name in named:
-        if names_code(name) and name not in typed and "--trust" not in argv:
-            raise UsageError(
-                f"{where} names {name[:200]}, whose code is not run because a file says so; to run "
-                "it, say --trust."
-            )
+    common_to_all = base.flat()
+    for name, value in chosen:
+        named = {name: value} if common_to_all.get(name) == value else {}
+        refuse_unconfirmed(where, {name: value}, Consent(named, "--trust" in argv))
     if resumed or (base.hyper.acts and not base.env.env):
         raise UsageError("no environment: pass --env ID, or write env = ... in the sweep's file.")
     given = {word.partition("=")[0] for word in argv} | {*(common or ("", ()))[1]}

@@ -18,32 +18,42 @@ from typing import Any
 from flatout.output import say
 from flatout.output_file import LEFT_S
 from flatout.storage import nofollow
+from flatout.storage.user_folders import user_folder
 
 _UNREADABLE = "Error reading persistent compilation cache entry"
 
 
-def cache_folder() -> Path:
-    """Flatout's folder in the user's cache (respects ``XDG_CACHE_HOME``)."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flatout"
+_GIVEN = "JAX_COMPILATION_CACHE_DIR"
 
 
 def compile_cache() -> Path | None:
     """The folder in which JAX keeps compiled programs; None where it is not on this machine."""
     jax: Any = sys.modules.get("jax")
     given = jax.config.values["jax_compilation_cache_dir"] if jax is not None else None
-    given = given or os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(cache_folder() / "xla")
-    return None if "://" in given else Path(given)
+    given = given or os.environ.get(_GIVEN) or ""
+    if "://" in given:
+        return None
+    return Path(given) if os.path.isabs(given) else user_folder("cache") / "xla"
 
 
 def set_up() -> None:
     """Give JAX the folder for compiled programs, unless the user gave one, and mend its cache.
 
-    Takes effect where JAX has not opened its cache yet.
+    A relative path is not used: compiled programs would come from any folder in which the command
+    is started. Takes effect where JAX has not opened its cache yet.
     """
     import jax
 
-    if jax.config.values["jax_compilation_cache_dir"] is None:
-        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "xla"))
+    given, used = jax.config.values["jax_compilation_cache_dir"], compile_cache()
+    if used is not None and given != str(used):
+        jax.config.update("jax_compilation_cache_dir", str(used))
+        if given:
+            os.environ[_GIVEN] = str(used)  # so that child processes say nothing more
+            say(
+                f"the folder of compiled programs, {given!r}, is a relative path, and a program in "
+                f"the working folder may be anybody's: {used} is used instead. Set {_GIVEN} to an "
+                "absolute path to choose another folder."
+            )
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     with suppress(ImportError, AttributeError):  # a version of JAX without these: its own behaviour

@@ -10,11 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from flatout.errors import UsageError
-from flatout.hardware.compile_cache import cache_folder
 from flatout.output_file import LEFT_S
 from flatout.planning.machine import SHIPPED, Machine
 from flatout.planning.stages import Stages
 from flatout.storage import locks, nofollow
+from flatout.storage.user_folders import user_folder
 
 NUMBERS = "numbers.json"
 WAIT_S = 5.0
@@ -27,7 +27,7 @@ MOST_NUMBERS = 512
 
 def plans() -> Path:
     """The folder of kept plans."""
-    return cache_folder() / "plans"
+    return user_folder("cache") / "plans"
 
 
 def machine_file() -> Path:

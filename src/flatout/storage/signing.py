@@ -16,7 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from flatout.errors import FlatoutError
 from flatout.storage import nofollow
+from flatout.storage.user_folders import user_folder
 
 SIGNATURE = "signature"
 """Name of the keyed hash beside the values that it covers."""
@@ -57,12 +59,10 @@ def _hash(key: bytes, kind: str, values: Mapping[str, Any]) -> str:
 
 
 def _key(make: bool) -> bytes | None:
-    """The key, from ``$XDG_CONFIG_HOME/flatout/key`` or below ``~/.config``; None if there is none
-    (or no home), or other users could read it."""
-    base = os.environ.get("XDG_CONFIG_HOME", "")
+    """The key in the user's configuration folder; None if there is none (or no home), or other
+    users could read it."""
     try:
-        folder = Path(base) if os.path.isabs(base) else Path.home() / ".config"
-        path = folder / "flatout" / "key"
+        path = user_folder("config") / "key"
         key = _read(path)
         if key is not None or not make:
             return key
@@ -79,7 +79,7 @@ def _key(make: bool) -> bytes | None:
         finally:
             new.unlink()
         return _read(path)
-    except (OSError, RuntimeError):
+    except (OSError, FlatoutError):
         return None
 
 

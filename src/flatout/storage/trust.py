@@ -17,7 +17,7 @@ from typing import Any
 from flatout.config.modules import PASSED, OwnModules, look_here
 from flatout.config.own_code import find, folders_of, import_path, own_code
 from flatout.config.schema import TrainConfig
-from flatout.errors import CheckpointError, EnvironmentFailure, one_line
+from flatout.errors import CheckpointError, EnvironmentFailure, UsageError, one_line
 
 OWN = frozenset({"flatout.envs.atari:cropped"})
 """Flatout's factories: with any arguments, they only make an environment."""
@@ -27,6 +27,9 @@ LIBRARIES = ("gymnax:", "envelope:")
 
 CODE = ("env", "algorithm", "network", "data")
 """Settings that may name code."""
+
+WHAT = {"env": "environment"}
+"""Words for settings in messages, where these differ from their names."""
 
 _PLAIN = re.compile(r"[\w\- +,=()]([\w\- +,=().]*)")
 """Text that is no path and no module."""
@@ -66,20 +69,52 @@ def refuse_foreign(
         CheckpointError: with advice.
         EnvironmentFailure: the user's module fails to import.
     """
-    if consent.trust:
-        return
-    for name, key, value in reaching(config):
-        typed = consent.named.get(name)
-        if typed is not None and (not key or (isinstance(typed, Mapping) and key in typed)):
-            continue
+    for name, key, value in unconfirmed(_settings(config), consent):
         if name in CODE and names_code(str(value)):
             _refuse_module(name, str(value), file, code)
         elif code is None:
-            flag = f"--{name.replace('_', '-')} {key}{'=' if key else ''}{value}"
             raise CheckpointError(
-                f"{file} is not of this user's making and asks for {flag[:200]}, which reaches "
-                "outside of it; to allow that, say it as well, or --trust (in Python trust=True)."
+                f"{file} was not created by this user and asks for {flag_of(name, key, value)}, "
+                "which reaches outside of it; to allow that, say it as well, or --trust (in Python "
+                "trust=True)."
             )
+
+
+def refuse_unconfirmed(where: str, settings: Mapping[str, Any], consent: Consent) -> None:
+    """Refuse settings that a settings file (``--config``, a sweep's) holds and that name code,
+    files or addresses, unless the user consents: such a file may be somebody else's.
+
+    Args:
+        where: names the file in messages.
+
+    Raises:
+        UsageError: with advice.
+    """
+    for name, key, value in unconfirmed(settings, consent):
+        what, flag = WHAT.get(name, name), flag_of(name, key, value)
+        if name in CODE and names_code(str(value)):
+            raise UsageError(
+                f"{where} names the {what} {str(value)[:200]}, whose code is not run because a "
+                f"file says so; say {flag} as well, or --trust."
+            )
+        raise UsageError(
+            f"{where} asks for {flag}, which reaches files or addresses because a file says so; "
+            "say it as well, or --trust."
+        )
+
+
+def unconfirmed(settings: Mapping[str, Any], consent: Consent) -> Iterator[tuple[str, str, Any]]:
+    """Yield those of `reaching` to which the user has not consented."""
+    for name, key, value in () if consent.trust else reaching(settings):
+        typed = consent.named.get(name)
+        if typed is None or (key and not (isinstance(typed, Mapping) and key in typed)):
+            yield name, key, value
+
+
+def flag_of(name: str, key: str, value: Any) -> str:
+    """Return the words of a command that say a setting, at most 200 characters."""
+    flag = "train" if name == "algorithm" else f"--{name.replace('_', '-')}"
+    return f"{flag} {key}{'=' if key else ''}{value}"[:200]
 
 
 def code_of(names: Iterable[str]) -> dict[str, str]:
@@ -132,26 +167,44 @@ def import_here(*names: str, folder: Path | None = None) -> None:
         look_here()
 
 
-def reaching(config: TrainConfig) -> Iterator[tuple[str, str, Any]]:
-    """Settings that name code or files: name, key within it, value."""
-    for name, value in named_code(config):
-        yield name, "", value
-    for key, value in config.env.env_kwargs.items():
-        if not all(_PLAIN.fullmatch(text) for text in _texts({key: value})):
+REACHING = (*CODE, "env_kwargs", "wandb")
+"""Settings that may name code, files or addresses."""
+
+
+def reaching(settings: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Flat settings that name code, files or addresses: name, key within it, value."""
+    for name in CODE:
+        value = settings.get(name)
+        if isinstance(value, str) and names_code(value):
+            yield name, "", value
+    given = settings.get("env_kwargs") or {}
+    for key, value in given.items() if isinstance(given, Mapping) else [("", given)]:
+        if not all(_PLAIN.fullmatch(text) for text in _texts({key: value} if key else value)):
             yield "env_kwargs", key, value
-    data = getattr(config.hyper, "data", None)
-    if data is not None and not names_code(data) and not data.endswith(PASSED):
+    data = settings.get("data")
+    if isinstance(data, str) and not names_code(data) and not data.endswith(PASSED):
         yield "data", "", data
-    if config.run.wandb is not None:
-        yield "wandb", "", config.run.wandb
+    if settings.get("wandb") is not None:
+        yield "wandb", "", settings["wandb"]
 
 
 def named_code(config: TrainConfig) -> list[tuple[str, str]]:
     """Settings that name code as ``module:function``: name and value."""
-    env = config.env.env if config.hyper.acts else ""
-    named = {"env": env, "algorithm": config.algorithm}
-    named |= {name: getattr(config.hyper, name, None) or "" for name in ("network", "data")}
-    return [(name, value) for name, value in named.items() if names_code(value)]
+    return [
+        (name, value)
+        for name, _, value in reaching_of(config)
+        if name in CODE and names_code(value)
+    ]
+
+
+def reaching_of(config: TrainConfig) -> list[tuple[str, str, Any]]:
+    """`reaching` of a run's settings."""
+    return list(reaching(_settings(config)))
+
+
+def _settings(config: TrainConfig) -> dict[str, Any]:
+    """A run's flat settings; a dataset's name, which takes the environment's place, is none."""
+    return config.flat() | ({} if config.hyper.acts else {"env": ""})
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -183,10 +236,8 @@ def _refuse_module(name: str, value: str, file: Path, code: Mapping[str, str] | 
                 _import_from_outside(module, value, path)
                 return
             why = f"code was changed or added since that file was signed ({changed})"
-    what, flag = name, f"--{name} {value[:200]}"
-    if name == "env":
-        what = "environment"
-    elif name == "algorithm":
+    what, flag = WHAT.get(name, name), flag_of(name, "", value)
+    if name == "algorithm":
         flag = f"train {value[:200]} (eval --algorithm)"
     raise CheckpointError(
         f"{file} names the {what} {value[:200]}, whose {why}; to run its code, "

@@ -21,7 +21,7 @@ from flatout.fleet.sweep.plan import (
     STRATEGIES,
     Group,
     configured,
-    environments,
+    named_in,
     trial_names,
 )
 from flatout.fleet.sweep.search import examples, settings_of
@@ -29,7 +29,7 @@ from flatout.fleet.sweep.sections import refuse_many
 from flatout.storage import locks, nofollow, signing
 from flatout.storage.checkpoint import FORMAT
 from flatout.storage.run_folder import POPULATION, load_values
-from flatout.storage.trust import Consent, code_of, named_code, reaching, refuse_foreign
+from flatout.storage.trust import Consent, code_of, named_code, reaching_of, refuse_foreign
 
 PLAN, LOCK = "fleet.json", ".fleet"
 MOST_PLAN = 1 << 26
@@ -128,7 +128,7 @@ class Folder:
             "strategy": strategy, "populations": dict(populations), "optuna": optuna,
         }  # fmt: skip
         named = [name for _, name in named_code(base)]
-        named += environments([values["groups"], values["optuna"]])
+        named += named_in([values["groups"], values["optuna"]])
         values[signing.CODE] = code_of(named)
         with writing(self.path):
             text = json.dumps(signing.signed(signing.RUN, values), default=str)
@@ -167,7 +167,7 @@ class Folder:
             known = set[str]()
             for group in found:  # each may name another environment
                 config = configured(base, group.row)
-                names = repr(list(reaching(config)))
+                names = repr(reaching_of(config))
                 if names not in known:
                     refuse_foreign(config, path, code, consent)
                     known.add(names)

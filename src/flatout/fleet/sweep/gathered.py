@@ -18,7 +18,7 @@ from flatout.storage import nofollow, signing, trees
 from flatout.storage.agent_file import AGENT_FILES
 from flatout.storage.checkpoint import checkpoints
 from flatout.storage.run_folder import POPULATION
-from flatout.storage.trust import code_of, named_code, reaching
+from flatout.storage.trust import code_of, named_code, reaching_of
 
 PIECE = 16 << 20
 """Bytes that travel at once."""
@@ -201,8 +201,8 @@ def _signed(
     Raises:
         CheckpointError: their settings reach for what the trial does not.
     """
-    found = list(reaching(resolve(str(told["algorithm"]), told["settings"])))
-    if found != list(reaching(trial.config())):
+    found = reaching_of(resolve(str(told["algorithm"]), told["settings"]))
+    if found != reaching_of(trial.config()):
         raise CheckpointError(f"{trial.name} came back with other settings.")
     code = code_of(name for _, name in named_code(trial.config()))
     rest = {name: value for name, value in values.items() if name != signing.SIGNATURE}

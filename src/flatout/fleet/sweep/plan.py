@@ -21,7 +21,7 @@ from flatout.documents import read_toml
 from flatout.errors import UsageError
 from flatout.fleet.sweep.sections import MOST, drawn, grid, listed, refuse_many
 from flatout.storage.nofollow import is_plain_name
-from flatout.storage.trust import CODE
+from flatout.storage.trust import CODE, REACHING
 
 SHARED = "population-"
 """How the names of folders of trials that one process trains begin."""
@@ -127,20 +127,25 @@ def read(file: Path) -> dict[str, Any]:
         raise UsageError(f"{file} is no TOML: {error}.") from None
 
 
-def environments(sections: Any, within: bool = False) -> Iterator[str]:
-    """All environments that a file's sections name, and all networks and data.
-
-    Args:
-        within: `sections` are values of one of these settings.
-    """
-    if isinstance(sections, str) and within:
-        yield sections
-    elif isinstance(sections, Mapping):
+def choices(sections: Any) -> Iterator[tuple[str, Any]]:
+    """All values that a file's sections give to settings that may name code, files or addresses."""
+    if isinstance(sections, Mapping):
         for key, value in sections.items():
-            yield from environments(value, within or key in CODE)
+            name = str(key).replace("-", "_")
+            if name not in REACHING:
+                yield from choices(value)
+            elif isinstance(value, list):
+                yield from ((name, each) for each in value)
+            else:
+                yield name, value
     elif isinstance(sections, list):
         for value in sections:
-            yield from environments(value, within)
+            yield from choices(value)
+
+
+def named_in(sections: Any) -> list[str]:
+    """All environments, networks and data that a file's sections name."""
+    return [value for name, value in choices(sections) if name in CODE and isinstance(value, str)]
 
 
 def seeds_of(value: Any, first: int) -> tuple[int, ...]:
