@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
+from typing import Any
 
-from flatout.errors import FlatoutError
+from flatout.errors import FlatoutError, Interrupt, UsageError, one_line
 
 _START = (
     "import importlib, json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
@@ -60,3 +63,35 @@ def run(what: str, function: str, *arguments: str, limit_s: float | None = None)
         last = (err.strip().splitlines() or ["no message"])[-1]
         raise FlatoutError(f"{what} failed: {last.removeprefix('flatout: ')}")
     return out
+
+
+def as_bytes(job: Any) -> bytes:
+    """Pickle a job with cloudpickle; raise `UsageError` if the user's code cannot be pickled."""
+    import cloudpickle
+
+    try:
+        return cloudpickle.dumps(job)
+    except Exception as error:  # the user's code may raise anything
+        raise UsageError(
+            "the code that makes the environment or acts in it cannot travel to another process "
+            f"({type(error).__name__}: {one_line(error)}); pass an id, module:factory, or a "
+            "function without open files, locks and the like, or use sampler=inline."
+        ) from error
+
+
+def follow_parent() -> None:
+    """End this process when its parent ends, and ignore signals, which the parent handles.
+
+    The parent holds the other end of standard input, which closes when the parent ends.
+    """
+    for number in Interrupt.signals:
+        signal.signal(number, signal.SIG_IGN)
+    lifeline = os.dup(0)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+
+    def watch() -> None:
+        os.read(lifeline, 1)  # returns when the parent is gone, even if a step hangs
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -27,7 +27,6 @@ from flatout.output import say
 from flatout.planning.answer import LEFT_OUT, Answer, Question
 from flatout.planning.found import Found, conclude
 from flatout.samplers.processes import protocol
-from flatout.samplers.processes.pool import as_bytes
 from flatout.storage.kernel import PASSES_DESCRIPTORS, close_in_children
 from flatout.types import UserCode
 
@@ -101,7 +100,7 @@ def call(
     """
     if not PASSES_DESCRIPTORS:
         raise FlatoutError("measuring in a process of its own needs Linux or macOS (or WSL 2)")
-    job = protocol.long(as_bytes((function, arguments)))
+    job = protocol.long(child.as_bytes((function, arguments)))
     ours, theirs = socket.socketpair()
     until = time.monotonic() + total_s
     each, stage, so_far, announced = STARTING_S, "starting a process", None, False
@@ -162,7 +161,7 @@ def _answers(end: socket.socket, within_s: float) -> bool:
 
 def main() -> None:
     """The child's entry."""
-    protocol.follow_parent()
+    child.follow_parent()
     end = socket.socket(fileno=int(sys.argv[1]))
     close_in_children(end)
     function, arguments = protocol.receive_object(end)

@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from flatout import child
 from flatout.envs.deadline import CLOSE_S, STARTUP_S
-from flatout.errors import EnvironmentFailure, UsageError, one_line
+from flatout.errors import EnvironmentFailure
 from flatout.output import say
 from flatout.samplers.processes import protocol
 from flatout.samplers.processes.protocol import Job
@@ -83,7 +82,7 @@ class Worker:
             )
         close_in_children(self._end, self._process.stdin)
         self._killed = out_of_memory_kills()
-        self._send(protocol.long(as_bytes(self.job)))
+        self._send(protocol.long(child.as_bytes(self.job)))
 
     def ready(self) -> None:
         """Wait until the worker has made its environments; for errors see `wait`."""
@@ -224,18 +223,6 @@ class Worker:
         if code < 0:
             return WorkerLost(self, f"died of {signal.Signals(-code).name}")
         return WorkerLost(self, f"ended by itself with exit code {code}")
-
-
-def as_bytes(job: Any) -> bytes:
-    """Pickle a job with cloudpickle; raise `UsageError` if the user's code cannot be pickled."""
-    try:
-        return cloudpickle.dumps(job)
-    except Exception as error:  # the user's code may raise anything
-        raise UsageError(
-            "the code that makes the environment or acts in it cannot travel to another process "
-            f"({type(error).__name__}: {one_line(error)}); pass an id, module:factory, or a "
-            "function without open files, locks and the like, or use sampler=inline."
-        ) from error
 
 
 def _cause(lost: WorkerLost) -> WorkerTraceback | None:

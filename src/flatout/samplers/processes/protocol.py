@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import signal
 import socket
 import struct
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flatout.errors import Interrupt, InvalidReturn, UsageError
+from flatout.errors import InvalidReturn, UsageError
 from flatout.samplers.processes.shared_memory import Fields
 from flatout.types import UserCode
 
@@ -116,24 +113,6 @@ def read_info(row: np.ndarray) -> dict[str, float] | None:
     """Return the scalars that `write_info` wrote; None if there are none."""
     size = int.from_bytes(row[:2].tobytes(), "little")
     return json.loads(row[2 : 2 + size].tobytes()) if size else None
-
-
-def follow_parent() -> None:
-    """End this process when its parent ends, and ignore signals, which the parent handles.
-
-    The parent holds the other end of standard input, which closes when the parent ends.
-    """
-    for number in Interrupt.signals:
-        signal.signal(number, signal.SIG_IGN)
-    lifeline = os.dup(0)
-    with open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)
-
-    def watch() -> None:
-        os.read(lifeline, 1)  # returns when the parent is gone, even if a step hangs
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def long(data: bytes) -> bytes:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flatout import tree
+from flatout import child, tree
 from flatout.errors import FlatoutError, one_line, raised_at
 from flatout.output import guarded
 from flatout.samplers.processes import protocol
@@ -186,7 +186,7 @@ def _count(envs: Envs, heartbeats: np.ndarray, long_command: threading.Event) ->
 
 def main() -> None:
     """Run an actor process; its argument is the socket's descriptor."""
-    protocol.follow_parent()
+    child.follow_parent()
     os.dup2(2, 1)  # environments print to stderr, not to the run's stdout
     with guarded():  # errors of printing must not affect the run
         serve(socket.socket(fileno=int(sys.argv[1])))
