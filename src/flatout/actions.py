@@ -205,6 +205,14 @@ def choices(spec: ActionSpec) -> tuple[int, ...]:
     return tuple(count for part in parts for count in choices(part))
 
 
+def boxes(spec: ActionSpec) -> tuple[ContinuousSpec, ...]:
+    """Return the boxes in an action space, in their order."""
+    if isinstance(spec, ContinuousSpec):
+        return (spec,)
+    parts = spec.parts if isinstance(spec, CompositeSpec) else ()
+    return tuple(box for part in parts for box in boxes(part))
+
+
 def mask_columns(spec: ActionSpec) -> list[int]:
     """Return for each parameter of an action's distribution its entry in the mask, and -1 for the
     parameters of boxes, which have none."""

@@ -1,9 +1,13 @@
-"""The check of an action space, when an algorithm is built or an agent opens an environment."""
+"""The check of an action space, when an algorithm is built or an agent opens an environment, and
+what to say about its range."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
+from flatout.actions import boxes
 from flatout.errors import UsageError
 from flatout.types import ActionSpec, ContinuousSpec
 
@@ -42,3 +46,46 @@ def refuse_actions(algorithm: str, spec: ActionSpec) -> None:
             f"numbers between {spec.low[at]!r} and {spec.high[at]!r}, the bounds of action {at}; "
             "let the environment take actions from -1 to 1 and scale them itself."
         )
+
+
+FARTHEST, LEAST_INSIDE = 5.0, 0.1
+"""Limits of `unsuited_range`: how many standard deviations a bound may be away from 0, and which
+share of the first actions must lie within the bounds."""
+
+
+UNSCALED = ("ppo", "a2c", "genetic")
+"""The algorithms that choose Box actions in the environment's own units, at first around 0. DDPG,
+TD3 and SAC scale theirs to the bounds."""
+
+
+def unsuited_range(spec: ActionSpec, deviation: float = 1.0) -> str:
+    """Return why one of the `UNSCALED` algorithms would learn badly because of the range of its
+    actions, as a sentence without a full stop; an empty string if the range suits them.
+
+    Args:
+        spec: the actions.
+        deviation: the standard deviation of the first actions.
+    """
+    for box in boxes(spec):
+        for low, high in zip(box.low, box.high, strict=True):
+            why = _unsuited(low / deviation, high / deviation) if low < high else ""
+            if why:
+                rescales = box is spec and np.isfinite((box.low, box.high)).all()
+                wrapper = "RescaleAction(env, -1.0, 1.0)" if rescales else "TransformAction"
+                return (
+                    f"actions range from {low:g} to {high:g}, but the first ones tried lie "
+                    f"around 0, with a standard deviation of {deviation:g}: {why}; use "
+                    f"gymnasium.wrappers.{wrapper} so that they range from -1 to 1"
+                )
+    return ""
+
+
+def _unsuited(low: float, high: float) -> str:
+    """Return what is wrong with bounds for a standard normal distribution, as a phrase."""
+    inside = (math.erf(high / math.sqrt(2)) - math.erf(low / math.sqrt(2))) / 2
+    if inside < LEAST_INSIDE:
+        return f"{1 - inside:.0%} of them are clipped to a bound"
+    farthest = max((abs(bound) for bound in (low, high) if math.isfinite(bound)), default=0.0)
+    if farthest > FARTHEST:
+        return "most of the range is never tried"
+    return ""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+from flatout.config.actions import UNSCALED, unsuited_range
 from flatout.config.placement import DeviceName, Placement
 from flatout.config.schema import TrainConfig
 from flatout.envs.device.make import in_library
@@ -76,4 +78,8 @@ def open_environment(
         )
         devices = member_devices(config, placement, hardware) if members else ()
         backend.start(replace(placement, learn=devices or placement.learn))
-    return open_task(config.env, code.env, in_info)
+    task = open_task(config.env, code.env, in_info)
+    deviation = math.exp(getattr(config.hyper, "log_std_init", 0.0))
+    if config.algorithm in UNSCALED and (why := unsuited_range(task.action_spec, deviation)):
+        task.notes = (*task.notes, f"{task.name}: {why}")
+    return task
