@@ -69,13 +69,17 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 def _run(arguments: list[str]) -> int:
     """Run one command and return its exit code; print a sentence for an expected exception."""
     from flatout.cli.commands import dispatch
-    from flatout.errors import FlatoutError, Interrupt, full_memory
+    from flatout.cli.flags import HelpShown
+    from flatout.errors import FlatoutError, Interrupt, failure, full_memory
     from flatout.output import say
 
     try:
         return dispatch(arguments)
-    except SystemExit as stop:  # raised by the parser, as for --help
-        return stop.code if isinstance(stop.code, int) else 1
+    except HelpShown:
+        return 0
+    except SystemExit as stop:  # the user's code ended the command, perhaps with exit code 0
+        say(f"code that the command called ended it: {failure(stop)}.")
+        return 1
     except FlatoutError as error:
         say(error)
         return error.exit_code

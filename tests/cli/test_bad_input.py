@@ -281,6 +281,11 @@ def test_unsupported_spaces(
     sentence(result, 2, words)
 
 
+def test_code_that_ends_the_command_is_a_failure(flatout: Cli, tmp_path: Path) -> None:
+    result = flatout(*BAD, "tests.hostile_envs:EndsProgram", "--run-dir", tmp_path / "run")
+    sentence(result, 1, "ended it: SystemExit: 0|hostile_envs.py:")
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "words"),
     [

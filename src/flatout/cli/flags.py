@@ -21,6 +21,10 @@ from flatout.storage.trust import keep_out
 T = TypeVar("T")
 
 
+class HelpShown(SystemExit):
+    """The parser has printed the help. Another `SystemExit` comes from the user's code."""
+
+
 def parse(default: T, prog: str, argv: list[str]) -> T:
     """The settings with what the flags change; the parser's framed messages become a sentence.
 
@@ -42,7 +46,7 @@ def parse(default: T, prog: str, argv: list[str]) -> T:
             )  # fmt: skip
     except SystemExit as stop:
         if not stop.code:
-            raise
+            raise HelpShown from None
         raise UsageError(
             f"{_sentence(stderr.getvalue())} ({prog} --help lists every setting)."
         ) from None
