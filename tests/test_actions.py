@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import itertools
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,14 @@ from gymnasium import spaces
 from flatout import DQN, PPO, SAC, UsageError
 from flatout.actions import CompositeSpec, MultiDiscreteSpec
 from flatout.algorithms.common.distributions import Product, distribution
+from flatout.config.actions import unsuited_range
+from flatout.config.settings import resolve
 from flatout.envs.spaces import action_spec
-from flatout.types import ContinuousSpec
+from flatout.run.opening import open_environment
+from flatout.types import ContinuousSpec, UserCode
 from tests import tiny
 from tests.dict_envs import ACTIONS, Acted
+from tests.hostile_envs import Acts
 
 COMPOSITE = ("parts", "pair")
 
@@ -153,3 +158,39 @@ def test_an_asymmetric_box_is_reached_to_both_ends() -> None:
     assert bounds.to_environment(ends).tolist() == expected
     np.testing.assert_allclose(bounds.from_environment(jnp.asarray(expected)), ends)
     assert math.isclose(float(bounds.half[0]), 2.0)
+
+
+RANGES = [
+    ((-1.0, 1.0), ""), ((-2.0, 2.0), ""), ((0.0, 1.0), ""), ((-0.4, 0.4), ""), ((-5.0, 5.0), ""),
+    ((-math.inf, math.inf), ""), ((0.0, math.inf), ""), ((0.0, 0.0), ""),
+    ((0.0, 255.0), "most of the range is never tried; .*RescaleAction"),
+    ((-1e-3, 1e-3), "100% of them are clipped to a bound; .*RescaleAction"),
+    ((3.0, 4.0), "100% of them are clipped"), ((50.0, math.inf), "clipped .*TransformAction"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("bounds", "words"), RANGES)
+def test_a_range_that_the_first_actions_do_not_suit_is_explained(
+    bounds: tuple[float, float], words: str
+) -> None:
+    low, high = bounds
+    said = unsuited_range(ContinuousSpec((2,), (-1.0, low), (1.0, high)))
+    assert re.search(words, said)
+    assert bool(said) == bool(words)
+
+
+def test_a_wider_first_deviation_suits_a_wider_range() -> None:
+    assert unsuited_range(ContinuousSpec((1,), (-40.0,), (40.0,)), 10.0) == ""
+
+
+@pytest.mark.parametrize(("algorithm", "count"), [("ppo", 1), ("sac", 0)])
+def test_training_notes_actions_far_from_one(algorithm: str, count: int) -> None:
+    def make() -> Any:
+        return Acts("Dict", {"power": spaces.Box(0.0, 255.0), "turn": spaces.Box(-1.0, 1.0)})
+
+    if algorithm == "sac":
+        make = functools.partial(Acts, "Box", 0.0, 255.0)
+    config = resolve(algorithm, {"env": "far(...)"})
+    notes = open_environment(config, UserCode(make)).notes
+    assert len(notes) == count
+    assert all(note.startswith("far(...): actions range from 0 to 255, but") for note in notes)

@@ -165,13 +165,18 @@ def raised_at(error: BaseException) -> str:
 
 
 def _own_frame(error: BaseException) -> traceback.FrameSummary | None:
-    import sysconfig
     import traceback
 
-    libraries = [sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib")]
-    others = (*libraries, __file__.removesuffix("errors.py"))
     frames = reversed(traceback.extract_tb(error.__traceback__))
-    return next((one for one in frames if not one.filename.startswith(others)), None)
+    return next((one for one in frames if not is_library(one.filename)), None)
+
+
+def is_library(file: str) -> bool:
+    """Return whether a file with Python code belongs to Flatout, Python or an installed package."""
+    import sysconfig
+
+    libraries = [sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib")]
+    return file.startswith((*libraries, __file__.removesuffix("errors.py"), "<"))
 
 
 def short(value: object) -> str:

@@ -17,7 +17,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from flatout import PPO, UsageError
+from flatout import PPO, UsageError, tree
 from flatout.config.schema import EnvConfig
 from flatout.config.settings import resolve
 from flatout.envs import check
@@ -29,7 +29,7 @@ from flatout.run import build
 from flatout.run.resolve import resolve_run
 from flatout.spans import Spans
 from flatout.types import UserCode
-from tests import tiny
+from tests import hostile_envs, tiny
 from tests.bad_envs import (
     CrossEpisodeState,
     Float64Box,
@@ -265,3 +265,14 @@ def _step(task: Task) -> None:
         envs.step(np.zeros(1, np.int32), obs, np.zeros(1), lambda *end: None)
     finally:
         envs.close()
+
+
+@pytest.mark.parametrize(("hook", "call"), [("info", "reset"), ("masks", "action_masks")])
+def test_whatever_raises_within_a_reset_is_named(hook: str, call: str) -> None:
+    for error in ("ValueError", "SystemExit"):
+        deed = "raises" if error == "ValueError" else error
+        source = functools.partial(hostile_envs.make, hook, deed)
+        task = open_task(EnvConfig(env="hostile"), source)
+        envs = task.open(1, 0)
+        with pytest.raises(EnvironmentFailure, match=f"raised {error} in {call}: .*hostile_"):
+            envs.reset_all(tree.zeros(task.obs_spec, 1))

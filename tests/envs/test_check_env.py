@@ -8,24 +8,30 @@ import json
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flatout import UsageError, check_env
-from tests import bad_envs, faulty_envs, masked_envs
+from flatout import Finding, UsageError, check_env
+from flatout.envs.checking.check_env import inspect_here, requested
+from tests import bad_envs, faulty_envs, hostile_envs, masked_envs
 from tests.conftest import Result
 from tests.dict_envs import corner
 
 STEPS = 120
 
 
+def checked(env: Any, steps: int = STEPS, **settings: Any) -> list[Finding]:
+    """Return the findings of a check in this process, which costs less than a child process."""
+    return inspect_here(requested(env, steps, **settings)).ordered()
+
+
 def faults(env: Any, **settings: Any) -> list[str]:
     """The errors and warnings as lines."""
-    found = check_env(env, steps=STEPS, **settings)
-    return [str(finding) for finding in found if finding.kind != "note"]
+    return [str(finding) for finding in checked(env, **settings) if finding.kind != "note"]
 
 
 def bad(name: str, **kwargs: Any) -> Any:
@@ -35,6 +41,10 @@ def bad(name: str, **kwargs: Any) -> Any:
 
 def faulty(name: str) -> Any:
     return getattr(faulty_envs, name)
+
+
+def acts(kind: str, *values: Any) -> Any:
+    return functools.partial(hostile_envs.Acts, kind, *values)
 
 
 def masked(**kwargs: Any) -> Any:
@@ -87,6 +97,24 @@ FAULTY: dict[str, tuple[Any, str]] = {
     "mask at times": (masked(broken="missing"), "error: .*no mask in its info"),
     "late mask": (masked(broken="late"), "error: .*but none after its first reset"),
     "two masks": (masked_envs.Contrary, "error: .*masks that differ"),
+    "masks with an argument": (
+        hostile_envs.NeedsArgument, r"error: .*action_masks has to take no arguments: .*'number'"
+    ),
+    "many actions": (acts("Discrete", 2**40), "error: .*a Discrete space of 1,099,511,627,776"),
+    "many components": (acts("MultiDiscrete", [2**40, 3]), "error: .*a MultiDiscrete space of 1"),
+    "large actions": (acts("Discrete", 200_000), "warning: Discrete actions have 200,000 values"),
+    "far actions": (acts("Box", 0.0, 255.0), "warning: actions range from 0 to 255, but .*Rescale"),
+    "alarm": (hostile_envs.Alarm, "error: .*raised UnexpectedAlarm in step: SIGALRM arrived"),
+    "late alarm": (hostile_envs.LateAlarm, "warning: the step uses SIGALRM"),
+    "shared space": (
+        hostile_envs.SharedSpace, "error: next to a second .* share tests.hostile_envs.SPACE"
+    ),
+    "shared space at reset": (
+        hostile_envs.SharedAtReset, "warning: it draws from tests.hostile_envs.SPACE, which all"
+    ),
+    "a generator of the module": (
+        hostile_envs.ModuleNumbers, "error: .*it draws from tests.hostile_envs.NUMBERS, outside"
+    ),
 }  # fmt: skip
 
 
@@ -101,6 +129,80 @@ def test_a_step_that_never_returns_is_named() -> None:
     found = faults(faulty_envs.Hangs, patience=1.0)
     assert len(found) == 1
     assert "did not finish its step within 1 s" in found[0]
+
+
+HOOKS, DEEDS = hostile_envs.HOOKS, hostile_envs.DEEDS
+HARMLESS = {("close", "nonsense"), ("getattr", "nonsense"), ("contains", "nonsense"),
+            ("info", "nonsense"), ("sample", "nonsense")}  # fmt: skip
+"""Nonsense that nothing reads, or that is true."""
+RAISE = ("raises", "SystemExit", "nonsense")
+QUICK = {
+    ("step", "ends"), ("close", "ends"), ("sample", "ends"), ("reset", "dies"), ("step", "hangs"),
+    ("close", "hangs"), ("constructor", "KeyboardInterrupt"), ("close", "forks"),
+    ("array", "forks"), ("eq", "ends"), ("masks", "hangs"),
+}  # fmt: skip
+CELLS = [(hook, deed) for hook in HOOKS for deed in DEEDS if deed not in RAISE]
+
+
+def names_hook(hook: str, found: list[Finding]) -> bool:
+    return any(one.kind == "error" and re.search(HOOKS[hook], one.text) for one in found)
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_an_exception_of_any_method_is_a_finding_that_names_it(hook: str) -> None:
+    for deed in RAISE:
+        if (hook, deed) not in HARMLESS:
+            found = checked(functools.partial(hostile_envs.make, hook, deed), 30)
+            assert names_hook(hook, found), (deed, found)
+
+
+@pytest.mark.parametrize(
+    ("hook", "deed"),
+    [pytest.param(*cell, marks=() if cell in QUICK else pytest.mark.slow) for cell in CELLS],
+)
+def test_a_method_that_ends_or_blocks_the_process_is_a_finding_that_names_it(
+    hook: str, deed: str
+) -> None:
+    kwargs = {"hook": hook, "deed": deed}
+    patience = 2.0 if deed == "hangs" else 60.0
+    found = check_env("tests.hostile_envs:make", steps=30, env_kwargs=kwargs, patience=patience)
+    assert names_hook(hook, found), found
+
+
+def test_an_import_that_ends_the_process_is_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ends_at_once.py").write_text("import os\nos._exit(0)\n")
+    monkeypatch.chdir(tmp_path)
+    (found,) = check_env("ends_at_once:make")
+    assert "ended the process with exit code 0 in the import of its module" in found.text
+
+
+def test_closed_files_are_a_finding() -> None:
+    (found,) = check_env(hostile_envs.ClosesFiles, steps=30)
+    assert "closed descriptors in the step that it did not open" in found.text
+    found = check_env(functools.partial(hostile_envs.ClosesFiles, first=1), steps=30)
+    texts = [str(one) for one in found if one.kind == "error"]
+    assert "error: the step closed or replaced standard output (descriptor 1)" in texts[0]
+    assert "standard error" in texts[1]
+    assert len(texts) == 2
+
+
+def test_an_alarm_that_ends_the_process_is_the_environments_fault() -> None:
+    found = check_env(hostile_envs.Alarm, steps=30)
+    assert "was ended by SIGALRM in the step" in found[0].text
+
+
+def test_a_function_that_cannot_travel_is_checked_here() -> None:
+    lock = threading.Lock()
+
+    def make() -> Any:
+        with lock:
+            return bad_envs.Good(ends="truncated")
+
+    found = check_env(make, steps=30)
+    assert {one.kind for one in found} == {"note"}
+    assert "cannot travel to another process" in found[-1].text
 
 
 GOOD = [
@@ -131,7 +233,7 @@ def test_nothing_is_said_against_a_masked_game() -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert faults(module.make) == []
-    notes = [finding.text for finding in check_env(module.make, steps=50)]
+    notes = [finding.text for finding in checked(module.make, 50)]
     assert any("observation['action_mask']; masks are obeyed" in text for text in notes)
 
 
@@ -157,7 +259,7 @@ def test_a_device_environment_is_checked_as_one() -> None:
 
 
 def test_the_notes_say_what_training_would_do() -> None:
-    notes = {finding.topic: finding.text for finding in check_env("CartPole-v1", steps=STEPS)}
+    notes = {finding.topic: finding.text for finding in checked("CartPole-v1")}
     assert notes["encoder"] == "observation: 4 float32, dense layers."
     assert notes["actions"] == "Discrete actions: ppo, a2c, dqn, genetic."
     assert "a time limit of 500 steps" in notes["episodes"]
@@ -167,9 +269,9 @@ def test_the_notes_say_what_training_would_do() -> None:
 
 def test_looks_are_notes() -> None:
     """Both flags at once, and episodes that are all the same, may be meant like this."""
-    notes = [str(one) for one in check_env(bad("Good", ends="both"), steps=STEPS)]
+    notes = [str(one) for one in checked(bad("Good", ends="both"))]
     assert "note: 6 of 6 episodes were terminated and truncated at once" in "".join(notes)
-    notes = [str(one) for one in check_env(faulty("Constant"), steps=STEPS)]
+    notes = [str(one) for one in checked(faulty("Constant"))]
     assert "note: every episode is the same: its seed decides nothing." in notes
 
 

@@ -7,15 +7,14 @@ import faulthandler
 import os
 import random
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 
 import numpy as np
 
 from flatout import tree
 from flatout.envs.base import TRAINING
-from flatout.envs.deadline import STARTUP_S, DeadlineExceeded, deadline
+from flatout.envs.deadline import STARTUP_S, DeadlineExceeded, UnexpectedAlarm, deadline
 from flatout.envs.device.on_host import OneDevice
 from flatout.envs.host import UnreadMask
 from flatout.envs.mask_places import attribute
@@ -95,11 +94,30 @@ def refuse(task: Task, seed: int, patience: float) -> bool:
     return False
 
 
-@dataclass
 class Watch:
-    """The name of the call that is being watched; set it when the next call begins."""
+    """The name of the call that is being watched; set it when the next call begins.
 
-    call: str
+    Args:
+        call: the name of the first call.
+
+    Attributes:
+        on_change: is called with the names of the last call and of the next one, when that begins.
+    """
+
+    def __init__(self, call: str) -> None:
+        self._call = call
+        self.on_change: Callable[[str, str], object] | None = None
+
+    @property
+    def call(self) -> str:
+        """The name of the call that began last."""
+        return self._call
+
+    @call.setter
+    def call(self, call: str) -> None:
+        last, self._call = self._call, call
+        if self.on_change is not None:
+            self.on_change(last, call)
 
 
 @contextmanager
@@ -117,8 +135,8 @@ def watched(
         setting: the name of the limit, for messages.
 
     Raises:
-        EnvironmentFailure: the calls took longer than `seconds`. Native code that cannot be
-            interrupted ends the process instead, see `deadline`.
+        EnvironmentFailure: the calls took longer than `seconds`, or asked for an alarm. Native code
+            that cannot be interrupted ends the process instead, see `deadline`.
     """
     limit = f"within {seconds:g} s; if it needs longer, raise {setting}"
     watch = Watch(call)
@@ -127,6 +145,8 @@ def watched(
             yield watch
     except DeadlineExceeded as error:
         raise EnvironmentFailure(f"{name} did not finish its {watch.call} {limit}.") from error
+    except UnexpectedAlarm as error:
+        raise EnvironmentFailure(f"{name}: in its {watch.call} {error}.") from error
 
 
 @contextmanager

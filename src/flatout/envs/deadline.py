@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -24,6 +25,16 @@ class DeadlineExceeded(BaseException):
     """The exception that `deadline` raises in code that takes too long."""
 
 
+class UnexpectedAlarm(Exception):  # noqa: N818 - an event in the user's code
+    """The exception that `deadline` raises if SIGALRM arrives before its time."""
+
+    def __str__(self) -> str:
+        return (
+            "SIGALRM arrived, which signal.alarm or signal.setitimer was asked for; Flatout's time "
+            "limits use this signal, so limit the time in another way, for example in a thread"
+        )
+
+
 @contextmanager
 def deadline(seconds: float, report: int = 2) -> Iterator[None]:
     """Interrupt the code in the context if it takes longer than `seconds`.
@@ -40,16 +51,18 @@ def deadline(seconds: float, report: int = 2) -> Iterator[None]:
 
     Raises:
         DeadlineExceeded: the code took longer.
+        UnexpectedAlarm: the code has asked for an alarm of its own.
     """
     timers = hasattr(signal, "setitimer")
     if not timers or threading.current_thread() is not threading.main_thread():
         yield
         return
-    armed = True
+    armed, begin = True, time.monotonic()
 
     def late(signum: int, frame: FrameType | None) -> None:
         if armed:
-            raise DeadlineExceeded
+            early = time.monotonic() < begin + 0.9 * seconds
+            raise UnexpectedAlarm if early else DeadlineExceeded
 
     before = signal.signal(signal.SIGALRM, late)
     timer = signal.setitimer(signal.ITIMER_REAL, seconds, seconds)

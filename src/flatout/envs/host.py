@@ -23,7 +23,7 @@ from flatout.casts import stored
 from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
 from flatout.envs.mask_places import MASKS, info_masks, nested_info_mask
-from flatout.envs.masks import STUCK, MaskError
+from flatout.envs.masks import STUCK, MaskError, raised_in_masks
 from flatout.envs.spaces import array_of, flattened, in_range, structure
 from flatout.errors import (
     EnvironmentFailure,
@@ -91,16 +91,16 @@ class HostEnvs(Envs):
         number = self.episode[env] + 1 if episode is None else episode
         try:
             obs, info = self._envs[env].reset(seed=self._seed_of(env, number))
+            self._check_info(env, info, "reset")
+            self._infos[env] = {}
+            self.episode[env] = number
+            self.returns[env] = 0.0
+            self.lengths[env] = 0
+            obs = self._to_stored(env, obs, "reset")
         except (FlatoutError, Interrupt, KeyboardInterrupt, DeadlineExceeded):
             raise
         except BaseException as error:  # a user's environment may raise anything
             raise self.failure(env, error, "reset") from error
-        self._check_info(env, info, "reset")
-        self._infos[env] = {}
-        self.episode[env] = number
-        self.returns[env] = 0.0
-        self.lengths[env] = 0
-        obs = self._to_stored(env, obs, "reset")
         if self._mask:
             self._refuse_mask(env, obs)
         tree.put(out, env, obs)
@@ -213,8 +213,9 @@ class HostEnvs(Envs):
             return InvalidReturn(
                 f"{self._label(env)} did not return {what} from {call}: {one_line(error)}."
             )
+        inner = "action_masks" if raised_in_masks(error) else call
         return EnvironmentFailure(
-            f"{self._label(env)} raised {type(error).__name__} in {call}: "
+            f"{self._label(env)} raised {type(error).__name__} in {inner}: "
             f"{one_line(error)} ({raised_at(error)})."
         )
 

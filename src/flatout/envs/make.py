@@ -151,7 +151,7 @@ def close_quietly(env: gym.Env[Any, Any]) -> None:
     """Close an environment that is no longer needed. An exception in its `close` is ignored.
     An environment that does not close within `CLOSE_S` is left open, and a message says so."""
     try:
-        with contextlib.suppress(Exception), deadline(CLOSE_S):
+        with contextlib.suppress(Exception, SystemExit), deadline(CLOSE_S):
             env.close()
     except DeadlineExceeded:
         name = type(env.unwrapped).__name__

@@ -31,7 +31,7 @@ def attribute(env: Any, name: str) -> Any:
     """Return an attribute of a user's environment; None if it is missing or its look-up raises."""
     try:
         return getattr(env, name, None)
-    except Exception:
+    except (Exception, SystemExit):
         return None
 
 
@@ -90,7 +90,7 @@ def _mask_method(env: Any) -> Any:
     what = f"{type(env).__name__}.{MASKS[1]}"
     try:
         found = env.action_masks
-    except Exception as error:  # a user's property may raise anything
+    except (Exception, SystemExit) as error:  # a user's property may raise anything
         raise UsageError(
             f"{what} raised {type(error).__name__}: {one_line(error).rstrip('.')}; correct it, or "
             f"{IGNORE}."

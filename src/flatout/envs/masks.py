@@ -7,6 +7,8 @@ the entry `MASK`. From there on it travels like every other array. `envs.prepara
 
 from __future__ import annotations
 
+import inspect
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -123,7 +125,8 @@ class MaskTaker(gym.Wrapper[Any, Any, Any, Any]):
         mask: the mask of the newest observation, uint8 ``[K]``.
 
     Raises:
-        UsageError: the actions have no choices that a mask could forbid.
+        UsageError: the actions have no choices that a mask could forbid, or a method `action_masks`
+            needs arguments.
     """
 
     def __init__(self, env: gym.Env[Any, Any], spec: ActionSpec, in_info: bool, name: str) -> None:
@@ -137,6 +140,7 @@ class MaskTaker(gym.Wrapper[Any, Any, Any, Any]):
         self._spec, self._in_info = spec, in_info
         self._key, self._owner = mask_key(env.observation_space), mask_owner(env)
         self._method = f"{type(self._owner).__name__}.action_masks()"
+        _refuse_arguments(self._owner, name)
         self.mask = self._nothing = np.zeros(sum(choices(spec)), np.uint8)
         if self._key:
             self.observation_space = _rest(env.observation_space)
@@ -174,7 +178,7 @@ class MaskTaker(gym.Wrapper[Any, Any, Any, Any]):
                     self._read(given, f"observation[{key!r}]", obs[key])
         if not over:  # a finished game's info may hold the mask of the player who moves next
             if self._owner is not None:
-                self._read(given, self._method, self._owner.action_masks())
+                self._read(given, self._method, self._called())
             if shown:
                 for place, value in info_masks(info).items():
                     self._read(given, place, value)
@@ -186,6 +190,9 @@ class MaskTaker(gym.Wrapper[Any, Any, Any, Any]):
                 at = int((mask != self.mask).argmax())
                 raise MaskError(f"masks that differ: {given[0][0]} and {place}, at entry {at}")
         return _rest(obs) if self._key else obs
+
+    def _called(self) -> Any:
+        return self._owner.action_masks()
 
     def _read(self, given: list[tuple[str, np.ndarray]], place: str, value: Any) -> None:
         """Append a mask with its place, unless it is None."""
@@ -199,6 +206,13 @@ class MaskTaker(gym.Wrapper[Any, Any, Any, Any]):
             given.append((place, as_mask(value, self._spec)))
         except MaskError as error:
             raise MaskError(f"a mask {error}, in {place}") from None
+
+
+def raised_in_masks(error: BaseException) -> bool:
+    """Return whether an exception was raised in a method `action_masks`, which `MaskTaker` calls
+    within `reset` and `step`."""
+    called = MaskTaker._called.__code__
+    return any(frame.f_code is called for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 class WithMask(gym.Wrapper[Any, Any, Any, Any]):
@@ -289,3 +303,18 @@ def unmasked_device(env: DeviceEnv) -> DeviceEnv:
         return state, seen(obs), *others
 
     return replace(env, obs_spec=seen(spec), reset=reset, step=step)
+
+
+def _refuse_arguments(owner: Any, name: str) -> None:
+    """Raise a `UsageError` if the method `action_masks` of an environment needs arguments."""
+    try:
+        signature = inspect.signature(owner.action_masks)
+    except (AttributeError, TypeError, ValueError):  # there is none, or it is written in C
+        return
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise UsageError(
+            f"{name}: {type(owner).__name__}.action_masks has to take no arguments: {error}. "
+            f"Correct or rename it, or {IGNORE}."
+        ) from None

@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from flatout.actions import MultiDiscreteSpec, composite, multi_binary
+from flatout.actions import MultiDiscreteSpec, choices, composite, multi_binary
 from flatout.casts import word_counts
 from flatout.envs.masks import MaskSpace
 from flatout.errors import UsageError
@@ -137,7 +137,7 @@ def is_text(space: gym.Space[Any]) -> bool:
         return False
     try:
         return isinstance(space.sample(), str)
-    except Exception:  # another library's space may raise anything
+    except (Exception, SystemExit):  # another library's space may raise anything
         return False
 
 
@@ -157,7 +157,32 @@ def _category_spec(
     return ObservationSpec(shape, "int32", categories=counts, starts=starts)
 
 
-def action_spec(space: gym.Space[Any], name: str, path: str = "") -> ActionSpec:
+MOST_CHOICES = 2**24
+"""The most values of all choices of an action: a policy has an output for each of them, and single
+precision cannot tell more apart."""
+
+
+def action_spec(space: gym.Space[Any], name: str) -> ActionSpec:
+    """Return the spec of an action space.
+
+    Args:
+        space: the space.
+        name: the environment's name, for messages.
+
+    Raises:
+        UsageError: it is not supported, has no entries or no components, or too many values.
+    """
+    spec = _action_spec(space, name)
+    if (count := sum(choices(spec))) > MOST_CHOICES:
+        raise UsageError(
+            f"{name} acts with a {spec.kind} space of {count:,} values; a policy has an output for "
+            f"each of them, and Flatout takes at most {MOST_CHOICES:,}: use a Box, or a "
+            "MultiDiscrete space with several smaller components."
+        )
+    return spec
+
+
+def _action_spec(space: gym.Space[Any], name: str, path: str = "") -> ActionSpec:
     """Return the spec of an action space.
 
     Args:
@@ -173,7 +198,7 @@ def action_spec(space: gym.Space[Any], name: str, path: str = "") -> ActionSpec:
         return DiscreteSpec(int(space.n), int(space.start))
     if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
         entries = entries_of(space, f"{name} acts with", path)
-        parts = [action_spec(one, name, joined(path, key)) for key, one in entries.items()]
+        parts = [_action_spec(one, name, joined(path, key)) for key, one in entries.items()]
         keys = tuple(entries) if isinstance(space, gym.spaces.Dict) else None
         return composite(keys, parts)
     if 0 in (space.shape or ()):
@@ -247,7 +272,7 @@ def as_array(value: Any, spec: ObservationSpec) -> np.ndarray:
     cannot be an array."""
     try:
         return word_counts(value, *spec.shape) if spec.text else np.asarray(value)
-    except Exception:  # rows may differ in length, and a user's object may raise anything
+    except (Exception, SystemExit):  # rows may differ in length, a user's object may raise anything
         return np.asarray(None)
 
 

@@ -10,10 +10,13 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from flatout import tree
 from flatout.envs.check import Watch
+from flatout.envs.checking.calls import CONTAINS, MASKING, READING
 from flatout.envs.checking.findings import Findings
-from flatout.envs.spaces import flat_spaces, flattened, is_text, observation_spec, structure
-from flatout.errors import short
+from flatout.envs.mask_places import visible_masks
+from flatout.envs.spaces import flat_spaces, flattened, observation_spec, structure
+from flatout.errors import failure, short
 
 ROUNDING = 1e-6
 """The relative error by which an observation may exceed its bounds."""
@@ -40,9 +43,12 @@ class Tap(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gym.Env[Any, Any], name: str, findings: Findings, watch: Watch) -> None:
         super().__init__(env)
         self._name, self._findings, self._watch = name, findings, watch
+        self._after = MASKING if visible_masks(env) else READING
         space = env.observation_space
         self._spaces = dict(flat_spaces(space, name))
-        self._nesting = structure(observation_spec(space, name))
+        spec = observation_spec(space, name)
+        self._nesting = structure(spec)
+        self._texts = {path for path, leaf in tree.items(spec) if leaf.text}
         self._kept: list[tuple[str, np.ndarray, np.ndarray]] = []
         self._time = 0  # steps of this episode
         self.seen: list[tuple[dict[str, np.ndarray], tuple[Any, ...]]] = []
@@ -52,8 +58,10 @@ class Tap(gym.Wrapper[Any, Any, Any, Any]):
         """Reset the environment and look at what it returns."""
         self._watch.call, self._time = "reset", 0
         result: Any = self.env.reset(**kwargs)
+        self._watch.call = READING
         if isinstance(result, tuple) and len(result) == 2:
             self._examine(result[0], ())
+        self._watch.call = self._after
         return result
 
     def step(self, action: Any) -> Any:
@@ -64,6 +72,7 @@ class Tap(gym.Wrapper[Any, Any, Any, Any]):
         result: Any = self.env.step(action)
         if len(self.step_s) < TIMES:
             self.step_s.append(time.perf_counter() - begin)
+        self._watch.call = READING
         if isinstance(action, np.ndarray) and not np.array_equal(action, before):
             self._findings.add(
                 "warning", "action",
@@ -74,6 +83,7 @@ class Tap(gym.Wrapper[Any, Any, Any, Any]):
             obs, reward, terminated, truncated, info = result
             self._examine(obs, (reward, terminated, truncated))
             self._examine_end(reward, terminated, truncated, info)
+        self._watch.call = self._after
         return result
 
     def _examine(self, obs: Any, rest: tuple[Any, ...]) -> None:
@@ -82,7 +92,7 @@ class Tap(gym.Wrapper[Any, Any, Any, Any]):
         try:
             leaves = dict(flattened(obs, self._nesting))
             copies = {path: np.array(value) for path, value in leaves.items()}
-        except Exception:  # `HostEnvs` refuses it, and says why
+        except (Exception, SystemExit):  # `HostEnvs` refuses it, and says why
             return
         self._kept = []
         for path, value in leaves.items():
@@ -105,8 +115,8 @@ class Tap(gym.Wrapper[Any, Any, Any, Any]):
     def _compare(self, path: str, value: Any, space: gym.Space[Any]) -> None:
         """Compare one array of an observation with its space."""
         where = f"the observation{_at(path)} of {self._when}"
-        if is_text(space):
-            if not space.contains(value):
+        if path in self._texts:
+            if not self._contains(space, value):
                 self._findings.add(
                     "error", "space", f"{where} is {short(value)}, which is not in {space}.", path
                 )
@@ -142,10 +152,22 @@ class Tap(gym.Wrapper[Any, Any, Any, Any]):
                     f"to {high}: correct the bounds or the values.",
                     path,
                 )  # fmt: skip
-        elif not space.contains(value) and not space.contains(array.astype(space.dtype)):
+        elif not self._contains(space, value, array.astype(space.dtype)):
             self._findings.add(
                 "error", "space", f"{where} is {short(value)}, which is not in {space}.", path
             )
+
+    def _contains(self, space: gym.Space[Any], *values: Any) -> bool:
+        """Return whether a space contains one of the values; a method that fails is an error."""
+        self._watch.call = CONTAINS
+        try:
+            contained = any(space.contains(value) for value in values)
+        except (Exception, SystemExit) as error:
+            text = f"{CONTAINS} raised {failure(error)}."
+            self._findings.add("error", "space", text, "contains")
+            contained = True
+        self._watch.call = READING
+        return contained
 
     def _examine_end(self, reward: Any, terminated: Any, truncated: Any, info: Any) -> None:
         """Look at a step's reward and flags."""

@@ -17,9 +17,11 @@ from flatout import tree
 from flatout.config.schema import EnvConfig
 from flatout.envs.base import TRAINING
 from flatout.envs.check import Watch
+from flatout.envs.checking.calls import CLOSING, OWN_WORK
 from flatout.envs.checking.findings import Findings
+from flatout.envs.checking.random_sources import RandomSources
 from flatout.envs.checking.tap import Tap
-from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
+from flatout.envs.deadline import DeadlineExceeded, deadline
 from flatout.envs.host import HostEnvs, UnreadMask
 from flatout.envs.make import specs
 from flatout.envs.preparation import prepare
@@ -48,6 +50,7 @@ class Trial:
         task: its spaces, as Flatout prepares it.
         printed: what it wrote to standard output.
         drew: whether it drew from Python's or NumPy's global random numbers.
+        drew_from: the names of random sources in its modules and classes from which it drew.
     """
 
     tap: Tap
@@ -56,6 +59,7 @@ class Trial:
     lengths: list[tuple[int, bool, bool]] = field(default_factory=list[tuple[int, bool, bool]])
     printed: str = ""
     drew: bool = False
+    drew_from: list[str] = field(default_factory=list[str])
 
 
 class Trials:
@@ -67,13 +71,18 @@ class Trials:
         watch: see `flatout.envs.check.watched`.
         steps: the most steps of the first trial.
         seed: the seed of episodes and actions.
+        patience: seconds that all calls together may take.
+        close_limit: seconds after which a call of close is interrupted; None does not.
     """
 
     def __init__(
-        self, config: EnvConfig, findings: Findings, watch: Watch, steps: int, seed: int
-    ) -> None:
+        self, config: EnvConfig, findings: Findings, watch: Watch, steps: int, seed: int,
+        patience: float, close_limit: float | None,
+    ) -> None:  # fmt: skip
         self._config, self._findings, self._watch = config, findings, watch
         self._steps, self._seed = steps, seed
+        self._limit = min(LIMIT_S, patience / 10)  # there are five trials, and slow resets
+        self._close_limit = close_limit
 
     def first(self, env: gym.Env[Any, Any]) -> Trial | None:
         """Play the first trial; None if it failed, which the findings say."""
@@ -96,6 +105,8 @@ class Trials:
             return
         if found := difference(trial.tap, again.tap):
             why = "it draws from global random numbers: " if trial.drew else ""
+            if trial.drew_from:
+                why = f"it draws from {_listed(trial.drew_from)}, outside of the environment: "
             add(
                 "error", "determinism",
                 f"the same seeds and actions gave {found} when they were repeated: {why}{own}, and "
@@ -107,6 +118,15 @@ class Trials:
             add(
                 "warning", "determinism",
                 f"it draws from Python's or NumPy's global random numbers, or seeds them: {own}.",
+            )  # fmt: skip
+        if trial.drew_from:
+            add(
+                "warning", "shared",
+                f"it draws from {_listed(trial.drew_from)}, which all environments of a process "
+                "share: episodes that are stepped in turns differ from the same ones alone, and a "
+                f"resumed run cannot repeat them: {own}, or make the space or generator in "
+                "__init__.",
+                "sources",
             )  # fmt: skip
         if copies:
             self._repeat_in_copies(trial, copies, steps)
@@ -134,7 +154,8 @@ class Trials:
             self._findings.add(
                 "error", "shared",
                 f"next to a second environment of the same kind it gave {found}: the two share "
-                "something that changes, in the module or the class; keep it in self.",
+                f"{_listed(trial.drew_from) or 'something that changes'}, in the module or the "
+                "class; keep it in self.",
             )  # fmt: skip
 
     def try_resets(self, env: gym.Env[Any, Any]) -> None:
@@ -154,23 +175,25 @@ class Trials:
                     words,
                 )  # fmt: skip
 
-    def close(self, env: gym.Env[Any, Any]) -> None:
-        """Close an environment twice, and report what fails."""
-        self._watch.call = "close"
-        for time_ in ("", "second "):
-            try:
-                with deadline(CLOSE_S):
-                    env.close()
-            except DeadlineExceeded:
-                text = f"close did not return within {CLOSE_S:g} s: a run leaves it open then."
-                self._findings.add("error", "close", text)
-                return
-            except (Exception, SystemExit) as error:
-                self._findings.add(
-                    "warning" if time_ else "error", "close",
-                    f"the {time_}call of close raised {type(error).__name__}: {one_line(error)}.",
-                )  # fmt: skip
-                return
+    def close(self, envs: Sequence[gym.Env[Any, Any]]) -> None:
+        """Close environments twice, and report what fails first."""
+        for env in envs:
+            for time_, self._watch.call in zip(("", "second "), CLOSING, strict=True):
+                limit = self._close_limit
+                try:
+                    with contextlib.nullcontext() if limit is None else deadline(limit):
+                        env.close()
+                except DeadlineExceeded:
+                    text = f"close did not return within {limit:g} s: a run leaves it "
+                    self._findings.add("error", "close", f"{text}open then.")
+                    return
+                except (Exception, SystemExit) as error:
+                    self._findings.add(
+                        "warning" if time_ else "error", "close",
+                        f"the {time_}call of close raised {type(error).__name__}: "
+                        f"{one_line(error).rstrip('.')}.",
+                    )  # fmt: skip
+                    break
 
     # --- One trial ----------------------------------------------------------------------------
 
@@ -197,7 +220,12 @@ class Trials:
             topic = "mask" if "mask" in str(error) else "returns"
             self._findings.add("error", topic, str(error))
             return None
-        trial.printed = out.getvalue()
+        self._watch.call = OWN_WORK
+        if out.closed:
+            text = "reset or step closes sys.stdout, which the program needs: leave it open."
+            self._findings.add("error", "output", text, "closed")
+        else:
+            trial.printed = out.getvalue()
         trial.drew = _global_random() != states
         return trial
 
@@ -214,13 +242,16 @@ class Trials:
                 trial.lengths.append((envs.lengths[0], terminated, truncated))
 
         rngs = [np.random.default_rng((self._seed, env)) for env in range(count)]
+        sources = RandomSources(taps[0].env)
         envs.reset_all(obs)
-        end = time.monotonic() + LIMIT_S
+        end = time.monotonic() + self._limit
         for _ in range(steps):
+            self._watch.call = OWN_WORK
             drawn = np.concatenate([task.action_spec.random(rng, 1) for rng in rngs])
             envs.step(task.first_allowed(drawn, obs), obs, rewards, ended)
             if time.monotonic() > end:
                 break
+        trial.drew_from = sources.drawn()
         return trial
 
     def _judge_ends(self, trial: Trial) -> None:
@@ -264,6 +295,10 @@ def difference(one: Tap, other: Tap) -> str:
         if len(rest) != len(others):
             return f"an episode of another length, before {_call(call)}"
     return ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(names[:3])
 
 
 def _call(number: int) -> str:

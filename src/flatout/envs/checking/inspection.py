@@ -1,0 +1,217 @@
+"""The inspection of one environment: the order in which it is tried, and its code's exceptions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+
+from flatout.config.schema import EnvConfig
+from flatout.envs.check import Watch
+from flatout.envs.checking.calls import ATTRIBUTES, COMPARISON, CONSTRUCTOR, MODULE, SPACES
+from flatout.envs.checking.findings import Findings
+from flatout.envs.checking.notes import action_warnings, notes
+from flatout.envs.checking.process_state import ProcessState
+from flatout.envs.checking.trials import Trials
+from flatout.envs.deadline import DeadlineExceeded
+from flatout.envs.device.on_host import OneDevice
+from flatout.envs.make import Factory, close_quietly, episode_limit, specs, unprepared
+from flatout.envs.mask_places import attribute
+from flatout.errors import FlatoutError, Interrupt, UsageError, failure, short
+
+KNOWN_SPACES = (
+    gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary,
+    gym.spaces.Text, gym.spaces.Dict, gym.spaces.Tuple,
+)  # fmt: skip
+"""The kinds of spaces that are never sampled here."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request to check an environment.
+
+    Attributes:
+        config: its name and arguments.
+        source: an environment object or a function, used instead of the name.
+        steps, seed, patience: see `check_env`.
+        registered: the spec of its id in the registry of the process that asks.
+    """
+
+    config: EnvConfig
+    source: Any
+    steps: int
+    seed: int
+    patience: float
+    registered: EnvSpec | None = None
+
+
+def inspect(
+    request: Request, findings: Findings, watch: Watch, state: ProcessState,
+    close_limit: float | None,
+) -> None:  # fmt: skip
+    """Try an environment. Whatever its code raises becomes a finding, except interrupts.
+
+    Args:
+        request: which environment, and how.
+        findings: receives what is found.
+        watch: gets the name of each call before it begins.
+        state: the state of the process before the first call.
+        close_limit: seconds after which a call of close is interrupted; None does not.
+    """
+    report = watch.on_change
+
+    def changed(last: str, call: str) -> None:
+        state.examine(last)
+        if report is not None:
+            report(last, call)
+
+    watch.on_change = changed
+    try:
+        _Inspection(request, findings, watch, close_limit).run()
+        state.examine(watch.call)
+    except FlatoutError as error:
+        findings.add("error", "returns", str(error))
+    except (Interrupt, KeyboardInterrupt, DeadlineExceeded):
+        raise
+    except BaseException as error:  # a user's environment may raise anything
+        findings.add("error", "returns", f"the {watch.call} raised {failure(error)}.")
+
+
+class _Inspection:
+    """The steps of an inspection."""
+
+    def __init__(
+        self, request: Request, findings: Findings, watch: Watch, close_limit: float | None
+    ) -> None:
+        self._request, self._findings, self._watch = request, findings, watch
+        self._single = isinstance(request.source, gym.Env)
+        self._trials = Trials(
+            request.config, findings, watch, request.steps, request.seed, request.patience,
+            close_limit,
+        )  # fmt: skip
+
+    def run(self) -> None:
+        """Make environments, try them, and close those that were made here."""
+        config, source = self._request.config, self._request.source
+        self._watch.call = MODULE
+        make = unprepared(config, source)
+        envs: list[gym.Env[Any, Any]] = []
+        try:
+            envs.append(self._make(make))
+            self._try(make, envs)
+        except BaseException:  # an interrupt, or a call that took too long
+            if not self._single:
+                for env in envs:
+                    close_quietly(env)
+            raise
+        if not self._single:
+            self._trials.close(envs)
+
+    def _make(self, make: Factory) -> gym.Env[Any, Any]:
+        self._watch.call = CONSTRUCTOR
+        return make()
+
+    def _try(self, make: Factory, envs: list[gym.Env[Any, Any]]) -> None:
+        """Try an environment. The copies that `make` makes are appended to `envs`."""
+        (env,), config, findings = envs, self._request.config, self._findings
+        self._try_attributes(env)
+        self._watch.call = SPACES
+        inner = attribute(env, "unwrapped")
+        if isinstance(inner, OneDevice):
+            from flatout.envs.device.check import check_device_env
+
+            for problem in check_device_env(inner.device):
+                findings.add("error", "device", problem, problem)
+        self._try_samples(env)
+        try:
+            specs(env, config.env)
+        except UsageError as error:
+            findings.add("error", "space", str(error))
+            return
+        trial = self._trials.first(env)
+        if trial is None:
+            return
+        copies = [] if self._single else self._copies(make, envs)
+        self._trials.repeat(trial, copies)
+        self._trials.try_resets(env)
+        self._watch.call = ATTRIBUTES
+        for text in action_warnings(trial.task.action_spec):
+            findings.add("warning", "actions", text, text)
+        for topic, text in notes(config, env, trial, self._single, findings):
+            findings.add("note", topic, text, text)
+        if not trial.lengths and episode_limit(env) is None:
+            findings.add(
+                "warning", "truncation",
+                f"no episode ended within {len(trial.tap.seen) - 1:,} random steps, and there is "
+                "no time limit: wrap it in gymnasium.wrappers.TimeLimit.",
+            )  # fmt: skip
+
+    def _try_attributes(self, env: gym.Env[Any, Any]) -> None:
+        """Look up an attribute that an environment need not have."""
+        self._watch.call = ATTRIBUTES
+        inner = attribute(env, "unwrapped") or env
+        try:
+            getattr(inner, "action_masks", None)
+        except (Exception, SystemExit) as error:
+            self._findings.add(
+                "error", "attributes",
+                f"the {ATTRIBUTES} raised {failure(error)}, for the name 'action_masks': it has to "
+                "raise AttributeError for names that it does not know.",
+            )  # fmt: skip
+
+    def _try_samples(self, env: gym.Env[Any, Any]) -> None:
+        """Sample spaces of other libraries: their samples show whether they hold texts."""
+        space = env.observation_space
+        inner = (
+            space.spaces.values() if isinstance(space, gym.spaces.Dict)
+            else space.spaces if isinstance(space, gym.spaces.Tuple) else [space]
+        )  # fmt: skip
+        for one in inner:
+            if not isinstance(one, KNOWN_SPACES):
+                try:
+                    one.sample()
+                except (Exception, SystemExit) as error:
+                    text = f"sample of its {type(one).__name__} space raised {failure(error)}."
+                    self._findings.add("error", "space", text, "sample")
+
+    def _copies(
+        self, make: Factory, envs: list[gym.Env[Any, Any]]
+    ) -> list[gym.Env[Any, Any]]:  # fmt: skip
+        """Make two further environments; none if the function gives the same object again, or if
+        their spaces differ."""
+        env, findings = envs[0], self._findings
+        copies = [self._make(make), self._make(make)]
+        self._watch.call = COMPARISON
+        objects = [attribute(one, "unwrapped") or one for one in (env, *copies)]
+        if len({id(one) for one in objects}) < len(objects):
+            findings.add(
+                "error", "shared",
+                "the function made the same environment object twice: it has to make a new one at "
+                "each call.",
+            )  # fmt: skip
+            return []
+        envs += copies
+        for name in ("observation_space", "action_space"):
+            if not all(self._equal(name, copy, env) for copy in copies):
+                findings.add(
+                    "error", "space",
+                    f"two environments have a different {name}: all copies need the same spaces.",
+                )  # fmt: skip
+                return []
+        return copies
+
+    def _equal(self, name: str, one: gym.Env[Any, Any], other: gym.Env[Any, Any]) -> bool:
+        """Compare a space of two environments; a comparison that fails is an error of its own."""
+        try:
+            equal: object = getattr(one, name) == getattr(other, name)
+        except (Exception, SystemExit) as error:
+            said = f"raised {failure(error)}"
+        else:
+            if isinstance(equal, bool | np.bool_):
+                return bool(equal)
+            said = f"returned {short(equal)} instead of True or False"
+        self._findings.add("error", "space", f"== of {name} {said}.", f"== {name}")
+        return True

@@ -1,0 +1,250 @@
+"""An inspection in a process of its own: one that ends, hangs or loses its channel is a finding.
+
+The child reports each call of the environment before it begins, each finding, and at last that it
+is done. If that last message does not come, the check has failed, whatever the exit code.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import pickle
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from typing import IO, Any
+
+import gymnasium as gym
+
+from flatout import child
+from flatout.envs.check import Watch
+from flatout.envs.checking.calls import CLOSING, MODULE
+from flatout.envs.checking.findings import Finding, Findings
+from flatout.envs.checking.inspection import Request, inspect
+from flatout.envs.checking.process_state import FORKED, ProcessState, identity, reopen
+from flatout.envs.deadline import CLOSE_S
+from flatout.errors import failure, is_library
+from flatout.storage.last_words import out_of_memory_kills
+
+STARTING_S = 60.0
+"""Seconds that the process may take to start and to import Flatout; `patience` begins then."""
+
+COPIES_S = 2.0
+"""Seconds that forked copies of a process that is done may take to report themselves."""
+
+POLL_S = 0.05
+"""Seconds between two looks at whether the process still runs."""
+
+STACK_S = 0.2
+"""Seconds that a process which hangs may take to write its stack."""
+
+LENGTH = struct.Struct("<Q")
+
+CHANNEL_LOST = 97
+"""The exit code of a child whose channel was closed by the environment."""
+
+
+def inspect_in_child(job: bytes, name: str, patience: float) -> Findings:
+    """Check an environment in a child process, which is killed with all that it has started.
+
+    Args:
+        job: a pickled `Request`.
+        name: the environment's name, for messages.
+        patience: seconds that all calls together may take.
+    """
+    read, write = map(_beyond_streams, os.pipe())
+    with tempfile.TemporaryFile() as stack, open(read, "rb", buffering=0) as channel:
+        written = _beyond_streams(os.dup(stack.fileno()))
+        process = subprocess.Popen(
+            child.command(f"{__name__}:main", str(write), str(written)),
+            pass_fds=(write, written), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            start_new_session=True, env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        )  # fmt: skip
+        os.close(write)
+        os.close(written)
+        assert process.stdin is not None
+        try:
+            with suppress(BrokenPipeError):  # it has ended
+                process.stdin.write(LENGTH.pack(len(job)) + job)
+                process.stdin.flush()
+            hearing = _Hearing(process, channel.fileno(), name, patience)
+            hearing.hear()
+            if not hearing.done:
+                hearing.explain(stack)
+            return hearing.findings
+        finally:
+            with suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            with suppress(BrokenPipeError):
+                process.stdin.close()
+
+
+def _beyond_streams(number: int) -> int:
+    """Move a descriptor to a number above those of standard streams, which may all be closed."""
+    import fcntl  # not on Windows
+
+    moved = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(number)
+    return moved
+
+
+class _Hearing:
+    """The messages of a child, which end when it is done or ends, or when its time is over.
+
+    Attributes:
+        findings: what it has found.
+        done: whether the inspection reached its end.
+    """
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], channel: int, name: str, patience: float
+    ) -> None:
+        self._process, self._channel = process, channel
+        self._name, self._patience = name, patience
+        self._call, self._since = "", time.monotonic()
+        self._until, self._text = self._since + STARTING_S, b""
+        self._kills = out_of_memory_kills()
+        self._late = False
+        self.findings, self.done = Findings(), False
+
+    def hear(self) -> None:
+        """Receive messages until nothing more can come, or the time is over."""
+        while time.monotonic() < self._until:
+            ended = self._process.poll() is not None  # before its last messages are received
+            if select.select([self._channel], [], [], POLL_S)[0]:
+                if not self._receive():
+                    return
+            elif ended and not self.done:  # forked copies may keep the channel open
+                return
+        self._late = not self.done
+
+    def _receive(self) -> bool:
+        """Receive messages; returns False if the channel is closed."""
+        received = os.read(self._channel, 1 << 16)
+        *lines, self._text = (self._text + received).split(b"\n")
+        for line in lines:
+            with suppress(ValueError, TypeError, KeyError):  # the environment may write there, too
+                self._take(json.loads(line))
+        return bool(received)
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "call" in message:
+            now = time.monotonic()
+            if not self._call:
+                self._until = now + self._patience
+            self._call, self._since = str(message["call"]), now
+            if self._call in CLOSING and self._until > now + CLOSE_S:
+                self._until, self._patience = now + CLOSE_S, CLOSE_S
+        if "finding" in message:
+            self.findings.add(*Finding(*message["finding"]), message["path"])
+            if message["path"] == FORKED:  # there would be more and more processes
+                self.done, self._until = True, time.monotonic()
+        if "done" in message:
+            self.done = True
+            self._until = time.monotonic() + COPIES_S
+
+    def explain(self, stack: IO[bytes]) -> None:
+        """Add a finding that says why the inspection did not reach its end.
+
+        Args:
+            stack: the file into which faulthandler writes.
+        """
+        call, name, limit = self._call or "start of the process", self._name, self._patience
+        if not self._late:
+            with suppress(subprocess.TimeoutExpired):  # the channel may close before it ends
+                self._process.wait(COPIES_S)
+        code, lasted = self._process.poll(), time.monotonic() - self._since
+        if self._late:
+            self._process.send_signal(signal.SIGUSR1)  # its handler writes the stack
+            time.sleep(STACK_S)
+            text = (
+                f"did not finish the {call} within {limit:g} s" if lasted > limit / 2
+                else f"did not finish all calls within {limit:g} s; the last was the {call}"
+            ) + "{at}; if it needs longer, raise patience (--patience)"  # fmt: skip
+        elif code is None or code == CHANNEL_LOST:
+            text = (
+                f"closed descriptors in the {call} that it did not open: a program loses its files "
+                "and connections by that; close only what the environment has opened"
+            )
+        elif code >= 0:
+            text = (
+                f"ended the process with exit code {code} in the {call}{{at}}: a run would end "
+                "there without a message; raise an exception instead of calling os._exit"
+            )
+        elif -code == getattr(signal, "SIGALRM", None):
+            text = (
+                f"was ended by SIGALRM in the {call}{{at}}, which signal.alarm or signal.setitimer "
+                "was asked for: limit the time in another way, for example in a thread"
+            )
+        elif -code == signal.SIGKILL and out_of_memory_kills() > self._kills:
+            text = f"was killed by the kernel in the {call}, because memory ran out"
+        else:
+            text = (
+                f"died of {signal.Signals(-code).name} in the {call}{{at}}: native code crashed, "
+                "or it was killed"
+            )
+        text = text.replace("{at}", _line(stack))
+        self.findings.add("error", "returns", f"{name} {text}.", "process")
+
+
+def _line(stack: IO[bytes]) -> str:
+    """Return the newest line of the user's code in a stack of faulthandler, in brackets."""
+    stack.seek(0)
+    text = stack.read(1 << 16).decode(errors="replace")
+    for file, line in re.findall(r'File "(.*?)", line (\d+) in ', text):
+        if not is_library(file):
+            return f" ({file}:{line})"
+    return ""
+
+
+class _Channel:
+    """The child's end of the messages, which only the process that began may use."""
+
+    def __init__(self, number: int) -> None:
+        self._number, self._file = number, identity(number)
+        os.set_inheritable(number, False)
+
+    def send(self, **message: Any) -> None:
+        """Send a message, or end the process if the environment has closed the channel."""
+        if identity(self._number) != self._file:  # its number may lead to a file of the user's
+            os._exit(CHANNEL_LOST)
+        os.write(self._number, json.dumps(message).encode() + b"\n")
+
+
+def main() -> None:
+    """The child's entry."""
+    channel = _Channel(int(sys.argv[1]))
+    for number in (1, 2):
+        reopen(number)
+    os.dup2(2, 1)
+    stack = int(sys.argv[2])
+    faulthandler.enable(stack, all_threads=False)
+    faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
+    (size,) = LENGTH.unpack(sys.stdin.buffer.read(LENGTH.size))
+    job = sys.stdin.buffer.read(size)
+    child.follow_parent()
+
+    findings = Findings(lambda one, path: channel.send(finding=one, path=path))
+    watch = Watch(MODULE)
+    watch.on_change = lambda last, call: channel.send(call=call)
+    channel.send(call=MODULE)
+    state = ProcessState(findings, announces=False)
+    try:
+        request: Request = pickle.loads(job)
+        if request.registered is not None:
+            gym.registry.setdefault(request.registered.id, request.registered)
+        state.examine(MODULE)
+        inspect(request, findings, watch, state, close_limit=None)
+    except BaseException as error:  # a user's environment may raise anything
+        findings.add("error", "returns", f"the {watch.call} raised {failure(error)}.")
+    state.examine(watch.call)
+    channel.send(done=True)
+    os._exit(0)  # threads and exit handlers of the environment do not delay it
