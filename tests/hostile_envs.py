@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
@@ -215,6 +216,16 @@ class SharedAtReset(SharedSpace):
         return SPACE.sample() if self.t == 0 else Good.observe(self, action)
 
 
+class StartsProcesses(Good):
+    """Starts six programs when it is made."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for _ in range(6):
+            subprocess.Popen(["sleep", "60"])
+        time.sleep(0.2)
+
+
 class Shapeless(spaces.Box):
     """A box whose shape ends the program when it is read, once it is `armed`."""
 
@@ -232,7 +243,7 @@ class EndsProgram(Good):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.action_space = Shapeless(-1.0, 1.0, (2,))
+        self.action_space = Shapeless(-1.0, 1.0, (2,), np.float32)
         self.action_space.armed = True
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from flatout import Finding, UsageError, check_env
+from flatout.envs.checking import process
 from flatout.envs.checking.check_env import inspect_here, requested
 from tests import bad_envs, faulty_envs, hostile_envs, masked_envs
 from tests.conftest import Result
@@ -186,6 +187,12 @@ def test_closed_files_are_a_finding() -> None:
     assert "error: the step closed or replaced standard output (descriptor 1)" in texts[0]
     assert "standard error" in texts[1]
     assert len(texts) == 2
+
+
+def test_an_environment_that_multiplies_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "MOST_PROCESSES", 3)
+    (found,) = check_env(hostile_envs.StartsProcesses, steps=30)
+    assert "started more than 3 processes by its constructor, and was ended" in found.text
 
 
 def test_an_alarm_that_ends_the_process_is_the_environments_fault() -> None:

@@ -22,6 +22,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 import gymnasium as gym
+import psutil
 
 from flatout import child
 from flatout.envs.check import Watch
@@ -44,6 +45,9 @@ POLL_S = 0.05
 
 STACK_S = 0.2
 """Seconds that a process which hangs may take to write its stack."""
+
+MOST_PROCESSES = 100
+"""The most processes of a check: an environment that forks may multiply itself without end."""
 
 LENGTH = struct.Struct("<Q")
 
@@ -96,6 +100,15 @@ def _beyond_streams(number: int) -> int:
     return moved
 
 
+def _members(group: int) -> int:
+    """Return how many processes a process group has."""
+    count = 0
+    for pid in psutil.pids():
+        with suppress(OSError):  # it has ended
+            count += os.getpgid(pid) == group
+    return count
+
+
 class _Hearing:
     """The messages of a child, which end when it is done or ends, or when its time is over.
 
@@ -112,7 +125,7 @@ class _Hearing:
         self._call, self._since = "", time.monotonic()
         self._until, self._text = self._since + STARTING_S, b""
         self._kills = out_of_memory_kills()
-        self._late = False
+        self._late, self._counted = False, self._since
         self.findings, self.done = Findings(), False
 
     def hear(self) -> None:
@@ -124,7 +137,24 @@ class _Hearing:
                     return
             elif ended and not self.done:  # forked copies may keep the channel open
                 return
+            if not self.done and self._multiplies():
+                self.findings.add(
+                    "error", "process",
+                    f"{self._name} started more than {MOST_PROCESSES} processes by its {self._call}"
+                    ", and was ended: does each of them start further ones?",
+                    FORKED,
+                )  # fmt: skip
+                self.done = True
+                return
         self._late = not self.done
+
+    def _multiplies(self) -> bool:
+        """Return whether there are too many processes; they are counted every `POLL_S`."""
+        now = time.monotonic()
+        if now < self._counted + POLL_S:
+            return False
+        self._counted = now
+        return _members(self._process.pid) > MOST_PROCESSES
 
     def _receive(self) -> bool:
         """Receive messages; returns False if the channel is closed."""
