@@ -319,18 +319,50 @@ def test_padding_changes_nothing(batch: int, lengths: Lengths, seed: int, scale:
         assert_close(learn(short, state, masked(x, lengths, T, seed, scale))[0], clean)
 
 
+def standardised(x: Trajectory, mean: Any, deviation: Any) -> Trajectory:
+    """Return a trajectory with normalised observations."""
+    finals = x.finals._replace(obs=(x.finals.obs - mean) / deviation)
+    names = ("obs", "last_obs")
+    parts = {name: (getattr(x, name) - mean) / deviation for name in names}
+    return x._replace(finals=finals, **parts)
+
+
 def test_observations_are_normalised_by_earlier_statistics() -> None:
     state, x = start(agent()), rollout(agent())
     mean, deviation = np.float32([1, -1, 0]), np.float32([2, 0.5, 1])
-    finals = x.finals._replace(obs=(x.finals.obs - mean) / deviation)
-    names = ("obs", "last_obs")
-    scaled = x._replace(
-        finals=finals, **{name: (getattr(x, name) - mean) / deviation for name in names}
-    )
-    wanted, _ = learn(agent(), state, scaled)
-    old = RunningMoments(mean, deviation**2, np.float32(1e-4))
+    wanted, _ = learn(agent(), state, standardised(x, mean, deviation))
+    old = RunningMoments(mean, deviation**2, np.float32(T * N))
     seen = state._replace(params=state.params._replace(obs_moments=old))
     after, _ = learn(agent(normalize_observation=True), seen, x)
     assert_close(plain(after), plain(wanted))
-    np.testing.assert_allclose(after.params.obs_moments.mean, x.obs.mean((0, 1)), atol=1e-4)
-    np.testing.assert_allclose(after.params.obs_moments.var, x.obs.var((0, 1)), atol=1e-3)
+    moments, centre = after.params.obs_moments, x.obs.mean((0, 1))
+    np.testing.assert_allclose(moments.mean, (mean + centre) / 2, atol=1e-4)
+    squares = (deviation**2 + mean**2 + np.square(x.obs).mean((0, 1))) / 2
+    np.testing.assert_allclose(moments.var, squares - np.square((mean + centre) / 2), atol=1e-3)
+
+
+def test_the_first_trajectory_is_normalised_by_its_own_statistics() -> None:
+    """It is collected before there are any. Values and log probabilities are then those of its
+    normalised observations: the ratios of the first update are 1."""
+    algorithm = agent(normalize_observation=True)
+    state, x = start(algorithm), rollout(agent())
+    signs = np.random.default_rng(0).permuted(np.tile([[1.0], [-1.0]], (T * N // 2, 3)), axis=0)
+    mean = np.float32([1000, -20, 0])
+    x = standardised(x, -mean, np.float32(1))  # far from 0
+    x = x._replace(obs=mean + signs.reshape(T, N, 3).astype(np.float32))  # the deviation is 1
+    actions, extras = acted(algorithm)(state, x.obs.reshape(-1, 3))
+    actions, extras = jax.device_get((actions, extras))
+    x = x._replace(
+        actions=actions.reshape(T, N), extras={"log_prob": extras["log_prob"].reshape(T, N)}
+    )
+    after, metrics = learn(algorithm, state, x)
+    assert metrics["clip_fraction"] == 0.0
+    assert metrics["approx_kl"] == pytest.approx(0.0, abs=1e-6)
+    without = state._replace(params=state.params._replace(obs_moments=None))
+    x = standardised(x, mean, np.float32(1))
+    log_prob = jax.nn.log_softmax(forward(plain(state)["actor"], x.obs))
+    known = np.take_along_axis(np.asarray(log_prob), x.actions[..., None], -1)[..., 0]
+    wanted, _ = learn(agent(), without, x._replace(extras={"log_prob": known}))
+    assert_close(plain(after), plain(wanted))
+    _, extras = acted(algorithm)(after, x.obs.reshape(-1, 3))
+    assert (np.asarray(extras["log_prob"]) < 0).all()  # known, once there are statistics

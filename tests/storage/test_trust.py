@@ -14,14 +14,16 @@ import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 from flatout import PPO, Agent, CheckpointError, FlatoutError, UsageError
 from flatout.cli.arguments import train_config
 from flatout.explain.own.runs import read_run
-from flatout.storage import signing, trust
+from flatout.storage import checkpoint, signing, trust
 from flatout.storage.checkpoint import FORMAT
 from flatout.storage.user_folders import user_folder
+from flatout.types import Snapshot
 from tests import tiny
 from tests.cli.test_bad_input import ROOT, Cli, sentence
 from tests.conftest import TINY, Result
@@ -575,6 +577,27 @@ def test_older_formats(got: Got, flatout: Cli) -> None:
     sentence(flatout("eval", "got"), 1, "params.safetensors|no format number|older")
     assert flatout("explain", "got").code == 0
     assert read_run(got.run).ended
+
+
+def test_only_agents_that_normalise_observations_are_refused_of_the_format_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, folder = tmp_path / "agent.safetensors", tmp_path / "checkpoints"
+    before = checkpoint.FORMAT - 1
+    monkeypatch.setattr(checkpoint, "FORMAT", before)
+    arrays = {f"{checkpoint.PREFIX}.params.networks.actor": np.zeros(2, np.float32)}
+    moments = {f"{checkpoint.PREFIX}.params.obs_moments['a'].mean": np.zeros(2, np.float32)}
+    metadata = {"format": before, "config": {}}
+    for step, saved in enumerate((arrays, arrays | moments)):
+        checkpoint.save_agent(file.with_stem(f"{step}"), saved, metadata)
+        checkpoint.save(folder, step, Snapshot(saved, {}), keep=2)
+    monkeypatch.undo()
+    plain, normalised = checkpoint.checkpoints(folder)
+    assert checkpoint.load(plain)[1].arrays.keys() == arrays.keys()
+    assert checkpoint.load_agent(file.with_stem("0"))[0].keys() == arrays.keys()
+    for read, path in ((checkpoint.load, normalised), (checkpoint.load_agent, file.with_stem("1"))):
+        with pytest.raises(CheckpointError, match=r"older version.*normalize_observation"):
+            read(path)
 
 
 def test_a_shared_key_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

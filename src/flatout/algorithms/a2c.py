@@ -85,9 +85,8 @@ def a2c(config: A2CConfig, spec: BuildSpec) -> Algorithm:
         networks, opt, norm = optimiser.step(
             state.params.networks, grads, state.opt, rate, hp.max_grad_norm
         )
-        state, explained = base.conclude(state, trajectory, batch)
         metrics |= {
-            "grad_norm": norm, "explained_variance": explained, "learning_rate": rate,
+            "grad_norm": norm, "explained_variance": base.explained(batch), "learning_rate": rate,
             "updates": jnp.ones(()),
         }  # fmt: skip
         params = state.params._replace(networks=networks)

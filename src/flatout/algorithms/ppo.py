@@ -121,7 +121,7 @@ def ppo(config: PPOConfig, spec: BuildSpec) -> Algorithm:
             metrics=AVERAGED, count=config.n_epochs, size=config.batch_size // shards.count,
             shards=shards, key=key, iteration=state.counters.updates, proceed=proceed,
         )  # fmt: skip
-        state, explained = base.conclude(state, trajectory, batch, metrics["policy_loss"])
+        explained = base.explained(batch, metrics["policy_loss"])
         metrics |= {"explained_variance": explained, "learning_rate": rate, "clip_range": clip}
         params = state.params._replace(networks=networks)
         return state._replace(params=params, opt=opt), metrics, None

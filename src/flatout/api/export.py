@@ -85,10 +85,10 @@ class _Layers:
         if spec.categories:
             self.add("categories", settings=(list(spec.categories), list(spec.starts)))
         elif not board:
-            if spec.high is not None:
-                self.add("scale", settings=(spec.high,))
             if moments is not None:
                 self.add("normalise", moments.mean, moments.var)
+            elif spec.high is not None:
+                self.add("scale", settings=(spec.high,))
         if spec.channels_first:
             self.add("channels_last")
 

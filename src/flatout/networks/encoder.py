@@ -3,7 +3,8 @@
 Algorithms build networks with it. An observation is a tree of arrays (`flatout.tree`). Each array
 is numbers, an image, a board of cells, or categories, and has a branch of its own:
 
-- numbers are scaled by the spec's `high` and flattened; categories become one-hot vectors;
+- numbers are normalised, or scaled by the spec's `high`, and flattened;
+- categories become one-hot vectors;
 - images and boards pass through convolutions (`networks.torsos`, `networks.boards`).
 
 A single array has dense layers or convolutions as before. The branches of several arrays are
@@ -28,6 +29,9 @@ from flatout.errors import UsageError, nearest, one_line
 from flatout.networks.layers import MLP, Draw, FanIn
 from flatout.networks.torsos import BOARDS, Network, OwnNetwork, Torso, make_torso
 from flatout.types import Obs, ObservationSpec, ObsSpec, mask_path
+
+CLIP = 10.0
+"""Normalised inputs are at most this many deviations from 0."""
 
 OWN, FLAT = "own", "flat"
 """Kinds of branches besides those of `torsos`: a user's module, and one without parameters."""
@@ -227,14 +231,26 @@ class Encoder:
         rest, mask = self.split(obs)
         return rest, None if mask is None else mask.reshape(len(mask), -1) > 0
 
+    def to_normalise(self, obs: Obs) -> Obs:
+        """Return the arrays of `normalised` as float32 ``[B, ...]``. Statistics are of these
+        arrays, and `prepare` applies the statistics to them.
+
+        They are raw numbers, because normalised arrays are not scaled by `high`. After scaling, the
+        variance of a pixel that rarely changes would be near the small constant that `normalise`
+        adds to it; and whole numbers have exact float32 sums, up to 2**24.
+        """
+        kept = {path: _numbers(leaf) for path, leaf in tree.items(obs) if path in self.normalised}
+        return kept[""] if self._single else kept
+
     def prepare(self, obs: Obs, moments: Any = None) -> Obs:
-        """Scale and normalise observations ``[B, ...]``; categories and cells of boards stay as
-        they are. Images have their channels last in the result.
+        """Normalise observations ``[B, ...]``, or scale them by `high` if they are not normalised;
+        categories and cells of boards stay as they are. Images have their channels last in the
+        result.
 
         Args:
             obs: raw observations.
-            moments: `RunningMoments` of a single array, or of the arrays of `normalised` by path;
-                None if observations are not normalised.
+            moments: `RunningMoments` of `to_normalise`'s arrays; None if observations are not
+                normalised.
         """
         if self._single:
             return self._prepared("", obs, moments)
@@ -248,11 +264,11 @@ class Encoder:
         if spec.categories:
             return x
         if not self.is_board(path):
-            x = x.astype(jnp.float32)
-            if spec.high is not None:
-                x = x * np.float32(1.0 / spec.high)
+            x = _numbers(x)
             if moments is not None:
                 x = normalise(x, moments)
+            elif spec.high is not None:
+                x = x * np.float32(1.0 / spec.high)
         return jnp.moveaxis(x, -3, -1) if spec.channels_first else x
 
     def features(self, torso: Any, x: Obs) -> jax.Array:
@@ -305,7 +321,12 @@ class Encoder:
         return features
 
 
-def normalise(x: jax.Array, moments: Any, clip: float = 10.0) -> jax.Array:
+def _numbers(x: jax.Array) -> jax.Array:
+    """Return the numbers of an array in the type in which they are normalised or scaled."""
+    return x.astype(jnp.float32)
+
+
+def normalise(x: jax.Array, moments: Any, clip: float = CLIP) -> jax.Array:
     """Return ``(x - mean) / sqrt(var + 1e-8)``, clipped to ``[-clip, clip]``.
 
     Args:

@@ -26,13 +26,22 @@ from flatout.algorithms.common.returns import (
     update_moments,
 )
 from flatout.algorithms.hp import hyper_parameters
+from flatout.algorithms.parallel.shards import UNSHARDED, Shards
 from flatout.config.hyper import A2CConfig, PPOConfig
 from flatout.errors import UsageError
+from flatout.networks.encoder import Encoder
 from flatout.types import Array, Obs, Trajectory
 
 BLOCK = 1024
 """Boards whose values are computed at once on a CPU. One-hot encoding makes a board larger (16
 times for Snake), and larger blocks would not fit in the cache."""
+
+
+UNKNOWN = np.float32(3e38)
+"""The log probability of an action that was chosen before there were statistics to normalise its
+observation. Learning normalises that observation, and computes the probability from the result:
+PPO's and A2C's ratios then begin at 1, and do not measure what the normalisation changed. (A NaN
+could not be saved: `storage.checkpoint` refuses it.)"""
 
 
 Moments = RunningMoments | dict[str, RunningMoments] | None
@@ -48,7 +57,7 @@ class OnPolicyActorParams(NamedTuple):
 
 
 class OnPolicyParams(NamedTuple):
-    """The networks, and the statistics by which observations and rewards are scaled."""
+    """The networks, and the statistics by which raw observations and rewards are normalised."""
 
     networks: Networks
     obs_moments: Moments
@@ -156,7 +165,7 @@ class OnPolicy:
         def initial(networks: Networks) -> State:
             params = OnPolicyParams(
                 jax.tree.map(np.asarray, eqx.filter(networks, eqx.is_array)),
-                self._initial_moments() if config.normalize_observation else None,
+                initial_obs_moments(self.encoder) if config.normalize_observation else None,
                 initial_moments(()) if config.normalize_reward else None,
             )
             returns = np.zeros(self._num_envs, np.float32) if config.normalize_reward else None
@@ -174,10 +183,6 @@ class OnPolicy:
             forget=_forget_return if config.normalize_reward else None,
         )  # fmt: skip
 
-    def _initial_moments(self) -> Moments:
-        found = {path: initial_moments(s.shape) for path, s in self.encoder.normalised.items()}
-        return found.get("", found)
-
     def act(
         self, params: OnPolicyActorParams, obs: Obs, carry: Any, draw: jax.Array | None
     ) -> Acted:
@@ -186,7 +191,10 @@ class OnPolicy:
         obs, mask = self._allowed(obs)
         x, _ = policy(self.encoder, actor, self.encoder.prepare(obs, params.moments), mask)
         sample = self.dist.sample(x, actor.extra, draw)
-        extras = {"log_prob": self.dist.log_prob(x, actor.extra, sample)}
+        log_prob = self.dist.log_prob(x, actor.extra, sample)
+        if params.moments is not None:
+            log_prob = jnp.where(nothing_seen(params.moments), UNKNOWN, log_prob)
+        extras = {"log_prob": log_prob}
         if self.dist.deviations:
             extras["sample"] = sample  # unclipped; only the environment's action is clipped
         return self.dist.to_environment(sample), carry, extras
@@ -205,7 +213,9 @@ class OnPolicy:
         """Compute advantages and value targets for a trajectory.
 
         Returns:
-            The state with updated counters and reward statistics, and the flattened transitions.
+            The state with updated counters and statistics, and the flattened transitions. The first
+            trajectory is normalised by its own statistics, a later one by those of the trajectories
+            before.
         """
         masked, shards = self._masked, self._shards
         networks, obs_moments, reward_moments = state.params
@@ -225,6 +235,13 @@ class OnPolicy:
             scale = jax.lax.rsqrt(reward_moments.var + 1e-8)
             rewards = jnp.clip(rewards * scale, -10.0, 10.0)
         flat_obs, mask = self._allowed(_flat(trajectory.obs))
+        after = obs_moments
+        if obs_moments is not None:
+            after = update_obs_moments(self.encoder, obs_moments, flat_obs, weight, shards)
+            # Later ones are learned from with the statistics with which they were collected.
+            obs_moments = jax.tree.map(
+                functools.partial(jnp.where, nothing_seen(obs_moments)), after, obs_moments
+            )
         later = (trajectory.last_obs, trajectory.finals.obs)
         seen = tree.map(
             lambda *parts: jnp.concatenate(parts), flat_obs,
@@ -238,12 +255,15 @@ class OnPolicy:
             v_t = jnp.where(trajectory.valid, v_t, 0.0)
             v_tp1 = jnp.where(trajectory.valid, v_tp1, 0.0)
         advantages = self._advantages(rewards, v_t, v_tp1, trajectory.terminated, done, hp)
-        sample = trajectory.extras.get("sample", trajectory.actions)
+        sample = _flat(trajectory.extras.get("sample", trajectory.actions))
+        log_prob = trajectory.extras["log_prob"].reshape(-1)
+        if obs_moments is not None:
+            log_prob = self._known(networks.actor, log_prob, x, mask, sample)
         batch = RolloutBatch(
             obs=x,
             mask=mask,
-            sample=sample.reshape(-1, *sample.shape[2:]),
-            log_prob=trajectory.extras["log_prob"].reshape(-1),
+            sample=sample,
+            log_prob=log_prob,
             value=v_t.reshape(-1),
             advantage=advantages.reshape(-1),
             target=(advantages + v_t).reshape(-1),
@@ -256,41 +276,67 @@ class OnPolicy:
         counters = OnPolicyCounters(
             state.counters.step + counted, state.counters.updates + 1, returns
         )
-        params = state.params._replace(reward_moments=reward_moments)
+        params = state.params._replace(obs_moments=after, reward_moments=reward_moments)
         return state._replace(params=params, counters=counters), batch
 
-    def conclude(
-        self,
-        state: State,
-        trajectory: Trajectory,
-        batch: RolloutBatch,
-        done: jax.Array | None = None,
-    ) -> tuple[State, jax.Array]:
-        """Compute what is only needed after the gradient steps: statistics and a metric.
+    def _known(
+        self, arrays: Actor, log_prob: jax.Array, x: Obs, mask: jax.Array | None, sample: jax.Array
+    ) -> jax.Array:
+        """Return the log probabilities of actions, the `UNKNOWN` ones computed from observations
+        that are normalised by now."""
+
+        def compute(arrays: Actor, x: Obs, mask: jax.Array | None, sample: jax.Array) -> jax.Array:
+            actor = eqx.combine(arrays, self.static.actor)
+            outputs, _ = policy(self.encoder, actor, x, mask)
+            return self.dist.log_prob(outputs, actor.extra, sample)
+
+        compute = self._shards.one_by_one(compute)
+
+        def computed(known: jax.Array) -> jax.Array:
+            return jnp.where(known == UNKNOWN, compute(arrays, x, mask, sample), known)
+
+        # A loop of at most one turn: unlike `lax.cond`, it costs the members of one program nothing
+        # once all of them have statistics.
+        return jax.lax.while_loop(lambda known: (known == UNKNOWN).any(), computed, log_prob)
+
+    def explained(self, batch: RolloutBatch, done: jax.Array | None = None) -> jax.Array:
+        """Return the share of the targets' variance that the values explained.
 
         Args:
-            state: the state with updated counters, from `prepare`.
-            trajectory: the trajectory that was learned from.
-            batch: its transitions, from `prepare`.
+            batch: the transitions, from `prepare`.
             done: a result of the gradient steps. The sums over shards here start only after it is
                 computed; see `Shards.after`.
-
-        Returns:
-            The state with updated observation statistics for the next trajectory, and the share of
-            the targets' variance that the values explained.
         """
         shards = self._shards.after(done)
-        obs_moments = state.params.obs_moments
-        if obs_moments is not None:
-            flat_obs, _ = self.encoder.split(_flat(trajectory.obs))
+        return explained_variance(batch.value, batch.target, batch.weight, shards)
 
-            def updated(moments: RunningMoments, leaf: jax.Array) -> RunningMoments:
-                return update_moments(moments, leaf.astype(jnp.float32), batch.weight, shards)
 
-            obs_moments = tree.map(updated, obs_moments, flat_obs)
-        explained = explained_variance(batch.value, batch.target, batch.weight, shards)
-        params = state.params._replace(obs_moments=obs_moments)
-        return state._replace(params=params), explained
+def initial_obs_moments(encoder: Encoder) -> Moments:
+    """Return statistics that have seen no observation. They scale an array by `high`, as it is
+    scaled if observations are not normalised."""
+    found = {
+        path: initial_moments(spec.shape, spec.high or 1.0)
+        for path, spec in encoder.normalised.items()
+    }
+    return found.get("", found)
+
+
+def nothing_seen(moments: Moments) -> jax.Array:
+    """Return whether statistics have seen no observation yet."""
+    return tree.first(moments).total < 1.0
+
+
+def update_obs_moments(
+    encoder: Encoder, moments: Moments, obs: Obs, weight: jax.Array | None = None,
+    shards: Shards = UNSHARDED,
+) -> Moments:  # fmt: skip
+    """Merge raw observations ``[B, ...]`` without a mask into the statistics; `weight` and `shards`
+    are those of `update_moments`."""
+
+    def updated(moments: RunningMoments, leaf: jax.Array) -> RunningMoments:
+        return update_moments(moments, leaf, weight, shards)
+
+    return tree.map(updated, moments, encoder.to_normalise(obs))
 
 
 def _forget_return(state: State, env: int) -> State:

@@ -74,11 +74,11 @@ class RunningMoments(NamedTuple):
     total: Array
 
 
-def initial_moments(shape: tuple[int, ...]) -> RunningMoments:
-    """Return mean 0 and variance 1 with a count of 1e-30, so that the first batch replaces them.
+def initial_moments(shape: tuple[int, ...], deviation: float = 1.0) -> RunningMoments:
+    """Return mean 0 and a deviation with a count of 1e-30, so that the first batch replaces them.
     With the usual count, 1e-4, they would widen the variance of values far from 0."""
-    zeros, ones = np.zeros(shape, np.float32), np.ones(shape, np.float32)
-    return RunningMoments(zeros, ones, np.asarray(1e-30, np.float32))
+    zeros, var = np.zeros(shape, np.float32), np.full(shape, deviation**2, np.float32)
+    return RunningMoments(zeros, var, np.asarray(1e-30, np.float32))
 
 
 def update_moments(
