@@ -100,7 +100,7 @@ def check_carry(trajectory: Trajectory, lives: bool) -> None:
     np.testing.assert_array_equal(seen, of_episode % 2 if lives else of_episode)
     for t in range(T):
         np.testing.assert_array_equal(seen[t], carry)
-        done = trajectory.terminated[t] | trajectory.truncated[t]
+        done: Any = trajectory.terminated[t] | trajectory.truncated[t]
         carry = np.where(done, 0, carry + 1)
 
 

@@ -73,7 +73,7 @@ def assert_final_observations(trajectory: Trajectory) -> int:
     step, env = np.nonzero(trajectory.truncated)
     used = trajectory.final_index < STEPS * ENVS
     np.testing.assert_array_equal(trajectory.final_index[used], step * ENVS + env)
-    expected = trajectory.obs[step, env] + np.float32([0, 0, 0, 1])
+    expected = trajectory.obs[step, env] + np.array([0, 0, 0, 1], np.float32)
     np.testing.assert_array_equal(trajectory.final_obs[used], expected)
     return len(step)
 
