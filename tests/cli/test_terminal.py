@@ -243,6 +243,20 @@ def test_a_terminal_that_hangs_up_ends_a_run_that_saves(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.fault
+def test_a_repeated_sigterm_loses_nothing(tmp_path: Path) -> None:
+    """`timeout` sends one to its child and one to the child's group; job managers do alike."""
+    terminal = Terminal(*SLEEPY, "--steps", "64000", folder=tmp_path)
+    wait_for(lambda: learns(tmp_path))
+    for _ in range(5):
+        terminal.process.send_signal(signal.SIGTERM)
+        time.sleep(0.02)
+    assert terminal.ends() == 143
+    assert saved_step(tmp_path) > 0
+    assert summary(tmp_path)["ended"] == "signal"
+
+
+@pytest.mark.slow
 def test_a_run_that_ignores_hang_ups_outlives_its_terminal(tmp_path: Path) -> None:
     """As under nohup, but with a terminal to write to, which then is gone."""
     terminal = Terminal(*SLEEPY, "--steps", "320", folder=tmp_path, ignores_hang_ups=True)

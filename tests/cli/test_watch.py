@@ -95,6 +95,16 @@ def test_frames_follow_the_game(run: Path) -> None:
     assert [frame for frame, *_ in play(agent, 1, None)] != same
 
 
+def test_an_episode_that_does_not_end_is_cut(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = DQN.load(run)
+    frames = list(play(agent, 0, None))
+    monkeypatch.setattr("flatout.run.evaluate.MAX_EPISODE_STEPS", len(frames) - 2)
+    assert [steps for *_, steps in play(agent, 0, None)] == list(range(len(frames) - 1))
+    assert "was cut after" in capsys.readouterr().err
+
+
 def test_a_terminal_shows_every_frame(run: Path) -> None:
     agent = DQN.load(run)
     console = Console(force_terminal=True, width=60, height=30, record=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -37,13 +38,38 @@ def arrive(signals: Interrupts, *numbers: int) -> None:
                 raise
 
 
-def test_a_second_ctrl_c_ends_the_process_at_once(exits: list[int]) -> None:
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Let a number of seconds pass; until then the clock stands still."""
+    now = [100.0]
+    monkeypatch.setattr(interrupts.time, "monotonic", lambda: now[0])
+    return lambda seconds: now.__setitem__(0, now[0] + seconds)
+
+
+def test_a_second_ctrl_c_ends_the_process_at_once(
+    exits: list[int], passes: Callable[[float], None]
+) -> None:
     left: list[int] = []
     signals = Interrupts(lambda: left.append(1))
-    arrive(signals, signal.SIGINT)
+    arrive(signals, signal.SIGINT, signal.SIGINT)  # a launcher forwards the terminal's
     assert (exits, left) == ([], [])
+    passes(0.5)
     arrive(signals, signal.SIGINT)
     assert (exits, left) == ([130], [1])
+
+
+def test_signals_of_a_job_manager_count_as_one(
+    exits: list[int], passes: Callable[[float], None]
+) -> None:
+    signals = Interrupts()
+    arrive(signals, signal.SIGTERM, signal.SIGTERM)
+    for seconds in (0.05, 4.0):
+        passes(seconds)
+        arrive(signals, signal.SIGTERM)
+    assert exits == []
+    passes(6.0)
+    arrive(signals, signal.SIGTERM)
+    assert exits == [143]
 
 
 def test_several_hang_ups_count_as_one(exits: list[int]) -> None:

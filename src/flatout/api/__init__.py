@@ -251,7 +251,8 @@ class Agent:
         return self.config.run.seed if seed is None else whole_number("seed", seed, SEEDS)
 
     def record(self, path: str | Path, *, episodes: int = 1, seed: int | None = None) -> float:
-        """Write greedy episodes, several in a grid, as .gif or .mp4; returns their mean return."""
+        """Write greedy episodes, several in a grid, as .gif or .mp4 of at most 2,000 frames; return
+        their mean return."""
         episodes = whole_number("episodes", episodes, Range(1, MOST))  # a grid of them
         # An environment may change the working folder.
         path, seed = path_argument("path", path).absolute(), self._seed(seed)

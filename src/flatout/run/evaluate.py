@@ -32,7 +32,8 @@ from flatout.spans import Spans
 from flatout.types import Device, Episode, Obs
 
 MAX_EPISODE_STEPS = 108_000
-"""An evaluation episode that has not ended by then is truncated (half an hour of Atari)."""
+"""An episode of an evaluation, of `flatout watch` or of a video that has not ended by then is
+truncated (half an hour of Atari)."""
 
 
 class Evaluator:
@@ -111,7 +112,8 @@ class Evaluator:
 def record(
     policy: Policy, task: Task, seed: int, path: Path, episodes: int = 1, max_frames: int = 2000
 ) -> float:
-    """Play greedy episodes side by side and write them as a video; returns their mean return.
+    """Play greedy episodes side by side and write them as a video; return their mean return, or
+    what they had reached after `max_frames`.
 
     Raises:
         UsageError: the environment renders no pictures, or a package for it is missing.
@@ -156,8 +158,9 @@ def record(
 def greedy_episode(
     task: Task, policy: Policy, seed: int, modes: Sequence[str], episode: int = 0
 ) -> Generator[tuple[Any, float, float, int], None, None]:
-    """One episode: its frame, frames per second (or 0), return and steps, first and at each step.
-    The last frame shows the state in which the episode ended.
+    """Yield an episode's frame, frames per second (or 0), return and steps, first and at each step.
+    The last frame shows the state in which the episode ended, after `MAX_EPISODE_STEPS` at the
+    latest.
 
     Args:
         policy: greedy, for one environment, with its parameters.
@@ -184,6 +187,9 @@ def greedy_episode(
         envs.reset(0, obs, episode)
         yield now()
         while not over:
+            if envs.lengths[0] >= MAX_EPISODE_STEPS:
+                say(f"the episode did not end and was cut after {MAX_EPISODE_STEPS:,} steps.")
+                return
             actions = policy.layout.action(policy.greedy(obs, begun.copy()))
             begun[:] = False
             envs.step(actions, obs, np.zeros(1), ended)

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
@@ -14,15 +15,20 @@ from flatout.errors import Interrupt
 
 _HANGUP = getattr(signal, "SIGHUP", None)
 
+REPEATED_S, GRACE_S = 0.25, 10.0
+"""Seconds after the first signal before a second SIGINT, or SIGTERM, ends the process at once. A
+program that wraps another (``timeout``, a launcher) sends a signal to it and again to its group."""
+
 
 class Interrupts:
     """Turns signals into `Interrupt`, raised only inside `discardable` sections.
 
     Outside of them (learning, publishing, saving) a signal waits for the next such section. A
-    second signal ends the process without waiting; what was saved stays saved. SIGHUP is nobody's
-    impatience: a terminal that goes away sends several, and they count as one. A signal that is
-    ignored (``nohup``, a shell's background job) stays so. Handlers are installed only in the main
-    thread; elsewhere signals are left alone.
+    second Ctrl-C ends the process without waiting; what was saved stays saved. A second SIGTERM
+    does so only when `GRACE_S` seconds have passed, because job managers send several at once. A
+    terminal that goes away sends several SIGHUPs, which count as one. A signal that is ignored
+    (``nohup``, a shell's background job) stays so. Handlers are installed only in the main thread;
+    elsewhere signals are left alone.
 
     Args:
         leave: called before a second signal ends the process.
@@ -30,6 +36,7 @@ class Interrupts:
 
     def __init__(self, leave: Callable[[], None] = lambda: None) -> None:
         self.signum: int | None = None
+        self._since = 0.0  # when the process was asked to end
         self._leave = leave
         self._inside = 0
         self._undo = ExitStack()
@@ -80,12 +87,14 @@ class Interrupts:
         again.start()
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        first = self.signum is None
+        first, now = self.signum is None, time.monotonic()
         if not first and signum == _HANGUP:
             return
         if not first and self.signum != _HANGUP:
+            if now - self._since < (REPEATED_S if signum == signal.SIGINT else GRACE_S):
+                return
             self._leave()
             os._exit(128 + signum)
-        self.signum = signum
+        self.signum, self._since = signum, now
         if first and self._inside:
             raise Interrupt(signum)

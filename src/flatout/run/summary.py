@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import shlex
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -87,7 +86,6 @@ def summarise(
         "placement": str(components.placement),
         "return_mean_100": progress.return_mean_100,
         "return_mean_last": sum(returns) / len(returns) if returns else None,
-        "return_interval": interval(returns),
         "last_eval_return": progress.evaluated,
         "best_eval_return": progress.best_return,
         **learned,
@@ -108,16 +106,6 @@ def summarise(
         "parent": parent,
         "versions": versions(),
     }
-
-
-def interval(returns: Sequence[float]) -> list[float] | None:
-    """The 95 % interval of these returns' mean, by their deviation; None of fewer than two."""
-    if len(returns) < 2:
-        return None
-    mean = sum(returns) / len(returns)
-    square = sum((one - mean) ** 2 for one in returns) / (len(returns) - 1)
-    reach = 1.96 * (square / len(returns)) ** 0.5
-    return [mean - reach, mean + reach]
 
 
 def memory(components: Components) -> dict[str, dict[str, Any]]:
