@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import errno
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -184,7 +185,28 @@ def stdout() -> TextIO | None:
 
 def print_json(value: object) -> None:
     """Print a value as one line of JSON on the command's stdout."""
-    print(json.dumps(value), file=stdout(), flush=True)
+    print(json_text(value), file=stdout(), flush=True)
+
+
+def json_text(value: object, **layout: Any) -> str:
+    """Return a value as JSON that every program can read: NaN and infinities become null.
+
+    Args:
+        value: the value.
+        layout: `indent` and `separators` of `json.dumps`.
+    """
+    try:
+        return json.dumps(value, allow_nan=False, **layout)
+    except ValueError:
+        return json.dumps(_with_nulls(value), allow_nan=False, **layout)
+
+
+def _with_nulls(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _with_nulls(each) for name, each in value.items()}
+    return [_with_nulls(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 @contextmanager

@@ -1,12 +1,22 @@
-"""With --json a command's stdout holds its JSON alone, whatever user code prints, and how."""
+"""With --json a command's stdout holds its JSON alone, which any program can read."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import flatout
+from flatout.output import json_text
+from flatout.run.loggers import JsonLines
+from flatout.storage.run_folder import RunFolder
 from tests import tiny
 from tests.conftest import TINY
 from tests.forked import Child
@@ -74,3 +84,68 @@ def test_members_and_workers(folder: Path, words: tuple[str, ...]) -> None:
 def test_trials(folder: Path) -> None:
     words = (*TINY[:-1], "--env", "loud:Loud", "--json", "--seeds", "2", "--run-dir", "fleet")
     assert alone(folder, "fleet", "ppo", *words)["run_dir"] == "fleet"
+
+
+# --- NaN and infinities ---------------------------------------------------------------------------
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+def strict(text: str) -> Any:
+    """Parse JSON as a parser does that knows only RFC 8259, which has no NaN."""
+
+    def refuse(name: str) -> Any:
+        raise ValueError(name)
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: nulls(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [nulls(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@settings(deadline=None, max_examples=50)
+@given(VALUES)
+def test_what_is_no_number_in_json_is_null(value: Any) -> None:
+    assert strict(json_text(value)) == nulls(value)
+
+
+def test_a_runs_files_are_read_by_every_json_parser(tmp_path: Path) -> None:
+    with contextlib.closing(RunFolder(tmp_path / "run")) as folder:
+        folder.write_json("summary.json", {"last": {"loss": math.nan}, "goals": [math.inf, 1.0]})
+    summary = strict((tmp_path / "run" / "summary.json").read_text())
+    assert summary == {"last": {"loss": None}, "goals": [None, 1.0]}
+    lines = JsonLines(tmp_path / "metrics.jsonl")
+    lines.log([{"loss": math.nan, "return": 1.5}], 7)
+    lines.close()
+    written = strict((tmp_path / "metrics.jsonl").read_text())
+    assert written == {"step": 7, "loss": None, "return": 1.5}
+
+
+EXACT = (
+    "child", "config/", "fleet/compare", "fleet/members", "fleet/placement_table", "fleet/runs",
+    "fleet/sweep/", "fleet/trial", "planning/", "run/auto", "run/callbacks", "run/card",
+    "run/probe_process", "samplers/processes/", "storage/", "cli/scale", "cli/plan",
+)  # fmt: skip
+"""Modules and folders that write JSON for Flatout itself: state that is restored to the bit, signed
+settings, messages between its processes, keys of caches. All other JSON is for any program."""
+
+
+def test_json_for_other_programs_is_written_in_one_place() -> None:
+    root = Path(flatout.__file__).parent
+    found = [
+        name
+        for path in root.rglob("*.py")
+        if not (name := path.relative_to(root).as_posix()).startswith(("output.py", *EXACT))
+        and "/inject/" not in name
+        and re.search(r"json\.dumps?\(", path.read_text())
+    ]
+    assert found == [], "use flatout.output.json_text"

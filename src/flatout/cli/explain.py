@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,7 +19,7 @@ from flatout.cli.explain_arguments import (
 )
 from flatout.cli.flags import existing, parse, take_file
 from flatout.errors import FlatoutError, UsageError, damage, one_line
-from flatout.output import say
+from flatout.output import json_text, say
 
 if TYPE_CHECKING:
     from flatout.explain.against.rounds import Comparison
@@ -254,4 +253,4 @@ def _report(
 
 
 def _write(file: str, values: dict[str, Any]) -> None:
-    output_file.write(Path(file), json.dumps(values, indent=1) + "\n")
+    output_file.write(Path(file), json_text(values, indent=1) + "\n")

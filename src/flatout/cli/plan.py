@@ -14,7 +14,7 @@ from flatout.cli.scale import need_matplotlib
 from flatout.config.schema import ALGORITHMS, TrainConfig
 from flatout.documents import read_json
 from flatout.errors import FlatoutError, UsageError, one_line, writing
-from flatout.output import print_json, reserve_stdout
+from flatout.output import json_text, print_json, reserve_stdout
 from flatout.planning.answer import Answer
 from flatout.planning.stages import misfit
 from flatout.planning.what_if import (
@@ -236,7 +236,7 @@ def _read_machine(path: Path, config: TrainConfig) -> tuple[Answer, str]:
 
 
 def _write(path: Path, values: dict[str, Any]) -> None:
-    output_file.write(path, json.dumps(values, indent=2) + "\n")
+    output_file.write(path, json_text(values, indent=2) + "\n")
 
 
 def show_outcome(o: Outcome, console: Console) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatout.cli.flags import existing, refuse_json, take, take_all, take_file, take_switch
 from flatout.errors import UsageError, refuse_empty
-from flatout.output import on_one_line, printable, say
+from flatout.output import on_one_line, print_json, printable, say
 
 if TYPE_CHECKING:
     from flatout.fleet.runs import Row
@@ -116,7 +115,7 @@ def runs(argv: list[str]) -> int:
     found = rows(root)
     shown = chosen(found, where, sort)
     if as_json:
-        print(json.dumps([row.columns() for row in shown]))
+        print_json([row.columns() for row in shown])
     elif shown:
         _table(shown)
     else:
@@ -157,7 +156,10 @@ def compare(argv: list[str]) -> int:
     from flatout.fleet.compare import compared, told
 
     found = compared(one, other)
-    print(json.dumps(found) if as_json else told(found))
+    if as_json:
+        print_json(found)
+    else:
+        print(told(found))
     return 0
 
 
@@ -226,7 +228,10 @@ def report(argv: list[str]) -> int:
         steps = at and int(float(at))
     asked = Asked(steps, score, dict(map(_scale, scales)))
     found = of_folders([Path(word) for word in words or ["runs"]], _keys(group), asked)
-    print(json.dumps(found.as_json()) if as_json else found)
+    if as_json:
+        print_json(found.as_json())
+    else:
+        print(found)
     for file in chosen.values():
         found.save(file)
     return 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +20,7 @@ from flatout.errors import UsageError, damage, writing
 from flatout.fleet.ranking_files import Table, flat, text, writable
 from flatout.fleet.ranking_tables import Counted, few, over_all, table
 from flatout.fleet.runs import ENDED, NOT_TELLING, Row, alike, rows
+from flatout.output import json_text
 from flatout.run.metric_rows import value_at
 
 LACKS = "no "
@@ -107,7 +107,7 @@ class Report:
             csv.writer(lines).writerows(flat(self.tables))
             output_file.write(path, lines.getvalue())
         elif path.suffix == ".json":
-            output_file.write(path, json.dumps(self.as_json(), indent=1) + "\n")
+            output_file.write(path, json_text(self.as_json(), indent=1) + "\n")
         elif path.suffix == ".html":
             output_file.write(path, self._repr_html_())
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import threading
@@ -18,6 +17,7 @@ from flatout.hardware.cores import share_of_all, usable_cores, usable_cpus
 from flatout.hardware.gpus import Gpus, GpuSample
 from flatout.hardware.others import Others
 from flatout.hardware.processes import LinuxTree, PortableTree, Reading, open_tree
+from flatout.output import json_text
 from flatout.storage import nofollow
 from flatout.storage.kernel import kernel_text
 from flatout.storage.span_records import json_lines
@@ -250,7 +250,7 @@ class Recorder:
         self.samples.append(line)
         if self._file is not None:
             with suppress(OSError):  # a full disk must not end the run
-                text = json.dumps(line.as_json(), separators=(",", ":"))
+                text = json_text(line.as_json(), separators=(",", ":"))
                 self._file.write(text.encode() + b"\n")
                 self._file.flush()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import re
 import secrets
@@ -17,6 +15,7 @@ from typing import Any
 from flatout.config.schema import TrainConfig
 from flatout.errors import UsageError, one_line, writing
 from flatout.installing import install
+from flatout.output import json_text
 from flatout.run.curve import Track
 from flatout.run.metric_names import renamed
 from flatout.run.progress import Progress
@@ -49,8 +48,7 @@ class JsonLines:
 
     def log(self, rows: Sequence[dict[str, float]], step: int) -> None:
         """Write several rows of one step."""
-        clean = ({n: v if math.isfinite(v) else None for n, v in row.items()} for row in rows)
-        lines = "".join(json.dumps({"step": step} | row) + "\n" for row in clean)
+        lines = "".join(json_text({"step": step} | row) + "\n" for row in rows)
         with writing(self._path):
             self._file.write(lines.encode())
             self._file.flush()  # whoever follows the file sees each row at once

@@ -6,7 +6,6 @@ Recording never waits, and does not change what is learned.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections import deque
@@ -25,6 +24,7 @@ from flatout.hardware.monitor import (
     Sampler,
     read_samples,
 )
+from flatout.output import json_text
 from flatout.spans import Spans, Work
 from flatout.storage import nofollow
 from flatout.storage.span_records import (
@@ -190,7 +190,7 @@ class RunRecording:
         if self._file is None:
             return
         try:
-            self._file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+            self._file.write(json_text(line, separators=(",", ":")).encode() + b"\n")
             self._file.flush()  # survives a kill
         except OSError:  # a full disk: writing metrics and checkpoints reports it
             self._file = None

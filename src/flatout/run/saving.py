@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from flatout.config.schema import TrainConfig
 from flatout.learner.programs import Programs
+from flatout.output import json_text
 from flatout.run.card import leave
 from flatout.run.progress import Progress
 from flatout.run.resume import Found, newest, nothing_left
@@ -131,5 +131,5 @@ class Saver:
         self._folder.write_json("summary.json", summary)
         leave(self._folder.path, self._config, summary, code)
         if self._spans.trace:
-            trace = json.dumps(self._spans.chrome_trace())
+            trace = json_text(self._spans.chrome_trace())
             nofollow.replace(self._folder.path / "trace.json", trace.encode())

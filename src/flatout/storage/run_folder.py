@@ -22,6 +22,7 @@ from flatout.errors import (
     damage,
     writing,
 )
+from flatout.output import json_text
 from flatout.storage import locks, nofollow, signing, trees
 from flatout.storage.agent_file import AGENT_FILES
 from flatout.storage.checkpoint import FORMAT, recover, refuse_format
@@ -175,7 +176,12 @@ class RunFolder:
     def write_json(self, name: str, value: dict[str, Any], sign: str | None = None) -> None:
         """Write a JSON file atomically, signed if `sign` names a kind of signature."""
         try:
-            text = json.dumps(signing.signed(sign, value) if sign else value, indent=2)
+            # What is signed is read back exactly; other files are for all programs.
+            text = (
+                json.dumps(signing.signed(sign, value), indent=2)
+                if sign
+                else json_text(value, indent=2)
+            )
         except (TypeError, ValueError) as error:
             raise UsageError(
                 f"{name} cannot hold these settings ({error}); env_kwargs of a kept run are "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import sys
 import threading
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatout import output_file
 from flatout.errors import UsageError, damage
-from flatout.output import say
+from flatout.output import json_text, say
 
 if TYPE_CHECKING:
     from flatout.explain.diagnosis import Diagnosis
@@ -52,7 +51,7 @@ class Explanation:
         if path.suffix == ".html":
             html.write(self.diagnosis, path)
         else:
-            output_file.write(path, json.dumps(self.diagnosis.as_json(), indent=1) + "\n")
+            output_file.write(path, json_text(self.diagnosis.as_json(), indent=1) + "\n")
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from flatout import documents, output_file
 from flatout.errors import FlatoutError
 from flatout.explain.program.evidence_check import refuse_impossible
 from flatout.hardware.monitor import MonitorSample
+from flatout.output import json_text
 
 VERSION = 1
 
@@ -284,7 +285,7 @@ def _pairs(flat: Sequence[int]) -> tuple[tuple[int, int], ...]:
 def save(path: Path, meta: dict[str, Any], rows: Iterable[Sequence[dict[str, Any]]]) -> None:
     """Write evidence to one JSON file."""
     values = {"flatout_evidence": VERSION, **meta, "processes": list(rows)}
-    output_file.write(path, json.dumps(values))
+    output_file.write(path, json_text(values))
 
 
 def build(meta: dict[str, Any], rows: Iterable[Sequence[dict[str, Any]]]) -> Evidence:
