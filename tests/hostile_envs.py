@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -177,6 +178,14 @@ class ClosesFiles(Good):
 
     def step(self, action: Any) -> Any:
         os.closerange(self.first, 3 if self.first < 3 else 1000)
+        return super().step(action)
+
+
+class ClosesStdout(Good):
+    """Closes `sys.stdout`."""
+
+    def step(self, action: Any) -> Any:
+        sys.stdout.close()
         return super().step(action)
 
 

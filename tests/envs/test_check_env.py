@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,7 @@ FAULTY: dict[str, tuple[Any, str]] = {
     "many components": (acts("MultiDiscrete", [2**40, 3]), "error: .*a MultiDiscrete space of 1"),
     "large actions": (acts("Discrete", 200_000), "warning: Discrete actions have 200,000 values"),
     "far actions": (acts("Box", 0.0, 255.0), "warning: actions range from 0 to 255, but .*Rescale"),
+    "closed output": (hostile_envs.ClosesStdout, "error: reset or step closes sys.stdout"),
     "alarm": (hostile_envs.Alarm, "error: .*raised UnexpectedAlarm in step: SIGALRM arrived"),
     "late alarm": (hostile_envs.LateAlarm, "warning: the step uses SIGALRM"),
     "shared space": (
@@ -200,13 +202,22 @@ def test_an_alarm_that_ends_the_process_is_the_environments_fault() -> None:
     assert "was ended by SIGALRM in the step" in found[0].text
 
 
-def test_a_function_that_cannot_travel_is_checked_here() -> None:
+@pytest.mark.parametrize("why", ["a lock", "a module that only this process knows"])
+def test_a_function_that_cannot_travel_is_checked_here(
+    why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lock = threading.Lock()
 
     def make() -> Any:
         with lock:
             return bad_envs.Good(ends="truncated")
 
+    if why != "a lock":  # as pytest's importlib mode loads tests
+        module = types.ModuleType("only_here")
+        monkeypatch.setitem(sys.modules, "only_here", module)
+        source = "from tests import bad_envs\ndef make(): return bad_envs.Good(ends='truncated')"
+        exec(source, vars(module))
+        make = vars(module)["make"]
     found = check_env(make, steps=30)
     assert {one.kind for one in found} == {"note"}
     assert "cannot travel to another process" in found[-1].text

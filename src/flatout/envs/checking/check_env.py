@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from contextlib import suppress
 from typing import Any
 
 import gymnasium as gym
@@ -53,17 +54,17 @@ def check_env(
     name = request.config.env
     if request.source is None:
         import_here(name)
-    try:
-        job = child.as_bytes(request)
-    except UsageError:
+    findings = None
+    with suppress(UsageError):  # it cannot be pickled
+        findings = inspect_in_child(child.as_bytes(request), name, patience)
+    if findings is None:
         findings = inspect_here(request)
         findings.add(
             "note", "process",
-            "the function refers to objects that cannot travel to another process, so it was "
-            "checked in this one.",
+            "the function or its module cannot travel to another process, so it was checked in "
+            "this one.",
         )  # fmt: skip
-        return findings.ordered()
-    return inspect_in_child(job, name, patience).ordered()
+    return findings.ordered()
 
 
 def requested(

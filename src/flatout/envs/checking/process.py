@@ -55,13 +55,16 @@ CHANNEL_LOST = 97
 """The exit code of a child whose channel was closed by the environment."""
 
 
-def inspect_in_child(job: bytes, name: str, patience: float) -> Findings:
+def inspect_in_child(job: bytes, name: str, patience: float) -> Findings | None:
     """Check an environment in a child process, which is killed with all that it has started.
 
     Args:
         job: a pickled `Request`.
         name: the environment's name, for messages.
         patience: seconds that all calls together may take.
+
+    Returns:
+        The findings; None if the child cannot import what the job refers to.
     """
     read, write = map(_beyond_streams, os.pipe())
     with tempfile.TemporaryFile() as stack, open(read, "rb", buffering=0) as channel:
@@ -82,7 +85,7 @@ def inspect_in_child(job: bytes, name: str, patience: float) -> Findings:
             hearing.hear()
             if not hearing.done:
                 hearing.explain(stack)
-            return hearing.findings
+            return hearing.findings if hearing.loaded else None
         finally:
             with suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -115,6 +118,7 @@ class _Hearing:
     Attributes:
         findings: what it has found.
         done: whether the inspection reached its end.
+        loaded: whether the child could import what the job refers to.
     """
 
     def __init__(
@@ -126,7 +130,8 @@ class _Hearing:
         self._until, self._text = self._since + STARTING_S, b""
         self._kills = out_of_memory_kills()
         self._late, self._counted = False, self._since
-        self.findings, self.done = Findings(), False
+        self.findings, self.done, self.loaded = Findings(), False, True
+        self._advice = "if it needs longer, raise patience (--patience)"
 
     def hear(self) -> None:
         """Receive messages until nothing more can come, or the time is over."""
@@ -173,12 +178,13 @@ class _Hearing:
             self._call, self._since = str(message["call"]), now
             if self._call in CLOSING and self._until > now + CLOSE_S:
                 self._until, self._patience = now + CLOSE_S, CLOSE_S
+                self._advice = "a run leaves it open then"
         if "finding" in message:
             self.findings.add(*Finding(*message["finding"]), message["path"])
             if message["path"] == FORKED:  # there would be more and more processes
                 self.done, self._until = True, time.monotonic()
         if "done" in message:
-            self.done = True
+            self.done, self.loaded = True, message["loaded"]
             self._until = time.monotonic() + COPIES_S
 
     def explain(self, stack: IO[bytes]) -> None:
@@ -198,7 +204,7 @@ class _Hearing:
             text = (
                 f"did not finish the {call} within {limit:g} s" if lasted > limit / 2
                 else f"did not finish all calls within {limit:g} s; the last was the {call}"
-            ) + "{at}; if it needs longer, raise patience (--patience)"  # fmt: skip
+            ) + f"{{at}}; {self._advice}"  # fmt: skip
         elif code is None or code == CHANNEL_LOST:
             text = (
                 f"closed descriptors in the {call} that it did not open: a program loses its files "
@@ -267,14 +273,22 @@ def main() -> None:
     watch.on_change = lambda last, call: channel.send(call=call)
     channel.send(call=MODULE)
     state = ProcessState(findings, announces=False)
+    request: Request | None = None
+    loaded = True
     try:
-        request: Request = pickle.loads(job)
+        request = pickle.loads(job)
+        assert request is not None
+        # Where the parent is killed while native code hangs, nothing else would end this process.
+        faulthandler.dump_traceback_later(request.patience + STARTING_S, exit=True, file=stack)
         if request.registered is not None:
             gym.registry.setdefault(request.registered.id, request.registered)
         state.examine(MODULE)
         inspect(request, findings, watch, state, close_limit=None)
     except BaseException as error:  # a user's environment may raise anything
-        findings.add("error", "returns", f"the {watch.call} raised {failure(error)}.")
+        # A module that cannot be imported may be known to the parent only, as that of a test.
+        loaded = request is not None or not isinstance(error, ImportError | AttributeError)
+        if loaded:
+            findings.add("error", "returns", f"the {watch.call} raised {failure(error)}.")
     state.examine(watch.call)
-    channel.send(done=True)
+    channel.send(done=True, loaded=loaded)
     os._exit(0)  # threads and exit handlers of the environment do not delay it
