@@ -183,6 +183,11 @@ def test_a_wider_first_deviation_suits_a_wider_range() -> None:
     assert unsuited_range(ContinuousSpec((1,), (-40.0,), (40.0,)), 10.0) == ""
 
 
+def test_a_box_of_integers_is_not_to_be_rescaled_by_a_wrapper_that_refuses_it() -> None:
+    pixels = ContinuousSpec((1,), (0.0,), (255.0,), "uint8")
+    assert "gymnasium.wrappers.TransformAction" in unsuited_range(pixels)
+
+
 @pytest.mark.parametrize(("algorithm", "count"), [("ppo", 1), ("sac", 0)])
 def test_training_notes_actions_far_from_one(algorithm: str, count: int) -> None:
     def make() -> Any:

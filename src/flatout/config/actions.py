@@ -70,7 +70,8 @@ def unsuited_range(spec: ActionSpec, deviation: float = 1.0) -> str:
         for low, high in zip(box.low, box.high, strict=True):
             why = _unsuited(low / deviation, high / deviation) if low < high else ""
             if why:
-                rescales = box is spec and np.isfinite((box.low, box.high)).all()
+                finite = bool(np.isfinite((box.low, box.high)).all())
+                rescales = box is spec and finite and box.dtype.startswith("float")
                 wrapper = "RescaleAction(env, -1.0, 1.0)" if rescales else "TransformAction"
                 return (
                     f"actions range from {low:g} to {high:g}, but the first ones tried lie "
