@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -471,6 +472,19 @@ def test_compiled_code_that_came_back_is_not_run(mine: Path, flatout: Cli, tmp_p
     )  # fmt: skip
     assert flatout("eval", mine, "--episodes", "1").code == 0
     assert not (tmp_path / "pwned").exists()
+
+
+def test_code_within_an_archive_is_never_unchanged(
+    mine: Path, flatout: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file has no hash of its own."""
+    with zipfile.ZipFile("modules.zip", "w") as archive:
+        archive.write("mine.py")
+    Path("mine.py").unlink()
+    monkeypatch.syspath_prepend("modules.zip")
+    sign_again(mine)
+    assert "modules.zip/mine.py" in flatout("train", "--resume", mine, "--quiet").message
+    assert "mine" not in sys.modules
 
 
 def test_a_run_of_ones_own_goes_on_after_the_code_was_changed(mine: Path, flatout: Cli) -> None:

@@ -265,7 +265,7 @@ def _changed(module: str, code: Mapping[str, str], path: Sequence[str]) -> str:
         path: where the modules will be searched.
     """
     for name, file in own_code([module], path, code):
-        if _digest(file) != code.get(name):
+        if not (digest := _digest(file)) or digest != code.get(name):
             return file
         compiled = Path(importlib.util.cache_from_source(file)).parent
         for each in compiled.glob(f"{glob.escape(Path(file).stem)}.*.pyc"):
@@ -277,7 +277,7 @@ def _changed(module: str, code: Mapping[str, str], path: Sequence[str]) -> str:
 
 
 def _digest(file: str) -> str:
-    """Return the SHA-256 of a file; empty if it cannot be read."""
+    """Return the SHA-256 of a file; empty if it cannot be read, as in an archive of modules."""
     try:
         return hashlib.sha256(Path(file).read_bytes()).hexdigest()
     except OSError:
