@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -20,9 +21,11 @@ from flatout.hardware.inventory import (
     MiB,
     inventory,
     resolve_placement,
+    within_groups,
 )
 from flatout.hardware.nvml import visible_indices
 from flatout.learner.memory import Expectation
+from tests.hardware.test_cores import V1, V2, cores, version_1, version_2, write
 
 GPU_NAMES = ("NVIDIA H200", "NVIDIA A10")
 
@@ -172,6 +175,33 @@ def test_cores_are_those_that_this_process_may_use() -> None:
         assert inventory().cores == 1
     finally:
         os.sched_setaffinity(0, allowed)
+
+
+@pytest.mark.parametrize(
+    ("groups", "mount", "files", "total", "available"),
+    [
+        ("0::/a/b", version_2(), {"a/memory.max": "400", "a/memory.current": "150",
+                                  "a/memory.stat": "anon 9\ninactive_file 50\n",
+                                  "a/b/memory.max": "max", "a/b/memory.current": "10"}, 400, 300),
+        ("0::/a", version_2(), {"a/memory.max": "400", "a/memory.current": "399"}, 400, 1),
+        ("0::/a", version_2(), {"memory.max": "100", "memory.current": "10", "a/memory.max": "200",
+                                "a/memory.current": "170"}, 100, 30),
+        ("7:memory:/a", "/ {} rw - cgroup cgroup rw,memory",
+         {"a/memory.limit_in_bytes": "400", "a/memory.usage_in_bytes": "150",
+          "a/memory.stat": "inactive_file 1\ntotal_inactive_file 50\n",
+          "memory.limit_in_bytes": str(2**63 - 4096), "memory.usage_in_bytes": "990"}, 400, 300),
+        ("4:cpu:/a", version_1(), {"a/memory.limit_in_bytes": "400"}, 1000, 800),
+        ("0::/a", version_2(), {"a/memory.max": "4000", "a/memory.current": "3999"}, 1000, 800),
+    ],
+)  # fmt: skip
+def test_memory_is_that_of_the_control_groups(
+    tmp_path: Path, groups: str, mount: str, files: dict[str, str], total: int, available: int
+) -> None:
+    """Of 1,000 bytes, 800 are available. Beyond a group's limit the kernel ends the process."""
+    cores(tmp_path, f"{groups}\n", [mount.format(V2)], {})
+    for name, text in files.items():
+        write(tmp_path, f"{V1 if 'cpu' in groups else V2}/{name}", f"{text}\n")
+    assert within_groups(1000, 800, str(tmp_path)) == (total, available)
 
 
 def expectation(memory: str = "", **taken: float) -> tuple[Expectation, Placement]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 
+from flatout.hardware.control_groups import group_folders
 from flatout.storage.kernel import kernel_text
 
 
@@ -21,7 +22,8 @@ def usable_cores(pid: int = 0, root: str = "/") -> int:
         pid: the process; 0 is this one. A process that has ended counts as this one.
         root: where /proc and /sys are.
     """
-    return max(1, min([len(usable_cpus(pid)), *_quotas(pid, root)]))
+    quotas = [quota for folder in group_folders("cpu", pid, root) for quota in _quota(folder)]
+    return max(1, min([len(usable_cpus(pid)), *quotas]))
 
 
 def usable_cpus(pid: int = 0) -> frozenset[int]:
@@ -44,47 +46,6 @@ def share_of_all(used: float, busy: float, cpus: int, cores: int) -> float:
     """
     taken = max(busy - used - max(cpus - cores, 0), 0.0)
     return min(max(used + taken, 0.0) / cores, 1.0)
-
-
-def _quotas(pid: int, root: str) -> Iterator[int]:
-    """Yield the whole cores of each quota, from the process's own groups up to the topmost ones
-    that are mounted here. A group can use no more than any group above it."""
-    texts = (kernel_text(f"{root}/proc/{process}/cgroup") for process in (pid, "self"))
-    text = next(filter(None, texts), "")
-    for controllers, group in re.findall(r"^\d+:([^:\n]*):(.*)$", text, re.MULTILINE):
-        if ".." in group.split("/"):  # above what this process may see
-            continue
-        mounts = list(_mounts(root, controllers))
-        # A container may mount other groups as well, whose quotas are not its own.
-        around = [(top, point) for top, point in mounts if f"{group}/".startswith(f"{top}/")]
-        for top, point in around or mounts[:1]:
-            names = group.removeprefix(top).split("/") if around else []
-            for count in range(len(names), -1, -1):
-                folder = os.path.join(f"{root}{point}", *names[:count])
-                yield from _quota(folder)
-
-
-def _mounts(root: str, controllers: str) -> Iterator[tuple[str, str]]:
-    """Yield the topmost group ("" is the root) and the folder of each mount of a hierarchy.
-
-    Args:
-        controllers: the controllers of a hierarchy of version 1, or "" for version 2.
-    """
-    for line in kernel_text(f"{root}/proc/self/mountinfo").split("\n"):
-        place, _, kind = line.partition(" - ")
-        fields, described = place.split(), kind.split()
-        if len(fields) < 5 or len(described) < 3:
-            continue
-        version_1 = described[0] == "cgroup" and "cpu" in described[2].split(",")
-        if (version_1 and "cpu" in controllers.split(",")) or (
-            described[0] == "cgroup2" and not controllers
-        ):
-            top, point = (re.sub(r"\\(\d{3})", _character, text) for text in fields[3:5])
-            yield top.rstrip("/"), point
-
-
-def _character(octal: re.Match[str]) -> str:
-    return chr(int(octal[1], 8))
 
 
 def _quota(folder: str) -> Iterator[int]:

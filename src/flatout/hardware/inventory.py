@@ -21,6 +21,7 @@ from flatout.config.placement import (
     with_devices,
 )
 from flatout.errors import UsageError
+from flatout.hardware.control_groups import group_folders
 from flatout.hardware.cores import usable_cores
 from flatout.hardware.nvml import Gpu, visible_gpus
 from flatout.hardware.processes import MiB
@@ -95,10 +96,7 @@ def inventory() -> Hardware:
     import psutil
 
     memory = psutil.virtual_memory()
-    limit, used = _container_memory()
-    total, available = memory.total, memory.available
-    if limit is not None and limit < total:
-        total, available = limit, min(available, max(0, limit - used))
+    total, available = within_groups(memory.total, memory.available)
     available = _allowed(available)
     gpus, note = visible_gpus()
     flag = re.search(rf"{VIRTUAL}=(\d+)", os.environ.get("XLA_FLAGS", ""))
@@ -230,14 +228,19 @@ def _soften(placement: Placement, available: set[DeviceName], cards: list[int]) 
     )
 
 
-def _container_memory() -> tuple[int | None, int]:
-    """The container's memory limit and use in bytes (cgroup v2), or (None, 0)."""
-    files = ("max", "current", "stat")
-    limit, used, stat = (kernel_text(f"/sys/fs/cgroup/memory.{name}") for name in files)
-    if not limit.strip().isdecimal() or not used.strip().isdecimal():
-        return None, 0
-    cached = re.search(r"^inactive_file (\d+)$", stat, re.M)  # reclaimable
-    return int(limit), int(used) - (int(cached[1]) if cached else 0)
+def within_groups(total: int, available: int, root: str = "/") -> tuple[int, int]:
+    """Limit the machine's memory, and what of it is available, to that of this process's groups."""
+    machine = total
+    for folder in group_folders("memory", root=root):
+        for names in (("max", "current"), ("limit_in_bytes", "usage_in_bytes")):  # version 2, 1
+            limit, used = (kernel_text(f"{folder}/memory.{name}").strip() for name in names)
+            if limit.isdecimal() and used.isdecimal() and int(limit) < machine:
+                stat = kernel_text(f"{folder}/memory.stat")
+                # Version 1 has a total with the groups below, which the use includes.
+                cached = re.findall(r"^(?:total_)?inactive_file (\d+)$", stat, re.M)
+                taken = int(used) - (int(cached[-1]) if cached else 0)  # the rest is reclaimable
+                total, available = min(total, int(limit)), min(available, int(limit) - taken)
+    return total, max(available, 0)
 
 
 def _allowed(available: int) -> int:
