@@ -91,6 +91,63 @@ def test_reset_starts_a_new_run_with_the_learned_parameters() -> None:
     )
 
 
+@pytest.mark.parametrize(("kind", "settings"), SHAPES)
+def test_a_loaded_agent_counts_on_as_in_stable_baselines3(
+    kind: Any, settings: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its steps, the schedules over them, and exploration go on; random actions do not return."""
+    falling = settings | {"learning_rate": "lin_0.001"}
+    if kind is DQN:
+        falling |= {"exploration_fraction": 0.5, "exploration_final_eps": 0.0}
+    file = kind("CartPole-v1", **falling).learn(128).save(tmp_path / "agent")
+    agent, seen = kind.load(file), list[tuple[int, float]]()
+
+    def see(progress: Any, metrics: Any) -> None:
+        seen.append((progress.steps, metrics.get("epsilon", 0.0)))
+
+    agent.learn(64, see, reset_num_timesteps=False)
+    summary = agent.summary
+    assert min(seen)[0] > 128
+    assert {epsilon for _, epsilon in seen} == {0.0}
+    assert (summary["steps"], agent._steps) == (192, 192)
+    assert repr(agent) == f"<{kind.__name__} on CartPole-v1: 192 steps>"
+    assert arrays(agent)["learner.counters.step"] == 192
+    assert summary["seed"] != settings["seed"], "its episodes are others"
+    if kind is DQN:  # an empty replay is filled again, by the agent's own actions
+        assert "learns again after 32 steps" in capsys.readouterr().err
+        assert summary["updates"] == (64 - 32) // 16 * 4
+    agent.learn(64)
+    assert agent.summary["steps"] == 256
+    found = checkpoint.load_agent(agent.save(tmp_path / "again"))[1]
+    assert (found["learned"], found["steps"]) == (2, 256)
+    assert kind.load(file).learn(64).summary["steps"] == 64, "a new run is the default"
+
+
+def test_a_run_that_is_loaded_goes_on_with_all_of_it(tmp_path: Path) -> None:
+    steady = OFF | {"exploration_steps": 128}
+    run, new = tmp_path / "run", tmp_path / "new"
+    agent = DQN("CartPole-v1", **steady).learn(128, run_dir=run)
+    others = [DQN.load(run).learn(64, reset_num_timesteps=False, run_dir=p) for p in (None, new)]
+    agent.learn(64)
+    for other in others:
+        assert other.summary["steps"] == 192
+        assert other.summary["updates"] == agent.summary["updates"], "replay is there"
+        assert_same(arrays(other), arrays(agent))
+    assert made(new)["parent"] == str(run)
+    assert last(new)["step"] == 192
+
+
+def test_steps_that_nothing_tells_cannot_be_counted_on(tmp_path: Path) -> None:
+    path = PPO("CartPole-v1", **ON).learn(64).save(tmp_path / "agent")
+    found, metadata = checkpoint.load_agent(path)
+    checkpoint.save_agent(path, found, metadata | {"steps": None})
+    assert PPO.load(path).learn(64, reset_num_timesteps=False).summary["steps"] == 128
+    agent = PPO.load(path)
+    del arrays(agent)["learner.counters.step"]
+    with pytest.raises(UsageError, match="does not say how many steps"):
+        agent.learn(64, reset_num_timesteps=False)
+
+
 def test_an_agent_saved_within_a_run_does_not_repeat_its_episodes(tmp_path: Path) -> None:
     class Ends(Callback):
         def on_end(self, run: Run) -> None:

@@ -125,7 +125,7 @@ class Agent:
         if self._run is not None:
             words = f"training, {steps or 0:,} steps"
         elif self.summary:
-            before = self._history.loaded_steps
+            before = None if self._history.counts_loaded else self._history.loaded_steps
             words = f"{steps:,} steps" + (f" after {before:,} loaded" if before else "")
         elif self._acting.arrays is not None:
             words = "loaded" if steps is None else f"loaded, {steps:,} steps"
@@ -159,7 +159,8 @@ class Agent:
         A second call goes on with the first one's run: counters, schedules, environments and
         replay. After `load` a new run begins with what was loaded: with a run folder from its
         newest checkpoint, optimiser and replay included, unless `run_dir` is that folder, whose
-        run then goes on.
+        run then goes on. With ``reset_num_timesteps=False`` the run that was loaded goes on, also
+        elsewhere: its step counter, schedules and exploration; from a run folder all of it.
 
         Args:
             total_timesteps: steps, more than there were; by default what is left of the settings'
@@ -170,7 +171,8 @@ class Agent:
             run_dir: keep a run folder; nothing is written without one.
             reset: begin a new run with the parameters and the optimiser: counters, schedules,
                 replay and warm-up anew.
-            others: `reset_num_timesteps`, which is `reset`; whatever else is refused.
+            others: `reset_num_timesteps`, as in Stable-Baselines3: True is `reset`; whatever else
+                is refused.
 
         Returns:
             This agent; `summary` holds the figures. In a notebook and at Python's prompt Ctrl-C

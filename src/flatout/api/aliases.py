@@ -51,15 +51,18 @@ class Elsewhere(TypedDict, total=False):
     reset_num_timesteps: bool
 
 
-def begins_anew(others: Mapping[str, Any], reset: bool) -> bool:
-    """`reset` of `learn`, or what Stable-Baselines3 calls it.
+def begins_anew(others: Mapping[str, Any], reset: bool) -> bool | None:
+    """`reset` of `learn`, or what Stable-Baselines3 calls it; None if neither was given. False is
+    then a wish: the counters of a loaded agent continue, too.
 
     Raises:
         UsageError: another argument, with what to do instead.
     """
     for name in others.keys() - {"reset_num_timesteps"}:
         raise UsageError(f"learn takes no {name}.{meant(name, LEARN)}")
-    return flag("reset_num_timesteps", others.get("reset_num_timesteps", flag("reset", reset)))
+    if "reset_num_timesteps" in others:
+        return flag("reset_num_timesteps", others["reset_num_timesteps"])
+    return flag("reset", reset) or None
 
 
 def attribute(name: str, kind: str, settings: Mapping[str, Any]) -> Any:

@@ -15,7 +15,15 @@ from flatout.errors import UsageError
 from flatout.fleet.curves import Run
 from flatout.run.curve import Points
 from flatout.run.progress import Progress
-from flatout.run.resume import Saved, Start, begun_from, continued_seed, newest_step
+from flatout.run.resume import (
+    Saved,
+    Start,
+    begun_from,
+    continue_counters,
+    continue_run,
+    continued_seed,
+    newest_step,
+)
 from flatout.storage.run_folder import load_config
 from flatout.types import Snapshot
 
@@ -27,12 +35,14 @@ class History:
         learned: in how many it learned.
         points: the curve of what was learned here, with these settings; None before that.
         loaded_steps: environment steps that a loaded agent learned from; None where unknown.
+        counts_loaded: whether the steps of the last run include them.
     """
 
     def __init__(self) -> None:
         self.learned = 0
         self.points: Points | None = None
         self.loaded_steps: int | None = None
+        self.counts_loaded = False
         self._trained: dict[str, Any] = {}
         self._kept: tuple[TrainConfig, Snapshot] | None = None  # the last run, to go on with
         self._source: Path | None = None  # where it was loaded from, or its last run is kept
@@ -76,14 +86,18 @@ class History:
 
     def next_run(
         self, config: TrainConfig, arrays: dict[str, np.ndarray] | None, total: int | None,
-        path: Path | None, reset: bool,
+        path: Path | None, reset: bool | None,
     ) -> tuple[TrainConfig, Start | None, bool]:  # fmt: skip
         """The next run's settings, what it starts from, and whether it is the one in `path`.
 
         Args:
             config: the agent's settings.
             arrays: the learning state that it acts with.
-            total, path, reset: as of `Agent.learn`.
+            total, path: as of `Agent.learn`.
+            reset: see `begins_anew`.
+
+        Raises:
+            UsageError, CheckpointError: what the agent was loaded from does not fit that.
         """
         source, run = self._source, config.run
         parent = None if source is None else str(source)
@@ -93,11 +107,19 @@ class History:
         elif not reset and self._kept is not None:
             config, state = self._kept
             start, done = Start(state, True, parent), int(state.data["progress"]["steps"])
+        elif reset is False and source and self._before and newest_step(source):
+            start, done = continue_run(source), newest_step(source)
+            self.counts_loaded = True
         elif not reset and source and self._before and newest_step(source):
             config, start = begun_from(source, self._before, config, self._given)
+            self.counts_loaded = False
         else:
-            if arrays is not None:
+            if arrays is not None and reset is False and source is not None:
+                start = continue_counters(source, config, arrays, self.loaded_steps, self._given)
+                done = start.steps or 0
+            elif arrays is not None:
                 start = Start(Snapshot(arrays, {}), parent=parent)
+            self.counts_loaded = start is not None and start.steps is not None
             config = with_run(config, seed=continued_seed(run.seed, self.learned))
         if total is None:
             total = run.steps - done if run.steps > done else run.steps

@@ -35,12 +35,14 @@ class Trainable(Protocol):
 
 
 def train(
-    agent: Trainable, total: int | None, callback: Any, shows: bool, path: Path | None, reset: bool
-) -> int | None:
+    agent: Trainable, total: int | None, callback: Any, shows: bool, path: Path | None,
+    reset: bool | None,
+) -> int | None:  # fmt: skip
     """Train the agent; its parameters, history and summary are then those of the run.
 
     Args:
-        total, callback, reset: as of `Agent.learn`.
+        total, callback: as of `Agent.learn`.
+        reset: see `begins_anew`.
         shows: whether there is a live display.
         path: of the run folder, if one is kept.
 

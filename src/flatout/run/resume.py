@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flatout.config.schema import TrainConfig
-from flatout.errors import CheckpointError
+from flatout.errors import CheckpointError, UsageError
 from flatout.run.progress import Progress
 from flatout.schedules.base import Schedule
 from flatout.schedules.fused_population import FusedPopulation
@@ -38,12 +38,15 @@ class Start:
             run starts from its parameters, its optimiser and its replay, as far as they are there.
         parent: where it is kept, as config.json and the summary of the new run name it.
         notes: sentences for the user.
+        steps: environment steps that a new run counts as made before, with the counters of the
+            algorithm, on which schedules and exploration depend; None begins all at 0.
     """
 
     state: Snapshot
     continues: bool = False
     parent: str | None = None
     notes: tuple[str, ...] = ()
+    steps: int | None = None
 
 
 def begin(
@@ -65,7 +68,8 @@ def begin(
             notes = [*start.notes, *schedule.restore(start.state)]
             progress = Progress.from_json(start.state.data["progress"])
         elif start is not None:
-            schedule.adopt(start.state)
+            schedule.adopt(start.state, counters=start.steps is not None)
+            progress = Progress(steps=start.steps or 0)
             notes = list(start.notes)
     return notes, progress
 
@@ -141,6 +145,51 @@ def begun_from(
     seed = config.run.seed if "seed" in given else continued_seed(config.run.seed, 1)
     config = replace(config, hyper=hyper, run=replace(config.run, seed=seed))
     return config, Start(state, parent=str(folder), notes=notes)
+
+
+def continue_run(folder: Path) -> Start:
+    """Return a start that goes on with all of a run, from its newest checkpoint.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or it is damaged.
+    """
+    _, state = checkpoint.load(checkpoint.latest(folder))
+    return Start(state, continues=True, parent=str(folder))
+
+
+def continue_counters(
+    file: Path, config: TrainConfig, arrays: dict[str, np.ndarray], steps: int | None,
+    given: Collection[str],
+) -> Start:  # fmt: skip
+    """Return a start that goes on with the counters of a saved agent, which has no replay.
+
+    The agent then acts as it did, without the random actions of a warm-up, until its replay has
+    `learning_starts` steps again: what was learned would be lost to updates from a few rows.
+
+    Args:
+        config: the new run's settings.
+        arrays: the learning state.
+        steps: that it has learned from, if the file says so.
+        given: the settings that the user gave.
+
+    Raises:
+        UsageError: nothing says how many steps there were.
+    """
+    counted = arrays.get(f"{checkpoint.PREFIX}.counters.step")
+    if steps is None and (counted is None or counted.ndim):
+        raise UsageError(
+            f"{file} does not say how many steps the agent has learned from, so that they cannot "
+            "be counted on: leave reset_num_timesteps=False out."
+        )
+    warm_up, notes = getattr(config.hyper, "learning_starts", 0), ()
+    if warm_up and "learning_starts" not in given:
+        notes = (
+            f"{file} holds no replay: the agent acts as it did, and learns again after {warm_up:,} "
+            "steps (learning_starts); load(path, learning_starts=...) takes another number, and a "
+            "run folder keeps the replay",
+        )
+    done = int(counted) if steps is None and counted is not None else steps
+    return Start(Snapshot(arrays, {}), parent=str(file), notes=notes, steps=done)
 
 
 def _left_behind(before: TrainConfig, config: TrainConfig) -> str:

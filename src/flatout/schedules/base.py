@@ -92,13 +92,19 @@ class Schedule:
         self.publish_newest()
         self._sampler.start()
 
-    def adopt(self, initial: Snapshot) -> None:
+    def adopt(self, initial: Snapshot, counters: bool = False) -> None:
         """Continue, after `start`, from another run's parameters, normalisers and optimiser state,
-        and from its replay if the snapshot has one. Counters are not taken over."""
+        and from its replay if the snapshot has one.
+
+        Args:
+            counters: also take over its counters, except arrays, which are of its environments.
+        """
         state, arrays = self.learner.host_state(), initial.arrays
         fresh = named_leaves(state, PREFIX)
         learned = named_leaves(state._replace(counters=()), PREFIX)
-        fresh |= {name: arrays[name] for name in learned if name in arrays}
+        for name in fresh.keys() & arrays.keys():
+            if name in learned or (counters and not arrays[name].ndim):
+                fresh[name] = arrays[name]
         if initial.rows is None:
             self.learner.adopt(self._rebuild_state(fresh))
         else:

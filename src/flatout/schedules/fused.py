@@ -265,8 +265,8 @@ class FusedSchedule(Schedule):
             self.learner.publish()
         return self.learner.packed_params
 
-    def adopt(self, initial: Snapshot) -> None:
-        super().adopt(initial)
+    def adopt(self, initial: Snapshot, counters: bool = False) -> None:
+        super().adopt(initial, counters)
         self._carry = None
 
     def snapshot(self) -> Snapshot:
