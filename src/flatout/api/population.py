@@ -13,7 +13,7 @@ from flatout.config.hyper import algorithm_called
 from flatout.config.settings import resolve
 from flatout.config.values import Range
 from flatout.errors import FlatoutError, Interrupt, UsageError, short
-from flatout.fleet.members import FOLDER, Member, members, refuse_taken, save
+from flatout.fleet.members import FOLDER, Member, members, refuse_strange, refuse_taken, save
 from flatout.fleet.population import Population as Members
 from flatout.fleet.strategy import choose
 from flatout.learner.programs import Programs
@@ -75,6 +75,7 @@ class Population:
             for one in self._members
         ]
         refuse_taken(self._path)
+        refuse_strange(self._path)
         programs = Programs(several=True)
         with Interrupts() as interrupts:
             try:

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from flatout.config.schema import RESUMABLE, TrainConfig
 from flatout.errors import FlatoutError, UsageError, writing
-from flatout.fleet.members import Member, Strategy, load, members, refuse_taken, save
+from flatout.fleet.members import (
+    CURVES,
+    Member,
+    Strategy,
+    load,
+    members,
+    refuse_strange,
+    refuse_taken,
+    save,
+)
 from flatout.storage import nofollow
 
 if TYPE_CHECKING:
@@ -80,6 +89,7 @@ def train(
     before = None
     if not resume:
         refuse_taken(path)
+        refuse_strange(path)
         found = _named(config, seeds, words, path)
     elif goes_on:
         found, before = _resumed(config, path)
@@ -225,12 +235,13 @@ def _draw(path: Path, console: Console) -> None:
         return  # no episode has ended
     console.print(str(made), highlight=False, soft_wrap=True)
     drawn = importlib.util.find_spec("matplotlib") is not None
-    for suffix in (".svg", ".png") if drawn else (".svg",):
+    for name in CURVES if drawn else CURVES[:1]:
+        file = path / name
         try:
-            with writing(path / f"curves{suffix}"):
-                nofollow.replace(path / f"curves{suffix}", made.content(suffix))
+            with writing(file):
+                nofollow.replace(file, made.content(file.suffix))
         except FlatoutError as error:
-            say(f"curves{suffix} is left out: {error}")
+            say(f"{name} is left out: {error}")
             continue
-        if suffix == ".svg":
-            console.print(str(path / "curves.svg"), highlight=False, soft_wrap=True)
+        if file.suffix == ".svg":
+            console.print(str(file), highlight=False, soft_wrap=True)

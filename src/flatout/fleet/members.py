@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +21,14 @@ from flatout.errors import CheckpointError, UsageError, damage, nearest, writing
 from flatout.run.auto import with_placement
 from flatout.storage import nofollow, signing
 from flatout.storage.checkpoint import FORMAT
-from flatout.storage.run_folder import POPULATION, load_values
+from flatout.storage.run_folder import GROUPS, POPULATION, load_values
 from flatout.storage.trust import Consent, code_of, named_code
 
 FOLDER = "members"
 """Of a population's folder: each member's own run folder."""
+
+CURVES = ("curves.svg", "curves.png")
+"""Of a population's folder: the pictures of its members' curves."""
 
 MOST = 4096
 """Members of one population."""
@@ -221,6 +225,20 @@ def refuse_taken(folder: Path) -> None:
             raise UsageError(
                 f"{folder} already holds a run; go on with --resume {folder}, or choose another "
                 "--run-dir."
+            )
+
+
+def refuse_strange(folder: Path) -> None:
+    """Refuse a folder for a new population in which files or folders have the names of one's.
+
+    Raises:
+        UsageError: it has some.
+    """
+    for name in (FOLDER, GROUPS, *CURVES):
+        if os.path.lexists(folder / name):
+            raise UsageError(
+                f"{folder / name} is not of a population of Flatout, and one there would write "
+                "into it; choose another --run-dir, or move it away."
             )
 
 

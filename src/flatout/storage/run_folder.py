@@ -36,6 +36,10 @@ FILES = (
 )  # fmt: skip
 """Files that Flatout writes into a run folder, except TensorBoard's events."""
 FOLDERS = ("checkpoints", "replay")
+MARK = b"flatout run folder\n"
+"""The content of a run folder's `LOCK`: the other files are Flatout's."""
+HARMLESS = ("README.md", locks.OWNER.format(locks.LOCK))
+"""Those of `FILES` whose content says whether they are Flatout's; others' are left as they are."""
 POPULATION = "population.json"
 """In the place of a config.json, in a folder of a population's members."""
 GROUPS = "groups"
@@ -75,6 +79,8 @@ class RunFolder:
                 raise UsageError(f"the run folder {path} is a file; choose another --run-dir.")
             self._refuse_taken(resume)
             refuse_links(path)
+            if not resume:
+                refuse_strange(path)
             with nofollow.folder(path, 0, make=True):
                 pass
             try:
@@ -84,6 +90,9 @@ class RunFolder:
                     f"the run folder {path} is in use by another process{error.owner}."
                 ) from None
             self._refuse_taken(resume)  # by the process that held the lock until now
+            if not os.fstat(self._lock.fileno()).st_size:
+                self._lock.file.write(MARK)
+                self._lock.file.flush()
             recover(self.checkpoints)
             with nofollow.folder(path, 0) as opened:
                 nofollow.remove_left(FILES, opened)
@@ -191,14 +200,55 @@ class RunFolder:
             nofollow.replace(self.path / name, (text + "\n").encode())
 
     def close(self) -> None:
-        """Release the folder; remove it if no run has begun in it."""
+        """Release the folder; remove it if no run has begun in it and nothing else is there."""
         self._words.close()
-        if not (self.path / "config.json").exists():
-            with suppress(OSError):  # it is not empty; Windows removes no open file
-                self._lock.remove()
+        with suppress(OSError):  # others' files are in it, or it is gone
+            mine = {locks.LOCK, locks.OWNER.format(locks.LOCK), "README.md"}
+            if {*FILES, *FOLDERS}.isdisjoint({*os.listdir(self.path)} - mine):
+                self._lock.remove()  # Windows removes no open file
                 self.path.rmdir()
         with suppress(OSError):  # user code may have closed its descriptor
             self._lock.close()
+
+
+def refuse_strange(path: Path) -> None:
+    """Refuse a folder for a new run in which files or folders have the names of a run's, unless
+    Flatout wrote them for a run that ended before it had begun.
+
+    Raises:
+        UsageError: it has some.
+    """
+    try:
+        entries = [entry for entry in os.scandir(path) if entry.name in (*FILES, *FOLDERS)]
+    except FileNotFoundError:
+        return
+    mark = path / locks.LOCK
+    with suppress(OSError):
+        if nofollow.read(mark, 1, len(MARK)) == MARK:
+            return
+    for entry in entries:
+        file = entry.is_file(follow_symlinks=False)
+        if entry.name in HARMLESS or not (
+            entry.stat(follow_symlinks=False).st_size if file else os.listdir(entry.path)
+        ):
+            continue
+        raise UsageError(
+            f"{path / entry.name} is not of a run of Flatout, and a run there would replace it; "
+            "choose another --run-dir, or move it away."
+        )
+
+
+def mark_own(path: Path, depth: int) -> None:
+    """Mark a folder in which a run is to begin as one of Flatout's.
+
+    Args:
+        depth: as in `flatout.storage.nofollow`.
+    """
+    with (
+        suppress(FileExistsError),
+        nofollow.open_stream(path / locks.LOCK, nofollow.NEW, depth) as file,
+    ):
+        file.write(MARK)
 
 
 def final_summary(path: Path) -> dict[str, Any] | None:

@@ -28,6 +28,7 @@ from flatout.fleet.sweep.gathered import ARRIVING, pieces, put, recover, settle
 from flatout.fleet.sweep.place import Place
 from flatout.installing import install
 from flatout.storage import trees
+from flatout.storage.run_folder import POPULATION, mark_own
 
 ANSWER_S = 3.0
 """A cluster answers within this time, or there is none."""
@@ -172,7 +173,7 @@ class Cluster:
         if seat is None:
             self._seats.append(seat := self._seat())
         seat.job, seat.told, folder = job, False, Path(job.folder)
-        begun = (folder / "config.json").exists() or job.population
+        begun = (folder / (POPULATION if job.population else "config.json")).exists()
         sent = [seat.actor.put.remote(job.name, one) for one in (pieces(folder) if begun else ())]
         values = asdict(job) | {"trials": [asdict(trial) for trial in job.trials]}
         seat.ref = seat.actor.start.remote(json.dumps(values, default=str), *sent)
@@ -202,6 +203,8 @@ class Cluster:
                 put(arriving, piece)
             for name, (offset, rows) in lines.items():
                 put(Path(job.folder), (name, offset, rows.encode()))
+                lines_of = Path(job.folder, name).parent  # the run itself may never come home
+                mark_own(lines_of, len(Path(name).parts))
             if whole:
                 settle(arriving, job)
         except (self._ray.exceptions.RayError, FlatoutError) as error:

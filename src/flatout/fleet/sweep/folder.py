@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import psutil
 
 from flatout.config.schema import TrainConfig
 from flatout.errors import CheckpointError, FlatoutError, UsageError, damage, writing
-from flatout.fleet.sweep.gathered import recover
+from flatout.fleet.sweep.gathered import ARRIVING, recover
 from flatout.fleet.sweep.optuna_storage import file_within, refuse_unsafe
 from flatout.fleet.sweep.plan import (
     SHARED,
@@ -51,6 +52,8 @@ class Folder:
     def __init__(self, path: Path, resume: bool) -> None:
         self.path = path
         self._refuse_taken(resume)
+        if not resume:
+            self._refuse_strange()
         with writing(f"the fleet's folder {path}"):
             path.mkdir(parents=True, exist_ok=True)
             self._lock = self._locked()
@@ -97,6 +100,21 @@ class Folder:
                     f"{left[0].parent} already holds a run, of another fleet; choose another "
                     "--run-dir."
                 )
+
+    def _refuse_strange(self) -> None:
+        """Refuse a folder for a new fleet that has files and folders with the names of one's."""
+        path = self.path
+        strange = [*path.glob(ARRIVING), *path.glob(f"{SHARED}[0-9]*")]
+        with suppress(
+            OSError
+        ):  # a fleet that was killed before it had a plan has written its number
+            if not re.fullmatch(rb"\d*", nofollow.read(path / LOCK, 1)):
+                strange.append(path / LOCK)
+        if strange:
+            raise UsageError(
+                f"{strange[0]} is not of a fleet of Flatout, and one there would write into it; "
+                "choose another --run-dir, or move it away."
+            )
 
     def _holder_lives(self) -> bool:
         """Whether the fleet that took the lock still runs, not only what it has started."""
