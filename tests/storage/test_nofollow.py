@@ -15,7 +15,7 @@ from flatout.errors import CheckpointError, FlatoutError
 from flatout.output_file import temporary_name
 from flatout.storage import checkpoint, nofollow, trees
 from flatout.storage.joint import Joint
-from flatout.storage.run_folder import FILES, RunFolder
+from flatout.storage.run_folder import FILES, MARK, RunFolder
 from flatout.storage.segments import SegmentStore
 from flatout.types import Snapshot
 from tests.cli.test_bad_input import Cli, contents, sentence
@@ -76,7 +76,7 @@ def test_a_file_that_is_something_else(
     before = contents(run.parent / "precious")
     sentence(flatout("train", "--resume", run, "--steps", "320"), 1, f"{run / name}| is ")
     assert contents(run.parent / "precious") == before
-    assert (run.parent / "precious" / ".lock").read_bytes() == b""
+    assert (run.parent / "precious" / ".lock").read_bytes() == MARK
 
 
 @pytest.mark.parametrize("name", ["replay", "checkpoints"])
