@@ -14,6 +14,7 @@ from flatout.config.settings import resolve, with_run
 from flatout.errors import UsageError
 from flatout.fleet.curves import Run
 from flatout.run.curve import Points
+from flatout.run.metric_rows import ROWS
 from flatout.run.progress import Progress
 from flatout.run.resume import (
     Saved,
@@ -156,8 +157,12 @@ def goal_reached(steps: int, goal: float) -> str:
 
 
 def _joined(before: Points | None, after: Points) -> Points:
-    """A curve that goes on; it begins anew where the steps do."""
+    """A curve that goes on, thinned evenly; it begins again where the steps do."""
     if before is None or not len(before[0]) or not len(after[0]) or after[0][0] <= before[0][-1]:
         return after
     steps, seconds, values = (np.concatenate(pair) for pair in zip(before, after, strict=True))
+    if len(steps) > 2 * ROWS:
+        even = np.linspace(steps[0], steps[-1], ROWS)
+        chosen = np.unique(np.searchsorted(steps, even))
+        steps, seconds, values = steps[chosen], seconds[chosen], values[chosen]
     return steps, seconds, values

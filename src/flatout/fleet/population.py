@@ -73,13 +73,11 @@ class State(Display):
     error: str = ""
     exception: Exception | None = None
     summary: dict[str, Any] = field(default_factory=dict[str, Any])
-    curve: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
 
     def update(self, progress: Progress, row: dict[str, float], wall_s: float) -> None:
         self.steps, self.wall_s = progress.steps, wall_s
         if progress.returns:
             self.mean = sum(progress.returns) / len(progress.returns)
-            self.curve.append((progress.steps, self.mean))
 
     def fail(self, sentence: str, error: Exception) -> None:
         """Note that the member ended with an exception."""

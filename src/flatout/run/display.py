@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from itertools import zip_longest
 from typing import Any
 
@@ -31,6 +32,8 @@ from flatout.run.curve import BLOCKS
 from flatout.run.progress import Display, Progress
 from flatout.run.summary import flow_words, next_commands, next_step, phase_words
 
+CURVE = 60
+"""Values of the curve that the display shows, one each time it is drawn."""
 REDRAW_S = 0.25
 PLAIN_S = 5.0
 
@@ -50,7 +53,7 @@ class LiveDisplay(Display):
         self._config = config
         self._console = console
         self._drawn = 0.0
-        self._curve: list[float] = []
+        self._curve = deque[float](maxlen=CURVE)
         self._curve_step = -1
         self._last: tuple[Progress, dict[str, float]] | None = None
         self._load: tuple[float, str] | None = None
@@ -140,7 +143,7 @@ class LiveDisplay(Display):
         if machine:
             lines.append(Text(machine, no_wrap=True, overflow="ellipsis"))
         if len(self._curve) > 1:
-            lines.append(Text(sparkline(self._curve, 60), style="cyan"))
+            lines.append(Text(sparkline(list(self._curve), CURVE), style="cyan"))
         self._live.update(Group(*lines), refresh=True)
 
 

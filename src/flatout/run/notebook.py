@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from html import escape
 from typing import Any
 
@@ -45,7 +46,7 @@ class NotebookDisplay(Display):
 
         self._config, self._html = config, HTML
         self._title = f"{config.algorithm} on {config.env.env}"
-        self._track, self._drawn, self._notes = Track(), 0.0, list[str]()
+        self._track, self._drawn, self._notes = Track(), 0.0, deque[str](maxlen=3)
         self._last: tuple[Progress, float] | None = None
         self._load: tuple[float, str] = (0.0, "")
         self._handle: Any = display(HTML(""), display_id=True)
@@ -84,7 +85,7 @@ class NotebookDisplay(Display):
             if progress.returns:
                 facts.append(f"return {np.mean(progress.returns):,.1f}")
             parts.append("<br>" + escape(printable("   ".join([*facts, self._load[1]]))))
-        parts += [f"<br><small>{escape(on_one_line(note))}</small>" for note in self._notes[-3:]]
+        parts += [f"<br><small>{escape(on_one_line(note))}</small>" for note in self._notes]
         if len(self._track.points[0]) > 1:
             parts.append("<br>" + drawing(self._title, self._track.points))
         self._handle.update(self._html("".join(parts)))
