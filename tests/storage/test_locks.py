@@ -14,7 +14,7 @@ import pytest
 
 from flatout import FlatoutError
 from flatout.fleet import runs
-from flatout.storage import locks
+from flatout.storage import locks, signing
 from flatout.storage.locks import LOCK
 from flatout.storage.run_folder import RunFolder
 from tests import tiny
@@ -27,7 +27,7 @@ OWNER = locks.OWNER.format(LOCK)
 FOUR = """
 import os, sys
 from pathlib import Path
-from flatout.storage import locks
+from flatout.storage import locks, signing
 
 inside = Path(sys.argv[1]).with_name("inside")
 for _ in range(10):
@@ -39,7 +39,7 @@ for _ in range(10):
 DIES = """
 import os, sys
 from pathlib import Path
-from flatout.storage import locks
+from flatout.storage import locks, signing
 
 locks.Lock(Path(sys.argv[1]))
 os._exit(9)
@@ -143,6 +143,19 @@ def test_where_there_are_locks_the_file_of_a_machine_without_counts_too(tmp_path
         locks.Lock(tmp_path / LOCK)
     held.close()
     locks.Lock(tmp_path / LOCK).close()
+
+
+def test_a_key_is_made_where_the_file_system_has_neither_locks_nor_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(*names: Any, **folders: Any) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    refuse(monkeypatch, errno.ENOSYS)
+    monkeypatch.setattr(os, "link", link)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert signing.is_own(signing.RUN, signing.signed(signing.RUN, {"a": 1}))
+    assert os.listdir(tmp_path / "flatout") == ["key"]
 
 
 def test_processes_without_locks_hold_a_folder_in_turn(tmp_path: Path) -> None:

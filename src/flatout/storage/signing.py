@@ -12,12 +12,11 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from flatout.errors import FlatoutError
-from flatout.storage import nofollow
+from flatout.storage import locks, nofollow
 from flatout.storage.user_folders import user_folder
 
 SIGNATURE = "signature"
@@ -28,6 +27,9 @@ RUN, AGENT = "run", "agent"
 """Kinds of signed values; a signature is valid for one kind."""
 
 _SIZE = 32
+
+WAIT_S = 5.0
+"""Another process makes the key within this time."""
 
 
 def signed(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,20 +69,27 @@ def _key(make: bool) -> bytes | None:
         if key is not None or not make:
             return key
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        new = path.with_name(f".key.{secrets.token_hex(8)}")
-        descriptor = os.open(new, nofollow.NEW, 0o600)  # through no link
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(secrets.token_bytes(_SIZE))
-                file.flush()
-                nofollow.sync(descriptor)
-            with suppress(FileExistsError):  # another process was first: use its key
-                os.link(new, path)
-        finally:
-            new.unlink()
+        with locks.held(path.with_name(locks.LOCK), WAIT_S) as lock:
+            if not os.path.lexists(path):  # no other process was first
+                _write_key(path)
+            lock.remove()
         return _read(path)
     except (OSError, FlatoutError):
         return None
+
+
+def _write_key(path: Path) -> None:
+    new = path.with_name(f".key.{secrets.token_hex(8)}")
+    descriptor = os.open(new, nofollow.NEW, 0o600)  # through no link
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(_SIZE))
+            file.flush()
+            nofollow.sync(descriptor)
+        os.rename(new, path)
+    except OSError:
+        new.unlink()
+        raise
 
 
 def _read(path: Path) -> bytes | None:
