@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def test_nobody_can_tell_a_run_that_was_moved(
     for number, (looks, checks) in enumerate([(NEVER, NEVER), (LOOKS[kind], (1,))]):
         moving(monkeypatch, looks, checks)
         run, witness = tmp_path / str(number), Witness()
-        agent = KINDS[kind]("CartPole-v1", **settings(kind))
+        agent = KINDS[kind]("CartPole-v1", **settings(kind, trace=kept))
         agent.learn(STEPS[kind], callback=witness, run_dir=run if kept else None)
         assert (len(witness.given), witness.restored) == (1, 0)
         assert [event for event, _ in witness.events].count("start") == 1
@@ -102,6 +103,9 @@ def test_nobody_can_tell_a_run_that_was_moved(
             {name: value for name, value in row.items() if not name.startswith(("time", "phase"))}
             for row in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
         ] if kept else []  # fmt: skip
+        if kept:
+            trace = json.loads((run / "trace.json").read_text())["traceEvents"]
+            rows.append(Counter(one["name"] for one in trace if one["name"] in ("learn", "eval")))
         points = [] if agent._history.points is None else agent._history.points
         found.append((
             witness.events, witness.evaluations, [agent.summary.get(name) for name in names],

@@ -100,7 +100,7 @@ class Trainer:
 
     def _measure(self, started: int | None = None) -> None:
         """Start the clocks of a placement, now or at `started`."""
-        self._spans = Spans(trace=self.config.run.trace)
+        self._spans = self._spans.next() if self._moved else Spans(trace=self.config.run.trace)
         self._saver = Saver(self.config, self.folder, self._spans, self.programs)
         self._clock = RunClock(self._spans, started)
         self._per_iteration = 0  # steps
