@@ -10,9 +10,9 @@ import types
 import warnings
 from bisect import bisect_right
 from dis import findlinestarts
-from gc import get_referents
 from itertools import islice
 
+from _flatout_locals import local_of
 from _flatout_own import __builtins__, kept, source_line, sys  # noqa: F401
 
 ast, types = kept(ast), kept(types)
@@ -33,7 +33,6 @@ COMPILING = (
 )  # fmt: skip
 """Libraries' folders, and their functions that trace or compile."""
 
-SNAPSHOTS = {"locals", "vars", "dir", "eval", "exec"}
 IGNORED = [("ignore", None, Warning, None, 0)]
 COUNTED = {}  # id of a function that counts its calls -> (it, the function that it calls)
 LINES = {}  # id of a code -> where its lines begin, and which they are
@@ -64,29 +63,6 @@ def line_of(code, lasti):
         table = LINES[id(code)] = ([at for at, _ in starts], [line for _, line in starts])
     at = bisect_right(table[0], lasti)
     return table[1][at - 1] if at else code.co_firstlineno
-
-
-def local_of(frame, name, profiled):
-    """One local variable of a running frame; None where reading it could change the program.
-
-    Until Python 3.12 a frame has one dictionary for all who ask for its values: what the program
-    got from ``locals()`` is that very one, so it is left alone. One that is made for us would keep
-    the values alive: it is emptied, unless a profile function is at work, after which the
-    interpreter copies the dictionary back.
-    """
-    if not frame.f_code.co_flags & 0x2:  # a class's may be of its metaclass's making
-        values = frame.f_locals
-        return dict.get(values, name) if issubclass(type(values), dict) else None
-    if sys.version_info >= (3, 13):
-        return frame.f_locals.get(name)
-    if not SNAPSHOTS.isdisjoint(frame.f_code.co_names):
-        return None
-    before = [id(one) for one in get_referents(frame) if type(one) is dict]
-    values = frame.f_locals
-    value = values.get(name)
-    if not profiled and id(values) not in before:
-        values.clear()
-    return value
 
 
 MODULE = type.__dict__["__module__"].__get__
@@ -208,10 +184,10 @@ def attribute_of(value, name):
     return found if type(own) is types.MethodType and own.__func__ is found else own
 
 
-def resolve(frame, dotted, profiled):
+def resolve(frame, dotted):
     """The object of a dotted name in a frame, without running anything of the program."""
     first, *words = dotted.split(".")
-    found = local_of(frame, first, profiled)
+    found = local_of(frame, first)
     if found is None:
         found = dict.get(frame.f_globals, first)
     return attribute_at(found, words)

@@ -72,7 +72,7 @@ class Probe:
         self.done = self.ticking = self.ready = self.forking = False
         self.writer = Writer(self.folder)
         self.line = self.writer.line
-        self.seen = Seen(self.line, self.profiled)
+        self.seen = Seen(self.line)
         if self.counter is not None:
             self.seen.hidden = self.counter.hidden
         self.windows = Windows(self)

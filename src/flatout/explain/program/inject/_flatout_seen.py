@@ -3,6 +3,7 @@
 import _flatout_describe as read
 import _flatout_source as source
 from _flatout_gradients import class_learns, described, names_of, uses_gradients
+from _flatout_locals import local_of
 from _flatout_own import __builtins__, source_line, sys  # noqa: F401
 from _flatout_window import kind_of
 
@@ -27,9 +28,8 @@ ATTRIBUTES = (
 class Seen:
     """Numbers for what samples meet; the line that describes a number goes out with it."""
 
-    def __init__(self, line, profiled):
+    def __init__(self, line):
         self.line = line  # takes a row of the output
-        self.profiled = profiled  # says whether a profile or trace function may be at work
         self.codes = {}  # id -> (index, code, compiles): kept, so that no id is used twice
         self.by_index = []
         self.special = {}  # id of a code -> its kind, where windows note what it is given
@@ -90,7 +90,7 @@ class Seen:
     def learning_in_flight(self, frame):
         """[code, line] of a learning call that JAX's device still computes; else an empty list."""
         try:
-            found = source.pending(frame, self.learned, self.profiled())
+            found = source.pending(frame, self.learned)
         except Exception:
             return []
         if found is None:
@@ -152,7 +152,7 @@ class Seen:
                 pass
         if frame is not None and code.co_argcount and code.co_varnames:
             try:
-                owner = read.local_of(frame, code.co_varnames[0], self.profiled())
+                owner = local_of(frame, code.co_varnames[0])
                 row["self"] = class_of(owner, code.co_name)
                 kind = kind_of(file, code.co_name, row["self"])
                 if kind:
@@ -167,7 +167,7 @@ class Seen:
         try:
             text, call = read.text_at(frame.f_code, frame.f_lasti)
             row = {"k": "leaf", "c": place[0], "at": place[1], "text": text, "call": call}
-            found = read.resolve(frame, call, self.profiled()) if call else None
+            found = read.resolve(frame, call) if call else None
             if found is not None:
                 row["kind"] = described(found)
             self.line(row)
@@ -197,7 +197,7 @@ class Seen:
         try:
             _, call = read.text_at(code, frame.f_lasti)
             if "jax" in sys.modules or (call or "").rpartition(".")[2] in source.FETCHES:
-                made = source.origin(frame, line, self.profiled())
+                made = source.origin(frame, line)
                 if made is not None:
                     row["made"] = made
                 else:

@@ -4,6 +4,7 @@ from functools import partial
 
 import _flatout_describe as read
 from _flatout_gradients import described, globals_of, is_compiled
+from _flatout_locals import local_of
 from _flatout_own import STDLIB, __builtins__, source_lines  # noqa: F401
 
 ast = read.ast
@@ -120,7 +121,7 @@ def own_parts(statement):
     ]
 
 
-def origin(frame, line, profiled):
+def origin(frame, line):
     """The compiled or learning call that made the values which a line of a frame uses, or None.
 
     Follows the line's names back through the assignments of its function.
@@ -129,7 +130,7 @@ def origin(frame, line, profiled):
     inner = statement_at(node, line)
     if inner is None:
         return None
-    search = Search(node, partial(read.resolve, frame, profiled=profiled))
+    search = Search(node, partial(read.resolve, frame))
     found = (search.trace(part, inner.lineno, DEPTH) for part in own_parts(inner))
     return next(filter(None, found), None)
 
@@ -217,7 +218,7 @@ class Search:
         return None
 
 
-def pending(frame, known, profiled):
+def pending(frame, known):
     """Code and line of a learning call whose result JAX's device still computes, or None.
 
     Looks at the arrays that the frame and its callers have assigned from such calls, and at those
@@ -229,12 +230,12 @@ def pending(frame, known, profiled):
         code = frame.f_code
         if is_users(code.co_filename):
             if id(code) not in known:
-                object_of = partial(read.resolve, frame, profiled=profiled)
+                object_of = partial(read.resolve, frame)
                 known[id(code)] = (code, Search(node_of(code), object_of).learned())
             for name, line in known[id(code)][1].items():
-                if unready(read.resolve(frame, name, profiled)):
+                if unready(read.resolve(frame, name)):
                     return code, line
-            owner = owner_of(frame, profiled)
+            owner = owner_of(frame)
             for method, names, line in by_methods(owner, known) if owner is not None else ():
                 if unready(read.attribute_at(owner, names)):
                     return method, line
@@ -242,12 +243,12 @@ def pending(frame, known, profiled):
     return None
 
 
-def owner_of(frame, profiled):
+def owner_of(frame):
     """The object of the user's whose method a frame runs, or None."""
     code = frame.f_code
     if not code.co_argcount or code.co_varnames[0] != "self":
         return None
-    found = read.local_of(frame, "self", profiled)
+    found = local_of(frame, "self")
     return None if found is None or read.package_of(type(found)) in LIBRARIES else found
 
 

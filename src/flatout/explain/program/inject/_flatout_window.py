@@ -1,6 +1,7 @@
 """Every call of the main thread for some milliseconds, by ``sys.setprofile``."""
 
 from _flatout_describe import built_in, dynamo_used, line_of, name_of, package_of
+from _flatout_locals import local_of
 from _flatout_own import CPU, __builtins__, sys, time  # noqa: F401
 from _flatout_timer import ROOM
 
@@ -224,13 +225,11 @@ def items_of(value):
 
 def given_to(kind, frame):
     """Describe the arguments of a relevant call: [class, batch size, gradients on]."""
-    values = frame.f_locals
-    code = frame.f_code
-    owner = values.get(code.co_varnames[0])
+    owner = local_of(frame, frame.f_code.co_varnames[0])
     batch, grad = None, None
     if kind == "network":
         found = []
-        for some in (values.get("args"), values.get("kwargs"), values.get("inputs")):
+        for some in (local_of(frame, name) for name in ("args", "kwargs", "inputs")):
             found.extend(items_of(some) or [some])
         shape = next(filter(lambda one: one is not None, map(shape_of, found)), None)
         if shape is not None:
@@ -239,10 +238,10 @@ def given_to(kind, frame):
         if enabled is not None:
             grad = bool(enabled())
     elif kind == "session":
-        fetches = values.get("fetches")
+        fetches = local_of(frame, "fetches")
         names = [name_of(type(one)) for one in items_of(fetches) or [fetches]]
         grad = "Operation" in names
-        for value in items_of(values.get("feed_dict")):
+        for value in items_of(local_of(frame, "feed_dict")):
             shape = shape_of(value)
             size = shape[0] if shape else len(items_of(value)) or 1
             batch = max(batch or 1, int(size))
