@@ -192,3 +192,153 @@ def test_a_program_that_forks_is_not_warned_of_the_probes_thread(
     parent = max(map(process, rows_of(folder)), key=lambda one: len(one.samples))
     slept = sum(one.dt - (one.worked or 0.0) for one in parent.samples)
     assert slept > 0.2, "its thread has been started again"
+
+
+PROFILED = """
+import sys, threading, time
+
+def work(seconds, clock=time.thread_time):
+    lock, count = threading.Lock(), 0
+    lock.acquire()
+    end = clock() + seconds
+    while clock() < end:
+        count += len(str(count))
+        if clock is time.monotonic:
+            lock.acquire(timeout=0.01)
+    return count > 0
+
+def profiled(frame, event, arg):
+    time.sleep(0)
+
+def ends_itself(frame, event, arg):
+    sys.setprofile(None)
+    work(0.2)
+
+def other():
+    sys.setprofile(profiled)
+    assert work(0.2) and work(0.2, time.monotonic)
+
+def main(rate=0.1):
+    if sys.getprofile() is None:
+        thread = threading.Thread(target=other)
+        thread.start()
+        sys.setprofile(profiled)
+        thread.join()
+        assert work(0.2)
+        sys.setprofile(ends_itself)
+    assert work(0.4) and work(0.2, time.monotonic)
+    return rate
+
+print(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "module"),
+    [("3.8", None), ("3.11", None), ("3.11", "profile"), ("3.12", None), ("3.12", "profile")],
+)
+def test_a_program_with_a_profile_function_keeps_its_variables(
+    tmp_path: Path, version: str, module: str | None
+) -> None:
+    """The other thread samples it, and the function is slow enough for both to meet."""
+    python = interpreter(version)
+    if python is None:
+        pytest.skip(f"no Python {version} on this machine")
+    options = [] if module is None else ["-m", module]
+    done, folder = observed(PROFILED, tmp_path, python, *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("0.1\n")
+    (seen,) = map(process, rows_of(folder))
+    assert (seen.failure, bool(seen.samples)) == (None, True)
+
+
+KEEPS = """
+import sys, time
+
+def variables():
+    return sys._getframe(1).f_locals
+
+def main():
+    kept = variables()
+    before = set(kept)
+    end = time.thread_time() + 0.3
+    while time.thread_time() < end:
+        sum(range(500))
+    return before <= set(kept)
+
+print(main())
+"""
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.11", "3.12"])
+def test_a_snapshot_of_variables_that_the_program_holds_stays(tmp_path: Path, version: str) -> None:
+    python = interpreter(version)
+    if python is None:
+        pytest.skip(f"no Python {version} on this machine")
+    done, _ = observed(KEEPS, tmp_path, python)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
+WRITTEN = """
+import os, signal, time
+
+def work(seconds):
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        sum(range(500))
+
+work(0.2)
+reader, writer = os.pipe()
+os.set_blocking(reader, False)
+os.set_blocking(writer, False)
+before = signal.set_wakeup_fd(writer)
+work(0.3)
+signal.signal(signal.SIGUSR1, lambda number, frame: None)
+signal.raise_signal(signal.SIGUSR1)
+signal.raise_signal(signal.SIGCONT)
+print(before, list(os.read(reader, 100)) == [signal.SIGUSR1])
+"""
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.11", "3.13"])
+def test_the_probes_signals_are_not_written_to_an_event_loops_descriptor(
+    tmp_path: Path, version: str
+) -> None:
+    python = interpreter(version)
+    if python is None:
+        pytest.skip(f"no Python {version} on this machine")
+    done, folder = observed(WRITTEN, tmp_path, python)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "-1 True\n", "")
+    (seen,) = map(process, rows_of(folder))
+    assert seen.by_thread is not None
+
+
+TOOL = """
+import sys, time
+
+def work(seconds):
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        sum(range(500))
+
+tool, seen = sys.monitoring, set()
+work(0.2)
+tool.use_tool_id(tool.COVERAGE_ID, "coverage")
+tool.register_callback(
+    tool.COVERAGE_ID, tool.events.PY_START, lambda code, at: seen.add(code.co_name))
+tool.set_events(tool.COVERAGE_ID, tool.events.PY_START)
+work(0.3)
+tool.set_events(tool.COVERAGE_ID, 0)
+print("tick" in seen, "work" in seen)
+"""
+
+
+@pytest.mark.parametrize("version", ["3.12", "3.13"])
+def test_a_monitoring_tool_meets_no_sampling_in_the_main_thread(
+    tmp_path: Path, version: str
+) -> None:
+    python = interpreter(version)
+    if python is None:
+        pytest.skip(f"no Python {version} on this machine")
+    done, _ = observed(TOOL, tmp_path, python)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "False True\n", "")

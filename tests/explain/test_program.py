@@ -403,6 +403,25 @@ def test_a_program_that_fails_says_so_itself(tmp_path: Path) -> None:
     assert "No Python process of sh could be observed" in done["no Python"].err
 
 
+def test_a_program_that_deletes_the_probes_folder_keeps_its_exit_code(tmp_path: Path) -> None:
+    program = script(
+        tmp_path,
+        BUSY
+        + """
+import os, shutil, sys
+busy(0.5)
+shutil.rmtree(os.environ["FLATOUT_EXPLAIN"])
+busy(1.5)
+sys.exit(7)
+""",
+    )
+    done = explained("--seconds", "1", "--", sys.executable, program)
+    assert done.returncode == 7
+    assert "Traceback" not in done.stderr
+    said = " ".join((done.stdout + done.stderr).split())
+    assert "The program has deleted" in said
+
+
 def test_flags_that_keep_the_probe_out_are_named() -> None:
     begun = {
         flag: start("--seconds", 1, "--", sys.executable, "-u", flag, "-c", "print('ran')")

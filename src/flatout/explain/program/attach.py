@@ -203,12 +203,18 @@ def finish(
 
 
 def last_lines(folder: Path, running: bool) -> list[list[dict[str, Any]]]:
-    """Stop the probes and return their lines; with running processes, once they stop writing."""
-    (folder / "stop").touch()
+    """Stop the probes and return their lines; with running processes, once they stop writing.
+
+    Without its folder a probe ends by itself.
+    """
+    with suppress(FileNotFoundError):
+        (folder / "stop").touch()
     limit, before = time.monotonic() + PATIENCE_S, -1
     while running and time.monotonic() < limit:
         time.sleep(0.7)
-        size = sum(path.stat().st_size for path in folder.glob("*.jsonl"))
+        size = 0
+        with suppress(FileNotFoundError):  # the program deletes them
+            size = sum(path.stat().st_size for path in folder.glob("*.jsonl"))
         if size == before:
             break
         before = size
@@ -253,6 +259,12 @@ def _obstacles(
         f"Process {failed.stem} could not be observed ({failed.read_text().strip()})."
         for failed in folder.glob("*.failed")
     ]
+    if not (folder / LOCK).is_file():
+        notes.append(
+            f"The program has deleted {folder}, where the probe wrote what it saw; what was written "
+            "before is lost. Let it spare the folders flatout-explain-*."
+        )
+        return notes
     if rows:
         return notes
     program = Path(command[0]).name

@@ -188,8 +188,10 @@ def rows_of(folder: Path) -> list[list[dict[str, Any]]]:
     """
     processes = []
     for path in sorted(folder.glob("*.jsonl")):
-        rows = []
-        for line in path.read_text(errors="replace").splitlines():
+        rows, text = [], ""
+        with suppress(FileNotFoundError):  # the program has just deleted it
+            text = path.read_text(errors="replace")
+        for line in text.splitlines():
             with suppress(ValueError):
                 rows.append(json.loads(line))
         own = [row for row in rows if row.get("k") == "process"]

@@ -155,6 +155,7 @@ class Probe:
         done = self.done
         self.clear()
         self.main = _thread.get_ident()
+        self.timer.main = self.main
         self.timer.running, self.timer.soon = False, None  # the kernel's are not inherited
         if self.counter is not None:
             self.counter.forked()
@@ -367,7 +368,7 @@ class Probe:
         return self.recorder.profiler is not None
 
     def profiled(self):
-        """Whether a profile or trace function may be at work in the main thread."""
+        """Whether a profile or trace function may be at work in this thread."""
         alone = self.windows.open is None and sys.getprofile() is None and sys.gettrace() is None
         return not alone or "bdb" in sys.modules
 

@@ -2,7 +2,7 @@
 while the main thread sleeps.
 """
 
-from functools import partial
+from functools import partial, reduce, wraps
 from itertools import accumulate, chain, repeat, starmap
 from operator import and_, contains, floordiv, is_
 
@@ -12,8 +12,10 @@ REAL_TIME = 1  # the machine's monotonic clock
 TO_PROCESS, TO_THREAD = 0, 4  # to whom a timer sends its signal
 
 TOLD = sys.version_info >= (3, 13)  # the main thread hears of a signal that another one gets
+TOOLS = 6  # of `sys.monitoring`; two more are those of profile and trace functions
 ROOM = 3  # a stack is too deep from a third of Python's limit on: calls in C count there, too
 FAULTS = {signal.SIGSEGV, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
+EVENTS = "its event loop is told of every signal"
 UNUSED = getattr(signal, "SIGRTMAX", 69) - 5  # one of those that have no meaning
 
 
@@ -30,8 +32,9 @@ class Timer:
     def __init__(self, say, held=False):
         self.held = held  # whether `explain` stops the program from time to time
         self.running = False
-        self.number = self.handler = self.soon = None
+        self.number = self.handler = self.soon = self.stand_in = None
         self.asked = 0
+        self.main = _thread.get_ident()
         self.say = say  # takes the reason why there is no timer
 
     def handle(self, function):
@@ -41,8 +44,29 @@ class Timer:
             self.handler = guarded(function)
             signal.signal(self.number, self.handler)
             signal.siginterrupt(self.number, False)
+            self.give_way_to_event_loops()
         except Exception as error:
             self.give_up(str(error))
+
+    def give_way_to_event_loops(self):
+        """End the timer before the program has Python write its signals to a descriptor.
+
+        `signal.set_wakeup_fd` gets a stand-in for that: afterwards even the first of ours would be
+        written there.
+        """
+        original = signal.set_wakeup_fd
+
+        @wraps(original)
+        def set_wakeup_fd(fd, *arguments, **named):
+            if fd != -1 and self.number is not None and _thread.get_ident() == self.main:
+                try:
+                    self.give_up(EVENTS)
+                except Exception:  # must not reach the program
+                    pass
+            return original(fd, *arguments, **named)
+
+        self.stand_in = set_wakeup_fd
+        replace_in_signal(original, set_wakeup_fd)
 
     def handled(self):
         """Whether the number is still ours; the program may have taken it since."""
@@ -70,12 +94,15 @@ class Timer:
             if notified:  # setting it again would lose its warning of a full buffer
                 signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
         if notified:
-            self.give_up("its event loop is told of every signal")
+            self.give_up(EVENTS)
         return notified
 
     def give_up(self, why):
         """End it for good: it would disturb the program. A thread samples instead."""
         self.stop()
+        self.call_soon(0.0)
+        if self.number is not None and _thread.get_ident() == self.main and self.handled():
+            signal.signal(self.number, signal.SIG_DFL)  # which drops one that is on its way
         self.number = None
         self.say(why)
 
@@ -119,8 +146,17 @@ class Timer:
     def end(self):
         """The interpreter ends: one that is still on its way finds nothing; in the main thread."""
         self.stop()
+        replace_in_signal(self.stand_in, signal.set_wakeup_fd)
         if self.number is not None and self.handled():
             signal.signal(self.number, signal.SIG_DFL)
+
+
+def replace_in_signal(old, new):
+    """Replace `set_wakeup_fd` in the program's modules, where it is `old`."""
+    for name in ("_signal", "signal"):
+        module = sys.modules.get(name)
+        if old is not None and getattr(module, "set_wakeup_fd", None) is old:
+            module.set_wakeup_fd = new
 
 
 def scheduled(thread):
@@ -145,8 +181,9 @@ def written():
 
 
 def guarded(function):
-    """A handler that calls `function` where no profile or trace function would see that, and where
-    the stack leaves room for it: an error of recursion would reach the program.
+    """A handler that calls `function` where no profile or trace function and no tool of
+    `sys.monitoring` would see that, and where the stack leaves room for it: an error of recursion
+    would reach the program.
 
     Only built-in functions may decide that: any function in Python, this one too, would be seen,
     and may be one call too many. Before Python 3.12 their calls count, too: with fewer than five
@@ -156,12 +193,15 @@ def guarded(function):
     def asked(function):
         return starmap(function, repeat(()))
 
-    unseen = [map(is_, asked(one), repeat(None)) for one in (sys.getprofile, sys.gettrace)]
+    observers = [sys.getprofile, sys.gettrace]
+    if hasattr(sys, "monitoring"):
+        observers += [partial(sys.monitoring.get_tool, number) for number in range(TOOLS)]
+    unseen = [map(is_, asked(one), repeat(None)) for one in observers]
     limit = map(floordiv, asked(sys.getrecursionlimit), repeat(ROOM))
     steps = map(partial(repeat, "f_back"), limit)
     start = map(repeat, asked(sys._getframe), repeat(1))
     stack = map(accumulate, map(chain, start, steps), repeat(getattr))  # with None at its end
-    suited = map(and_, map(contains, stack, repeat(None)), map(and_, *unseen))
+    suited = reduce(partial(map, and_), [map(contains, stack, repeat(None)), *unseen])
     either = (partial(str), partial(function))
     calls = map(partial.__call__, map(either.__getitem__, suited))
 
