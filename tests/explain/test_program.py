@@ -416,9 +416,9 @@ sys.exit(7)
 """,
     )
     done = explained("--seconds", "1", "--", sys.executable, program)
-    assert done.returncode == 7
-    assert "Traceback" not in done.stderr
-    said = " ".join((done.stdout + done.stderr).split())
+    assert done.code == 7
+    assert "Traceback" not in done.err
+    said = " ".join((done.out + done.err).split())
     assert "The program has deleted" in said
 
 

@@ -261,8 +261,8 @@ def _obstacles(
     ]
     if not (folder / LOCK).is_file():
         notes.append(
-            f"The program has deleted {folder}, where the probe wrote what it saw; what was written "
-            "before is lost. Let it spare the folders flatout-explain-*."
+            f"The program has deleted {folder}, where the probe wrote what it saw, and with it all "
+            "that was seen before. Let it spare the folders flatout-explain-*."
         )
         return notes
     if rows:
