@@ -252,33 +252,6 @@ def test_a_program_with_a_profile_function_keeps_its_variables(
     assert (seen.failure, bool(seen.samples)) == (None, True)
 
 
-KEEPS = """
-import sys, time
-
-def variables():
-    return sys._getframe(1).f_locals
-
-def main():
-    kept = variables()
-    before = set(kept)
-    end = time.thread_time() + 0.3
-    while time.thread_time() < end:
-        sum(range(500))
-    return before <= set(kept)
-
-print(main())
-"""
-
-
-@pytest.mark.parametrize("version", ["3.8", "3.11", "3.12"])
-def test_a_snapshot_of_variables_that_the_program_holds_stays(tmp_path: Path, version: str) -> None:
-    python = interpreter(version)
-    if python is None:
-        pytest.skip(f"no Python {version} on this machine")
-    done, _ = observed(KEEPS, tmp_path, python)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
-
-
 WRITTEN = """
 import os, signal, time
 
