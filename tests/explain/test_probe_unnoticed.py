@@ -273,7 +273,7 @@ print(before, list(os.read(reader, 100)) == [signal.SIGUSR1])
 """
 
 
-@pytest.mark.parametrize("version", ["3.8", "3.11", "3.13"])
+@pytest.mark.parametrize("version", ["3.8", "3.13"])
 def test_the_probes_signals_are_not_written_to_an_event_loops_descriptor(
     tmp_path: Path, version: str
 ) -> None:

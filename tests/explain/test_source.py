@@ -151,7 +151,7 @@ def test_one_dear_sample_does_not_make_the_next_ones_rare() -> None:
 def test_a_value_is_followed_back_to_the_call_that_made_it(
     probe_source: Any, frame: FrameType, line: int, call: str | None, learns: bool | None
 ) -> None:
-    made = probe_source.origin(frame, line, False)
+    made = probe_source.origin(frame, line)
     assert (made and made["call"], made and made["learns"]) == (call, learns)
 
 
@@ -206,8 +206,8 @@ def test_a_line_that_waits_for_an_argument_is_explained_by_its_caller(probe_sour
             frame = sys._getframe(1)
             assert frame.f_back is not None
             found.append(probe_source.is_given(frame.f_code, frame.f_lineno))
-            found.append(probe_source.origin(frame, frame.f_lineno, False))
-            found.append(probe_source.origin(frame.f_back, frame.f_back.f_lineno, False))
+            found.append(probe_source.origin(frame, frame.f_lineno))
+            found.append(probe_source.origin(frame.f_back, frame.f_back.f_lineno))
 
     def learns(state: Any, batch: Any) -> Any:
         value_and_grad(state, batch)
@@ -247,7 +247,7 @@ def test_a_learning_call_whose_result_is_not_ready_is_in_flight(
     found: list[Any] = []
 
     def look() -> None:
-        found.append(probe_source.pending(sys._getframe(), {}, False))
+        found.append(probe_source.pending(sys._getframe(), {}))
 
     array = ArrayImpl(ready)
     scope["run"](PjitFunction(learning_step), PjitFunction(accuracy), look, array)
@@ -282,7 +282,7 @@ def test_a_result_in_flight_is_found_where_another_method_has_left_it(
     found: list[Any] = []
 
     def look() -> None:
-        found.append(probe_source.pending(sys._getframe(), {}, False))
+        found.append(probe_source.pending(sys._getframe(), {}))
 
     def update(cls: Any, state: Any) -> Any:
         return cls.loss(state)
@@ -326,8 +326,8 @@ def test_objects_named_like_those_of_libraries_are_not_asked(probe_source: Any) 
         assert probe_source.described(trap) == {"type": f"theirs.{name}"}
         scope = {"trap": trap, "held": Meta("Held", (), {})()}
         exec("import sys; frame = sys._getframe()", scope)
-        assert probe_source.read.resolve(scope["frame"], "trap.x.y", False) is None
-        assert probe_source.read.resolve(scope["frame"], "held.x", False) is None
+        assert probe_source.read.resolve(scope["frame"], "trap.x.y") is None
+        assert probe_source.read.resolve(scope["frame"], "held.x") is None
 
 
 def test_a_source_is_read_whatever_its_encoding(probe_source: Any, tmp_path: Path) -> None:
