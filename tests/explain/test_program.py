@@ -269,7 +269,7 @@ def test_signals_are_the_programs(
 
 
 def test_programs_that_use_signals_are_left_alone(tmp_path: Path) -> None:
-    """None of ours is written to an event loop's descriptor, and a handler taken later gets none."""
+    """An event loop's descriptor gets none of ours, nor does a handler that is taken later."""
     program = script(
         tmp_path,
         BUSY
