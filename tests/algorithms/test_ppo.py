@@ -366,3 +366,23 @@ def test_the_first_trajectory_is_normalised_by_its_own_statistics() -> None:
     assert_close(plain(after), plain(wanted))
     _, extras = acted(algorithm)(after, x.obs.reshape(-1, 3))
     assert (np.asarray(extras["log_prob"]) < 0).all()  # known, once there are statistics
+
+
+def test_constant_inputs_and_actions_and_clipped_inputs_are_measured() -> None:
+    algorithm = agent(normalize_observation=True)
+    state, x = start(algorithm), rollout(agent())
+    names = ("constant/", "constant_actions", "clipped_inputs")
+
+    def measured(x: Trajectory, old: RunningMoments) -> tuple[float, ...]:
+        seen = state._replace(params=state.params._replace(obs_moments=old))
+        _, metrics = learn(algorithm, seen, x)
+        return tuple(metrics[name] for name in names)
+
+    near = RunningMoments(np.zeros(3, np.float32), np.ones(3, np.float32), np.float32(T * N))
+    far = near._replace(mean=np.float32([0, 0, 100]))
+    assert measured(x, near) == (0.0, 0.0, 0.0)
+    assert measured(x, far) == pytest.approx((0.0, 0.0, 1 / 3))
+    still = x._replace(actions=np.ones_like(x.actions), obs=np.full_like(x.obs, 2.0))
+    assert measured(still, near) == (0.0, 1.0, 0.0)  # the observation after the last step differs
+    still = still._replace(last_obs=np.full_like(x.last_obs, 2.0))
+    assert measured(still, near) == (1.0, 1.0, 0.0)

@@ -184,7 +184,8 @@ def test_every_metric_is_documented_and_every_documented_metric_exists(
     runs |= {name: (*tiny.flags(name), *replayed) for name in ("dqn", "td3", "sac")}
     runs |= {
         "a2c": (*tiny.flags("a2c"), "--steps", 256, "--quiet", "--env", "tests.test_callbacks:Goal",
-                "--placement", "schedule=overlapped", "--log-every", 10, "--eval-every", 64),
+                "--placement", "schedule=overlapped", "--log-every", 10, "--eval-every", 64,
+                "--normalize-observation"),
         "genetic": (*tiny.flags("genetic"), "--steps", 256, "--quiet"),
         "classify": ("--steps", 6, "--batch-size", 64, "--log-every", 2, "--eval-every", 4,
                      "--quiet"),

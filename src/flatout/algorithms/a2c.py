@@ -30,10 +30,7 @@ from flatout.config.hyper import A2CConfig
 from flatout.networks.encoder import Encoder
 from flatout.types import Trajectory
 
-METRICS = (
-    "policy_loss", "value_loss", "entropy", "grad_norm", "explained_variance", "learning_rate",
-    "updates",
-)  # fmt: skip
+METRICS = ("policy_loss", "value_loss", "entropy", "grad_norm", "learning_rate", "updates")
 
 
 def loss(
@@ -85,10 +82,8 @@ def a2c(config: A2CConfig, spec: BuildSpec) -> Algorithm:
         networks, opt, norm = optimiser.step(
             state.params.networks, grads, state.opt, rate, hp.max_grad_norm
         )
-        metrics |= {
-            "grad_norm": norm, "explained_variance": base.explained(batch), "learning_rate": rate,
-            "updates": jnp.ones(()),
-        }  # fmt: skip
+        metrics |= base.diagnostics(trajectory, batch)
+        metrics |= {"grad_norm": norm, "learning_rate": rate, "updates": jnp.ones(())}
         params = state.params._replace(networks=networks)
         return state._replace(params=params, opt=opt), metrics, None
 

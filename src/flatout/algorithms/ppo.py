@@ -26,7 +26,7 @@ from flatout.types import Trajectory
 AVERAGED = (
     "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm",
 )  # fmt: skip
-METRICS = (*AVERAGED, "explained_variance", "learning_rate", "clip_range", "updates")
+METRICS = (*AVERAGED, "learning_rate", "clip_range", "updates")
 
 
 def loss(
@@ -121,8 +121,8 @@ def ppo(config: PPOConfig, spec: BuildSpec) -> Algorithm:
             metrics=AVERAGED, count=config.n_epochs, size=config.batch_size // shards.count,
             shards=shards, key=key, iteration=state.counters.updates, proceed=proceed,
         )  # fmt: skip
-        explained = base.explained(batch, metrics["policy_loss"])
-        metrics |= {"explained_variance": explained, "learning_rate": rate, "clip_range": clip}
+        metrics |= base.diagnostics(trajectory, batch, metrics["policy_loss"])
+        metrics |= {"learning_rate": rate, "clip_range": clip}
         params = state.params._replace(networks=networks)
         return state._replace(params=params, opt=opt), metrics, None
 

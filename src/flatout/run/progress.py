@@ -50,6 +50,11 @@ class Progress:
     # `is_success` of the last 100 episodes whose final `info` had one.
     successes: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
+    # Of what `input_checks` looks at: iterations, steps and episodes in which it has held so far.
+    lasting: dict[str, list[int]] = field(default_factory=dict)
+    # Whether there was a note about it; False if it holds no more and cannot hold again.
+    noted: dict[str, bool] = field(default_factory=dict)
+
     @property
     def return_mean_100(self) -> float | None:
         """Mean raw return of the last 100 training episodes, once 100 have ended."""
@@ -162,13 +167,16 @@ class Progress:
         """
         kept: dict[str, Any] = {}
         # Older checkpoints lack these.
-        values = {"logged": {}, "successes": [], "evaluated": None} | values
+        lacked = {"logged": {}, "successes": [], "evaluated": None, "lasting": {}, "noted": {}}
+        values = lacked | values
         for spec in dataclasses.fields(cls):
             value = kept[spec.name] = values[spec.name]
             if spec.type == "int" and (type(value) is not int or not 0 <= value < 2**53):
                 raise TypeError(f"{spec.name} = {str(value)[:40]} is no count")
         for name in ("reached", "pending", "since_episode", "logged"):
             kept[name] = {str(k): [float(x) for x in v] for k, v in kept[name].items()}
+        kept["lasting"] = {str(k): [int(x) for x in v] for k, v in kept["lasting"].items()}
+        kept["noted"] = {str(k): bool(v) for k, v in kept["noted"].items()}
         kept["wall_s"] = float(kept["wall_s"])
         if not 0 <= kept["wall_s"] < math.inf:
             raise ValueError(f"wall_s = {kept['wall_s']} are no seconds of a run")

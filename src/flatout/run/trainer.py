@@ -34,6 +34,7 @@ from flatout.run.build import assemble
 from flatout.run.callbacks import SAVED, CallbackLike, Callbacks, Run
 from flatout.run.components import Components
 from flatout.run.curve import Points
+from flatout.run.input_checks import check_inputs
 from flatout.run.interrupts import Interrupts
 from flatout.run.loggers import WANDB, RunLogs
 from flatout.run.observe import closing_verdict, current_load, start_recording
@@ -277,7 +278,7 @@ class Trainer:
             due, later = progress.due(run.steps, run.eval_every > 0)
             for metrics in components.schedule.advance(*map(self._iterations, (due, later))):
                 self._per_iteration = metrics.steps
-                self._account(metrics)
+                self._account(metrics, components)
                 if components.planner is not None and not self._done():
                     with self.interrupts.discardable():
                         change = components.planner.look(progress.steps)
@@ -313,9 +314,12 @@ class Trainer:
             return why
         return "callback" if self._callbacks is not None and self._callbacks.stopped else ""
 
-    def _account(self, metrics: Metrics) -> None:
+    def _account(self, metrics: Metrics, components: Components) -> None:
         """Count one iteration."""
         progress = self.progress
+        for note in check_inputs(progress, metrics):
+            components.notes.append(note)
+            self.display.note(note)
         progress.add(metrics, self._logs.by_episode)
         if self._logs.by_episode and len(metrics.episodes.env):
             with self._spans.span("log"):

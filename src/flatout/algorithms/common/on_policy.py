@@ -14,8 +14,15 @@ import numpy as np
 from flatout import tree
 from flatout.algorithms.base import Acted, Algorithm, BuildSpec, State, Updated, shapes_of
 from flatout.algorithms.common.actor_critic import Actor, Networks, build_networks, policy, value
+from flatout.algorithms.common.diagnostics import diagnostic_names, diagnostics, rows
 from flatout.algorithms.common.distributions import distribution
 from flatout.algorithms.common.masks import parameter_mask
+from flatout.algorithms.common.obs_moments import (
+    Moments,
+    initial_obs_moments,
+    nothing_seen,
+    update_obs_moments,
+)
 from flatout.algorithms.common.optimiser import Optimiser
 from flatout.algorithms.common.returns import (
     RunningMoments,
@@ -26,10 +33,8 @@ from flatout.algorithms.common.returns import (
     update_moments,
 )
 from flatout.algorithms.hp import hyper_parameters
-from flatout.algorithms.parallel.shards import UNSHARDED, Shards
 from flatout.config.hyper import A2CConfig, PPOConfig
 from flatout.errors import UsageError
-from flatout.networks.encoder import Encoder
 from flatout.types import Array, Obs, Trajectory
 
 BLOCK = 1024
@@ -42,10 +47,6 @@ UNKNOWN = np.float32(3e38)
 observation. Learning normalises that observation, and computes the probability from the result:
 PPO's and A2C's ratios then begin at 1, and do not measure what the normalisation changed. (A NaN
 could not be saved: `storage.checkpoint` refuses it.)"""
-
-
-Moments = RunningMoments | dict[str, RunningMoments] | None
-"""The statistics of an observation of one array, or of several by path; None without them."""
 
 
 class OnPolicyActorParams(NamedTuple):
@@ -176,12 +177,18 @@ class OnPolicy:
             return initial(self._build(np.random.default_rng(key), hp.log_std_init))
 
         return Algorithm(
-            name, hyper_parameters(config, self._total_steps), init, self.act, update, metrics,
-            horizon, self.dist.noise, self.actor,
+            name, hyper_parameters(config, self._total_steps), init, self.act, update,
+            (*metrics, *self._diagnostic_names), horizon, self.dist.noise, self.actor,
             episodes=getattr(config, "rollout_episodes", None), shards=self._shards,
             shapes=shapes_of(initial(self.arrays)),  # large orthogonal weights take seconds to draw
             forget=_forget_return if config.normalize_reward else None,
         )  # fmt: skip
+
+    @property
+    def _diagnostic_names(self) -> tuple[str, ...]:
+        """The names of the metrics that `diagnostics` returns."""
+        names = diagnostic_names(self.encoder, self._config.normalize_observation)
+        return ("explained_variance", *names)
 
     def act(
         self, params: OnPolicyActorParams, obs: Obs, carry: Any, draw: jax.Array | None
@@ -234,7 +241,7 @@ class OnPolicy:
             reward_moments = update_moments(reward_moments, after.reshape(-1), weight, shards)
             scale = jax.lax.rsqrt(reward_moments.var + 1e-8)
             rewards = jnp.clip(rewards * scale, -10.0, 10.0)
-        flat_obs, mask = self._allowed(_flat(trajectory.obs))
+        flat_obs, mask = self._allowed(rows(trajectory.obs))
         after = obs_moments
         if obs_moments is not None:
             after = update_obs_moments(self.encoder, obs_moments, flat_obs, weight, shards)
@@ -255,7 +262,7 @@ class OnPolicy:
             v_t = jnp.where(trajectory.valid, v_t, 0.0)
             v_tp1 = jnp.where(trajectory.valid, v_tp1, 0.0)
         advantages = self._advantages(rewards, v_t, v_tp1, trajectory.terminated, done, hp)
-        sample = _flat(trajectory.extras.get("sample", trajectory.actions))
+        sample = rows(trajectory.extras.get("sample", trajectory.actions))
         log_prob = trajectory.extras["log_prob"].reshape(-1)
         if obs_moments is not None:
             log_prob = self._known(networks.actor, log_prob, x, mask, sample)
@@ -299,44 +306,23 @@ class OnPolicy:
         # once all of them have statistics.
         return jax.lax.while_loop(lambda known: (known == UNKNOWN).any(), computed, log_prob)
 
-    def explained(self, batch: RolloutBatch, done: jax.Array | None = None) -> jax.Array:
-        """Return the share of the targets' variance that the values explained.
+    def diagnostics(
+        self, trajectory: Trajectory, batch: RolloutBatch, done: jax.Array | None = None
+    ) -> dict[str, jax.Array]:
+        """Return `diagnostics.diagnostics` over all shards, and the share of the targets' variance
+        that the values explained.
 
         Args:
-            batch: the transitions, from `prepare`.
+            trajectory: the trajectory that was learned from.
+            batch: its transitions, from `prepare`.
             done: a result of the gradient steps. The sums over shards here start only after it is
                 computed; see `Shards.after`.
         """
         shards = self._shards.after(done)
-        return explained_variance(batch.value, batch.target, batch.weight, shards)
-
-
-def initial_obs_moments(encoder: Encoder) -> Moments:
-    """Return statistics that have seen no observation. They scale an array by `high`, as it is
-    scaled if observations are not normalised."""
-    found = {
-        path: initial_moments(spec.shape, spec.high or 1.0)
-        for path, spec in encoder.normalised.items()
-    }
-    return found.get("", found)
-
-
-def nothing_seen(moments: Moments) -> jax.Array:
-    """Return whether statistics have seen no observation yet."""
-    return tree.first(moments).total < 1.0
-
-
-def update_obs_moments(
-    encoder: Encoder, moments: Moments, obs: Obs, weight: jax.Array | None = None,
-    shards: Shards = UNSHARDED,
-) -> Moments:  # fmt: skip
-    """Merge raw observations ``[B, ...]`` without a mask into the statistics; `weight` and `shards`
-    are those of `update_moments`."""
-
-    def updated(moments: RunningMoments, leaf: jax.Array) -> RunningMoments:
-        return update_moments(moments, leaf, weight, shards)
-
-    return tree.map(updated, moments, encoder.to_normalise(obs))
+        normalised = batch.obs if self._config.normalize_observation else None
+        found = shards.mean(diagnostics(self.encoder, trajectory, normalised, batch.weight))
+        explained = explained_variance(batch.value, batch.target, batch.weight, shards)
+        return found | {"explained_variance": explained}
 
 
 def _forget_return(state: State, env: int) -> State:
@@ -344,11 +330,6 @@ def _forget_return(state: State, env: int) -> State:
     returns = np.array(state.counters.returns)
     returns[env] = 0.0
     return state._replace(counters=state.counters._replace(returns=returns))
-
-
-def _flat(obs: Obs) -> Obs:
-    """Return observations ``[T, N, ...]`` as rows ``[T * N, ...]``."""
-    return tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), obs)
 
 
 def apply_in_blocks(function: Callable[[Obs], jax.Array], rows: Obs) -> jax.Array:
