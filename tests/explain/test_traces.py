@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ from hypothesis import strategies as st
 
 from flatout.errors import FlatoutError
 from flatout.explain.diagnosis import Diagnosis
-from flatout.explain.trace import load
+from flatout.explain.trace import chrome, collecting, load
 from flatout.explain.trace.diagnose import diagnose
-from flatout.explain.trace.intervals import length, overlap, union, without
+from flatout.explain.trace.intervals import length, meeting, overlap, union, without
 from tests.explain.recorded_traces import MS, Framework, Kineto
 
 Write = Callable[[Kineto], None]
@@ -250,6 +251,9 @@ DAMAGED: dict[str, Callable[[bytes], bytes]] = {
     "number.json.gz": lambda data: gzip.compress(b'{"traceEvents": 7}'),
     "a.xplane.pb": lambda data: data[:500],
     "objects.json.gz": lambda data: gzip.compress(b'{"traceEvents": [' + b"{}," * 8_000_001),
+    "empty.xplane.pb": lambda data: b"",
+    "no planes.xplane.pb": lambda data: b"\x22\x04host",
+    "no events.json": lambda data: b'{"traceEvents": [{"ph": "M", "name": "process_name"}]}',
     "own.json": lambda data: data.replace(b'"cat": "cuda_runtime"', b'"cat": "flatout"'),
     "deep.json.gz": lambda data: gzip.compress(b'{"traceEvents": ' + b"[" * 100_000),
 }
@@ -275,6 +279,34 @@ def test_a_file_that_is_too_large_is_not_unpacked(
         load.load(path)
 
 
+def test_events_that_would_take_too_much_memory_are_not_built() -> None:
+    data = b'{"traceEvents": [' + b"{}," * 5_200_000 + b"{}]}"
+    with pytest.raises(ValueError, match=r"5,200,002 objects .* more than 2,048 MiB of memory"):
+        chrome.read(data)
+
+
+def test_events_of_any_format_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collecting, "MOST_EVENTS", 5)
+    with pytest.raises(ValueError, match="more than 5 events"):
+        chrome.read(whole())
+
+
+@pytest.mark.parametrize("args", ["[%s]", '{"name": [%s]}', '{"correlation": [%s], "x": [%s]}'])
+def test_nested_arguments_are_not_built(args: str) -> None:
+    lists = ",".join(["[]"] * 200_000)
+    event = '{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 2, "args": %s}'
+    text = '{"traceEvents": [%s]}' % (event % args.replace("%s", lists))
+    data = text.encode()
+    tracemalloc.start()
+    try:
+        trace = chrome.read(data)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(trace.devices[0].events) == 1
+    assert peak < 4e6, "the lists alone would take 11 MB"
+
+
 def test_values_that_are_no_json_are_read_as_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(whole().replace(b'"correlation": 1,', b'"occupancy": nan, "correlation": 1,'))
@@ -289,13 +321,22 @@ def cells(spans: Any) -> set[int]:
     return {cell for begin, end in spans for cell in range(int(begin), int(end))}
 
 
+def ordered(spans: Any) -> np.ndarray:
+    """Disjoint intervals in order."""
+    pairs = np.array(sorted((a, a + b) for a, b in spans), np.float64).reshape(-1, 2)
+    return union(pairs[:, 0], pairs[:, 1])
+
+
+@given(SPANS, SPANS)
+def test_only_pieces_that_meet_idle_time_are_divided(one: Any, other: Any) -> None:
+    first, second = ordered(one), ordered(other)
+    met = [bool(cells([piece]) & cells(second)) for piece in first]
+    assert meeting(first, second).tolist() == met
+
+
 @given(SPANS, SPANS)
 def test_intervals_are_sets_of_times(one: Any, other: Any) -> None:
-    def made(spans: Any) -> np.ndarray:
-        ordered = np.array(sorted((a, a + b) for a, b in spans), np.float64).reshape(-1, 2)
-        return union(ordered[:, 0], ordered[:, 1])
-
-    first, second = made(one), made(other)
+    first, second = ordered(one), ordered(other)
     a, b = cells((x, x + y) for x, y in one), cells((x, x + y) for x, y in other)
     assert length(first) == len(a)
     assert cells(overlap(first, second)) == a & b

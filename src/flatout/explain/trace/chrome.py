@@ -29,18 +29,27 @@ IGNORED = {
 }  # fmt: skip
 """PyTorch's categories of events. Those that are ignored repeat others, or take no time."""
 
+NO_ARGUMENTS = msgspec.Raw(b"null")
+
 FRAMEWORK_ROWS = re.compile(r"Stream\b|XLA Ops$")
 """Rows of a device that are recorded in JAX's and TensorFlow's traces; its other rows ("Steps",
 "TensorFlow Ops", "XLA Modules") are derived from these."""
 
 
+class Skipped(msgspec.Struct, gc=False, array_like=True):
+    """An array that is not read: whatever it holds is not built."""
+
+
+Scalar = int | float | str | bool | Skipped | None
+
+
 class Arguments(msgspec.Struct, gc=False, rename={"id_": "correlation_id"}):
     """The arguments of an event that are read. `id_` is the correlation in JAX's traces."""
 
-    name: Any = None  # of a process or a thread
-    correlation: Any = None
-    id_: Any = None
-    device: Any = None
+    name: Scalar = None  # of a process or a thread
+    correlation: Scalar = None
+    id_: Scalar = None
+    device: Scalar = None
 
 
 class Event(msgspec.Struct, gc=False):
@@ -48,24 +57,38 @@ class Event(msgspec.Struct, gc=False):
 
     ph: str = ""
     cat: str | None = None
-    name: Any = None
+    name: Scalar = None
     pid: Id = None
     tid: Id = None
     ts: float | str | None = None
     dur: float | str | None = None
-    args: Arguments | list[Any] | str | None = None
+    args: msgspec.Raw = NO_ARGUMENTS  # read for each event in turn
+
+
+class Device(msgspec.Struct, frozen=True):
+    """The keys of a device's description that are read."""
+
+    id: Scalar = None
+    name: Scalar = ""
+
+
+class Processes(msgspec.Struct, frozen=True):
+    """The keys of the description of a training with several processes that are read."""
+
+    rank: Scalar = None
 
 
 class Document(msgspec.Struct):
     """The keys of a file that are read."""
 
     traceEvents: list[Event]  # noqa: N815
-    deviceProperties: list[dict[str, Any]] = []  # noqa: N815
-    distributedInfo: dict[str, Any] = {}  # noqa: N815
+    deviceProperties: list[Device] = []  # noqa: N815
+    distributedInfo: Processes = Processes()  # noqa: N815
 
 
 LATEST = 1e19  # microseconds since 1970, and any other clock's
-MOST_OBJECTS = 8_000_000
+OBJECT_BYTES = 420  # the most memory that an object of the file takes, as an event of the trace
+MOST_BYTES = 2 << 30
 
 TENSORFLOW = "ExecutorState::Process"  # an event of its runtime
 
@@ -79,8 +102,12 @@ def read(data: bytes) -> Trace:
     Raises:
         ValueError: it is no trace in this format.
     """
-    if data.count(b"{") > MOST_OBJECTS:
-        raise ValueError(f"it has more than {MOST_OBJECTS:,} objects: record fewer steps")
+    objects = data.count(b"{")
+    if objects * OBJECT_BYTES + len(data) > MOST_BYTES:
+        raise ValueError(
+            f"its {objects:,} objects would take more than {MOST_BYTES >> 20:,} MiB of memory: "
+            "record fewer steps"
+        )
     try:
         document = msgspec.json.decode(data, type=Document)
     except ValueError:
@@ -111,8 +138,8 @@ def _pytorch(document: Document) -> Trace:
     if "flatout" in collected.unknown:
         raise ValueError("it is Flatout's own trace: explain the folder of its run")
     for properties in document.deviceProperties:
-        collected.models[f"gpu:{properties.get('id')}"] = str(properties.get("name", ""))
-    rank = document.distributedInfo.get("rank")
+        collected.models[f"gpu:{properties.id}"] = str(properties.name)
+    rank = document.distributedInfo.rank
     return collected.trace("PyTorch", rank if isinstance(rank, int) else None)
 
 
@@ -156,10 +183,23 @@ def add(
 def _named(document: Document, of: str) -> dict[tuple[str, str], str]:
     """Names of processes or threads (`of`: the name of such events), by both numbers."""
     return {
-        (str(event.pid), str(event.tid)): str(event.args.name)
+        (str(event.pid), str(event.tid)): str(arguments(event.args).name)
         for event in document.traceEvents
-        if event.ph == "M" and event.name == of and isinstance(event.args, Arguments)
+        if event.ph == "M" and event.name == of and is_object(event.args)
     }
+
+
+DECODER = msgspec.json.Decoder(Arguments)
+
+
+def is_object(text: msgspec.Raw) -> bool:
+    """Whether the text of a value is that of an object."""
+    return bytes(text)[:1] == b"{"
+
+
+def arguments(text: msgspec.Raw) -> Arguments:
+    """The arguments of an event from their text."""
+    return DECODER.decode(text) if is_object(text) else Arguments()
 
 
 def _timed(events: Iterable[Event]) -> Iterable[tuple[Event, Arguments, float, float]]:
@@ -168,8 +208,7 @@ def _timed(events: Iterable[Event]) -> Iterable[tuple[Event, Arguments, float, f
         if event.ph == "X" and event.ts is not None:
             begin, lasts = float(event.ts), float(event.dur or 0.0)
             if abs(begin) < LATEST and 0.0 <= lasts < LATEST:
-                args = event.args if isinstance(event.args, Arguments) else Arguments()
-                yield event, args, begin, begin + lasts
+                yield event, arguments(event.args), begin, begin + lasts
 
 
 def _number(value: Any) -> int:

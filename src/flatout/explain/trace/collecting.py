@@ -17,6 +17,7 @@ NONE = -1  # no correlation
 LONGEST = 500  # characters of a name
 LONGEST_S = 3.2e7
 MOST_DEVICES, MOST_THREADS = 256, 4096
+MOST_EVENTS = 6_000_000  # which take up to 220 bytes each
 
 Rows = list[tuple[float, float, int, int, int]]
 """Begin, end, kind, name and correlation of events."""
@@ -34,6 +35,16 @@ class Collected:
     steps: list[tuple[float, float]] = field(default_factory=list)
     recorded: list[float | None] = field(default_factory=lambda: [None, None])
     unknown: Counter[str] = field(default_factory=Counter)
+    count: int = 0  # of the events of devices and threads
+
+    def _add(
+        self, row: Rows, name: str, kind: Kind, begin: float, end: float, correlation: int
+    ) -> None:
+        """Add an event to the row of a device or a thread."""
+        self.count += 1
+        if self.count > MOST_EVENTS:
+            raise ValueError(f"it has more than {MOST_EVENTS:,} events: record fewer steps")
+        row.append((begin, end, kind, self._number(name), correlation))
 
     def _number(self, name: str) -> int:
         """A name's position."""
@@ -45,7 +56,7 @@ class Collected:
         """Add what a device did."""
         name = name[:LONGEST]
         kind = device_kind(name, kind)
-        self.devices[device].append((begin, end, kind, self._number(name), correlation))
+        self._add(self.devices[device], name, kind, begin, end, correlation)
 
     def on_host(
         self, thread: str, kind: Kind, name: str, begin: float, end: float, correlation: int
@@ -62,14 +73,16 @@ class Collected:
                 self.recorded[0] = end
             elif name.endswith(" stop_trace"):
                 self.recorded[1] = begin
-        self.threads[thread].append((begin, end, kind, self._number(name), correlation))
+        self._add(self.threads[thread], name, kind, begin, end, correlation)
 
     def trace(self, profiler: str, rank: int | None = None) -> Trace:
         """The trace, in seconds from its first event.
 
         Raises:
-            ValueError: it has too many devices or threads, or impossible times.
+            ValueError: it has no events, too many devices or threads, or impossible times.
         """
+        if not (self.count or self.steps):
+            raise ValueError("it has no events of a device or a thread")
         for what, number, most in (
             ("devices", len(self.devices), MOST_DEVICES),
             ("threads", len(self.threads), MOST_THREADS),

@@ -19,6 +19,7 @@ from flatout.explain.trace.intervals import (
     NOTHING,
     clip,
     length,
+    meeting,
     overlap,
     union,
     union_of,
@@ -29,6 +30,7 @@ LONG_S = 1e-3
 """Host code that runs at least this long without launching anything has a cause of its own."""
 
 Lines = defaultdict[str, defaultdict[str, float]]
+Pieces = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 LONG_CALLS = 40  # calls among which the longest one of idle time is looked for
 THREADS = 32  # threads that a waiting thread may be waiting for
@@ -38,6 +40,7 @@ PARTS = ("launch", "input", "env", "io", "compile", "transfer", "host", "unknown
 for a device; `host`: its own code launches nothing; `unknown`: nothing is recorded; `queued`: it is
 not late."""
 
+TRANSFER = PARTS.index("transfer")
 
 BUSY = ("learn", "communicate", "copy")
 """The work of a device: it computes; it only exchanges data with other devices; it only copies."""
@@ -134,7 +137,7 @@ class Host:
             for begin, end, name in _longest_calls(events)
         ]
         self._longest = sorted(calls, key=lambda call: call[0] - call[1])[:LONG_CALLS]
-        self._pieces: dict[int, tuple[np.ndarray, list[tuple[str, int]]]] = {}
+        self._pieces: dict[int, Pieces] = {}
         counts = [len(some) for some in times]
         spans = [float((e.end - e.begin).max()) if len(e) else 0.0 for e in self._threads]
         by_use = sorted(range(len(counts)), key=lambda i: (-counts[i], -spans[i]))
@@ -164,7 +167,7 @@ class Host:
         for index in own:
             late = self._attribute(index, late, found, lines)
         waits = [self._divided(index) for index in own]
-        waits = [spans[[cause == "transfer" for cause, _ in labels]] for spans, labels in waits]
+        waits = [pieces[causes == TRANSFER] for pieces, causes, _ in waits]
         waiting = overlap(late, union_of(waits))
         found["unknown"].append(without(late, waiting))
         for index in [other for other in self._by_use if other not in own][:THREADS]:
@@ -178,10 +181,11 @@ class Host:
     ) -> np.ndarray:  # fmt: skip
         """Divide intervals by a thread's work; returns those in which it did nothing, or only
         waited for a device, unless `waits`."""
-        pieces, labels = self._divided(thread)
+        pieces, causes, texts = self._divided(thread)
+        within = meeting(pieces, late)
         if not waits:
-            works = np.array([cause != "transfer" for cause, _ in labels], bool)
-            pieces, labels = pieces[works], [label for label in labels if label[0] != "transfer"]
+            within &= causes != TRANSFER
+        pieces, causes, texts = pieces[within], causes[within], texts[within]
         if not len(pieces) or not len(late):
             return late
         points = np.unique(np.concatenate([late.ravel(), pieces.ravel()]))
@@ -192,14 +196,13 @@ class Host:
         inside = (gap >= 0) & (middles < late[np.maximum(gap, 0), 1])
         both = covered & inside
         spans = np.stack([points[:-1][both], points[1:][both]], axis=1)
-        seconds = np.bincount(at[both], spans[:, 1] - spans[:, 0], len(pieces))
-        causes = np.array([PARTS.index(cause) for cause, _ in labels])
-        of_span = causes[at[both]]
+        of_span, seconds = causes[at[both]], spans[:, 1] - spans[:, 0]
         for index in np.unique(of_span):
-            found[PARTS[index]].append(spans[of_span == index])
-        for index in np.flatnonzero(seconds):
-            cause, name = labels[index]
-            lines[cause][self._trace.names[name]] += float(seconds[index])
+            chosen = of_span == index
+            found[PARTS[index]].append(spans[chosen])
+            by_name = np.bincount(texts[at[both]][chosen], seconds[chosen])
+            for name in np.flatnonzero(by_name):
+                lines[PARTS[index]][self._trace.names[name]] += float(by_name[name])
         rest = inside & ~covered
         return union(points[:-1][rest], points[1:][rest])
 
@@ -211,8 +214,9 @@ class Host:
         ]
         return max(found, default=(0.0, ""))
 
-    def _divided(self, thread: int) -> tuple[np.ndarray, list[tuple[str, int]]]:
-        """A thread's time as disjoint pieces ``[N, 2]``, each with its cause and a name.
+    def _divided(self, thread: int) -> Pieces:
+        """A thread's time as disjoint pieces ``[N, 2]``, each with its cause (its position in
+        `PARTS`) and a name.
 
         An event that has a cause gives it to all events within it.
         """
@@ -220,11 +224,11 @@ class Host:
             self._pieces[thread] = self._divide_thread(thread)
         return self._pieces[thread]
 
-    def _divide_thread(self, thread: int) -> tuple[np.ndarray, list[tuple[str, int]]]:
+    def _divide_thread(self, thread: int) -> Pieces:
         events = self._threads[thread]
         own = self._own_causes(events)
         pieces: list[tuple[float, float]] = []
-        labels: list[tuple[str, int]] = []
+        labels: list[tuple[int, int]] = []
         # end, cause that it gives to all within, cause, name, and the program's line or NONE
         open_events: list[tuple[float, str | None, str, int, int]] = []
         programs = [
@@ -240,7 +244,7 @@ class Host:
                 stop = min(end, until)
                 if stop > at:
                     pieces.append((at, stop))
-                    labels.append((cause, name if line == NONE else line))
+                    labels.append((PARTS.index(cause), name if line == NONE else line))
                     at = stop
                 if end > until:
                     return
@@ -260,7 +264,8 @@ class Host:
                     given, here, name, line = around, around_here, around_name, around_line
             open_events.append((end, given, here, name, line))
         close(float("inf"))
-        return np.array(pieces).reshape(-1, 2), labels
+        causes, texts = np.array(labels, int).reshape(-1, 2).T
+        return np.array(pieces).reshape(-1, 2), causes, texts
 
     def _own_causes(self, events: Events) -> list[str | None]:
         """The cause that each event of a thread is itself; None if its surroundings decide."""

@@ -58,6 +58,16 @@ def _pieces(one: np.ndarray, other: np.ndarray, in_other: bool) -> np.ndarray:
     return union(points[:-1][chosen], points[1:][chosen])
 
 
+def meeting(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Whether each interval of the first set overlaps with the second set: ``[N]``."""
+    first = np.searchsorted(one[:, 1], other[:, 0], "right")
+    last = np.searchsorted(one[:, 0], other[:, 1], "left")
+    met = np.zeros(len(one) + 1, int)
+    np.add.at(met, first, 1)
+    np.add.at(met, np.maximum(first, last), -1)
+    return np.cumsum(met)[:-1] > 0
+
+
 def length(intervals: np.ndarray) -> float:
     """Total length."""
     return float((intervals[:, 1] - intervals[:, 0]).sum())
