@@ -7,6 +7,7 @@ import gzip
 import itertools
 import json
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,22 @@ def test_what_is_no_data_is_refused(flatout: Cli, tmp_path: Path) -> None:
         read_idx(cut, 3)
     with pytest.raises(UsageError, match="not an IDX file"):
         read_idx(cut, 1)
+
+
+def test_a_compressed_file_is_unpacked_no_further_than_its_shape(tmp_path: Path) -> None:
+    packed = gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 4]) + bytes(1 << 24), 1)
+    path = tmp_path / "train-labels-idx1-ubyte.gz"
+    path.write_bytes(packed)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UsageError, match="has 4 bytes, and it has more"):
+            read_idx(path, 1)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 22
+    finally:
+        tracemalloc.stop()
+    path.write_bytes(packed[:10] + b"\xff" * 50)
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_idx(path, 1)
 
 
 @pytest.mark.parametrize(

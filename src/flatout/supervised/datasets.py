@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import math
 import re
+import zlib
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -21,6 +22,8 @@ from flatout.types import ObservationSpec
 DIGITS = "digits"
 TEST_SHARE = 5
 """One example in `TEST_SHARE` of each class is for testing, if the data has no test set."""
+
+MOST_BYTES = 8 << 30  # of one file, unpacked
 
 FILES = {
     "train_images": "train-images-idx3-ubyte", "train_labels": "train-labels-idx1-ubyte",
@@ -172,19 +175,30 @@ def read_idx(path: Path, dims: int) -> np.ndarray:
     Raises:
         UsageError: it is not such a file, or it is damaged.
     """
-    try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read: {error}.") from error
-    if raw[:4] != bytes([0, 0, 8, dims]):
-        raise UsageError(f"{path} is not an IDX file of bytes with {dims} dimensions.")
     start = 4 + 4 * dims
-    shape = tuple(int(n) for n in np.frombuffer(raw[4:start], ">u4"))
-    if len(shape) != dims or len(raw) - start != math.prod(shape):
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            head = file.read(start)
+            if head[:4] != bytes([0, 0, 8, dims]):
+                raise UsageError(f"{path} is not an IDX file of bytes with {dims} dimensions.")
+            if len(head) != start:
+                raise UsageError(f"{path} is damaged: it ends within its shape.")
+            shape = tuple(int(n) for n in np.frombuffer(head[4:], ">u4"))
+            size = math.prod(shape)
+            if size > MOST_BYTES:
+                raise UsageError(
+                    f"{path} has {size >> 20:,} MiB of data, and at most {MOST_BYTES >> 20:,} MiB "
+                    "are read."
+                )
+            raw = file.read(size + 1)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise UsageError(f"{path} cannot be read: {error}.") from error
+    if len(raw) != size:
+        found = f"{len(raw):,}" if len(raw) < size else "more"
         raise UsageError(
-            f"{path} is damaged: its {len(raw):,} bytes do not fit the shape {list(shape)}."
+            f"{path} is damaged: its shape {list(shape)} has {size:,} bytes, and it has {found}."
         )
-    return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
+    return np.frombuffer(raw, np.uint8).reshape(shape)
 
 
 def _digits() -> Dataset:
