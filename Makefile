@@ -4,7 +4,7 @@ BIN := .venv/bin
 SHELL := /bin/bash
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/xla
 
-.PHONY: install train test test-slow faults lint docs smoke
+.PHONY: install train test test-slow test-avx2 faults lint docs smoke
 
 install: .venv/.installed
 
@@ -36,13 +36,22 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
 test: install .venv/.developing
 	$(PYTEST)
 
-# The rest, compiled as users have it; and what is promised to the bit, also in the quick tests, on
-# this CPU and once more as CPUs without AVX-512 compute it.
-AVX2 := --xla_force_host_platform_device_count=8 --xla_cpu_parallel_codegen_split_count=1 --xla_cpu_max_isa=AVX2
+# The rest, compiled as users have it, with what is promised to the bit, also in the quick tests.
+# FURTHER=no leaves out, and names, the tests that add a seed or a cell to a property which other
+# tests hold: for slow machines.
+FURTHER ?= yes
+LESS := $(if $(filter no,$(FURTHER)), and not further)
 
 test-slow: install .venv/.developing
-	$(PYTEST) -m "slow or bits"
-	XLA_FLAGS="$(AVX2)" $(PYTEST) -m bits
+	@if [ "$(FURTHER)" = no ]; then echo "left out:"; $(BIN)/python -m pytest --collect-only -m further; fi
+	$(PYTEST) -m "(slow or bits)$(LESS)"
+
+# What is promised to the bit, as CPUs without AVX-512 compute it.
+AVX2 := --xla_force_host_platform_device_count=8 --xla_cpu_parallel_codegen_split_count=1 --xla_cpu_max_isa=AVX2
+
+test-avx2: install .venv/.developing
+	@if grep -q avx512f /proc/cpuinfo 2>/dev/null; then XLA_FLAGS="$(AVX2)" $(PYTEST) -m "bits$(LESS)"; \
+		else echo "this CPU has no AVX-512: make test-slow has computed as with AVX2"; fi
 
 # A fault that hangs once in fifty is still a hang: a round that fails or takes 10 minutes ends this.
 ROUNDS ?= 50

@@ -102,9 +102,8 @@ def agent(kind: str, **more: Any) -> PPO:
 
 @pytest.mark.parametrize(
     "kind",
-    ["choices", "parts", *(pytest.param(n, marks=pytest.mark.slow)
-                           for n in ACTIONS if n not in ("choices", "parts"))],
-)  # fmt: skip
+    ["parts", *(pytest.param(n, marks=pytest.mark.slow) for n in ACTIONS if n != "parts")],
+)
 def test_ppo_trains_predicts_and_is_exported(kind: str, tmp_path: Path) -> None:
     trained = agent(kind).learn(128)
     obs = np.random.default_rng(0).uniform(-1, 1, (5, 3)).astype(np.float32)

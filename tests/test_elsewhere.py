@@ -102,6 +102,7 @@ def run(tmp_path: Path, *texts: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_windows_trains_in_one_process(tmp_path: Path) -> None:
     """All modules import; a run is saved, resumed, and locked while it is open."""
     done = run(

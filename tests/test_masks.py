@@ -136,7 +136,8 @@ def test_choices_next_to_boxes_are_masked() -> None:
     ("algorithm", "env", "placements"),
     [
         pytest.param("ppo", {}, ["sampler=inline groups=2", f"{WORKERS} groups=2"]),
-        pytest.param("dqn", {}, ["sampler=inline", "act=cpu replay=device"]),
+        pytest.param("dqn", {}, ["sampler=inline", "act=cpu replay=device"],
+                     marks=pytest.mark.slow),
         pytest.param("ppo", MULTI, ["sampler=inline groups=2", f"{WORKERS} inference=local"],
                      marks=pytest.mark.slow),
         pytest.param(

@@ -78,3 +78,11 @@ def test_the_same_seed_draws_the_same_faults_of_the_core(mutants: ModuleType) ->
     assert one == other
     assert len({(fault.file, fault.line, fault.nth) for fault in one}) == 40
     assert one != mutants.draw(package, 40, 4)
+    assert {fault.file.partition("/")[0] for fault in one} <= set(mutants.GROUPS["core"])
+
+
+def test_the_groups_name_folders_that_exist(mutants: ModuleType) -> None:
+    package = ROOT / "src" / "flatout"
+    for folders in mutants.GROUPS.values():
+        assert [name for name in folders if not (package / name).is_dir()] == []
+    assert not [path for path in mutants.files_of(package, "around") if "inject" in path.parts]

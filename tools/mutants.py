@@ -1,6 +1,7 @@
-"""Break single lines of the core on purpose and list the faults that no quick test catches.
+"""Break single lines of the package on purpose and list the faults that no quick test catches.
 
     python tools/mutants.py                      # draw 24 faults; which ones do the tests catch?
+    python tools/mutants.py --group around       # in cli, api, config, fleet, envs, run, explain
     python tools/mutants.py --list faults.json   # the faults of that file, or save them there
 
 Each fault changes one comparison, constant, sign or index, or drops one call. First the quick
@@ -32,10 +33,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CORE = (
-    "algorithms/**/*.py", "buffers/**/*.py", "samplers/rollout*.py", "schedules/**/*.py",
-    "storage/**/*.py", "planning/**/*.py",
-)  # fmt: skip
+GROUPS = {
+    "core": ("algorithms", "buffers", "samplers", "schedules", "storage", "planning"),
+    "around": ("cli", "api", "config", "fleet", "envs", "run", "explain"),
+}
+"""Folders of `src/flatout` by the name with which `--group` chooses them."""
+OTHER_PYTHONS = "explain/program/inject"
+"""Runs in the Pythons of other programs, where nothing can be recorded."""
 COMPARISONS = {
     ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"),
     ast.Eq: ("==", "!="), ast.NotEq: ("!=", "=="), ast.Is: ("is", "is not"),
@@ -128,9 +132,15 @@ def faults_of(file: Path, source: str) -> list[Fault]:
     return found
 
 
-def draw(package: Path, count: int, seed: int) -> list[Fault]:
+def files_of(package: Path, group: str) -> list[Path]:
+    """The modules of a group's folders in which faults can be recorded."""
+    found = [path for folder in GROUPS[group] for path in (package / folder).rglob("*.py")]
+    return sorted(path for path in found if OTHER_PYTHONS not in path.as_posix())
+
+
+def draw(package: Path, count: int, seed: int, group: str = "core") -> list[Fault]:
     """`count` faults, each in another line, with the kinds in equal numbers on average."""
-    files = sorted({path for pattern in CORE for path in package.glob(pattern)})
+    files = files_of(package, group)
     by_kind: dict[str, list[Fault]] = {}
     for file in files:
         for fault in faults_of(file.relative_to(package), file.read_text()):
@@ -287,6 +297,7 @@ def main() -> int:
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout to test")
     parser.add_argument("--count", type=int, default=24)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--group", choices=GROUPS, default="core", help="where to draw faults")
     parser.add_argument("--limit", type=float, default=90.0, help="seconds for each fault")
     parser.add_argument("--list", type=Path, help="read the faults from it, or save them there")
     chosen = parser.parse_args()
@@ -294,7 +305,7 @@ def main() -> int:
     if chosen.list is not None and chosen.list.exists():
         faults = [Fault(**one) for one in json.loads(chosen.list.read_text())]
     else:
-        faults = draw(root / "src" / "flatout", chosen.count, chosen.seed)
+        faults = draw(root / "src" / "flatout", chosen.count, chosen.seed, chosen.group)
         if chosen.list is not None:
             chosen.list.write_text(json.dumps([asdict(one) for one in faults], indent=1) + "\n")
     survived = 0

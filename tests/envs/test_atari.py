@@ -268,9 +268,11 @@ def test_inactive_environments_wait_at_their_episodes_start() -> None:
 @pytest.mark.parametrize(
     ("game", "count", "reseed_after", "steps", "more"),
     [
-        (config("Breakout", sticky_actions=0.25), 4, 0, 100, 120),
-        (config("Pong", sticky_actions=0.25, env_kwargs={"max_num_frames_per_episode": 400}),
-         2, 150, 110, 200),
+        pytest.param(config("Breakout", sticky_actions=0.25), 4, 0, 100, 120,
+                     marks=pytest.mark.slow),
+        pytest.param(config("Pong", sticky_actions=0.25,
+                            env_kwargs={"max_num_frames_per_episode": 400}),
+                     2, 150, 110, 200, marks=pytest.mark.slow),
         (EnvConfig(env="Pong-v0", env_kwargs={"max_num_frames_per_episode": 200}),
          2, 60, 50, 120),
     ],

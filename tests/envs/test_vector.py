@@ -55,7 +55,8 @@ VECTORS: dict[str, Any] = {
     f"SyncVectorEnv {mode.name}": partial(SyncVectorEnv, autoreset_mode=mode)
     for mode in AutoresetMode
 }
-VECTORS["AsyncVectorEnv"] = partial(AsyncVectorEnv, context="spawn")
+EACH_IN_THIS_PROCESS = pytest.mark.parametrize("vector", VECTORS.values(), ids=VECTORS)
+VECTORS = VECTORS | {"AsyncVectorEnv": partial(AsyncVectorEnv, context="spawn")}
 
 
 def opened(vector: Any, seed: int = 0, box: bool = False) -> Iterator[Envs]:
@@ -78,7 +79,7 @@ def same(one: list[Any], other: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("box", [False, True])
-@pytest.mark.parametrize("vector", VECTORS.values(), ids=VECTORS)
+@EACH_IN_THIS_PROCESS
 def test_steps_and_episodes_are_those_of_single_environments(vector: Any, box: bool) -> None:
     runs: list[list[Any]] = []
     for envs in opened(vector, box=box):
@@ -97,7 +98,7 @@ def test_steps_and_episodes_are_those_of_single_environments(vector: Any, box: b
     assert sum(len(entry) == 5 for entry in runs[0]) > 10
 
 
-@pytest.mark.parametrize("vector", VECTORS.values(), ids=VECTORS)
+@EACH_IN_THIS_PROCESS
 def test_environments_wait_between_episodes_while_others_play_on(vector: Any) -> None:
     """This is how trajectories of whole episodes step: two episodes of each, then the next two."""
     runs: list[list[Any]] = []

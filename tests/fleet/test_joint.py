@@ -77,6 +77,7 @@ def test_members_that_a_signal_stops_go_on_to_the_same_bits(words: Any, tmp_path
             assert furthest(mine, theirs) == 0.0
 
 
+@pytest.mark.slow
 def test_many_members_keep_only_parameters_apart(
     flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

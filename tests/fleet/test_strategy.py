@@ -110,6 +110,7 @@ def test_one_program_is_taken_where_it_could_not_be_measured_in_time(
     assert len(measured.limits) == 2, "it is measured when the machine is free"
 
 
+@pytest.mark.slow
 def test_one_program_that_is_measured_in_a_child_tells_its_speed() -> None:
     told = strategy.call("flatout.fleet.strategy:speed", (configs(2), True), 120.0)
     assert 0.0 < told < 1e9

@@ -75,7 +75,7 @@ def some_stages(draw: Any) -> Stages:
 ALL = Allowed(lag=True)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(some_stages())
 def test_more_cores_are_never_predicted_slower(stages: Stages) -> None:
     more = replace(stages, cores=stages.cores + 1)
@@ -83,7 +83,7 @@ def test_more_cores_are_never_predicted_slower(stages: Stages) -> None:
         assert predict(more, placement).rate >= predict(stages, placement).rate * (1 - 1e-2)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(some_stages())
 def test_faster_environments_are_never_predicted_slower(stages: Stages) -> None:
     free, found = stages.faster_envs(1e6), candidates(stages, Placement(), ALL)
@@ -96,7 +96,7 @@ def test_faster_environments_are_never_predicted_slower(stages: Stages) -> None:
         assert before.low <= before.rate <= before.high
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(some_stages(), st.randoms())
 def test_order_does_not_matter_and_what_does_not_fit_is_left_out(
     stages: Stages, random: Any
@@ -161,7 +161,7 @@ def test_what_is_measured_decides_between_host_and_device() -> None:
 times = st.floats(1e-6, 1e-1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(times, times, times, times, st.sampled_from([FUSED, SERIAL]), st.integers(0, 4))
 def test_a_longer_part_is_never_predicted_faster(
     rollout: float, env: float, inside: float, apart: float, text: str, part: int

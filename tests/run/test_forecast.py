@@ -28,6 +28,7 @@ def _nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forecast, "compile_cache", lambda: tmp_path / "programs")
 
 
+@pytest.mark.slow
 def test_the_time_of_last_time_is_said(flatout: Cli, tmp_path: Path) -> None:
     shown = [str(word) for word in (*SMALL[:-1], "--steps", 128)]
     words = ("compiling the program of the whole loop (for the first time", "s here last time)")
