@@ -362,8 +362,13 @@ def test_an_environment_that_does_not_reproduce_is_restarted_with_a_note() -> No
     assert made(start=False).sampler.restore(state) == []
 
 
-def test_actions_of_very_long_episodes_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "MAX_REPLAYED_STEPS", 2 * T)
+@pytest.mark.parametrize(
+    ("limit", "value"), [("MAX_REPLAYED_STEPS", 2 * T), ("MAX_REPLAYED_BYTES", 2 * T * 3 * 4)]
+)
+def test_actions_of_very_long_episodes_are_not_kept(
+    limit: str, value: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, limit, value)
     one = made(lengths_of=lambda env, episode: 10**6 if env == 1 else 2)
     for _ in range(4):
         collect(one.sampler)

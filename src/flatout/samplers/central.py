@@ -214,7 +214,8 @@ class CentralSampler(Sampler):
                 restored.append(self._log.empty())
                 reason = (
                     "does not reproduce from its seed and actions" if actions is not None
-                    else f"is not saved (over {MAX_REPLAYED_STEPS} steps, or its process lost)"
+                    else f"is not saved (over {MAX_REPLAYED_STEPS} steps, or too many bytes of "
+                    "actions, or its process lost)"
                 )  # fmt: skip
                 notes.append(f"environment {number}: episode {episode} {reason}; it was restarted")
         self._log.restore(restored)

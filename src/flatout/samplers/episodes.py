@@ -10,6 +10,8 @@ import numpy as np
 
 MAX_REPLAYED_STEPS = 200_000
 """An environment with more steps since its seeded reset is restarted on resume, not replayed."""
+MAX_REPLAYED_BYTES = 256 << 20
+"""So is one whose actions, with those of the other environments at the same steps, take more."""
 
 
 class EpisodeValues:
@@ -98,7 +100,8 @@ class ActionLog:
                 self._starts[env] = self._next + start
         self._blocks.append(actions)
         self._next += len(actions)
-        oldest = max(min(self._starts), self._next - MAX_REPLAYED_STEPS)
+        most_rows = max(MAX_REPLAYED_BYTES * len(actions) // max(actions.nbytes, 1), 1)
+        oldest = max(min(self._starts), self._next - min(MAX_REPLAYED_STEPS, most_rows))
         while self._blocks and self._first + len(self._blocks[0]) <= oldest:
             self._first += len(self._blocks.pop(0))
 
