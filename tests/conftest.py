@@ -91,8 +91,19 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if "mark.bits" in text or "of_all_cpus" in text else True
 
 
+def mark_further(items: list[pytest.Item]) -> None:
+    """Mark the slow cells of a test that has other cells, which run in the quick tier, `further`:
+    they add a seed or a case to a property that is tested without them."""
+    quick = {item.nodeid.partition("[")[0] for item in items if not item.get_closest_marker("slow")}
+    for item in items:
+        if item.get_closest_marker("slow") and item.nodeid.partition("[")[0] in quick:
+            item.add_marker(pytest.mark.further)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest itself chooses by marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Slow tests run where `-m` chooses them, or an id names them."""
+    mark_further(items)
     if not quick_tier(config):
         return
     slow = [item for item in items if item.get_closest_marker("slow")]
