@@ -334,7 +334,7 @@ def test_cropped_input(tmp_path: Path) -> None:
     assert task.obs_spec == ObservationSpec((88, 80, 3), "uint8", 255, 3, "first")
     assert (task.action_spec, task.limit) == (DiscreteSpec(4), 10_000)
     name = {"env": "flatout.envs.atari:cropped", "env_kwargs": {"game": "Breakout"}}
-    refuse_foreign(resolve("dqn", name), tmp_path / "config.json", own=False)
+    refuse_foreign(resolve("dqn", name), tmp_path / "config.json", code=None)
     with pytest.raises(UsageError, match="unknown environment 'ALE/Brakeout-v5'"):
         cropped("Brakeout")
     games = Played(task.open(1, 0, EVALUATION), task.obs_spec, 4)
