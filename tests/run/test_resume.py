@@ -228,9 +228,9 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(
 
 
 def test_state_is_never_unpickled() -> None:
-    """No module of ours imports pickle, or a loader that would; but for what a parent says to
-    its own child processes over a pipe or socket pair that nobody else holds. NumPy's loader is only
-    called with ``allow_pickle=False``."""
+    """No module of ours imports pickle, or a loader that would; but for what a parent says
+    to its own child processes over a pipe or socket pair that nobody else holds. NumPy's loader is
+    only called with ``allow_pickle=False``."""
     for path in (ROOT / "src").rglob("*.py"):
         text = re.sub(r"np\.load\([\w, ]+, allow_pickle=False\)", "", path.read_text())
         for word in ("import pickle", "cloudpickle.load", "np.load(", "allow_pickle", "torch.load"):
