@@ -112,7 +112,7 @@ def refuse_format(number_read: Any, what: str) -> None:
     number = "no format number" if number_read is None else f"format {str(number_read)[:20]}"
     raise CheckpointError(
         f"{what} has {number}, this version reads {FORMAT}: it was written by "
-        f"{'an older' if older else 'another'} version; use that one, or train anew."
+        f"{'an older' if older else 'another'} version; use that one, or train again."
     )
 
 
