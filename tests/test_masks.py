@@ -53,27 +53,29 @@ def test_forbidden_values_have_no_probability_and_no_gradient(counts: tuple[int,
     def entropy(x: jax.Array) -> jax.Array:
         return dist.entropy(masked(x, parameter_mask(spec, mask)), extra).sum()
 
-    logits = jnp.asarray(np.random.default_rng(0).normal(0, 1, (2, 5)), jnp.float32)
-    gradient = np.asarray(jax.grad(entropy)(logits))
+    # The allowed values alone have all of the probability.
+    every = np.stack(np.meshgrid(*map(np.arange, counts), indexing="ij"), -1)
+    every = every.reshape(-1, len(counts)).astype(np.int32)
+    taken = np.stack([every] * 2, 1)  # [V, 2 rows, components]
+    taken = taken[..., 0] if len(counts) == 1 else taken
+
+    @jax.jit
+    def computed(logits: jax.Array) -> Any:
+        x = masked(logits, mask)
+        noise = jax.vmap(dist.noise, (None, 0, None))(jax.random.key(1), jnp.arange(400), 0)
+        samples = jnp.stack([dist.sample(x[row], extra, noise).reshape(400, -1) for row in (0, 1)])
+        chances = jax.vmap(lambda values: dist.log_prob(x, extra, values))(taken)
+        return jax.grad(entropy)(logits), samples, jnp.exp(chances).sum(0)
+
+    logits = np.random.default_rng(0).normal(0, 1, (2, 5)).astype(np.float32)
+    gradient, samples, total = map(np.asarray, computed(logits))
     assert np.isfinite(gradient).all()
     np.testing.assert_array_equal(gradient[~np.asarray(mask)], 0.0)
     assert np.abs(gradient[0][np.asarray(mask[0])]).max() > 0
-    x = masked(logits, mask)
-    noise = jax.vmap(dist.noise, (None, 0, None))(jax.random.key(1), jnp.arange(400), 0)
     for row in range(2):
-        sample = np.asarray(dist.sample(x[row], extra, noise)).reshape(400, -1)
-        picks = np.cumsum([0, *counts[:-1]]) + sample
+        picks = np.cumsum([0, *counts[:-1]]) + samples[row]
         assert np.asarray(mask[row])[picks].all()
         assert set(picks.ravel()) == set(np.flatnonzero(mask[row]))
-    # The allowed values alone have all of the probability.
-    every = np.stack(np.meshgrid(*map(np.arange, counts), indexing="ij"), -1).reshape(
-        -1, len(counts)
-    )
-    total = 0.0
-    for values in every:
-        taken = jnp.asarray(np.stack([values] * 2), jnp.int32)
-        taken = taken[:, 0] if len(counts) == 1 else taken
-        total += np.exp(np.asarray(dist.log_prob(x, extra, taken)))
     np.testing.assert_allclose(total, 1.0, rtol=1e-5)
 
 
@@ -102,7 +104,7 @@ def test_random_actions_are_uniform_among_the_allowed() -> None:
 # --- Runs -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+@pytest.mark.parametrize("algorithm", ["ppo", pytest.param("dqn", marks=pytest.mark.slow)])
 def test_runs_learn_the_same_wherever_the_masks_are(algorithm: str) -> None:
     one, other = (learned(algorithm, picky(kind=kind)) for kind in ("info", "entry"))
     assert_same(one, other)

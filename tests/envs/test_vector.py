@@ -122,7 +122,13 @@ def test_environments_wait_between_episodes_while_others_play_on(vector: Any) ->
     same(*runs)
 
 
-@pytest.mark.parametrize("vector", VECTORS.values(), ids=VECTORS)
+@pytest.mark.parametrize(
+    "vector",
+    [
+        pytest.param(vector, marks=pytest.mark.slow if name == "AsyncVectorEnv" else (), id=name)
+        for name, vector in VECTORS.items()
+    ],
+)
 def test_episodes_are_replayed_from_their_actions(vector: Any) -> None:
     """One of the three environments cannot be replayed, because its actions are unknown."""
     before, _ = opened(vector, seed=9)

@@ -44,6 +44,7 @@ def placements(folder: Path, count: int) -> list[str]:
     return [str(parse(json.loads(path.read_text())["placement"]).learn[0]) for path in summaries]
 
 
+@pytest.mark.slow
 def test_spread_members_take_the_devices_in_turn(flatout: Cli, tmp_path: Path) -> None:
     words = ("--devices", 2, "--seeds", 3, "--strategy", "spread", "--run-dir", tmp_path / "p")
     result = flatout("train", *SMALL[:-1], *words)

@@ -381,7 +381,8 @@ def test_a_trajectory_may_take_longer_than_a_step() -> None:
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("then", [PROCESSES, pytest.param(LOCAL, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("then", [PROCESSES, LOCAL])
 def test_the_state_of_a_worker_that_is_not_restarted_has_no_actions(
     then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,7 +126,8 @@ def test_no_chunk_and_no_member_has_a_program_of_its_own(
     assert names.count("jit_iterate") == 1
 
 
-@pytest.mark.parametrize("length", [pytest.param(1, marks=pytest.mark.slow), 4])
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [1, 4])
 def test_members_whose_iterations_differ_end_within_chunks(
     length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

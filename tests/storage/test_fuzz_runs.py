@@ -41,8 +41,8 @@ def run_fuzz(bases: list[Path], place: Path, seed: int, count: int, how: str) ->
     assert min(found["outcomes"].values()) > count // 10
 
 
-def test_100_mutations(bases: list[Path], tmp_path: Path) -> None:
-    run_fuzz(bases, tmp_path, 1, 100, "readers")
+def test_50_mutations(bases: list[Path], tmp_path: Path) -> None:
+    run_fuzz(bases, tmp_path, 1, 50, "readers")
 
 
 @pytest.mark.slow

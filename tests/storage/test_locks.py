@@ -172,6 +172,7 @@ def test_processes_without_locks_hold_a_folder_in_turn(tmp_path: Path) -> None:
     assert not (tmp_path / OWNER).exists()
 
 
+@pytest.mark.slow
 def test_a_run_trains_and_resumes_on_a_mount_without_locks_that_syncs_no_folders(
     tmp_path: Path,
 ) -> None:

@@ -106,11 +106,15 @@ def test_the_update_is_adam_on_the_cross_entropy(one_device: Path) -> None:
         squares = jnp.sum(network.hidden.weight**2) + jnp.sum(network.head.weight**2)
         return error + 0.5 * 5e-4 * squares, error
 
-    found = []
-    for x, y in zip(data.obs, data.actions, strict=True):
+    @jax.jit
+    def step(network: Any, state: Any, x: Any, y: Any) -> Any:
         (_, error), grads = jax.value_and_grad(loss, has_aux=True)(network, x, y)
         change, state = adam.update(grads, state)
-        network = optax.apply_updates(network, change)  # type: ignore[arg-type]
+        return optax.apply_updates(network, change), state, error
+
+    found = []
+    for x, y in zip(data.obs, data.actions, strict=True):
+        network, state, error = step(network, state, x, y)
         found.append(float(error))
     np.testing.assert_allclose(losses(one_device), np.reshape(found, (3, 2)).mean(1), atol=1e-5)
 
