@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -43,3 +45,16 @@ def refusing(below: Path, faults: str, library: Path) -> dict[str, str]:
         "LD_PRELOAD": str(_library(library)), "FILE_FAULTS": faults,
         "FILE_FAULTS_BELOW": str(below),
     }  # fmt: skip
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Let this process write no file beyond this number of bytes: a write that does is a short one,
+    the next one fails."""
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -47,14 +47,15 @@ def replacing(path: Path) -> Iterator[Path]:
     part = target.with_name(temporary_name(target.name))
     try:
         # O_EXCL: a link that somebody has put there is not followed. The name cannot be guessed.
-        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
     except PermissionError:
         yield target
         return
     try:
+        os.close(descriptor)
         yield part
-        if target.exists():
-            shutil.copymode(target, part)
+        if target.exists() and target.stat().st_mode != part.stat().st_mode:
+            shutil.copymode(target, part)  # which some file systems cannot do
         os.replace(part, target)
     finally:
         with suppress(OSError):

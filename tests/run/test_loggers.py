@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shutil
 import struct
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +18,7 @@ import pytest
 from tensorboardX.crc32c import crc32c
 from tensorboardX.proto.event_pb2 import Event, SessionLog  # type: ignore[attr-defined]
 
-from flatout import PPO, UsageError
+from flatout import PPO, FlatoutError, UsageError
 from flatout.installing import install
 from flatout.run.loggers import TensorBoard
 from tests import tiny
@@ -98,6 +101,22 @@ def test_rows_are_events_and_a_resumed_run_says_from_where_it_goes_on(tmp_path: 
     assert (version.step, version.file_version) == (11, "brain.Event:2")
     assert (start.step, start.session_log.status) == (11, SessionLog.START)
     assert (row.step, row.summary.value[0].simple_value) == (20, 3.5)
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO])
+def test_only_a_file_system_that_cannot_sync_is_no_error(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fsync(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    board = TensorBoard(tmp_path)
+    board.log({"rollout/return": 1.5}.items(), 10, 1.0)
+    monkeypatch.setattr(os, "fsync", fsync)
+    with nullcontext() if number == errno.EINVAL else pytest.raises(FlatoutError, match="Input/ou"):
+        board.close()
+    (file,) = tmp_path.iterdir()
+    assert [event.step for event in events(file)] == [0, 10]
 
 
 def test_what_keeps_weights_and_biases_from_starting_is_said(

@@ -18,7 +18,7 @@ from flatout.storage import locks, signing
 from flatout.storage.locks import LOCK
 from flatout.storage.run_folder import RunFolder
 from tests import tiny
-from tests.file_faults import NO_LOCKS, refusing
+from tests.file_faults import NO_LOCKS, largest_file, refusing
 
 fcntl = pytest.importorskip("fcntl")
 
@@ -123,6 +123,14 @@ def test_the_file_of_an_owner_that_has_ended_is_replaced_and_no_other(
     held.close()
     assert owner.exists() is ("pid" in changed and not ended), "another owner's file is left"
     assert [entry for entry in os.listdir(tmp_path) if entry not in (LOCK, OWNER)] == []
+
+
+@pytest.mark.usefixtures("without_locks")
+def test_an_owner_whose_name_fits_only_in_part_leaves_no_file(tmp_path: Path) -> None:
+    with largest_file(50), pytest.raises(OSError, match="File too large"):
+        locks.Lock(tmp_path / LOCK)
+    assert os.listdir(tmp_path) == [LOCK]
+    locks.Lock(tmp_path / LOCK).close()
 
 
 @pytest.mark.usefixtures("without_locks")

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
+
+from flatout.errors import CheckpointError, DamagedError, FlatoutError
 from flatout.output_file import LEFT_S, temporary_name, write
 from flatout.planning import kept
-from flatout.storage import nofollow
-from tests.file_faults import refusing
+from flatout.run.recording import RunRecording
+from flatout.spans import Spans
+from flatout.storage import checkpoint, nofollow
+from flatout.storage.run_folder import RunFolder
+from flatout.types import Snapshot
+from tests.file_faults import largest_file, refusing
 
 WRITES = 150
 
@@ -130,3 +140,86 @@ def test_a_rename_that_fails_is_a_sentence_and_leaves_the_old_file(tmp_path: Pat
         env=refusing(tmp_path / "files", "", tmp_path), timeout=120,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "all\n"), done.stderr
+
+
+def fails(number: int) -> Any:
+    """A function of `os` on a file system that refuses it with an error of this number."""
+
+    def function(*names: Any, **more: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    return function
+
+
+def test_a_file_is_written_again_where_permissions_cannot_be_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "report.html"
+    write(path, "old")
+    monkeypatch.setattr(os, "chmod", fails(errno.EPERM))
+    write(path, "new")
+    assert path.read_text() == "new"
+
+
+def test_an_error_as_a_temporary_file_is_closed_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", fails(errno.EDQUOT))
+        with pytest.raises(FlatoutError, match=r"report\.html: Disk quota exceeded"):
+            write(tmp_path / "report.html", "new")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_run_whose_first_save_failed_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    saved = Snapshot({"x": np.zeros(3, np.float32)}, {})
+    with monkeypatch.context() as patch:
+        patch.setattr(nofollow, "write_file", fails(errno.ENOSPC))
+        with pytest.raises(FlatoutError, match="No space left on device; none is saved"):
+            checkpoint.save(folder.checkpoints, 7, saved, 3)
+        assert not folder.has_saved
+        folder.checkpoints.mkdir()  # somebody removed the checkpoints from it
+        with pytest.raises(FlatoutError):
+            checkpoint.save(folder.checkpoints, 7, saved, 3)
+    assert folder.has_saved
+    folder.close()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ENOENT])
+def test_a_checkpoint_is_to_be_removed_only_if_it_is_lost(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (7, 8):
+        checkpoint.save(tmp_path, step, Snapshot({"x": np.zeros(3, np.float32)}, {}), 3)
+    path = checkpoint.checkpoints(tmp_path)[-1]
+    monkeypatch.setattr(nofollow, "read", fails(number))
+    segment = OSError(number, "")  # the class of an `OSError` follows from its number
+    for read in (lambda: checkpoint.load(path), lambda: _replay(path, segment)):
+        with pytest.raises(CheckpointError, match=r"cannot be read|is damaged") as raised:
+            read()
+        assert ("Remove that folder" in str(raised.value)) is (number == errno.ENOENT)
+
+
+def _replay(path: Path, error: OSError) -> None:
+    with checkpoint.reading(path):
+        raise DamagedError("a segment cannot be read.") from error
+
+
+@pytest.mark.parametrize("at", ["begin", "later"])
+def test_a_run_that_cannot_record_where_its_time_goes_says_so(
+    at: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if at == "begin":
+        (tmp_path / "spans.jsonl").mkdir()
+    recording = RunRecording(
+        Spans(), lanes=dict, waited=lambda: 0.0, wall=lambda: 1.0, folder=tmp_path, kept_s=0.0,
+        cores=1, devices=False,
+    )  # fmt: skip
+    with largest_file(0):
+        recording.tick((1, 1, 1))
+        recording.end((2, 2, 2))
+    recording.close()
+    assert capsys.readouterr().err.count(f"cannot write {tmp_path / 'spans.jsonl'}") == 1

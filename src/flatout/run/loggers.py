@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -78,8 +79,8 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path, purge_step: int | None = None) -> None:
-        from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto import event_pb2, summary_pb2
+        from tensorboardX.record_writer import RecordWriter
 
         self._event: Any = event_pb2
         self._summary: Any = summary_pb2
@@ -87,8 +88,10 @@ class TensorBoard:
         self._flushed = time.monotonic()
         with writing(folder):
             # Nobody can have put a link in the place of a name that is drawn here.
-            suffix = f".{time.time_ns()}.{secrets.token_hex(4)}"  # it is read in this order
-            self._writer = EventsWriter(str(folder / "events"), suffix)
+            now, drawn = time.time_ns(), secrets.token_hex(4)  # files are read in this order
+            name = f"events.out.tfevents.{now // 10**9}.{socket.gethostname()}.{now}.{drawn}"
+            self._writer = RecordWriter(str(folder / name))
+        self._write(time.time(), file_version="brain.Event:2")
         if purge_step is not None:
             started = self._event.SessionLog(status=self._event.SessionLog.START)
             self._write(time.time(), step=purge_step, file_version="brain.Event:2")
@@ -102,13 +105,19 @@ class TensorBoard:
 
     def close(self) -> None:
         with writing(self._folder):
-            self._writer.close()
+            try:
+                with nofollow.may_not_sync():
+                    self._writer.flush()
+            finally:
+                self._writer.close()
 
     def _write(self, when: float, **fields: Any) -> None:
         with writing(self._folder):
-            self._writer.write_event(self._event.Event(wall_time=when, **fields))
+            event = self._event.Event(wall_time=when, **fields)
+            self._writer.write(event.SerializeToString())
             if time.monotonic() - self._flushed > FLUSH_S:
-                self._writer.flush()
+                with nofollow.may_not_sync():
+                    self._writer.flush()
                 self._flushed = time.monotonic()
 
 

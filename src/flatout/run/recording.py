@@ -24,7 +24,7 @@ from flatout.hardware.monitor import (
     Sampler,
     read_samples,
 )
-from flatout.output import json_text
+from flatout.output import json_text, say
 from flatout.spans import Spans, Work
 from flatout.storage import nofollow
 from flatout.storage.span_records import (
@@ -77,10 +77,12 @@ class RunRecording:
         self._sampler, self._own = sampler, sampler is None
         self._recorder: Recorder | None = None
         if folder is not None:
-            with suppress(OSError):  # failing to record must not end a run
+            try:
                 for name in (SPANS, DEVICES):
                     cut_after(folder / name, kept_s)
                 self._file = nofollow.open_stream(folder / SPANS, nofollow.APPEND)
+            except OSError as error:
+                self._stop(error)
         if devices:
             self._recorder = Recorder(None if folder is None else folder / DEVICES, wall)
             self._sampler = sampler or Sampler(Monitor(os.getpid(), INTERVAL_S, cores=cores))
@@ -192,5 +194,17 @@ class RunRecording:
         try:
             self._file.write(json_text(line, separators=(",", ":")).encode() + b"\n")
             self._file.flush()  # survives a kill
-        except OSError:  # a full disk: writing metrics and checkpoints reports it
-            self._file = None
+        except OSError as error:
+            self._stop(error)
+
+    def _stop(self, error: OSError) -> None:
+        """Record no more: a failure to record must not end a run."""
+        assert self._folder is not None
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):
+                file.close()
+        say(
+            f"cannot write {self._folder / SPANS} ({error.strerror}): where the time goes is not "
+            "recorded from here on, and the run's verdict leaves it out."
+        )

@@ -145,6 +145,7 @@ def save(
     tensors = dump_tensors({n: np.asarray(a, order="C") for n, a in snapshot.arrays.items()})
     data = {"format": FORMAT, "step": step, "sha256": hashlib.sha256(tensors).hexdigest()}
     data |= {"data": snapshot.data}
+    first = not folder.exists()
     try:
         if snapshot.rows is not None and store is not None:
             data["replay"] = {"stored": snapshot.rows.stored, "segments": store.save(snapshot.rows)}
@@ -180,6 +181,9 @@ def save(
                 raise
     except OSError as error:
         kept = checkpoints(folder)
+        if first:  # an empty folder would mean that its checkpoints were lost
+            with suppress(OSError):
+                folder.rmdir()
         saved = f"the checkpoint at step {_step(kept[-1]):,} is intact" if kept else "none is saved"
         raise FlatoutError(
             f"cannot write the checkpoint of step {step:,} in {folder}: {error.strerror}; {saved}."
@@ -244,9 +248,9 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except DamagedError as error:
-        raise CheckpointError(
-            f"the checkpoint {path} is damaged: {error}{_advice(path)}"
-        ) from error
+        passes = _may_pass(error.__cause__)
+        what, advice = ("cannot be read", "") if passes else ("is damaged", _advice(path))
+        raise CheckpointError(f"the checkpoint {path} {what}: {error}{advice}") from error
     except (
         CheckpointError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError,
     ) as error:  # fmt: skip
@@ -291,12 +295,21 @@ def load(path: Path) -> tuple[int, Snapshot]:
         _refuse_statistics(data["format"], f"the checkpoint {path}", arrays)
         return step, Snapshot(arrays, data["data"], rows)
     except OSError as error:
+        advice = "" if _may_pass(error) else hint
         raise CheckpointError(
-            f"the checkpoint {path} cannot be read: {error.strerror}.{hint}"
+            f"the checkpoint {path} cannot be read: {error.strerror}.{advice}"
         ) from error
     except (KeyError, ValueError, TypeError, RecursionError, safetensors.SafetensorError) as error:
         why = damage(error)
         raise CheckpointError(f"the checkpoint {path} is corrupt: {why}.{hint}") from error
+
+
+def _may_pass(error: BaseException | None) -> bool:
+    """Return whether a file that could not be read may be whole: a disk, a network or its
+    permissions refused, and it should not be removed for that."""
+    return isinstance(error, OSError) and not isinstance(
+        error, FileNotFoundError | nofollow.NotOrdinaryError
+    )
 
 
 def _advice(path: Path) -> str:

@@ -233,15 +233,14 @@ def _take(path: Path, depth: int) -> bytes:
 
 
 def _write(path: Path, content: bytes, depth: int) -> None:
-    descriptor = nofollow.open_file(path, nofollow.NEW, depth)
+    file = nofollow.open_stream(path, nofollow.NEW, depth)
     try:
-        os.write(descriptor, content)
+        with file:
+            file.write(content)
     except OSError:
         with suppress(OSError), nofollow.folder(path.parent, depth - 1) as parent:
             parent.unlink(path.name)
         raise
-    finally:
-        os.close(descriptor)
 
 
 def _refuse_living(path: Path, depth: int) -> bytes | None:

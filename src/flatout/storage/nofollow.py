@@ -227,8 +227,15 @@ def sync(descriptor: int) -> None:
 
     Where the file system refuses to say (as some do for folders), nothing is waited for.
     """
-    try:
+    with may_not_sync():
         os.fsync(descriptor)
+
+
+@contextmanager
+def may_not_sync() -> Iterator[None]:
+    """Ignore the error of a file system that cannot sync, which ends the block."""
+    try:
+        yield
     except OSError as error:
         if error.errno not in NO_SYNC:
             raise
