@@ -6,6 +6,7 @@ are imported before that, so that they still find them: the tests are of Flatout
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -142,8 +143,17 @@ def test_macos_trains_with_actor_processes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_shared_memory_without_memfd(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delattr(os, "memfd_create")
+@pytest.mark.parametrize("refused", [False, True])
+def test_shared_memory_without_memfd(
+    refused: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def memfd_create(name: str, flags: int) -> int:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    if refused:
+        monkeypatch.setattr(os, "memfd_create", memfd_create)
+    else:
+        monkeypatch.delattr(os, "memfd_create")
     monkeypatch.delattr(os, "posix_fallocate")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     arena = SharedArrays({"obs": ((3, 2), "f4")})

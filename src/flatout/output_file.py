@@ -1,4 +1,7 @@
-"""Writing of files that the user asked for, as reports: completely, or the old file stays."""
+"""Writing of files that the user asked for, as reports: completely, or the old file stays.
+
+Temporary files and folders, too.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ import os
 import re
 import secrets
 import shutil
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
-from flatout.errors import writing
+from flatout.errors import FlatoutError, one_line, writing
 
 LEFT_S = 3600.0
 """A temporary file that is older was left by a process that was killed."""
@@ -60,6 +65,42 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             part.unlink()
+
+
+@contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """Yield a folder of the system's for temporary files, which is removed after the block.
+
+    Raises:
+        FlatoutError: it cannot be made.
+    """
+    with _making_temporary():
+        # A process that lives on may write there as it is removed.
+        made = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+    with made as name:
+        yield Path(name)
+
+
+def temporary_file() -> IO[bytes]:
+    """Return an open file without a name.
+
+    Raises:
+        FlatoutError: it cannot be made.
+    """
+    with _making_temporary():
+        return tempfile.TemporaryFile()
+
+
+@contextmanager
+def _making_temporary() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        where = "" if error.filename is None else f" in {Path(error.filename).parent}"
+        raise FlatoutError(
+            f"cannot write temporary files{where} ({error.strerror or one_line(error)}): make room "
+            "there, or set TMPDIR to another folder."
+        ) from error
 
 
 def temporary_name(name: str) -> str:

@@ -6,13 +6,16 @@ import errno
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from flatout.envs.checking.process import inspect_in_child
 from flatout.errors import CheckpointError, DamagedError, FlatoutError
+from flatout.explain.program.attach import working_folder
 from flatout.output_file import LEFT_S, temporary_name, write
 from flatout.planning import kept
 from flatout.run.recording import RunRecording
@@ -159,6 +162,17 @@ def test_a_file_is_written_again_where_permissions_cannot_be_set(
     monkeypatch.setattr(os, "chmod", fails(errno.EPERM))
     write(path, "new")
     assert path.read_text() == "new"
+
+
+@pytest.mark.parametrize(
+    "begin", [working_folder().__enter__, lambda: inspect_in_child(b"", "an environment", 9.0)]
+)
+def test_a_full_folder_for_temporary_files_is_a_sentence(
+    begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
+    with pytest.raises(FlatoutError, match=f"temporary files in {tmp_path}/absent .* set TMPDIR"):
+        begin()
 
 
 def test_an_error_as_a_temporary_file_is_closed_leaves_none(

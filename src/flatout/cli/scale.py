@@ -6,12 +6,11 @@ import importlib.util
 import json
 import math
 import re
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatout import child
+from flatout import child, output_file
 from flatout.cli.arguments import train_config
 from flatout.cli.flags import take, take_file, take_switch
 from flatout.config.hyper import OnPolicyConfig
@@ -153,9 +152,9 @@ def measured(config: TrainConfig, settings: dict[str, Any]) -> dict[str, Any]:
     Raises:
         FlatoutError: it failed.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "settings.json"
-        file.write_text(json.dumps(with_run(config, **settings).flat()))
+    with output_file.temporary_folder("flatout-scale-") as folder:
+        file = folder / "settings.json"
+        output_file.write(file, json.dumps(with_run(config, **settings).flat()))
         what = f"the run with {_count(settings['devices'])}"
         out = child.run(what, "flatout.fleet.measure:main", str(file))
     return json.loads(out.splitlines()[-1])

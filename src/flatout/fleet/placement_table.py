@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from flatout import child
+from flatout import child, output_file
 from flatout.config.settings import load_preset, resolve
 from flatout.errors import FlatoutError, writing
 from flatout.fleet.figure import figure
@@ -105,12 +104,11 @@ def measured(mode: Mode, hidden: Sequence[int], episodes: int, placement: str) -
         FlatoutError: it failed.
     """
     values = settings(mode, hidden, episodes)
-    with tempfile.TemporaryDirectory(prefix="flatout-bench-") as temporary:
-        folder = Path(temporary) / "run"
-        file = Path(temporary) / "settings.json"
+    with output_file.temporary_folder("flatout-bench-") as temporary:
+        folder, file = temporary / "run", temporary / "settings.json"
         values |= {"placement": placement, "run_dir": str(folder), "quiet": True, "log_every": 1,
                    "tensorboard": False}  # fmt: skip
-        file.write_text(json.dumps(values))
+        output_file.write(file, json.dumps(values))
         what = f"{mode.name}, hidden {list(hidden)}, on {placement}"
         child.run(what, "flatout.fleet.placement_table:main", str(file), limit_s=LIMIT_S)
         summary = json.loads((folder / "summary.json").read_text())

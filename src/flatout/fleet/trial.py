@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 import math
 import statistics
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatout import child
+from flatout import child, output_file
 from flatout.config.placement import Placement, parse
 from flatout.config.schema import BEST, REPORT, affecting
 from flatout.config.workers import with_workers
@@ -117,9 +116,8 @@ def try_first(
     steps = max(round(rate * SECONDS), 6 * size)
     base = _base(settings, steps, size)
     was, now = list[float](), list[float]()
-    with tempfile.TemporaryDirectory(prefix="flatout-trial-") as folder:
-        place = Path(folder)
-        (place / BASE).write_text(json.dumps(base))
+    with output_file.temporary_folder("flatout-trial-") as place:
+        output_file.write(place / BASE, json.dumps(base))
         limit = PATIENCE_S + 20 * max(SECONDS, steps / rate)
         for pair in range(PAIRS):
             # Each goes first as often as the other: a machine that warms up favours neither.
@@ -229,7 +227,7 @@ def _compare(
     base = _base(settings, COMPARED * size, size)
     # Whatever is tried about these, both runs must say what they learned after each iteration.
     rare = {"log_every": 1, "eval_every": 0, "checkpoint_every": 0, "tensorboard": False}
-    (place / BASE).write_text(json.dumps(base | rare))
+    output_file.write(place / BASE, json.dumps(base | rare))
     kept = setting if named(tuple(setting)) == {"placement"} else ()
     was, now = place / "learned-was", place / "learned-now"
     _train(place, was, (), limit_s)

@@ -16,7 +16,6 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from typing import IO, Any
@@ -24,7 +23,7 @@ from typing import IO, Any
 import gymnasium as gym
 import psutil
 
-from flatout import child
+from flatout import child, output_file
 from flatout.envs.check import Watch
 from flatout.envs.checking.calls import CLOSING, MODULE
 from flatout.envs.checking.findings import Finding, Findings
@@ -66,8 +65,9 @@ def inspect_in_child(job: bytes, name: str, patience: float) -> Findings | None:
     Returns:
         The findings; None if the child cannot import what the job refers to.
     """
+    stack = output_file.temporary_file()
     read, write = map(_beyond_streams, os.pipe())
-    with tempfile.TemporaryFile() as stack, open(read, "rb", buffering=0) as channel:
+    with stack, open(read, "rb", buffering=0) as channel:
         written = _beyond_streams(os.dup(stack.fileno()))
         process = subprocess.Popen(
             child.command(f"{__name__}:main", str(write), str(written)),

@@ -11,7 +11,6 @@ import mmap
 import os
 import shlex
 import signal
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -19,6 +18,7 @@ from typing import Any
 
 import psutil
 
+from flatout import output_file
 from flatout.errors import FlatoutError, one_line
 from flatout.explain.against.rates import UNITS, course, turn_ratios
 from flatout.explain.program import attach
@@ -62,11 +62,11 @@ class Program:
         self._outside: dict[int, psutil.Process] = {}  # held processes outside of its group
         with ExitStack() as stack:
             self._folder = stack.enter_context(attach.working_folder())
-            (self._folder / "count").write_text(count)
+            output_file.write(self._folder / "count", count)
             with (self._folder / "held").open("w+b") as file:
                 file.truncate(mmap.PAGESIZE)
                 self._shared = stack.enter_context(mmap.mmap(file.fileno(), mmap.PAGESIZE))
-            self._stderr = stack.enter_context(tempfile.TemporaryFile())
+            self._stderr = stack.enter_context(output_file.temporary_file())
             self._child, self._meta = attach.start(command, self._folder, facts, self._stderr)
             stack.callback(self._end)
             self._watching = stack.enter_context(ExitStack())

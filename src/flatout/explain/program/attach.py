@@ -12,7 +12,6 @@ import shutil
 import signal
 import stat
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -22,7 +21,8 @@ from typing import IO, Any
 
 import psutil
 
-from flatout.errors import UsageError, one_line
+from flatout import output_file
+from flatout.errors import UsageError, one_line, writing
 from flatout.explain.program.capacity import together
 from flatout.explain.program.evidence import Recording, rows_of
 from flatout.explain.program.watch import POLL_S, lengths, watch
@@ -128,18 +128,19 @@ def working_folder() -> Iterator[Path]:
     A process holds a lock on its folder, which the system releases when the process ends. A folder
     that is younger than `YOUNG_S` may be one whose process is about to lock it.
     """
-    for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with suppress(OSError):
-            found = left.lstat()
-            user = getattr(os, "getuid", int)()  # Windows has none
-            mine = stat.S_ISDIR(found.st_mode) and found.st_uid == user
-            old = mine and time.time() - found.st_mtime > YOUNG_S
-            if old and not locks.in_use(left / LOCK):
-                shutil.rmtree(left, ignore_errors=True)
-    # A process that lives on may write there as it is removed.
-    made = tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
-    with made as name, closing(locks.Lock(Path(name) / LOCK)):
-        yield Path(name)
+    with output_file.temporary_folder(PREFIX) as made:
+        with writing(made):
+            lock = locks.Lock(made / LOCK)
+        with closing(lock):
+            for left in made.parent.glob(f"{PREFIX}*"):
+                with suppress(OSError):
+                    found = left.lstat()
+                    user = getattr(os, "getuid", int)()  # Windows has none
+                    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == user
+                    old = mine and time.time() - found.st_mtime > YOUNG_S
+                    if old and not locks.in_use(left / LOCK):
+                        shutil.rmtree(left, ignore_errors=True)
+            yield made
 
 
 def _forwards_to(child: subprocess.Popen[bytes]) -> Callable[[int, FrameType | None], None]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
+from flatout import output_file
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import changeable
 from flatout.errors import FlatoutError
@@ -61,13 +60,13 @@ def tried(trial: Trial, engine: Engine) -> Known:
         FlatoutError: it fails, with its sentence.
     """
     with (
-        tempfile.TemporaryDirectory(prefix="flatout-fleet-") as folder,
+        output_file.temporary_folder("flatout-fleet-") as folder,
         closing(engine),  # before the folder goes
     ):
-        state, each, until = State(trial, Path(folder)), 0.0, time.monotonic() + TRY_S
+        state, each, until = State(trial, folder), 0.0, time.monotonic() + TRY_S
         began: tuple[float, int] | None = None
         state.begin(time.monotonic())
-        engine.start(Job(trial.name, (trial,), str(Path(folder) / "trial")))
+        engine.start(Job(trial.name, (trial,), str(folder / "trial")))
         while (now := time.monotonic()) < until:
             for event in engine.poll(0.1):
                 if "error" in event:

@@ -62,20 +62,28 @@ class SharedArrays:
 
 def _memory(size: int) -> int:
     """Return a descriptor of `size` bytes of anonymous memory."""
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("flatout", os.MFD_CLOEXEC)
-    else:
-        descriptor, name = tempfile.mkstemp()
-        os.unlink(name)
+    descriptor = None
     try:
+        descriptor = _anonymous_file()
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(descriptor, 0, size)  # fails here, not with a bus error later
         else:
             os.ftruncate(descriptor, size)
     except OSError as error:
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
         raise FlatoutError(
             f"there is no room for {size / 2**20:,.0f} MiB of memory shared with the actor "
             f"processes ({one_line(error)}); lower --envs or --n-steps."
         ) from error
     return descriptor
+
+
+def _anonymous_file() -> int:
+    """Return a descriptor of an empty file without a name."""
+    try:
+        return os.memfd_create("flatout", os.MFD_CLOEXEC)
+    except (AttributeError, OSError):  # another system, or a container that refuses it
+        descriptor, name = tempfile.mkstemp()
+        os.unlink(name)
+        return descriptor
