@@ -317,6 +317,8 @@ def test_another_network_is_refused(tmp_path: Path) -> None:
     file = PPO("CartPole-v1", **ON).learn(64).save(tmp_path / "agent")
     with pytest.raises(CheckpointError, match=r"does not fit its settings.*PPO\.load\(path, netw"):
         PPO.load(file, hidden=[8])
+    with pytest.raises(CheckpointError, match=r"would not be used.*Leave out hidden"):
+        PPO.load(file, hidden=[64])  # the first of its two layers, and the head, would fit
     arrays, metadata = checkpoint.load_agent(file)
     counter = next(name for name in arrays if ".counters." in name)
     checkpoint.save_agent(file, arrays | {counter: np.zeros(3, np.int8)}, metadata)

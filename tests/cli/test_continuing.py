@@ -58,6 +58,7 @@ def test_parameters_that_do_not_fit_are_refused_before_there_is_a_folder(
         (("--hidden", "16,16"), "hidden is (64, 64) there, (16, 16) here"),
         (("--env", "Acrobot-v1"), "env is 'CartPole-v1' there, 'Acrobot-v1' here"),
         (("--frame-stack", "2"), "frame_stack is None there, 2 here"),
+        (("--normalize-observation",), "normalize_observation is False there, True here"),
     ):
         for where in ((), ("--run-dir", "new")):
             done = flatout("train", "--from", "run", *flags, *where)

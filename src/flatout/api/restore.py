@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 from flatout.algorithms.own import MakeAlgorithm
 from flatout.api.aliases import translated
 from flatout.api.history import History
+from flatout.config.schema import TrainConfig
 from flatout.config.settings import settings_of
 from flatout.errors import CheckpointError, NotInstalledError, UsageError
 from flatout.networks.torsos import OwnNetwork
@@ -19,6 +20,7 @@ class Restorable(Protocol):
     """The parts of an agent that `restored` uses."""
 
     algorithm: str
+    config: TrainConfig
 
     def __init__(self, env: Any, **settings: Any) -> None: ...
 
@@ -81,6 +83,10 @@ def restored(
         python = f"in Python: {kind.__name__}.load(path, network=NETWORK)."
         other = not network and ".params" in str(error) and "network" in str(error)
         hint = f" An agent with a network of its own is loaded {python}" if other else ""
+        there, here = config.flat(), agent.config.flat()
+        shaping = (*vars(config.network), *vars(config.hyper))
+        if others := [name for name in changes if name in shaping and there[name] != here[name]]:
+            hint = f" Leave out {', '.join(others)}: the agent learned with another value.{hint}"
         if env is not None:
             hint = (
                 f" Perhaps the environment given has other spaces than {saved_env}, in which it "

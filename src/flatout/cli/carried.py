@@ -93,27 +93,36 @@ def start_from(
 
 
 def _refuse_misfit(folder: Path, before: TrainConfig, config: TrainConfig, start: Start) -> None:
-    """Refuse a run whose parameters have other shapes or types than those of the other run."""
+    """Refuse a run whose parameters have other names, shapes or types than those of the other
+    run."""
     import jax
 
     from flatout.hashes import is_typed_key
     from flatout.run.build import algorithm_of
-    from flatout.storage.checkpoint import PREFIX, leaf_names
+    from flatout.storage.checkpoint import PREFIX, leaf_names, unmatched
 
     state = algorithm_of(config).shapes._replace(counters=())
     names, leaves = (jax.tree.leaves(tree) for tree in (leaf_names(state, PREFIX), state))
+    saved, misfit = start.state.arrays, ""
+    if only := unmatched(names, saved):
+        where = "there" if only in saved else "here"
+        misfit = f"{only.removeprefix(f'{PREFIX}.')} is only {where}"
     for name, leaf in zip(names, leaves, strict=True):
-        array = start.state.arrays.get(name)
-        if array is None or is_typed_key(leaf):
+        array = saved.get(name)
+        if misfit or array is None or is_typed_key(leaf):
             continue
         if (array.shape, array.dtype) != (leaf.shape, leaf.dtype):
-            parts = [*vars(before.env), *vars(before.network), *vars(before.hyper)]
-            why = differing(before, config, parts) or f"{config.algorithm} has changed"
-            raise UsageError(
-                f"--from {folder}: its parameters do not fit, because {why} "
-                f"({name.removeprefix(f'{PREFIX}.')} is {array.dtype}{[*array.shape]} there, "
-                f"{leaf.dtype}{[*leaf.shape]} here); keep these settings, or train without --from."
+            misfit = (
+                f"{name.removeprefix(f'{PREFIX}.')} is {array.dtype}{[*array.shape]} there, "
+                f"{leaf.dtype}{[*leaf.shape]} here"
             )
+    if misfit:
+        parts = [*vars(before.env), *vars(before.network), *vars(before.hyper)]
+        why = differing(before, config, parts) or f"{config.algorithm} has changed"
+        raise UsageError(
+            f"--from {folder}: its parameters do not fit, because {why} ({misfit}); keep these "
+            "settings, or train without --from."
+        )
 
 
 def differing(before: TrainConfig, config: TrainConfig, names: Iterable[str]) -> str:

@@ -24,7 +24,7 @@ from flatout.envs.device.make import in_library
 from flatout.envs.masks import MaskError, as_mask, with_mask
 from flatout.envs.spaces import as_array, flattened, in_range, structure
 from flatout.envs.task import Task
-from flatout.errors import UsageError, described
+from flatout.errors import CheckpointError, UsageError, described
 from flatout.evaluation import Evaluation
 from flatout.hardware import backend
 from flatout.hardware.inventory import inventory, resolve_placement
@@ -313,6 +313,10 @@ class Acting:
         shapes = algorithm.shapes._replace(opt=())  # a saved agent may have none
         names = checkpoint.leaf_names(shapes, checkpoint.PREFIX)
         state = checkpoint.rebuild(names, shapes, arrays | self._unread_counters)
+        if unused := checkpoint.unmatched(jax.tree.leaves(names), arrays):
+            raise CheckpointError(
+                f"its array {unused} would not be used: it was saved with other settings."
+            )
         return algorithm.actor(state, algorithm.hp)
 
     @cached_property

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -89,6 +89,15 @@ def rebuild(names: Any, shapes: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         return _as_keys(array, leaf.dtype) if is_typed_key(leaf) else array
 
     return jax.tree.map(pick, names, shapes)
+
+
+def unmatched(names: Iterable[str], arrays: Iterable[str]) -> str:
+    """Return the first parameter that only one of a network (`names`) and a saved agent has, or an
+    empty string. Statistics of rewards do not count: they change no action."""
+    params, rewards = f"{PREFIX}.params", f"{PREFIX}.params.reward_moments"
+    different = sorted(set(names) ^ set(arrays))
+    found = (name for name in different if name.startswith(params))
+    return next((name for name in found if not name.startswith(rewards)), "")
 
 
 def refuse_other(name: str, array: np.ndarray, like: Any, who: str) -> None:
