@@ -136,6 +136,8 @@ def damage(error: BaseException) -> str:
         return "a value in it has the wrong type"
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     return one_line(error)[:300]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from flatout.hardware.compile_cache import set_up
+from tests.file_faults import largest_file
 
 PROGRAM = """\
 
@@ -128,6 +129,18 @@ def test_entries_that_cannot_be_removed_are_reported_once(
     assert "jit_f-1-cache" in said
     assert "cannot be removed (Permission denied)" in said
     assert "JAX_COMPILATION_CACHE_DIR" in said
+
+
+def test_entries_that_cannot_be_written_are_reported_once(
+    jax_cache: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with largest_file(0):
+        for key in ("jit_f-1", "jit_g-1"):
+            jax_cache.put(key, b"compiled")  # JAX would warn of an exception
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"cannot be kept in {tmp_path} (File too large)" in said
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

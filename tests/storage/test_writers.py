@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from flatout.envs.checking.process import inspect_in_child
-from flatout.errors import CheckpointError, DamagedError, FlatoutError
+from flatout.errors import CheckpointError, DamagedError, FlatoutError, damage
 from flatout.explain.program.attach import working_folder
 from flatout.output_file import LEFT_S, temporary_name, write
 from flatout.planning import kept
@@ -220,6 +220,10 @@ def test_a_checkpoint_is_to_be_removed_only_if_it_is_lost(
 def _replay(path: Path, error: OSError) -> None:
     with checkpoint.reading(path):
         raise DamagedError("a segment cannot be read.") from error
+
+
+def test_an_error_of_a_file_is_named_without_its_number() -> None:
+    assert damage(OSError(errno.EIO, "Input/output error", "path")) == "Input/output error"
 
 
 @pytest.mark.parametrize("at", ["begin", "later"])

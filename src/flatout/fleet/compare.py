@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flatout.errors import FlatoutError, UsageError
+from flatout.errors import FlatoutError, UsageError, damage
 from flatout.fleet.curves import curves, of_one_score, read
 from flatout.fleet.curves import text as curve_text
 from flatout.output import printable
@@ -70,7 +70,7 @@ def _summary(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise FlatoutError(f"{path / 'summary.json'} cannot be read: {error}.") from None
+        raise FlatoutError(f"{path / 'summary.json'} cannot be read: {damage(error)}.") from None
     return summary if isinstance(summary, dict) else {}
 
 

@@ -80,6 +80,7 @@ def _mend() -> None:
                     nofollow.remove_left(None, opened, LEFT_S)
             self._returned: set[str] = set()
             self._refused = False  # an entry could not be removed, and the user knows
+            self._unwritten = False  # the same of an entry that could not be written
 
         def get(self, key: str) -> bytes | None:
             self._returned.add(key)
@@ -114,7 +115,16 @@ def _mend() -> None:
             if self.eviction_enabled or "://" in str(self.path):
                 super().put(key, value)
             elif not entry.exists():
-                nofollow.replace(entry, value, durable=False)
+                try:
+                    nofollow.replace(entry, value, durable=False)
+                except OSError as error:  # JAX would warn of each entry
+                    if not self._unwritten:
+                        say(
+                            f"compiled programs cannot be kept in {entry.parent} "
+                            f"({error.strerror}), so that every run compiles them: make room "
+                            f"there, or name another folder with {_GIVEN}."
+                        )
+                    self._unwritten = True
 
     module.LRUCache = WholeEntries
 

@@ -229,7 +229,7 @@ def references(path: Path) -> list[Reference]:
                 raise ValueError("a replay segment has no name")
         return segments
     except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise CheckpointError(f"the checkpoint {path} cannot be read: {error}.") from error
+        raise CheckpointError(f"the checkpoint {path} cannot be read: {damage(error)}.") from error
 
 
 def recover(folder: Path) -> None:

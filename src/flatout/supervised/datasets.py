@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from flatout.config.modules import PASSED
-from flatout.errors import UsageError
+from flatout.errors import UsageError, damage
 from flatout.supervised.own_data import call, checked, read_npz
 from flatout.types import ObservationSpec
 
@@ -192,7 +192,7 @@ def read_idx(path: Path, dims: int) -> np.ndarray:
                 )
             raw = file.read(size + 1)
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise UsageError(f"{path} cannot be read: {error}.") from error
+        raise UsageError(f"{path} cannot be read: {damage(error)}.") from error
     if len(raw) != size:
         found = f"{len(raw):,}" if len(raw) < size else "more"
         raise UsageError(

@@ -7,7 +7,7 @@ import zlib
 from io import BufferedReader
 from pathlib import Path
 
-from flatout.errors import FlatoutError, one_line
+from flatout.errors import FlatoutError, damage, one_line
 from flatout.explain.trace.events import Trace
 
 LARGEST = 1 << 29  # bytes of a trace, unpacked
@@ -72,7 +72,7 @@ def _read(path: Path) -> Trace:
             return xplane.read(path)
         return chrome.read(_contents(path))
     except (OSError, EOFError, zlib.error) as error:
-        raise FlatoutError(f"{path} cannot be read: {error}.") from None
+        raise FlatoutError(f"{path} cannot be read: {damage(error)}.") from None
     except MemoryError:
         raise FlatoutError(f"{path} needs more memory than there is: record fewer steps.") from None
     except (ValueError, ArithmeticError, LookupError, TypeError, RecursionError) as error:
