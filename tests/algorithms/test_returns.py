@@ -191,6 +191,14 @@ def test_rows_of_no_weight_do_not_count(seed: int, counts: list[bool]) -> None:
     assert float(moments.total) == pytest.approx(len(rows), abs=1e-3)
 
 
+def test_the_variance_does_not_grow_with_the_number_of_batches() -> None:
+    """From 2**24 on, float32 cannot count further in steps of 1."""
+    values = np.random.default_rng(0).normal(size=(2**16, 1, 1)).astype(np.float32)
+    start = RunningMoments(np.zeros(1, np.float32), np.ones(1, np.float32), np.float32(2**24))
+    after, _ = jax.lax.scan(lambda before, x: (update_moments(before, x), None), start, values)
+    np.testing.assert_allclose(after.var, 1.0, atol=1.5e-3)
+
+
 def test_merging_stays_precise_at_a_large_mean() -> None:
     x = (1000 + np.random.default_rng(0).normal(size=(64, 2))).astype(np.float32)
     moments = merged(list(x.reshape(4, 16, 2)))

@@ -81,13 +81,19 @@ def initial_moments(shape: tuple[int, ...], deviation: float = 1.0) -> RunningMo
     return RunningMoments(zeros, var, np.asarray(1e-30, np.float32))
 
 
+LONGEST = 2**20
+"""Batches that the moments remember at most. With more, a batch would weigh less than float32 can
+add: the count would stop growing, and the variance would not."""
+
+
 def update_moments(
     moments: RunningMoments,
     batch: jax.Array,
     weight: jax.Array | None = None,
     shards: Shards = UNSHARDED,
 ) -> RunningMoments:
-    """Merge ``batch [B, ...]`` into the moments (Chan et al., 1979, parallel variance).
+    """Merge ``batch [B, ...]`` into the moments (Chan et al., 1979, parallel variance). After
+    `LONGEST` batches, a batch weighs as much as the last of them did.
 
     Args:
         moments: the moments so far.
@@ -96,13 +102,10 @@ def update_moments(
         shards: the shards whose batches are merged together.
     """
     count, mean, var = _moments(batch, weight, shards)
-    total = moments.total + count
+    before = jnp.minimum(moments.total, float(LONGEST * len(batch) * shards.count))
+    total = before + count
     delta = mean - moments.mean
-    squares = (
-        moments.var * moments.total
-        + var * count
-        + jnp.square(delta) * moments.total * count / total
-    )
+    squares = moments.var * before + var * count + jnp.square(delta) * before * count / total
     return RunningMoments(moments.mean + delta * count / total, squares / total, total)
 
 
