@@ -338,7 +338,7 @@ def readers(run: Path) -> list[Callable[[], Any]]:
     def agent() -> None:
         file = find_agent(run)
         _, said = checkpoint.load_agent(file)
-        refuse_foreign(saved_config(said, file, None), file, False)
+        refuse_foreign(saved_config(said, file, None), file, None)
 
     def owned() -> None:
         folder = RunFolder(run, resume=True)

@@ -213,7 +213,7 @@ def test_the_shapes_of_a_cell_fit(name: str, side: str, kind: str) -> None:
 
 
 TRAINED = {
-    "ppo": ("observations", "actions"), "sac": ("observations",), "dqn": ("actions",),
+    "ppo": ("observations", "actions"), "dqn": ("actions",),
 }  # fmt: skip
 """The sides whose every cell trains. Kinds of observations reach encoders alone and kinds of
 actions distributions alone, which PPO shares with A2C, and SAC with DDPG and TD3."""

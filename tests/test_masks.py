@@ -198,8 +198,8 @@ def test_no_masked_action_in_a_million_steps() -> None:
     """Most of them in compiled programs, where a forbidden action gives a reward of NaN."""
     steps = 0
     for kind, env, count, more in (
-        (PPO, picky_device(), 500_000, {"env_backend": "device", "envs": 64}),
-        (DQN, picky_device(), 300_000, {"env_backend": "device", "envs": 16, "train_freq": 64}),
+        (PPO, picky_device(), 760_000, {"env_backend": "device", "envs": 64}),
+        (DQN, picky_device(), 60_000, {"env_backend": "device", "envs": 16, "train_freq": 64}),
         (PPO, Picky, 60_000, {"envs": 8, "normalize_observation": True}),
         (A2C, picky(**MULTI), 60_000, {"envs": 8}),
         (DQN, picky(kind="entry"), 60_000, {"n_step": 3}),

@@ -42,14 +42,10 @@ WALK, TWO = "tests.nested_envs:walk", "tests.nested_envs:two"
 KILLED = {
     "ppo": ("ppo", *tiny.flags("ppo", env=WALK), "--steps", "9600", "--normalize-observation",
             "--log-every", "448"),
-    "replayed": ("ppo", *tiny.flags("ppo", env=TWO), "--steps", "6400",
-                 "--replay-trajectories", "2"),
     "dqn": ("dqn", *tiny.flags("dqn", env=TWO), "--steps", "4800", "--n-step", "3",
             "--eval-every", "1500", "--eval-episodes", "2"),
     "stacked": ("dqn", *tiny.flags("dqn", env=WALK), "--steps", "3200", "--frame-stack", "3",
                 "--placement", "act=cpu replay=device"),
-    "overlapped": ("ppo", *tiny.flags("ppo", env=WALK), "--steps", "9600", "--placement",
-                   "schedule=overlapped"),
 }  # fmt: skip
 
 
@@ -76,8 +72,7 @@ def test_learning_again_equals_learning_longer(name: str) -> None:
     ("make", "more"),
     [
         (nested_envs.walk, {}),
-        pytest.param(nested_envs.corner, {"env_backend": "device"}),
-        pytest.param(nested_envs.corner, {"env_backend": "device", "shards": 2}),
+        (nested_envs.corner, {"env_backend": "device", "shards": 2}),
     ],
 )
 def test_a_new_run_takes_the_replay_of_another(
@@ -138,9 +133,7 @@ def _join(obs: dict[str, np.ndarray]) -> np.ndarray:
     ("algorithm", "env", "more"),
     [
         ("dqn", "two", ()),
-        pytest.param("ppo", "two", ()),
-        pytest.param("ppo", "corner", ("--env-backend", "device")),
-        pytest.param("dqn", "corner", ("--env-backend", "device")),
+        ("ppo", "corner", ("--env-backend", "device")),
     ],
 )
 def test_a_run_is_not_resumed_with_other_entries(

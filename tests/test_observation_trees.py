@@ -156,8 +156,7 @@ Cli = Callable[..., Result]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["together", "spread"])
-@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+@pytest.mark.parametrize(("algorithm", "strategy"), [("ppo", "together"), ("dqn", "spread")])
 def test_a_population_learns_from_dicts(
     flatout: Cli, tmp_path: Path, algorithm: str, strategy: str
 ) -> None:

@@ -108,7 +108,7 @@ def test_task_runs(
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.delitem(sys.modules, "policy", raising=False)
     monkeypatch.setenv("WANDB_MODE", "")  # what the script sets is taken back
-    run = SimpleNamespace(log=lambda row, step: logged.append({"step": step} | row))
+    run = SimpleNamespace(step=0, log=lambda row, step: logged.append({"step": step} | row))
     run.finish = lambda: None
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **_: run))
     runpy.run_path(str(path), run_name="__main__")

@@ -25,6 +25,9 @@ def main(argv: list[str] | None = None) -> int:
         # Until a command installs its own handler. An exception within JAX's imports caused
         # segmentation faults, or had no effect.
         signal.signal(signal.SIGINT, _interrupt)
+    if argv is None and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        # Also after a command has saved: job managers send several, and the exit code is one.
+        signal.signal(signal.SIGTERM, _interrupt)
     from flatout.output import guarded, trouble
 
     arguments = sys.argv[1:] if argv is None else argv
@@ -35,6 +38,9 @@ def main(argv: list[str] | None = None) -> int:
             if not stdout.reported and not stdout.unread:
                 code = 1 if trouble(stdout, "the output is incomplete") else 0
     if argv is None:
+        if code == 128 + signal.SIGTERM:
+            # Python gives signals their default effect as it ends: another exit code would follow.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _end_within(PATIENCE_S, code)
     return code
 
@@ -61,7 +67,7 @@ def _end_within(seconds: float, code: int) -> None:
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
-    """End the process at Ctrl-C, before a command has anything to save."""
+    """End the process at a signal, before a command has anything to save or after it has saved."""
     os.write(2, b"flatout: interrupted\n")
     os._exit(128 + signum)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -237,8 +238,9 @@ def tree(folder: Path) -> dict[str, Any]:
 
 
 def entries(kind: str, made: Path) -> list[str]:
-    """All that is replaced by a link."""
-    return [*sorted(str(path.relative_to(made)) for path in made.rglob("*")), *MADE[kind]]
+    """All that is replaced by a link; of names that differ in numbers alone, one."""
+    names = sorted(str(path.relative_to(made)) for path in made.rglob("*"))
+    return [*{re.sub(r"\d+", "N", name): name for name in names}.values(), *MADE[kind]]
 
 
 def linked(made: Path, name: str, place: Path) -> tuple[Path, Path]:

@@ -9,10 +9,15 @@ import os
 import site
 import sys
 import sysconfig
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+
+_PARSING = threading.Lock()
+"""Held while source is parsed: two threads that parse at once fail in Python 3.11, which counts the
+depth of both in one variable."""
 
 
 def import_path() -> list[str]:
@@ -93,7 +98,8 @@ def _imports(file: str, module: str, spec: ModuleSpec) -> Iterator[str]:
     names = module.split(".")
     package = names if spec.submodule_search_locations is not None else names[:-1]
     try:
-        tree = ast.parse(Path(file).read_bytes())
+        with _PARSING:
+            tree = ast.parse(Path(file).read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # also: no source
         return
     for node in _statements(tree):
