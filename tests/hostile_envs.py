@@ -49,7 +49,7 @@ HOOKS: dict[str, str] = {
     "getattr": "__getattr__", "sample": "sample", "contains": "contains",
     "eq": "==", "info": "info|reset|step", "masks": "action_masks", "array": "observation",
 }  # fmt: skip
-"""What of an environment misbehaves, and words that the finding has to use."""
+"""The methods of an environment that misbehave, and words that the finding has to use."""
 
 
 class Info(dict[str, Any]):

@@ -1,4 +1,4 @@
-"""What Flatout would write and has not written before is never touched."""
+"""Files that Flatout would write and did not write before are never touched."""
 
 from __future__ import annotations
 

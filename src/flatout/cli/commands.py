@@ -106,7 +106,7 @@ def _train(argv: list[str]) -> int:
     goes_on, dry = "--continue" in argv, "--dry-run" in argv
 
     def settings() -> tuple[TrainConfig, bool]:
-        """What the arguments ask for, of a resumed run what its folder holds now."""
+        """Return the settings that the arguments ask for; a resumed run has those of its folder."""
         config, resume = train_config([w for w in argv if w not in ("--continue", "--dry-run")])
         if not goes_on:
             return config, resume

@@ -148,7 +148,7 @@ def begun_from(
 
 
 def continue_run(folder: Path) -> Start:
-    """Return a start that goes on with all of a run, from its newest checkpoint.
+    """Return a start that continues all of a run, from its newest checkpoint.
 
     Raises:
         CheckpointError: there is no checkpoint, or it is damaged.
@@ -161,7 +161,7 @@ def continue_counters(
     file: Path, config: TrainConfig, arrays: dict[str, np.ndarray], steps: int | None,
     given: Collection[str],
 ) -> Start:  # fmt: skip
-    """Return a start that goes on with the counters of a saved agent, which has no replay.
+    """Return a start that continues the counters of a saved agent, which has no replay.
 
     The agent then acts as it did, without the random actions of a warm-up, until its replay has
     `learning_starts` steps again: what was learned would be lost to updates from a few rows.

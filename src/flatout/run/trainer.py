@@ -188,7 +188,7 @@ class Trainer:
         """Return to the placement that the run has left, because the next one failed."""
         self.display.note(
             f"the placement '{self.config.run.placement}' cannot be used ({one_line(error)}): the "
-            f"run goes on with '{left.run.placement}'"
+            f"run continues with '{left.run.placement}'"
         )
         self.config, self._left, self._expected = left, None, None
         self.resume = self._moved and self.folder is not None

@@ -276,7 +276,7 @@ def _token(content: bytes) -> str:
 
 
 def _myself() -> dict[str, Any]:
-    """What is known of this process: enough to find out later whether it has ended."""
+    """Describe this process, so that another one can find out later whether it has ended."""
     number = os.getpid()
     return {"host": socket.gethostname(), "machine": _machine(), "pid": number, "boot": boot_id(),
             "began": _state(number)[1], "numbers": _namespace()}  # fmt: skip

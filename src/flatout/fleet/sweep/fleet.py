@@ -31,7 +31,7 @@ STOP_S = 60.0
 LOOK_S = 0.25
 
 MOST_LOST = 5
-"""A trial is tried again after so many lost workers: one more may be its own doing."""
+"""The number of lost workers after which a trial is tried again: one more may be its own doing."""
 
 WAITING, RUNNING, DONE, FAILED, PRUNED = "waiting", "running", "done", "failed", "pruned"
 
