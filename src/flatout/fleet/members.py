@@ -22,13 +22,13 @@ from flatout.run.auto import with_placement
 from flatout.storage import nofollow, signing
 from flatout.storage.checkpoint import FORMAT
 from flatout.storage.run_folder import GROUPS, POPULATION, load_values
-from flatout.storage.trust import Consent, code_of, named_code
+from flatout.storage.trust import Consent, code_of_run
 
 FOLDER = "members"
 """Of a population's folder: each member's own run folder."""
 
 CURVES = ("curves.svg", "curves.png")
-"""Of a population's folder: the pictures of its members' curves."""
+"""Pictures of the members' curves in a population's folder."""
 
 MOST = 4096
 """Members of one population."""
@@ -260,7 +260,7 @@ def save(folder: Path, config: TrainConfig, rows: Sequence[Member], strategy: St
     values = {"format": FORMAT, "algorithm": config.algorithm, "settings": config.flat(),
               "members": own,
               "strategy": {"name": strategy.name, "size": strategy.size}}  # fmt: skip
-    values[signing.CODE] = code_of(name for _, name in named_code(config))
+    values[signing.CODE] = code_of_run(config)
     with writing(folder):
         with nofollow.folder(folder, 0, make=True):
             pass

@@ -32,7 +32,7 @@ def check_inputs(progress: Progress, metrics: Metrics) -> list[str]:
     for name, flag in flags.items():
         if flag < 1.0:  # an input that changed once is no constant
             progress.noted[name] = False
-        elif _lasts(progress, metrics, name, EPISODES):
+        elif _lasts(progress, metrics, name, True, EPISODES):
             path = name.removeprefix(CONSTANT)
             what = f"the input {path}" if path else "the observation"
             steps = progress.steps + metrics.steps
@@ -40,18 +40,15 @@ def check_inputs(progress: Progress, metrics: Metrics) -> list[str]:
                 f"{what} never changes: it had one value in all {steps:,} steps so far, so nothing "
                 "can be learned from it (train/constant_inputs)"
             )
-    if values.get("constant_actions", 0.0) < 1.0:
-        progress.lasting.pop("constant_actions", None)
-    elif steps := _lasts(progress, metrics, "constant_actions"):
+    same = values.get("constant_actions", 0.0) >= 1.0
+    if steps := _lasts(progress, metrics, "constant_actions", same):
         notes.append(
             f"all actions are the same: there was one action in each of the last trajectories, "
             f"{steps:,} steps (train/constant_actions); see train/entropy, and for a Box, whether "
             "the actions lie at its bounds"
         )
     share = values.get("clipped_inputs", 0.0)
-    if share < CLIPPED:
-        progress.lasting.pop("clipped_inputs", None)
-    elif steps := _lasts(progress, metrics, "clipped_inputs"):
+    if steps := _lasts(progress, metrics, "clipped_inputs", share >= CLIPPED):
         notes.append(
             f"{share:.0%} of normalised inputs lie at the clip, 10 deviations from their mean, "
             f"after {steps:,} steps with at least {CLIPPED:.0%} (train/clipped_inputs): "
@@ -60,9 +57,12 @@ def check_inputs(progress: Progress, metrics: Metrics) -> list[str]:
     return notes
 
 
-def _lasts(progress: Progress, metrics: Metrics, name: str, episodes: int = 0) -> int:
-    """Count one more iteration in which something holds. Return the steps in which it has held if
-    it has now held long enough for its note, else 0."""
+def _lasts(progress: Progress, metrics: Metrics, name: str, holds: bool, episodes: int = 0) -> int:
+    """Count an iteration in which something holds, or begin to count again where it does not.
+    Return the steps in which it has held if it has now held long enough for its note, else 0."""
+    if not holds:
+        progress.lasting.pop(name, None)
+        return 0
     if name in progress.noted:
         return 0
     before = progress.lasting.get(name, [0, 0, 0])

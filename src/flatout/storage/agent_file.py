@@ -12,7 +12,7 @@ from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve
 from flatout.errors import CheckpointError, FlatoutError, UsageError
 from flatout.storage import checkpoint, signing
-from flatout.storage.trust import Consent, code_of, named_code, refuse_foreign
+from flatout.storage.trust import Consent, code_of_run, refuse_foreign
 
 BEST, FINAL = "best.safetensors", "params.safetensors"
 AGENT_FILES = (BEST, FINAL)
@@ -46,7 +46,7 @@ def save_parameters(
     settings = {"algorithm": config.algorithm, "settings": config.flat()}
     metadata = {"format": checkpoint.FORMAT, "config": settings}
     metadata |= {"return": reached, "learned": learned, "steps": steps}
-    metadata[signing.CODE] = code_of(name for _, name in named_code(config))
+    metadata[signing.CODE] = code_of_run(config)
     checkpoint.save_agent(path, chosen, metadata)
 
 

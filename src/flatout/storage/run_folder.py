@@ -27,7 +27,7 @@ from flatout.storage import locks, nofollow, signing, trees
 from flatout.storage.agent_file import AGENT_FILES
 from flatout.storage.checkpoint import FORMAT, recover, refuse_format
 from flatout.storage.last_words import FAULT, RUNNING, LastWords
-from flatout.storage.trust import NO_CONSENT, Consent, code_of, named_code, refuse_foreign
+from flatout.storage.trust import NO_CONSENT, Consent, code_of_run, refuse_foreign
 
 FILES = (
     "config.json", "summary.json", *AGENT_FILES, "metrics.jsonl", "episodes.jsonl", "spans.jsonl",
@@ -178,7 +178,7 @@ class RunFolder:
         """Write ``config.json``, signed with this user's key."""
         values = {"format": FORMAT, "algorithm": config.algorithm, "settings": config.flat()}
         values |= {"placement": placement, "parent": parent}
-        values[signing.CODE] = code_of(name for _, name in named_code(config))
+        values[signing.CODE] = code_of_run(config)
         values |= {} if wandb is None else {"wandb": wandb}
         self.write_json("config.json", values, signing.RUN)
 

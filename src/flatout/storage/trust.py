@@ -134,6 +134,11 @@ def code_of(names: Iterable[str]) -> dict[str, str]:
     return {name: _digest(file) for name, file in found.items()}
 
 
+def code_of_run(config: TrainConfig) -> dict[str, str]:
+    """Return `code_of` for all code that a run's settings name."""
+    return code_of(value for _, value in named_code(config))
+
+
 def keep_out(folder: Path) -> None:
     """Keep this process and its children from importing from a run folder.
 

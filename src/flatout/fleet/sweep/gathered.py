@@ -18,7 +18,7 @@ from flatout.storage import nofollow, signing, trees
 from flatout.storage.agent_file import AGENT_FILES
 from flatout.storage.checkpoint import checkpoints
 from flatout.storage.run_folder import POPULATION
-from flatout.storage.trust import code_of, named_code, reaching_of
+from flatout.storage.trust import code_of_run, reaching_of
 
 PIECE = 16 << 20
 """Bytes that travel at once."""
@@ -204,6 +204,6 @@ def _signed(
     found = reaching_of(resolve(str(told["algorithm"]), told["settings"]))
     if found != reaching_of(trial.config()):
         raise CheckpointError(f"{trial.name} came back with other settings.")
-    code = code_of(name for _, name in named_code(trial.config()))
+    code = code_of_run(trial.config())
     rest = {name: value for name, value in values.items() if name != signing.SIGNATURE}
     return signing.signed(kind, rest | {signing.CODE: code})
