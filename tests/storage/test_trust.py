@@ -427,6 +427,25 @@ def test_the_hash_covers_all_of_it(mine: Path, flatout: Cli, change: str) -> Non
     assert "mine" not in sys.modules
 
 
+class ImportsMeanwhile(str):
+    """A module's name during whose reading another thread imports a module."""
+
+    def partition(self, sep: str) -> tuple[str, str, str]:
+        sys.modules.setdefault("imported_meanwhile", sys)
+        return super().partition(sep)
+
+
+def test_code_is_hashed_while_other_threads_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members of a population start in threads, and each of them imports what it needs."""
+    name = ImportsMeanwhile("slow_to_import")
+    monkeypatch.setitem(sys.modules, name, sys)
+    monkeypatch.delitem(sys.modules, "imported_meanwhile", raising=False)
+    try:
+        assert trust.code_of(["tests.masked_envs:Picky"])
+    finally:
+        sys.modules.pop("imported_meanwhile", None)
+
+
 def sign_again(run: Path) -> None:
     """Sign a run with the code that it names as that is now."""
     values = json.loads((run / "config.json").read_bytes())

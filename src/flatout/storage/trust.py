@@ -129,7 +129,8 @@ def code_of(names: Iterable[str]) -> dict[str, str]:
     modules = {name.partition(":")[0] for name in names if names_code(name)}
     found = dict(own_code(modules, path))
     packages = {name.partition(".")[0] for name in found}
-    loaded = [name for name in sys.modules if name.partition(".")[0] in packages]
+    # A copy: other members' threads import meanwhile.
+    loaded = [name for name in list(sys.modules) if name.partition(".")[0] in packages]
     found |= own_code((), path, loaded)
     return {name: _digest(file) for name, file in found.items()}
 
