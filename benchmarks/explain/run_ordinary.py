@@ -41,6 +41,7 @@ OURS: Mapping[str, Sequence[str]] = {
     "env": ["env"], "acting": ["act"], "learning": ["learn", "transfer", "communicate", "compile"],
     "replay": ["replay"], "input": ["input"], "writing": ["io"], "saving": ["io"],
     "evaluation": ["eval"], "transfer": ["transfer"], "waiting": ["wait", "ipc"],
+    "communication": ["communicate"], "own": ["other"], "processes": ["other"],
 }  # fmt: skip
 """Explain's phases for each of the programs' timers."""
 
@@ -72,7 +73,8 @@ def run(
     args: argparse.Namespace, name: str, case: Row, seed: int = 0
 ) -> tuple[Row, Row, list[Row]]:
     """Observe once; return the program's own seconds, explain's JSON and the benchmark's rows."""
-    python = peers_python(args) if case["interpreter"] == "torch" else sys.executable
+    ours = case["interpreter"] in ("jax", "numpy")
+    python = sys.executable if ours else peers_python(args)
     script = [python, str(HERE / args.set / f"{name}.py"), "--seconds", f"{args.seconds:g}"]
     results = Path(args.results) / NAME
     results.mkdir(parents=True, exist_ok=True)

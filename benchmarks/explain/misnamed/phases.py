@@ -1,0 +1,1 @@
+../ordinary/phases.py
