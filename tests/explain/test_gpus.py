@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout.explain.cards import LOST, WAITS_FOR
+from flatout.explain.cards import WAITS_FOR
 from flatout.explain.cards import waits as waits_of
 from flatout.explain.diagnosis import Diagnosis
 from flatout.explain.program.diagnose import diagnose
 from flatout.explain.program.evidence import build
+from flatout.explain.ranking import LOST
 from flatout.explain.report import advice
 from flatout.spans import PHASES
 from tests.explain.test_program_rules import PLACES, Recorded, card, meta
@@ -157,7 +158,8 @@ def test_a_part_is_named_as_a_part() -> None:
     """What was seen is not the whole: the headline says so first."""
     driver = Recorded(1).loads("torch").spend(2.0, "env").learns()
     found = on(driver, card(0.5, 2_000))
-    assert found.headline.startswith("only a part was seen, no learning yet; in it the GPU comp")
+    seen = "only a part of its work was seen (no learning yet); in that part the GPU computes"
+    assert found.headline.startswith(seen)
 
 
 def test_another_program_on_the_card_is_noted() -> None:

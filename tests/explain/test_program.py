@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -180,7 +181,7 @@ def test_what_is_seen_of_less_than_a_cycle_is_no_prediction(tmp_path: Path) -> N
     assert found["part"] == "no learning yet"
     assert found["seconds"] > 1.5
     assert own_findings(found)[0]["id"] == "env-bound"
-    assert "only a part was seen, no learning yet" in result.err.splitlines()[0]
+    assert "only a part of its work was seen (no learning yet)" in result.err.splitlines()[0]
     assert "TRY" not in result.err
 
 
@@ -389,20 +390,36 @@ def test_a_program_that_fails_says_so_itself(tmp_path: Path) -> None:
     runs = {
         "missing": start("--seconds", 1, "--", sys.executable, tmp_path / "nothing.py"),
         "raising": start("--seconds", 1, "--", sys.executable, raising),
+        "opening": start("--seconds", 1, "--", sys.executable, "-c", "open('weights.pt')"),
+        "importing": start("--seconds", 1, "--", sys.executable, "-c", "import torchy"),
         "at once": start("--seconds", 1, "--", sys.executable, "-c", "pass"),
         "no Python": start("--seconds", 1, "--", "sh", "-c", "echo from the shell; exit 9"),
     }
     done = {name: finish(process, 30) for name, process in runs.items()}
     assert {name: result.code for name, result in done.items()} == {
-        "missing": 2, "raising": 1, "at once": 0, "no Python": 9,
+        "missing": 2, "raising": 1, "opening": 1, "importing": 1, "at once": 0, "no Python": 9,
     }  # fmt: skip
     for name, result in done.items():
         assert "_flatout" not in result.err
-        assert result.err.count("Traceback") == (name == "raising")
+        failing = ("raising", "opening", "importing")
+        assert result.err.count("Traceback") == (name in failing)
         assert "VERDICT" in result.err
-    assert "nothing.py" in done["missing"].err
-    assert "LookupError: of its own" in done["raising"].err
-    assert "run it longer" in done["at once"].err
+    first = {
+        name: next(line for line in result.err.splitlines() if line.startswith(("ENDED", "VERD")))
+        for name, result in done.items()
+    }
+    for name, words in {
+        "missing": rf"exit code 2 after \S+ s: there is no file {tmp_path}/nothing.py",
+        "raising": r"exit code 1 after \S+ s: LookupError: of its own",
+        "opening": r"exit code 1 after \S+ s: FileNotFoundError: .*: 'weights.pt'",
+        "importing": r"exit code 1 after \S+ s: ModuleNotFoundError: No module named 'torchy'",
+        "at once": r"exit code 0 after \S+ s",
+        "no Python": r"exit code 9 after \S+ s",
+    }.items():
+        assert re.fullmatch(rf"ENDED    the program ended with {words}", first[name]), first[name]
+        assert "run it longer" not in done[name].err
+        assert "--seconds" not in done[name].err
+    assert "Let the program do more work" in done["at once"].err
     assert done["no Python"].out == "from the shell\n"
     assert "No Python process of sh could be observed" in done["no Python"].err
 
@@ -424,6 +441,26 @@ sys.exit(7)
     assert "Traceback" not in done.err
     said = " ".join((done.out + done.err).split())
     assert "The program has deleted" in said
+
+
+def test_a_recording_that_is_damaged_ends_neither_the_program_nor_its_exit_code(
+    tmp_path: Path,
+) -> None:
+    program = script(
+        tmp_path,
+        BUSY
+        + """
+import os, sys
+with open(os.path.join(os.environ["FLATOUT_EXPLAIN"], "1-1.jsonl"), "w") as file:
+    file.write('{"k": "process"}')
+busy(1.5)
+sys.exit(7)
+""",
+    )
+    done = explained("--seconds", "0.5", "--", sys.executable, program)
+    assert done.code == 7, done.err
+    assert "Traceback" not in done.err
+    assert "no report can be made" in done.err
 
 
 def test_flags_that_keep_the_probe_out_are_named() -> None:

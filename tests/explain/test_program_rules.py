@@ -296,7 +296,9 @@ def test_whatever_is_recorded_the_figures_make_sense(
         assert one.gain is None, "nothing was measured"
         assert one.remedy
         assert all(one.evidence)
-        assert set(one.as_json()) == {"id", "share", "evidence", "remedy", "place"}
+        assert set(one.as_json()) - {"interval"} == {"id", "share", "evidence", "remedy", "place"}
+        low, high = one.interval or (0, 1)
+        assert 0 <= low <= one.share <= high <= 1
     assert all(a.share >= b.share for a, b in pairwise(found.findings))
     json.dumps(found.as_json(), allow_nan=False)
 
@@ -500,7 +502,7 @@ def test_wherever_the_window_ends_the_shares_are_of_whole_cycles(seconds: float)
 def test_less_than_two_cycles_are_a_part_and_nothing_is_proposed(seconds: float, part: str) -> None:
     found = told(cycling(seconds))
     assert part in found.part
-    assert found.headline.startswith(f"only a part was seen, {found.part}")
+    assert found.headline.startswith(f"only a part of its work was seen ({found.part}); in that")
     assert advice(found) is None
     assert "Raise --seconds" in " ".join(found.notes)
     assert not any("warm-up" in what for what, _ in found.apart)

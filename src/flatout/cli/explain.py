@@ -169,6 +169,9 @@ def _program(command: Sequence[str], asked: ExplainArguments) -> int:
             _report(_diagnosed(recording, asked), asked, stderr=True)
         except FlatoutError as error:
             say(error)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # The program goes on, and keeps its exit code.
+            say(f"no report can be made: the recording is damaged ({damage(error)}).")
 
     return record(command, seconds_of(asked), observed, stop=asked.stop, profiled=asked.record)
 

@@ -13,10 +13,6 @@ from flatout.hardware.monitor import MonitorSample
 
 WORKS = 0.02  # a card that is busy for a larger share of the time works
 WORKS_ALONE = 1e-6  # the same for a card that no other program uses; an idle one is busy for 0.0
-LOST = 0.15
-"""A smaller share of the time than this is lost to no cause that is worth naming before computing.
-"""
-
 LEAST = 0.02  # minimum share of a wait that the headline names
 NAMED = 3  # maximum number of waits there
 LARGE_UPDATE_S = 3e-3  # seconds of an update on a CPU from which a GPU is likely to be faster
@@ -188,14 +184,6 @@ def headline(
         computes, they = f"{count} GPUs compute", "They wait"
     words = f"{computes} {percent(busy)} {of}"
     return words + (f". {they} {', '.join(parts)}" if parts else "")
-
-
-def ranked(computes: Finding | None, causes: Sequence[Finding]) -> list[Finding]:
-    """Causes by their share; computing comes after those that take `LOST` or more."""
-    found = sorted(causes, key=lambda finding: -finding.share)
-    if computes is not None:
-        found.insert(sum(finding.share >= LOST for finding in found), computes)
-    return found
 
 
 # --- Devices ----------------------------------------------------------------------------------

@@ -46,8 +46,12 @@ def oversubscribed(use: CoreUse | None) -> tuple[float, str] | None:
     # Where threads are seen to wait for a core, no core is free, even if switching takes its time.
     if use.delayed is None and use.used < SATURATED * use.cores:
         return None
-    sentence = f"{threads:.1f} threads want to run at once on {use.cores} cores"
-    return min(1 - use.cores / threads, 0.9), sentence
+    return waiting(use), f"{threads:.1f} threads want to run at once on {use.cores} cores"
+
+
+def waiting(use: CoreUse) -> float:
+    """The share of a program's threads that wait for a core, at most 0.9."""
+    return min(max(1 - use.cores / (use.wanting or use.cores), 0.0), 0.9)
 
 
 def slowdown(samples: Sequence[MonitorSample]) -> str:

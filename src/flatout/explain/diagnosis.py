@@ -42,13 +42,16 @@ class Finding:
     setting: tuple[str, ...] = ()  # flags of Flatout that apply the remedy, if there are any
     phases: tuple[str, ...] = ()  # whose time it is, as far as that is known
     gain: MeasuredGain | None = None  # of the remedy; None unless it was measured
+    interval: tuple[float, float] | None = None  # holds the share with 95 %; None if unknown
 
     def as_json(self) -> dict[str, Any]:
-        """The finding as flat JSON; ``setting`` and the gain's keys only if there are any."""
+        """The finding as flat JSON; ``interval``, ``setting`` and the gain's keys only if known."""
         shown: dict[str, Any] = {
             "id": self.id, "share": self.share, "evidence": list(self.evidence),
             "remedy": self.remedy, "place": None if self.place is None else list(self.place),
         }  # fmt: skip
+        if self.interval is not None:
+            shown["interval"] = list(self.interval)
         if self.setting:
             shown["setting"] = list(self.setting)
         return shown if self.gain is None else shown | asdict(self.gain)
@@ -140,6 +143,8 @@ class Diagnosis:
     lines: dict[str, str] = field(default_factory=dict)  # each phase's heaviest line, in words
     busy: dict[str, float] = field(default_factory=dict)  # share of that time, by recorded device
     recorded: tuple[str, ...] = ()  # what the program's own profiler recorded, one sentence each
+    tie: tuple[str, ...] = ()  # ids of the first two causes if either may be larger
+    ended: str = ""  # how the program ended, if it failed or ended at once
 
     def check(self) -> None:
         """Refuse values of wrong types and impossible numbers, as damaged files have them.
@@ -156,6 +161,8 @@ class Diagnosis:
         """The diagnosis as ``--json`` writes it: everything but the timeline."""
         shown = {f.name: getattr(self, f.name) for f in fields(self)}
         del shown["lanes"], shown["usage"]
+        if not self.tie:
+            del shown["tie"]
         return shown | {"findings": [finding.as_json() for finding in self.findings]}
 
 

@@ -40,13 +40,14 @@ def page(diagnosis: Diagnosis, compared: Sequence[str] = ()) -> str:
     """The report as one self-contained HTML document."""
     template = (resources.files("flatout") / "explain" / "report.html").read_text(encoding="utf-8")
     verdict = report.verdict_words(diagnosis)
-    sentence = verdict.removeprefix(diagnosis.verdict).lstrip(": ")
-    tried = report.advice(diagnosis)
+    name = "a tie" if verdict.startswith("a tie: ") else diagnosis.verdict
+    sentence = verdict.removeprefix(name).lstrip(": ")
+    tried = report.advised(diagnosis)
     begin, end = report.extent(diagnosis)
     end = end or 1.0  # nothing is drawn then
     sections = (
         ("Against a second program", _compared(compared)),
-        ("Findings", [_finding(f, f is tried) for f in diagnosis.findings]),
+        ("Findings", [_finding(diagnosis, f, tried) for f in diagnosis.findings]),
         ("Where the time goes", _bars(diagnosis)),
         ("Timeline", _timeline(diagnosis.lanes, begin, end)),
         ("Utilisation over time", _utilisation(diagnosis, begin, end)),
@@ -61,9 +62,10 @@ def page(diagnosis: Diagnosis, compared: Sequence[str] = ()) -> str:
         command="flatout explain",
         title=_text(f"flatout explain: {verdict}"),
         state="healthy" if diagnosis.verdict == HEALTHY else "held-up",
-        verdict=f'<span class="id">{_text(diagnosis.verdict)}</span> {_text(sentence)}',
+        notice=f'<p class="notice">{_text(diagnosis.ended)}</p>' if diagnosis.ended else "",
+        verdict=f'<span class="id">{_text(name)}</span> {_text(sentence)}',
         about=f"{report.duration(diagnosis.seconds)} of <code>{_text(diagnosis.subject)}</code>",
-        advice=_advice(tried),
+        advice="".join(_advice(diagnosis, label, finding) for label, finding in tried),
         sections="\n".join(
             f"<section><h2>{title}</h2>\n{''.join(body)}</section>"
             for title, body in sections
@@ -87,19 +89,21 @@ def _items(sentences: Iterable[str]) -> list[str]:
     return ['<ul class="plain">', *items, "</ul>"] if items else []
 
 
-def _advice(finding: Finding | None) -> str:
-    if finding is None:
-        return ""
+def _advice(diagnosis: Diagnosis, label: str, finding: Finding) -> str:
+    """A card with a remedy."""
     setting = report.setting_words(finding.setting)
     code = f"<pre><code>{_text(setting)}</code></pre>" if setting else ""
     remedy = f"<p>{_prose(finding.remedy)}</p>" if finding.remedy else ""
     concern = ""
     if finding.share:
         concern = f"<strong>{_text(report.percent(finding.share))}</strong> of the time"
+        if sure := report.interval_words(diagnosis, finding):
+            concern += f" ({_text(sure)})"
     concern += _place(finding)
     return (
-        '<div class="card try"><div><p class="eyebrow">Try</p>'
-        f'{code}{remedy}{_gain(finding)}</div><div class="concern soft">{concern}</div></div>'
+        '<div class="card try"><div><p class="eyebrow">'
+        f"{label}</p>{code}{remedy}{_gain(finding)}</div>"
+        f'<div class="concern soft">{concern}</div></div>'
     )
 
 
@@ -117,14 +121,15 @@ def _gain(finding: Finding) -> str:
     return f'<p class="gain"><strong>{words}</strong>: {_prose(finding.gain.how)}</p>'
 
 
-def _finding(finding: Finding, shown: bool) -> str:
-    """A card; without remedy and gain if they are `shown` above."""
+def _finding(diagnosis: Diagnosis, finding: Finding, tried: Sequence[tuple[str, Finding]]) -> str:
+    """A card; without remedy and gain if they are shown above, where it is `tried`."""
+    shown = any(finding is one for _, one in tried)
     evidence = "".join(f"<li>{_prose(sentence)}</li>" for sentence in finding.evidence)
     setting = report.setting_words(finding.setting)
     remedy = _prose(finding.remedy) + (f" <code>{_text(setting)}</code>" if setting else "")
     return (
         f'<article class="card"><div class="head"><h3>{_text(finding.id)}</h3>'
-        f'<p class="soft">{_text(report.concern_words(finding))}{_place(finding)}</p>'
+        f'<p class="soft">{_text(report.concern_words(diagnosis, finding))}{_place(finding)}</p>'
         f'</div><p class="soft">{_text(CAUSES.get(finding.id, ""))}</p>'
         + (f"<ul>{evidence}</ul>" if evidence else "")
         + (f"<p>{remedy}</p>{_gain(finding)}" if remedy and not shown else "")

@@ -22,6 +22,7 @@ from rich.text import Text
 
 from flatout.explain.causes import HEALTHY
 from flatout.explain.diagnosis import Diagnosis, Finding, MeasuredGain
+from flatout.explain.ranking import causes
 from flatout.output import plain, printable
 from flatout.spans import PHASES
 
@@ -48,14 +49,15 @@ class Meter:
 def show(diagnosis: Diagnosis, console: Console) -> None:
     """Print the report; in a pipe every paragraph is one line."""
     healthy = diagnosis.verdict == HEALTHY
+    _say(console, "ENDED", [Text(words, style=BAD) for words in [diagnosis.ended] if words])
     _say(console, "VERDICT", [Text(verdict_words(diagnosis), style=GOOD if healthy else BAD)])
-    if (tried := advice(diagnosis)) is not None:
-        _try(console, tried)
+    for label, tried in advised(diagnosis):
+        _try(console, label.upper(), diagnosis, tried)
     if diagnosis.findings:
         first = diagnosis.findings[0]
         _say(console, "EVIDENCE", [Text(sentence) for sentence in first.evidence])
         others = diagnosis.findings[1:]
-        _say(console, "ALSO", _columns([_also(finding) for finding in others]))
+        _say(console, "ALSO", _columns([_also(diagnosis, finding) for finding in others]))
     _say(console, "TIME", _bars(diagnosis, console))
     used = [meter for meter in meters(diagnosis) if meter.kind != "memory"]
     rows = [(meter.name, *mean_words(meter)) for meter in used]
@@ -79,16 +81,26 @@ def verdict_words(diagnosis: Diagnosis) -> str:
     """The verdict's id and its sentence: ``env-bound: the learner is idle 71 % ...``."""
     if not diagnosis.headline:
         return diagnosis.verdict
-    if diagnosis.headline.startswith(diagnosis.verdict):
+    if diagnosis.headline.startswith((diagnosis.verdict, "a tie: ")):
         return diagnosis.headline
     return f"{diagnosis.verdict}: {diagnosis.headline}"
 
 
 def advice(diagnosis: Diagnosis) -> Finding | None:
     """The first finding with a remedy; None of a healthy program or if only a part was seen."""
-    if diagnosis.part or diagnosis.verdict == HEALTHY:
-        return None
-    return next((one for one in diagnosis.findings if one.remedy or one.setting), None)
+    return next((finding for _, finding in advised(diagnosis)), None)
+
+
+def advised(diagnosis: Diagnosis) -> list[tuple[str, Finding]]:
+    """The finding of `advice`, with a label; of a tie, both findings that have remedies."""
+    if diagnosis.part or (diagnosis.verdict == HEALTHY and not diagnosis.tie):
+        return []
+    found = [one for one in diagnosis.findings if one.remedy or one.setting]
+    tied = [one for one in found if one.id in diagnosis.tie]
+    if not tied:
+        return [("Try", one) for one in found[:1]]
+    first = [one for one in found if one.id == "contended"]
+    return list(zip(["Try", "Then", "Or"] if first else ["Try", "Or"], first + tied, strict=False))
 
 
 def setting_words(setting: Sequence[str]) -> str:
@@ -112,9 +124,31 @@ def action_words(finding: Finding) -> str:
     return f"{action.removesuffix('.')} ({place_words(finding.place)})"
 
 
-def concern_words(finding: Finding) -> str:
-    """How much of the time a finding is about: ``55 % of the time``; nothing for memory."""
-    return f"{percent(finding.share)} of the time" if finding.share else ""
+def concern_words(diagnosis: Diagnosis, finding: Finding) -> str:
+    """How much of the time a finding is about: ``55 % of the time (50 to 60)``; nothing for
+    memory."""
+    words = f"{percent(finding.share)} of the time" if finding.share else ""
+    sure = interval_words(diagnosis, finding)
+    return f"{words} ({sure})" if sure else words
+
+
+def interval_words(diagnosis: Diagnosis, finding: Finding) -> str:
+    """The interval of a share: ``50 to 60``. Empty if it is unknown or narrow, of others than the
+    first two causes, and of a tie, whose verdict has it."""
+    shown = () if diagnosis.tie else causes(diagnosis.findings)[:2]
+    if finding.interval is None or finding not in shown:
+        return ""
+    low, high = (f"{100 * end:.0f}" for end in finding.interval)
+    return f"{low} to {high}" if low != high else ""
+
+
+def tie_words(findings: Sequence[Finding]) -> str:
+    """A tie: ``acting-bound (41 %, 36 to 47) or launch-bound (38 %, 33 to 44)``."""
+    rows = [(one, one.interval or (one.share, one.share)) for one in findings]
+    return " or ".join(
+        f"{one.id} ({percent(one.share)}, {100 * low:.0f} to {100 * high:.0f})"
+        for one, (low, high) in rows
+    )
 
 
 def place_words(place: tuple[str, int]) -> str:
@@ -207,8 +241,9 @@ def mean_words(meter: Meter) -> tuple[str, str]:
     return percent(meter.mean), meter.meaning + more
 
 
-def _try(console: Console, finding: Finding) -> None:
-    action, concern = clean(action_words(finding), console.encoding), concern_words(finding)
+def _try(console: Console, label: str, diagnosis: Diagnosis, finding: Finding) -> None:
+    action = clean(action_words(finding), console.encoding)
+    concern = concern_words(diagnosis, finding)
     lines = [Text(action).append("   ").append(concern, style=GOOD)]
     if console.is_terminal and lines[0].cell_len > console.width - INDENT:
         lines = [text for text in (Text(action), Text(concern, style=GOOD)) if text]
@@ -216,14 +251,15 @@ def _try(console: Console, finding: Finding) -> None:
         lines.append(Text(finding.remedy))
     if finding.gain is not None:
         lines.append(Text(gain_words(finding.gain), style=GOOD).append(f": {finding.gain.how}"))
-    _say(console, "TRY", lines)
+    _say(console, label, lines)
 
 
-def _also(finding: Finding) -> tuple[str, str, str]:
+def _also(diagnosis: Diagnosis, finding: Finding) -> tuple[str, str, str]:
     """A row for a finding that is not the first: its id, share and place, and what gained how much
     where that was measured."""
     share = percent(finding.share) if finding.share else ""
-    words = [] if finding.place is None else [place_words(finding.place)]
+    words = [f"({sure})"] if (sure := interval_words(diagnosis, finding)) else []
+    words += [] if finding.place is None else [place_words(finding.place)]
     if finding.gain is not None:
         words += [setting_words(finding.setting), f"{gain_words(finding.gain)}: {finding.gain.how}"]
     return finding.id, share, "   ".join(filter(None, words))

@@ -39,7 +39,8 @@ def page(tables: Sequence[Table], notes: Sequence[str]) -> str:
         sections.append(f'<section><h2>Notes</h2><ul class="plain">{items}</ul></section>')
     return Template(template).substitute(
         command="flatout report", title=_text(f"flatout report: {first.lines[0].name}"),
-        state="healthy", advice="", about=_text(f"{title(first)}: {chance or first.what}"),
+        state="healthy", notice="", advice="",
+        about=_text(f"{title(first)}: {chance or first.what}"),
         verdict=_text(headline or f"One group: {first.lines[0].name}"),
         sections="\n".join(sections),
         machine="IQM: the interquartile mean. Intervals hold 95 %, by a stratified bootstrap over "

@@ -10,6 +10,7 @@ from typing import Any
 
 from flatout.errors import FlatoutError
 from flatout.explain.against.rates import CALLS, STEPS, UNITS, UPDATES, WALL, Run
+from flatout.explain.ranking import STUDENT
 
 NARROW = math.log(1.1)
 """No more rounds are made once half of the interval of the ratio's logarithm is this narrow."""
@@ -20,11 +21,6 @@ STARTS = 0.09
 once, differs from that of many. Two processes of the same program differ in speed: over the
 programs of `benchmarks/explain/zoo` their ratio had a standard deviation of about 3 %
 (`run_against.py --equal`), and of 8 % when one of them, clone_driver, was started five times."""
-
-STUDENT = (
-    12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13
-)  # fmt: skip
-"""Quantiles (97.5 %) of Student's t with 1, 2, ... degrees of freedom; the last one for more."""
 
 EACH = {CALLS: "each counted", STEPS: "each environment step", UPDATES: "each optimiser step"}
 

@@ -194,7 +194,14 @@ def _round(
             for side, program in zip(group, programs, strict=True):
                 recording, evidence = turns.evidence_of(program)
                 # Turns at other times are no pairs.
-                seen[side] = recording, Observed(evidence, program.edges if in_turns else ())
+                observed = Observed(evidence, program.edges if in_turns else ())
+                if not observed.facts.ran and not evidence.finished:
+                    raise FlatoutError(
+                        f"{shlex.join(program.command)} was still importing modules after "
+                        f"{evidence.ended - evidence.began:.0f} s, so that its speed is unknown: "
+                        "raise --seconds."
+                    )
+                seen[side] = recording, observed
     return seen
 
 

@@ -197,10 +197,13 @@ def finish(
     child: subprocess.Popen[bytes], folder: Path, meta: dict[str, Any], ended: float
 ) -> Recording:
     """Stop the probes and read their lines; `ended` is the time by the program's clock."""
-    running = child.poll() is None
-    rows = last_lines(folder, running)
+    code = child.poll()
+    rows = last_lines(folder, code is None)
     meta["notes"] += _obstacles(meta["command"], folder, rows, ended - meta["began"])
-    return meta | {"ended": ended, "finished": not running}, rows
+    about = {"ended": ended, "finished": code is not None}
+    if code is not None:
+        about |= {"code": code if code >= 0 else 128 - code, "why": _why(meta["command"], code)}
+    return meta | about, rows
 
 
 def last_lines(folder: Path, running: bool) -> list[list[dict[str, Any]]]:
@@ -284,11 +287,24 @@ def _obstacles(
     return [*notes, why]
 
 
+def _why(command: Sequence[str], code: int) -> str:
+    """Why Python itself failed: it exits with 2 if it cannot open the program's file."""
+    _, script = _arguments(command)
+    missing = code == 2 and script and not Path(script).exists()
+    return f"there is no file {script}" if missing else ""
+
+
 def blocking_flags(command: Sequence[str]) -> list[str]:
     """Flags of the Python command line that keep the probe out: -I, -E, -S."""
+    return _arguments(command)[0]
+
+
+def _arguments(command: Sequence[str]) -> tuple[list[str], str]:
+    """The flags of a Python command line that keep the probe out, and the file of its program;
+    an empty text without one."""
     if "python" not in Path(command[0]).name and "pypy" not in Path(command[0]).name:
-        return []
-    flags = []
+        return [], ""
+    flags: list[str] = []
     words = iter(command[1:])
     for word in words:
         if word == "--check-hash-based-pycs":
@@ -301,5 +317,5 @@ def blocking_flags(command: Sequence[str]) -> list[str]:
             if taker and not argument:  # it is the next word
                 next(words, None)
         elif not re.match("--.", word):
-            break
-    return flags
+            return flags, "" if word == "-" else word
+    return flags, ""

@@ -9,6 +9,7 @@ interpreter's lock: that time counts for the other thread's phase.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from flatout.explain.program.places import Mark
 from flatout.explain.program.survey import Site
 from flatout.explain.program.timeline import LEARNING, Timeline
 from flatout.explain.program.tracks import Moment, Track
+from flatout.explain.ranking import block_ends
 from flatout.hardware.core_use import CoreUse, core_use
 from flatout.spans import PHASES
 
@@ -49,6 +51,10 @@ class Blame:
     where: dict[str, dict[Where, float]] = field(  # by phase, seconds by place
         default_factory=lambda: defaultdict(lambda: defaultdict(float))
     )
+    # ends of the blocks by which it is judged how much shares vary, and seconds by phase in each;
+    # empty where only a part of a cycle was seen
+    ends: tuple[float, ...] = ()
+    blocks: list[dict[str, float]] = field(default_factory=list)
     # of each phase, seconds in which a device computed, and which only names of functions decided
     device: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     unsure: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -97,6 +103,9 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
         and (_worked(line, track) >= ACTIVE * span or _worked(line, track, WORK) >= TRAINS * span)
     ]
     result = Blame(sum(m.dt for m in moments), {}, workers=len(workers))
+    if not line.part:
+        result.ends = block_ends(line.begin, line.end, line.ends)
+    result.blocks = [defaultdict(float) for _ in result.ends]
     result.worker_seconds = sum(
         _worked(line, track, (*WORK, "other"))
         for track in workers
@@ -104,18 +113,25 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
     )
     result.threads = _taking_turns(line, driver, workers, span)
     result.core_use = core_use(line.samples(evidence), int(evidence.machine["cores"]))
-    silences: defaultdict[Where, float] = defaultdict(float)
+    silences: list[tuple[Where, Moment]] = []
     piped = balance = lockstep = 0.0
+
+    def spend(phase: str, where: Where, seconds: float, moment: Moment) -> None:
+        result.where[phase][where] += seconds
+        if result.ends:
+            block = min(bisect_left(result.ends, moment.t), len(result.ends) - 1)
+            result.blocks[block][phase] += seconds
+
     for moment in moments:
         mark = moment.mark
         here = driver.process, mark.site, mark.call
         if mark.phase == "input" or (not mark.waits and mark.phase != "wait"):
             rest = moment.dt
             for state, held in _lock_holders(moment, workers, driver):
-                result.where[state.phase][driver.process, state.site, state.call] += held
+                spend(state.phase, (driver.process, state.site, state.call), held, moment)
                 result.locked += held
                 rest -= held
-            result.where[mark.phase][here] += rest
+            spend(mark.phase, here, rest, moment)
             result.device[mark.phase] += rest * moment.device
             result.unsure[mark.phase] += rest * mark.unsure
             continue
@@ -126,7 +142,7 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
         at_work = len({track.process for track, _ in busy})
         if not busy:
             piped += moment.dt * mark.piped
-            silences[here] += moment.dt
+            silences.append((here, moment))
             continue
         waits = alive > 1 and 2 * at_work <= alive and all(s.phase != "ipc" for _, s in busy)
         if waits:
@@ -139,15 +155,17 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
                 result.served[phase] += share
             # For messages the driver's line says what is handed out.
             where = here if phase == "ipc" else (track.process, state.site, state.call)
-            result.where[phase][where] += share
+            spend(phase, where, share, moment)
     if lockstep:
         result.balance = balance / lockstep
-    silent = result.where[_silence(line, result, driver, sum(silences.values()), piped)]
-    for where, share in silences.items():
-        silent[where] += share
+    silent = _silence(line, result, driver, sum(moment.dt for _, moment in silences), piped)
+    for where, moment in silences:
+        spend(silent, where, moment.dt, moment)
     if not any(sum(result.where[phase].values()) for phase in WORK):  # plain computing
         for where, share in result.where.pop("other", {}).items():
             result.where["learn"][where] += share
+        for block in result.blocks:
+            block["learn"] = block.get("learn", 0.0) + block.pop("other", 0.0)
     seconds = {phase: sum(places.values()) for phase, places in result.where.items()}
     total = sum(seconds.values()) or 1.0
     result.shares = {phase: spent / total for phase, spent in seconds.items() if spent}

@@ -1,12 +1,14 @@
 """From evidence to findings: pure rules, numbers in, sentences out.
 
-The largest share of the time comes first; learning is divided into its mechanisms.
-docs/explain.md has the rules.
+`flatout.explain.ranking` orders them; learning is divided into its mechanisms.
+docs/explain-reference.md has the rules.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from signal import Signals
 
 from flatout.explain import cards, cores
 from flatout.explain.causes import CAUSE_OF_LOSS, CAUSES, DEVICES, UNKNOWN
@@ -16,7 +18,8 @@ from flatout.explain.program.evidence import Evidence
 from flatout.explain.program.facts import Facts, facts_of
 from flatout.explain.program.timeline import LEARNING
 from flatout.explain.program.tracks import Track
-from flatout.explain.report import percent, place_words
+from flatout.explain.ranking import causes, ordered, tied
+from flatout.explain.report import duration, percent, place_words, tie_words
 from flatout.spans import PHASES
 
 LEAST_SHARE = 0.04  # minimum share of a finding
@@ -33,6 +36,9 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     cards = f"{len(gpus)} x {gpus[0]}" if gpus else "no GPU"
     driver = facts.line.driver
     tracks = sorted(facts.line.tracks, key=lambda track: track is not driver)
+    apart = facts.line.apart
+    if evidence.processes and not facts.ran:
+        apart = [("imports and start", evidence.ended - evidence.began)]
     return Diagnosis(
         subject=" ".join(evidence.command),
         verdict=verdict(ranked),
@@ -40,7 +46,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         part=facts.line.part,
         findings=tuple(ranked),
         seconds=facts.blame.seconds,
-        apart=tuple(facts.line.apart),
+        apart=tuple(apart),
         phases={p: facts.blame.shares[p] for p in PHASES if facts.blame.shares.get(p)},
         lines={phase: facts.line_words(phase) for phase in facts.blame.shares},
         lanes=lanes((track.name, _spans(evidence, track)) for track in tracks),
@@ -48,6 +54,8 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         cores=facts.cores,
         machine=f"{evidence.machine['cpu']}, {evidence.machine['cores']} cores, {cards}",
         notes=tuple(evidence.notes) + tuple(_notes(facts)),
+        tie=tuple(finding.id for finding in tied(ranked)),
+        ended=_ended(facts),
     )
 
 
@@ -59,24 +67,21 @@ def findings(facts: Facts) -> list[Finding]:
     if facts.blame.seconds < SHORTEST_S:
         return [] if error is None else [error]
     reserved, wasted = cards.reserved(facts.cards)
-    found = _causes(facts)
-    slowed = [cores.contended(facts.blame.core_use)]
+    found = [*_causes(facts), cores.contended(facts.blame.core_use)]
     if not facts.blame.threads:
-        slowed.append(remedies.oversubscribed(facts))  # it slows everything else down
+        found.append(remedies.oversubscribed(facts))
     learn = facts.share(*LEARNING)
     last = [
         None if wasted else reserved,
         None if error else cards.memory(facts.cards),
-        cards.unused(facts.cards, learn, facts.learning.update_s) if found and learn else None,
+        cards.unused(facts.cards, learn, facts.learning.update_s) if any(found) and learn else None,
     ]
-    if facts.gpu is not None and 1 - facts.gpu < cards.LOST:  # the host is not late
-        found, slowed = [*found, *filter(None, slowed)], []
-    return [*filter(None, (error, reserved if wasted else None, *slowed, *found, *last))]
+    first = (error, reserved if wasted else None)
+    return [*filter(None, first), *ordered(found, facts.gpu), *filter(None, last)]
 
 
 def _causes(facts: Facts) -> list[Finding]:
-    """Findings about what takes the time. With working GPUs those are large causes of waiting, then
-    their computing, then the rest."""
+    """Findings about what takes the time, in any order."""
     busy = facts.gpu
     if facts.blame.threads:
         found = [_indistinct(facts, 1 - (busy or 0.0))]
@@ -87,10 +92,9 @@ def _causes(facts: Facts) -> list[Finding]:
             for phase, cause in CAUSE_OF_LOSS.items()
             if shares.get(phase, 0.0) >= LEAST_SHARE
         ]
-    if busy is None:
-        return sorted(found, key=lambda finding: -finding.share)
-    computes = remedies.finding("compute-bound", facts, busy) if busy >= LEAST_SHARE else None
-    return cards.ranked(computes, found)
+    if busy is not None and busy >= LEAST_SHARE:
+        found.append(remedies.finding("compute-bound", facts, busy))
+    return found
 
 
 def _mechanisms(facts: Facts) -> dict[str, float]:
@@ -123,28 +127,58 @@ def _indistinct(facts: Facts, share: float) -> Finding:
 
 
 def _headline(facts: Facts, ranked: Sequence[Finding]) -> str:
+    if not ranked and facts.evidence.processes and not facts.ran and not facts.evidence.finished:
+        seconds = facts.evidence.ended - facts.evidence.began
+        return f"the program was still importing modules after {duration(seconds)}"
     if not ranked:
         return "too little was seen to say what the time goes to"
     first, *others = ranked
     if first.id == "contended":
         summary = f"{CAUSES[first.id]} ({percent(first.share)})"
         rest = _headline(facts, others) if others else ""
-        return f"{summary}; in what it had, {_inner(rest)}" if rest else summary
+        return f"{summary}; of the time in which it ran: {_inner(rest)}" if rest else summary
+    tie = tied(ranked)
     share = f" ({percent(first.share)})" if first.share else ""
     on_gpu = _gpu_words(facts)
     summary = first.evidence[0] if first.id == UNKNOWN else f"{CAUSES[first.id]}{share}"
+    if tie:
+        summary = f"a tie: {tie_words(tie)}"
     if on_gpu:
-        summary = (
-            f"{summary}. {on_gpu}" if first.id in (UNKNOWN, "oversubscribed", *DEVICES) else on_gpu
-        )
+        kept = tie or first.id in (UNKNOWN, "oversubscribed", *DEVICES)
+        summary = f"{summary}. {on_gpu}" if kept else on_gpu
     if facts.line.part and first.id != UNKNOWN:
-        return f"only a part was seen, {facts.line.part}; in it {_inner(summary)}"
+        part = f"only a part of its work was seen ({facts.line.part})"
+        return f"{part}; in that part {_inner(summary)}"
     if on_gpu or first.id == UNKNOWN:
         return summary
-    causes = [finding.share for finding in ranked if finding.id != "compute-bound"]
-    if first.id not in ("compute-bound", *DEVICES) and max(causes) < FEW:
+    shares = [finding.share for finding in causes(ranked) if finding.id != "compute-bound"]
+    if first.id not in ("compute-bound", *DEVICES) and max(shares) < FEW:
         return f"no cause takes a fifth of the time; the first to look at: {summary}"
     return summary
+
+
+def _ended(facts: Facts) -> str:
+    """How the program ended, if it failed, or ended before enough could be seen; else empty."""
+    evidence = facts.evidence
+    code = evidence.code
+    if not evidence.finished or code is None:
+        return ""
+    if not code and facts.blame.seconds >= SHORTEST_S:
+        return ""
+    seconds = evidence.ended - evidence.began
+    words = f"the program ended with exit code {code} after {duration(seconds)}"
+    if not code:
+        return words
+    why = [evidence.why, *(_error_words(*one.error) for one in evidence.processes if one.error)]
+    with suppress(ValueError):
+        why.append(f"{Signals(code - 128).name} ended it" if code > 128 else "")
+    return ": ".join([words, *list(filter(None, why))[:1]])
+
+
+def _error_words(kind: str, text: str) -> str:
+    """The last line of a traceback: ``ValueError: not a number``."""
+    kind = kind.removeprefix("builtins.").removeprefix("__main__.")
+    return f"{kind}: {text}" if text else kind
 
 
 def _gpu_words(facts: Facts) -> str:
@@ -169,10 +203,15 @@ def _notes(facts: Facts) -> Iterator[str]:
     """Sentences about what limits the diagnosis."""
     blame, driver, part = facts.blame, facts.line.driver, facts.line.part
     cheap = "small pieces of its own Python code seem to cost less than they do."
-    if blame.seconds < SHORTEST_S:
-        yield (f"Only {blame.seconds:.1f} s could be explained: run it longer, or raise --seconds.")
+    ended = facts.evidence.finished
+    if blame.seconds < SHORTEST_S and not (ended and facts.evidence.code):
+        how = "Let the program do more work, such as more steps" if ended else "Raise --seconds"
+        yield f"Only {blame.seconds:.1f} s could be explained. {how}."
     elif part:
-        yield (f"Nothing is proposed: {part} was seen in {blame.seconds:.0f} s. Raise --seconds.")
+        yield (
+            f"Nothing is proposed, because {blame.seconds:.0f} s show only a part of what the "
+            f"program does ({part}). Raise --seconds."
+        )
     for process in facts.evidence.processes:
         if process.failure:
             yield f"The probe of process {process.pid} ended early ({process.failure})."

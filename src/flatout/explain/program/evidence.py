@@ -176,6 +176,8 @@ class Evidence:
     monitor: list[MonitorSample]  # samples of the hardware
     notes: list[str]  # what could not be observed
     finished: bool = True  # whether the program had ended
+    code: int | None = None  # then its exit code, 128 + n if signal n ended it; None if unknown
+    why: str = ""  # why it failed, if that is known and no exception says it
 
 
 # --- Reading and writing ----------------------------------------------------------------------
@@ -315,8 +317,8 @@ def from_json(values: Any, path: Path) -> Evidence:
     values.pop("against", None)  # runs of `--against`, whose first one this is
     if version != VERSION:
         raise FlatoutError(
-            f"{path} is evidence of version {version}, and this Flatout reads {VERSION}: "
-            "diagnose it with the version that wrote it."
+            f"{path} was recorded by another version of Flatout, whose evidence has form {version} "
+            f"and not {VERSION}: record the program again, or explain the file with that version."
         )
     evidence = build(values, values.pop("processes"))
     refuse_impossible(evidence)

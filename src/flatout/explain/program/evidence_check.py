@@ -26,6 +26,8 @@ def refuse_impossible(evidence: Any) -> None:
     seconds = plain_number(evidence.ended, "ended") - plain_number(evidence.began, "began")
     if not (cores > 0 and seconds >= 0):
         raise ValueError(f"{seconds:g} s on {cores:g} cores")
+    if evidence.code is not None:
+        plain_number(evidence.code, "code")
     for process in evidence.processes:
         for sample in process.samples:
             dt, t = plain_number(sample.dt, "dt"), plain_number(sample.t, "t") - evidence.began

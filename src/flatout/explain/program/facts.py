@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar
 
 from flatout.explain import cards
@@ -17,7 +18,9 @@ from flatout.explain.program.evidence import Evidence, Leaf
 from flatout.explain.program.mechanism import Learning, learning
 from flatout.explain.program.survey import program_of
 from flatout.explain.program.timeline import Timeline, timeline
+from flatout.explain.ranking import interval
 from flatout.explain.report import percent, place_words, shortened
+from flatout.hardware.monitor import MonitorSample
 
 SHOWN = 60  # characters of a line that are shown
 
@@ -95,9 +98,45 @@ class Facts:
         alive = max((sum(a <= t <= b for a, b in spans) for t, _ in spans), default=0)
         return len(spans) if len(spans) >= 2 * max(alive, 1) else 0
 
+    @property
+    def ran(self) -> bool:
+        """Whether the program was seen to do more than import modules."""
+        moments = (moment for track in self.line.tracks for moment in track.moments)
+        return any(moment.mark.phase != "import" for moment in moments)
+
     def share(self, *phases: str) -> float:
         """Share of the explained time of some phases."""
         return sum(self.blame.shares.get(phase, 0.0) for phase in phases)
+
+    def interval(self, phase: str, share: float) -> tuple[float, float] | None:
+        """An interval that holds, with 95 %, a finding's share of the time that is made of a
+        phase; None if it is unknown."""
+        moved = {
+            name: min(part / self.blame.shares[name], 1.0)
+            for name, part in self.blame.trivial.items()
+            if self.blame.shares.get(name)
+        }
+        parts = moved | {phase: 1.0} if phase == "ipc" else {phase: 1.0 - moved.get(phase, 0.0)}
+        spent = [
+            sum(part * block.get(name, 0.0) for name, part in parts.items())
+            for block in self.blame.blocks
+        ]
+        if self.gpu is not None:
+            idle = map(self._idle, self.samples)
+            spent = [seconds * waits for seconds, waits in zip(spent, idle, strict=True)]
+        lengths = [sum(block.values()) for block in self.blame.blocks]
+        return interval(share, zip(spent, lengths, strict=True))
+
+    @property
+    def samples(self) -> list[list[MonitorSample]]:
+        """The monitor's samples in each of `blame`'s blocks."""
+        edges = (self.line.begin, *self.blame.ends)
+        return [[s for s in self.evidence.monitor if a < s.t <= b] for a, b in pairwise(edges)]
+
+    def _idle(self, samples: Sequence[MonitorSample]) -> float:
+        """The share of some samples' time in which working GPUs wait; of all time without any."""
+        within = cards.card_uses(self.evidence.monitor, samples) if samples else self.cards
+        return 1.0 - (cards.computing(within) or 0.0)
 
     def line_of(self, where: Where) -> tuple[str, int] | None:
         """The file and line of a place."""

@@ -13,7 +13,9 @@ from flatout.explain.diagnosis import Finding
 from flatout.explain.program import tags
 from flatout.explain.program.calls import mostly_with_gradients
 from flatout.explain.program.facts import Facts
+from flatout.explain.ranking import interval
 from flatout.explain.report import percent
+from flatout.hardware.core_use import core_use
 
 FASTER = 1.15  # how much faster than now all cores together must be for processes to be proposed
 CHEAP_S = 150e-6  # a message to another process and its answer take about as long
@@ -49,7 +51,10 @@ def finding(cause: str, facts: Facts, share: float) -> Finding:
         does = "computes" if cause == "compute-bound" else "waits"
         why = "" if does == "computes" else f" {WAITS_FOR[phase]}"
         evidence = (f"the GPU {does} {percent(share)} of the time{why}", *evidence)
-    return Finding(cause, share, evidence, remedy.words, line)
+    sure = facts.interval(phase, share)
+    if cause == "compute-bound" and facts.gpu is not None:
+        sure = None  # how long a GPU computes does not decide where that stands
+    return Finding(cause, share, evidence, remedy.words, line, interval=sure)
 
 
 # --- Phases -----------------------------------------------------------------------------------
@@ -297,4 +302,11 @@ def oversubscribed(facts: Facts) -> Finding | None:
         f"Give each process its part of the cores: torch.set_num_threads({each}) (or "
         f"OMP_NUM_THREADS={each})."
     )
-    return Finding("oversubscribed", share, tuple(evidence), words)
+    uses = [(core_use(samples, facts.cores), samples) for samples in facts.samples]
+    shares = [
+        (cores.waiting(use) * seconds, seconds)
+        for use, samples in uses
+        if use is not None and (seconds := sum(sample.seconds for sample in samples))
+    ]
+    sure = interval(share, shares)
+    return Finding("oversubscribed", share, tuple(evidence), words, interval=sure)

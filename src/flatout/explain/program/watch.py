@@ -7,7 +7,7 @@ import select
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +72,11 @@ class Watch:
 
     @property
     def part(self) -> str:
-        """Why less than two whole cycles were seen so far; empty if they were."""
-        return timeline(self.evidence()).part
+        """Why less than two whole cycles were seen so far; empty if they were, or if the recording
+        is damaged."""
+        with suppress(ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            return timeline(self.evidence()).part
+        return ""
 
     def evidence(self) -> Evidence:
         """The evidence so far."""

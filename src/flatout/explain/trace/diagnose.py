@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from flatout.explain import cards
-from flatout.explain.cards import LOST
 from flatout.explain.causes import CAUSE_OF_LOSS, UNKNOWN
 from flatout.explain.diagnosis import Diagnosis, Finding, Lane, verdict
+from flatout.explain.ranking import LOST, ordered
 from flatout.explain.report import percent
 from flatout.explain.trace.events import Trace
 from flatout.explain.trace.facts import PHASE, Found, duration_words, line_words, shown, timeline
@@ -89,10 +89,10 @@ def findings(found: Found) -> list[Finding]:
     ]
     computes = found.share("learn")
     if computes < LEAST:
-        return cards.ranked(None, made)
+        return ordered(made, computes)
     words = "The time goes to the devices' arithmetic: a smaller network or fewer updates."
     seen = (f"the devices compute for {percent(computes)} of the time",)
-    return cards.ranked(Finding("compute-bound", computes, seen, words), made)
+    return ordered([*made, Finding("compute-bound", computes, seen, words)], computes)
 
 
 def unclear(found: Found) -> Finding | None:

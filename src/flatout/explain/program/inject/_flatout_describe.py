@@ -68,6 +68,10 @@ def line_of(code, lasti):
 MODULE = type.__dict__["__module__"].__get__
 ARGS = BaseException.__dict__["args"].__get__
 TEXT = 300  # characters of an exception
+PLAIN = {str, int, float, bool, type(None)}
+BUILT_IN = {
+    each for each in __builtins__.values() if type(each) is type and issubclass(each, BaseException)
+}
 
 
 def name_of(cls):
@@ -215,6 +219,10 @@ def ended_by():
         return None
     given = ARGS(error)
     text = given[0][:TEXT] if given and type(given[0]) is str else ""
+    if kind in BUILT_IN:
+        files = [error.filename, error.filename2] if issubclass(kind, OSError) else []
+        if all(type(part) in PLAIN for part in [*given, *files]):
+            text = kind.__str__(error)[:TEXT]
     return ["%s.%s" % (module_of(kind), name_of(kind)), text]
 
 
