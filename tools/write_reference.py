@@ -163,7 +163,7 @@ def causes() -> Iterator[str]:
     """Every verdict of explain."""
     yield (
         "# Causes\n\nThe verdicts of `flatout explain`. `healthy` means that learning's arithmetic "
-        "is the time; `unknown`, that too little was seen. "
+        "takes the time; `unknown`, that too little was seen. "
         "[Explain](../explain.md) has each one's rule, evidence and remedy."
     )
     phase = {cause: f"`{name}`" for name, cause in CAUSE_OF.items()}
