@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from flatout.explain.program.attach import INJECT
 from flatout.explain.program.evidence import process, rows_of
 from tests.explain.test_probe import interpreter, observed
 
@@ -192,6 +194,107 @@ def test_a_program_that_forks_is_not_warned_of_the_probes_thread(
     parent = max(map(process, rows_of(folder)), key=lambda one: len(one.samples))
     slept = sum(one.dt - (one.worked or 0.0) for one in parent.samples)
     assert slept > 0.2, "its thread has been started again"
+
+
+WRITES = """
+import os, time
+
+short = 0
+for _ in range(8):
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writer)
+        time.sleep(0.02)
+        while os.read(reader, 65536):
+            pass
+        os._exit(0)
+    os.close(reader)
+    for _ in range(3):
+        short += os.write(writer, bytes(5000000)) < 5000000
+    os.close(writer)
+    os.waitpid(child, 0)
+print(short)
+"""
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.12", "3.13"])
+def test_no_write_is_cut_short(tmp_path: Path, version: str) -> None:
+    """A signal that meets a write into a full pipe makes it return with a part written."""
+    python = interpreter(version)
+    if python is None:
+        pytest.skip(f"no Python {version} on this machine")
+    done, folder = observed(WRITES, tmp_path, python)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
+    assert all(one.failure is None for one in map(process, rows_of(folder)))
+
+
+OLDER = """
+import os, sys, time
+from types import SimpleNamespace
+
+os.uname = lambda: SimpleNamespace(machine="x86_64", release="4.18.0-553.el8_10.x86_64")
+sys.path.insert(0, %r)
+from _flatout_probe import start
+
+start(%r, None)
+end = time.thread_time() + 0.5
+while time.thread_time() < end:
+    sum(range(500))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no timer")
+def test_an_older_kernel_sends_the_signals_outside_of_its_calls(tmp_path: Path) -> None:
+    python = interpreter("3.11")
+    if python is None:
+        pytest.skip("no Python 3.11 on this machine")
+    done = subprocess.run(
+        [python, "-c", OLDER % (str(INJECT), str(tmp_path))], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    (seen,) = map(process, rows_of(tmp_path))
+    assert seen.by_thread is None
+    by_itself = [sample for sample in seen.samples if sample.worked == sample.dt]
+    assert sum(sample.dt for sample in by_itself) > 0.3
+
+
+KEEPS = """
+import bdb, os, sys, time, weakref
+
+class Batch:
+    pass
+
+def forks():
+    batch = Batch()
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+    return weakref.ref(batch)
+
+def train(seconds, alive=0):
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        batch = Batch()
+        before = weakref.ref(batch)
+        sum(range(500))
+        del batch
+        alive += before() is not None
+    return alive
+
+print(train(0.8), forks()() is None, train(0.4))
+"""
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_the_values_of_local_variables_live_as_long_as_without_the_probe(
+    tmp_path: Path, version: str
+) -> None:
+    python = interpreter(version)
+    if python is None:
+        pytest.skip(f"no Python {version} on this machine")
+    done, _ = observed(KEEPS, tmp_path, python, "-W", "error")
+    assert (done.stdout, done.stderr) == ("0 True 0\n", "")
 
 
 PROFILED = """

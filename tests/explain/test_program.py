@@ -223,9 +223,35 @@ def test_a_program_notices_nothing(tmp_path: Path) -> None:
     assert watched.stderr.splitlines()[0] == plain.stderr.strip() == "to stderr"
 
 
+def test_the_environment_is_the_programs_once_observing_has_ended(tmp_path: Path) -> None:
+    """Also that of processes that it starts then, and these are not observed."""
+    program = script(
+        tmp_path,
+        """
+        import json, os, subprocess, sys, time
+        def seen(env=None):
+            code = "import json, os, sys; print(json.dumps(['_flatout_probe' in sys.modules, dict("
+            code += "os.environ)]))"
+            command = [sys.executable, "-c", code]
+            return json.loads(subprocess.run(command, env=env, stdout=subprocess.PIPE).stdout)
+        first, early = dict(os.environ), seen()
+        while "FLATOUT_EXPLAIN" in os.environ and time.process_time() < 30:
+            sum(range(500))
+        print(json.dumps([early, seen(), seen(first)]))
+        """,
+    )
+    path = tmp_path / "own"
+    result = explained("--seconds", 1, "--", sys.executable, program, path=path)
+    early, late, copied = json.loads(result.out)
+    assert early[0]
+    assert early[1]["PYTHONPATH"].endswith(f"{os.pathsep}{path}")
+    plain = {**os.environ, "PYTHONPATH": str(path)}
+    assert late == copied == [False, plain]
+
+
 def test_megabytes_of_output_pass_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Unbuffered, Python itself loses the rest of a write that any signal cuts short.
-    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     program = script(
         tmp_path,
         """

@@ -38,17 +38,21 @@ LATE = 1.5
 longer than the time between two samples, because a woken thread asks for the interpreter's lock."""
 LONG = 0.25  # seconds of work in one call, after which the other thread samples it
 UNSEEN = 3  # intervals of work that it did not sample itself: something keeps it from that
+ENVIRONMENT = type(os.environ).__getitem__.__code__.co_filename
 STAND_INS = 50  # unsampled stretches in a row after which the report mentions it
 
 
-def start(folder):
-    """Observe this process from now on; called once, while the interpreter starts."""
-    atexit.register(observe(folder).end)
+def start(folder, restore):
+    """Observe this process from now on; called once, while the interpreter starts.
+
+    Once that ends, `restore` takes what loads the probe into new processes from `os.environ`.
+    """
+    atexit.register(observe(folder, restore).end)
 
 
-def observe(folder):
+def observe(folder, restore=None):
     """Observe this process from now on; the probe, whose `finish` ends it."""
-    probe = Probe(folder)
+    probe = Probe(folder, restore)
     probe.begin()
     if hasattr(os, "register_at_fork"):
         after, forked = probe.after_fork, probe.forked
@@ -59,8 +63,8 @@ def observe(folder):
 class Probe:
     """One process's sampler."""
 
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, folder, restore):
+        self.folder, self.restore = folder, restore
         self.main = _thread.get_ident()
         self.timer = None
         self.counter = counter_of(folder)
@@ -68,7 +72,7 @@ class Probe:
 
     def clear(self):
         """Forget what was seen: a new process begins."""
-        self.life = self.watch = self.spent = self.recorder = self.forker = None
+        self.life = self.watch = self.spent = self.recorder = None
         self.done = self.ticking = self.ready = self.forking = False
         self.writer = Writer(self.folder)
         self.line = self.writer.line
@@ -105,7 +109,6 @@ class Probe:
         """Start the thread, again after a fork; low-level: it is not among the program's own."""
         if self.done or self.forking or self.life is not None:
             return
-        self.timer.call_soon(0.0)
         self.life = life = _thread.allocate_lock()  # given back by the thread when it ends
         life.acquire()
         if self.timer.number is not None and self.spent is None:
@@ -118,8 +121,6 @@ class Probe:
     def before_fork(self):
         """No thread of ours is there while the program forks."""
         life, watch, self.forking = self.life, self.watch, True
-        caller = sys._getframe(1)
-        self.forker = caller, caller.f_lasti
         if self.recorder is not None and _thread.get_ident() == self.main:
             self.recorder.give_way()  # a child that inherits a profiler would never stop it
         if life is not None and _thread.get_ident() not in self.own:
@@ -136,31 +137,41 @@ class Probe:
         """Start the thread again in the parent: from Python 3.12 on once `os.fork` has returned,
         which warns of threads after the last such function."""
         self.forking = False
-        if OF_C or self.profiled() or not self.timer.call_soon(0.001):
+        self.windows.end()
+        if self.done:
+            return
+        if OF_C or sys.getprofile() is not None or sys.gettrace() is not None:
             self.launch()
+        else:
+            sys.setprofile(self.launcher(sys._getframe(1)))
 
-    def forks(self, frame):
-        """Whether `os.fork` has not returned yet: `frame` is of a function that it calls."""
-        if OF_C or self.forker is None:
-            return False
-        caller, instruction = self.forker
-        while frame.f_back is not None:
-            frame = frame.f_back
-            if frame is caller:
-                return frame.f_lasti == instruction
-        return False
+    def launcher(self, caller):
+        """A profile function that starts the thread once the function that `caller` calls, and
+        which calls this thread's, has returned."""
+        instruction = caller.f_lasti
+
+        def profile(frame, event, arg):
+            inner = frame
+            while inner is not None and inner.f_back is not caller:
+                inner = inner.f_back
+            if inner is None or caller.f_lasti != instruction:
+                sys.setprofile(None)
+                self.launch()
+
+        return profile
 
     def forked(self):
         """A child of its own begins."""
         done = self.done
+        self.windows.end()
         self.clear()
         self.main = _thread.get_ident()
         self.timer.main = self.main
-        self.timer.running, self.timer.soon = False, None  # the kernel's are not inherited
+        self.timer.running = False  # the kernel's is not inherited
         if self.counter is not None:
             self.counter.forked()
         if done or self.writer.is_asked_to("stop"):
-            self.done = True
+            self.cease()
         else:
             self.begin()
 
@@ -173,6 +184,7 @@ class Probe:
         self.timer.end()
         self.before_fork()
         self.done = True
+        self.windows.end()
         self.windows.close()  # nothing is counted after the end
         self.windows.write()
         if self.counter is not None:
@@ -185,6 +197,7 @@ class Probe:
             row["error"] = error
         self.line(row)
         self.flush()
+        self.samples.report_ready()  # nobody needs to wait for its imports
 
     def run(self, life):
         """The thread that samples and writes while the main thread does not."""
@@ -293,10 +306,10 @@ class Probe:
         self.samples.note_libraries()
         self.windows.write()
         self.flush()
-        stops = self.writer.is_asked_to("stop")
+        stops = self.writer.is_asked_to("stop") and not self.samples.meet(ENVIRONMENT)
         if stops and (self.recorder is None or self.recorder.close()):
             self.flush()
-            self.done, self.life = True, None
+            self.cease()
             self.timer.stop()
         elif not self.timer.handled():
             self.timer.give_up("it has taken the probe's signal")
@@ -321,13 +334,8 @@ class Probe:
 
     def tick(self):
         """Take a sample in the main thread, between two of its instructions; never runs twice."""
-        if self.life is None:
-            if self.forks(sys._getframe(1)):
-                self.timer.call_soon(0.001)
-            else:
-                self.forker = None
-                self.launch()
-        if self.ticking or self.done or time.monotonic() - self.last < 0.3 * INTERVAL:
+        early = time.monotonic() - self.last < 0.3 * INTERVAL
+        if self.ticking or self.done or self.life is None or early:
             return ""  # a signal may interrupt its own handler
         if not self.timer.running or not self.turn.acquire(False):  # the other thread is at it
             return ""
@@ -367,15 +375,20 @@ class Probe:
                 self.spent.by_itself(self.last, 0.0, self.patience())
         return self.recorder.profiler is not None
 
-    def profiled(self):
-        """Whether a profile or trace function may be at work in this thread."""
-        alone = self.windows.open is None and sys.getprofile() is None and sys.gettrace() is None
-        return not alone or "bdb" in sys.modules
-
     def flush(self):
         """Write what has come together; where that fails, observing ends."""
         counts = None if self.counter is None else self.counter.row()
         if counts is not None:
             self.line(counts)
         if not self.writer.flush():
-            self.done, self.life = True, None
+            self.cease()
+
+    def cease(self):
+        """Observe no more, neither this process nor those that it starts."""
+        self.done, self.life = True, None
+        restore, self.restore = self.restore, None
+        if restore is not None:
+            try:
+                restore(os.environ)
+            except Exception:  # of a stand-in of the program's
+                pass

@@ -61,6 +61,15 @@ class Samples:
             probe.writer.samples.append(row + more)
         frame = main = None  # no frame of the program outlives the sample
 
+    def meet(self, file):
+        """Whether any thread of the program is in a function of this file."""
+        for frame in sys._current_frames().values():
+            while frame is not None and frame.f_code.co_filename.startswith(HERE):
+                frame = frame.f_back
+            if frame is not None and frame.f_code.co_filename == file:
+                return True
+        return False
+
     def work_of(self, thread):
         """Seconds that another thread has worked since its last sample; None where unknown.
 
@@ -80,7 +89,11 @@ class Samples:
         self.calm = 0 if importing else self.calm + 1
         if self.calm >= CALM:
             self.probe.ready = True
-            self.probe.writer.append("%d.ready" % os.getpid(), b"")
+            self.report_ready()
+
+    def report_ready(self):
+        """Let `explain` know that this process's imports are over."""
+        self.probe.writer.append("%d.ready" % os.getpid(), b"")
 
     def note_libraries(self):
         """Note when the big libraries appear, and their versions."""

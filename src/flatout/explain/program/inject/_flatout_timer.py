@@ -6,10 +6,11 @@ from functools import partial, reduce, wraps
 from itertools import accumulate, chain, repeat, starmap
 from operator import and_, contains, floordiv, is_
 
-from _flatout_own import __builtins__, _thread, ctypes, read, signal, sys, time  # noqa: F401
+from _flatout_own import __builtins__, _thread, ctypes, os, read, signal, sys, time  # noqa: F401
 
 REAL_TIME = 1  # the machine's monotonic clock
 TO_PROCESS, TO_THREAD = 0, 4  # to whom a timer sends its signal
+CLOCK_KIND, USER_TIME = 3, 1  # bits of a processor clock's number; of them, time in the program
 
 TOLD = sys.version_info >= (3, 13)  # the main thread hears of a signal that another one gets
 TOOLS = 6  # of `sys.monitoring`; two more are those of profile and trace functions
@@ -22,8 +23,9 @@ UNUSED = getattr(signal, "SIGRTMAX", 69) - 5  # one of those that have no meanin
 class Timer:
     """Makes the main thread sample between two instructions, by its own processor clock.
 
-    That clock stands still while the thread sleeps: no call of the program's is interrupted. From
-    Python 3.13 on the sampling thread gets the signal. Before, the main thread would hear of that
+    That clock stands still while the thread sleeps: no call of the program's is interrupted, and
+    none that writes returns early (`uninterrupting`). From Python 3.13 on the sampling thread gets
+    the signal. Before, the main thread would hear of that
     only as it takes Python's lock, and so it gets the signal itself. It is sent to the process:
     where the main thread has blocked it, the sampling thread gets it, and none is left for the
     program to wait for (`signal.sigwait`).
@@ -32,7 +34,7 @@ class Timer:
     def __init__(self, say, held=False):
         self.held = held  # whether `explain` stops the program from time to time
         self.running = False
-        self.number = self.handler = self.soon = self.stand_in = None
+        self.number = self.handler = self.stand_in = None
         self.asked = 0
         self.main = _thread.get_ident()
         self.say = say  # takes the reason why there is no timer
@@ -100,7 +102,6 @@ class Timer:
     def give_up(self, why):
         """End it for good: it would disturb the program. A thread samples instead."""
         self.stop()
-        self.call_soon(0.0)
         if self.number is not None and _thread.get_ident() == self.main and self.handled():
             signal.signal(self.number, signal.SIG_DFL)  # which drops one that is on its way
         self.number = None
@@ -112,21 +113,12 @@ class Timer:
             return
         self.stop()
         try:
-            self.kernel = KernelTimer(self.number, clock, TO_THREAD if TOLD else TO_PROCESS)
+            whom = TO_THREAD if TOLD else TO_PROCESS
+            self.kernel = KernelTimer(self.number, uninterrupting(clock), whom)
             self.running = True
         except Exception as error:
             self.give_up("no timer on its processor clock: %s" % error)
         self.every(seconds)
-
-    def call_soon(self, seconds):
-        """Call the function once after `seconds`, or (0) no more; return whether it will be."""
-        soon, self.soon = self.soon, None
-        if soon is not None:
-            soon.delete()
-        if seconds and self.number is not None and self.handled() and not self.blocked():
-            self.soon = KernelTimer(self.number, REAL_TIME, TO_PROCESS)
-            self.soon.set(seconds, 0.2)
-        return self.soon is not None
 
     def blocked(self):
         """Whether this thread has blocked its signal."""
@@ -149,6 +141,21 @@ class Timer:
         replace_in_signal(self.stand_in, signal.set_wakeup_fd)
         if self.number is not None and self.handled():
             signal.signal(self.number, signal.SIG_DFL)
+
+
+def uninterrupting(clock):
+    """The clock of a thread's work on which a timer never sends its signal within a system call.
+
+    A signal within a large write makes that return early, with a part written. On x86 Linux sends
+    the signals of processor clocks between two system calls (5.9 and later). Elsewhere it may send
+    them at any tick of the clock: the thread's time outside of the kernel has its ticks there.
+    """
+    system = os.uname()
+    release = system.release.replace("-", ".").split(".")
+    known = system.machine == "x86_64" and all(map(str.isdigit, release[:2]))
+    if TOLD or (known and tuple(map(int, release[:2])) >= (5, 9)):
+        return clock
+    return (clock & ~CLOCK_KIND) | USER_TIME
 
 
 def replace_in_signal(old, new):

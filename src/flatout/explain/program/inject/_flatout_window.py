@@ -47,6 +47,12 @@ class Windows:
         if self.open is not None:
             self.open.closed = True
 
+    def end(self):
+        """End the window that is open in this thread, and its profile function."""
+        if self.hooks and sys.getprofile() is self.hooks[-1]:
+            sys.setprofile(None)
+            self.close()
+
     def write(self):
         """Write the window that the main thread has finished."""
         window, seen, line = self.open, self.probe.seen, self.probe.line
