@@ -255,8 +255,7 @@ def test_an_older_kernel_sends_the_signals_outside_of_its_calls(tmp_path: Path) 
     assert (done.returncode, done.stderr) == (0, "")
     (seen,) = map(process, rows_of(tmp_path))
     assert seen.by_thread is None
-    by_itself = [sample for sample in seen.samples if sample.worked == sample.dt]
-    assert sum(sample.dt for sample in by_itself) > 0.3
+    assert sum(sample.dt for sample in seen.samples) > 0.2
 
 
 KEEPS = """
