@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import random
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -118,6 +119,29 @@ def test_the_line_of_the_program_is_named(tmp_path: Path) -> None:
     found = explained(trace.write(tmp_path / "a.json"))
     assert "train.py:40" in found.headline
     assert "train.py:40" in found.lines["other"]
+
+
+@pytest.mark.parametrize(("env_ms", "tie"), [(6.0, True), (20.0, False)])
+def test_a_tie_is_named_where_steps_differ_more_than_the_causes(
+    env_ms: float, tie: bool, tmp_path: Path
+) -> None:
+    trace, draw = Kineto(), random.Random(1)
+
+    def step(trace: Kineto) -> None:
+        trace.python(env_ms * draw.uniform(0.5, 1.5) * MS, "gymnasium/core.py", 125, "step")
+        load = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+        trace.host(6 * draw.uniform(0.5, 1.5) * MS, load, "user_annotation")
+        trace.launch(1 * MS)
+        trace.wait()
+
+    steps(trace, step, 12)
+    found = explained(trace.write(tmp_path / "a.pt.trace.json"))
+    first, second = found.findings[:2]
+    assert {first.id, second.id} == {"env-bound", "input-bound"}
+    assert found.tie == ((first.id, second.id) if tie else ())
+    assert found.headline.startswith("a tie: " if tie else "The GPU computes")
+    assert "The GPU computes" in found.headline
+    assert all((one.interval or (2, 2))[0] < one.share for one in (first, second))
 
 
 def test_exchanges_that_overlap_with_computing_cost_nothing(tmp_path: Path) -> None:

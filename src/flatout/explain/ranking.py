@@ -34,8 +34,10 @@ STUDENT = (
 # --- How sure ---------------------------------------------------------------------------------
 
 
-def block_ends(begin: float, end: float, cycles: Sequence[float] = ()) -> tuple[float, ...]:
-    """Divide a steady state into at most `MOST_BLOCKS` blocks of `LEAST_BLOCK_S` or more.
+def block_ends(
+    begin: float, end: float, cycles: Sequence[float] = (), least_s: float = LEAST_BLOCK_S
+) -> tuple[float, ...]:
+    """Divide a steady state into at most `MOST_BLOCKS` blocks of `least_s` seconds or more.
 
     Args:
         begin, end: of the steady state, in seconds.
@@ -45,11 +47,11 @@ def block_ends(begin: float, end: float, cycles: Sequence[float] = ()) -> tuple[
     Returns:
         The blocks' ends in order; empty where there is no room for two.
     """
-    count = min(int((end - begin) / LEAST_BLOCK_S), MOST_BLOCKS)
     if not cycles:
+        count = min(int((end - begin) / least_s), MOST_BLOCKS)
         ends = [begin + (end - begin) * number / count for number in range(1, count + 1)]
         return tuple(ends) if count > 1 else ()
-    ends, least = [begin], max((end - begin) / MOST_BLOCKS, LEAST_BLOCK_S)
+    ends, least = [begin], max((end - begin) / MOST_BLOCKS, least_s)
     for cycle in cycles:
         if ends[-1] + least <= cycle <= end:
             ends.append(cycle)

@@ -11,8 +11,8 @@ import numpy as np
 from flatout.explain import cards
 from flatout.explain.causes import CAUSE_OF_LOSS, UNKNOWN
 from flatout.explain.diagnosis import Diagnosis, Finding, Lane, verdict
-from flatout.explain.ranking import LOST, ordered
-from flatout.explain.report import percent
+from flatout.explain.ranking import LOST, interval, ordered, tied
+from flatout.explain.report import percent, tie_words
 from flatout.explain.trace.events import Trace
 from flatout.explain.trace.facts import PHASE, Found, duration_words, line_words, shown, timeline
 from flatout.explain.trace.idle import BUSY, PARTS
@@ -73,6 +73,7 @@ def diagnose(traces: Sequence[Trace], subject: str) -> Diagnosis:
         busy={name: use.busy for name, use in devices},
         machine=", ".join(models),
         notes=tuple(_notes(found)),
+        tie=tuple(finding.id for finding in tied(ranked)),
     )
 
 
@@ -82,7 +83,11 @@ def findings(found: Found) -> list[Finding]:
     losses["transfer"] += found.share("copy")
     made = [
         Finding(
-            CAUSE_OF_LOSS[part], share, tuple(_evidence(found, part, share)), remedy(part, found)
+            CAUSE_OF_LOSS[part],
+            share,
+            tuple(_evidence(found, part, share)),
+            remedy(part, found),
+            interval=interval(share, found.blocks(part, *["copy"] * (part == "transfer"))),
         )
         for part, share in losses.items()
         if share >= LEAST
@@ -159,6 +164,8 @@ def headline(found: Found, ranked: Sequence[Finding]) -> str:
     words = cards.headline(
         len(found.devices), found.share("learn"), waits, lambda part: line_words(found.line(part))
     )
+    if tie := tied(ranked):
+        return f"a tie: {tie_words(tie)}. {words}"
     return f"{ranked[0].evidence[0]}. {words}" if ranked[0].id == UNKNOWN else words
 
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flatout.explain.ranking import LEAST_BLOCK_S, block_ends
 from flatout.explain.report import place_words, shortened
 from flatout.explain.trace import names
 from flatout.explain.trace.events import Kind, Trace
 from flatout.explain.trace.idle import DeviceUse, Host, causes
-from flatout.explain.trace.intervals import clip, length, segments, union, union_of
+from flatout.explain.trace.intervals import clip, covered, length, segments, union, union_of
 
 BINS = 600  # resolution of the timeline
 SHOWN = 70  # characters of a name
@@ -45,6 +46,21 @@ class Found:
     def share(self, part: str) -> float:
         """The mean share of the devices' time that a part takes."""
         return float(np.mean([use.share(part) for _, use in self.devices]))
+
+    def blocks(self, *parts: str) -> list[tuple[float, float]]:
+        """The devices' seconds in some parts, and all their seconds, for each block of their
+        windows: whole steps where the program has marked these, else equal blocks."""
+        steps = {trace.window: trace.steps[:, 1].tolist() for trace in self.traces}
+        found: list[tuple[np.ndarray, np.ndarray]] = []
+        for _, use in self.devices:
+            begin, end = use.window
+            least_s = 0.0 if steps[use.window] else LEAST_BLOCK_S
+            edges = np.array([begin, *block_ends(begin, end, steps[use.window], least_s)])
+            spans = union_of([use.parts[part] for part in parts if part in use.parts])
+            found.append((covered(spans, edges), np.diff(edges)))
+        count = min(len(lengths) for _, lengths in found)
+        sums = (np.sum([rows[i][:count] for rows in found], axis=0).tolist() for i in (0, 1))
+        return list(zip(*sums, strict=True))
 
     def lines(self, part: str) -> list[tuple[str, float]]:
         """Names of the host's events in a part of the idle time, with shares of the time, largest
