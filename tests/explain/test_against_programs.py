@@ -13,8 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from flatout.errors import FlatoutError
 from flatout.explain.against.outcome import ratio_words
+from flatout.explain.against.rounds import compare
 from flatout.explain.against.turns import Program, evidence_of, take_turns
+from flatout.explain.program import attach, watch
 from flatout.explain.program.evidence import CALL, Process
 from tests.conftest import Result
 from tests.explain.test_program import explained, script, start
@@ -45,6 +48,23 @@ def counted_in(path: Path, count: str = "") -> list[Process]:
         recording, evidence = evidence_of(program)
     assert recording[0]["finished"]
     return evidence.processes
+
+
+def test_a_program_that_still_imports_has_no_speed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from a slow network disk; it was "nothing that can be counted"."""
+    package = tmp_path / "site-packages" / "heavy.py"
+    package.parent.mkdir()
+    package.write_text("import time\nend = time.monotonic() + 60\n"
+                       "while time.monotonic() < end:\n    sum(range(1000))\n")  # fmt: skip
+    program = script(tmp_path, f"import sys\nsys.path.insert(0, {str(package.parent)!r})\n"
+                               "import heavy\n")  # fmt: skip
+    monkeypatch.setattr(watch, "IMPORTS_S", 0.5)
+    monkeypatch.setattr(attach, "together", float)
+    command = [sys.executable, str(program)]
+    with pytest.raises(FlatoutError, match=r"script\.py was still importing modules after \d+ s"):
+        compare((command, command), 0.5, 1.0, "", None)
 
 
 def totals(process: Process) -> dict[str, int]:

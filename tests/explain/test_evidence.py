@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from flatout.errors import FlatoutError
 from flatout.explain.program.attach import working_folder
-from flatout.explain.program.evidence import from_json
+from flatout.explain.program.evidence import VERSION, from_json
 from tests.conftest import Result
 
 RECORDED = Path(__file__).parent / "evidence" / "mlp_metrics_jax.json.gz"
@@ -63,6 +64,16 @@ with working_folder() as folder:
     print(folder, flush=True)
     time.sleep(60)
 """
+
+
+@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1, "x"])
+def test_evidence_of_another_form_is_refused_in_one_sentence(version: object) -> None:
+    with pytest.raises(FlatoutError) as refused:
+        from_json({"flatout_evidence": version}, Path("old.json"))
+    assert str(refused.value) == (
+        f"old.json was recorded by another version of Flatout, whose evidence has form {version} "
+        f"and not {VERSION}: record the program again, or explain the file with that version."
+    )
 
 
 def test_what_killed_processes_left_is_removed(

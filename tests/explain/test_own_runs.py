@@ -354,6 +354,9 @@ def test_crowded_cores_are_said() -> None:
     )  # fmt: skip
     (found,) = [one for one in findings(given) if one.id == "oversubscribed"]
     assert "workers=2x4" in found.setting[1]
+    learning = findings(told({"learn": 9.0, "env": 1.0}, cores=2, use=use))
+    assert [one.id for one in learning][:2] == ["oversubscribed", "compute-bound"]
+    assert verdict(learning) == "oversubscribed"
 
 
 seconds = st.floats(0, 100).map(lambda x: round(x, 3))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import random
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -120,6 +121,27 @@ def test_a_smaller_share_is_no_bottleneck() -> None:
         "the learner is idle 59 % of the time; 29 % of the time goes into waiting for env.step; "
         "learning takes more, 41 %"
     )
+
+
+@pytest.mark.parametrize(("act", "tie"), [(0.5, True), (0.2, False)])
+def test_a_tie_is_named_where_iterations_differ_more_than_the_causes(act: float, tie: bool) -> None:
+    draw, t = random.Random(1), 1.0
+    lines = [{"begin": {"t": 0.0, "startup_s": 2.0, "compile_s": 0.5, "cores": 4, "envs": 8}}]
+    lines.append(as_line(SpanRecord(0.0, 1.0, MAIN, {"compile": 1.0}, iterations=1, first=True)))
+    for _ in range(30):
+        spent = {"env": draw.uniform(0.2, 0.8), "act": act * draw.uniform(0.4, 1.6), "learn": 0.1}
+        record = SpanRecord(t, sum(spent.values()), MAIN, spent, 256, 10, 1)
+        lines.append(as_line(record))
+        t = record.end
+    found = diagnose_evidence(Evidence("run", CONFIGS["ppo"], lines, ended=True))
+    first, second = found.findings[:2]
+    assert {first.id, second.id} == {"env-bound", "acting-bound"}
+    assert found.tie == ((first.id, second.id) if tie else ())
+    assert found.headline.startswith("a tie: ") is tie
+    assert "of the time goes into" in found.headline
+    for one in (first, second):
+        low, high = one.interval or (1.0, 0.0)
+        assert low < one.share < high < low + 0.2
 
 
 def test_before_the_first_update_nothing_is_proposed() -> None:

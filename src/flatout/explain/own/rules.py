@@ -16,7 +16,8 @@ from flatout.explain.diagnosis import Finding
 from flatout.explain.own import collecting, learning, overheads
 from flatout.explain.own.costs import LEARN, Costs, costs
 from flatout.explain.own.proposals import WORTH_SAYING
-from flatout.explain.report import percent
+from flatout.explain.ranking import ordered, tied
+from flatout.explain.report import percent, tie_words
 from flatout.planning.facts import RunFacts
 
 LEARNING_HOLDS = 0.5  # from this share on, learning itself is the bottleneck
@@ -42,8 +43,8 @@ WEIGH = {
 
 
 def findings(facts: RunFacts) -> tuple[Finding, ...]:
-    """All findings, at least one: first the one that the verdict names, then the others by share,
-    those about devices last."""
+    """All findings, at least one: first the one that the verdict names, then the others in the
+    order of `ordered`."""
     results: list[Finding] = []
     cost = costs(facts)
     for rule, phases in RULES.items():
@@ -52,14 +53,19 @@ def findings(facts: RunFacts) -> tuple[Finding, ...]:
         if finding is not None:
             results.append(replace(finding, phases=phases))
     named = _named(results, facts) or _unattributed(facts)
-    others = [finding for finding in results if finding is not named]
-    others.sort(key=lambda finding: (finding.id in DEVICES, -finding.share))
+    others = ordered(finding for finding in results if finding is not named)
+    crowded = [finding for finding in others if finding.id == "oversubscribed"]
+    if crowded and named.id == "compute-bound":  # it is no healthy run
+        return *crowded, named, *(finding for finding in others if finding not in crowded)
     return named, *others
 
 
 def headline(ranked: tuple[Finding, ...], facts: RunFacts, used: Sequence[CardUse] = ()) -> str:
     """The verdict in one sentence: how idle the GPUs or else the learner is, and what they wait
     for; `used` is the run's use of each GPU."""
+    if tie := tied(ranked):
+        alone = tuple(replace(finding, interval=None) for finding in ranked)
+        return f"a tie: {tie_words(tie)}; {headline(alone, facts, used)}"
     first, idle = ranked[0], 1.0 - facts.learner
     busy = cards.computing(used)
     if facts.updates and busy is not None:

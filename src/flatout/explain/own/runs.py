@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve
 from flatout.errors import FlatoutError, UsageError, damage
 from flatout.explain.cards import card_uses
-from flatout.explain.diagnosis import Diagnosis, Usage, lanes, verdict
+from flatout.explain.diagnosis import Diagnosis, Finding, Usage, lanes, verdict
 from flatout.explain.own.rules import findings, headline
+from flatout.explain.ranking import block_ends, interval, tied
 from flatout.explain.report import advice
 from flatout.hardware.monitor import MonitorSample, read_samples
 from flatout.planning.answer import Answer
@@ -28,6 +30,7 @@ from flatout.storage.span_records import (
     SPANS,
     WAIT_LEARNER,
     SpanRecord,
+    Totals,
     json_lines,
     read_lines,
     steady,
@@ -147,7 +150,8 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
         machine=evidence.machine if evidence.machine.cores == last.cores else SHIPPED,
         plan=evidence.plan,
     )
-    ranked = findings(facts_)
+    parts = _blocks(records, totals, parse(last.placement))
+    ranked = tuple(_with_interval(finding, parts) for finding in findings(facts_))
     notes = list(totals.notes)
     if not totals.updates:
         notes.append("No update was made: what learning takes is unknown, and nothing is proposed.")
@@ -178,7 +182,45 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
         machine=last.machine,
         notes=tuple(dict.fromkeys(notes)),
         part="" if totals.updates else "no learning yet",
+        tie=tuple(finding.id for finding in tied(ranked)),
     )
+
+
+def _blocks(
+    records: Sequence[SpanRecord], totals: Totals, placement: Placement
+) -> list[tuple[dict[str, float], float]]:
+    """Shares of the time by phase, and seconds, of each block of whole iterations in the steady
+    state; empty before the first update."""
+    if not totals.updates:
+        return []
+    mains = [r for r in records if r.lane == MAIN and not r.first and not r.closing]
+    useful, seconds = list[SpanRecord](), 0.0
+    for record in reversed([record for record in mains if record.iterations]):
+        seconds += record.d
+        if seconds > totals.seconds + 1e-6:  # `totals` are of those after it
+            break
+        useful.append(record)
+    useful.reverse()
+    if not useful:
+        return []
+    ends = block_ends(useful[0].t, useful[-1].end, [record.end for record in useful])
+    found = []
+    for a, b in pairwise((useful[0].t, *ends)):
+        within = [replace(r, updates=max(r.updates, 1)) for r in records if a < r.end <= b]
+        part, _ = steady(within)
+        if part is not None:
+            shares = facts(part, settings={}, placement=placement, envs=1, cores=1).phases
+            found.append((shares, part.seconds))
+    return found
+
+
+def _with_interval(finding: Finding, blocks: Sequence[tuple[dict[str, float], float]]) -> Finding:
+    """A finding with the interval of its share, from its phases' shares of some blocks. That of
+    computing decides nothing: a verdict names what a change can shorten."""
+    if finding.id == "compute-bound" or not finding.phases:
+        return finding
+    parts = [(sum(map(shares.__getitem__, finding.phases)) * s, s) for shares, s in blocks]
+    return replace(finding, interval=interval(finding.share, parts))
 
 
 def closing(diagnosis: Diagnosis | None) -> dict[str, Any]:
