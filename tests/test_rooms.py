@@ -15,8 +15,8 @@ SRC = Path(flatout.__file__).parent
 ORDER = (
     "__main__", "cli", "api", "fleet", "run", "supervised", "explain", "planning", "schedules",
     "samplers", "learner", "buffers", "algorithms", "networks", "envs", "hardware", "storage",
-    "config", "child", "documents", "output_file", "hashes", "installing", "errors", "output",
-    "evaluation", "spans", "actions", "types", "casts", "tree",
+    "config", "child", "documents", "output_file", "hashes", "installing", "spans", "errors",
+    "output", "evaluation", "actions", "types", "casts", "tree",
 )  # fmt: skip
 """Packages and modules from the highest to the lowest; each may import only from later ones."""
 

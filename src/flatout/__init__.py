@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # names are imported on first use, because every command impo
     from flatout.errors import CheckpointError, EnvironmentFailure, FlatoutError, UsageError
     from flatout.explain.program.block import explaining
     from flatout.run.callbacks import Callback, Run
+    from flatout.spans import phase
 
 __version__ = "0.1.0"
 
@@ -49,10 +50,10 @@ if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
     del module
 
 _ROOMS = (
-    "errors", "config.placement", "explain.program.block", "run.callbacks", "envs.device.base",
-    "envs.checking.check_env", "envs.checking.findings", "envs.device.check", "algorithms.base",
-    "api", "api.agents", "api.callbacks", "api.classifier", "api.evaluation", "api.population",
-    "api.plots",
+    "errors", "spans", "config.placement", "explain.program.block", "run.callbacks",
+    "envs.device.base", "envs.checking.check_env", "envs.checking.findings", "envs.device.check",
+    "algorithms.base", "api", "api.agents", "api.callbacks", "api.classifier", "api.evaluation",
+    "api.population", "api.plots",
 )  # fmt: skip
 """The modules of the public names. Those that import quickly come first."""
 
@@ -61,7 +62,7 @@ __all__ = [
     "CheckpointError", "Classifier", "Counters", "DeviceEnv", "EnvironmentFailure", "Evaluate",
     "Finding", "FlatoutError", "Genetic", "Placement", "Population", "RecordEvery", "ReplaySpec",
     "Run", "SaveEvery", "State", "StopOnNoImprovement", "StopOnReward", "StopOnTime", "UsageError",
-    "check_device_env", "check_env", "evaluate_policy", "explaining", "plot", "report",
+    "check_device_env", "check_env", "evaluate_policy", "explaining", "phase", "plot", "report",
 ]  # fmt: skip
 
 
@@ -79,7 +80,8 @@ def __getattr__(name: str) -> Any:
         from importlib import import_module
 
         if hasattr(module := import_module(f"flatout.{room}"), name):
-            return getattr(module, name)
+            found = globals()[name] = getattr(module, name)  # `phase` may be used in a hot loop
+            return found
     if not name.startswith("_"):
         from flatout.config.aliases import IMPORTED
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+from flatout.errors import UsageError
 
 NAMES = (
     "env", "act", "input", "transfer", "replay", "learn", "publish", "log", "checkpoint", "wait",
@@ -37,10 +40,58 @@ PHASES: dict[str, str] = {
 }
 """Phases and their descriptions, in the order of reports."""
 
+MARKABLE = tuple(each for each in PHASES if each not in ("launch", "fused", "publish"))
+"""Phases that a program can give to its own code. The others are parts of Flatout's own runs."""
+
 OF_SPAN = {name: name for name in (*NAMES, "other")} | {"log": "io", "checkpoint": "io"}
 """The phase of each span."""
 
 MAX_TRACE_EVENTS = 1_000_000
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class PhaseMark:
+    """A phase of the user's code, as a context manager or a decorator; it does nothing itself.
+
+    The probe of `flatout explain` finds it in the program's source.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __enter__(self) -> PhaseMark:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        pass
+
+    def __call__(self, function: Function) -> Function:
+        return function
+
+
+PHASE_MARKS = {name: PhaseMark(name) for name in MARKABLE}
+
+
+def phase(name: str) -> PhaseMark:
+    """Mark a block, or as a decorator a function, as one phase for `flatout explain`.
+
+    ``with flatout.phase("env"):`` makes all time in the block count as stepping environments.
+    Without `flatout explain` it does nothing.
+
+    Raises:
+        UsageError: the name is no phase.
+    """
+    try:
+        return PHASE_MARKS[name]
+    except (KeyError, TypeError):
+        raise UsageError(no_phase(name)) from None
+
+
+def no_phase(name: object) -> str:
+    """The sentence for a name that is no phase which a program can mark."""
+    return f"{name!r} is no phase: a phase is one of {', '.join(MARKABLE)}."
 
 
 @dataclass(frozen=True)

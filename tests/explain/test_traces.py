@@ -113,6 +113,58 @@ def test_the_cause_of_idle_time_is_found_in_every_format_of_pytorch(
     assert found.machine == "Card 9000"
 
 
+@pytest.mark.parametrize(
+    ("outer", "inner", "verdict", "phases"),
+    [
+        ("env", "rollout", "env-bound", {"env": 0.8}),
+        ("learn", "replay", "replay-bound", {"replay": 0.6, "launch": 0.2}),
+        ("rollout", "act", "acting-bound", {"act": 0.6}),
+    ],
+)
+@pytest.mark.parametrize("format_", ["today", "2021", "jax"])
+def test_marks_of_the_program_decide_the_phase_of_what_the_host_does_in_them(
+    outer: str, inner: str, verdict: str, phases: dict[str, float], format_: str, tmp_path: Path
+) -> None:
+    """Whatever runs there: here waiting for the device, and a data loader. The innermost mark
+    counts, and other names are no marks."""
+    loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    if format_ == "jax":
+        trace = Framework()
+        trace.process(1, "/device:GPU:0 Card 9000")
+        for number in range(5):
+            t = number * 10 * MS
+            trace.event(701, "python", outer, t, 8 * MS)
+            trace.event(701, "python", loader, t, 8 * MS)
+            trace.event(701, "python", inner, t + MS, 6 * MS)
+            trace.event(701, "python", "Await", t + 2 * MS, 4 * MS)
+            trace.event(701, "python", "LaunchKernel", t + 8 * MS, 5, correlation=number + 1)
+            trace.event(1, "Stream #1", "fusion", t + 8 * MS, 2 * MS, correlation=number + 1)
+        found = explained(trace.write(tmp_path))
+    else:
+        kineto = Kineto(format_ == "2021")
+
+        def step(trace: Kineto) -> None:
+            begin = trace.t
+            trace.event("user_annotation", outer, begin, 8 * MS)
+            trace.event("user_annotation", loader, begin, 8 * MS)
+            trace.event("user_annotation", inner, begin + MS, 6 * MS)
+            trace.event("cuda_runtime", "cudaStreamSynchronize", begin + 2 * MS, 4 * MS)
+            trace.t = begin + 8 * MS
+            trace.launch(2 * MS, takes=0.0)
+            trace.t = trace.free
+
+        steps(kineto, step, 5)
+        found = explained(kineto.write(tmp_path / "a.json"))
+    assert found.verdict == verdict, found.headline
+    for phase, share in phases.items():
+        assert found.phases[phase] == pytest.approx(share, abs=0.03)
+        assert found.marked[phase] == pytest.approx(share, abs=0.03)
+        assert found.lines[phase].endswith("marked by the program")
+    assert f"by the program's own marks: {max(phases.values()):.0%}".replace("%", " %") in " ".join(
+        found.findings[0].evidence
+    )
+
+
 def test_the_line_of_the_program_is_named(tmp_path: Path) -> None:
     trace = Kineto()
     steps(trace, prepares)

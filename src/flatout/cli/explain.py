@@ -17,7 +17,7 @@ from flatout.cli.explain_arguments import (
     run_of,
     seconds_of,
 )
-from flatout.cli.flags import existing, parse, take_file
+from flatout.cli.flags import existing, parse, take_all, take_file
 from flatout.errors import FlatoutError, UsageError, damage, one_line
 from flatout.output import json_text, say
 
@@ -39,9 +39,10 @@ def explain(argv: list[str]) -> int:
         argv, command = argv[:at], argv[at + 1 :]
         if not command:
             raise UsageError("nothing follows --: flatout explain -- python script.py ARGUMENTS.")
+    phases, argv = take_all(argv, "--phase", 1, "PHASE=MODULE:FUNCTION: --phase env=train:collect")
     for flag in ("--json", "--html", "--save"):
         take_file(argv, flag)  # refuses one without a file
-    asked = parse(ExplainArguments(), "flatout explain", argv)
+    asked = replace(parse(ExplainArguments(), "flatout explain", argv), phase=tuple(phases))
     path = None if asked.path is None else existing(asked.path)
     kind = "" if path is None else kind_of(path)
     check(asked, path, kind, command)
@@ -58,7 +59,7 @@ def explain(argv: list[str]) -> int:
     elif path is not None and kind == "trace":
         _report(_traced(path), asked)
     elif path is not None:
-        diagnosis, comparison = _saved(path)
+        diagnosis, comparison = _saved(path, asked.phase)
         _report(diagnosis, asked, stderr=True, comparison=comparison)
     return 0
 
@@ -131,8 +132,9 @@ def _plan(path: Path, asked: ExplainArguments) -> Answer | None:
     return None
 
 
-def _saved(path: Path) -> tuple[Diagnosis, Comparison | None]:
-    """Diagnose saved evidence of a program or a run; also return its comparison, if it has one."""
+def _saved(path: Path, phases: Sequence[str]) -> tuple[Diagnosis, Comparison | None]:
+    """Diagnose saved evidence of a program or a run, with more functions whose phase is given;
+    also return its comparison, if it has one."""
     from flatout.explain.own import runs
     from flatout.explain.program import diagnose, evidence
 
@@ -147,7 +149,9 @@ def _saved(path: Path) -> tuple[Diagnosis, Comparison | None]:
         if parts.get("kind") == "run":
             found = runs.diagnose_evidence(runs.Evidence.from_json(values))
         else:
-            found = diagnose.diagnose(evidence.from_json(values, path))
+            read = evidence.from_json(values, path)
+            read.phases = tuple(dict.fromkeys((*read.phases, *phases)))
+            found = diagnose.diagnose(read)
         found.check()
         return found, _comparison(path, parts)
     except FlatoutError as error:
@@ -213,6 +217,8 @@ def _diagnosed(recording: Recording, asked: ExplainArguments) -> Diagnosis:
     from flatout.explain.program.diagnose import diagnose
     from flatout.explain.program.evidence import build, save
 
+    meta, rows = recording
+    recording = meta | {"phases": list(asked.phase)}, rows
     if asked.save is not None:
         try:
             save(Path(asked.save), *recording)

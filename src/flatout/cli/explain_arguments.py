@@ -42,6 +42,9 @@ class ExplainArguments:
     seconds, 0.1 to 20, once its loop is steady, and explain what it recorded, too."""
     pid: int | None = None
     """Observe a Python process that runs already (needs py-spy: pip install py-spy)."""
+    phase: tuple[str, ...] = ()
+    """Programs only, may be repeated: all time in a function is of this phase,
+    PHASE=MODULE:FUNCTION, such as env=train:collect or env=train:Maze.step."""
     against: str | None = None
     """The command line of a second program, such as "python fixed.py": measure how much faster it
     is, both in turns."""
@@ -75,6 +78,8 @@ def check(asked: ExplainArguments, path: Path | None, kind: str, command: Sequen
         kind: its kind, see `kind_of`.
         command: the program to explain, if it is one.
     """
+    from flatout.explain.program.marks import FunctionPhase
+
     if sum((path is not None, bool(command), asked.pid is not None)) != 1:
         files = {"--json": asked.json, "--html": asked.html, "--save": asked.save}
         taken = [f"{flag} took {file} as its FILE" for flag, file in files.items() if file]
@@ -84,6 +89,13 @@ def check(asked: ExplainArguments, path: Path | None, kind: str, command: Sequen
                 f"{taken[0].split()[0]} FILE."
             )
         raise UsageError(f"explain needs one thing to explain: {USAGE}.")
+    for word in asked.phase:
+        FunctionPhase.parse(word)
+    if asked.phase and (kind in ("run", "trace") or asked.against is not None):
+        raise UsageError(
+            "--phase is for programs, without --against: flatout explain --phase "
+            "env=train:collect -- python train.py."
+        )
     if asked.against is not None and not command:
         raise UsageError(
             "--against compares two programs: flatout explain --against "

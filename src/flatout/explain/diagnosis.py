@@ -141,6 +141,8 @@ class Diagnosis:
     # shares are of the whole.
     part: str = ""
     lines: dict[str, str] = field(default_factory=dict)  # each phase's heaviest line, in words
+    # share of that time, by phase, that marks of the program or --phase decided
+    marked: dict[str, float] = field(default_factory=dict)
     busy: dict[str, float] = field(default_factory=dict)  # share of that time, by recorded device
     recorded: tuple[str, ...] = ()  # what the program's own profiler recorded, one sentence each
     tie: tuple[str, ...] = ()  # ids of the first two causes if either may be larger

@@ -58,6 +58,8 @@ class Blame:
     # of each phase, seconds in which a device computed, and which only names of functions decided
     device: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     unsure: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    # of each phase, and by who says so, seconds that marks decided
+    marked: dict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
     workers: int = 0  # number of threads that work for the driver
     balance: float = 1.0  # mean share of workers that worked during a lockstep
     worker_seconds: float = 0.0  # of training's work in all workers of other processes
@@ -116,8 +118,9 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
     silences: list[tuple[Where, Moment]] = []
     piped = balance = lockstep = 0.0
 
-    def spend(phase: str, where: Where, seconds: float, moment: Moment) -> None:
+    def spend(phase: str, where: Where, seconds: float, moment: Moment, by: str = "") -> None:
         result.where[phase][where] += seconds
+        result.marked[phase, by] += seconds
         if result.ends:
             block = min(bisect_left(result.ends, moment.t), len(result.ends) - 1)
             result.blocks[block][phase] += seconds
@@ -125,13 +128,15 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
     for moment in moments:
         mark = moment.mark
         here = driver.process, mark.site, mark.call
-        if mark.phase == "input" or (not mark.waits and mark.phase != "wait"):
+        works = not mark.waits and mark.phase != "wait"
+        if works or mark.phase == "input" or mark.marked:
             rest = moment.dt
             for state, held in _lock_holders(moment, workers, driver):
-                spend(state.phase, (driver.process, state.site, state.call), held, moment)
+                where = driver.process, state.site, state.call
+                spend(state.phase, where, held, moment, state.marked)
                 result.locked += held
                 rest -= held
-            spend(mark.phase, here, rest, moment)
+            spend(mark.phase, here, rest, moment, mark.marked)
             result.device[mark.phase] += rest * moment.device
             result.unsure[mark.phase] += rest * mark.unsure
             continue
@@ -155,7 +160,7 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
                 result.served[phase] += share
             # For messages the driver's line says what is handed out.
             where = here if phase == "ipc" else (track.process, state.site, state.call)
-            spend(phase, where, share, moment)
+            spend(phase, where, share, moment, "" if waits else state.marked)
     if lockstep:
         result.balance = balance / lockstep
     silent = _silence(line, result, driver, sum(moment.dt for _, moment in silences), piped)
@@ -183,7 +188,9 @@ def _taking_turns(line: Timeline, driver: Track, workers: Sequence[Track], span:
     if driver.main or len(group) < 2 or any(m.worked is None for m in driver.moments):
         return 0
     worked = [_worked(line, track) for track in group]
-    ready = sum(sum(m.dt for m in line.steady(track) if _works(m.mark)) for track in group)
+    ready = sum(
+        m.dt for track in group for m in line.steady(track) if _works(m.mark) and not m.mark.marked
+    )
     busy = [seconds for seconds in worked if seconds >= TURNS * span]
     return len(busy) if len(busy) > 1 and ready > sum(worked) + TURNS * span else 0
 
@@ -193,6 +200,8 @@ def _lock_holders(
 ) -> Iterator[tuple[Mark, float]]:
     """Threads that held the interpreter's lock while the driver slept in its work, and how long."""
     if moment.device or moment.worked is None or moment.mark.phase in ("io", "env", "compile"):
+        return
+    if moment.mark.marked:  # it may wait for anything
         return
     slept = moment.dt - moment.worked
     if slept < LOCKED * moment.dt:

@@ -60,6 +60,13 @@ class DeviceTime:
         if sample.compilation or not self._waits(sample, mark):
             yield moment(0.0, sample.dt, mark, False)
             return
+        if mark.marked:
+            busy = self._computes(sample)
+            if busy > 0.0:
+                yield moment((1 - busy) * sample.dt, busy * sample.dt, mark, True)
+            if busy < 1.0:
+                yield moment(0.0, (1 - busy) * sample.dt, mark, False)
+            return
         leaf = self._process.leaf(self._process.stacks[sample.stack])
         worked_for, site, made = self._places.waited_for(frames, leaf)
         site = site or mark.site

@@ -13,7 +13,7 @@ from signal import Signals
 from flatout.explain import cards, cores
 from flatout.explain.causes import CAUSE_OF_LOSS, CAUSES, DEVICES, UNKNOWN
 from flatout.explain.diagnosis import Diagnosis, Finding, Usage, lanes, verdict
-from flatout.explain.program import remedies
+from flatout.explain.program import marks, remedies
 from flatout.explain.program.evidence import Evidence
 from flatout.explain.program.facts import Facts, facts_of
 from flatout.explain.program.timeline import LEARNING
@@ -49,6 +49,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         apart=tuple(apart),
         phases={p: facts.blame.shares[p] for p in PHASES if facts.blame.shares.get(p)},
         lines={phase: facts.line_words(phase) for phase in facts.blame.shares},
+        marked=facts.marked,
         lanes=lanes((track.name, _spans(evidence, track)) for track in tracks),
         usage=tuple(Usage.of(sample, evidence.began) for sample in evidence.monitor),
         cores=facts.cores,
@@ -215,6 +216,7 @@ def _notes(facts: Facts) -> Iterator[str]:
     for process in facts.evidence.processes:
         if process.failure:
             yield f"The probe of process {process.pid} ended early ({process.failure})."
+    yield from marks.notes(facts.evidence)
     yield from filter(None, (cores.slowdown(facts.evidence.monitor), cards.shared(facts.cards)))
     if driver is not None and not driver.main and not blame.threads:
         yield f"The thread that does the work ({driver.name}) is not the main one: {cheap}"

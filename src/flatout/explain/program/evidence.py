@@ -44,6 +44,7 @@ class Code:
     learns: bool = False  # whether it, or another method of that class, takes gradients
     loops: tuple[tuple[int, int], ...] = ()  # first and last line of each loop, outer ones first
     names: frozenset[str] = frozenset()  # relevant names in its code (`argmax`, `append`)
+    qualname: str = ""  # its name with its class's; empty before Python 3.11
 
     @property
     def cls(self) -> tuple[str, str] | None:
@@ -54,6 +55,9 @@ class Code:
         """Whether the class of the first argument has all of these attributes."""
         return self.owner is not None and all(name in self.owner["has"] for name in attributes)
 
+
+Span = tuple[int, int, str]
+"""First and last line that the program marks, and the mark's text."""
 
 GENERATED = "<frozen generated>"
 """The file of functions that libraries made from a text, such as those of named tuples."""
@@ -141,6 +145,7 @@ class Process:
     leaves: dict[tuple[int, int], Leaf]
     lines: dict[tuple[int, int], str]  # source of the program's lines, by (code, line)
     made: dict[tuple[int, int], Made]  # and what those wait for that may wait for a device
+    marks: dict[int, tuple[Span, ...]]  # by code
     stacks: dict[int, Stack]
     lanes: dict[int, dict[str, Any]]
     samples: list[Sample]
@@ -178,6 +183,7 @@ class Evidence:
     finished: bool = True  # whether the program had ended
     code: int | None = None  # then its exit code, 128 + n if signal n ended it; None if unknown
     why: str = ""  # why it failed, if that is known and no exception says it
+    phases: tuple[str, ...] = ()  # ``PHASE=MODULE:FUNCTION``: which phases the user's functions are
 
 
 # --- Reading and writing ----------------------------------------------------------------------
@@ -229,6 +235,11 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
         made={
             (row["c"], row["line"]): Made(**row["made"]) for row in of["site"] if row.get("made")
         },
+        marks={
+            row["c"]: tuple((int(a), int(b), str(text)) for a, b, text in row["spans"])
+            for row in of["marks"]
+            if row["c"] < count
+        },
         stacks={
             row["i"]: Stack(_pairs(row["f"]), row["at"])
             for row in of["stack"]
@@ -266,7 +277,8 @@ def _code(row: dict[str, Any], inline: bool) -> Code:
     learns = bool(row.get("learns") or (owner and owner.get("learns")))
     loops = tuple((int(first), int(last)) for first, last in row.get("loops", ()))
     names = frozenset(row.get("names", ()))
-    return Code(file, row["plain"], row["line"], owner, learns, loops, names)
+    qualname = str(row.get("qualname", ""))
+    return Code(file, row["plain"], row["line"], owner, learns, loops, names, qualname)
 
 
 def _counts(rows: Iterable[dict[str, Any]]) -> dict[str, list[tuple[float, int]]]:
@@ -296,7 +308,8 @@ def build(meta: dict[str, Any], rows: Iterable[Sequence[dict[str, Any]]]) -> Evi
     """Evidence from a recording."""
     processes = sorted(map(process, rows), key=lambda process: process.started)
     monitor = [MonitorSample.from_json(row) for row in meta["monitor"]]
-    return Evidence(**{**meta, "monitor": monitor}, processes=processes)
+    phases = tuple(map(str, meta.get("phases", ())))
+    return Evidence(**{**meta, "monitor": monitor, "phases": phases}, processes=processes)
 
 
 def load(path: Path) -> Evidence:

@@ -15,6 +15,7 @@ from flatout.explain.program.blame import Blame, Where, blame
 from flatout.explain.program.call_remedies import MAINLY, call_remedy
 from flatout.explain.program.calls import Call, Counted, counted
 from flatout.explain.program.evidence import Evidence, Leaf
+from flatout.explain.program.marks import FLAG, PROGRAM
 from flatout.explain.program.mechanism import Learning, learning
 from flatout.explain.program.survey import program_of
 from flatout.explain.program.timeline import Timeline, timeline
@@ -178,7 +179,27 @@ class Facts:
             words.append(f"{percent(self.blame.device[phase] / total)} waiting for the device")
         if self.blame.unsure[phase] > MAINLY * total:
             words.append("unsure: by its name only")
+        words += [
+            f"marked by {by}" for by in (PROGRAM, FLAG)
+            if self.blame.marked[phase, by] > MAINLY * total
+        ]  # fmt: skip
         return ", ".join(filter(None, words))
+
+    def marked_words(self, phase: str) -> list[str]:
+        """Sentences about how much of the time marks say to be of a phase."""
+        seconds = self.blame.seconds or 1.0
+        shares = [(by, self.blame.marked[phase, by] / seconds) for by in (PROGRAM, FLAG)]
+        whose = {PROGRAM: "the program's own marks", FLAG: FLAG}
+        return [f"by {whose[by]}: {percent(share)} of the time" for by, share in shares if share]
+
+    @property
+    def marked(self) -> dict[str, float]:
+        """Shares of the time, by phase, that marks decided."""
+        sums = defaultdict[str, float](float)
+        for (phase, by), seconds in self.blame.marked.items():
+            if by and seconds:
+                sums[phase] += seconds / self.blame.seconds
+        return dict(sums)
 
     def heaviest_line(self, phase: str) -> tuple[str, int] | None:
         """The file and line in which a phase spends most of its time; None if it is unknown."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from flatout.explain.program import tags
 from flatout.explain.program.evidence import Leaf, Made, Process
+from flatout.explain.program.marks import Marks
 from flatout.explain.program.phase_rules import RULES, Rule, by_name, network_role, role
 from flatout.explain.program.survey import Frames, Networks, Place, Seen, Site, Survey
 
@@ -27,13 +28,18 @@ class Mark:
     unsure: bool = False  # whether only English words decided the phase
     piped: bool = False  # whether it is in a pipe or queue between processes
     fetches: bool = False  # whether it asks a device for a result, and may wait for it
+    marked: str = ""  # who says that it is this phase (see `marks`); empty where rules decided
 
 
 class Places:
     """Decides the phase of every place of a process, from all that was `seen` of it."""
 
-    def __init__(self, process: Process, networks: Networks, seen: Sequence[Seen] = ()) -> None:
+    def __init__(
+        self, process: Process, networks: Networks, seen: Sequence[Seen] = (),
+        marks: Marks | None = None,
+    ) -> None:  # fmt: skip
         self.survey = Survey(process, networks, seen)
+        self._marks = marks
         self._near: dict[int, dict[int, dict[str, float]]] = defaultdict(
             lambda: defaultdict(lambda: defaultdict(float))
         )
@@ -76,6 +82,10 @@ class Places:
         innermost = self.survey.process.codes[place.frames[0][0]]
         waits = tags.is_wait(place.leaf, innermost)
         fetches = self.survey.fetches(place)
+        call = place.leaf.word or innermost.plain
+        if (marked := self._marked(place)) is not None:
+            phase, by = marked
+            return Mark(phase, False, site, call, fetches=fetches, marked=by)
         phase, unsure = self._phase(place, RULES[:-2] if fetches else RULES)
         fetches = fetches and phase != "import"
         if phase == "env" and place.leaf.word == "sleep":
@@ -84,9 +94,20 @@ class Places:
             phase = "wait"
         if phase == "learn" and not fetches and tags.is_transfer(place.leaf, innermost):
             phase = "transfer"
-        call = place.leaf.word or innermost.plain
         piped = any(self.survey.tag(index) == "ipc" for index, _ in place.frames[:PIPES])
         return Mark(phase or "other", waits, site, call, unsure, piped, fetches)
+
+    def _marked(self, place: Place) -> tuple[str, str] | None:
+        """The phase of the innermost mark around a place, and who says so. What is imported inside
+        of a mark is no part of it."""
+        if self._marks is None:
+            return None
+        for index, line in place.frames:
+            if self.survey.tag(index) == "import":
+                return None
+            if (found := self._marks.around(index, line)) is not None:
+                return found
+        return None
 
     def _phase(self, place: Place, rules: Sequence[Rule]) -> tuple[str | None, bool]:
         """The phase by the first rule that decides, and whether only words did."""

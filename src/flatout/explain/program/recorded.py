@@ -196,7 +196,8 @@ def waits(
     # Begin and end of each moment, in order: none begins before the last has ended.
     edges = np.maximum.accumulate([t for m in moments for t in (m.t - m.dt, m.t)])
     for idle in devices:
-        spans = [idle.parts[part] for part in PARTS if part != "queued" and part in idle.parts]
+        hosts = [part for part in PARTS if part not in ("queued", "communicate")]
+        spans = [idle.parts[part] for part in hosts if part in idle.parts]
         late = union_of(spans) + one.origin
         seconds["unknown"] += length(late)
         if not moments or not len(late):

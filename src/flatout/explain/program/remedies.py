@@ -46,7 +46,7 @@ def finding(cause: str, facts: Facts, share: float) -> Finding:
         words, line = found
         remedy = replace(remedy, words=words)
     places = facts.heaviest(phase, facts.share(phase) if cause == "launch-bound" else spent)
-    evidence = (*remedy.before, *places, *remedy.after)
+    evidence = (*remedy.before, *places, *facts.marked_words(phase), *remedy.after)
     if facts.gpu is not None:
         does = "computes" if cause == "compute-bound" else "waits"
         why = "" if does == "computes" else f" {WAITS_FOR[phase]}"

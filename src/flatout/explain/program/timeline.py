@@ -9,6 +9,7 @@ from flatout.explain.program.calls import Replay, network_sites, replay
 from flatout.explain.program.cycles import LEARNING, Steady, steady
 from flatout.explain.program.device_time import DeviceTime
 from flatout.explain.program.evidence import Evidence, Leaf, Process
+from flatout.explain.program.marks import Marks
 from flatout.explain.program.places import Mark, Places
 from flatout.explain.program.survey import Frames, Site, program_of
 from flatout.explain.program.tags import is_program
@@ -58,7 +59,7 @@ def timeline(evidence: Evidence) -> Timeline:
         if any("resource_tracker" in word or "forkserver" in word for word in process.argv):
             places.append(Places(process, {}))
             continue
-        process_places = _places(process)
+        process_places = _places(process, Marks(evidence, process))
         places.append(process_places)
         device = DeviceTime(evidence, process, process_places)
         tracks += _tracks(index, process, process_places, device)
@@ -88,7 +89,7 @@ def timeline(evidence: Evidence) -> Timeline:
     return Timeline(tracks, places, driver, begin, end, excluded, windows, period.part, period.ends)
 
 
-def _places(process: Process) -> Places:
+def _places(process: Process, marks: Marks) -> Places:
     sampled: defaultdict[int, float] = defaultdict(float)
     for sample in process.samples:
         if not sample.compilation:
@@ -104,7 +105,7 @@ def _places(process: Process) -> Places:
         if sampled[index] and stack.frames
     ]
     seen += [(frames, Leaf(name, name), seconds) for (frames, name), seconds in counted.items()]
-    return Places(process, network_sites(windows, program_of(process)), seen)
+    return Places(process, network_sites(windows, program_of(process)), seen, marks)
 
 
 def _tracks(index: int, process: Process, places: Places, device: DeviceTime) -> list[Track]:

@@ -11,6 +11,7 @@ import numpy as np
 from flatout.explain import cards
 from flatout.explain.causes import CAUSE_OF_LOSS, UNKNOWN
 from flatout.explain.diagnosis import Diagnosis, Finding, Lane, verdict
+from flatout.explain.program.call_remedies import MAINLY
 from flatout.explain.ranking import LOST, interval, ordered, tied
 from flatout.explain.report import percent, tie_words
 from flatout.explain.trace.events import Trace
@@ -35,6 +36,11 @@ MEANING = {
     "transfer": "copies, and the host's waiting for them",
     "communicate": "data are exchanged with other devices, and nothing else runs",
     "host": "the devices wait for code of the host that launches nothing",
+    "act": "the devices wait while actions are chosen",
+    "replay": "the devices wait for batches of stored experience",
+    "eval": "the devices wait for evaluation",
+    "ipc": "the devices wait while data move between processes",
+    "wait": "the devices and the host wait",
 }
 """Parts of the lost time in words."""
 
@@ -57,9 +63,10 @@ def diagnose(traces: Sequence[Trace], subject: str) -> Diagnosis:
     if steps := _steps(traces):
         ranked[0] = replace(ranked[0], evidence=(*ranked[0].evidence, steps))
     phases: defaultdict[str, float] = defaultdict(float)
-    if devices:
-        for part in (*BUSY, *PARTS):
-            phases[PHASE.get(part, part)] += found.share(part)
+    marked: defaultdict[str, float] = defaultdict(float)
+    for part in dict.fromkeys((*BUSY, *PARTS)) if devices else ():
+        phases[PHASE.get(part, part)] += found.share(part)
+        marked[PHASE.get(part, part)] += found.marked(part)
     models = sorted({row.model for trace in traces for row in trace.devices if row.model})
     return Diagnosis(
         subject=subject,
@@ -68,13 +75,20 @@ def diagnose(traces: Sequence[Trace], subject: str) -> Diagnosis:
         findings=tuple(ranked),
         seconds=max((trace.window[1] - trace.window[0] for trace in traces), default=0.0),
         phases={phase: share for phase, share in phases.items() if share > 0.0},
-        lines=KERNELS | {PHASE.get(p, p): shown(name) for p in PARTS if (name := found.line(p))},
+        lines=KERNELS | {PHASE.get(p, p): _line(found, p) for p in PARTS if found.line(p)},
+        marked={phase: share for phase, share in marked.items() if share > 0.0},
         lanes=tuple(Lane(name, timeline(use)) for name, use in devices[:LANES]),
         busy={name: use.busy for name, use in devices},
         machine=", ".join(models),
         notes=tuple(_notes(found)),
         tie=tuple(finding.id for finding in tied(ranked)),
     )
+
+
+def _line(found: Found, part: str) -> str:
+    """What the host did most in a part of the idle time, and whether marks decided the part."""
+    mainly = found.marked(part) > MAINLY * found.share(part)
+    return shown(found.line(part)) + (", marked by the program" if mainly else "")
 
 
 def findings(found: Found) -> list[Finding]:
@@ -147,6 +161,8 @@ def _evidence(found: Found, part: str, share: float) -> Iterator[str]:
     for name, seconds in found.lines(part)[:2]:
         if seconds >= LEAST:
             yield f"`{shown(name)}`: {percent(seconds)} of the time"
+    if marked := found.marked(part):
+        yield f"by the program's own marks: {percent(marked)} of the time"
     if part == "launch":
         kernels = found.kernels
         if len(kernels):
@@ -160,7 +176,7 @@ def headline(found: Found, ranked: Sequence[Finding]) -> str:
     """A sentence about how long the devices compute, and the causes of their waiting."""
     if not found.devices:
         return ranked[0].evidence[0]
-    waits = {part: found.share(part) for part in (*PARTS, "communicate", "copy")}
+    waits = {part: found.share(part) for part in (*PARTS, "copy")}
     words = cards.headline(
         len(found.devices), found.share("learn"), waits, lambda part: line_words(found.line(part))
     )

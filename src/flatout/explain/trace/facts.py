@@ -62,6 +62,10 @@ class Found:
         sums = (np.sum([rows[i][:count] for rows in found], axis=0).tolist() for i in (0, 1))
         return list(zip(*sums, strict=True))
 
+    def marked(self, part: str) -> float:
+        """The mean share of the devices' time that marks of the program say to be a part."""
+        return float(np.mean([use.marked[part] / use.seconds for _, use in self.devices]))
+
     def lines(self, part: str) -> list[tuple[str, float]]:
         """Names of the host's events in a part of the idle time, with shares of the time, largest
         first."""

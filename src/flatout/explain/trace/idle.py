@@ -30,15 +30,18 @@ LONG_S = 1e-3
 """Host code that runs at least this long without launching anything has a cause of its own."""
 
 Lines = defaultdict[str, defaultdict[str, float]]
-Pieces = tuple[np.ndarray, np.ndarray, np.ndarray]
+Pieces = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 LONG_CALLS = 40  # calls among which the longest one of idle time is looked for
 THREADS = 32  # threads that a waiting thread may be waiting for
 
-PARTS = ("launch", "input", "env", "io", "compile", "transfer", "host", "unknown", "queued")
+PARTS = (
+    "launch", "input", "env", "io", "compile", "transfer", "host", "unknown", "queued", "act",
+    "replay", "eval", "ipc", "wait", "communicate",
+)  # fmt: skip
 """Why a device idles. `launch`: the host launches operations, or prepares to; `transfer`: it waits
 for a device; `host`: its own code launches nothing; `unknown`: nothing is recorded; `queued`: it is
-not late."""
+not late. Those from `act` on are known only where the program has marked them."""
 
 TRANSFER = PARTS.index("transfer")
 
@@ -55,6 +58,8 @@ class DeviceUse:
     parts: dict[str, np.ndarray]  # disjoint intervals, by `BUSY` and by the cause of `PARTS`
     # by cause, seconds by name of the host's event
     lines: Lines = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
+    # by cause, seconds that marks of the program decided
+    marked: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     # length and name of the longest single call of the driver in idle time
     longest: tuple[float, str] = (0.0, "")
 
@@ -98,8 +103,10 @@ def causes(trace: Trace, device: Row, window: tuple[float, float], host: Host) -
     found["queued"].append(gaps[queued])
     for number in np.unique(thread[~queued]):
         late = gaps[~queued & (thread == number)]
-        host.divide(int(number), late, found, result.lines)
-    parts |= {cause: spans for cause, sets in found.items() if len(spans := union_of(sets))}
+        host.divide(int(number), late, found, result)
+    for cause, sets in found.items():
+        if len(spans := union_of([parts.get(cause, NOTHING), *sets])):
+            parts[cause] = spans
     result.longest = host.longest(gaps[~queued])
     return result
 
@@ -156,7 +163,7 @@ class Host:
 
     def divide(
         self, thread: int, late: np.ndarray, found: dict[str, list[np.ndarray]],
-        lines: Lines,
+        result: DeviceUse,
     ) -> None:  # fmt: skip
         """Divide idle time before launches by a thread among its causes.
 
@@ -165,27 +172,27 @@ class Host:
         """
         own = list(dict.fromkeys(([thread] if thread != NONE else []) + self._main))
         for index in own:
-            late = self._attribute(index, late, found, lines)
+            late = self._attribute(index, late, found, result)
         waits = [self._divided(index) for index in own]
-        waits = [pieces[causes == TRANSFER] for pieces, causes, _ in waits]
+        waits = [pieces[(causes == TRANSFER) & ~marked] for pieces, causes, _, marked in waits]
         waiting = overlap(late, union_of(waits))
         found["unknown"].append(without(late, waiting))
         for index in [other for other in self._by_use if other not in own][:THREADS]:
-            waiting = self._attribute(index, waiting, found, lines)
+            waiting = self._attribute(index, waiting, found, result)
         for index in own:
-            waiting = self._attribute(index, waiting, found, lines, waits=True)
+            waiting = self._attribute(index, waiting, found, result, waits=True)
 
     def _attribute(
         self, thread: int, late: np.ndarray, found: dict[str, list[np.ndarray]],
-        lines: Lines, waits: bool = False,
+        result: DeviceUse, waits: bool = False,
     ) -> np.ndarray:  # fmt: skip
         """Divide intervals by a thread's work; returns those in which it did nothing, or only
         waited for a device, unless `waits`."""
-        pieces, causes, texts = self._divided(thread)
+        pieces, causes, texts, marked = self._divided(thread)
         within = meeting(pieces, late)
         if not waits:
-            within &= causes != TRANSFER
-        pieces, causes, texts = pieces[within], causes[within], texts[within]
+            within &= (causes != TRANSFER) | marked
+        pieces, causes, texts, marked = (each[within] for each in (pieces, causes, texts, marked))
         if not len(pieces) or not len(late):
             return late
         points = np.unique(np.concatenate([late.ravel(), pieces.ravel()]))
@@ -200,9 +207,10 @@ class Host:
         for index in np.unique(of_span):
             chosen = of_span == index
             found[PARTS[index]].append(spans[chosen])
+            result.marked[PARTS[index]] += float(seconds[chosen & marked[at[both]]].sum())
             by_name = np.bincount(texts[at[both]][chosen], seconds[chosen])
             for name in np.flatnonzero(by_name):
-                lines[PARTS[index]][self._trace.names[name]] += float(by_name[name])
+                result.lines[PARTS[index]][self._trace.names[name]] += float(by_name[name])
         rest = inside & ~covered
         return union(points[:-1][rest], points[1:][rest])
 
@@ -216,9 +224,9 @@ class Host:
 
     def _divided(self, thread: int) -> Pieces:
         """A thread's time as disjoint pieces ``[N, 2]``, each with its cause (its position in
-        `PARTS`) and a name.
+        `PARTS`), a name, and whether a mark of the program decided the cause.
 
-        An event that has a cause gives it to all events within it.
+        An event that has a cause gives it to all events within it, except to marks.
         """
         if thread not in self._pieces:
             self._pieces[thread] = self._divide_thread(thread)
@@ -228,9 +236,9 @@ class Host:
         events = self._threads[thread]
         own = self._own_causes(events)
         pieces: list[tuple[float, float]] = []
-        labels: list[tuple[int, int]] = []
-        # end, cause that it gives to all within, cause, name, and the program's line or NONE
-        open_events: list[tuple[float, str | None, str, int, int]] = []
+        labels: list[tuple[int, int, bool]] = []
+        # end, cause that it gives to all within, cause, name, the program's line or NONE, marked
+        open_events: list[tuple[float, str | None, str, int, int, bool]] = []
         programs = [
             kind == Kind.PYTHON and names.is_program(self._trace.names[name])
             for kind, name in zip(events.kind.tolist(), events.name.tolist(), strict=True)
@@ -240,32 +248,36 @@ class Host:
         def close(until: float) -> None:
             nonlocal at
             while open_events:
-                end, _, cause, name, line = open_events[-1]
+                end, _, cause, name, line, marked = open_events[-1]
                 stop = min(end, until)
                 if stop > at:
                     pieces.append((at, stop))
-                    labels.append((PARTS.index(cause), name if line == NONE else line))
+                    labels.append((PARTS.index(cause), name if line == NONE else line, marked))
                     at = stop
                 if end > until:
                     return
                 open_events.pop()
 
-        for begin, end, cause, name, program in zip(
+        for begin, end, cause, name, program, kind in zip(
             events.begin.tolist(), events.end.tolist(), own, events.name.tolist(), programs,
-            strict=True,
+            events.kind.tolist(), strict=True,
         ):  # fmt: skip
             close(begin)
             at = max(at, begin)
-            given, here, line = cause, cause or "launch", name if program else NONE
+            mark = names.marked_part(self._trace.names[name], Kind(kind))
+            given, here, line, marked = cause, cause or "launch", name if program else NONE, False
+            if mark is not None:
+                given, here, marked = mark, mark, True
             if open_events:
-                _, around, around_here, around_name, around_line = open_events[-1]
+                _, around, around_here, around_name, around_line, around_marked = open_events[-1]
                 line = around_line if line == NONE else line
-                if around is not None:
+                if around is not None and mark is None:
                     given, here, name, line = around, around_here, around_name, around_line
-            open_events.append((end, given, here, name, line))
+                    marked = around_marked
+            open_events.append((end, given, here, name, line, marked))
         close(float("inf"))
-        causes, texts = np.array(labels, int).reshape(-1, 2).T
-        return np.array(pieces).reshape(-1, 2), causes, texts
+        causes, texts, marks = np.array(labels, int).reshape(-1, 3).T
+        return np.array(pieces).reshape(-1, 2), causes, texts, marks.astype(bool)
 
     def _own_causes(self, events: Events) -> list[str | None]:
         """The cause that each event of a thread is itself; None if its surroundings decide."""

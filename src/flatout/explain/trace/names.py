@@ -11,6 +11,7 @@ from pathlib import Path
 from flatout.explain.program import tags
 from flatout.explain.program.evidence import Code
 from flatout.explain.trace.events import Kind
+from flatout.spans import MARKABLE
 
 COLLECTIVE = re.compile(
     r"nccl|rccl|oneccl|msccl|all[_-]?reduce|all[_-]?gather|reduce[_-]?scatter|all[_-]?to[_-]?all",
@@ -61,6 +62,17 @@ def frame(name: str) -> tuple[str, int, str] | None:
     """File, line and name of a Python function; None if it is not one."""
     found = PYTORCH_FRAME.fullmatch(name) or JAX_FRAME.fullmatch(name)
     return None if found is None else (found["file"], int(found["line"]), found["name"])
+
+
+MARKED_PART = {phase: phase for phase in MARKABLE} | {"learn": "launch", "other": "host"}
+"""The part of the time that belongs to a phase which the program has marked. What a device computes
+is learning; the host launches that."""
+
+
+def marked_part(name: str, kind: Kind) -> str | None:
+    """The part that a range decides which the program has named as a phase; None of other
+    events."""
+    return MARKED_PART.get(name) if kind in (Kind.RANGE, Kind.OPERATION) else None
 
 
 @lru_cache(maxsize=100_000)

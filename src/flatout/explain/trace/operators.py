@@ -11,6 +11,7 @@ import numpy as np
 from flatout.explain.report import duration, percent
 from flatout.explain.trace.events import Events, Kind, Trace
 from flatout.explain.trace.facts import duration_words
+from flatout.spans import MARKABLE
 
 XLA = re.compile(r"[a-z][\w.\-]*")
 """Names of XLA's operations; the runtime's own events in JAX's traces have others."""
@@ -50,9 +51,9 @@ def operators(trace: Trace) -> Operators:
     """The operators of a trace."""
     sums: defaultdict[str, float] = defaultdict(float)
     begin, end = trace.window
-    wanted = np.array([XLA.fullmatch(name) is not None for name in trace.names], bool)
-    if trace.profiler == "PyTorch":
-        wanted[:] = True
+    is_operator = XLA.fullmatch if trace.profiler != "PyTorch" else bool
+    wanted = [bool(is_operator(name)) and name not in MARKABLE for name in trace.names]
+    wanted = np.array(wanted, bool)  # without the program's own marks
     count = 0
     for row in trace.threads:
         events = row.events

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from flatout.explain.program.remedies import AVERAGE_ONCE, COARSER, COMPILING, HOST, IO, MOVE_ONCE
+from flatout.explain.program.remedies import (
+    AVERAGE_ONCE,
+    COARSER,
+    COMPILING,
+    EVALUATION,
+    HOST,
+    IO,
+    MOVE_ONCE,
+)
 
 if TYPE_CHECKING:
     from flatout.explain.trace.facts import Found
@@ -45,5 +53,10 @@ REMEDIES: dict[str, str | Callable[[Found], str]] = {
     "transfer": MOVE_ONCE,
     "communicate": AVERAGE_ONCE,
     "host": HOST.words,
+    "act": "Choose actions for many environments in one call, without gradients.",
+    "replay": "Store steps in preallocated arrays, and gather a batch with one fancy index.",
+    "eval": EVALUATION.words,
+    "ipc": "Move arrays through shared memory, and several steps in one message.",
+    "wait": "Do not wait for the slowest each time: take results as they come.",
 }
 """By part of the time: what to change."""

@@ -4,6 +4,7 @@ import _flatout_describe as read
 import _flatout_source as source
 from _flatout_gradients import class_learns, described, names_of, uses_gradients
 from _flatout_locals import local_of
+from _flatout_marks import Marks
 from _flatout_own import __builtins__, source_line, sys  # noqa: F401
 from _flatout_window import kind_of
 
@@ -37,6 +38,7 @@ class Seen:
         self.sites = {}  # (code, line) -> whether it uses what its function was given
         self.stacks = {}
         self.lanes = {}
+        self.marking = {}  # id of a code -> its marks, while some of them are not known
         self.learned = {}  # id of a code -> (code, names that it assigns from learning calls)
         self.held = {}  # thread -> (outermost frame that compiles, its number)
         self.compilations = 0
@@ -54,6 +56,8 @@ class Seen:
             known = self.codes.get(id(code)) or self.code(code, frame)
             if users is None and known[3]:
                 users = frame
+            if id(code) in self.marking:
+                self.marks(known[0], code, frame)
             if known[2] == 2:
                 strict = frame
             elif known[2]:
@@ -80,6 +84,19 @@ class Seen:
         if users is not None:
             self.site(users)
         return self.stack(tuple(key)), number, key[::2]
+
+    def marks(self, number, code, frame):
+        """Describe the lines of a code that the program itself marks as a phase."""
+        try:
+            marks = self.marking[id(code)]
+            spans = marks.look(frame, read.line_of(code, frame.f_lasti))
+            if not marks.open:
+                del self.marking[id(code)]
+        except Exception:
+            del self.marking[id(code)]
+            return
+        if spans is not None:
+            self.line({"k": "marks", "c": number, "spans": spans})
 
     def unhidden(self, frame):
         """A frame, or the first of the program's own that called it."""
@@ -144,9 +161,14 @@ class Seen:
         self.codes[id(code)] = entry
         row = {"k": "code", "i": index, "file": file, "plain": code.co_name,
                "line": code.co_firstlineno, "learns": uses_gradients(code)}  # fmt: skip
+        if getattr(code, "co_qualname", code.co_name) != code.co_name:  # from Python 3.11 on
+            row["qualname"] = code.co_qualname
         if users:
             try:
                 row["loops"] = source.loops_of(code)
+                marks = Marks(code)
+                if marks.open:
+                    self.marking[id(code)] = marks
                 row["names"] = sorted(names_of(code) & NOTED)
             except Exception:
                 pass
