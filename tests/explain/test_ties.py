@@ -99,7 +99,7 @@ def test_of_two_causes_that_cannot_be_distinguished_both_are_named() -> None:
         assert one.headline.startswith(f"a tie: {first.id} (")
         assert f" or {second.id} (" in one.headline
         said = one.as_json()
-        assert list(said["tie"]) == [first.id, second.id]
+        assert said["tie"] == [first.id, second.id]
         low, high = said["findings"][0]["interval"]
         assert low <= first.share <= high
         text = shown(one)
@@ -126,6 +126,26 @@ def test_a_clear_lead_is_no_tie_and_its_interval_is_shown_once() -> None:
         assert html.page(found).count(f"{100 * low:.0f} to {100 * high:.0f}") >= 1
     assert third.interval is not None
     assert text.count(" to ") - "".join((first.remedy, second.remedy)).count(" to ") <= 4
+
+
+def test_how_learning_is_divided_is_as_sure_as_its_windows() -> None:
+    """All of the time is learning; each second's window sees operations of 20 or of 200 us."""
+    driver = Recorded(1).spend(16.0, "learn")
+    codes = {row["plain"]: row["i"] for row in driver.rows if row["k"] == "code"}
+    for second in range(16):
+        ns, line = (20_000, 61) if second % 3 else (200_000, 62)
+        events = [[0, 0, codes["improve"], 63]]
+        for _ in range(12_000_000 // ns):
+            events += [[100, 2, 0, line], [ns, 3, 0, 0]]
+        driver.rows.append(
+            {"k": "window", "t": second + 0.5, "events": events, "names": ["addmm"],
+             "details": [], "stack": [codes["main"], 66], "cost": 0.0}
+        )  # fmt: skip
+    found = {one.id: one for one in told(driver).findings}
+    for cause, share in (("launch-bound", 2 / 3), ("compute-bound", 1 / 3)):
+        low, high = found[cause].interval or (0.0, 0.0)
+        assert found[cause].share == pytest.approx(share, abs=0.05)
+        assert low + 0.3 < high
 
 
 def test_a_part_of_a_cycle_has_no_interval() -> None:

@@ -162,10 +162,9 @@ class Diagnosis:
     def as_json(self) -> dict[str, Any]:
         """The diagnosis as ``--json`` writes it: everything but the timeline."""
         shown = {f.name: getattr(self, f.name) for f in fields(self)}
-        del shown["lanes"], shown["usage"]
-        if not self.tie:
-            del shown["tie"]
-        return shown | {"findings": [finding.as_json() for finding in self.findings]}
+        del shown["lanes"], shown["usage"], shown["tie"]
+        tie = {"tie": list(self.tie)} if self.tie else {}
+        return shown | tie | {"findings": [finding.as_json() for finding in self.findings]}
 
 
 def _check(value: Any, name: str) -> None:

@@ -44,6 +44,7 @@ class Replay:
 
     intervals: list[Interval] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
+    t: float = 0.0  # its begin
 
 
 @dataclass
@@ -63,7 +64,7 @@ def replay(process: Process, window: Window) -> Replay:
     """Replay a window's events in order."""
     stack = list(reversed(window.stack))
     details = {detail[0]: detail for detail in window.details}
-    result = Replay()
+    result = Replay(t=window.t)
     open_calls: list[tuple[int, Call]] = []  # each with the depth of its stack
     name = ""
     for position, (elapsed, kind, target, line) in enumerate(window.events):

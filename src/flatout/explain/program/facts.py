@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
@@ -38,6 +38,8 @@ class Facts:
     counted: Counted  # exact counts of the driver's process
     learning: Learning  # the composition of its learning
     cards: tuple[CardUse, ...] = ()  # its use of each visible GPU
+    # share of learning that is overhead, in each of `blame`'s blocks
+    launches: Sequence[float] = ()
 
     @property
     def gpu(self) -> float | None:
@@ -109,9 +111,9 @@ class Facts:
         """Share of the explained time of some phases."""
         return sum(self.blame.shares.get(phase, 0.0) for phase in phases)
 
-    def interval(self, phase: str, share: float) -> tuple[float, float] | None:
-        """An interval that holds, with 95 %, a finding's share of the time that is made of a
-        phase; None if it is unknown."""
+    def interval(self, cause: str, phase: str, share: float) -> tuple[float, float] | None:
+        """An interval that holds, with 95 %, a cause's share of the time, which is a phase's or a
+        part of it; None if it is unknown."""
         moved = {
             name: min(part / self.blame.shares[name], 1.0)
             for name, part in self.blame.trivial.items()
@@ -122,9 +124,14 @@ class Facts:
             sum(part * block.get(name, 0.0) for name, part in parts.items())
             for block in self.blame.blocks
         ]
+        factors: Iterable[float] = [1.0] * len(spent)
         if self.gpu is not None:
-            idle = map(self._idle, self.samples)
-            spent = [seconds * waits for seconds, waits in zip(spent, idle, strict=True)]
+            factors = map(self._idle, self.samples)
+        elif cause == "launch-bound":
+            factors = self.launches
+        elif phase == "learn":
+            factors = (1.0 - launch for launch in self.launches)
+        spent = [seconds * factor for seconds, factor in zip(spent, factors, strict=True)]
         lengths = [sum(block.values()) for block in self.blame.blocks]
         return interval(share, zip(spent, lengths, strict=True))
 
@@ -264,7 +271,14 @@ def facts_of(evidence: Evidence) -> Facts:
     if driver is None:
         return Facts(evidence, line, blamed, Counted(), Learning(None), used)
     process, places = evidence.processes[driver.process], line.places[driver.process]
+    moments = line.steady(driver)
+    whole, launches = learning(process, places, moments, line.windows), list[float]()
+    for begin, end in pairwise((line.begin, *blamed.ends)):
+        within = [moment for moment in moments if begin < moment.t <= end]
+        windows = [window for window in line.windows if begin < window.t <= end]
+        part = learning(process, places, within, windows)
+        known = part if part.exact == whole.exact and part.launch is not None else whole
+        launches.append(known.launch or 0.0)
     return Facts(
-        evidence, line, blamed, counted(line.windows, program_of(process)),
-        learning(process, places, line.steady(driver), line.windows), used,
-    )  # fmt: skip
+        evidence, line, blamed, counted(line.windows, program_of(process)), whole, used, launches
+    )

@@ -51,7 +51,7 @@ def finding(cause: str, facts: Facts, share: float) -> Finding:
         does = "computes" if cause == "compute-bound" else "waits"
         why = "" if does == "computes" else f" {WAITS_FOR[phase]}"
         evidence = (f"the GPU {does} {percent(share)} of the time{why}", *evidence)
-    sure = facts.interval(phase, share)
+    sure = facts.interval(cause, phase, share)
     if cause == "compute-bound" and facts.gpu is not None:
         sure = None  # how long a GPU computes does not decide where that stands
     return Finding(cause, share, evidence, remedy.words, line, interval=sure)
