@@ -36,7 +36,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
 test: install .venv/.developing
 	$(PYTEST)
 
-# The rest, compiled as users have it, with what is promised to the bit, also in the quick tests.
+# The rest; then what is promised to the bit, also by quick tests, compiled as users have it.
 # FURTHER=no leaves out, and names, the tests that add a seed or a cell to a property which other
 # tests hold: for slow machines.
 FURTHER ?= yes
@@ -44,7 +44,8 @@ LESS := $(if $(filter no,$(FURTHER)), and not further)
 
 test-slow: install .venv/.developing
 	@if [ "$(FURTHER)" = no ]; then echo "left out:"; $(BIN)/python -m pytest --collect-only -m further; fi
-	$(PYTEST) -m "(slow or bits)$(LESS)"
+	$(PYTEST) -m "slow and not bits$(LESS)"
+	$(PYTEST) -m "bits$(LESS)"
 
 # What is promised to the bit, as CPUs without AVX-512 compute it.
 AVX2 := --xla_force_host_platform_device_count=8 --xla_cpu_parallel_codegen_split_count=1 --xla_cpu_max_isa=AVX2

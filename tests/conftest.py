@@ -74,8 +74,9 @@ def quick_tier(config: pytest.Config) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """In the quick tier, compile cheaply; with the slow tests and `-m bits`, as users do."""
-    if quick_tier(config):
+    """Compile cheaply where no test of equal bits is chosen but those of the quick tier; with
+    `-m bits`, and for tests that an id names, compile as users do."""
+    if quick_tier(config) or "not bits" in config.option.markexpr:
         given = os.environ["XLA_FLAGS"].split()
         more = [flag for flag in CHEAP_COMPILATION if flag not in given]
         os.environ["XLA_FLAGS"] = " ".join([*given, *more])
