@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 SHELL := /bin/bash
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/xla
+# Hundreds of processes import Flatout: each would compile its modules, and pytest all tests.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: install train test test-slow test-avx2 faults lint docs smoke
 
@@ -47,11 +49,12 @@ test-slow: install .venv/.developing
 	$(PYTEST) -m "slow and not bits$(LESS)"
 	$(PYTEST) -m "bits$(LESS)"
 
-# What is promised to the bit, as CPUs without AVX-512 compute it.
+# What is promised to the bit, as CPUs without AVX-512 compute it; without further seeds and cells,
+# which `make test-slow` runs.
 AVX2 := --xla_force_host_platform_device_count=8 --xla_cpu_parallel_codegen_split_count=1 --xla_cpu_max_isa=AVX2
 
 test-avx2: install .venv/.developing
-	@if grep -q avx512f /proc/cpuinfo 2>/dev/null; then XLA_FLAGS="$(AVX2)" $(PYTEST) -m "bits$(LESS)"; \
+	@if grep -q avx512f /proc/cpuinfo 2>/dev/null; then XLA_FLAGS="$(AVX2)" $(PYTEST) -m "bits and not further"; \
 		else echo "this CPU has no AVX-512: make test-slow has computed as with AVX2"; fi
 
 # A fault that hangs once in fifty is still a hang: a round that fails or takes 10 minutes ends this.

@@ -76,6 +76,7 @@ def quick_tier(config: pytest.Config) -> bool:
 def pytest_configure(config: pytest.Config) -> None:
     """Compile cheaply where no test of equal bits is chosen but those of the quick tier; with
     `-m bits`, and for tests that an id names, compile as users do."""
+    gc.disable()  # until the tests are collected: nothing of what is imported is garbage
     if quick_tier(config) or "not bits" in config.option.markexpr:
         given = os.environ["XLA_FLAGS"].split()
         more = [flag for flag in CHEAP_COMPILATION if flag not in given]
@@ -114,6 +115,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """What is imported by now stays: garbage collections need not look at it again."""
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture(scope="module")
+def small_heap() -> None:
+    """Collections of garbage need not look at what the tests of other files have left.
+
+    For files whose tests, or the code that they call, collect all garbage.
+    """
     gc.collect()
     gc.freeze()
 

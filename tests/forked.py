@@ -1,4 +1,5 @@
-"""Children that do what ``python -m MODULE ARGUMENTS`` does, without its second of imports.
+"""Children that do what ``python -m MODULE ARGUMENTS`` or ``python SCRIPT`` does, without its
+second of imports.
 
 They are forked from a process that has imported Flatout and JAX, runs no thread and has not
 opened a device: its children share nothing but modules. They end as any interpreter does.
@@ -29,7 +30,7 @@ class Child:
     """A child, with that part of `subprocess.Popen`'s interface which tests use.
 
     Args:
-        module: what ``python -m`` would run.
+        module: what ``python -m`` would run, or the path of a script.
         argv: its arguments.
         cwd: where.
     """
@@ -150,10 +151,14 @@ def serve(ours: socket.socket) -> None:
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(variables)
-    sys.path[0] = cwd
+    is_script = module.endswith(".py")
+    sys.path[0] = os.path.dirname(module) if is_script else cwd
     sys.argv = [module, *argv]
     sys.modules["numpy"].random.seed()
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    if is_script:
+        runpy.run_path(module, run_name="__main__")
+    else:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

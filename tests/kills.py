@@ -36,6 +36,13 @@ def spawn(*argv: str, cwd: Path = ROOT, module: str = "flatout") -> Child:
     return Child(module, tuple(tiny.latest(argv)), cwd)
 
 
+def run_script(path: Path, cwd: Path) -> Result:
+    """Run a script as a user does, without its imports; warnings are errors."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONWARNINGS", "error")
+        return finish(Child(str(path.absolute()), (), cwd), 300)
+
+
 def stamp(run: Path) -> int:
     """Changes when a process has started up and begins to train in a folder."""
     config = run / "config.json"

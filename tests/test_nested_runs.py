@@ -24,15 +24,13 @@ from flatout.buffers.ring_counters import RingCounters
 from flatout.types import ObsSpec, Trajectory
 from tests import nested_envs, tiny
 from tests.conftest import Result, furthest, last_saved
-from tests.kills import assert_same, kill_at_random_times, of_all_cpus
+from tests.kills import assert_same, kill_at_random_times
 from tests.samplers.test_processes import LOCAL, PROCESSES, collected, sampler
 from tests.worlds import NEEDS
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
-
 Cli = Callable[..., Result]
 QUIET = ("--no-tensorboard", "--quiet")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_programs")]
 
 WALK, TWO = "tests.nested_envs:walk", "tests.nested_envs:two"
 
@@ -42,18 +40,17 @@ WALK, TWO = "tests.nested_envs:walk", "tests.nested_envs:two"
 KILLED = {
     "ppo": ("ppo", *tiny.flags("ppo", env=WALK), "--steps", "9600", "--normalize-observation",
             "--log-every", "448"),
-    "dqn": ("dqn", *tiny.flags("dqn", env=TWO), "--steps", "4800", "--n-step", "3",
-            "--eval-every", "1500", "--eval-episodes", "2"),
-    "stacked": ("dqn", *tiny.flags("dqn", env=WALK), "--steps", "3200", "--frame-stack", "3",
-                "--placement", "act=cpu replay=device"),
+    "dqn": ("dqn", *tiny.flags("dqn", env=WALK), "--steps", "3200", "--frame-stack", "3",
+            "--n-step", "3", "--eval-every", "1500", "--eval-episodes", "2", "--placement",
+            "act=cpu replay=device"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", of_all_cpus(KILLED, "dqn"))
+@pytest.mark.parametrize("name", KILLED)
 def test_killed_at_random_times_and_resumed_is_bit_equal(name: str, tmp_path: Path) -> None:
     flags = ("train", *KILLED[name], *QUIET, "--checkpoint-every", "64", "--seed", "3")
-    longest = 2.0 if WALK in flags else 0.5  # convolutions take a while to compile
-    kill_at_random_times(flags, 1, random.Random(name), tmp_path, longest)
+    # Convolutions take a while to compile.
+    kill_at_random_times(flags, 1, random.Random(name), tmp_path, 2.0)
 
 
 @pytest.mark.bits

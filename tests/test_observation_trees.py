@@ -6,8 +6,6 @@ import functools
 import importlib.util
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
-from safetensors.numpy import load
 
 import flatout
 from flatout import PPO, UsageError, tree
@@ -89,15 +86,13 @@ def test_a_dict_with_one_entry_learns_the_bits_of_that_entry(algorithm: str) -> 
 
 @pytest.mark.bits
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
-def test_a_device_environment_with_one_entry_learns_the_bits_of_it(algorithm: str) -> None:
-    settings = {"env_backend": "device"}
-    assert_same(
-        learned(algorithm, vector(), **settings), learned(algorithm, vector(True), **settings)
-    )
+def test_a_device_environment_with_one_entry_learns_the_bits_of_it() -> None:
+    one, other = (learned("dqn", vector(entry), env_backend="device") for entry in (False, True))
+    assert_same(one, other)
 
 
 WORKERS = "sampler=processes workers=2x2"
+STEPPED = "sampler=device schedule=serial"
 
 
 @pytest.mark.bits
@@ -125,22 +120,25 @@ def test_every_placement_learns_the_same_bits(
     algorithm: str, env: Any, placements: list[str]
 ) -> None:
     # Prioritised replay differs on a device: it refreshes priorities after each update.
-    settings = {"envs": 4} | ({"prioritized": False} if algorithm == "dqn" else {})
+    settings = {"envs": 4, "network": "mlp"}
+    settings |= {"prioritized": False} if algorithm == "dqn" else {}
     one, other = (learned(algorithm, env, placement=place, **settings) for place in placements)
     assert_same(one, other)
 
 
 @pytest.mark.bits
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
-def test_a_device_environment_learns_the_same_however_it_is_stepped(algorithm: str) -> None:
+def test_a_device_environment_learns_the_same_however_it_is_stepped() -> None:
+    """With replay: in the test of masks."""
     # How convolutions and normalisation round depends on the rest of a program.
-    more: dict[str, Any] = {"env_backend": "device", "network": "mlp"}
-    more |= {"prioritized": False} if algorithm == "dqn" else {"normalize_observation": False}
-    fused = learned(algorithm, corner(), **more)
-    stepped = learned(algorithm, corner(), placement="sampler=device schedule=serial", **more)
-    assert_same(fused, stepped)
-    assert learned(algorithm, corner())  # the host steps it
+    more = {"env_backend": "device", "network": "mlp", "normalize_observation": False}
+    fused = learned("ppo", corner(), **more)
+    assert_same(fused, learned("ppo", corner(), placement=STEPPED, **more))
+
+
+@pytest.mark.slow
+def test_the_host_steps_a_device_environment_with_several_arrays() -> None:
+    assert learned("ppo", corner())
 
 
 @pytest.mark.slow
@@ -169,32 +167,7 @@ def test_a_population_learns_from_dicts(
     assert len(list((tmp_path / "run").rglob("params.safetensors"))) == 2
 
 
-@pytest.mark.bits
-@pytest.mark.slow
-@pytest.mark.fault
-@pytest.mark.parametrize(("algorithm", "env"), [("ppo", "Nested"), ("dqn", "Halves")])
-def test_a_killed_run_resumes_with_the_same_bits(
-    flatout: Cli, tmp_path: Path, algorithm: str, env: str
-) -> None:
-    flags = tiny.flags(algorithm, env=f"tests.dict_envs:{env}")
-    command = (
-        "train", algorithm, *flags, "--steps", 640, "--checkpoint-every", 64, "--quiet",
-        "--placement", "sampler=inline", "--run-dir",
-    )  # fmt: skip
-    assert flatout(*command, tmp_path / "whole").code == 0
-    argv = [sys.executable, "-m", "flatout", *map(str, command), str(tmp_path / "killed")]
-    with subprocess.Popen(argv, cwd=Path(__file__).parent.parent) as process:
-        while not list((tmp_path / "killed").glob("checkpoints/*/state.json")):
-            assert process.poll() is None, "the run ended before its first checkpoint"
-        os.kill(process.pid, signal.SIGKILL)
-    assert flatout("train", "--resume", tmp_path / "killed", "--quiet").code == 0
-    whole, resumed = (
-        load((tmp_path / name / "params.safetensors").read_bytes()) for name in ("whole", "killed")
-    )
-    assert_same(list(whole.values()), [resumed[name] for name in whole])
-
-
-class Killed(Nested):
+class Killed(Halves):
     """It kills its process at the 30th step, once: then a file says so."""
 
     def __init__(self, path: str) -> None:
@@ -211,13 +184,10 @@ class Killed(Nested):
 
 @pytest.mark.slow
 @pytest.mark.fault
-@pytest.mark.parametrize(
-    ("algorithm", "place"),
-    [("ppo", WORKERS), ("ppo", f"{WORKERS} inference=local"), ("dqn", WORKERS)],
-)
-def test_a_lost_worker_is_replaced(algorithm: str, place: str, tmp_path: Path) -> None:
+def test_replay_goes_on_where_a_worker_was_lost(tmp_path: Path) -> None:
+    """What its episodes and the next ones have is tested in `test_nested_runs`."""
     env = functools.partial(Killed, str(tmp_path / "once"))
-    assert learned(algorithm, env, steps=256, envs=4, placement=place)
+    assert learned("dqn", env, steps=256, envs=4, placement=WORKERS)
     assert (tmp_path / "once").exists()
 
 

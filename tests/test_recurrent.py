@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +15,10 @@ from safetensors.numpy import load
 
 from flatout import Agent, UsageError
 from tests.conftest import Result
+from tests.kills import finish, spawn, wait_for
 from tests.recurrent import Killed, Signs, device_signs, memory
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
 
 WORKERS = "sampler=processes workers=2x2"
 
@@ -40,6 +39,12 @@ def weight(agent: Agent) -> float:
     return float(next(array for name, array in arrays.items() if "weight" in name))
 
 
+@functools.cache
+def inline() -> Agent:
+    """The agent that one process trains, of one group."""
+    return trained(placement="sampler=inline")
+
+
 @pytest.mark.parametrize(
     "placement",
     [
@@ -53,7 +58,7 @@ def weight(agent: Agent) -> float:
 def test_every_placement_remembers_the_same(placement: str) -> None:
     found = trained(placement=placement)
     if "overlapped" not in placement:
-        assert weight(found) == weight(trained(placement="sampler=inline"))
+        assert weight(found) == weight(inline())
 
 
 @pytest.mark.parametrize(
@@ -89,7 +94,7 @@ def test_predict_returns_the_state_and_takes_it() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["sampler=inline", WORKERS, f"{WORKERS} inference=local"])
+@pytest.mark.parametrize("place", ["sampler=inline", f"{WORKERS} inference=local"])
 def test_a_run_that_continues_remembers_as_one_that_was_not_interrupted(
     place: str, tmp_path: Path
 ) -> None:
@@ -105,19 +110,18 @@ Cli = Callable[..., Result]
 
 @pytest.mark.slow
 @pytest.mark.fault
-@pytest.mark.parametrize("schedule", ["serial", "overlapped"])
-def test_a_killed_run_resumes_with_its_carry(flatout: Cli, tmp_path: Path, schedule: str) -> None:
+def test_a_killed_run_resumes_with_its_carry(flatout: Cli, tmp_path: Path) -> None:
+    """Also with that of a trajectory which was collected ahead."""
     command = (
         "train", "tests.recurrent:memory", "--env", "tests.recurrent:Signs", "--envs", 4,
         "--steps", 6400, "--checkpoint-every", 64, "--quiet", "--seed", 1, "--placement",
-        f"sampler=inline schedule={schedule}", "--run-dir",
+        "sampler=inline schedule=overlapped", "--run-dir",
     )  # fmt: skip
     assert flatout(*command, tmp_path / "whole").code == 0
-    argv = [sys.executable, "-m", "flatout", *map(str, command), str(tmp_path / "killed")]
-    with subprocess.Popen(argv, cwd=Path(__file__).parent.parent) as process:
-        while not list((tmp_path / "killed").glob("checkpoints/*/state.json")):
-            assert process.poll() is None, "the run ended before its first checkpoint"
-        os.kill(process.pid, signal.SIGKILL)
+    process = spawn(*map(str, command), str(tmp_path / "killed"))
+    wait_for(lambda: any((tmp_path / "killed").glob("checkpoints/*/state.json")), 60)
+    process.kill()
+    assert finish(process).code == -9
     assert flatout("train", "--resume", tmp_path / "killed", "--quiet").code == 0
     whole, resumed = (
         load((tmp_path / name / "params.safetensors").read_bytes()) for name in ("whole", "killed")
@@ -129,7 +133,7 @@ def test_a_killed_run_resumes_with_its_carry(flatout: Cli, tmp_path: Path, sched
 
 @pytest.mark.slow
 @pytest.mark.fault
-@pytest.mark.parametrize("place", [WORKERS, f"{WORKERS} inference=local", f"{WORKERS} groups=2"])
+@pytest.mark.parametrize("place", [f"{WORKERS} inference=local", f"{WORKERS} groups=2"])
 def test_a_lost_workers_environments_begin_with_a_fresh_carry(place: str, tmp_path: Path) -> None:
     found = trained(functools.partial(Killed, str(tmp_path / "once")), placement=place)
     assert (tmp_path / "once").exists()

@@ -30,6 +30,8 @@ from tests.kills import (
     spawn,
 )
 
+pytestmark = pytest.mark.usefixtures("small_heap")
+
 Cli = Callable[..., Result]
 EXAMPLE = "examples.5_own_algorithm:vtrace_actor_critic"
 CARTPOLE = ("--env", "CartPole-v1", "--envs", "2", "--quiet", "--no-tensorboard")

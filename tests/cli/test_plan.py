@@ -299,7 +299,7 @@ def device_plan(*placements: str, stages: Stages = TWIN) -> Answer:
 @pytest.mark.slow
 def test_a_twin_is_measured_beside_the_host(flatout: Callable[..., Any], tmp_path: Path) -> None:
     words = (*SMALL, "--env-backend", "auto")
-    result = flatout("plan", *words, "--seconds", "40", "--json", tmp_path / "plan.json")
+    result = flatout("plan", *words, "--seconds", "8", "--json", tmp_path / "plan.json")
     assert result.code == 0, result.err
     values = json.loads((tmp_path / "plan.json").read_text())
     rows = {row["placement"]: row for row in values["predictions"]}

@@ -23,6 +23,8 @@ from tests import bad_envs, faulty_envs, hostile_envs, masked_envs
 from tests.conftest import Result
 from tests.dict_envs import corner
 
+pytestmark = pytest.mark.usefixtures("small_heap")
+
 STEPS = 120
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from flatout.cli import bench
 from flatout.config.settings import load_preset
 from flatout.fleet import placement_table
 from flatout.fleet.placement_table import HERE_NOT, MODES, Cell, Mode, Row, settings
@@ -24,6 +25,7 @@ def test_every_placement_of_this_machine_is_trained_and_planned(
 ) -> None:
     modes = MODES[1::2]  # those with settings beside their preset's
     monkeypatch.setattr(placement_table, "MODES", modes)
+    monkeypatch.setattr(bench, "PLANNING_S", 1.0)
     file = tmp_path / "table.csv"
     words = ("--share", "0.02", "--hidden", "16", "--csv", file, "--json")
     result = flatout("bench", "placement", *words)

@@ -29,7 +29,7 @@ from tests import tiny
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
-ITERATIONS = {"ppo": 100, "dqn": 150}
+ITERATIONS = {"ppo": 60, "dqn": 90}
 """Until then a hundred episodes have ended, and replay is full."""
 
 LIKELY = 16

@@ -35,6 +35,8 @@ from flatout.types import Trajectory, UserCode
 from tests.fault_envs import Faulty, Sleepy
 from tests.kills import wait_for
 
+pytestmark = pytest.mark.usefixtures("small_heap")
+
 PROCESSES = "sampler=processes workers=2x2"
 LOCAL = f"{PROCESSES} inference=local"
 

@@ -238,8 +238,11 @@ def tree(folder: Path) -> dict[str, Any]:
 
 
 def entries(kind: str, made: Path) -> list[str]:
-    """All that is replaced by a link; of names that differ in numbers alone, one."""
-    names = sorted(str(path.relative_to(made)) for path in made.rglob("*"))
+    """All that is replaced by a link; of names that differ in numbers alone, the first: in a fleet,
+    that of a trial which goes on. The files of members are linked in a population alone."""
+    names = sorted((str(path.relative_to(made)) for path in made.rglob("*")), reverse=True)
+    if kind == "fleet":
+        names = [name for name in names if not re.match(r"population-1/members/[^/]+/.*\.", name)]
     return [*{re.sub(r"\d+", "N", name): name for name in names}.values(), *MADE[kind]]
 
 

@@ -46,10 +46,10 @@ def test_50_mutations(bases: list[Path], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_2000_mutations(bases: list[Path], tmp_path: Path) -> None:
-    run_fuzz(bases, tmp_path, 2, 2000, "readers")
+def test_1000_mutations(bases: list[Path], tmp_path: Path) -> None:
+    run_fuzz(bases, tmp_path, 2, 1000, "readers")
 
 
 @pytest.mark.slow
-def test_100_mutations_through_the_command(bases: list[Path], tmp_path: Path) -> None:
-    run_fuzz(bases, tmp_path, 3, 100, "command")
+def test_60_mutations_through_the_command(bases: list[Path], tmp_path: Path) -> None:
+    run_fuzz(bases, tmp_path, 3, 60, "command")

@@ -17,6 +17,8 @@ from flatout.envs.device.make import TWINS, device_env
 from flatout.types import ContinuousSpec, DiscreteSpec, ObservationSpec
 from tests.device_envs import corridor, pushed
 
+pytestmark = pytest.mark.usefixtures("small_heap")
+
 good = corridor()
 FEW = 300
 """Random steps, fewer than `check_device_env` makes by default."""
