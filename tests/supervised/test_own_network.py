@@ -298,14 +298,14 @@ def test_several_devices_from_python() -> None:
 
 
 @pytest.mark.slow
-def test_the_example_of_the_docs_runs(
-    flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_example_of_the_docs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled as users do: cheap programs take ten times as long for 200 updates."""
     page = (Path(__file__).parents[2] / "docs" / "devices.md").read_text()
     example, use = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     (command,) = re.findall(
         r"^flatout (train classify --data .*?)(?:\n[^ ]|```)", page, re.M | re.S
     )
+    monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.chdir(tmp_path)
     Path("mynet.py").write_text(example)
     use = use.replace("steps=200", "steps=10")  # the command learns as long as the page says
@@ -313,6 +313,7 @@ def test_the_example_of_the_docs_runs(
     for file in ("mynet.py", "use.py"):
         done = run_script(Path(file), tmp_path)
         assert done.code == 0, done.err
-    result = flatout(*command.replace("\\", "").split(), "--quiet")
-    assert result.code == 0, result.err
+    words = command.replace("\\", "").split()
+    done = finish(spawn(*words, "--quiet", cwd=tmp_path), 300)
+    assert done.code == 0, done.err
     assert json.loads(Path("runs/four/summary.json").read_text())["test_accuracy"] == 1.0
