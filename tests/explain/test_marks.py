@@ -114,7 +114,7 @@ def spans_at() -> Callable[[str], list[list[list[Any]] | None]]:
         ('theirs("env")', None),
         ("evasive", None),
         ('evasive or phase("env")', None),
-        ("kept if NAME else kept", None),
+        ("kept if NAME else evasive", "replay"),
     ],
 )
 def test_a_mark_is_known_by_the_object_and_its_text(
@@ -225,13 +225,18 @@ def test_waiting_in_a_mark_is_the_marks() -> None:
     assert "env" not in found.phases
 
 
-def test_a_mark_in_a_worker_process_counts_there() -> None:
+@pytest.mark.parametrize("thread", [False, True])
+def test_a_mark_in_a_worker_counts_there(thread: bool) -> None:
     driver, worker = Recorded(1), Recorded(2)
+    driver.rows.append({"k": "lane", "i": 1, "main": False, "name": "helper"})
     for _ in range(40):
         driver.spend(0.02, "learn").spend(0.08, "wait")
-        worker.spend(0.1, "named")
-    marked(worker, "update_locals", (0, 99, "env"))
-    found = told(driver, worker)
+        if thread:
+            driver.also(1, 0.08, "named", 0.08)
+        else:
+            worker.spend(0.1, "named")
+    marked(driver if thread else worker, "update_locals", (0, 99, "env"))
+    found = told(driver) if thread else told(driver, worker)
     assert found.verdict == "env-bound"
     assert found.marked == {"env": pytest.approx(0.8, abs=0.05)}
 

@@ -217,8 +217,8 @@ def _diagnosed(recording: Recording, asked: ExplainArguments) -> Diagnosis:
     from flatout.explain.program.diagnose import diagnose
     from flatout.explain.program.evidence import build, save
 
-    meta, rows = recording
-    recording = meta | {"phases": list(asked.phase)}, rows
+    if asked.phase:
+        recording = recording[0] | {"phases": list(asked.phase)}, recording[1]
     if asked.save is not None:
         try:
             save(Path(asked.save), *recording)

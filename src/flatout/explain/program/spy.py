@@ -96,9 +96,8 @@ def rows_of_stacks(
             name, file = match["name"], match["file"]
             if (name, file) not in codes:
                 plain, codes[name, file] = name.rpartition(".")[2], len(codes)
-                rows.append(
-                    {"k": "code", "i": len(codes) - 1, "file": file, "plain": plain, "line": 0}
-                )
+                row = {"k": "code", "i": len(codes) - 1, "file": file, "plain": plain, "line": 0}
+                rows.append(row | ({"qualname": name} if plain != name else {}))
             flat += [codes[name, file], int(match["line"] or 0)]
         if flat:
             rows.append({"k": "stack", "i": index, "at": 0, "f": flat})

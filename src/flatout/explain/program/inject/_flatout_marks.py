@@ -65,7 +65,10 @@ def blocks_of(node):
         yield Block(node.lineno, node.end_lineno, decorator)
     for one in source.statements(node):
         for item in one.items if isinstance(one, ast.With) else ():
-            yield Block(one.body[0].lineno, one.end_lineno, item.context_expr)
+            made = item.context_expr
+            # ``mark if profiling else nullcontext()``
+            for expression in [made.body, made.orelse] if isinstance(made, ast.IfExp) else [made]:
+                yield Block(one.body[0].lineno, one.end_lineno, expression)
 
 
 def text_of(expression, object_of):
