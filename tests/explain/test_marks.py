@@ -16,7 +16,6 @@ from flatout.explain.program.attach import INJECT
 from flatout.explain.program.diagnose import diagnose
 from flatout.explain.program.evidence import Code, build
 from flatout.explain.program.marks import FunctionPhase
-from flatout.spans import MARKABLE
 from tests.conftest import Result
 from tests.explain.test_program import BUSY, explained, script
 from tests.explain.test_program_rules import Recorded, meta, told
@@ -317,8 +316,17 @@ def test_a_malformed_phase_is_one_sentence(
 PROGRAM = (
     BUSY
     + """
-import asyncio, multiprocessing, sys
+import asyncio, multiprocessing, os
+from pathlib import Path
 from flatout import phase
+
+LIMIT = time.monotonic() + 30
+
+def waits_for(*texts):
+    # Whether the probe has not written some texts yet, which takes longer on a busy machine.
+    files = Path(os.environ["FLATOUT_EXPLAIN"]).glob("*.jsonl")
+    written = "".join(file.read_text() for file in files)
+    return time.monotonic() < LIMIT and any(text not in written for text in texts)
 
 def generates():
     while True:
@@ -341,25 +349,28 @@ async def both():
     await asyncio.gather(steps(), other())
 
 def works():
-    with phase("env"):
-        busy(0.6)
+    while waits_for('"env"]'):
+        with phase("env"):
+            busy(0.1)
 
 def collects():
-    busy(0.3)
+    busy(0.2)
 
 if __name__ == "__main__":
     phase("io").__enter__()  # never left
     child = multiprocessing.get_context("spawn").Process(target=works)
     child.start()
     numbers = generates()
-    for _ in range(int(sys.argv[1])):
+    while waits_for('"input"]', '"replay"]', '"env"]', '"collects"'):
         next(numbers)
         busy(0.02)
         asyncio.run(both())
         collects()
     with phase("eval"):
         with phase("act"):
-            child.join()
+            while waits_for('"act"]'):
+                time.sleep(0.1)
+    child.join()
 """
 )
 
@@ -369,22 +380,19 @@ def test_a_programs_marks_are_seen(tmp_path: Path) -> None:
     program, save = script(tmp_path, PROGRAM), tmp_path / "evidence.json"
     result = explained(
         "--phase", "learn=script:collects", "--phase", "io=script:nothing", "--json",
-        tmp_path / "said.json", "--save", save, "--", sys.executable, program, 2,
+        tmp_path / "said.json", "--save", save, "--", sys.executable, program,
     )  # fmt: skip
     assert result.code == 0, result.err
     assert "--phase io=script:nothing: no such function was seen." in result.err
+    assert "script:collects: no such" not in result.err
     said = json.loads((tmp_path / "said.json").read_text())
-    assert set(said["marked"]) <= {*MARKABLE} - {"io"}
-    assert "io" not in said["phases"], "the mark that is never left"
-    assert said["marked"]["learn"] > 0.02
-    assert said["lines"]["learn"].endswith("marked by --phase")
+    assert "io" not in said["marked"], "the mark that is never left"
     lines = {number: line.strip() for number, line in enumerate(PROGRAM.splitlines(), 1)}
     found = {}
     for rows in json.loads(save.read_text())["processes"]:
         for row in (row for row in rows if row["k"] == "marks"):
             found |= {name: lines[first] for first, _, name in row["spans"]}
-    assert found.items() <= {
-        "input": "busy(0.02)", "replay": "busy(0.01)", "env": "busy(0.6)", "act": "child.join()",
-        "eval": 'with phase("act"):',
-    }.items()  # fmt: skip
-    assert "env" in found, "of the worker process"
+    assert found == {
+        "input": "busy(0.02)", "replay": "busy(0.01)", "env": "busy(0.1)",
+        "act": "while waits_for('\"act\"]'):", "eval": 'with phase("act"):',
+    }  # fmt: skip
