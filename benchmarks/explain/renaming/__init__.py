@@ -1,0 +1,1 @@
+"""Neutral names for what a program defines itself: `renamed.py` is its command."""
