@@ -97,13 +97,15 @@ if __name__ == "__main__":
     options.add_argument("--out", type=Path, help="folder (default: benchmarks/results/twins/NAME)")
     options.add_argument("--check", action="store_true", help="compare what both print")
     options.add_argument("--python", default=sys.executable, help="with --check: runs both")
-    options.add_argument("arguments", nargs="*", help="with --check, after --: the program's")
-    args = options.parse_args()
+    options.epilog = "With --check, arguments after -- are the program's (default: --seconds 5)."
+    words = sys.argv[1:]
+    end = words.index("--") if "--" in words else len(words)
+    args = options.parse_args(words[:end])
     results = HERE.parent / "results" / "twins" / args.file.stem
     written = twin(args.file, args.out or results)
     print(written)
     if args.check:
-        given = args.arguments or ["--seconds", "5"]
+        given = words[end + 1 :] or ["--seconds", "5"]
         answer = check(args.file.absolute(), written.absolute(), args.python, given)
         print(answer)
         sys.exit(answer.startswith("different"))
