@@ -231,10 +231,10 @@ def test_a_mark_in_a_worker_counts_there(thread: bool) -> None:
     for _ in range(40):
         driver.spend(0.02, "learn").spend(0.08, "wait")
         if thread:
-            driver.also(1, 0.08, "named", 0.08)
+            driver.also(1, 0.08, "sync", 0.08)
         else:
-            worker.spend(0.1, "named")
-    marked(driver if thread else worker, "update_locals", (0, 99, "env"))
+            worker.spend(0.1, "sync")
+    marked(driver if thread else worker, "improve", (60, 60, "env"))
     found = told(driver) if thread else told(driver, worker)
     assert found.verdict == "env-bound"
     assert found.marked == {"env": pytest.approx(0.8, abs=0.05)}
@@ -256,8 +256,8 @@ def test_a_mark_with_several_phases_is_named() -> None:
 def test_a_functions_phase_can_be_given() -> None:
     driver = Recorded(1)
     for _ in range(30):
-        driver.spend(0.03, "learn").spend(0.07, "replay")
-    about = meta(driver.clock) | {"phases": ["act=train:improve", "env=store:Buffer.sample",
+        driver.spend(0.03, "sync").spend(0.07, "learn")
+    about = meta(driver.clock) | {"phases": ["act=train:improve", "env=torch.optim.adam:Adam.step",
                                              "io=train:no_such"]}  # fmt: skip
     found = diagnose(build(about, [driver.written()]))
     assert found.phases == pytest.approx({"act": 0.3, "env": 0.7}, abs=0.02)
