@@ -126,10 +126,10 @@ def test_ppo_trains_predicts_and_is_exported(kind: str, tmp_path: Path) -> None:
 def test_workers_and_resumed_runs_take_the_same_actions() -> None:
     """Choices are among the parts."""
     here = "sampler=inline groups=2"
-    inline = agent("parts", envs=4, placement=here).learn(128)
+    inline = agent("parts", envs=4, placement=here).learn(256)
     others = [
-        agent("parts", envs=4, placement="sampler=processes workers=2x2 groups=2").learn(128),
-        agent("parts", envs=4, placement=here).learn(64).learn(64),
+        agent("parts", envs=4, placement="sampler=processes workers=2x2 groups=2").learn(256),
+        agent("parts", envs=4, placement=here).learn(128).learn(128),
     ]
     for other in others:
         assert other._acting.arrays is not None

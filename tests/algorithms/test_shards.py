@@ -88,7 +88,7 @@ def learned(
 def test_shards_learn_the_same_on_any_number_of_devices(
     name: str, count: int, learned: Learned
 ) -> None:
-    """A2C is in the tests of the fused schedule, TD3 in those of micro-batches."""
+    """A2C's gradients are summed as PPO's are, and TD3's as SAC's: see the tests below."""
     assert furthest(learned(name, *ONE), learned(name, *ORDERED, "--devices", count)) == 0.0
 
 
