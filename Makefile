@@ -45,6 +45,7 @@ FURTHER ?= yes
 LESS := $(if $(filter no,$(FURTHER)), and not further)
 
 test-slow: install .venv/.developing
+	@$(BIN)/python tools/frameworks.py
 	@if [ "$(FURTHER)" = no ]; then echo "left out:"; $(BIN)/python -m pytest --collect-only -m further; fi
 	$(PYTEST) -m "slow and not bits$(LESS)"
 	$(PYTEST) -m "bits$(LESS)"

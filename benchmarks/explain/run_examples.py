@@ -3,9 +3,10 @@
 Each program runs twice: unchanged under explain, and with timers around its phases, which are the
 truth. Programs of other projects are read from a checkout (`--checkout cleanrl=PATH`), and the
 timers are inserted into a copy; see examples/examples.toml. It resumes: finished runs are kept in
-benchmarks/results/explain_examples. With `--gpu` the PyTorch programs compute on a GPU. With
-`--gains` programs whose first remedy is a line are compared with their remedied copy instead, by
-`flatout explain --against`.
+benchmarks/results/explain_examples. With `--renamed` each program's twin (`renamed.py`) is
+explained, too. With `--gpu` the PyTorch programs compute on a GPU. With `--gains` programs whose
+first remedy is a line are compared with their remedied copy instead, by `flatout explain
+--against`.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
+from renamed import twin  # noqa: E402
 from run_against import words  # noqa: E402
-from run_ordinary import NEAR, causes, pairs  # noqa: E402
+from run_ordinary import NEAR, agreeing, causes, pairs  # noqa: E402
 
 from harness import (  # noqa: E402
     BenchmarkError,
@@ -151,8 +153,8 @@ class Runner:
             if case.get(what, "") not in {"", *known}:
                 raise BenchmarkError(f"{what} {case[what]} is not named")
 
-    def run(self, name: str, case: Row) -> tuple[Row, Row, list[Row]]:
-        """Seconds by timer, explain's JSON, and the benchmark's rows.
+    def run(self, name: str, case: Row) -> tuple[Row, Row, Row, list[Row]]:
+        """Seconds by timer, explain's JSON, that of the twin (or empty), and the benchmark's rows.
 
         Raises:
             BenchmarkError: a checkout or an interpreter is not named, or a run failed.
@@ -167,22 +169,31 @@ class Runner:
             python, words = self.pythons[case["python"]], case.get("arguments", [])
             explain = [
                 flatout(self.args), "explain", "--seconds", f"{self.args.seconds:g}", "--stop",
-                "--json", str(said), "--save", str(saved), "--", python, str(script), *words,
+                "--json", str(said),
             ]  # fmt: skip
+            program = ["--save", str(saved), "--", python, str(script), *words]
             plain = [python, str(copy), *words]
             inside = ["env", "-C", folder, sys.executable, "-c", RUN]
             sides = {
-                "explain": Command([*inside, *explain], paths, None, _adding("said", said)),
+                "explain": Command(
+                    [*inside, *explain, *program], paths, None, _adding("said", said)
+                ),
                 "timers": Command(
                     [*inside, *plain], {**paths, "PHASES": str(phases)}, None,
                     _adding("own", phases),
                 ),
             }  # fmt: skip
+            if self.args.renamed:
+                other = twin(script, Path(folder) / "twin")
+                argv = [*inside, *explain, "--", python, str(other), *words]
+                sides["renamed"] = Command(argv, paths, None, _adding("said", said))
             settings = {"seconds": self.args.seconds, "case": case, "gpu": self.args.gpu}
             store = Store(f"{NAME}/{name}", settings, self.args)
             rows = store.alternate({side: lambda _, c=c: c for side, c in sides.items()}, [0])
-        own, explained = rows["timers"][0], rows["explain"][0]
-        return own["result"]["own"], explained["result"]["said"], [own, explained]
+        results = {side: found[0]["result"] for side, found in rows.items()}
+        renamed = results["renamed"]["said"] if self.args.renamed else {}
+        every = [found[0] for found in rows.values()]
+        return results["timers"]["own"], results["explain"]["said"], renamed, every
 
     def scripts(self, name: str, case: Row, folder: Path) -> tuple[Path, Path, Path]:
         """The program as it is, the copy that times itself and ends after a while, and the
@@ -299,6 +310,12 @@ def gains(args: argparse.Namespace) -> None:
 """ + "\n".join(failed))  # fmt: skip
 
 
+def first_finding(said: Row) -> tuple[Row | None, str]:
+    """The first finding that is not about other programs, and its id or else the verdict."""
+    first = next((one for one in said["findings"] if one["id"] != "contended"), None)
+    return first, said["verdict"] if first is None else first["id"]
+
+
 def benchmark(args: argparse.Namespace) -> None:
     """Run all programs and write the section.
 
@@ -313,15 +330,15 @@ def benchmark(args: argparse.Namespace) -> None:
     args.no_write = args.no_write or bool(args.cases and not args.gpu)
     runner, body, failed = Runner(args), list[list[str]](), list[str]()
     every, right, near, total = list[Row](), 0, 0, 0
+    right_on_both, agree, shares_total = 0, 0, 0
     for key, case in cases.items():
         try:
-            truth, said, rows = runner.run(key, case)
+            truth, said, other, rows = runner.run(key, case)
         except BenchmarkError as error:
             failed.append(f"- Not run: {key}: {str(error).splitlines()[-1]}")
             continue
         every += rows
-        first = next((one for one in said["findings"] if one["id"] != "contended"), None)
-        verdict = said["verdict"] if first is None else first["id"]
+        first, verdict = first_finding(said)
         compared = pairs(truth, said["phases"], ())
         is_right = verdict in causes(case, truth)
         right += is_right
@@ -331,15 +348,31 @@ def benchmark(args: argparse.Namespace) -> None:
         remedy = "" if first is None else first["remedy"][:120]
         last = said["headline"] if args.gpu else remedy
         body.append([key, verdict + ("" if is_right else " **wrong**"), shares, last])
+        if other:
+            _, its_verdict = first_finding(other)
+            its_right = its_verdict in causes(case, truth)
+            right_on_both += is_right and its_right
+            same, of = agreeing(said["phases"], other["phases"])
+            agree, shares_total = agree + same, shares_total + of
+            body[-1] += [its_verdict + ("" if its_right else " **wrong**"), f"{same} of {of}"]
     if not every:
         raise BenchmarkError(f"nothing ran: {failed}")
     where = provenance(args, {"both": every})
     head = ["program", "first finding", "timers / explain", "headline" if args.gpu else "remedy"]
+    both = ""
+    if args.renamed:
+        head += ["its twin's first finding", "equal rows"]
+        both = f"""
+- Each program's twin, without telling names, is explained, too. First finding right on both in
+  **{right_on_both} of {len(body)}**; shares of program and twin within {NEAR:.0%} of each other in
+  **{agree} of {shares_total}** rows."""
+        name, where_run = f"{name}_renamed", f" and their twins{where_run}"
     text = f"""## Explaining programs that people run{where_run}
 
 {where}
 - First finding right in **{right} of {len(body)}**; shares within {NEAR:.0%} of the timers' in
-  **{near} of {total}** rows. Each program runs once as it is, under explain, and once with timers.
+  **{near} of {total}** rows. Each program runs once as it is, under explain, and once with
+  timers.{both}
 
 {table(head, body)}
 """ + "\n".join(failed)
@@ -351,6 +384,7 @@ if __name__ == "__main__":
     add = options.add_argument
     add("--gains", action="store_true", help="what the first remedy gains")
     add("--minutes", type=float, default=3.0, help="with --gains: that a comparison may take")
+    add("--renamed", action="store_true", help="explain each program's twin, too")
     add("--gpu", action="store_true", help="PyTorch programs compute on the first GPU")
     add(
         "--cases",

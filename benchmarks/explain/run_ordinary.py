@@ -2,7 +2,8 @@
 
 Each program of a folder (`ordinary`, or `--set later`) runs once, under explain, with its timers
 on: both describe the same run, because some of the programs behave differently in each. With
-`--repeat 5` each is observed five times, and the first findings are compared. It resumes: finished
+`--repeat 5` each is observed five times, and the first findings are compared. With `--renamed` the
+twin of each program, without telling names (`renamed.py`), is observed, too. It resumes: finished
 runs are kept in benchmarks/results/explain_ordinary.
 """
 
@@ -10,13 +11,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(HERE.parent), str(HERE)]
+
+from renamed import twin  # noqa: E402
 
 from harness import (  # noqa: E402
     NO_CACHE,
@@ -69,16 +73,39 @@ def pairs(
     return [row for row in rows if max(row[1:]) >= LEAST]
 
 
+def agreeing(one: Mapping[str, float], other: Mapping[str, float]) -> tuple[int, int]:
+    """In how many phases two shares of the time are near each other, and of how many."""
+    both = [(one.get(phase, 0.0), other.get(phase, 0.0)) for phase in {*one, *other}]
+    large = [pair for pair in both if max(pair) >= LEAST]
+    return sum(abs(a - b) <= NEAR for a, b in large), len(large)
+
+
+def interpreter(args: argparse.Namespace, case: Row) -> str:
+    """The Python of a program.
+
+    Raises:
+        BenchmarkError: the peers' Python lacks what the program needs.
+    """
+    if case["interpreter"] in ("jax", "numpy"):
+        return sys.executable
+    python = peers_python(args)
+    needed = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
+    if subprocess.run([python, "-c", needed, case["interpreter"]], check=False).returncode:
+        raise BenchmarkError(f"the Python of --peers has no {case['interpreter']}")
+    return python
+
+
 def run(
-    args: argparse.Namespace, name: str, case: Row, seed: int = 0
+    args: argparse.Namespace, name: str, case: Row, seed: int = 0, renamed: bool = False
 ) -> tuple[Row, Row, list[Row]]:
     """Observe once; return the program's own seconds, explain's JSON and the benchmark's rows."""
-    ours = case["interpreter"] in ("jax", "numpy")
-    python = sys.executable if ours else peers_python(args)
-    script = [python, str(HERE / args.set / f"{name}.py"), "--seconds", f"{args.seconds:g}"]
     results = Path(args.results) / NAME
     results.mkdir(parents=True, exist_ok=True)
-    phases, said, saved = (results / f"{name}.{kind}.json" for kind in ("phases", "said", "saved"))
+    file, side, label = HERE / args.set / f"{name}.py", "both", name
+    if renamed:
+        file, side, label = twin(file, results / "twins" / name), "renamed", f"{name}.renamed"
+    script = [interpreter(args, case), str(file), "--seconds", f"{args.seconds:g}"]
+    phases, said, saved = (results / f"{label}.{kind}.json" for kind in ("phases", "said", "saved"))
     whole = ["--seconds", f"{args.seconds + STARTING_S:g}"]
     options = [*whole, "--json", str(said), "--save", str(saved)]
 
@@ -90,7 +117,7 @@ def run(
     argv = [sys.executable, str(HERE / "quiet.py"), flatout(args), "explain", *options, "--"]
     command = Command([*argv, *script], {**NO_CACHE, "PHASES": str(phases)}, None, add)
     store = Store(f"{NAME}/{name}", {"seconds": args.seconds}, args)
-    rows = store.alternate({"both": lambda _: command}, [seed])["both"]
+    rows = store.alternate({side: lambda _: command}, [seed])[side]
     result = rows[0]["result"]
     return result["own"], result["said"], rows
 
@@ -148,9 +175,11 @@ def benchmark(args: argparse.Namespace) -> None:
     args.no_write |= bool(args.cases)
     body, right, near, rows_total, every = [], 0, 0, 0, list[Row]()
     failed: list[str] = []
+    right_on_both, agree, shares_total = 0, 0, 0
     for name, case in chosen_cases(args).items():
         try:
             truth, said, rows = run(args, name, case)
+            other = run(args, name, case, renamed=True) if args.renamed else None
         except BenchmarkError as error:
             failed.append(f"- Not run: {name}: {str(error).splitlines()[-1]}")
             continue
@@ -165,19 +194,41 @@ def benchmark(args: argparse.Namespace) -> None:
         wrong = "" if is_right else " **wrong**"
         remedy = said["findings"][0]["remedy"] if said["findings"] else ""
         body.append([name, case["expected"], first + wrong, shares, remedy.split(":")[0][:90]])
+        if other is not None:
+            its_truth, its_said, its_rows = other
+            every += its_rows
+            its_first = first_finding(its_said)
+            its_right = its_first in causes(case, its_truth)
+            right_on_both += is_right and its_right
+            same, of = agreeing(said["phases"], its_said["phases"])
+            agree, shares_total = agree + same, shares_total + of
+            its_shares = ", ".join(
+                f"{phase} {own:.0%} / {share:.0%}"
+                for phase, own, share in pairs(its_truth, its_said["phases"], case.get("waits", ()))
+            )
+            its_cells = [its_first + ("" if its_right else " **wrong**"), its_shares]
+            body[-1][4:] = [*its_cells, f"{same} of {of}"]
     if not every:
         raise BenchmarkError(f"nothing ran: {failed}")
     head = ["program", "expected", "first finding", "timers / explain", "remedy"]
+    both, whose = "", args.set
+    if args.renamed:
+        whose += " and their twins"
+        head[4:] = ["its twin's first finding", "timers / explain", "equal rows"]
+        both = f"""
+- Each program's twin, without telling names, runs once, too. First finding right on both in
+  **{right_on_both} of {len(body)}**; explain's shares of program and twin within {NEAR:.0%} of
+  each other in **{agree} of {shares_total}** rows."""
     where = provenance(args, {"both": every})
-    text = f"""## Explaining ordinary programs: {args.set}
+    text = f"""## Explaining ordinary programs: {whose}
 
 {where}
 - First finding right in **{right} of {len(body)}**; shares within {NEAR:.0%} of the programs' own
-  timers in **{near} of {rows_total}** rows. Each program runs once, with both.
+  timers in **{near} of {rows_total}** rows. Each program runs once, with both.{both}
 
 {table(head, body)}
 """ + "\n".join(failed)
-    write_section(args, f"{NAME}_{args.set}", text)
+    write_section(args, f"{NAME}_{args.set}{'_renamed' if args.renamed else ''}", text)
 
 
 if __name__ == "__main__":
@@ -187,4 +238,5 @@ if __name__ == "__main__":
     add("--cases", nargs="+", default=None, help="only these; then RESULTS.md stays as it is")
     add("--repeat", type=int, default=1, help="observations of each program, compared")
     add("--seconds", type=float, default=20.0, help="that each program's loop runs")
+    add("--renamed", action="store_true", help="observe each program's twin, too")
     main(benchmark, options.parse_args())

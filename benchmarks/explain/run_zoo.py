@@ -2,6 +2,7 @@
 
 Without a flag each case runs once under explain, and its verdict stands beside the planted cause;
 With `--any-source` recordings of other versions are judged again instead of made anew.
+With `--renamed` each case's twin, without telling names (`renamed.py`), is observed, too.
 `--fixed` runs each script that has one in turn with its fixed version, plainly: the measured gain
 stands next to the share of the time that explain gave the planted cause. `--overhead` runs each
 script with explain and without at the same time, on a core each. All three resume: finished runs
@@ -22,7 +23,10 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(HERE.parent), str(HERE)]
+
+from renamed import twin  # noqa: E402
+from run_ordinary import NEAR, agreeing  # noqa: E402
 
 from flatout.explain.program.diagnose import diagnose as judge  # noqa: E402
 from flatout.explain.program.evidence import load as load_evidence  # noqa: E402
@@ -44,7 +48,7 @@ NAME = "explain_zoo"
 ZOO = HERE / "zoo"
 """The folder of scripts; the table of cases is next to it, zoo.toml."""
 
-PLAIN, EXPLAINED, FIXED = "plain", "explained", "fixed"
+PLAIN, EXPLAINED, FIXED, RENAMED = "plain", "explained", "fixed", "renamed"
 BOTH, CONTROL = "both", "control"
 """Two runs at the same time: without explain and under it; twice without, which shows by how much
 two equal runs differ."""
@@ -162,21 +166,22 @@ class Runner:
             self.rows.setdefault(side, []).extend(runs)
         return rows
 
-    def recall(self, case: Case) -> bool:
+    def recall(self, case: Case, side: str) -> bool:
         """Whether a case was recorded and is to be judged again; its row says when and where."""
-        file = Path(self.args.results) / NAME / f"{case.name}-{EXPLAINED}.jsonl"
-        if not (self.args.any_source and self.evidence(case).exists() and file.exists()):
+        file = Path(self.args.results) / NAME / f"{case.name}-{side}.jsonl"
+        if not (self.args.any_source and self.evidence(case, side).exists() and file.exists()):
             return False
         rows = [json.loads(line) for line in file.read_text().splitlines()]
         rows = [row for row in rows if row["settings"]["digest"] == case.digest()]
-        self.rows.setdefault(EXPLAINED, []).extend(rows[-1:])
+        self.rows.setdefault(side, []).extend(rows[-1:])
         return bool(rows)
 
-    def evidence(self, case: Case) -> Path:
-        """Where what explain recorded of a case is kept."""
+    def evidence(self, case: Case, side: str = EXPLAINED) -> Path:
+        """Where what explain recorded of a case, or of its twin, is kept."""
         folder = Path(self.args.results) / NAME / "evidence"
         folder.mkdir(parents=True, exist_ok=True)
-        return folder / f"{case.name}-{case.digest()}.json"
+        suffix = f"-{RENAMED}" if side == RENAMED else ""
+        return folder / f"{case.name}-{case.digest()}{suffix}.json"
 
     def command(self, case: Case, side: str, seed: int) -> Command:
         """One run of a script by way of one_run.py, or two by way of side_by_side.py.
@@ -195,9 +200,12 @@ class Runner:
             argv = [sys.executable, str(HERE / "side_by_side.py"), *rate]
             argv += ["--second-first"] * (seed % 2) + ["--"]
             argv += [json.dumps(script), json.dumps(whole if side == BOTH else script)]
-        elif side == EXPLAINED:
+        elif side in (EXPLAINED, RENAMED):
+            if side == RENAMED:
+                folder = Path(self.args.results) / NAME / "twins" / case.name
+                script[1] = str(twin(Path(script[1]), folder).resolve())
             explain = ["--explain", flatout(self.args), "--seconds", f"{sampled:g}"]
-            argv = [*one_run, *explain, "--save", str(self.evidence(case)), "--", *script]
+            argv = [*one_run, *explain, "--save", str(self.evidence(case, side)), "--", *script]
         else:
             argv = [*one_run, "--", *script]
         return Command(argv, VARIABLES)
@@ -252,18 +260,21 @@ class Verdict:
         verdict: its verdict.
         rank: the planted cause's place among the findings, from 1; None where it is not there.
         finding: the planted cause's finding; empty where it is not there.
+        phases: explain's shares of the time.
     """
 
     verdict: str
     rank: int | None
     finding: Row
+    phases: Mapping[str, float]
 
     @classmethod
     def of(cls, case: Case, explained: Row) -> Verdict:
         """Read explain's JSON."""
         found = explained["findings"]
         rank = next((n for n, one in enumerate(found, 1) if one["id"] == case.cause), None)
-        return cls(explained["verdict"], rank, found[rank - 1] if rank else {})
+        finding = found[rank - 1] if rank else {}
+        return cls(explained["verdict"], rank, finding, explained["phases"])
 
     @property
     def share(self) -> str:
@@ -275,15 +286,15 @@ class Verdict:
         return self.verdict in (HEALTHY if case.cause in HEALTHY else (case.cause,))
 
 
-def diagnose(runner: Runner, cases: Sequence[Case]) -> dict[str, Verdict]:
-    """Each case once under explain; with --any-source what was recorded before, judged anew."""
+def diagnose(runner: Runner, cases: Sequence[Case], side: str = EXPLAINED) -> dict[str, Verdict]:
+    """Each case, or its twin, once under explain; with --any-source recordings, judged again."""
     found = {}
     for case in cases:
         if runner.missing(case):
             continue
-        if not runner.recall(case) and not runner.run(case, [EXPLAINED], 1):
+        if not runner.recall(case, side) and not runner.run(case, [side], 1):
             continue
-        recorded = load_evidence(runner.evidence(case))
+        recorded = load_evidence(runner.evidence(case, side))
         found[case.name] = Verdict.of(case, judge(recorded).as_json())
     return found
 
@@ -291,7 +302,8 @@ def diagnose(runner: Runner, cases: Sequence[Case]) -> dict[str, Verdict]:
 def verdicts(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) -> None:
     """The planted cause and the verdict of each case."""
     found = diagnose(runner, cases)
-    body = []
+    twins = diagnose(runner, cases, RENAMED) if args.renamed else {}
+    body, right_on_both, agree, rows_total = [], 0, 0, 0
     for case in cases:
         if (one := found.get(case.name)) is None:
             continue
@@ -300,14 +312,30 @@ def verdicts(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) ->
             "yes" if one.right(case) else "**no**", str(one.rank or "-"),
             one.share,
         ])  # fmt: skip
+        if args.renamed and (other := twins.get(case.name)) is None:
+            body[-1] += ["not run", "-", "-"]
+        elif args.renamed:
+            same, of = agreeing(one.phases, other.phases)
+            agree, rows_total = agree + same, rows_total + of
+            right_on_both += one.right(case) and other.right(case)
+            its_right = "yes" if other.right(case) else "**no**"
+            body[-1] += [other.verdict, its_right, f"{same} of {of}"]
     right = sum(one.right(case) for case in cases if (one := found.get(case.name)))
     head = [
         "case", "framework", "processes", "planted", "verdict", "right", "rank of planted",
         "its share",
     ]  # fmt: skip
-    write(args, runner, "", "planted causes and verdicts", f"""\
+    both, asked, title = "", "", "planted causes and verdicts"
+    if args.renamed:
+        head += ["its twin's verdict", "right", "equal rows"]
+        asked, title = "_renamed", title + " of programs and their twins"
+        both = f"""
+- Each script's twin, without telling names, is sampled, too. The verdict is right on both in
+  **{right_on_both} of {len(twins)}**; explain's shares of script and twin are within {NEAR:.0%}
+  of each other in **{agree} of {rows_total}** rows."""
+    write(args, runner, asked, title, f"""\
 - Each script is sampled for {args.seconds:g} s; its planted cause is the verdict in
-  **{right} of {len(found)}**.
+  **{right} of {len(found)}**.{both}
 
 {table(head, body)}""")  # fmt: skip
 
@@ -417,6 +445,7 @@ if __name__ == "__main__":
     add = options.add_argument
     add("--cases", nargs="+", default=None, help="only these; then RESULTS.md stays as it is")
     add("--seconds", type=float, default=15.0, help="that explain samples each script for")
+    add("--renamed", action="store_true", help="observe each script's twin, too")
     add("--fixed", action="store_true", help="what the remedies gain")
     add("--measure-only", action="store_true", help="with --fixed: measured gains, no explain")
     add("--overhead", action="store_true", help="with explain against without")

@@ -1,0 +1,24 @@
+"""PPO of Stable-Baselines3 on CartPole, as its documentation begins; a callback ends it."""
+
+import sys
+import time
+
+from methods import time_method
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+
+END = time.time() + float(sys.argv[1])
+
+
+class UntilEnd(BaseCallback):
+    def _on_step(self):
+        return time.time() < END
+
+
+vec_env = make_vec_env("CartPole-v1", n_envs=4)
+model = PPO("MlpPolicy", vec_env, device="cpu")
+time_method(vec_env, "step", "env")
+time_method(model.policy, "forward", "acting")
+time_method(model, "train", "learning")
+model.learn(total_timesteps=100_000_000, callback=UntilEnd())
