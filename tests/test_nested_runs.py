@@ -57,8 +57,8 @@ def test_killed_at_random_times_and_resumed_is_bit_equal(name: str, tmp_path: Pa
 @pytest.mark.parametrize("name", ["dqn", pytest.param("ppo")])
 def test_learning_again_equals_learning_longer(name: str) -> None:
     kind: Any = {"ppo": PPO, "dqn": DQN}[name]
-    steady = {"exploration_steps": 128} if name == "dqn" else {}
-    settings = tiny.python(name, seed=1, **steady)
+    more = {"exploration_steps": 128} if name == "dqn" else {"network": "mlp"}
+    settings = tiny.python(name, seed=1, **more)
     make = nested_envs.two if name == "dqn" else nested_envs.walk
     whole = kind(make, **settings).learn(256)
     parts = kind(make, **settings).learn(128).learn(128)

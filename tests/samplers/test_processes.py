@@ -255,8 +255,8 @@ FAULTS = [
 ]
 QUICK = {("raise", 7), ("close", 7), ("kill", 1), ("kill", 17), ("sleep", 17)}
 """Faults within a trajectory, and a killed and a hanging worker at a trajectory's first step."""
-ONCE = {"segfault", "exit", "allocate"}
-"""Faults that are seen as another one is: by the end of the worker or by its message."""
+PLACES = {"kill": (1, 7, 17), "sleep": (7, 17)}
+"""The steps of faults that come elsewhere, too: what follows a lost worker is the same for all."""
 
 
 @pytest.mark.fault
@@ -265,7 +265,7 @@ ONCE = {"segfault", "exit", "allocate"}
     [
         pytest.param(*one, at, marks=() if (one[0], at) in QUICK else pytest.mark.slow)
         for one in FAULTS
-        for at in ((7,) if one[0] in ONCE else (1, 7, 17))
+        for at in PLACES.get(one[0], (7,))
     ],
 )
 def test_a_lost_worker_begins_new_episodes(fault: str, words: str, at: int, tmp_path: Path) -> None:
