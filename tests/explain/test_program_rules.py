@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from flatout.config.settings import resolve
 from flatout.explain.diagnosis import Diagnosis
 from flatout.explain.own.runs import Evidence as RunEvidence
+from flatout.explain.program import capacity
 from flatout.explain.program.attach import blocking_flags
 from flatout.explain.program.calls import Interval, Replay, counted
-from flatout.explain.program.capacity import together
 from flatout.explain.program.diagnose import diagnose
 from flatout.explain.program.evidence import build, rows_of, save
 from flatout.explain.program.remedies import transfer
@@ -206,9 +206,23 @@ def test_processes_are_proposed_where_the_cores_do_more_together(cores: int, sha
         assert "processes at once" in found.remedy
 
 
-@pytest.mark.parametrize("cores", [1, 2, 40])
-def test_cores_do_together_at_least_what_one_does(cores: int) -> None:
-    assert 1.0 <= together(cores) <= cores
+def test_what_cores_do_together_is_measured_once_for_each_start_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Afterwards the cores are free when a program starts."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(capacity, "busiest_others", lambda seconds: "")
+    monkeypatch.setattr(capacity, "boot_id", lambda: "one")
+    with monkeypatch.context() as limited:
+        limited.setattr(capacity, "SPINNER", "raise SystemExit(1)")
+        assert capacity.together(2) == 2.0
+    first = capacity.together(2)
+    assert 1.0 <= first <= 2.0
+    assert capacity.together(1) == 1.0
+    monkeypatch.setattr(capacity, "SPINNER", "raise SystemExit(1)")
+    assert capacity.together(2) == pytest.approx(first, abs=0.001)
+    monkeypatch.setattr(capacity, "boot_id", lambda: "another")
+    assert capacity.together(2) == 2.0
 
 
 @pytest.mark.parametrize("rounds", [1, 20], ids=["a fifth of the time", "a hundredth"])

@@ -5,8 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
+from flatout.errors import FlatoutError
+from flatout.hardware.cores import usable_cpus
 from flatout.hardware.others import busiest_others
+from flatout.planning import kept
+from flatout.storage.kernel import boot_id
 
 SPAN_S = 0.15
 STARTING_S = 0.25
@@ -29,14 +34,31 @@ print(*turns)
 def together(cores: int) -> float:
     """The speed of all cores together, relative to one core alone: 1 to `cores`.
 
-    Runs plain Python for half a second, first in one process, then in one per core. Returns
-    `cores` if that cannot be measured: also while other programs use the cores.
+    Measured once for each start of the machine, and kept in the user's cache: the programs that
+    are explained meet cores without this load. Returns `cores` if it cannot be measured: also while
+    other programs use the cores.
     """
-    number = min(cores, MOST)
-    if number < 2:
+    if cores < 2:
         return 1.0
-    if busiest_others(SPAN_S):
+    cpus = ",".join(map(str, sorted(usable_cpus())))
+    boot = boot_id()
+    name = f"cores together: {cores} of {cpus}, boot {boot}"
+    with suppress(FlatoutError):  # there is no home folder
+        if boot and (known := kept.numbers().get(name)):
+            return min(max(known, 1.0), float(cores))
+    measured = None if busiest_others(SPAN_S) else _measure(cores)
+    if measured is None:
         return float(cores)
+    if boot:
+        with suppress(FlatoutError):
+            kept.keep_number(name, measured)
+    return measured
+
+
+def _measure(cores: int) -> float | None:
+    """Run plain Python for half a second, first in one process, then in one per core; their speed
+    together, relative to the first one's, or None if that fails."""
+    number = min(cores, MOST)
     alone = time.monotonic() + STARTING_S
     side_by_side = alone + SPAN_S
     command = [sys.executable, "-I", "-S", "-c", SPINNER, str(SPAN_S)]
@@ -48,7 +70,7 @@ def together(cores: int) -> float:
         counts = [list(map(int, spinner.communicate()[0].split())) for spinner in spinners]
         times = sum(turns[-1] for turns in counts) / max(counts[0][0], 1)
     except (OSError, LookupError):  # processes are limited, or one was killed
-        return float(cores)
+        return None
     finally:
         for spinner in spinners:
             spinner.kill()
