@@ -22,9 +22,14 @@ from flatout.explain.against.rates import (
     Observed,
     Run,
     counted,
+    counted_outside,
+    without_evaluation,
 )
 from flatout.explain.against.rounds import Comparison, check, command_of, refuse_brief
 from flatout.explain.program.evidence import Evidence, process
+from flatout.explain.program.places import Mark
+from flatout.explain.program.timeline import Timeline
+from flatout.explain.program.tracks import Moment, Track
 
 
 def runs(*rates: float, unit: str = STEPS, **phases: float) -> list[Run]:
@@ -110,6 +115,18 @@ def test_the_unit_is_the_first_that_both_programs_have() -> None:
         outcome([Run({})], [Run({})])
 
 
+def test_programs_that_evaluate_are_compared_by_their_optimiser_steps() -> None:
+    """Evaluation steps environments, too: evaluating less often would look like a loss."""
+    often = [Run({STEPS: 2000.0, UPDATES: 2.0}, {"eval": 0.8})]
+    seldom = [Run({STEPS: 1000.0, UPDATES: 8.0}, {"eval": 0.2})]
+    for first, second, gain in ((often, seldom, 4.0), (seldom, often, 0.25)):
+        found = outcome(first, second)
+        assert (found.unit, found.gain) == (UPDATES, gain)
+        assert "evaluation takes up to 80 % of a run" in found.notes[0]
+    without = [Run({STEPS: 1000.0}, {"eval": 0.2})]  # what is compiled counts no optimiser's steps
+    assert outcome(often, without).unit == STEPS
+
+
 def test_phases_that_moved_come_with_their_time_for_each_step() -> None:
     first, second = runs(100, env=0.8, learn=0.2), runs(400, env=0.2, learn=0.79, io=0.01)
     found = outcome(first, second)
@@ -152,6 +169,54 @@ def test_workers_of_a_vector_environment_count_once() -> None:
     assert counted(processes[1:], STEPS, 10, 20) == 4000  # workers whose parent counts nothing
     assert counted(processes, CALLS, 0, 99) == 7 + 4 * 5  # calls are everybody's
     assert counted(processes, UPDATES, 0, 99) == 0
+
+
+@hypothesis_settings(deadline=None, max_examples=100)
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.integers(1, 50), st.lists(st.integers(0, 9), max_size=4)),
+        min_size=1, max_size=20,
+    )
+)  # fmt: skip
+def test_what_is_counted_during_evaluation_is_left_out(
+    parts: list[tuple[bool, int, list[int]]],
+) -> None:
+    """Each part lasts for some hundredths of a second, and counts some steps in each."""
+    t, number, trained = 0, 0, 0
+    series, spans = [(0.0, 0)], []
+    for evaluates, length, steps in parts:
+        if evaluates:
+            spans.append((t / 100, (t + length) / 100))
+        for more in [*steps, 0]:
+            t, number = t + length, number + more
+            trained += more * (not evaluates)
+            series.append((t / 100, number))
+        if evaluates:  # moments follow each other
+            spans.append(((t - length * len(steps)) / 100, t / 100))
+    found = counted_outside(series, spans)
+    values = [value for _, value in found]
+    assert values[-1] == pytest.approx(trained)
+    assert values == sorted(values)
+    assert {time for time, _ in series} <= {time for time, _ in found}
+    assert counted_outside(series, []) == series
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_environment_steps_of_evaluation_are_no_work(alone: bool) -> None:
+    """For 0.4 s of each second it evaluates, in environments of its own or of its workers."""
+    rows = [[10 + t / 10, 0, 100 * t, 0] for t in range(101)]
+    many = [counts(1, 0, rows)] if alone else [counts(1, 0, []), counts(2, 1, rows)]
+    processes = list(map(process, many))
+    driver = Track(0, "main")
+    for t in range(100):
+        phase = "eval" if t % 10 < 4 else "env"
+        driver.moments.append(Moment(10 + (t + 1) / 10, 0.1, Mark(phase, False, None, ""), 0))
+    line = Timeline([driver], [], driver, 10.0, 20.0, [])
+    machine = {"cores": 2, "gpus": [], "cpu": "c"}
+    work = without_evaluation(Evidence(["p"], machine, 5.0, 20.0, processes, [], []), line)
+    assert counted(work, STEPS, 10, 20) == pytest.approx(6000)
+    assert counted(work, STEPS, 10, 11) == pytest.approx(600)
+    assert counted(work, STEPS, 10, 10.4) == pytest.approx(0, abs=0.001)
 
 
 def test_a_program_too_short_for_a_steady_state_has_the_rate_of_its_counts() -> None:

@@ -337,6 +337,85 @@ def test_two_programs_are_compared_and_the_file_goes_on_where_it_was(tmp_path: P
     assert "holds another comparison" in other.err
 
 
+EVALUATES = """
+import gymnasium as gym
+import numpy as np
+
+class Hill(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (4,))
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return np.zeros(4), {}
+
+    def step(self, action):
+        self.t += 1
+        x = sum(n * n for n in range(300))
+        return np.full(4, x % 7 / 7.0), float(action), self.t >= 100, False, {}
+
+rng = np.random.default_rng(0)
+weights = rng.normal(size=(4, 2))
+
+def evaluate(env, weights):
+    total = 0.0
+    for _ in range(4):
+        obs, _ = env.reset()
+        done = False
+        while not done:
+            action = int(np.argmax(obs @ weights))
+            obs, reward, done, _, _ = env.step(action)
+            total += reward
+    return total / 4
+
+def update(weights, batch, actions, returns):
+    gradient = np.zeros_like(weights)
+    for obs, action, ret in zip(batch, actions, returns):
+        logits = obs @ weights
+        p = np.exp(logits - logits.max())
+        p /= p.sum()
+        p[action] -= 1
+        gradient += np.outer(obs, p) * ret
+    return weights - 1e-3 * gradient
+
+def main(every):
+    global weights
+    env, eval_env = Hill(), Hill()
+    obs, _ = env.reset()
+    n = 0
+    while True:
+        batch, actions, returns = [], [], []
+        for _ in range(100):
+            p = 1 / (1 + np.exp(-(obs @ weights)[1]))
+            action = int(rng.random() < p)
+            batch.append(obs)
+            actions.append(action)
+            obs, reward, done, _, _ = env.step(action)
+            returns.append(reward)
+            if done:
+                obs, _ = env.reset()
+        weights = update(weights, np.array(batch), actions, returns)
+        if n % every == 0:
+            evaluate(eval_env, weights)
+        n += 1
+
+if __name__ == "__main__":
+    main(1)
+"""
+
+
+@pytest.mark.slow
+def test_evaluating_less_often_is_a_gain(tmp_path: Path) -> None:
+    """Fewer environment steps a second, of which more are for learning."""
+    first = script(tmp_path, EVALUATES, "first.py")
+    second = script(tmp_path, "import first\nfirst.main(10)\n", "second.py")
+    shown = tmp_path / "r.json"
+    found = against(second, first, "--seconds", 5, "--minutes", 0.001, "--json", shown)
+    said = json.loads(shown.read_text())["against"]
+    assert said["gain"] > 1, found.err
+    assert "evaluation takes up to" in found.err
+
+
 def test_programs_that_end_are_compared_by_their_time(tmp_path: Path) -> None:
     first = script(tmp_path, "import time\ntime.sleep(0.8)\n", "first.py")
     second = script(tmp_path, "import time\ntime.sleep(0.2)\n", "second.py")

@@ -9,7 +9,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from flatout.errors import FlatoutError
-from flatout.explain.against.rates import CALLS, STEPS, UNITS, UPDATES, WALL, Run
+from flatout.explain.against.rates import (
+    CALLS,
+    EVALUATES,
+    STEPS,
+    UNITS,
+    UPDATES,
+    WALL,
+    Run,
+    units_in_order,
+)
 from flatout.explain.ranking import STUDENT
 
 NARROW = math.log(1.1)
@@ -115,6 +124,10 @@ def _notes(runs: Sequence[Run], unit: str) -> Iterator[str]:
     fewest = min(run.counted.get(unit, FEW) for run in runs)
     if fewest < FEW:
         yield f"only {fewest:.0f} were counted in a run: raise --seconds or count something else"
+    share = evaluating(runs)
+    if unit in (STEPS, UPDATES) and share >= EVALUATES:
+        rule = "those within it do not count" if unit == STEPS else "environment steps do not count"
+        yield f"evaluation takes up to {100 * share:.0f} % of a run: {rule}"
     contended = max(run.contended for run in runs)
     if contended > 0:
         yield (
@@ -133,7 +146,7 @@ def common_unit(first: Sequence[Run], second: Sequence[Run]) -> str:
         FlatoutError: there is none.
     """
     have = [set(UNITS).intersection(*(run.rates for run in runs)) for runs in (first, second)]
-    for unit in UNITS:
+    for unit in units_in_order(evaluating(first, second)):
         if unit in have[0] and unit in have[1]:
             return unit
     counted = [" and ".join(unit for unit in UNITS if unit in units) for units in have]
@@ -150,6 +163,11 @@ def common_unit(first: Sequence[Run], second: Sequence[Run]) -> str:
         f"the speeds have no unit in common: the first program has {words[0]}, the other one "
         f"{words[1]}; {how}{longer}."
     )
+
+
+def evaluating(*programs: Sequence[Run]) -> float:
+    """The largest share of the time that evaluation had in a run."""
+    return max(run.phases.get("eval", 0.0) for runs in programs for run in runs)
 
 
 def interval(gains: Sequence[float], rounds: int) -> tuple[float, float] | None:

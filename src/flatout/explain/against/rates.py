@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +19,10 @@ from flatout.explain.program.timeline import APART, Timeline
 CALLS, STEPS, UPDATES, WALL = "calls", "environment steps", "optimiser steps", "wall time"
 UNITS = (CALLS, STEPS, UPDATES, WALL)
 """In the order in which a unit is chosen: the first that both programs have."""
+EVALUATING = (CALLS, UPDATES, STEPS, WALL)
+"""The order for programs that evaluate: their steps for evaluation are no work done."""
+
+EVALUATES = 0.03  # share of the time from which on a program evaluates
 
 SHORTEST_S = 1.0
 """A shorter steady state does not say how fast a program is; then all of its counts decide."""
@@ -26,6 +30,12 @@ BRIEFEST_S = 0.1
 
 SHORT = 0.5
 """A turn in which less than this share was steady, because the rest was compiling, has no ratio."""
+
+
+def units_in_order(*eval_shares: float) -> tuple[str, ...]:
+    """The units, the best one first, for programs in which evaluation has these shares of the
+    time."""
+    return EVALUATING if max(eval_shares) >= EVALUATES else UNITS
 
 
 @dataclass(frozen=True)
@@ -71,9 +81,10 @@ class Observed:
     def run(self) -> Run:
         """Its speed."""
         evidence, line = self.evidence, self.facts.line
+        processes = without_evaluation(evidence, line)
         rates, numbers, longest = dict[str, float](), dict[str, float](), 0.0
         for unit in (CALLS, STEPS, UPDATES):
-            number, seconds = _steadily(evidence.processes, unit, line)
+            number, seconds = _steadily(processes, unit, line)
             if number > 0:
                 rates[unit], numbers[unit] = number / seconds, number
                 longest = max(longest, seconds)
@@ -112,7 +123,7 @@ def course(evidence: Evidence, line: Timeline, edges: Sequence[float], unit: str
         line: the evidence's.
         edges: times at which turns began and ended.
     """
-    processes = evidence.processes
+    processes = without_evaluation(evidence, line)
     begin = line.begin if not line.part else (line.begin + line.end) / 2
     within = [at for at, t in enumerate(edges) if begin <= t <= line.end]
     if not within:
@@ -206,7 +217,59 @@ def counted(processes: list[Process], unit: str, begin: float, end: float) -> fl
     return sum(map(whole, started[None]))
 
 
-def _until(series: Iterable[tuple[float, int]], t: float) -> float:
+def without_evaluation(evidence: Evidence, line: Timeline) -> list[Process]:
+    """The processes, without the environment steps that were counted during evaluation.
+
+    A process evaluates, and so do those that it started, while its thread evaluates that learns or,
+    without such a thread, its main thread.
+    """
+    spans: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
+    for track in line.tracks:
+        driver = line.driver if line.driver is not None else track
+        if track is driver or (track.main and track.process != driver.process):
+            pid = evidence.processes[track.process].pid
+            spans[pid] += [(m.t - m.dt, m.t) for m in track.moments if m.mark.phase == "eval"]
+    parents = {process.pid: process.parent for process in evidence.processes}
+    found = []
+    for process in evidence.processes:
+        pid, seen, evaluation = process.pid, set[int](), list[tuple[float, float]]()
+        while pid is not None and pid not in seen:
+            seen.add(pid)
+            evaluation += spans.get(pid, ())
+            pid = parents.get(pid)
+        series = process.counts.get(STEPS)
+        if series and evaluation:
+            counts = {**process.counts, STEPS: counted_outside(series, evaluation)}
+            process = replace(process, counts=counts)
+        found.append(process)
+    return found
+
+
+def counted_outside(
+    series: Sequence[tuple[float, float]], spans: Iterable[tuple[float, float]]
+) -> list[tuple[float, float]]:
+    """A count over time, without what was counted in some spans of time."""
+    apart: list[list[float]] = []  # the spans in order, none within another
+    for begin, end in sorted(spans):
+        if apart and begin <= apart[-1][1]:
+            apart[-1][1] = max(apart[-1][1], end)
+        else:
+            apart.append([begin, end])
+    first, last = series[0][0], series[-1][0]
+    edges = {edge for span in apart for edge in span if first < edge < last}
+    begins, ends = [begin for begin, _ in apart], [end for _, end in apart]
+    found, before, total = list[tuple[float, float]](), series[0], float(series[0][1])
+    rows = [*series, *((edge, _until(series, edge)) for edge in edges)]
+    for t, number in sorted(rows):
+        middle = (before[0] + t) / 2
+        if bisect_right(begins, middle) == bisect_right(ends, middle):
+            total += number - before[1]
+        found.append((t, round(total, 6)))
+        before = (t, number)
+    return found
+
+
+def _until(series: Iterable[tuple[float, float]], t: float) -> float:
     """The count at a time, which lies between the counts noted before and after it."""
     known = list(series)
     at = bisect_right(known, t, key=lambda row: row[0])

@@ -22,10 +22,11 @@ from flatout.explain.against.outcome import (
     Outcome,
     common_unit,
     count_words,
+    evaluating,
     outcome,
     speed_words,
 )
-from flatout.explain.against.rates import CALLS, UNITS, WALL, Observed, Run, turn_ratios
+from flatout.explain.against.rates import CALLS, WALL, Observed, Run, turn_ratios, units_in_order
 from flatout.explain.program import attach, evidence
 from flatout.explain.program.evidence import Recording
 from flatout.output import say
@@ -218,7 +219,7 @@ def _add(found: Comparison, observed: dict[int, tuple[Recording, Observed]]) -> 
         found.runs[side].append(_counted(found, side, one.run()))
     refuse_brief(found)
     for side in (0, 1):
-        speed = _speed(found.runs[side][-1], found.count)
+        speed = _speed(found.runs[side][-1], evaluating(*found.runs), found.count)
         say(f"{shlex.join(found.commands[side])}: {speed}")
     units = set(found.runs[0][-1].counted) & set(found.runs[1][-1].counted)
     found.gains.append({
@@ -257,9 +258,9 @@ def refuse_brief(found: Comparison) -> None:
             )
 
 
-def _speed(run: Run, count: str) -> str:
-    """A run's speed in words."""
-    unit = next((unit for unit in UNITS if unit in run.rates), None)
+def _speed(run: Run, evaluation: float, count: str) -> str:
+    """A run's speed in words, where evaluation has at most this share of a run."""
+    unit = next((unit for unit in units_in_order(evaluation) if unit in run.rates), None)
     if unit is None:
         return "nothing was counted"
     if unit == WALL:

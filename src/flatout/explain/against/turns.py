@@ -20,7 +20,7 @@ import psutil
 
 from flatout import output_file
 from flatout.errors import FlatoutError, one_line
-from flatout.explain.against.rates import UNITS, course, turn_ratios
+from flatout.explain.against.rates import course, turn_ratios, units_in_order
 from flatout.explain.program import attach
 from flatout.explain.program.evidence import Evidence, Recording, build
 from flatout.explain.program.timeline import timeline
@@ -232,7 +232,9 @@ def _enough(programs: Sequence[Program]) -> bool:
     lines = [timeline(evidence) for evidence in seen]
     if any(line.part for line in lines):
         return False
-    for unit in UNITS if len(going) > 1 else ():
+    shares = [line.driver.seconds(("eval",), line.begin, line.end) / (line.end - line.begin or 1.0)
+              for line in lines if line.driver is not None]  # fmt: skip
+    for unit in units_in_order(0.0, *shares) if len(going) > 1 else ():
         courses = [
             course(evidence, line, program.edges, unit)
             for evidence, line, program in zip(seen, lines, going, strict=True)

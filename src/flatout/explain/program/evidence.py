@@ -160,7 +160,7 @@ class Process:
     ended: float | None = None  # where the program came to its end
     parent: int | None = None  # where counting was asked for: the process that started it
     # by what was counted, (time on the monotonic clock, how many until then)
-    counts: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
+    counts: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
     def leaf(self, stack: Stack) -> Leaf:
         """The expression of a stack's innermost frame."""
