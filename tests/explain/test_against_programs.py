@@ -67,7 +67,7 @@ def test_a_program_that_still_imports_has_no_speed(
         compare((command, command), 0.5, 1.0, "", None)
 
 
-def totals(process: Process) -> dict[str, int]:
+def totals(process: Process) -> dict[str, float]:
     return {unit: series[-1][1] for unit, series in process.counts.items()}
 
 

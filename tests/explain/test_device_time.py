@@ -67,7 +67,7 @@ def test_what_jax_copies_to_check_its_arguments_is_no_transfer() -> None:
     assert "transfer" not in told(waiting("checks", 0.0, 0.01).loads("jax")).phases
 
 
-def torch_on_gpu(busy: float) -> Diagnosis:
+def torch_on_gpu(busy: float | None) -> Diagnosis:
     """A training loop in PyTorch that spends its time at ``loss.item()``."""
     driver = Recorded(1).loads("torch")
     for _ in range(40):
@@ -84,6 +84,14 @@ def test_item_on_a_busy_gpu_is_the_gpus_arithmetic() -> None:
 
 def test_item_on_an_idle_gpu_is_a_transfer() -> None:
     assert torch_on_gpu(busy=0.05).verdict == "transfer-bound"
+
+
+def test_item_on_a_gpu_whose_use_nobody_reports_is_no_transfer() -> None:
+    """NVML gives none for an instance of a divided card (MIG)."""
+    found = torch_on_gpu(busy=None)
+    assert found.verdict == "healthy"
+    assert "transfer" not in found.phases
+    assert any("cannot be read" in note for note in found.notes)
 
 
 def test_a_lock_that_another_thread_holds_counts_for_its_work() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from flatout.explain.cards import used_cards
@@ -45,10 +45,8 @@ class DeviceTime:
         used = used_cards(evidence.monitor)
         samples = [sample for sample in evidence.monitor if used and sample.gpus]
         self._times = [sample.t for sample in samples]
-        self._busy = [
-            max((gpu.busy or 0.0 for at, gpu in enumerate(sample.gpus) if at in used), default=0.0)
-            for sample in samples
-        ]
+        self._busy = [busiest([gpu.busy for at, gpu in enumerate(sample.gpus) if at in used])
+                      for sample in samples]  # fmt: skip
 
     def divide(self, sample: Sample, frames: Frames, mark: Mark) -> Iterator[Moment]:
         """Yield a sample's moments, in order: those in which the device computed come first."""
@@ -136,7 +134,8 @@ class DeviceTime:
     def _computes(self, sample: Sample) -> float:
         """The share of a sample in which the device computed."""
         if self._times:
-            return min(max(self._busy[_first_from(self._times, sample.t)], 0.0), 1.0)
+            busy = self._busy[_first_from(self._times, sample.t)]
+            return 1.0 if busy is None else min(max(busy, 0.0), 1.0)
         if sample.worked is None or sample.elsewhere is None:
             return 1.0  # evidence without these figures
         if sample.worked > ASLEEP * sample.dt:
@@ -145,6 +144,12 @@ class DeviceTime:
         if self._delays:  # threads of the program that were ready to run and had no core
             busy += self._delays[_first_from(self._delays_t, sample.t)]
         return 1.0 if busy >= FULLY else busy if busy > COMPUTES else 0.0
+
+
+def busiest(shares: Iterable[float | None]) -> float | None:
+    """The share of the time in which the busiest card computed; None where no driver reports it (of
+    a MIG instance). A wait for such a card counts as its computing, and is no transfer."""
+    return max((share for share in shares if share is not None), default=None)
 
 
 def _first_from(times: Sequence[float], t: float) -> int:

@@ -81,14 +81,18 @@ def findings(facts: Facts) -> list[Finding]:
     return [*filter(None, first), *ordered(found, facts.gpu), *filter(None, last)]
 
 
-def _causes(facts: Facts) -> list[Finding]:
+def _causes(facts: Facts) -> list[Finding | None]:
     """Findings about what takes the time, in any order."""
     busy = facts.gpu
+    found: list[Finding | None]
     if facts.blame.threads:
         found = [_indistinct(facts, 1 - (busy or 0.0))]
     else:
+        found = []
         shares = _mechanisms(facts) if busy is None else facts.waits
-        found = [
+        if busy is None and not facts.learning.counted:
+            found.append(_uncounted(shares.pop("learn") + shares.pop("compute")))
+        found += [
             remedies.finding(cause, facts, shares[phase])
             for phase, cause in CAUSE_OF_LOSS.items()
             if shares.get(phase, 0.0) >= LEAST_SHARE
@@ -106,6 +110,18 @@ def _mechanisms(facts: Facts) -> dict[str, float]:
     shares.pop("other", None)
     launch = learn * (facts.learning.launch or 0.0)
     return shares | {"learn": launch, "compute": learn - launch}
+
+
+def _uncounted(share: float) -> Finding | None:
+    """Learning whose calls could not be counted: whether it computes or launches is unknown."""
+    if share < LEAST_SHARE:
+        return None
+    evidence = (
+        f"learning takes {percent(share)} of the time; whether it is arithmetic or the overhead of "
+        "many small operations cannot be seen from outside, where no calls are counted"
+    )
+    remedy = "Start the program with flatout explain -- COMMAND, which counts its calls."
+    return Finding(UNKNOWN, share, (evidence,), remedy)
 
 
 def _indistinct(facts: Facts, share: float) -> Finding:
@@ -220,6 +236,11 @@ def _notes(facts: Facts) -> Iterator[str]:
     yield from filter(None, (cores.slowdown(facts.evidence.monitor), cards.shared(facts.cards)))
     if driver is not None and not driver.main and not blame.threads:
         yield f"The thread that does the work ({driver.name}) is not the main one: {cheap}"
+    if any(card.ours and card.busy is None for card in facts.cards):
+        yield (
+            "How busy the GPU is cannot be read (a MIG instance does not report it): the time in "
+            "which the program waits for it counts as its computing, and copies are not seen."
+        )
     if blame.locked > 0.05 * blame.seconds:
         yield (
             f"For {percent(blame.locked / blame.seconds)} of the time the main thread waited for "

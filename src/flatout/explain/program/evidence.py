@@ -133,7 +133,7 @@ class Process:
 
     `failure` says what ended its probe early, `by_thread` why a second thread sampled it, `error`
     the type and text of the exception that ended the process. If it was not `timed`, the order of
-    its samples has no meaning.
+    its samples has no meaning. One that was read from `outside` has no windows.
     """
 
     pid: int
@@ -157,6 +157,7 @@ class Process:
     by_thread: str | None
     error: tuple[str, str] | None
     timed: bool
+    outside: bool = False
     ended: float | None = None  # where the program came to its end
     parent: int | None = None  # where counting was asked for: the process that started it
     # by what was counted, (time on the monotonic clock, how many until then)
@@ -258,7 +259,8 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
         returns={row["c"]: row["kinds"] for row in of["returns"] if row["c"] < count},
         torch_threads=last("torch", "threads"), failure=last("failed", "error"),
         by_thread=last("thread", "why"), error=_error(of["end"]),
-        timed=first.get("timed", True), ended=last("end", "t"), parent=last("counts", "parent"),
+        timed=first.get("timed", True), outside=first.get("outside", False),
+        ended=last("end", "t"), parent=last("counts", "parent"),
         counts=_counts(of["counts"]),
     )  # fmt: skip
 

@@ -29,6 +29,7 @@ class Learning:
     device: float = 0.0  # share spent waiting for a device that computed
     operations: float = 0.0  # operations per second of learning
     exact: bool = False  # from windows instead of samples
+    counted: bool = True  # whether calls could be counted; else its mechanism is unknown
     update_s: float | None = None  # seconds of an update, by the optimiser's steps in windows
 
 
@@ -80,6 +81,8 @@ def _launching(
     short_share = coarse[0] / sum(coarse) if sum(coarse) else 0.0
     total = short + long + backward
     if total < LEAST_S * 1e9:
+        if process.outside or not process.timed:
+            return Learning(None, counted=False)
         return _sampled(process, moments)
     return Learning(
         (short + short_share * backward) / total, operations=count / (total / 1e9), exact=True,

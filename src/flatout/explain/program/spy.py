@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterable, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import psutil
 
 from flatout.errors import FlatoutError, UsageError, one_line
-from flatout.explain.program.attach import machine, working_folder
+from flatout.explain.program.attach import INJECT, machine, working_folder
 from flatout.explain.program.evidence import Recording
 from flatout.explain.program.watch import MONITOR_S
 from flatout.hardware.monitor import Monitor
@@ -23,14 +25,17 @@ from flatout.installing import install
 
 RATE = 50  # samples per second
 
-FRAME = re.compile(r"^(?P<name>.*) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)$")
+Frame = tuple[str, str, int]  # name, file, line
+
+THREAD = re.compile(r'(?:Process (?P<pid>\d+) )?Thread \S+(?: "(?P<name>.*)")?')
+STDLIB = re.compile(r"(.*/lib/python3\.\d+)/(?!site-packages/|dist-packages/)")
 
 
 def record_pid(pid: int, seconds: float) -> Recording:
     """Observe a process for some seconds without disturbing it.
 
-    py-spy gives stacks without times and calls: the evidence has no windows, and its samples are
-    in no meaningful order.
+    py-spy gives the stacks of all threads, also of the processes that it has started, without
+    calls: the evidence has no windows.
 
     Raises:
         UsageError: there is no such process.
@@ -47,10 +52,11 @@ def record_pid(pid: int, seconds: float) -> Recording:
         raise FlatoutError(f"--pid needs py-spy: {install('explain')}.")
     began = time.monotonic()
     with working_folder() as folder:
-        file = folder / "stacks.txt"
+        file = folder / "stacks.json"
         child = subprocess.Popen(
             [spy, "record", "--pid", str(pid), "--duration", str(max(1, round(seconds))),
-             "--rate", str(RATE), "--format", "raw", "--output", str(file), "--nonblocking"],
+             "--rate", str(RATE), "--format", "speedscope", "--output", str(file), "--nonblocking",
+             "--full-filenames", "--subprocesses", "--threads", "--idle"],
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         samples = []
@@ -65,42 +71,129 @@ def record_pid(pid: int, seconds: float) -> Recording:
                 f"py-spy cannot read process {pid} ({why}); on Linux this needs root or "
                 "kernel.yama.ptrace_scope=0."
             )
-        rows = rows_of_stacks(file.read_text(errors="replace").splitlines(), pid, began, argv)
+        rows = rows_of_profiles(json.loads(file.read_text(errors="replace")), pid, began, argv)
     ended = time.monotonic()
-    note = f"Process {pid} was read from outside: no exact counts, no timeline, no start-up."
+    note = (
+        f"Process {pid} was read from outside, by py-spy: there are no counts of calls, no sizes "
+        "of batches and no start-up."
+    )
     meta = {
         "command": argv or [f"process {pid}"], "began": began, "ended": ended,
         "monitor": samples, "machine": machine() | {"cores": monitor.cores}, "notes": [note],
         "finished": False,
     }  # fmt: skip
-    return meta, [rows]
+    return meta, rows
 
 
-def rows_of_stacks(
-    lines: Sequence[str], pid: int, began: float, argv: Sequence[str]
-) -> list[dict[str, Any]]:
-    """py-spy's stacks (``outer (file:line);inner (file:line) count``) as the probe's rows."""
-    rows: list[dict[str, Any]] = [
-        {"k": "process", "pid": pid, "t": began, "python": [3], "argv": list(argv),
-         "stdlib": "/lib/python3", "timed": False},
-        {"k": "lane", "i": 0, "main": True, "name": None},
-    ]  # fmt: skip
-    codes: dict[tuple[str, str], int] = {}
-    sampled: list[int] = []
-    for index, line in enumerate(lines):
-        stack, _, count = line.rpartition(" ")
-        if not count.isdigit():
-            continue
+def rows_of_profiles(
+    found: dict[str, Any], pid: int, began: float, argv: Sequence[str]
+) -> list[list[dict[str, Any]]]:
+    """py-spy's profiles, one for each thread, as the probe's rows of each process; the first
+    process is `pid`."""
+    frames = [(frame["name"], frame["file"], frame["line"] or 0)
+              for frame in found["shared"]["frames"]]  # fmt: skip
+    files = (STDLIB.match(file) for _, file, _ in frames)
+    stdlib = next((match[1] for match in files if match), "/lib/python3")
+    processes = {pid: Stacks(pid, began, argv, stdlib)}
+    for profile in found["profiles"]:
+        match = THREAD.match(profile["name"])
+        owner, name = (int(match["pid"] or pid), match["name"]) if match else (pid, None)
+        process = processes.setdefault(owner, Stacks(owner, began, argv, stdlib))
+        # Frames without a file are the names of processes and threads.
+        stacks = ([frames[at] for at in reversed(sample) if frames[at][1]]
+                  for sample in profile["samples"])  # fmt: skip
+        process.add_thread(name or "", zip(stacks, profile["weights"], strict=True))
+    return [process.rows() for process in processes.values()]
+
+
+class Stacks:
+    """The stacks of one process, as the probe's rows."""
+
+    def __init__(self, pid: int, began: float, argv: Sequence[str], stdlib: str) -> None:
+        self._rows: list[dict[str, Any]] = [
+            {"k": "process", "pid": pid, "t": began, "python": [3], "argv": list(argv),
+             "stdlib": stdlib, "outside": True}
+        ]  # fmt: skip
+        self._codes: dict[tuple[str, str], int] = {}
+        self._lines: dict[tuple[int, int], str] = {}  # (code, line) -> file
+        self._stacks: dict[tuple[int, ...], int] = {}
+        self._lanes = 0
+        self._samples: list[list[float]] = []
+
+    def add_thread(self, name: str, samples: Iterable[tuple[list[Frame], float]]) -> None:
+        """Add a thread's stacks, innermost frame first, with the seconds that each stands for."""
+        lane, t = self._lanes, 0.0
+        self._lanes += 1
+        self._rows.append({"k": "lane", "i": lane, "main": name == "MainThread", "name": name})
+        for stack, seconds in samples:
+            t += seconds
+            if stack:
+                self._samples.append([round(t, 4), seconds, lane, self._stack(stack), 0])
+
+    def _stack(self, frames: list[Frame]) -> int:
         flat: list[int] = []
-        for match in filter(None, map(FRAME.match, reversed(stack.split(";")))):
-            name, file = match["name"], match["file"]
-            if (name, file) not in codes:
-                plain, codes[name, file] = name.rpartition(".")[2], len(codes)
-                row = {"k": "code", "i": len(codes) - 1, "file": file, "plain": plain, "line": 0}
-                rows.append(row | ({"qualname": name} if plain != name else {}))
-            flat += [codes[name, file], int(match["line"] or 0)]
-        if flat:
-            rows.append({"k": "stack", "i": index, "at": 0, "f": flat})
-            sampled += [index] * int(count)
-    timed = [[round(n / RATE, 4), 1 / RATE, 0, index, 0] for n, index in enumerate(sampled, 1)]
-    return [*rows, {"k": "samples", "d": timed}]
+        for name, file, line in frames:
+            code = self._codes.setdefault((name, file), len(self._codes))
+            self._lines[code, line] = file
+            flat += [code, line]
+        known = len(self._stacks)
+        number = self._stacks.setdefault(tuple(flat), known)
+        if number == known:
+            self._rows.append({"k": "stack", "i": number, "at": 0, "f": flat})
+        return number
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows."""
+        source = Source()
+        rows = list(self._rows)
+        for (name, file), code in self._codes.items():
+            lines = {line for number, line in self._lines if number == code}
+            known = {"file": file, "plain": name.rpartition(".")[2], "line": 0, "qualname": name}
+            rows.append({"k": "code"} | known | source.described(name, file, lines) | {"i": code})
+        for (code, line), file in self._lines.items():
+            if text := source.line(file, line):
+                rows.append({"k": "site", "c": code, "line": line, "text": text})
+        samples = sorted(self._samples, key=lambda sample: sample[0])
+        return [*rows, {"k": "samples", "d": samples}]
+
+
+class Source:
+    """The program's source, described as the probe does; it is compiled, and never run."""
+
+    def __init__(self) -> None:
+        sys.path.insert(0, str(INJECT))
+        try:
+            import _flatout_own  # pyright: ignore[reportMissingImports]
+            import _flatout_seen  # pyright: ignore[reportMissingImports]
+            import _flatout_source  # pyright: ignore[reportMissingImports]
+        finally:
+            sys.path.remove(str(INJECT))
+        self._is_users, self._text = _flatout_source.is_users, _flatout_own.source_of
+        self._line, self._seen = _flatout_own.source_line, _flatout_seen.Seen
+        self._codes: dict[str, list[CodeType]] = {}
+
+    def described(self, name: str, file: str, lines: set[int]) -> dict[str, Any]:
+        """The probe's row about a function that was seen at these lines; empty if unknown."""
+        rows: list[dict[str, Any]] = []
+        for code in self._codes_of(file):
+            own = {line for _, _, line in code.co_lines()}
+            if code.co_name == name.rpartition(".")[2] and lines <= own:
+                self._seen(rows.append).code(code, None)
+                break
+        return rows[0] if rows else {}
+
+    def line(self, file: str, number: int) -> str:
+        """A line of a user's file."""
+        return self._line(file, number).strip()[:100] if self._is_users(file) else ""
+
+    def _codes_of(self, file: str) -> list[CodeType]:
+        """All functions of a user's file, and the file's own code."""
+        if file not in self._codes:
+            found: list[CodeType] = []
+            with suppress(SyntaxError, ValueError, RecursionError):
+                text = self._text(file) if self._is_users(file) else ""
+                found = [compile(text, file, "exec", dont_inherit=True)] if text else []
+            for code in found:  # which grows
+                found += [one for one in code.co_consts if isinstance(one, CodeType)]
+            self._codes[file] = found
+        return self._codes[file]

@@ -1,0 +1,80 @@
+"""What py-spy reads of a running process (`--pid`) is explained as far as it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flatout.explain.diagnosis import Diagnosis
+from flatout.explain.program.diagnose import diagnose
+from flatout.explain.program.evidence import build, process
+from flatout.explain.program.spy import rows_of_profiles
+from tests.explain.test_program_rules import meta
+
+PROGRAM = """\
+def main(env, network, optimizer):
+    while True:
+        for _ in range(100):
+            env.step(network(0))
+        loss = network(1)
+        loss.backward()
+
+main(1, 2, 3)
+"""
+PACKAGES = "/venv/lib/python3.11/site-packages"
+MAIN = [("<module>", "train.py", 8), ("main", "train.py", 6)]
+BACKWARD = [*MAIN, ("Tensor.backward", f"{PACKAGES}/torch/_tensor.py", 623)]
+CONNECTION = "/usr/lib/python3.11/multiprocessing/connection.py"
+RECEIVES = [("<module>", "train.py", 8), ("main", "train.py", 4),
+            ("Connection._recv", CONNECTION, 395)]  # fmt: skip
+
+
+def profiles(
+    folder: Path, **threads: Sequence[tuple[list[tuple[str, str, int]], int]]
+) -> list[list[dict[str, Any]]]:
+    """The rows of threads `process_thread`, each with its stacks and how often each was seen."""
+    (folder / "train.py").write_text(PROGRAM)
+    frames: list[dict[str, Any]] = []
+    found = []
+    for name, stacks in threads.items():
+        pid, thread = name.removeprefix("p").split("_")
+        samples = []
+        for stack, times in stacks:
+            first = len(frames)
+            head = {"name": f'process {pid}:"python train.py"', "file": "", "line": 0}
+            shown = [{"name": name, "file": file.replace("train.py", str(folder / "train.py")),
+                      "line": line} for name, file, line in stack]  # fmt: skip
+            frames += [head, *shown]
+            samples += [list(range(first, len(frames)))] * times
+        found.append({"name": f'Process {pid} Thread 7 "{thread}"', "samples": samples,
+                      "weights": [0.02] * len(samples)})  # fmt: skip
+    read = {"profiles": found, "shared": {"frames": frames}}
+    return rows_of_profiles(read, 1, 100.0, ["python", "train.py"])
+
+
+def told(rows: list[list[dict[str, Any]]]) -> Diagnosis:
+    return diagnose(build(meta(4.0), rows))
+
+
+def test_threads_of_all_processes_are_read_with_their_source(tmp_path: Path) -> None:
+    rows = profiles(
+        tmp_path, p1_MainThread=[(BACKWARD, 3), (RECEIVES, 2)], p1_Thread=[(RECEIVES, 5)],
+        p2_MainThread=[(RECEIVES, 5)],
+    )  # fmt: skip
+    first, second = map(process, rows)
+    assert (first.pid, second.pid, len(first.samples), len(second.samples)) == (1, 2, 10, 5)
+    assert [lane["main"] for lane in first.lanes.values()] == [True, False]
+    assert first.stdlib == "/usr/lib/python3.11"
+    (main,) = (code for code in first.codes if code.plain == "main")
+    assert main.loops
+    assert main.learns
+    assert "loss.backward()" in first.lines.values()
+
+
+def test_where_calls_are_not_counted_the_mechanism_of_learning_is_unknown(tmp_path: Path) -> None:
+    found = told(profiles(tmp_path, p1_MainThread=[(BACKWARD, 190), (RECEIVES, 10)]))
+    assert found.phases["learn"] > 0.9
+    assert found.verdict == "unknown"
+    assert "no calls are counted" in found.headline
+    assert not {"launch-bound", "compute-bound"} & {finding.id for finding in found.findings}
