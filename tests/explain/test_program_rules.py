@@ -365,7 +365,7 @@ def test_a_finding_names_the_file_and_line_to_change() -> None:
     assert found["env-bound"].as_json()["place"] == ["/home/me/maze.py", 60]
 
 
-def card(busy: float, held_mb: int) -> dict[str, Any]:
+def card(busy: float | None, held_mb: int) -> dict[str, Any]:
     return {"index": 0, "name": "H100", "busy": busy, "used_mb": held_mb, "total_mb": 80_000,
             "ours": [1] if held_mb else [], "ours_mb": held_mb, "others": 0}  # fmt: skip
 

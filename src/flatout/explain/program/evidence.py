@@ -283,8 +283,8 @@ def _code(row: dict[str, Any], inline: bool) -> Code:
     return Code(file, row["plain"], row["line"], owner, learns, loops, names, qualname)
 
 
-def _counts(rows: Iterable[dict[str, Any]]) -> dict[str, list[tuple[float, int]]]:
-    counts: defaultdict[str, list[tuple[float, int]]] = defaultdict(list)
+def _counts(rows: Iterable[dict[str, Any]]) -> dict[str, list[tuple[float, float]]]:
+    counts: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
         for t, *totals in row["d"]:
             for unit, total in zip(row["units"], totals, strict=True):
