@@ -13,6 +13,14 @@ from flatout.explain.program.spy import rows_of_profiles
 from tests.explain.test_program_rules import meta
 
 PROGRAM = """\
+class Hill:
+    def reset(self):
+        return 0
+
+class Steep(Hill):
+    def step(self, action):
+        return 0, 0.0, False, {}
+
 def main(env, network, optimizer):
     while True:
         for _ in range(100):
@@ -23,10 +31,11 @@ def main(env, network, optimizer):
 main(1, 2, 3)
 """
 PACKAGES = "/venv/lib/python3.11/site-packages"
-MAIN = [("<module>", "train.py", 8), ("main", "train.py", 6)]
+MAIN = [("<module>", "train.py", 16), ("main", "train.py", 14)]
 BACKWARD = [*MAIN, ("Tensor.backward", f"{PACKAGES}/torch/_tensor.py", 623)]
 CONNECTION = "/usr/lib/python3.11/multiprocessing/connection.py"
-RECEIVES = [("<module>", "train.py", 8), ("main", "train.py", 4),
+STEPS = [("<module>", "train.py", 16), ("main", "train.py", 12), ("Steep.step", "train.py", 7)]
+RECEIVES = [("<module>", "train.py", 16), ("main", "train.py", 12),
             ("Connection._recv", CONNECTION, 395)]  # fmt: skip
 
 
@@ -70,6 +79,20 @@ def test_threads_of_all_processes_are_read_with_their_source(tmp_path: Path) -> 
     assert main.loops
     assert main.learns
     assert "loss.backward()" in first.lines.values()
+
+
+def test_an_environment_is_known_by_its_class(tmp_path: Path) -> None:
+    both = [(STEPS, 6), (BACKWARD, 4)] * 20
+    found = told(profiles(tmp_path, p1_MainThread=both))
+    assert found.phases["env"] > 0.5
+    assert "unsure" not in found.lines["env"]
+
+
+def test_a_stack_of_two_moments_tells_nothing(tmp_path: Path) -> None:
+    """py-spy reads a running process, and may find an environment's step under `backward`."""
+    torn = [*BACKWARD, ("Steep.step", "train.py", 7)]
+    found = told(profiles(tmp_path, p1_MainThread=[(BACKWARD, 200), (torn, 1), (BACKWARD, 200)]))
+    assert found.phases == {"learn": 1.0}
 
 
 def test_where_calls_are_not_counted_the_mechanism_of_learning_is_unknown(tmp_path: Path) -> None:

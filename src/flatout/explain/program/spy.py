@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
+from itertools import chain, pairwise
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -24,6 +27,7 @@ from flatout.hardware.monitor import Monitor
 from flatout.installing import install
 
 RATE = 50  # samples per second
+RARE = 300  # samples of a thread, of which one may be of two moments
 
 Frame = tuple[str, str, int]  # name, file, line
 
@@ -100,10 +104,23 @@ def rows_of_profiles(
         owner, name = (int(match["pid"] or pid), match["name"]) if match else (pid, None)
         process = processes.setdefault(owner, Stacks(owner, began, argv, stdlib))
         # Frames without a file are the names of processes and threads.
-        stacks = ([frames[at] for at in reversed(sample) if frames[at][1]]
-                  for sample in profile["samples"])  # fmt: skip
-        process.add_thread(name or "", zip(stacks, profile["weights"], strict=True))
+        stacks = [[frames[at] for at in reversed(sample) if frames[at][1]]
+                  for sample in profile["samples"]]  # fmt: skip
+        process.add_thread(name or "", zip(whole(stacks), profile["weights"], strict=True))
     return [process.rows() for process in processes.values()]
+
+
+def whole(stacks: list[list[Frame]]) -> list[list[Frame]]:
+    """A thread's stacks, empty where they may be of two moments: py-spy does not stop the process
+    while it reads one, and may find a function under another one that never calls it. Calls that
+    were seen in hardly any sample are taken for such."""
+    calls = [{(inner[:2], outer[:2]) for inner, outer in pairwise(stack)} for stack in stacks]
+    times = Counter(chain.from_iterable(calls))
+    rare = len(stacks) // RARE
+    return [
+        stack if all(times[call] > rare for call in own) else []
+        for stack, own in zip(stacks, calls, strict=True)
+    ]
 
 
 class Stacks:
@@ -170,7 +187,9 @@ class Source:
             sys.path.remove(str(INJECT))
         self._is_users, self._text = _flatout_source.is_users, _flatout_own.source_of
         self._line, self._seen = _flatout_own.source_line, _flatout_seen.Seen
+        self._attributes = _flatout_seen.ATTRIBUTES
         self._codes: dict[str, list[CodeType]] = {}
+        self._classes: dict[str, dict[str, ast.ClassDef]] = {}
 
     def described(self, name: str, file: str, lines: set[int]) -> dict[str, Any]:
         """The probe's row about a function that was seen at these lines; empty if unknown."""
@@ -180,7 +199,30 @@ class Source:
             if code.co_name == name.rpartition(".")[2] and lines <= own:
                 self._seen(rows.append).code(code, None)
                 break
-        return rows[0] if rows else {}
+        owner = self._owner(name.rpartition(".")[0].rpartition(".")[2], file)
+        return (rows[0] if rows else {}) | ({} if owner is None else {"self": owner})
+
+    def _owner(self, name: str, file: str) -> dict[str, Any] | None:
+        """The probe's description of a class, as far as its file has it; None if it is unknown."""
+        if file not in self._classes:
+            nodes = list[ast.AST]()
+            with suppress(SyntaxError, ValueError, RecursionError):
+                nodes = list(ast.walk(ast.parse(self._text(file))))
+            self._classes[file] = {one.name: one for one in nodes if isinstance(one, ast.ClassDef)}
+        classes, order = self._classes[file], [name]
+        methods = set[str]()
+        for each in order:  # which grows by its bases
+            node = classes.get(each)
+            if node is not None:
+                methods |= {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
+                order += [base.id for base in node.bases
+                          if isinstance(base, ast.Name) and base.id not in order]  # fmt: skip
+        if name not in classes:
+            return None
+        has = [one for one in self._attributes if one in methods]
+        module = Path(file).stem
+        return {"name": name, "module": module, "bases": [f"{module}.{name}"], "has": has,
+                "learns": False}  # fmt: skip
 
     def line(self, file: str, number: int) -> str:
         """A line of a user's file."""
