@@ -173,6 +173,7 @@ class Agent:
 def play(thing):
     return thing.sample()
 
+assert {kind.__name__ for kind in (Agent,)} == {"Agent"}
 agent = Agent(torch.nn.Linear(1, 1))
 agent.step(torch.zeros(1))
 agent.save([])
@@ -180,6 +181,7 @@ play(torch.distributions.Normal(0, 1))
 play(agent)
 """)
     source = twin(script, tmp_path / "twin").read_text()
+    assert "class Agent:" in source  # a string names it
     assert source.count(".step(") == 1  # the optimiser's
     assert source.count(".save(") == 1  # torch's
     assert source.count("sample(") == 2  # the object may be either

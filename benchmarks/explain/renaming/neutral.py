@@ -60,6 +60,8 @@ class Renaming:
         """Variables that something outside of the program, or a string, names."""
         found, program = set(self.program.imported), self.program
         strings = {n.value for n in self.nodes if _is_string(n)}
+        if any(getattr(node, "attr", "") in ("__name__", "__qualname__") for node in self.nodes):
+            found |= {key for key in program.values if key and key[1] in strings}
         for module, tree in self.trees.items():
             for node in ast.walk(tree):
                 if isinstance(node, ast.Assign) and "__all__" in map(_id, node.targets):

@@ -1,4 +1,4 @@
-"""PPO of Stable-Baselines3 on CartPole, as its documentation begins; a callback ends it."""
+"""PPO of Stable-Baselines3 on CartPole, with short rollouts; a callback ends it."""
 
 import sys
 import time
@@ -17,7 +17,7 @@ class UntilEnd(BaseCallback):
 
 
 vec_env = make_vec_env("CartPole-v1", n_envs=4)
-model = PPO("MlpPolicy", vec_env, device="cpu")
+model = PPO("MlpPolicy", vec_env, n_steps=256, device="cpu")
 time_method(vec_env, "step", "env")
 time_method(model.policy, "forward", "acting")
 time_method(model, "train", "learning")
