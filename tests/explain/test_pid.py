@@ -88,6 +88,16 @@ def test_an_environment_is_known_by_its_class(tmp_path: Path) -> None:
     assert "unsure" not in found.lines["env"]
 
 
+def test_the_batch_of_a_network_that_acts_is_unknown(tmp_path: Path) -> None:
+    module = f"{PACKAGES}/torch/nn/modules/module.py"
+    acts = [*STEPS[:2], ("Module._wrapped_call_impl", module, 9), ("Module._call_impl", module, 5)]
+    found = told(profiles(tmp_path, p1_MainThread=[(STEPS, 2), (acts, 7), (BACKWARD, 1)] * 20))
+    (finding,) = (one for one in found.findings if one.id == "acting-bound")
+    assert finding.remedy is not None
+    assert finding.remedy.startswith("If each call")
+    assert any("no calls are counted" in evidence for evidence in finding.evidence)
+
+
 def test_a_stack_of_two_moments_tells_nothing(tmp_path: Path) -> None:
     """py-spy reads a running process, and may find an environment's step under `backward`."""
     torn = [*BACKWARD, ("Steep.step", "train.py", 7)]

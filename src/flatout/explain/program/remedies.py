@@ -102,6 +102,13 @@ def acting(facts: Facts, share: float) -> Remedy:
             f"{name} is called about {facts.counted.rate(len(acts)):,.0f} times/s with batch "
             f"{batch}, {'gradients on' if grads else 'no gradients'}: {percent(share)} of the time"
         )
+    if any(process.outside for process in facts.evidence.processes):
+        unknown = "for how many environments one call chooses is unknown: no calls are counted"
+        return Remedy(
+            "If each call of the network chooses for one environment, let it choose for several "
+            "(stack their observations), without gradients.",
+            [unknown],
+        )
     together = max(ENVIRONMENTS, facts.acts_in_a_row)
     return Remedy(
         f"Choose actions for {together} environments in one call (stack their observations) "
