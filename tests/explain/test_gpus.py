@@ -83,7 +83,7 @@ def test_a_starved_card_waits_for_environments_batches_and_launches(library: str
     assert found.verdict == "env-bound"
     assert found.headline == (
         "The GPU computes 6 % of the time. It waits 61 % for environments (maze.py:60), "
-        "24 % for batches (store.py:60), 9 % for the host's launches"
+        "24 % for batches (train.py:60), 9 % for the host's launches"
     )
     assert sum(waits(found).values()) == pytest.approx(1.0)
     assert advice(found) is found.findings[0]
@@ -93,7 +93,7 @@ def test_a_starved_card_waits_for_environments_batches_and_launches(library: str
 def test_a_card_that_waits_for_replay_is_replay_bound() -> None:
     found = on(loop(env=0.02, replay=0.15, learn=0.03), card(0.10, 2_000))
     assert found.verdict == "replay-bound"
-    assert "It waits 67 % for batches (store.py:60), 14 % for the host" in found.headline
+    assert "It waits 67 % for batches (train.py:60), 14 % for the host" in found.headline
 
 
 @LIBRARIES
@@ -149,7 +149,7 @@ def test_several_cards_that_work_are_told_by_their_mean() -> None:
 
 
 def test_the_hosts_own_code_is_a_cause_where_a_card_waits_for_it() -> None:
-    found = on(loop(named=0.16, learn=0.04), card(0.10, 2_000))
+    found = on(loop(own=0.16, learn=0.04), card(0.10, 2_000))
     assert found.verdict not in ("healthy", "unknown")
     assert waits(found)[found.verdict] > 0.6
 
@@ -229,6 +229,7 @@ def on_the_cpu(update_ns: int, operation_ns: int) -> Recorded:
         details.append([len(events), "optimiser", "Adam", None, None])
         events += [[100, call, codes["step"], 63], [1_000, returns, 0, 0]]
     for t in (1.0, 2.0, 3.0):
+        driver.rows.append({"k": "values", "c": codes["improve"], "line": 60, "grad": True})
         driver.rows.append(
             {"k": "window", "t": t, "events": events, "names": ["addmm"], "details": details,
              "stack": [codes["main"], 66], "cost": 0.0}

@@ -84,6 +84,7 @@ def observed(seed: int, env: float, replay: float, seconds: float = 24.0) -> Dia
     while driver.clock < seconds:
         driver.spend(env * draw.uniform(0.3, 1.7), "env")
         driver.spend(replay * draw.uniform(0.3, 1.7), "replay").spend(0.02, "io")
+        driver.spend(0.01, "learn")
     return told(driver)
 
 

@@ -18,7 +18,7 @@ CAUSES: dict[str, str] = {
     "waiting": "a lockstep is held up by its slowest part while cores are idle",
     "oversubscribed": "more threads are busy than there are cores",
     "launch-bound": "learning consists of many tiny operations, whose overhead takes the time",
-    "host-bound": "code of the host that launches nothing keeps the device waiting",
+    "host-bound": "the program's own code takes the time",
     "transfer-bound": "copies and syncs between host and device take the time",
     "communication-bound": "averaging across devices takes the time",
     "compute-bound": "the arithmetic of learning takes the time",

@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from flatout.explain.program.evidence import Evidence
+from flatout.explain.program.flow import Site
 from flatout.explain.program.places import Mark
-from flatout.explain.program.survey import Site
 from flatout.explain.program.timeline import LEARNING, Timeline
 from flatout.explain.program.tracks import Moment, Track
 from flatout.explain.ranking import block_ends
@@ -55,9 +55,8 @@ class Blame:
     # empty where only a part of a cycle was seen
     ends: tuple[float, ...] = ()
     blocks: list[dict[str, float]] = field(default_factory=list)
-    # of each phase, seconds in which a device computed, and which only names of functions decided
+    # of each phase, seconds in which a device computed
     device: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    unsure: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     # of each phase, and by who says so, seconds that marks decided
     marked: dict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
     workers: int = 0  # number of threads that work for the driver
@@ -138,7 +137,6 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
                 rest -= held
             spend(mark.phase, here, rest, moment, mark.marked)
             result.device[mark.phase] += rest * moment.device
-            result.unsure[mark.phase] += rest * mark.unsure
             continue
         t = moment.t - min(moment.dt, 0.02) / 2
         states = [(track, other.mark) for track in workers if (other := track.at(t)) is not None]
@@ -166,11 +164,6 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
     silent = _silence(line, result, driver, sum(moment.dt for _, moment in silences), piped)
     for where, moment in silences:
         spend(silent, where, moment.dt, moment)
-    if not any(sum(result.where[phase].values()) for phase in WORK):  # plain computing
-        for where, share in result.where.pop("other", {}).items():
-            result.where["learn"][where] += share
-        for block in result.blocks:
-            block["learn"] = block.get("learn", 0.0) + block.pop("other", 0.0)
     seconds = {phase: sum(places.values()) for phase, places in result.where.items()}
     total = sum(seconds.values()) or 1.0
     result.shares = {phase: spent / total for phase, spent in seconds.items() if spent}

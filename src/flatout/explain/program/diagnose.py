@@ -107,7 +107,6 @@ def _mechanisms(facts: Facts) -> dict[str, float]:
     arithmetic (``compute``)."""
     shares = facts.host
     learn = shares.pop("learn", 0.0)
-    shares.pop("other", None)
     launch = learn * (facts.learning.launch or 0.0)
     return shares | {"learn": launch, "compute": learn - launch}
 

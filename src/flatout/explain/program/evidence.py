@@ -19,7 +19,7 @@ from flatout.explain.program.evidence_check import refuse_impossible
 from flatout.hardware.monitor import MonitorSample
 from flatout.output import json_text
 
-VERSION = 1
+VERSION = 2
 
 MOST_BYTES = 64 << 20
 """Maximum size of a file of evidence."""
@@ -34,6 +34,41 @@ CALL, RETURN, C_CALL = 0, 1, 2  # kinds of a window's events, as in the probe
 
 
 @dataclass(frozen=True)
+class Statement:
+    """A statement of a function; of a block its first lines alone.
+
+    Names are dotted. `RETURNED` is made by what a function returns or yields.
+    """
+
+    first: int  # its lines
+    last: int
+    made: tuple[str, ...]  # names of the values that it makes or changes, in order
+    used: frozenset[str]
+    # its calls: names of the function and of each argument, empty for what is no name
+    calls: tuple[tuple[str, ...], ...] = ()
+
+
+RETURNED = "return"
+
+
+@dataclass(frozen=True)
+class Flow:
+    """The values of a function's statements, in the order of their lines."""
+
+    args: tuple[str, ...]
+    statements: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values that a line made."""
+
+    kinds: str = ""  # where it unpacks three or more, as in the probe's `kinds_of`
+    grad: bool | None = None  # whether a tensor among them has gradients; None without a tensor
+    parameter: bool = False  # whether the line uses a network's parameters themselves
+
+
+@dataclass(frozen=True)
 class Code:
     """One function of the program."""
 
@@ -43,7 +78,7 @@ class Code:
     owner: dict[str, Any] | None = None  # name and attributes of the class of its first argument
     learns: bool = False  # whether it, or another method of that class, takes gradients
     loops: tuple[tuple[int, int], ...] = ()  # first and last line of each loop, outer ones first
-    names: frozenset[str] = frozenset()  # relevant names in its code (`argmax`, `append`)
+    flow: Flow | None = None  # the values of its statements, if its source is known
     qualname: str = ""  # its name with its class's; empty before Python 3.11
 
     @property
@@ -146,6 +181,10 @@ class Process:
     lines: dict[tuple[int, int], str]  # source of the program's lines, by (code, line)
     made: dict[tuple[int, int], Made]  # and what those wait for that may wait for a device
     marks: dict[int, tuple[Span, ...]]  # by code
+    values: dict[tuple[int, int], Values]  # by (code, line)
+    # of stacks that were sampled in the main thread with PyTorch, whether gradients were on; None
+    # where they were on at times
+    gradients: dict[int, bool | None]
     stacks: dict[int, Stack]
     lanes: dict[int, dict[str, Any]]
     samples: list[Sample]
@@ -241,6 +280,13 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
             for row in of["marks"]
             if row["c"] < count
         },
+        values={
+            (row["c"], row["line"]): Values(
+                row.get("kinds", ""), row.get("grad"), bool(row.get("parameter"))
+            )
+            for row in of["values"]
+        },
+        gradients=_gradients(of["gradients"]),
         stacks={
             row["i"]: Stack(_pairs(row["f"]), row["at"])
             for row in of["stack"]
@@ -278,9 +324,30 @@ def _code(row: dict[str, Any], inline: bool) -> Code:
     owner = row.get("self")
     learns = bool(row.get("learns") or (owner and owner.get("learns")))
     loops = tuple((int(first), int(last)) for first, last in row.get("loops", ()))
-    names = frozenset(row.get("names", ()))
-    qualname = str(row.get("qualname", ""))
-    return Code(file, row["plain"], row["line"], owner, learns, loops, names, qualname)
+    flow, qualname = _flow(row.get("flow")), str(row.get("qualname", ""))
+    return Code(file, row["plain"], row["line"], owner, learns, loops, flow, qualname)
+
+
+def _flow(row: dict[str, Any] | None) -> Flow | None:
+    if row is None:
+        return None
+    names = [*row["names"], ""]  # the last one for what has no name: -1
+
+    def named(numbers: Iterable[int]) -> tuple[str, ...]:
+        return tuple(names[number] for number in numbers)
+
+    statements = (
+        Statement(first, last, named(made), frozenset(named(used)), tuple(map(named, calls)))
+        for first, last, made, used, calls in row["rows"]
+    )
+    return Flow(tuple(row["args"]), tuple(statements))
+
+
+def _gradients(rows: Iterable[dict[str, Any]]) -> dict[int, bool | None]:
+    found: dict[int, bool | None] = {}
+    for row in rows:
+        found[row["s"]] = row["on"] if row["s"] not in found else None
+    return found
 
 
 def _counts(rows: Iterable[dict[str, Any]]) -> dict[str, list[tuple[float, float]]]:

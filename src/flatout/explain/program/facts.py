@@ -14,7 +14,7 @@ from flatout.explain.cards import CardUse
 from flatout.explain.program.blame import Blame, Where, blame
 from flatout.explain.program.call_remedies import MAINLY, call_remedy
 from flatout.explain.program.calls import Call, Counted, counted
-from flatout.explain.program.evidence import Evidence, Leaf
+from flatout.explain.program.evidence import Evidence
 from flatout.explain.program.marks import FLAG, PROGRAM
 from flatout.explain.program.mechanism import Learning, learning
 from flatout.explain.program.survey import program_of
@@ -48,8 +48,11 @@ class Facts:
 
     @property
     def host(self) -> dict[str, float]:
-        """Shares of the host's time by phase; work that is not worth handing out is ``ipc``."""
+        """Shares of the host's time by phase; work that is not worth handing out is ``ipc``, and
+        so is waiting for processes that are started again and again."""
         found = defaultdict(float, self.blame.shares)
+        if self.restarts:
+            found["ipc"] += found.pop("wait", 0.0)
         for phase, share in self.blame.trivial.items():
             found[phase] -= share
             found["ipc"] += share
@@ -177,15 +180,12 @@ class Facts:
         return sentences or [f"{percent(share)} of the time"]
 
     def line_words(self, phase: str) -> str:
-        """A phase's heaviest line with its source, how much of the phase a device took, and whether
-        only names decided the phase."""
+        """A phase's heaviest line with its source, and how much of the phase a device took."""
         (place, text), _ = next(iter(self._lines(phase)), (("", ""), 0.0))
         words = [f"{place}  {text[:SHOWN]}" if place else ""]
         total = self.share(phase) * self.blame.seconds or 1.0
         if self.blame.device[phase] > MAINLY * total:
             words.append(f"{percent(self.blame.device[phase] / total)} waiting for the device")
-        if self.blame.unsure[phase] > MAINLY * total:
-            words.append("unsure: by its name only")
         words += [
             f"marked by {by}" for by in (PROGRAM, FLAG)
             if self.blame.marked[phase, by] > MAINLY * total
@@ -207,6 +207,19 @@ class Facts:
             if by and seconds:
                 sums[phase] += seconds / self.blame.seconds
         return dict(sums)
+
+    def heaviest_function(self, phase: str) -> tuple[str, float]:
+        """The program's function in which a phase spends most of its time, and its part of the
+        phase; empty if that is the program's top level."""
+
+        def function(where: Where) -> str:
+            process, site, _ = where
+            name = self.evidence.processes[process].codes[site[0]].plain if site else ""
+            return "" if name.startswith("<") else name
+
+        sums = self._summed(phase, function)
+        name = max(sums, key=lambda one: sums[one], default="")
+        return name, sums[name] / (sum(sums.values()) or 1.0) if name else 0.0
 
     def heaviest_line(self, phase: str) -> tuple[str, int] | None:
         """The file and line in which a phase spends most of its time; None if it is unknown."""
@@ -246,8 +259,7 @@ class Facts:
         if call.kind != "network" or self.line.driver is None or not call.frames:
             return False
         places = self.line.places[self.line.driver.process]
-        phase = places.mark(call.frames, Leaf()).phase
-        return phase == places.role(call.batch, call.grad) == "act"
+        return places.role(call.frames) == "act"
 
     @property
     def acts_in_a_row(self) -> int:

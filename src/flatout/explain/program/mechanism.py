@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from flatout.explain.program import tags
 from flatout.explain.program.calls import SHORT_NS, Replay
 from flatout.explain.program.evidence import Leaf, Process
+from flatout.explain.program.flow import Site
 from flatout.explain.program.places import Places
-from flatout.explain.program.survey import Site
 from flatout.explain.program.tracks import Moment
 
 EAGER_NS = 500_000

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flatout.explain.program import tags
 from flatout.explain.program.evidence import Leaf, Made, Process
+from flatout.explain.program.flow import Site
 from flatout.explain.program.marks import Marks
-from flatout.explain.program.phase_rules import RULES, Rule, by_name, network_role, role
-from flatout.explain.program.survey import Frames, Networks, Place, Seen, Site, Survey
+from flatout.explain.program.phase_rules import RULES
+from flatout.explain.program.survey import LEARN, Frames, Networks, Place, Seen, Survey
 
 PIPES = 8  # innermost frames among which a pipe's or queue's function is looked for
-AROUND = ("env", "act", "learn", "replay", "input")
-"""Phases that a line may share with its neighbours."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,6 @@ class Mark:
     waits: bool  # whether it waits
     site: Site | None  # the innermost line of the program; None in libraries' threads
     call: str  # name of the current call
-    unsure: bool = False  # whether only English words decided the phase
     piped: bool = False  # whether it is in a pipe or queue between processes
     fetches: bool = False  # whether it asks a device for a result, and may wait for it
     marked: str = ""  # who says that it is this phase (see `marks`); empty where rules decided
@@ -40,20 +37,12 @@ class Places:
     ) -> None:  # fmt: skip
         self.survey = Survey(process, networks, seen)
         self._marks = marks
-        self._near: dict[int, dict[int, dict[str, float]]] = defaultdict(
-            lambda: defaultdict(lambda: defaultdict(float))
-        )
         self._cache: dict[tuple[Frames, str], Mark] = {}
-        for place, seconds in self.survey.places:
-            phase, _ = self._phase(place, RULES[:-1])
-            if phase in AROUND:
-                for code, line in place.program:
-                    self._near[code][line][phase] += seconds
 
     @property
     def applied(self) -> bool:
-        """Whether gradients were seen to be taken or applied; else only names indicate learning."""
-        return bool(self.survey.learns)
+        """Whether gradients were seen to be taken or applied."""
+        return self.survey.learns()
 
     def mark(self, frames: Frames, leaf: Leaf) -> Mark:
         """The phase of a place."""
@@ -62,32 +51,35 @@ class Places:
             self._cache[key] = self._decide(self.survey.place(frames, leaf))
         return self._cache[key]
 
-    def role(self, batch: int, grad: bool | None) -> str:
-        """Whether a network call with such a batch acts or learns."""
-        return role(self.survey, batch, grad)
+    def role(self, frames: Frames) -> str:
+        """Whether a network that is called there acts, learns or evaluates."""
+        place = replace(self.survey.place(frames, Leaf()), tag="network")
+        return "eval" if self.survey.evaluates(place) else self.survey.role(place)
 
     def waited_for(self, frames: Frames, leaf: Leaf) -> tuple[str, Site | None, Made | None]:
         """Return the phase of the device's work that a place waits for, and, where they are known,
         the line that started that work and its call."""
         place = self.survey.place(frames, leaf)
         found = self.survey.made(place)
-        site, made = found if found is not None else (None, None)
-        if (made is not None and made.learns) or self.survey.learning(place) is not None:
-            return "learn", site, made
-        program = place.program if site is None else (site, *place.program[1:])
-        return network_role(self.survey, program), site, made
+        if found is None:
+            return self.survey.role(replace(place, tag="compiled")), None, None
+        site, made = found
+        if made.learns:
+            return LEARN, site, made
+        program = (site, *place.program[1:])
+        return self.survey.role(replace(place, tag="compiled", program=program)), site, made
 
     def _decide(self, place: Place) -> Mark:
         site = place.program[0] if place.program else None
         innermost = self.survey.process.codes[place.frames[0][0]]
         waits = tags.is_wait(place.leaf, innermost)
-        fetches = self.survey.fetches(place)
         call = place.leaf.word or innermost.plain
         if (marked := self._marked(place)) is not None:
             phase, by = marked
+            fetches = self.survey.fetches(place)
             return Mark(phase, False, site, call, fetches=fetches, marked=by)
-        phase, unsure = self._phase(place, RULES[:-2] if fetches else RULES)
-        fetches = fetches and phase != "import"
+        phase = next(filter(None, (rule(self.survey, place) for rule in RULES)), "other")
+        fetches = self.survey.fetches(place) and phase != "import"
         if phase == "env" and place.leaf.word == "sleep":
             waits = False  # a slow environment
         if phase in ("learn", "act", "replay", "other") and waits and not fetches:
@@ -95,7 +87,7 @@ class Places:
         if phase == "learn" and not fetches and tags.is_transfer(place.leaf, innermost):
             phase = "transfer"
         piped = any(self.survey.tag(index) == "ipc" for index, _ in place.frames[:PIPES])
-        return Mark(phase or "other", waits, site, call, unsure, piped, fetches)
+        return Mark(phase, waits, site, call, piped, fetches)
 
     def _marked(self, place: Place) -> tuple[str, str] | None:
         """The phase of the innermost mark around a place, and who says so. What is imported inside
@@ -108,10 +100,3 @@ class Places:
             if (found := self._marks.around(index, line)) is not None:
                 return found
         return None
-
-    def _phase(self, place: Place, rules: Sequence[Rule]) -> tuple[str | None, bool]:
-        """The phase by the first rule that decides, and whether only words did."""
-        for rule in rules:
-            if (phase := rule(self.survey, place, self._near)) is not None:
-                return phase, rule is by_name
-        return None, False

@@ -134,9 +134,7 @@ def inputs(facts: Facts, share: float) -> Remedy:
         return Remedy(
             "Keep the worker processes: DataLoader(..., persistent_workers=True), and one loader "
             "for all epochs.",
-            before=[
-                f"{facts.restarts} worker processes were started in {facts.blame.seconds:.0f} s"
-            ],
+            before=[restarted(facts)],
         )
     workers = max(2, round(facts.spare) + (0 if facts.blame.workers else 1))
     return _permuting(
@@ -147,6 +145,11 @@ def inputs(facts: Facts, share: float) -> Remedy:
         "(DataLoader(num_workers=..., persistent_workers=True), tf.data .map(...).prefetch), and "
         "do what is the same each time only once.",
     )  # fmt: skip
+
+
+def restarted(facts: Facts) -> str:
+    """A sentence about processes that are started again and again."""
+    return f"{facts.restarts} worker processes were started in {facts.blame.seconds:.0f} s"
 
 
 def _permuting(facts: Facts, phase: str, instead: str) -> Remedy | None:
@@ -164,7 +167,14 @@ COMPILING = Remedy(
 
 
 def messages(facts: Facts, share: float) -> Remedy:
-    """Messages between processes: none at all, if the work inside of them takes less time."""
+    """Messages between processes: the same processes for all of them, or none at all, if the work
+    inside of them takes less time."""
+    if facts.restarts:
+        return Remedy(
+            "Start the worker processes once, before the loop, and keep them (one pool for all "
+            "iterations).",
+            before=[restarted(facts)],
+        )
     if facts.blame.trivial:
         where = facts.blame.where
         lines = " ".join(map(facts.text, (*where.get("ipc", ()), *where.get("wait", ()))))
@@ -266,9 +276,23 @@ def compute(facts: Facts, share: float) -> Remedy:
     )
 
 
-HOST = Remedy(
-    "Make this code cheaper, move it to another process, or do it while the device works."
-)
+WHILE_BUSY = "Make {} cheaper, move it to another process, or do it while the device works."
+
+
+def own_code(facts: Facts, share: float) -> Remedy:
+    """The program's own code, by the function that takes most of it."""
+    name, part = facts.heaviest_function("other")
+    what = f"`{name}`" if name else "this code"
+    if facts.gpu is not None:
+        words = WHILE_BUSY
+    else:
+        words = (
+            "Make {} cheaper: whole arrays in place of single elements, compiled code (Numba, "
+            "jax.jit), less often, or another process."
+        )
+    seen = [f"{percent(part * share)} of the time is in `{name}`"] if name else []
+    return Remedy(words.format(what), before=seen)
+
 
 REMEDIES: dict[str, tuple[str, Remedy | Callable[[Facts, float], Remedy]]] = {
     "env-bound": ("env", env), "acting-bound": ("act", acting), "replay-bound": ("replay", replay),
@@ -277,7 +301,7 @@ REMEDIES: dict[str, tuple[str, Remedy | Callable[[Facts, float], Remedy]]] = {
     "compile-bound": ("compile", COMPILING), "waiting": ("wait", waiting),
     "launch-bound": ("learn", launch), "transfer-bound": ("transfer", transfer),
     "communication-bound": ("communicate", communication), "compute-bound": ("learn", compute),
-    "host-bound": ("other", HOST),
+    "host-bound": ("other", own_code),
 }  # fmt: skip
 """Each cause's phase and rule, or its remedy where that is always the same."""
 

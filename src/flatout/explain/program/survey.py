@@ -1,8 +1,7 @@
 """Facts about a process's functions and lines, from all that was seen of it.
 
-Which functions learn, step environments, draw rows or call networks; which loops and lines do; and
-which functions are always on the stack. The rules of `flatout.explain.program.phase_rules` read
-them.
+Which functions learn, step environments or call networks; which loops and lines do; and where the
+values of each line go. The rules of `flatout.explain.program.phase_rules` read them.
 """
 
 from __future__ import annotations
@@ -13,17 +12,21 @@ from dataclasses import dataclass
 
 from flatout.explain.program import tags
 from flatout.explain.program.evidence import Leaf, Made, Process
+from flatout.explain.program.flow import Node, Site, Values
 
 Frames = tuple[tuple[int, int], ...]  # (code, line) of each frame, innermost first
-Site = tuple[int, int]  # (code, line) of the program
 Seen = tuple[Frames, Leaf, float]  # and seconds
+Loop = tuple[int, int, int]  # function, first and last line
 
-ALWAYS = 0.97  # a function on the stack for more than this share of the time is a root
 CALLERS = 2  # number of callers by which a line's calls of a network are distinguished
 
 Networks = Mapping[tuple[Site, ...], tuple[int, bool | None]]
 """By a line and some of its callers how they call networks, from windows: median batch size (0 if
 unknown), and whether gradients were on."""
+
+STEP, LEARN, NETWORK, DRAW, MESSAGE, WRITE = "env", "learn", "network", "draw", "ipc", "io"
+COUNTED = (STEP, LEARN, NETWORK, DRAW, MESSAGE, WRITE)
+"""Tags of which the lines are noted."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,8 @@ class Place:
     frames: Frames
     leaf: Leaf
     program: tuple[Site, ...]  # the program's frames
-    # what the frames' code is: a phase, ``network`` (which acts or learns), or None
+    # what the frames' code is: a phase, ``network``, ``compiled``, ``document``, ``draw`` (which
+    # depend on where their values go), or None
     tag: str | None
 
 
@@ -52,79 +56,69 @@ def program_of(process: Process) -> Callable[[Frames], list[Site]]:
     return lambda frames: [site for site in frames if site[0] in inside]
 
 
-def _env_functions(process: Process) -> set[int]:
-    """Environments' functions: those that return a step's tuple, and others of their classes."""
-    codes = process.codes
-    stepping = {code for code, kinds in process.returns.items() if tags.steps(kinds)}
-    stepping = {code for code in stepping if tags.is_program(codes[code], process.stdlib)}
-    classes = {codes[at].cls for at in stepping if not any(map(codes[at].has, tags.NOT_ENV))}
-    return stepping | {
-        index
-        for index, code in enumerate(codes)
-        if code.cls and code.cls in classes and not code.plain.startswith("__")
-    }
-
-
-def _function_tags(process: Process) -> list[str | None]:
-    """The tag of each function."""
-    found = [tags.frame_tag(code, process.stdlib) for code in process.codes]
-    for index in _env_functions(process):
-        if found[index] in (None, "replay"):
-            found[index] = "env"
-    return found
-
-
 class Survey:
     """The work of a process's functions and lines.
 
     Attributes:
         places: all that was seen, and for how long.
-        learns, steps, draws, calls, writes: functions below which gradients, environment steps,
-            draws of rows, calls of networks and writing to files were seen.
-        moving: seconds that a function itself spent copying, minus those it spent otherwise.
-        roots: functions that are always on the stack, which tell nothing.
-        evaluations: functions that step environments greedily, next to others that collect.
-        any_draws: whether rows are drawn at random anywhere.
+        values: where the values of the program's statements go.
+        nodes: by tag, the statements whose own calls do that.
     """
 
     def __init__(self, process: Process, networks: Networks, seen: Sequence[Seen]) -> None:
         self.process, self.networks = process, networks
         self.program = program_of(process)
-        self._tags = _function_tags(process)
-        self.learns, self.steps, self.draws = set[int](), set[int](), set[int]()
-        self.calls, self.writes = set[int](), set[int]()
-        self.moving: defaultdict[int, float] = defaultdict(float)
-        self.any_draws = False
-        # lines of each function below which environments step (resets may follow an update), and
-        # gradients are taken
-        self._lines: dict[str, defaultdict[int, set[int]]] = {
-            "env": defaultdict(set), "learn": defaultdict(set),
-        }  # fmt: skip
+        self._tags = [tags.frame_tag(code, process.stdlib) for code in process.codes]
+        self._gradients = _gradients(process)
+        self._mark_environments(seen)
         self.places = [(self.place(frames, leaf), seconds) for frames, leaf, seconds in seen]
-        for place, seconds in self.places:
-            self._count(place, seconds)
-        self.roots = self._find_roots()
-        self.evaluations = self._find_evaluations()
+        self.values = Values(process, {place.program for place, _ in self.places})
+        self.nodes: defaultdict[str, set[Node]] = defaultdict(set)
+        self._goals: dict[tuple[tuple[Site, ...], tuple[str, ...]], str | None] = {}
+        # lines of each function below which something was seen
+        self._lines: dict[str, defaultdict[int, set[int]]] = {
+            tag: defaultdict(set) for tag in COUNTED
+        }
+        for place, _ in self.places:
+            self._count(place)
+        self._count_unpacked()
+        self._count_backward()
+        self.learned = self._reached(LEARN)
+        self.drawn = self._reached_from_draws()
+        self.received = self._reached(MESSAGE)
+        self._evaluations = self._find_evaluations()
 
     # --- Stacks -------------------------------------------------------------------------------
 
     def place(self, frames: Frames, leaf: Leaf) -> Place:
         """A stack with its program's frames and its tag."""
-        return Place(frames, leaf, tuple(self.program(frames)), self._tag_of(frames, leaf))
+        program = tuple(self.program(frames))
+        return Place(frames, leaf, program, self._tag_of(frames, leaf, program))
 
     def tag(self, index: int) -> str | None:
         """The tag of a function."""
         return self._tags[index]
 
+    def learns(self) -> bool:
+        """Whether gradients were seen to be taken or applied."""
+        return bool(self._lines[LEARN])
+
+    def steps(self) -> bool:
+        """Whether environments were seen to step."""
+        return bool(self._lines[STEP])
+
+    def gradients(self, place: Place) -> bool | None:
+        """Whether gradients were on at a place, from samples or counted calls; None if unknown."""
+        found = self._gradients.get(place.frames)
+        if found is not None:
+            return found
+        known = (self.networks[chain] for chain in chains(place.program) if chain in self.networks)
+        return next((grad for _, grad in known), None)
+
     def fetches(self, place: Place) -> bool:
         """Whether a place asks JAX's device for a result."""
         inner = (self.process.codes[index] for index, _ in place.frames[:4])
         return place.leaf.word in tags.BLOCKS or any(map(tags.fetches, inner))
-
-    def drawn(self, place: Place) -> bool:
-        """Whether a place draws rows at random."""
-        inner = any(self.tag(index) == "draw" for index, _ in place.frames)
-        return inner or tags.is_draw(place.leaf)
 
     def made(self, place: Place) -> tuple[Site, Made] | None:
         """The line and the compiled call whose result a place uses, where the probe found it."""
@@ -132,6 +126,36 @@ class Survey:
             if (made := self.process.made.get((code, line))) is not None:
                 return (code, made.line), made
         return None
+
+    def unpacks_step(self, site: Site) -> bool:
+        """Whether a line unpacks an observation, a reward and whether the episode has ended."""
+        values = self.process.values.get(site)
+        return values is not None and tags.steps(values.kinds)
+
+    def _mark_environments(self, seen: Sequence[Seen]) -> None:
+        """Mark functions that return a step's tuple, what lines call that unpack one, and other
+        methods of their classes, as environments. A function that calls a network is a player."""
+        players, called = set[int](), set[int]()
+        for frames, leaf, _ in seen:
+            plays = leaf.kind.get("compiled") and leaf.kind.get("learns")
+            for at, (code, _) in enumerate(frames):
+                if plays:
+                    players.add(code)
+                plays = plays or self._tags[code] in ("network", "optimise", "predict")
+                if at and self.unpacks_step(frames[at]):
+                    called.add(frames[at - 1][0])
+        codes = self.process.codes
+        stepping = {code for code, kinds in self.process.returns.items() if tags.steps(kinds)}
+        stepping = {
+            code
+            for code in stepping | called
+            if code not in players and tags.is_program(codes[code], self.process.stdlib)
+        }
+        classes = {codes[at].cls for at in stepping} - {None}
+        for index, code in enumerate(codes):
+            method = code.cls in classes and not code.plain.startswith("__")
+            if self._tags[index] is None and index not in players and (index in stepping or method):
+                self._tags[index] = "env"
 
     def _tags_of(self, frames: Frames) -> tuple[set[str | None], set[str | None]]:
         """Tags of frames within the program's innermost function, and of those around it.
@@ -168,124 +192,256 @@ class Survey:
         caller = next((code for code in codes if code.plain not in tags.WRAPPERS), None)
         return caller is not None and tags.is_jax(caller)
 
-    def _tag_of(self, frames: Frames, leaf: Leaf) -> str | None:
-        """The phase of a stack by its frames and leaf; ``network`` and None are undecided."""
+    def _tag_of(self, frames: Frames, leaf: Leaf, program: Sequence[Site]) -> str | None:
+        """The phase of a stack by its frames and leaf, or one of the undecided tags of `Place`."""
         inner, outer = self._tags_of(frames)
         both, compiled = inner | outer, leaf.kind.get("compiled")
         waits = tags.is_wait(leaf, self.process.codes[frames[0][0]])
-        moves = self.program(frames) or leaf.word in tags.MOVES  # else it is a service thread
+        moves = program or leaf.word in tags.MOVES  # else it is a service thread
+        alone = bool(program) and frames[0] == program[0]
         rules = (
             ("import", "import" in inner or self._imports_package(frames)),
             ("communicate", "communicate" in both),
+            ("eval", "evaluate" in both),
             ("network", "predict" in both),
             ("input", "input" in both),
             ("env", "ipc" in inner and waits and "env" in both),
             ("ipc", "ipc" in inner and not waits and moves),
             ("wait", "ipc" in inner),
             ("io", "io" in inner or tags.is_write(leaf)),
+            ("document", "document" in inner),
+            ("input", tags.is_read(leaf)),
             ("transfer", "copy" in inner and "env" not in both),
             ("env", "env" in both),
-            ("replay", "replay" in both),
+            ("env", alone and tags.is_c(leaf) and self.unpacks_step(program[0])),
+            ("ipc", tags.receives(leaf) and not waits),
             ("wait", waits),
             ("learn", "optimise" in both or (compiled and leaf.kind.get("learns"))),
-            ("network", "network" in both or compiled),
-            ("ipc", leaf.word in tags.PICKLES and "json" not in leaf.call),
+            ("network", "network" in both),
+            ("compiled", compiled),
+            ("document", leaf.word in tags.PICKLES and tags.is_c(leaf)),
+            ("draw", "draw" in inner or tags.is_draw(leaf)),
         )
         return next((tag for tag, holds in rules if holds), None)
 
     # --- Functions and lines ------------------------------------------------------------------
 
-    def learning(self, place: Place) -> int | None:
-        """Position of the innermost function that learns and never steps, or None."""
-        for position, (code, _) in enumerate(place.frames):
-            if code in self.learns and code not in self.steps and code not in self.roots:
-                return position
-        return None
+    def loops(self, program: Sequence[Site]) -> Iterator[tuple[Loop, int]]:
+        """The loops around a stack's lines, innermost first, with the position of their frame."""
+        for at, (code, line) in enumerate(program):
+            for first, last in reversed(self.process.codes[code].loops):
+                if first <= line <= last:
+                    yield (code, first, last), at
 
-    def only_writes(self, code: int) -> bool:
-        """Whether a function writes to files, and does nothing else of training."""
-        others = (self.learns, self.steps, self.draws, self.calls)
-        return code in self.writes and not any(code in found for found in others)
+    def does(self, loop: Loop, tag: str) -> bool:
+        """Whether something was seen below a line of a loop."""
+        code, first, last = loop
+        return any(first <= line <= last for line in self._lines[tag].get(code, ()))
 
-    def by_loop(self, site: Site) -> str | None:
-        """Whether a line acts or learns, by the innermost loop around it that does either.
+    def around(self, program: Sequence[Site]) -> tuple[bool, bool]:
+        """Whether the innermost loop in which environments step or gradients are taken does the
+        one, and the other."""
+        for loop, _ in self.loops(program):
+            steps, learns = self.does(loop, STEP), self.does(loop, LEARN)
+            if steps or learns:
+                return steps, learns
+        return False, False
 
-        In a loop that does both, what follows the last step and precedes the last gradient learns,
-        and the rest acts.
-        """
-        code, line = site
-        loops = [loop for loop in self.process.codes[code].loops if loop[0] <= line <= loop[1]]
-        for first, last in reversed(loops):
-            steps, learns = (
-                [at for at in self._lines[phase][code] if first <= at <= last]
-                for phase in ("env", "learn")
-            )
-            if steps and not learns:
-                return "act"
-            if learns and not steps:
-                return "learn"
-            if steps and learns:
-                return "learn" if max(steps) < line <= max(learns) else "act"
-        return None
+    def leads_to(self, program: Sequence[Site], *names: str) -> str | None:
+        """Which of these a stack's value reaches first."""
+        key = (tuple(program), names)
+        if key not in self._goals:
+            targets = {name: self.nodes[name] for name in names}
+            self._goals[key] = self.values.leads_to(program, targets)[0]
+        return self._goals[key]
 
-    def _count(self, place: Place, seconds: float) -> None:
+    def evaluates(self, place: Place) -> bool:
+        """Whether a place is in a loop that evaluates."""
+        return any(loop in self._evaluations for loop, _ in self.loops(place.program))
+
+    def generates(self, program: Sequence[Site], grad: bool | None) -> bool:
+        """Whether what a line makes is passed to the call that makes the next one, in a loop that
+        neither learns nor steps: as text is generated. With gradients that is also how a recurrent
+        network learns, unless the next one is drawn at random."""
+        for loop, at in self.loops(program):
+            if self.does(loop, LEARN) or self.does(loop, STEP):
+                return False
+            node = self.values.node(program[at])
+            if node is None:
+                continue
+            given = {name for call in self.values.statement(node).calls for name in call[1:]}
+            _, reached = self.values.leads_to(program[at:], {})
+            statements = [self.values.statement(one) for one in reached if one[0] == loop[0]]
+            inside = [one for one in statements if loop[1] <= one.first <= loop[2]]
+            words = {call[0].rpartition(".")[2] for one in inside for call in one.calls}
+            if any(name in given for one in inside for name in one.made):
+                return grad is False or not words.isdisjoint(tags.SAMPLES)
+        return False
+
+    def _count(self, place: Place) -> None:
         """Count a place for each function and each line of the program on its stack."""
         if any(self.tag(index) == "import" for index, _ in place.frames):
             return  # imports are not the functions' work
-        tag, program, leaf = place.tag, place.program, place.leaf
+        tag, program = place.tag, place.program
         if self.fetches(place) and (made := self.made(place)) is not None and made[1].learns:
-            tag, program = "learn", (made[0], *program[1:])
-        found = {
-            "learn": self.learns, "env": self.steps, "network": self.calls, "io": self.writes,
-        }  # fmt: skip
-        if tag in found:
-            found[tag].update(code for code, _ in program)
-        if tag in self._lines and not self._resets(place):
-            for code, line in program:
-                self._lines[tag][code].add(line)
-        drawn = self.drawn(place)
-        if tag is None and program:
-            self.moving[program[0][0]] += seconds if leaf.word in tags.COPIES else -seconds
-        if drawn and program:
-            self.draws.add(program[0][0])
-        if tag == "replay" or (drawn and leaf.word not in ("integers", "randint")):
-            self.any_draws = True
+            tag, program = LEARN, (made[0], *program[1:])
+        if tag not in COUNTED:
+            return
+        resets = tag == STEP and self._resets(place)
+        outside = [site for site in program if self.tag(site[0]) != STEP]
+        for code, line in outside if not resets else ():
+            self._lines[tag][code].add(line)
+        if not resets and outside and (node := self.values.node(outside[0])) is not None:
+            self.nodes[tag].add(node)
+
+    def _count_unpacked(self) -> None:
+        """Count lines that unpack a step's values, which may be too short to be sampled."""
+        for site in self.process.values:
+            if self.unpacks_step(site) and self.tag(site[0]) != STEP:
+                node = self.values.node(site)
+                if node is not None:
+                    self.nodes[STEP].add(node)
+                    self._lines[STEP][site[0]].add(site[1])
+
+    def _count_backward(self) -> None:
+        """Count lines that call a tensor's `backward`, which may be too short to be sampled."""
+        if "torch" not in self.process.libraries:
+            return
+        for number, code in enumerate(self.process.codes):
+            for at, one in enumerate(code.flow.statements if code.flow is not None else ()):
+                if any(call[0].rpartition(".")[2] == "backward" for call in one.calls):
+                    node = (number, at)
+                    if not self.values.calls_program(node):
+                        self.nodes[LEARN].add(node)
+                        self._lines[LEARN][number].add(one.first)
 
     def _resets(self, place: Place) -> bool:
-        """Whether a place is in an environment's reset."""
-        codes = (self.process.codes[i] for i, _ in place.frames if self.tag(i) == "env")
-        return place.tag == "env" and any(code.plain.startswith("reset") for code in codes)
+        """Whether a place is in an environment's reset, which may follow an update."""
+        codes = (self.process.codes[i] for i, _ in place.frames if self.tag(i) == STEP)
+        return any(code.plain == "reset" for code in codes)
 
-    def _find_roots(self) -> set[int]:
-        """Functions that are always on the stack."""
-        weights: defaultdict[int, float] = defaultdict(float)
-        total = 0.0
-        for place, seconds in self.places:
-            if place.tag == "import":
+    def _reached(self, tag: str) -> set[Node]:
+        """The statements that values of such lines reach."""
+        found = set[Node]()
+        for place, _ in self.places:
+            if place.tag == tag:
+                program = [site for site in place.program if self.tag(site[0]) != STEP]
+                if (node := self.values.start(program)) is not None and node[0] in self.nodes[tag]:
+                    found |= self._followed(tuple(program))
+        return found
+
+    def _followed(self, program: tuple[Site, ...]) -> set[Node]:
+        return self.values.leads_to(program, {})[1]
+
+    def _reached_from_draws(self) -> set[Node]:
+        """The statements that rows which are drawn at random pass on their way to learning, and
+        those that store such rows.
+
+        Where a library loads the batches, what the program draws is something else.
+        """
+        found = set[Node]()
+        if any(place.tag == "input" for place, _ in self.places):
+            return found
+        barriers = self.nodes[NETWORK] | self.nodes[LEARN]
+        done = set[tuple[Site, ...]]()
+        for place, _ in self.places:
+            if place.tag != DRAW or place.program in done:
                 continue
-            total += seconds
-            for code in {code for code, _ in place.program}:
-                weights[code] += seconds
-        return {code for code, weight in weights.items() if weight > ALWAYS * total}
+            done.add(place.program)
+            begin = self.values.start(place.program)
+            if begin is None or not self._draws_rows(place, begin[0]):
+                continue
+            found |= self.values.leads_to(place.program, {}, barriers=barriers)[1] - barriers
+            found.add(begin[0])
+        return found | self.values.storing(found)
 
-    def _find_evaluations(self) -> set[int]:
-        """Functions that step environments and never learn, choose by ``argmax`` or the like, and
-        draw and keep nothing; if environments also step, for learning, where none of them is on
-        the stack."""
-        found = {
-            code
-            for code in self.steps
-            if code not in self.roots
-            and self.tag(code) is None
-            and code not in self.learns
-            and tags.is_evaluation(self.process.codes[code])
-        }
-        # Updates may be too rare to be seen.
-        learns = self.learns or any(code.learns for code in self.process.codes)
-        if not found or not learns:
+    def _draws_rows(self, place: Place, node: Node) -> bool:
+        """Whether what is drawn at random at a place chooses among what lasts longer than the loop
+        around it, and gets to learning, not to an environment."""
+        names = {place.leaf.word} | {self.process.codes[code].plain for code, _ in place.frames[:3]}
+        if names.isdisjoint(tags.DRAWS) and not self.steps():
+            return False
+        goal = self.leads_to(place.program, STEP, LEARN, NETWORK)
+        return goal in (LEARN, NETWORK) and self.values.chooses(node)
+
+    def _find_evaluations(self) -> set[Loop]:
+        """Loops whose results no update uses: those that step environments, next to others that
+        collect; and those that call networks and neither step nor learn."""
+        learns = self.learns() or any(code.learns for code in self.process.codes)
+        if not learns:
             return set()
-        collects = any(
-            place.tag == "env" and found.isdisjoint(code for code, _ in place.frames)
-            for place, _ in self.places
-        )
-        return found if collects else set()
+        feeding: dict[Loop, bool] = {}
+        for place, _ in self.places:
+            if place.tag != STEP:
+                continue
+            program = [site for site in place.program if self.tag(site[0]) != STEP]
+            for loop, _ in self.loops(program):
+                if self.does(loop, LEARN):
+                    feeding[loop] = True
+                    break
+                reaches = self.leads_to(program, LEARN) is not None
+                feeding[loop] = feeding.get(loop, False) or reaches
+        found = {loop for loop, feeds in feeding.items() if not feeds}
+        if not any(feeding.values()):
+            found = set()
+        for place, _ in self.places:
+            if place.tag not in ("network", "compiled") or self.role(place) != "eval":
+                continue
+            for loop, _ in self.loops(place.program):
+                if self.does(loop, LEARN) or self.does(loop, STEP):
+                    break
+                found.add(loop)
+        return found
+
+    def role(self, place: Place, grad: bool | None = None) -> str:
+        """Whether a network acts, learns or evaluates; of a compiled function without gradients
+        also ``other``: whether it is a network is known by what it uses. `grad`: whether its value
+        has gradients, if that is known."""
+        program = place.program
+        steps, learns = self.around(program)
+        grad = self.gradients(place) if grad is None else grad
+        if place.tag == "compiled":
+            if program and self.unpacks_step(program[0]):
+                return STEP
+            first = self.leads_to(program, STEP, LEARN)
+            if first == STEP and steps:
+                return "act"
+            begin = self.values.start(program)
+            if begin is None:
+                return "act" if self.steps() else "other"
+            if begin[0] not in self.learned or first == LEARN:
+                return "other"
+            grad = False
+        if (steps and not learns) or self.generates(program, grad):
+            return "act"
+        first = self.leads_to(program, STEP, LEARN)
+        if first is not None:
+            return "act" if first == STEP else "learn"
+        if grad or self.values.start(program) is None:
+            if steps or learns:
+                return "learn" if learns else "act"
+            return self._unfollowed(place, grad)
+        return self._without_update()
+
+    def _unfollowed(self, place: Place, grad: bool | None) -> str:
+        """What a network is for whose value cannot be followed."""
+        predicts = any(self.tag(code) == "predict" for code, _ in place.frames)
+        if grad is None and not predicts:
+            grad = bool(place.program) and bool(self._lines[LEARN].get(place.program[0][0]))
+            grad = grad or not self.steps()
+        if grad and self.learns():
+            return "learn"
+        return "act" if self.steps() else self._without_update()
+
+    def _without_update(self) -> str:
+        """What a network is for whose result feeds no update."""
+        return "eval" if self.learns() else "act"
+
+
+def _gradients(process: Process) -> dict[Frames, bool | None]:
+    """Whether gradients were on, by stack."""
+    return {
+        process.stacks[index].frames: on
+        for index, on in process.gradients.items()
+        if index in process.stacks
+    }

@@ -1,7 +1,6 @@
-"""Tags of single frames: environment, network, optimiser, replay, files, pipes.
+"""Facts about single frames and calls: which library's function runs, and which class it is of.
 
-First by the code itself (the library's file, its class's attributes, the compiled function), then
-by the English words in its names.
+Names of libraries' functions are facts. The names that a program chooses say nothing.
 """
 
 from __future__ import annotations
@@ -52,35 +51,47 @@ def is_program(code: Code, stdlib: str) -> bool:
 
 # --- Frames -----------------------------------------------------------------------------------
 
-ENV_BASES = ("gymnasium.Env", "gym.Env", "gymnasium.Wrapper", "gym.Wrapper", "gymnasium.VectorEnv")
-NOT_ENV = ("zero_grad", "learn", "forward", "parameters", "state_dict", "apply_gradients")
-ENV_FUNCTION = re.compile(r"_*(env_)?(step|reset)(_env|_world|_game)?$|step_env|reset_env")
-STORE = ("add", "push", "append", "store", "insert", "remember", "put")
+ENV_BASES = (
+    "gymnasium.Env", "gym.Env", "gymnasium.Wrapper", "gym.Wrapper", "gymnasium.VectorEnv",
+    "dm_env.Environment", "pettingzoo.AECEnv", "pettingzoo.ParallelEnv", "stable_baselines3.VecEnv",
+    "gym3.Env", "brax.Env", "gymnax.Environment", "envpool.EnvPool", "procgen.ProcgenEnv",
+)  # fmt: skip
+"""Libraries' classes of environments, with their topmost packages."""
+
 IO_FILES = re.compile(
-    r"/torch/serialization\.py|/torch/utils/tensorboard/|/tensorboardX/|/tensorboard/|/matplotlib/"
-    r"|/imageio/|/wandb/|/numpy/lib/(_npyio_impl|npyio|format|_format_impl)\.py|/h5py/"
-    r"|/logging/(__init__|handlers)\.py|/lib/python[\d.]+/(json|csv|shutil|tarfile|zipfile|gzip"
+    r"/torch/utils/tensorboard/|/tensorboardX/|/tensorboard/|/matplotlib/|/imageio/|/wandb/"
+    r"|/h5py/|/logging/(__init__|handlers)\.py|/lib/python[\d.]+/(csv|shutil|tarfile|zipfile|gzip"
     r"|pathlib)(\.py|/)|/safetensors/|/joblib/numpy_pickle"
 )
+ARRAY_FILES = re.compile(
+    r"/torch/serialization\.py|/numpy/lib/(_npyio_impl|npyio|format|_format_impl)\.py|/json/"
+)
+"""Functions that read arrays and documents from files, and write them, by their names."""
+
+READS = {"load", "loads", "_load", "_legacy_load", "read_array", "loadtxt", "genfromtxt", "_read"}
 IPC_FILES = re.compile(
-    r"/multiprocessing/(connection|queues|reduction|managers|synchronize|shared_memory|pool"
-    r"|sharedctypes|heap)\.py|/torch/multiprocessing/|/zmq/|/ray/|/socket\.py|/socketserver\.py"
-    r"|/concurrent/futures/|/xmlrpc/|/queue\.py"
+    r"/multiprocessing/[a-z_]+\.py|/torch/multiprocessing/|/zmq/|/ray/|/socket\.py"
+    r"|/socketserver\.py|/concurrent/futures/|/xmlrpc/|/queue\.py|/subprocess\.py"
 )
 INPUT_FILES = re.compile(
     r"/torch/utils/data/|/torchvision/(transforms|datasets|io)|/PIL/|/tensorflow/python/data/"
     r"|/keras/src/(trainers/data_adapters|utils/.*dataset)|/albumentations/|/skimage/"
 )
+DATASETS = ("torch.Dataset", "torch.IterableDataset", "torchvision.VisionDataset")
 LEARN_FILES = re.compile(
-    r"/torch/optim/|/torch/autograd/(__init__|function|graph)\.py|/torch/amp/|/optax/"
+    r"/torch/optim/(?!lr_scheduler)|/torch/autograd/(__init__|function|graph)\.py|/torch/amp/|/optax/"
+    r"|/torch/nn/utils/(clip_grad|convert_parameters)\.py"
     r"|/tensorflow/python/eager/(backprop|tape)|/keras/src/(optimizers|backend/[a-z]+/optimizer)"
     r"|/keras/(optimizers|src/trainers)/|/tensorflow/python/training/"
 )
 NOT_LEARNING = ("_wrapped_call_impl", "__init__", "add_param_group")
 """Functions in those files that apply no gradients."""
 
+TAKES_GRADIENTS = {"vjp", "value_and_grad_f", "grad_f", "linearize", "cotangent_f"}
+"""JAX's functions that take gradients outside of compiled functions."""
+
 NETWORK_FILES = re.compile(
-    r"/torch/nn/modules/|/tensorflow/python/client/session\.py|/keras/src/(layers|models)/|/flax/(linen|nnx)/|/equinox/nn/|/haiku/"
+    r"/torch/nn/modules/|/keras/src/(layers|models)/|/flax/(linen|nnx)/|/equinox/nn/|/haiku/"
 )
 DISTRIBUTION_FILES = re.compile(
     r"/torch/distributions/|/tensorflow_probability/|/distrax/|/numpyro/distributions/"
@@ -88,9 +99,15 @@ DISTRIBUTION_FILES = re.compile(
 """Distributions made from a network's output: acting or learning, as the network's own calls."""
 
 NETWORK_CALLS = {"forward", "__call__", "_call_impl", "_wrapped_call_impl", "call", "apply", "run"}
-"""Functions that run a network; others of its class copy, count or name its parameters."""
+"""Functions that run a network; PyTorch's others copy, count or move its parameters."""
 
-DIST_FILES = re.compile(r"/torch/distributed/|/horovod/|/mpi4py/|/torch/nn/parallel/")
+PARAMETER_CALLS = {
+    "parameters", "named_parameters", "_named_members", "load_state_dict", "zero_grad",
+    "_load_from_state_dict",
+}  # fmt: skip
+"""PyTorch's functions that list a network's parameters, or set them."""
+
+DIST_FILES = re.compile(r"/torch/distributed/|/horovod/|/mpi4py/")
 COLLECTIVES = {
     "all_reduce", "all_gather", "broadcast", "reduce", "reduce_scatter", "barrier", "gather",
     "scatter", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all", "send", "recv",
@@ -119,26 +136,37 @@ def frame_tag(code: Code, stdlib: str) -> str | None:
     file, name = code.file.replace("\\", "/"), code.plain
     where = package(code.file, stdlib)
     in_trainer = "/keras/" in file and "trainer" in file
+    arrays = ARRAY_FILES.search(file)
     rules = (
         ("copy", is_jax(code) and name in ("device_get", "device_put", "asarray", "array")),
-        ("draw", where == "stdlib" and file.endswith("/random.py") and name in DRAWS),
+        ("draw", is_random(code, where)),
         ("import", where == "import"),
         ("predict", in_trainer and name.startswith("predict")),
+        ("evaluate", in_trainer and name in ("evaluate", "test_on_batch", "test_step")),
         ("optimise", in_trainer and name in ("fit", "train_on_batch", "train_step")),
-        ("io", IO_FILES.search(file) and name not in ("loads", "dumps", "decode", "encode")),
-        ("ipc", IPC_FILES.search(file)),
+        ("document", arrays and "/json/" in file),
+        ("input", arrays and name in READS),
+        ("io", arrays or IO_FILES.search(file)),
         ("communicate" if name in COLLECTIVES else None, DIST_FILES.search(file)),
-        ("env", is_env(code)),
-        ("input", INPUT_FILES.search(file) or _is_dataset(code, where)),
-        ("replay", is_replay(code)),
+        ("ipc", IPC_FILES.search(file)),
+        ("io" if name == "render" else "env", is_env(code)),
+        ("input", INPUT_FILES.search(file) or _is_dataset(code)),
         ("optimise", file.endswith("/torch/_tensor.py") and name == "backward"),
+        ("optimise", is_jax(code) and name in TAKES_GRADIENTS),
         ("optimise", LEARN_FILES.search(file) and name not in NOT_LEARNING),
-        ("optimise", code.has("zero_grad") and name == "step"),
+        ("optimise", "torch.Optimizer" in _bases(code) and name == "step"),
         ("network", NETWORK_FILES.search(file) and name in NETWORK_CALLS),
         ("network", DISTRIBUTION_FILES.search(file)),
-        ("env", code.owner is None and where == "program" and ENV_FUNCTION.match(name)),
+        ("optimise", "/torch/nn/modules/module.py" in file and name in PARAMETER_CALLS),
     )
     return next((tag for tag, holds in rules if holds), None)
+
+
+def is_random(code: Code, where: str) -> bool:
+    """Whether a function of a library draws rows at random."""
+    file = code.file.replace("\\", "/")
+    ours = where == "stdlib" and file.endswith("/random.py")
+    return code.plain in DRAWS | UNIFORM and (ours or file.endswith("/jax/_src/random.py"))
 
 
 def steps(kinds: str) -> bool:
@@ -150,27 +178,20 @@ def steps(kinds: str) -> bool:
     return scalar or vector
 
 
-def is_env(code: Code) -> bool:
-    """Whether a method's class steps and resets, and is no learner."""
+def _bases(code: Code) -> tuple[str, ...]:
+    """The classes that the class of a method is derived from, with itself."""
     owner = code.owner
-    if owner is None or code.plain.startswith("__"):
-        return False
-    if any(base in ENV_BASES for base in owner["bases"]):
-        return not (code.has("zero_grad") or code.has("parameters"))
-    stepping = code.has("step", "reset") and not any(map(code.has, NOT_ENV))
-    return stepping and (code.plain in ("step", "reset", "render") or not code.has("act"))
+    return () if owner is None else tuple(owner["bases"])
 
 
-def is_replay(code: Code) -> bool:
-    """Whether a method's class stores and samples."""
-    samples = code.has("sample") or code.has("sample_batch")
-    stores = any(map(code.has, STORE)) and not code.has("step")
-    return samples and stores and not code.plain.startswith("__init")
+def is_env(code: Code) -> bool:
+    """Whether a method's class is derived from a library's environment."""
+    inherits = any(base in ENV_BASES for base in _bases(code))
+    return inherits and not code.plain.startswith("__")
 
 
-def _is_dataset(code: Code, where: str) -> bool:
-    indexed = code.plain == "__getitem__" and code.has("__getitem__", "__len__")
-    return indexed and where == "program" and not code.has("forward")
+def _is_dataset(code: Code) -> bool:
+    return any(base in DATASETS for base in _bases(code)) and not code.plain.startswith("__init")
 
 
 # --- Leaves -----------------------------------------------------------------------------------
@@ -183,22 +204,29 @@ TRANSFERS = {
     "item", "cpu", "cuda", "numpy", "tolist", "to", "device_put", "device_get", "from_numpy",
     "copy_to_host_async", "as_tensor", "FloatTensor", "LongTensor", "pin_memory",
 }  # fmt: skip
-COPIES = TRANSFERS | {
-    "tensor", "copy", "copy_", "clone", "detach", "copyto", "block_until_ready", "deepcopy",
-}  # fmt: skip
-"""Calls in functions that only move parameters between host and device."""
-
 DRAWS = {
     "permutation", "choice", "sample", "randint", "integers", "shuffle", "randrange", "choices",
-}  # fmt: skip
-GATHERS = {
-    "stack", "array", "asarray", "concatenate", "vstack", "as_tensor", "tensor", "from_numpy",
-    "FloatTensor", "LongTensor", "zip", "take", "stack_", "hstack",
+    "randperm", "multinomial", "random_integers", "permuted", "categorical",
 }  # fmt: skip
 WRITES = {
     "fsync", "flush", "write", "writelines", "savez", "save", "dump", "savefig", "print", "imwrite",
-    "mimsave", "savetxt", "fdatasync", "tofile", "save_file", "replace", "rename",
+    "mimsave", "savetxt", "fdatasync", "tofile", "save_file", "sync",
 }  # fmt: skip
+FILES = {"replace", "rename", "remove", "unlink", "mkdir", "rmdir"}
+"""Functions of the operating system that change folders; lists have some of these names, too."""
+
+CONVERSIONS = {
+    "tensor", "as_tensor", "from_numpy", "FloatTensor", "LongTensor", "stack", "cat", "vstack",
+    "array", "asarray", "concatenate", "hstack", "to", "float", "long", "unsqueeze", "device_put",
+}  # fmt: skip
+"""Calls that make a network's input of what there is."""
+
+SAMPLES = {"sample", "multinomial", "categorical"}
+"""Functions of libraries that draw from a distribution."""
+
+UNIFORM = {"uniform", "random", "rand"}
+"""Draws that choose rows only where what an environment gave is chosen by them."""
+
 PICKLES = {"dumps", "loads"}
 MOVES = PICKLES | {"write", "send", "_send", "sendmsg", "sendall", "read", "recv", "dump"}
 
@@ -225,31 +253,24 @@ def fetches(code: Code) -> bool:
     return code.plain in FETCHING and file.endswith(("/jax/_src/array.py", "/jax/_src/api.py"))
 
 
-def is_draw(leaf: Leaf) -> bool:
-    """Whether the innermost frame draws rows at random; a distribution's sample is no such draw."""
-    return leaf.word in DRAWS and not (
-        leaf.word == "sample" and leaf.call.rpartition(".")[0] not in ("random", "rng", "")
+PYTHON = ("builtins.function", "builtins.method", "builtins.type")
+
+
+def is_c(leaf: Leaf) -> bool:
+    """Whether what the innermost frame calls is written in C: a function of Python's would have a
+    frame of its own."""
+    return leaf.kind.get("type", "") not in (
+        "builtins.function",
+        "builtins.method",
+        "builtins.type",
     )
 
 
-def is_gather(leaf: Leaf, code: Code) -> bool:
-    """Whether the innermost frame gathers rows: for the program itself, and not within an
-    operation of a library of networks."""
-    file = code.file.replace("\\", "/")
-    return leaf.word in GATHERS and not re.search(r"/(torch|jax|optax|tensorflow)/", file)
-
-
-GREEDY = {"argmax", "deterministic", "predict", "mode"}
-RANDOM = {"log_prob", "sample", "random", "rand", "randint", "integers", "choice", "append"}
-
-
-def is_evaluation(code: Code) -> bool:
-    """Whether a function's code chooses greedily, and neither draws nor keeps anything; or, where
-    that is open, whether it is called an evaluation."""
-    if code.names & GREEDY and not code.names & RANDOM:
-        return True
-    called = re.search(r"(^|_)(eval|evaluate|evaluation|test|validate)(_|$)", _snake(code.plain))
-    return called is not None
+def is_draw(leaf: Leaf) -> bool:
+    """Whether the innermost frame draws rows at random, by a library's function."""
+    owner = leaf.kind.get("of", "")
+    of_library = not owner or owner.split(".")[0] in ("numpy", "random", "torch", "_random", "jax")
+    return leaf.word in DRAWS | UNIFORM and is_c(leaf) and of_library
 
 
 def is_wait(leaf: Leaf, code: Code) -> bool:
@@ -261,9 +282,16 @@ def is_wait(leaf: Leaf, code: Code) -> bool:
         )  # fmt: skip
     if word == "join" and (".path" in leaf.call or leaf.text.startswith(('"', "'"))):
         return False
-    if word == "wait" and "/torch/" in file:
+    if not is_c(leaf) or (word == "wait" and "/torch/" in file):
         return False
-    return word in WAITS or (word == "get" and "queue" in file)
+    return word in WAITS or (word == "get" and "queue" in file) or receives(leaf)
+
+
+def receives(leaf: Leaf) -> bool:
+    """Whether the innermost frame waits for what a socket receives."""
+    return leaf.word in ("recv", "recv_into", "accept", "recvfrom") and "socket" in leaf.kind.get(
+        "of", ""
+    )
 
 
 def is_transfer(leaf: Leaf, code: Code) -> bool:
@@ -275,10 +303,14 @@ def is_transfer(leaf: Leaf, code: Code) -> bool:
 def is_write(leaf: Leaf) -> bool:
     """Whether the innermost frame writes to a file."""
     word = leaf.word
-    if word in ("replace", "rename"):
-        return leaf.call.startswith(("os.", "shutil."))
-    if word in ("sync", "open"):  # windows record these names, too
-        return leaf.call in ("os.sync", "sync", "open", "io.open", "os.open")
+    if not is_c(leaf):
+        return False
+    if word in FILES:
+        return leaf.kind.get("of") in ("posix", "nt") or leaf.call.startswith(("os.", "shutil."))
+    if word == "sync":
+        return leaf.call in ("os.sync", "sync")
+    if word == "open":
+        return leaf.call in ("open", "io.open", "os.open")
     if word in ("dump", "save"):
         return not leaf.kind.get("type", "").startswith("numba")
     if word == "write":
@@ -286,39 +318,7 @@ def is_write(leaf: Leaf) -> bool:
     return word in WRITES
 
 
-# --- Words, where nothing else is known -------------------------------------------------------
-
-WORDS: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("io", re.compile(r"(^|_)(save|checkpoint|ckpt|log|dump|write|render_to|plot|snapshot|record)"
-                      r"(_|s?$|ing|ger)")),
-    ("replay", re.compile(r"replay|(^|_)(sample|buffer|memory|minibatch|get_batch|draw_batch)")),
-    ("env", re.compile(r"(^|_)(env|environment|reset|simulate|simulation|physics|dynamics|world|"
-                       r"game|preprocess|observe|observation|obs|frame|frames|emulator)(_|s?$)"
-                       r"|^step$|_step_env|^step_")),
-    ("learn", re.compile(r"(^|_)(train|learn|update|fit|backward|backprop|grad|grads|gradient|"
-                         r"gradients|optimi[sz]e|sgd|adam|loss|losses|critic|td|target|targets|"
-                         r"advantage|advantages|gae|returns)(_|s?$|er$)")),
-    ("act", re.compile(r"(^|_)(act|action|actions|policy|choose|select|predict|infer|inference|"
-                       r"explore|epsilon|greedy|q_values)(_|s?$)")),
-    ("input", re.compile(r"(^|_)(load|loader|augment|transform|decode|dataset|batches|collate|"
-                         r"crop|flip|image|images|next_batch|read)(_|s?$|er$|ation)")),
-)  # fmt: skip
-
-
-def by_words(code: Code) -> str | None:
-    """The phase that a function's name suggests."""
-    name = _snake(code.plain).strip("_")
-    if code.plain.startswith("<") or (name == "step" and code.owner and not code.has("reset")):
-        return None  # without a reset it may be an optimiser
-    for phase, words in WORDS:
-        if words.search(name):
-            return phase
-    owner = _snake(code.owner["name"]) if code.owner else ""
-    for phase, words in WORDS:
-        if phase in ("env", "replay", "input") and words.search(owner):
-            return phase
-    return None
-
-
-def _snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+def is_read(leaf: Leaf) -> bool:
+    """Whether the innermost frame reads from a file."""
+    reads = leaf.word in ("read", "readline", "readlines", "readinto", "fromfile", "frombuffer")
+    return reads and leaf.kind.get("of", "").startswith(("_io.", "numpy"))

@@ -10,9 +10,9 @@ from flatout.explain.program.remedies import (
     COARSER,
     COMPILING,
     EVALUATION,
-    HOST,
     IO,
     MOVE_ONCE,
+    WHILE_BUSY,
 )
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ REMEDIES: dict[str, str | Callable[[Found], str]] = {
     "compile": COMPILING.words,
     "transfer": MOVE_ONCE,
     "communicate": AVERAGE_ONCE,
-    "host": HOST.words,
+    "host": WHILE_BUSY.format("this code"),
     "act": "Choose actions for many environments in one call, without gradients.",
     "replay": "Store steps in preallocated arrays, and gather a batch with one fancy index.",
     "eval": EVALUATION.words,

@@ -63,10 +63,14 @@ def is_compiled(kind):
 
 
 def described(found, owner=None):
-    """Describe a called object: its type; whether it is compiled, or calls a compiled function; and
-    if so, whether it takes gradients. `owner` is the object whose method it is."""
+    """Describe a called object: its type; of a built-in function the module or the type that it is
+    of; whether it is compiled, or calls a compiled function; and if so, whether it takes gradients.
+    `owner` is the object whose method it is."""
     kind = type(found)
     row = {"type": rooted(kind)}
+    if kind is types.BuiltinFunctionType and found.__self__ is not None:
+        of = found.__self__
+        row["of"] = of.__name__ if type(of) is types.ModuleType else rooted(type(of))
     if is_compiled(kind):
         inner = getattr(found, "__wrapped__", None) or getattr(found, "python_function", None)
         row["compiled"] = True

@@ -49,6 +49,10 @@ class Samples:
             lane = seen.lane(thread, of_main)
             if not probe.ready and of_main:
                 self.mark_ready(codes)
+            if of_main and main is not None:
+                enabled = built_in("torch", "is_grad_enabled")
+                if enabled is not None:
+                    seen.has_gradients(stack, bool(enabled()))
             t, lasted, more = now, dt, []
             if not of_main:
                 more = [self.work_of(thread)]

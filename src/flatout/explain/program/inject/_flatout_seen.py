@@ -2,7 +2,8 @@
 
 import _flatout_describe as read
 import _flatout_source as source
-from _flatout_gradients import class_learns, described, names_of, uses_gradients
+from _flatout_flow import flow_of, known_values, names_at
+from _flatout_gradients import class_learns, described, uses_gradients
 from _flatout_locals import local_of
 from _flatout_marks import Marks
 from _flatout_own import __builtins__, source_line, sys  # noqa: F401
@@ -11,12 +12,7 @@ from _flatout_window import kind_of
 MAX_DEPTH = 100
 MAX_STACKS = 20000
 MAX_LEAVES = 4000
-NOTED = {
-    "argmax", "append", "log_prob", "sample", "random", "rand", "randint", "integers", "choice",
-    "deterministic", "predict", "mode",
-}  # fmt: skip
-"""Names in the user's functions that tell collecting from evaluating."""
-
+TRIES = 12  # samples in which a line's values are looked for
 ATTRIBUTES = (
     "step", "reset", "sample", "add", "push", "append", "store", "insert", "remember", "put",
     "zero_grad", "forward", "parameters", "learn", "update", "act", "predict", "__getitem__",
@@ -36,6 +32,8 @@ class Seen:
         self.special = {}  # id of a code -> its kind, where windows note what it is given
         self.leaves = set()
         self.sites = {}  # (code, line) -> whether it uses what its function was given
+        self.valued = {}  # (code, line) -> (how often to look for its values, what it names)
+        self.gradients = {}  # stack -> [whether PyTorch's gradients were ever off, ever on]
         self.stacks = {}
         self.lanes = {}
         self.marking = {}  # id of a code -> its marks, while some of them are not known
@@ -83,6 +81,7 @@ class Seen:
             self.leaf(leaf, place)
         if users is not None:
             self.site(users)
+            self.values(users)
         return self.stack(tuple(key)), number, key[::2]
 
     def marks(self, number, code, frame):
@@ -97,6 +96,35 @@ class Seen:
             return
         if spans is not None:
             self.line({"k": "marks", "c": number, "spans": spans})
+
+    def values(self, frame):
+        """Look at what the lines of the user's that are running made the last time."""
+        while frame is not None:
+            known = self.codes.get(id(frame.f_code))
+            if known is not None and known[3]:
+                place = known[0], read.line_of(frame.f_code, frame.f_lasti)
+                tries, names = self.valued.get(place, (TRIES, None))
+                if tries:
+                    self.value(frame, place, tries, names)
+            frame = frame.f_back
+
+    def value(self, frame, place, tries, names):
+        """Look at what one line made, up to `TRIES` times."""
+        try:
+            names = names or names_at(frame.f_code, place[1])
+            found = known_values(frame, names)
+        except Exception:
+            found = {}
+        self.valued[place] = (tries - 1 if found is None else 0), names
+        if found:
+            self.line({"k": "values", "c": place[0], "line": place[1], **found})
+
+    def has_gradients(self, stack, enabled):
+        """Note whether PyTorch's gradients were on at a stack."""
+        seen = self.gradients.setdefault(stack, [False, False])
+        if not seen[enabled]:
+            seen[enabled] = True
+            self.line({"k": "gradients", "s": stack, "on": enabled})
 
     def unhidden(self, frame):
         """A frame, or the first of the program's own that called it."""
@@ -169,7 +197,7 @@ class Seen:
                 marks = Marks(code)
                 if marks.open:
                     self.marking[id(code)] = marks
-                row["names"] = sorted(names_of(code) & NOTED)
+                row["flow"] = flow_of(code)
             except Exception:
                 pass
         if frame is not None and code.co_argcount and code.co_varnames:

@@ -1,0 +1,290 @@
+"""Where the values of a program's statements go.
+
+The probe notes for each statement which names it makes and uses. With the calls that were seen on
+stacks these are a graph: a value goes to the statements that use its name, into the functions that
+it is passed to, back to the caller that it is returned to, and by an object's attributes to the
+methods of its class. Where a value goes says what the code that made it is for, whatever it is
+called.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from flatout.explain.program.evidence import RETURNED, Code, Flow, Process, Statement
+
+Site = tuple[int, int]  # (code, line) of the program
+Node = tuple[int, int]  # (code, position of the statement)
+Callers = tuple[Site, ...] | None  # of a function, innermost first; None where any caller counts
+
+MOST = 4000  # steps of one search
+DEEPEST = 8  # functions into which a value is followed
+
+
+class Values:
+    """The ways of the values of one process.
+
+    Args:
+        stacks: of the program's frames, innermost first.
+    """
+
+    def __init__(self, process: Process, stacks: Iterable[Sequence[Site]]) -> None:
+        self._codes = process.codes
+        self._nodes: dict[Site, Node | None] = {}
+        self._called: defaultdict[Site, set[int]] = defaultdict(set)
+        self._callers: defaultdict[int, set[Site]] = defaultdict(set)
+        for sites in stacks:
+            for (callee, _), caller in pairwise(sites):
+                self._called[caller].add(callee)
+                self._callers[callee].add(caller)
+        self._methods: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+        self._of_file: defaultdict[str, set[int]] = defaultdict(set)
+        for number, code in enumerate(self._codes):
+            if code.flow is None:
+                continue
+            self._of_file[code.file].add(number)
+            if code.cls is not None:
+                self._methods[code.cls].add(number)
+
+    def node(self, site: Site) -> Node | None:
+        """The innermost statement of a line."""
+        if site not in self._nodes:
+            self._nodes[site] = self._node(site)
+        return self._nodes[site]
+
+    def _node(self, site: Site) -> Node | None:
+        code, line = site
+        flow = self._codes[code].flow
+        found = None
+        for at, one in enumerate(flow.statements if flow is not None else ()):
+            if one.first <= line <= one.last and (
+                found is None or _length(one) <= _length(self.statement((code, found)))
+            ):
+                found = at
+        return None if found is None else (code, found)
+
+    def statement(self, node: Node) -> Statement:
+        """The statement of a node."""
+        return self._flow(node[0]).statements[node[1]]
+
+    def calls_program(self, node: Node) -> bool:
+        """Whether a statement was seen to call another function of the program."""
+        one = self.statement(node)
+        return any((node[0], line) in self._called for line in range(one.first, one.last + 1))
+
+    def start(self, sites: Sequence[Site]) -> tuple[Node, Callers] | None:
+        """The innermost statement of a stack that is known, with its callers."""
+        for at, site in enumerate(sites):
+            if (node := self.node(site)) is not None:
+                return node, tuple(sites[at + 1 :])
+        return None
+
+    def leads_to(
+        self,
+        sites: Sequence[Site],
+        targets: Mapping[str, Collection[Node]],
+        names: Collection[str] | None = None,
+        barriers: Collection[Node] = (),
+    ) -> tuple[str | None, set[Node]]:
+        """Follow the value that the innermost line of a stack makes, by the shortest way.
+
+        Args:
+            sites: the stack, innermost line first.
+            targets: by name; the first one that is reached ends the search.
+            names: of the values to follow, if not all that the statement makes.
+            barriers: statements whose values are not followed.
+
+        Returns:
+            The name of the target, None if none is reached; and the statements that the value went
+            through.
+        """
+        begin = self.start(sites)
+        if begin is None:
+            return None, set()
+        node, callers = begin
+        made = self.statement(node).made if names is None else tuple(names)
+        queue = deque(self._users(node, made, callers))
+        seen = set[tuple[Node, Callers]]()
+        found = set[Node]()
+        while queue and len(seen) < MOST:
+            node, callers = queue.popleft()
+            if (node, callers) in seen:
+                continue
+            seen.add((node, callers))
+            found.add(node)
+            for name, nodes in targets.items():
+                if node in nodes:
+                    return name, found
+            if node in barriers:
+                continue
+            queue += self._users(node, self.statement(node).made, callers)
+        return None, found
+
+    def chooses(self, node: Node) -> bool:
+        """Whether a statement, or one that uses what it makes, uses an object which the innermost
+        loop around it does not make: rows are drawn out of what is there."""
+        code = node[0]
+        flow, line = self._flow(code), self.statement(node).first
+        around = [loop for loop in self._codes[code].loops if loop[0] <= line <= loop[1]]
+        first, last = around[-1] if around else (line, line)
+        inside = {
+            name
+            for one in flow.statements
+            if first <= one.first <= last
+            for name in one.made
+            if name not in one.used
+        }
+        users = {place for place, _ in self._users(node, self.statement(node).made, ())}
+        for one in {node, *(user for user in users if user[0] == code)}:
+            statement = self.statement(one)
+            functions = {call[0] for call in statement.calls}
+            lasting = {name for name in statement.used - functions if name not in inside}
+            own = self.calls_program(one) and any("." in name for name in functions)
+            if own or lasting - set(self.statement(node).made):
+                return True
+        return False
+
+    def storing(self, nodes: Collection[Node]) -> set[Node]:
+        """The statements that store what some statements take out of their objects: methods that
+        change an attribute which these use, and lines of their function that change an object."""
+        found = set[Node]()
+        for code in {code for code, _ in nodes}:
+            used = {name for one in nodes if one[0] == code for name in self.statement(one).used}
+            cls = self._codes[code].cls
+            attributes = {name for name in used if name.startswith("self.")}
+            for other in {code} | (self._methods[cls] if cls is not None else set()):
+                if self._codes[other].plain == "__init__":
+                    continue
+                for at, one in enumerate(self._flow(other).statements):
+                    changed = [name for name in one.made if name in one.used]
+                    names = used if other == code else attributes
+                    if any(_linked(name, use) for name in changed for use in names):
+                        found.add((other, at))
+        return found
+
+    def _users(
+        self, node: Node, made: Iterable[str], callers: Callers
+    ) -> Iterator[tuple[Node, Callers]]:
+        """The statements that use values which a statement made."""
+        code, at = node
+        flow = self._flow(code)
+        for name in made:
+            if name == RETURNED:
+                yield from self._returned(code, callers)
+                continue
+            for other, one in enumerate(flow.statements):
+                used = [use for use in one.used if _linked(name, use)]
+                if used and self._follows(code, at, other):
+                    yield (code, other), callers
+                    yield from self._passed((code, other), used, callers)
+            yield from self._elsewhere(code, name)
+            if name in flow.args and name in flow.statements[at].used:
+                yield from self._changed(code, name, callers)
+
+    def _returned(self, code: int, callers: Callers) -> Iterator[tuple[Node, Callers]]:
+        """The caller's statement, which gets what a function returns."""
+        known = self._callers[code] if not callers else callers[:1]
+        for site in known:
+            if (node := self.node(site)) is not None:
+                yield node, callers[1:] if callers else None
+            elif callers and len(callers) > 1:  # a comprehension, of which nothing is known
+                yield from self._returned(site[0], callers[1:])
+
+    def _passed(
+        self, node: Node, used: Collection[str], callers: Callers
+    ) -> Iterator[tuple[Node, Callers]]:
+        """The statements of called functions that use an argument."""
+        if callers is not None and len(callers) > DEEPEST:
+            return
+        statement = self.statement(node)
+        for line in range(statement.first, statement.last + 1):
+            for callee in self._called.get((node[0], line), ()):
+                flow = self._codes[callee].flow
+                if flow is None:
+                    continue
+                site = (node[0], line)
+                outer = (site,) if callers is None else (site, *callers)
+                args = _parameters(self._codes[callee], flow, statement, used)
+                for at, one in enumerate(flow.statements):
+                    if any(_linked(name, use) for use in one.used for name in args):
+                        yield (callee, at), outer
+
+    def _changed(self, code: int, name: str, callers: Callers) -> Iterator[tuple[Node, Callers]]:
+        """The statements that use an object which a function has got as an argument and changed."""
+        place = self._codes[code].flow.args.index(name)  # type: ignore[union-attr]
+        for site in self._callers[code] if not callers else callers[:1]:
+            if (node := self.node(site)) is None:
+                continue
+            outer = callers[1:] if callers else None
+            for names in _arguments(self._codes[code], self.statement(node)):
+                if place < len(names) and names[place]:
+                    yield from self._users(node, [names[place]], outer)
+
+    def _elsewhere(self, code: int, name: str) -> Iterator[tuple[Node, Callers]]:
+        """The statements of other functions that use an attribute of the same object, or a variable
+        of the same module."""
+        cls, others = self._codes[code].cls, set[int]()
+        if name.startswith("self.") and cls is not None:
+            others = self._methods[cls]
+        elif self._codes[code].plain == "<module>":
+            others = self._of_file[self._codes[code].file]
+        for other in others - {code}:
+            flow = self._flow(other)
+            local = () if name.startswith("self.") else {*flow.args, *_roots(flow)}
+            if name.partition(".")[0] in local:
+                continue
+            for at, one in enumerate(flow.statements):
+                if any(_linked(name, use) for use in one.used):
+                    yield (other, at), None
+
+    def _follows(self, code: int, one: int, other: int) -> bool:
+        """Whether a statement may run after another one."""
+        first, second = (self.statement((code, at)).first for at in (one, other))
+        if other > one:
+            return True
+        return any(begin <= second and first <= end for begin, end in self._codes[code].loops)
+
+    def _flow(self, code: int) -> Flow:
+        flow = self._codes[code].flow
+        return Flow((), ()) if flow is None else flow
+
+
+def _roots(flow: Flow) -> set[str]:
+    """The names that a function assigns: its own variables."""
+    return {name for one in flow.statements for name in one.made if "." not in name}
+
+
+def _length(statement: Statement) -> int:
+    return statement.last - statement.first
+
+
+def _linked(made: str, used: str) -> bool:
+    """Whether a name that is used holds what was made under another one: it is the same, or an
+    attribute of it."""
+    if made == used:
+        return True
+    return made != "self" and (used.startswith(made + ".") or made.startswith(used + "."))
+
+
+def _arguments(code: Code, statement: Statement) -> Iterator[tuple[str, ...]]:
+    """The names that the calls of a statement pass to a function, by its parameters."""
+    for function, *given in statement.calls:
+        if code.plain in (function.rpartition(".")[2], "__init__", "__call__", "forward"):
+            yield ("", *given) if code.cls is not None else tuple(given)
+
+
+def _parameters(
+    code: Code, flow: Flow, statement: Statement, used: Collection[str]
+) -> Collection[str]:
+    """The parameters that get one of some values; all where the call itself is not found."""
+    calls = list(_arguments(code, statement))
+    if not calls:
+        return flow.args
+    return {
+        parameter
+        for given in calls
+        for parameter, name in zip(flow.args, given, strict=False)
+        if name in used
+    } | ({"self"} if code.cls is not None and any("." in name for name in used) else set())
