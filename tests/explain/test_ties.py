@@ -133,6 +133,8 @@ def test_how_learning_is_divided_is_as_sure_as_its_windows() -> None:
     """All of the time is learning; each second's window sees operations of 20 or of 200 us."""
     driver = Recorded(1).spend(16.0, "learn")
     codes = {row["plain"]: row["i"] for row in driver.rows if row["k"] == "code"}
+    for line in (61, 62):
+        driver.rows.append({"k": "values", "c": codes["improve"], "line": line, "grad": True})
     for second in range(16):
         ns, line = (20_000, 61) if second % 3 else (200_000, 62)
         events = [[0, 0, codes["improve"], 63]]
