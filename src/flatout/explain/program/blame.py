@@ -59,6 +59,10 @@ class Blame:
     device: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     # of each phase, and by who says so, seconds that marks decided
     marked: dict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
+    # of a library's line, seconds by the program's own line that leads to it
+    users: dict[tuple[int, Site | None], dict[Site, float]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(float))
+    )
     workers: int = 0  # number of threads that work for the driver
     balance: float = 1.0  # mean share of workers that worked during a lockstep
     worker_seconds: float = 0.0  # of training's work in all workers of other processes
@@ -117,8 +121,12 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
     silences: list[tuple[Where, Moment]] = []
     piped = balance = lockstep = 0.0
 
-    def spend(phase: str, where: Where, seconds: float, moment: Moment, by: str = "") -> None:
+    def spend(
+        phase: str, where: Where, seconds: float, moment: Moment, mark: Mark, by: str = ""
+    ) -> None:
         result.where[phase][where] += seconds
+        if mark.user is not None:
+            result.users[where[:2]][mark.user] += seconds
         result.marked[phase, by] += seconds
         if result.ends:
             block = min(bisect_left(result.ends, moment.t), len(result.ends) - 1)
@@ -132,10 +140,10 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
             rest = moment.dt
             for state, held in _lock_holders(moment, workers, driver):
                 where = driver.process, state.site, state.call
-                spend(state.phase, where, held, moment, state.marked)
+                spend(state.phase, where, held, moment, state, state.marked)
                 result.locked += held
                 rest -= held
-            spend(mark.phase, here, rest, moment, mark.marked)
+            spend(mark.phase, here, rest, moment, mark, mark.marked)
             result.device[mark.phase] += rest * moment.device
             continue
         t = moment.t - min(moment.dt, 0.02) / 2
@@ -158,12 +166,13 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
                 result.served[phase] += share
             # For messages the driver's line says what is handed out.
             where = here if phase == "ipc" else (track.process, state.site, state.call)
-            spend(phase, where, share, moment, "" if waits else state.marked)
+            own = mark if phase == "ipc" else state
+            spend(phase, where, share, moment, own, "" if waits else state.marked)
     if lockstep:
         result.balance = balance / lockstep
     silent = _silence(line, result, driver, sum(moment.dt for _, moment in silences), piped)
     for where, moment in silences:
-        spend(silent, where, moment.dt, moment)
+        spend(silent, where, moment.dt, moment, moment.mark)
     seconds = {phase: sum(places.values()) for phase, places in result.where.items()}
     total = sum(seconds.values()) or 1.0
     result.shares = {phase: spent / total for phase, spent in seconds.items() if spent}

@@ -187,6 +187,7 @@ class Process:
     gradients: dict[int, bool | None]
     stacks: dict[int, Stack]
     lanes: dict[int, dict[str, Any]]
+    folder: str  # of the program's own files, or empty: that of its script, or its package's
     samples: list[Sample]
     windows: list[Window]
     libraries: dict[str, str]
@@ -293,6 +294,7 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
             if known(row["f"][::2])
         },
         lanes={row["i"]: row for row in of["lane"]},
+        folder=_folder(str(last("main", "file") or ""), str(last("main", "name") or "")),
         samples=[Sample(started + t, *rest) for row in of["samples"] for t, *rest in row["d"]],
         windows=[
             Window(started + row["t"], tuple(map(tuple, row["events"])), tuple(row["names"]),
@@ -309,6 +311,15 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
         ended=last("end", "t"), parent=last("counts", "parent"),
         counts=_counts(of["counts"]),
     )  # fmt: skip
+
+
+def _folder(file: str, name: str) -> str:
+    """The folder of the program's own files, by its main module's file and full name: that of the
+    topmost package, else that of the script; empty of one that an installer has made."""
+    parts = file.replace("\\", "/").split("/")
+    up = name.count(".") if name != "__main__" else 0
+    folder = parts[: len(parts) - 1 - max(up - 1, 0)]
+    return "" if not folder or folder[-1] in ("bin", "Scripts") else "/".join(folder)
 
 
 def _error(ends: Sequence[dict[str, Any]]) -> tuple[str, str] | None:

@@ -156,10 +156,19 @@ class Facts:
             return None
         return self.evidence.processes[process].codes[site[0]].file, site[1]
 
+    def own_line(self, where: Where) -> tuple[str, int] | None:
+        """The file and line of the program's own line at or above a place."""
+        process, site, call = where
+        users = self.blame.users.get((process, site), {})
+        user = max(users, key=lambda one: users[one], default=site)
+        return self.line_of((process, user, call))
+
     def place(self, where: Where) -> str:
-        """A place for a reader: ``file.py:88``."""
-        line = self.line_of(where)
-        return "" if line is None else place_words(line)
+        """A place for a reader: ``file.py:88``, then the library's line that it leads to."""
+        own, line = self.own_line(where), self.line_of(where)
+        if own is None or line is None:
+            return "" if line is None else place_words(line)
+        return place_words(own) + (f" in {place_words(line)}" if line != own else "")
 
     def text(self, where: Where) -> str:
         """The source of a place's line; the name of its call if that is unknown."""
@@ -223,7 +232,7 @@ class Facts:
 
     def heaviest_line(self, phase: str) -> tuple[str, int] | None:
         """The file and line in which a phase spends most of its time; None if it is unknown."""
-        by_line = self._summed(phase, self.line_of)
+        by_line = self._summed(phase, self.own_line)
         return max(by_line, key=lambda line: by_line[line], default=None)
 
     def call_remedy(self, phase: str) -> tuple[str, tuple[str, int] | None] | None:
@@ -234,7 +243,7 @@ class Facts:
             total += seconds
             words = call_remedy(self.evidence.processes[where[0]], self.text(where), where[2])
             if words is not None:
-                sums[words, self.line_of(where)] += seconds
+                sums[words, self.own_line(where)] += seconds
         best = max(sums, key=lambda key: sums[key], default=None)
         return best if best is not None and sums[best] >= MAINLY * total else None
 

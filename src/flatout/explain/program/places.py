@@ -25,6 +25,7 @@ class Mark:
     call: str  # name of the current call
     piped: bool = False  # whether it is in a pipe or queue between processes
     fetches: bool = False  # whether it asks a device for a result, and may wait for it
+    user: Site | None = None  # the program's own line that leads to `site`, if that is a library's
     marked: str = ""  # who says that it is this phase (see `marks`); empty where rules decided
 
 
@@ -71,13 +72,14 @@ class Places:
 
     def _decide(self, place: Place) -> Mark:
         site = place.program[0] if place.program else None
+        user = self.survey.own_line(place)
         innermost = self.survey.process.codes[place.frames[0][0]]
         waits = tags.is_wait(place.leaf, innermost)
         call = place.leaf.word or innermost.plain
         if (marked := self._marked(place)) is not None:
             phase, by = marked
             fetches = self.survey.fetches(place)
-            return Mark(phase, False, site, call, fetches=fetches, marked=by)
+            return Mark(phase, False, site, call, fetches=fetches, user=user, marked=by)
         phase = next(filter(None, (rule(self.survey, place) for rule in RULES)), "other")
         fetches = self.survey.fetches(place) and phase != "import"
         if phase == "env" and place.leaf.word == "sleep":
@@ -87,7 +89,7 @@ class Places:
         if phase == "learn" and not fetches and tags.is_transfer(place.leaf, innermost):
             phase = "transfer"
         piped = any(self.survey.tag(index) == "ipc" for index, _ in place.frames[:PIPES])
-        return Mark(phase, waits, site, call, piped, fetches)
+        return Mark(phase, waits, site, call, piped, fetches, user)
 
     def _marked(self, place: Place) -> tuple[str, str] | None:
         """The phase of the innermost mark around a place, and who says so. What is imported inside

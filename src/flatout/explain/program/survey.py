@@ -68,6 +68,7 @@ class Survey:
     def __init__(self, process: Process, networks: Networks, seen: Sequence[Seen]) -> None:
         self.process, self.networks = process, networks
         self.program = program_of(process)
+        self._own = [tags.is_own(code, process.stdlib, process.folder) for code in process.codes]
         self._tags = [tags.frame_tag(code, process.stdlib) for code in process.codes]
         self._gradients = _gradients(process)
         self._mark_environments(seen)
@@ -94,6 +95,12 @@ class Survey:
         """A stack with its program's frames and its tag."""
         program = tuple(self.program(frames))
         return Place(frames, leaf, program, self._tag_of(frames, leaf, program))
+
+    def own_line(self, place: Place) -> Site | None:
+        """The program's own line on a stack, if the innermost one is of a library's algorithms."""
+        own = (site for site in place.program if self._own[site[0]])
+        found = next(own, None)
+        return None if place.program[:1] == (found,) else found
 
     def tag(self, index: int) -> str | None:
         """The tag of a function."""

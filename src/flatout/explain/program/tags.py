@@ -49,6 +49,16 @@ def is_program(code: Code, stdlib: str) -> bool:
     return package(code.file, stdlib) == "program" and not code.file.startswith("<__array")
 
 
+def is_own(code: Code, stdlib: str, folder: str) -> bool:
+    """Whether a function is the program's own: of its main module's folder or package, wherever
+    that lies; all else is a library. Where the folder is unknown, what is not installed."""
+    file = code.file.replace("\\", "/")
+    if not folder or not file.startswith("/"):
+        return package(code.file, stdlib) == "program" and not installed(file)
+    inside = file.startswith(folder + "/")
+    return inside and installed(file[len(folder) :]) == ""
+
+
 # --- Frames -----------------------------------------------------------------------------------
 
 ENV_BASES = (

@@ -93,6 +93,7 @@ class Samples:
         self.calm = 0 if importing else self.calm + 1
         if self.calm >= CALM:
             self.probe.ready = True
+            self.probe.line({"k": "main", **main_module()})
             self.report_ready()
 
     def report_ready(self):
@@ -111,3 +112,11 @@ class Samples:
         if threads != self.libraries.get("threads"):
             self.libraries["threads"] = threads
             self.probe.line({"k": "torch", "threads": threads})
+
+
+def main_module():
+    """The file of the program's main module, and its full name if it was started with `-m`."""
+    module = sys.modules.get("__main__") or sys.modules.get("__mp_main__")
+    scope = getattr(module, "__dict__", {})
+    file, name = scope.get("__file__"), getattr(scope.get("__spec__"), "name", None)
+    return {"file": os.path.abspath(str(file)) if file else "", "name": str(name or "")}
