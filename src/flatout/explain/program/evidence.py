@@ -182,6 +182,7 @@ class Process:
     made: dict[tuple[int, int], Made]  # and what those wait for that may wait for a device
     marks: dict[int, tuple[Span, ...]]  # by code
     values: dict[tuple[int, int], Values]  # by (code, line)
+    compiled: dict[tuple[int, int], bool]  # lines that call compiled functions: with gradients
     # of stacks that were sampled in the main thread with PyTorch, whether gradients were on; None
     # where they were on at times
     gradients: dict[int, bool | None]
@@ -287,6 +288,7 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
             )
             for row in of["values"]
         },
+        compiled={(row["c"], row["line"]): bool(row["learns"]) for row in of["compiled"]},
         gradients=_gradients(of["gradients"]),
         stacks={
             row["i"]: Stack(_pairs(row["f"]), row["at"])

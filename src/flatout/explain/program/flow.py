@@ -213,14 +213,19 @@ class Values:
 
     def _changed(self, code: int, name: str, callers: Callers) -> Iterator[tuple[Node, Callers]]:
         """The statements that use an object which a function has got as an argument and changed."""
-        place = self._codes[code].flow.args.index(name)  # type: ignore[union-attr]
+        place = self._flow(code).args.index(name)
         for site in self._callers[code] if not callers else callers[:1]:
             if (node := self.node(site)) is None:
                 continue
             outer = callers[1:] if callers else None
-            for names in _arguments(self._codes[code], self.statement(node)):
-                if place < len(names) and names[place]:
-                    yield from self._users(node, [names[place]], outer)
+            statement, flow = self.statement(node), self._flow(node[0])
+            calls = [names for names in _arguments(self._codes[code], statement)]
+            given = {names[place] for names in calls if place < len(names) and names[place]}
+            given = given or statement.used  # passed on as *args, say
+            yield from self._users(node, given, outer)
+            for passed in given & set(flow.args):
+                if outer is None or len(outer) < len(callers or ()):
+                    yield from self._changed(node[0], passed, outer)
 
     def _elsewhere(self, code: int, name: str) -> Iterator[tuple[Node, Callers]]:
         """The statements of other functions that use an attribute of the same object, or a variable
@@ -282,6 +287,8 @@ def _parameters(
     calls = list(_arguments(code, statement))
     if not calls:
         return flow.args
+    if any("" in given[1:] for given in calls):
+        return flow.args  # something that is no name, such as *args
     return {
         parameter
         for given in calls

@@ -6,6 +6,7 @@ values of each line go. The rules of `flatout.explain.program.phase_rules` read 
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -311,7 +312,12 @@ class Survey:
                     self._lines[STEP][site[0]].add(site[1])
 
     def _count_backward(self) -> None:
-        """Count lines that call a tensor's `backward`, which may be too short to be sampled."""
+        """Count lines that call a tensor's `backward`, or a compiled function that takes gradients,
+        which may be too short to be sampled."""
+        for site, learns in self.process.compiled.items():
+            if learns and (node := self.values.node(site)) is not None:
+                self.nodes[LEARN].add(node)
+                self._lines[LEARN][site[0]].add(site[1])
         if "torch" not in self.process.libraries:
             return
         for number, code in enumerate(self.process.codes):
@@ -330,15 +336,10 @@ class Survey:
     def _reached(self, tag: str) -> set[Node]:
         """The statements that values of such lines reach."""
         found = set[Node]()
-        for place, _ in self.places:
-            if place.tag == tag:
-                program = [site for site in place.program if self.tag(site[0]) != STEP]
-                if (node := self.values.start(program)) is not None and node[0] in self.nodes[tag]:
-                    found |= self._followed(tuple(program))
+        for code, at in self.nodes[tag]:
+            site = code, self.values.statement((code, at)).first
+            found |= self.values.leads_to([site], {})[1]
         return found
-
-    def _followed(self, program: tuple[Site, ...]) -> set[Node]:
-        return self.values.leads_to(program, {})[1]
 
     def _reached_from_draws(self) -> set[Node]:
         """The statements that rows which are drawn at random pass on their way to learning, and
@@ -377,20 +378,19 @@ class Survey:
         learns = self.learns() or any(code.learns for code in self.process.codes)
         if not learns:
             return set()
-        feeding: dict[Loop, bool] = {}
+        found, collects = set[Loop](), False
         for place, _ in self.places:
             if place.tag != STEP:
                 continue
             program = [site for site in place.program if self.tag(site[0]) != STEP]
-            for loop, _ in self.loops(program):
-                if self.does(loop, LEARN):
-                    feeding[loop] = True
-                    break
-                reaches = self.leads_to(program, LEARN) is not None
-                feeding[loop] = feeding.get(loop, False) or reaches
-        found = {loop for loop, feeds in feeding.items() if not feeds}
-        if not any(feeding.values()):
-            found = set()
+            loops = [loop for loop, _ in self.loops(program)]
+            free = list(itertools.takewhile(lambda loop: not self.does(loop, LEARN), loops))
+            if not free or self.leads_to(program, LEARN) is not None:
+                collects |= bool(loops)
+            else:
+                found.update(free)
+        if not collects:
+            found.clear()
         for place, _ in self.places:
             if place.tag not in ("network", "compiled") or self.role(place) != "eval":
                 continue

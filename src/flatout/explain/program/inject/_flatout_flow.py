@@ -8,6 +8,8 @@ each argument], with -1 where that is no name. What is returned or yielded makes
 (``rows[0] = row``) make their object, which they use.
 """
 
+from functools import partial
+
 import _flatout_describe as read
 import _flatout_source as source
 from _flatout_own import __builtins__  # noqa: F401
@@ -158,6 +160,30 @@ def values_of(statement):
         names = [base_of(one) for one in first.elts]
         return names, calls and len(names) >= 3
     return [base_of(first)] if first is not None else [], False
+
+
+def unpacking(code):
+    """The lines of a function that unpack the value of a call to three names or more, with these:
+    which line steps an environment is known by its values, however short the call is."""
+    found = {}
+    for one in source.statements(source.node_of(code)):
+        names, unpacks = values_of(one)
+        if unpacks and None not in names:
+            found[one.lineno] = names
+    return found
+
+
+def compiled_calls(frame):
+    """The lines of a function that call compiled functions: {line: whether it takes gradients}."""
+    node, found = source.node_of(frame.f_code), {}
+    search = source.Search(node, partial(read.resolve, frame))
+    for one in source.statements(node):
+        for part in source.own_parts(one):
+            for call in (inner for inner in ast.walk(part) if isinstance(inner, ast.Call)):
+                kind = search.kind(call)
+                if kind.get("compiled"):
+                    found[one.lineno] = found.get(one.lineno) or bool(kind.get("learns"))
+    return found
 
 
 def names_at(code, line):

@@ -2,7 +2,7 @@
 
 import _flatout_describe as read
 import _flatout_source as source
-from _flatout_flow import flow_of, known_values, names_at
+from _flatout_flow import compiled_calls, flow_of, kinds_of, known_values, names_at, unpacking
 from _flatout_gradients import class_learns, described, uses_gradients
 from _flatout_locals import local_of
 from _flatout_marks import Marks
@@ -33,6 +33,7 @@ class Seen:
         self.leaves = set()
         self.sites = {}  # (code, line) -> whether it uses what its function was given
         self.valued = {}  # (code, line) -> (how often to look for its values, what it names)
+        self.looking = {}  # number of a code -> (how often to look around it, lines to look at, seen)
         self.gradients = {}  # stack -> [whether PyTorch's gradients were ever off, ever on]
         self.stacks = {}
         self.lanes = {}
@@ -102,11 +103,37 @@ class Seen:
         while frame is not None:
             known = self.codes.get(id(frame.f_code))
             if known is not None and known[3]:
+                if known[0] in self.looking:
+                    self.look_around(frame, known[0])
                 place = known[0], read.line_of(frame.f_code, frame.f_lasti)
                 tries, names = self.valued.get(place, (TRIES, None))
                 if tries:
                     self.value(frame, place, tries, names)
             frame = frame.f_back
+
+    def look_around(self, frame, number):
+        """Look at the lines of a function that unpack values or call compiled functions, which may
+        be too short to be sampled, at its first samples."""
+        tries, lines, called = self.looking[number]
+        try:
+            lines = unpacking(frame.f_code) if lines is None else lines
+            for line, names in list(lines.items()):
+                values = [read.resolve(frame, name) for name in names]
+                if any(value is not None for value in values):
+                    del lines[line]
+                    self.valued[number, line] = 0, None
+                    kinds = kinds_of(values)
+                    self.line({"k": "values", "c": number, "line": line, "kinds": kinds})
+            if "jax" in sys.modules:
+                for line, learns in compiled_calls(frame).items():
+                    if line not in called:
+                        called.add(line)
+                        self.line({"k": "compiled", "c": number, "line": line, "learns": learns})
+        except Exception:
+            tries = 1
+        self.looking[number] = tries - 1, lines, called
+        if tries <= 1:
+            del self.looking[number]
 
     def value(self, frame, place, tries, names):
         """Look at what one line made, up to `TRIES` times."""
@@ -198,6 +225,7 @@ class Seen:
                 if marks.open:
                     self.marking[id(code)] = marks
                 row["flow"] = flow_of(code)
+                self.looking[index] = TRIES, None, set()
             except Exception:
                 pass
         if frame is not None and code.co_argcount and code.co_varnames:
