@@ -219,7 +219,7 @@ class Values:
                 continue
             outer = callers[1:] if callers else None
             statement, flow = self.statement(node), self._flow(node[0])
-            calls = [names for names in _arguments(self._codes[code], statement)]
+            calls = list(_arguments(self._codes[code], statement))
             given = {names[place] for names in calls if place < len(names) and names[place]}
             given = given or statement.used  # passed on as *args, say
             yield from self._users(node, given, outer)

@@ -296,11 +296,16 @@ class Survey:
         if tag not in COUNTED:
             return
         resets = tag == STEP and self._resets(place)
-        outside = [site for site in program if self.tag(site[0]) != STEP]
+        outside = self._outside(program)
         for code, line in outside if not resets else ():
             self._lines[tag][code].add(line)
         if not resets and outside and (node := self.values.node(outside[0])) is not None:
             self.nodes[tag].add(node)
+
+    def _outside(self, program: Sequence[Site]) -> Sequence[Site]:
+        """The lines of a stack outside of environments and of what these call."""
+        inner = [at for at, site in enumerate(program) if self.tag(site[0]) == STEP]
+        return program[inner[-1] + 1 :] if inner else program
 
     def _count_unpacked(self) -> None:
         """Count lines that unpack a step's values, which may be too short to be sampled."""
@@ -378,19 +383,19 @@ class Survey:
         learns = self.learns() or any(code.learns for code in self.process.codes)
         if not learns:
             return set()
-        found, collects = set[Loop](), False
-        for place, _ in self.places:
-            if place.tag != STEP:
-                continue
-            program = [site for site in place.program if self.tag(site[0]) != STEP]
+        found, feeding = set[Loop](), set[Loop]()
+        stacks = [self._outside(place.program) for place, _ in self.places if place.tag == STEP]
+        stacks += [
+            [(node[0], self.values.statement(node).first)] for node in self.nodes[STEP]
+        ]  # too short to be sampled
+        for program in stacks:
             loops = [loop for loop, _ in self.loops(program)]
             free = list(itertools.takewhile(lambda loop: not self.does(loop, LEARN), loops))
-            if not free or self.leads_to(program, LEARN) is not None:
-                collects |= bool(loops)
+            if (loops and not free) or self.leads_to(program, LEARN) is not None:
+                feeding.update(loops)
             else:
                 found.update(free)
-        if not collects:
-            found.clear()
+        found = found - feeding if feeding else set()
         for place, _ in self.places:
             if place.tag not in ("network", "compiled") or self.role(place) != "eval":
                 continue

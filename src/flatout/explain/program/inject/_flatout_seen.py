@@ -33,7 +33,8 @@ class Seen:
         self.leaves = set()
         self.sites = {}  # (code, line) -> whether it uses what its function was given
         self.valued = {}  # (code, line) -> (how often to look for its values, what it names)
-        self.looking = {}  # number of a code -> (how often to look around it, lines to look at, seen)
+        # number of a code -> (how often to look around in it, lines to look at, lines found)
+        self.looking = {}
         self.gradients = {}  # stack -> [whether PyTorch's gradients were ever off, ever on]
         self.stacks = {}
         self.lanes = {}
