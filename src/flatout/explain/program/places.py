@@ -63,7 +63,7 @@ class Places:
         place = self.survey.place(frames, leaf)
         found = self.survey.made(place)
         if found is None:
-            return self.survey.role(replace(place, tag="compiled")), None, None
+            return self.survey.awaited(place), None, None
         site, made = found
         if made.learns:
             return LEARN, site, made

@@ -189,7 +189,7 @@ class Source:
         self._line, self._seen = _flatout_own.source_line, _flatout_seen.Seen
         self._attributes = _flatout_seen.ATTRIBUTES
         self._codes: dict[str, list[CodeType]] = {}
-        self._classes: dict[str, dict[str, ast.ClassDef]] = {}
+        self._classes: dict[str, tuple[dict[str, ast.ClassDef], dict[str, str]]] = {}
 
     def described(self, name: str, file: str, lines: set[int]) -> dict[str, Any]:
         """The probe's row about a function that was seen at these lines; empty if unknown."""
@@ -204,25 +204,40 @@ class Source:
 
     def _owner(self, name: str, file: str) -> dict[str, Any] | None:
         """The probe's description of a class, as far as its file has it; None if it is unknown."""
+        classes, modules = self._classes_of(file)
+        if name not in classes:
+            return None
+        methods, bases, order = set[str](), list[str](), [name]
+        for each in order:  # which grows by its bases
+            methods |= {one.name for one in classes[each].body if isinstance(one, ast.FunctionDef)}
+            for base in map(_dotted, classes[each].bases):
+                if base in classes:
+                    order += [base] if base not in order else []
+                elif base:
+                    first, *rest = base.split(".")
+                    found = [*modules.get(first, first).split("."), *rest]
+                    bases.append(f"{found[0]}.{found[-1]}")
+        has = [one for one in self._attributes if one in methods]
+        module = Path(file).stem
+        return {"name": name, "module": module, "bases": [f"{module}.{name}", *bases], "has": has,
+                "learns": False}  # fmt: skip
+
+    def _classes_of(self, file: str) -> tuple[dict[str, ast.ClassDef], dict[str, str]]:
+        """The classes of a file, and the full names of what it imports."""
         if file not in self._classes:
             nodes = list[ast.AST]()
             with suppress(SyntaxError, ValueError, RecursionError):
                 nodes = list(ast.walk(ast.parse(self._text(file))))
-            self._classes[file] = {one.name: one for one in nodes if isinstance(one, ast.ClassDef)}
-        classes, order = self._classes[file], [name]
-        methods = set[str]()
-        for each in order:  # which grows by its bases
-            node = classes.get(each)
-            if node is not None:
-                methods |= {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
-                order += [base.id for base in node.bases
-                          if isinstance(base, ast.Name) and base.id not in order]  # fmt: skip
-        if name not in classes:
-            return None
-        has = [one for one in self._attributes if one in methods]
-        module = Path(file).stem
-        return {"name": name, "module": module, "bases": [f"{module}.{name}"], "has": has,
-                "learns": False}  # fmt: skip
+            names = dict[str, str]()
+            for one in nodes:
+                if isinstance(one, ast.Import | ast.ImportFrom):
+                    head = one.module or "" if isinstance(one, ast.ImportFrom) else ""
+                    for alias in one.names:
+                        full = f"{head}.{alias.name}" if head else alias.name
+                        names[alias.asname or alias.name.partition(".")[0]] = full
+            classes = {one.name: one for one in nodes if isinstance(one, ast.ClassDef)}
+            self._classes[file] = classes, names
+        return self._classes[file]
 
     def line(self, file: str, number: int) -> str:
         """A line of a user's file."""
@@ -239,3 +254,13 @@ class Source:
                 found += [one for one in code.co_consts if isinstance(one, CodeType)]
             self._codes[file] = found
         return self._codes[file]
+
+
+def _dotted(node: ast.expr) -> str:
+    """The dotted name of a class that another one is derived from; empty if it is none."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    if isinstance(node, ast.Attribute):
+        inner = _dotted(node.value)
+        return f"{inner}.{node.attr}" if inner else ""
+    return node.id if isinstance(node, ast.Name) else ""

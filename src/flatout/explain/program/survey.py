@@ -435,6 +435,20 @@ class Survey:
             return self._unfollowed(place, grad)
         return self._without_update()
 
+    def awaited(self, place: Place) -> str:
+        """What a device works for while a place waits for its result, where the call that made it
+        is not known."""
+        program = place.program
+        begin = self.values.start(program)
+        steps, learns = self.around(program)
+        if begin is not None and begin[0] in self.learned | self.nodes[LEARN]:
+            return "learn"
+        if steps and (not learns or self.leads_to(program, STEP, LEARN) == STEP):
+            return "act"
+        if learns or (begin is None and self.learns()):
+            return "learn"
+        return self.role(Place(place.frames, place.leaf, program, "compiled"))
+
     def _unfollowed(self, place: Place, grad: bool | None) -> str:
         """What a network is for whose value cannot be followed."""
         predicts = any(self.tag(code) == "predict" for code, _ in place.frames)
