@@ -9,7 +9,7 @@ called.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
@@ -92,7 +92,8 @@ class Values:
 
         Args:
             sites: the stack, innermost line first.
-            targets: by name; the first one that is reached ends the search.
+            targets: by name; the first one that is reached ends the search, of several at the same
+                distance the one that is named first.
             names: of the values to follow, if not all that the statement makes.
             barriers: statements whose values are not followed.
 
@@ -105,21 +106,22 @@ class Values:
             return None, set()
         node, callers = begin
         made = self.statement(node).made if names is None else tuple(names)
-        queue = deque(self._users(node, made, callers))
+        level = list(self._users(node, made, callers))
         seen = set[tuple[Node, Callers]]()
         found = set[Node]()
-        while queue and len(seen) < MOST:
-            node, callers = queue.popleft()
-            if (node, callers) in seen:
-                continue
-            seen.add((node, callers))
-            found.add(node)
+        while level and len(seen) < MOST:
+            level = [step for step in dict.fromkeys(level) if step not in seen]
+            seen.update(level)
+            found.update(node for node, _ in level)
             for name, nodes in targets.items():
-                if node in nodes:
+                if any(node in nodes for node, _ in level):
                     return name, found
-            if node in barriers:
-                continue
-            queue += self._users(node, self.statement(node).made, callers)
+            level = [
+                user
+                for node, callers in level
+                if node not in barriers
+                for user in self._users(node, self.statement(node).made, callers)
+            ]
         return None, found
 
     def chooses(self, node: Node) -> bool:

@@ -441,10 +441,11 @@ class Survey:
         program = place.program
         begin = self.values.start(program)
         steps, learns = self.around(program)
-        if begin is not None and begin[0] in self.learned | self.nodes[LEARN]:
-            return "learn"
-        if steps and (not learns or self.leads_to(program, STEP, LEARN) == STEP):
+        goal = self.leads_to(program, STEP, LEARN)
+        if steps and (goal == STEP or not learns):
             return "act"
+        if goal == LEARN or (begin is not None and begin[0] in self.learned | self.nodes[LEARN]):
+            return "learn"
         if learns or (begin is None and self.learns()):
             return "learn"
         return self.role(Place(place.frames, place.leaf, program, "compiled"))

@@ -92,7 +92,7 @@ class Samples:
         importing = any(file.startswith("<frozen importlib") for file in files)
         self.calm = 0 if importing else self.calm + 1
         if self.calm >= CALM:
-            self.probe.ready = True
+            self.probe.ready = self.probe.seen.ready = True
             self.probe.line({"k": "main", **main_module()})
             self.report_ready()
 

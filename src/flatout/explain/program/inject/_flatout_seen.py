@@ -43,6 +43,7 @@ class Seen:
         self.held = {}  # thread -> (outermost frame that compiles, its number)
         self.compilations = 0
         self.depth = 0  # frames of the last stack
+        self.ready = False  # whether the program's imports are over
         self.hidden = ()  # ids of codes that count calls: no part of the program's stacks
 
     def walk(self, thread, frame):
@@ -83,7 +84,8 @@ class Seen:
             self.leaf(leaf, place)
         if users is not None:
             self.site(users)
-            self.values(users)
+            if self.ready:
+                self.values(users)
         return self.stack(tuple(key)), number, key[::2]
 
     def marks(self, number, code, frame):
