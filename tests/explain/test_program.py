@@ -167,7 +167,7 @@ def improve(network):
 
 maze = Maze()
 while True:
-    maze.step(1)
+    cells, reward, done, _ = maze.step(1)
 """
 
 
