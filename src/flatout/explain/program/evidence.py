@@ -46,6 +46,7 @@ class Statement:
     used: frozenset[str]
     # its calls: names of the function and of each argument, empty for what is no name
     calls: tuple[tuple[str, ...], ...] = ()
+    block: int = 0  # the statements that run one after the other
 
 
 RETURNED = "return"
@@ -57,6 +58,13 @@ class Flow:
 
     args: tuple[str, ...]
     statements: tuple[Statement, ...]
+    blocks: tuple[int, ...] = (-1,)  # the block around each; -1 around the first
+
+    def encloses(self, outer: int, inner: int) -> bool:
+        """Whether a block is another one, or around it."""
+        while inner > outer:
+            inner = self.blocks[inner]
+        return inner == outer
 
 
 @dataclass(frozen=True)
@@ -350,10 +358,10 @@ def _flow(row: dict[str, Any] | None) -> Flow | None:
         return tuple(names[number] for number in numbers)
 
     statements = (
-        Statement(first, last, named(made), frozenset(named(used)), tuple(map(named, calls)))
-        for first, last, made, used, calls in row["rows"]
+        Statement(first, last, named(made), frozenset(named(used)), tuple(map(named, calls)), *rest)
+        for first, last, made, used, calls, *rest in row["rows"]
     )
-    return Flow(tuple(row["args"]), tuple(statements))
+    return Flow(tuple(row["args"]), tuple(statements), tuple(row.get("blocks", (-1,))))
 
 
 def _gradients(rows: Iterable[dict[str, Any]]) -> dict[int, bool | None]:

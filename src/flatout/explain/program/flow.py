@@ -178,7 +178,7 @@ class Values:
                 continue
             for other, one in enumerate(flow.statements):
                 used = [use for use in one.used if _linked(name, use)]
-                if used and self._follows(code, at, other):
+                if used and self._arrives(code, at, other, name):
                     yield (code, other), callers
                     yield from self._passed((code, other), used, callers)
             yield from self._elsewhere(code, name)
@@ -246,12 +246,27 @@ class Values:
                 if any(_linked(name, use) for use in one.used):
                     yield (other, at), None
 
-    def _follows(self, code: int, one: int, other: int) -> bool:
-        """Whether a statement may run after another one."""
-        first, second = (self.statement((code, at)).first for at in (one, other))
-        if other > one:
+    def _arrives(self, code: int, one: int, other: int, name: str) -> bool:
+        """Whether a value that a statement made under a name may still be there when another
+        statement uses it, in the same run of the loops around both or in the next."""
+        flow = self._flow(code)
+        makers = [at for at, each in enumerate(flow.statements) if name in each.made]
+        first, second = flow.statements[one], flow.statements[other]
+
+        def before(at: int) -> bool:  # whenever `other` runs
+            return at < other and flow.encloses(flow.statements[at].block, second.block)
+
+        if other > one and not any(one < at and before(at) for at in makers):
             return True
-        return any(begin <= second and first <= end for begin, end in self._codes[code].loops)
+        for begin, end in self._codes[code].loops:
+            if not (begin <= first.first <= end and begin <= second.first <= end):
+                continue
+            inside = [at for at in makers if begin <= flow.statements[at].first <= end]
+            after = (at > one and flow.encloses(flow.statements[at].block, first.block)
+                     for at in inside)  # fmt: skip
+            if not any(map(before, inside)) and not any(after):
+                return True
+        return False
 
     def _flow(self, code: int) -> Flow:
         flow = self._codes[code].flow

@@ -1,11 +1,12 @@
 """Reads from a function's source which values each of its statements uses and makes.
 
-A row is [first line, last line, names made, names used, calls] for each statement; of a loop or
-another block it covers the first line alone. Names are dotted, and numbers of the list that comes
-with the rows; those made are in the order of the source. A call is [name of the function, name of
-each argument], with -1 where that is no name. What is returned or yielded makes the name
-`RETURNED`. A method that is called for its effect (``rows.append(row)``) and a stored item
-(``rows[0] = row``) make their object, which they use.
+A row is [first line, last line, names made, names used, calls, block] for each statement; of a loop
+or another block it covers the first line alone. Names are dotted, and numbers of the list that
+comes with the rows; those made are in the order of the source. A call is [name of the function,
+name of each argument], with -1 where that is no name. A block is a number of statements that run
+one after the other. What is returned or yielded makes the name `RETURNED`. A method that is called
+for its effect (``rows.append(row)``) and a stored item (``rows[0] = row``) make their object, which
+they use.
 """
 
 from functools import partial
@@ -17,41 +18,53 @@ from _flatout_window import kinds_of
 
 ast = read.ast
 RETURNED = "return"
+ALWAYS = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.With, ast.AsyncWith, ast.Try)
+VARIABLE, KEYWORDS = 0x04, 0x08  # flags of a code with ``*args`` and ``**kwargs``
 MOST_ROWS = 300  # statements of one function
 PARAMETERS = "torch.Parameter", "torch.Buffer"
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def flow_of(code):
-    """The names, the arguments and the rows of a function; None where its source cannot be read."""
+    """The names, the arguments, the blocks and the rows of a function; None where its source cannot
+    be read."""
     node = source.node_of(code)
     if node is None:
         return None
-    names, rows = {}, []
+    names, rows, blocks = {}, [], [-1]
 
     def number(name):
         return names.setdefault(name, len(names))
 
-    for one in all_statements(node):
+    for one, block in all_statements(node, blocks, 0):
         made, used = of_statement(one)
         if made or used:
             calls = [[number(name) if name else -1 for name in call] for call in calls_in(one)]
             rows.append([one.lineno, header_end(one), list(map(number, made)),
-                         sorted(map(number, used)), calls])  # fmt: skip
+                         sorted(map(number, used)), calls, block])  # fmt: skip
         if len(rows) > MOST_ROWS:
             return None
     known = code.co_argcount + code.co_kwonlyargcount
-    return {"names": list(names), "args": list(code.co_varnames[:known]), "rows": rows}
+    known += bool(code.co_flags & VARIABLE) + bool(code.co_flags & KEYWORDS)
+    args = list(code.co_varnames[:known])
+    return {"names": list(names), "args": args, "blocks": blocks, "rows": rows}
 
 
-def all_statements(node):
-    """The statements of a function in order; a function defined inside of it is one of them."""
+def all_statements(node, blocks, block):
+    """The statements of a function in order, each with its block; a function defined inside of it
+    is one of them. `blocks` gets the block around each one that may not run whenever that runs."""
+    always = isinstance(node, ALWAYS)
     for name in source.BLOCKS:
-        for child in getattr(node, name, ()):
+        children = getattr(node, name, ())
+        own = block
+        if children and not (always and name in ("body", "finalbody")):
+            own = len(blocks)
+            blocks.append(block)
+        for child in children:
             if isinstance(child, ast.stmt):
-                yield child
+                yield child, own
             if not isinstance(child, FUNCTIONS + (ast.ClassDef,)):
-                yield from all_statements(child)
+                yield from all_statements(child, blocks, own)
 
 
 def header_end(statement):
