@@ -121,3 +121,16 @@ def test_threads_that_take_turns_get_no_verdict() -> None:
     assert found.verdict == "unknown"
     assert "2 threads of one process take turns" in found.headline
     assert [one.id for one in found.findings] == ["unknown"]
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_a_backward_pass_that_sleeps_averages_gradients(parallel: bool) -> None:
+    """DistributedDataParallel exchanges them in other threads, within the one call."""
+    driver = Recorded(1).loads("torch")
+    for _ in range(60):
+        driver.spend(0.01, "parallel" if parallel else "learn", 0, 0.01, 0.0)
+        driver.spend(0.09, "backward", 0, 0.002, 0.0)
+    found = told(driver)
+    share = found.phases.get("communicate", 0.0)
+    assert share == pytest.approx(0.72 if parallel else 0.0, abs=0.03)
+    assert (found.verdict == "communication-bound") is parallel

@@ -37,11 +37,6 @@ def python() -> str:
     return str(found)
 
 
-def wrong(command: list[object], reason: str) -> Any:
-    """A program of which explain is known to say something wrong."""
-    return pytest.param(command, marks=pytest.mark.xfail(strict=True, reason=reason))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
@@ -49,11 +44,8 @@ def wrong(command: list[object], reason: str) -> Any:
         [PROGRAMS / "cleanrl_like_dqn.py", SECONDS],
         [PROGRAMS / "sb3_ppo.py", SECONDS],
         [PROGRAMS / "loader_with_validation.py", SECONDS],
-        wrong([PROGRAMS / "data_parallel.py", SECONDS], "it counts DDP's exchange as learning"),
-        wrong(
-            [BENCHMARKS / "misnamed" / "best_of_torch.py", "--seconds", SECONDS],
-            "it counts the generation of tokens as learning",
-        ),
+        [PROGRAMS / "data_parallel.py", SECONDS],
+        [BENCHMARKS / "misnamed" / "best_of_torch.py", "--seconds", SECONDS],
     ],
     ids=["cleanrl_like_dqn", "sb3_ppo", "loader_with_validation", "data_parallel", "best_of_torch"],
 )

@@ -21,6 +21,9 @@ from flatout.explain.program.survey import Frames, Site
 from flatout.explain.program.tracks import Moment
 
 ASLEEP = 0.5  # a thread that works for less than this share of a sample waits
+BACKWARD = ("run_backward", "_run_backward")  # PyTorch's backward pass, one call
+SLEPT = 0.2  # least share of such a call that is waiting
+
 COMPUTES = 0.05
 """Share of the time from which on the process's other threads may be a CPU device that computes."""
 
@@ -40,6 +43,9 @@ class DeviceTime:
         self._process, self._places = process, places
         self._learning = self._learning_shares(process)
         self._is_jax = "jax" in process.libraries
+        self._parallel = not used_cards(evidence.monitor) and any(
+            "/torch/nn/parallel/distributed.py" in code.file for code in process.codes
+        )
         known = [(s.t, s.delayed) for s in evidence.monitor if s.delayed is not None]
         self._delays_t, self._delays = [t for t, _ in known], [delay for _, delay in known]
         used = used_cards(evidence.monitor)
@@ -55,6 +61,12 @@ class DeviceTime:
         def moment(later: float, dt: float, mark: Mark, device: bool) -> Moment:
             return Moment(sample.t - later, dt, mark, sample.stack, worked, device)
 
+        slept = self._averages(sample, mark)
+        if slept:
+            exchange = replace(mark, phase="communicate")
+            yield moment(slept, sample.dt - slept, mark, False)
+            yield moment(0.0, slept, exchange, False)
+            return
         if sample.compilation or not self._waits(sample, mark):
             yield moment(0.0, sample.dt, mark, False)
             return
@@ -118,6 +130,15 @@ class DeviceTime:
             )
             for stack, line in lines.items()
         }
+
+    def _averages(self, sample: Sample, mark: Mark) -> float:
+        """The seconds of a sample in which a backward pass slept. With DistributedDataParallel on
+        the CPU it waits there for the average of the gradients, which other threads exchange."""
+        backward = mark.phase == "learn" and mark.call in BACKWARD and not mark.marked
+        if not (self._parallel and backward) or sample.worked is None:
+            return 0.0
+        slept = sample.dt - sample.worked
+        return slept if slept > SLEPT * sample.dt else 0.0
 
     def _waits(self, sample: Sample, mark: Mark) -> bool:
         """Whether the thread waits for a device, or pays for having asked it."""

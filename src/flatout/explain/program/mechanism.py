@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from flatout.explain.program import tags
 from flatout.explain.program.calls import SHORT_NS, Replay
+from flatout.explain.program.device_time import BACKWARD
 from flatout.explain.program.evidence import Leaf, Process
 from flatout.explain.program.flow import Site
 from flatout.explain.program.places import Places
@@ -17,7 +18,6 @@ from flatout.explain.program.tracks import Moment
 EAGER_NS = 500_000
 """`SHORT_NS` for JAX's operations outside of compiled functions, which cost more to launch."""
 
-BACKWARD = ("run_backward", "_run_backward")
 LEAST_S = 0.002  # minimum learning time in windows
 
 
