@@ -21,6 +21,7 @@ EVIDENCE = REPO / "tests" / "explain" / "evidence"
 WINDOWS = 12  # windows of counted calls that are kept of each process
 
 PATHS = (
+    (r'(?<=")[^"]*/torchinductor_[^/"]*', "/home/me/torchinductor_me"),
     (re.escape(str(REPO)), "/home/me/flatout"),
     (r'(?<=")/[^"]*?(?=/lib/python3\.\d+/site-packages/)', "/home/me/venv"),
     (r'(?<=")/[^"]*?(?=/lib/python3\.\d+(/|"))', "/usr"),
@@ -43,21 +44,16 @@ def portable(text: str) -> str:
 
 
 def main() -> None:
-    """Write one compressed file for each recording, and the programs' own timers."""
+    """Write one compressed file for each recording."""
     EVIDENCE.mkdir(exist_ok=True)
     found = sorted(RECORDED.glob("*.saved.json"))
     if not found:
         sys.exit(f"nothing is recorded in {RECORDED}: run benchmarks/explain/run_ordinary.py")
-    timers = {}
     for path in found:
         target = EVIDENCE / path.name.replace(".saved.json", ".json.gz")
         data = gzip.compress(portable(path.read_text()).encode(), mtime=0)
         target.write_bytes(data)
         print(f"{target.relative_to(REPO)}: {len(data) / 1024:.0f} KiB")
-        timers[target.name.split(".")[0]] = json.loads(
-            path.with_name(path.name.replace(".saved.", ".phases.")).read_text()
-        )
-    (EVIDENCE / "timers.json").write_text(json.dumps(timers, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -91,7 +91,8 @@ def _causes(facts: Facts) -> list[Finding | None]:
         found = []
         shares = _mechanisms(facts) if busy is None else facts.waits
         if busy is None and not facts.learning.counted:
-            found.append(_uncounted(shares.pop("learn") + shares.pop("compute")))
+            outside = any(process.outside for process in facts.evidence.processes)
+            found.append(_uncounted(shares.pop("learn") + shares.pop("compute"), outside))
         found += [
             remedies.finding(cause, facts, shares[phase])
             for phase, cause in CAUSE_OF_LOSS.items()
@@ -111,15 +112,19 @@ def _mechanisms(facts: Facts) -> dict[str, float]:
     return shares | {"learn": launch, "compute": learn - launch}
 
 
-def _uncounted(share: float) -> Finding | None:
+def _uncounted(share: float, outside: bool) -> Finding | None:
     """Learning whose calls could not be counted: whether it computes or launches is unknown."""
     if share < LEAST_SHARE:
         return None
     evidence = (
         f"learning takes {percent(share)} of the time; whether it is arithmetic or the overhead of "
-        "many small operations cannot be seen from outside, where no calls are counted"
+        "many small operations cannot be seen, because no calls are counted"
     )
-    remedy = "Start the program with flatout explain -- COMMAND, which counts its calls."
+    remedy = (
+        "Start the program with flatout explain -- COMMAND, which counts its calls."
+        if outside
+        else "Observe it longer (--seconds), so that calls of its learning are counted."
+    )
     return Finding(UNKNOWN, share, (evidence,), remedy)
 
 

@@ -142,9 +142,14 @@ class Values:
         for one in {node, *(user for user in users if user[0] == code)}:
             statement = self.statement(one)
             functions = {call[0] for call in statement.calls}
-            lasting = {name for name in statement.used - functions if name not in inside}
             own = self.calls_program(one) and any("." in name for name in functions)
-            if own or lasting - set(self.statement(node).made):
+            new = {*inside, *statement.made, *self.statement(node).made}
+            lasting = (
+                name
+                for name in statement.used - functions
+                if not any(_linked(made, name) for made in new)
+            )
+            if own or any(lasting):
                 return True
         return False
 

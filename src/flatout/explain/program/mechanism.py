@@ -18,6 +18,11 @@ from flatout.explain.program.tracks import Moment
 EAGER_NS = 500_000
 """`SHORT_NS` for JAX's operations outside of compiled functions, which cost more to launch."""
 
+ENGINE = "_engine_run_backward"  # PyTorch's function around it
+OFTEN = 0.05
+"""Share of the intervals without a name at a line from which on long ones are its operators, and no
+losses of the core."""
+
 LEAST_S = 0.002  # minimum learning time in windows
 
 
@@ -72,35 +77,41 @@ def _launching(
         if name in BACKWARD:
             backward += median * len(values)
             continue
+        if process.codes[site[0]].plain == ENGINE:  # between what it calls back
+            backward += sum(values)
+            continue
         count += len(values) if name else 0
         limit = EAGER_NS if "/jax/_src/" in process.codes[site[0]].file else SHORT_NS
-        sums[forward][median >= limit] += median * len(values)
+        large = [] if name else [ns for ns in values if ns >= limit]
+        if len(large) >= OFTEN * len(values):  # operators, which have no names, within a line
+            sums[forward][True] += sum(large)
+            sums[forward][False] += sum(values) - sum(large)
+        else:
+            sums[forward][median >= limit] += median * len(values)
     short, long = (sums[True][i] + sums[False][i] for i in range(2))
     # The backward pass is one call, as coarse as the forward pass.
     coarse = sums[True] if sum(sums[True]) else [short, long]
     short_share = coarse[0] / sum(coarse) if sum(coarse) else 0.0
     total = short + long + backward
     if total < LEAST_S * 1e9:
-        if process.outside or not process.timed:
-            return Learning(None, counted=False)
-        return _sampled(process, moments)
+        return _uncounted(process, moments)
     return Learning(
         (short + short_share * backward) / total, operations=count / (total / 1e9), exact=True,
         update_s=total / 1e9 / updates if updates else None,
     )  # fmt: skip
 
 
-def _sampled(process: Process, moments: list[Moment]) -> Learning:
-    """Without windows: the share of samples outside of compiled functions and products."""
-    heavy = total = 0.0
+def _uncounted(process: Process, moments: list[Moment]) -> Learning:
+    """Without counted calls: arithmetic if most of it is waiting for a device that computes, or in
+    compiled functions, whose operations are put together; else unknown."""
+    compiled = total = 0.0
     for moment in moments:
-        if moment.mark.phase != "learn" or moment.device:
-            continue
-        leaf = process.leaf(process.stacks[moment.stack])
-        total += moment.dt
-        if leaf.kind.get("compiled") or leaf.call == "@" or leaf.word in (
-            "block_until_ready", "matmul", "dot", "einsum", "run_backward", "asarray", "float",
-            "TF_SessionRun_wrapper", "TFE_Py_Execute",
-        ):  # fmt: skip
-            heavy += moment.dt
-    return Learning(1 - heavy / total if total else None)
+        if moment.mark.phase == "learn":
+            stack = process.stacks[moment.stack]
+            files = (process.codes[code].file for code, _ in stack.frames)
+            large = moment.device or process.leaf(stack).kind.get("compiled")
+            large = large or any(tags.GENERATED in file for file in files)
+            total += moment.dt
+            compiled += moment.dt * bool(large)
+    arithmetic = 2 * compiled > total
+    return Learning(0.0 if arithmetic else None, counted=arithmetic)

@@ -21,6 +21,10 @@ CORE = {
 """Packages that are a training program's tools; others count as the program."""
 
 
+GENERATED = "/torchinductor_"
+"""In the paths of files that `torch.compile` writes."""
+
+
 def installed(file: str) -> str:
     """The path of an installed package's file within the folder of packages; empty for others."""
     file = file.replace("\\", "/")
@@ -36,6 +40,8 @@ def package(file: str, stdlib: str) -> str:
     file = file.replace("\\", "/")
     if file.startswith("<frozen importlib"):
         return "import"
+    if GENERATED in file:
+        return "torch"
     if inner := installed(file):
         name = inner.split("/")[0].removesuffix(".py")
         return name if name in CORE else "program"
@@ -127,7 +133,7 @@ COLLECTIVES = {
 
 COMPILERS = re.compile(
     r"/jax/_src/(compiler|compilation_cache|cache_key|interpreters/(mlir|pxla))\.py"
-    r"|/torch/_(dynamo|inductor)/|/tensorflow/python/eager/polymorphic_function/tracing"
+    r"|/torch/_dynamo/(?!eval_frame|external_utils|decorators)|/torch/_inductor/|/tensorflow/python/eager/polymorphic_function/tracing"
 )
 """Tracing and compiling, which are not learning's operations."""
 
