@@ -13,8 +13,9 @@ import pytest
 
 import flatout
 from flatout.explain.program.attach import INJECT
+from flatout.explain.program.codes import Code
 from flatout.explain.program.diagnose import diagnose
-from flatout.explain.program.evidence import Code, build
+from flatout.explain.program.evidence import build
 from flatout.explain.program.marks import FunctionPhase
 from tests.conftest import Result
 from tests.explain.test_program import BUSY, explained, script

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import PureWindowsPath
 
 from flatout.errors import UsageError
-from flatout.explain.program.evidence import Code, Evidence, Process, Span
+from flatout.explain.program.codes import Code
+from flatout.explain.program.evidence import Evidence, Process, Span
 from flatout.explain.report import place_words
 from flatout.spans import MARKABLE, no_phase
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 from flatout.explain.program import tags
 from flatout.explain.program.calls import SHORT_NS, Replay
+from flatout.explain.program.codes import Leaf
 from flatout.explain.program.device_time import BACKWARD
-from flatout.explain.program.evidence import Leaf, Process
+from flatout.explain.program.evidence import Process
 from flatout.explain.program.flow import Site
 from flatout.explain.program.places import Places
 from flatout.explain.program.tracks import Moment

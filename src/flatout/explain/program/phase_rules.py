@@ -9,25 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flatout.explain.program import tags
-from flatout.explain.program.survey import LEARN, MESSAGE, NETWORK, STEP, WRITE, Place, Survey
+from flatout.explain.program.roles import Roles
+from flatout.explain.program.survey import LEARN, MESSAGE, NETWORK, STEP, WRITE, Place
 
 UNDECIDED = (None, "network", "compiled", "document", "draw")
 
 
-def by_evaluation(survey: Survey, place: Place) -> str | None:
+def by_evaluation(roles: Roles, place: Place) -> str | None:
     """All time in a loop that evaluates is evaluation."""
     if place.tag in ("import", "io", "ipc"):
         return None
-    return "eval" if survey.evaluates(place) else None
+    return "eval" if roles.evaluates(place) else None
 
 
-def by_code(survey: Survey, place: Place) -> str | None:
+def by_code(roles: Roles, place: Place) -> str | None:
     """The kind of code decides."""
     return None if place.tag in UNDECIDED else place.tag
 
 
-def in_compiled(survey: Survey, place: Place) -> str | None:
+def in_compiled(roles: Roles, place: Place) -> str | None:
     """Time in a library below a line that calls a compiled function belongs to that call."""
+    survey = roles.survey
     if place.tag is not None or not place.program or place.frames[0] == place.program[0]:
         return None
     found = survey.made(place)
@@ -35,16 +37,17 @@ def in_compiled(survey: Survey, place: Place) -> str | None:
         return None
     if found[1].learns:
         return LEARN
-    return survey.role(Place(place.frames, place.leaf, place.program, "compiled"))
+    return roles.role(Place(place.frames, place.leaf, place.program, "compiled"))
 
 
-def by_network(survey: Survey, place: Place) -> str | None:
+def by_network(roles: Roles, place: Place) -> str | None:
     """Calls of networks, distributions and compiled functions act, learn or evaluate."""
-    return survey.role(place) if place.tag in ("network", "compiled") else None
+    return roles.role(place) if place.tag in ("network", "compiled") else None
 
 
-def by_document(survey: Survey, place: Place) -> str | None:
+def by_document(roles: Roles, place: Place) -> str | None:
     """Pickling, and JSON, belong to where it goes or comes from: a pipe or a file."""
+    survey = roles.survey
     if place.tag != "document":
         return None
     found = survey.leads_to(place.program, MESSAGE, WRITE)
@@ -54,9 +57,10 @@ def by_document(survey: Survey, place: Place) -> str | None:
     return found or "other"
 
 
-def by_gradients(survey: Survey, place: Place) -> str | None:
+def by_gradients(roles: Roles, place: Place) -> str | None:
     """Operations that PyTorch follows for gradients learn, unless they choose an action; and so do
     those on gradients and on a network's parameters."""
+    survey = roles.survey
     if not place.program:
         return None
     values = survey.process.values.get(place.program[0])
@@ -67,21 +71,23 @@ def by_gradients(survey: Survey, place: Place) -> str | None:
     if values is not None and values.parameter and survey.learns():
         return LEARN
     if values is not None and values.grad and tags.is_c(place.leaf):
-        return survey.role(place, grad=True)
+        return roles.role(place, grad=True)
     return None
 
 
-def by_drawing(survey: Survey, place: Place) -> str | None:
+def by_drawing(roles: Roles, place: Place) -> str | None:
     """Drawing rows at random, and gathering them on their way to learning, chooses batches."""
+    survey = roles.survey
     begin = survey.values.start(place.program)
     if begin is None or begin[0] not in survey.drawn:
         return None
     return "replay" if survey.steps() else "input"
 
 
-def by_goal(survey: Survey, place: Place) -> str | None:
+def by_goal(roles: Roles, place: Place) -> str | None:
     """Making a network's input belongs to what the network is for. And what a function computes
     that itself calls the network, or the environment, on the way to an action chooses it."""
+    survey = roles.survey
     begin = survey.values.start(place.program)
     goal = survey.leads_to(place.program, STEP, LEARN)
     if begin is None or goal is None or (goal == STEP and not survey.around(place.program)[0]):
@@ -93,7 +99,7 @@ def by_goal(survey: Survey, place: Place) -> str | None:
     return "act" if goal == STEP and first != LEARN and begin[0][0] in near else None
 
 
-Rule = Callable[[Survey, Place], str | None]
+Rule = Callable[[Roles, Place], str | None]
 
 RULES: tuple[Rule, ...] = (
     by_evaluation, by_code, in_compiled, by_network, by_document, by_gradients, by_drawing,

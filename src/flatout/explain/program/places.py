@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from flatout.explain.program import tags
-from flatout.explain.program.evidence import Leaf, Made, Process
+from flatout.explain.program.codes import Leaf, Made
+from flatout.explain.program.evidence import Process
 from flatout.explain.program.flow import Site
 from flatout.explain.program.marks import Marks
 from flatout.explain.program.phase_rules import RULES
+from flatout.explain.program.roles import Roles
 from flatout.explain.program.survey import LEARN, Frames, Networks, Place, Seen, Survey
 
 PIPES = 8  # innermost frames among which a pipe's or queue's function is looked for
@@ -37,6 +39,7 @@ class Places:
         marks: Marks | None = None,
     ) -> None:  # fmt: skip
         self.survey = Survey(process, networks, seen)
+        self._roles = Roles(self.survey)
         self._marks = marks
         self._cache: dict[tuple[Frames, str], Mark] = {}
 
@@ -55,7 +58,7 @@ class Places:
     def role(self, frames: Frames) -> str:
         """Whether a network that is called there acts, learns or evaluates."""
         place = replace(self.survey.place(frames, Leaf()), tag="network")
-        return "eval" if self.survey.evaluates(place) else self.survey.role(place)
+        return "eval" if self._roles.evaluates(place) else self._roles.role(place)
 
     def waited_for(self, frames: Frames, leaf: Leaf) -> tuple[str, Site | None, Made | None]:
         """Return the phase of the device's work that a place waits for, and, where they are known,
@@ -63,12 +66,12 @@ class Places:
         place = self.survey.place(frames, leaf)
         found = self.survey.made(place)
         if found is None:
-            return self.survey.awaited(place), None, None
+            return self._roles.awaited(place), None, None
         site, made = found
         if made.learns:
             return LEARN, site, made
         program = (site, *place.program[1:])
-        return self.survey.role(replace(place, tag="compiled", program=program)), site, made
+        return self._roles.role(replace(place, tag="compiled", program=program)), site, made
 
     def _decide(self, place: Place) -> Mark:
         site = place.program[0] if place.program else None
@@ -80,7 +83,7 @@ class Places:
             phase, by = marked
             fetches = self.survey.fetches(place)
             return Mark(phase, False, site, call, fetches=fetches, user=user, marked=by)
-        phase = next(filter(None, (rule(self.survey, place) for rule in RULES)), "other")
+        phase = next(filter(None, (rule(self._roles, place) for rule in RULES)), "other")
         fetches = self.survey.fetches(place) and phase != "import"
         if phase == "env" and place.leaf.word == "sleep":
             waits = False  # a slow environment

@@ -6,13 +6,13 @@ values of each line go. The rules of `flatout.explain.program.phase_rules` read 
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from flatout.explain.program import tags
-from flatout.explain.program.evidence import Leaf, Made, Process
+from flatout.explain.program.codes import Leaf, Made
+from flatout.explain.program.evidence import Process
 from flatout.explain.program.flow import Node, Site, Values
 
 Frames = tuple[tuple[int, int], ...]  # (code, line) of each frame, innermost first
@@ -64,6 +64,9 @@ class Survey:
         places: all that was seen, and for how long.
         values: where the values of the program's statements go.
         nodes: by tag, the statements whose own calls do that.
+        lines: by tag, the lines of each function below which that was seen.
+        learned, drawn, received: the statements that get what an update has made, rows that are
+            drawn at random for an update, and messages.
     """
 
     def __init__(self, process: Process, networks: Networks, seen: Sequence[Seen]) -> None:
@@ -77,8 +80,7 @@ class Survey:
         self.values = Values(process, {place.program for place, _ in self.places})
         self.nodes: defaultdict[str, set[Node]] = defaultdict(set)
         self._goals: dict[tuple[tuple[Site, ...], tuple[str, ...]], str | None] = {}
-        # lines of each function below which something was seen
-        self._lines: dict[str, defaultdict[int, set[int]]] = {
+        self.lines: dict[str, defaultdict[int, set[int]]] = {
             tag: defaultdict(set) for tag in COUNTED
         }
         for place, _ in self.places:
@@ -88,7 +90,6 @@ class Survey:
         self.learned = self._reached(LEARN)
         self.drawn = self._reached_from_draws()
         self.received = self._reached(MESSAGE)
-        self._evaluations = self._find_evaluations()
 
     # --- Stacks -------------------------------------------------------------------------------
 
@@ -109,11 +110,11 @@ class Survey:
 
     def learns(self) -> bool:
         """Whether gradients were seen to be taken or applied."""
-        return bool(self._lines[LEARN])
+        return bool(self.lines[LEARN])
 
     def steps(self) -> bool:
         """Whether environments were seen to step."""
-        return bool(self._lines[STEP])
+        return bool(self.lines[STEP])
 
     def gradients(self, place: Place) -> bool | None:
         """Whether gradients were on at a place, from samples or counted calls; None if unknown."""
@@ -244,7 +245,7 @@ class Survey:
     def does(self, loop: Loop, tag: str) -> bool:
         """Whether something was seen below a line of a loop."""
         code, first, last = loop
-        return any(first <= line <= last for line in self._lines[tag].get(code, ()))
+        return any(first <= line <= last for line in self.lines[tag].get(code, ()))
 
     def around(self, program: Sequence[Site]) -> tuple[bool, bool]:
         """Whether the innermost loop in which environments step or gradients are taken does the
@@ -263,29 +264,6 @@ class Survey:
             self._goals[key] = self.values.leads_to(program, targets)[0]
         return self._goals[key]
 
-    def evaluates(self, place: Place) -> bool:
-        """Whether a place is in a loop that evaluates."""
-        return any(loop in self._evaluations for loop, _ in self.loops(place.program))
-
-    def generates(self, program: Sequence[Site], grad: bool | None) -> bool:
-        """Whether what a line makes is passed to the call that makes the next one, in a loop that
-        neither learns nor steps: as text is generated. With gradients that is also how a recurrent
-        network learns, unless the next one is drawn at random."""
-        for loop, at in self.loops(program):
-            if self.does(loop, LEARN) or self.does(loop, STEP):
-                return False
-            node = self.values.node(program[at])
-            if node is None:
-                continue
-            given = {name for call in self.values.statement(node).calls for name in call[1:]}
-            _, reached = self.values.leads_to(program[at:], {})
-            statements = [self.values.statement(one) for one in reached if one[0] == loop[0]]
-            inside = [one for one in statements if loop[1] <= one.first <= loop[2]]
-            words = {call[0].rpartition(".")[2] for one in inside for call in one.calls}
-            if any(name in given for one in inside for name in one.made):
-                return grad is False or not words.isdisjoint(tags.SAMPLES)
-        return False
-
     def _count(self, place: Place) -> None:
         """Count a place for each function and each line of the program on its stack."""
         if any(self.tag(index) == "import" for index, _ in place.frames):
@@ -296,13 +274,13 @@ class Survey:
         if tag not in COUNTED:
             return
         resets = tag == STEP and self._resets(place)
-        outside = self._outside(program)
+        outside = self.outside(program)
         for code, line in outside if not resets else ():
-            self._lines[tag][code].add(line)
+            self.lines[tag][code].add(line)
         if not resets and outside and (node := self.values.node(outside[0])) is not None:
             self.nodes[tag].add(node)
 
-    def _outside(self, program: Sequence[Site]) -> Sequence[Site]:
+    def outside(self, program: Sequence[Site]) -> Sequence[Site]:
         """The lines of a stack outside of environments and of what these call."""
         inner = [at for at, site in enumerate(program) if self.tag(site[0]) == STEP]
         return program[inner[-1] + 1 :] if inner else program
@@ -314,7 +292,7 @@ class Survey:
                 node = self.values.node(site)
                 if node is not None:
                     self.nodes[STEP].add(node)
-                    self._lines[STEP][site[0]].add(site[1])
+                    self.lines[STEP][site[0]].add(site[1])
 
     def _count_backward(self) -> None:
         """Count lines that call a tensor's `backward`, or a compiled function that takes gradients,
@@ -322,7 +300,7 @@ class Survey:
         for site, learns in self.process.compiled.items():
             if learns and (node := self.values.node(site)) is not None:
                 self.nodes[LEARN].add(node)
-                self._lines[LEARN][site[0]].add(site[1])
+                self.lines[LEARN][site[0]].add(site[1])
         if "torch" not in self.process.libraries:
             return
         for number, code in enumerate(self.process.codes):
@@ -331,7 +309,7 @@ class Survey:
                     node = (number, at)
                     if not self.values.calls_program(node):
                         self.nodes[LEARN].add(node)
-                        self._lines[LEARN][number].add(one.first)
+                        self.lines[LEARN][number].add(one.first)
 
     def _resets(self, place: Place) -> bool:
         """Whether a place is in an environment's reset, which may follow an update."""
@@ -376,93 +354,6 @@ class Survey:
             return False
         goal = self.leads_to(place.program, STEP, LEARN, NETWORK)
         return goal in (LEARN, NETWORK) and self.values.chooses(node)
-
-    def _find_evaluations(self) -> set[Loop]:
-        """Loops whose results no update uses: those that step environments, next to others that
-        collect; and those that call networks and neither step nor learn."""
-        learns = self.learns() or any(code.learns for code in self.process.codes)
-        if not learns:
-            return set()
-        found, feeding = set[Loop](), set[Loop]()
-        stacks = [self._outside(place.program) for place, _ in self.places if place.tag == STEP]
-        stacks += [
-            [(node[0], self.values.statement(node).first)] for node in self.nodes[STEP]
-        ]  # too short to be sampled
-        for program in stacks:
-            loops = [loop for loop, _ in self.loops(program)]
-            free = list(itertools.takewhile(lambda loop: not self.does(loop, LEARN), loops))
-            if (loops and not free) or self.leads_to(program, LEARN) is not None:
-                feeding.update(loops)
-            else:
-                found.update(free)
-        found = found - feeding if feeding else set()
-        for place, _ in self.places:
-            if place.tag not in ("network", "compiled") or self.role(place) != "eval":
-                continue
-            for loop, _ in self.loops(place.program):
-                if self.does(loop, LEARN) or self.does(loop, STEP):
-                    break
-                found.add(loop)
-        return found
-
-    def role(self, place: Place, grad: bool | None = None) -> str:
-        """Whether a network acts, learns or evaluates; of a compiled function without gradients
-        also ``other``: whether it is a network is known by what it uses. `grad`: whether its value
-        has gradients, if that is known."""
-        program = place.program
-        steps, learns = self.around(program)
-        grad = self.gradients(place) if grad is None else grad
-        if place.tag == "compiled":
-            if program and self.unpacks_step(program[0]):
-                return STEP
-            first = self.leads_to(program, STEP, LEARN)
-            if first == STEP and steps:
-                return "act"
-            begin = self.values.start(program)
-            if begin is None:
-                return "act" if self.steps() else "other"
-            if begin[0] not in self.learned or first == LEARN:
-                return "other"
-            grad = False
-        if (steps and not learns) or self.generates(program, grad):
-            return "act"
-        first = self.leads_to(program, STEP, LEARN)
-        if first is not None:
-            return "act" if first == STEP else "learn"
-        if grad or self.values.start(program) is None:
-            if steps or learns:
-                return "learn" if learns else "act"
-            return self._unfollowed(place, grad)
-        return self._without_update()
-
-    def awaited(self, place: Place) -> str:
-        """What a device works for while a place waits for its result, where the call that made it
-        is not known."""
-        program = place.program
-        begin = self.values.start(program)
-        steps, learns = self.around(program)
-        goal = self.leads_to(program, STEP, LEARN)
-        if steps and (goal == STEP or not learns):
-            return "act"
-        if goal == LEARN or (begin is not None and begin[0] in self.learned | self.nodes[LEARN]):
-            return "learn"
-        if learns or (begin is None and self.learns()):
-            return "learn"
-        return self.role(Place(place.frames, place.leaf, program, "compiled"))
-
-    def _unfollowed(self, place: Place, grad: bool | None) -> str:
-        """What a network is for whose value cannot be followed."""
-        predicts = any(self.tag(code) == "predict" for code, _ in place.frames)
-        if grad is None and not predicts:
-            grad = bool(place.program) and bool(self._lines[LEARN].get(place.program[0][0]))
-            grad = grad or not self.steps()
-        if grad and self.learns():
-            return "learn"
-        return "act" if self.steps() else self._without_update()
-
-    def _without_update(self) -> str:
-        """What a network is for whose result feeds no update."""
-        return "eval" if self.learns() else "act"
 
 
 def _gradients(process: Process) -> dict[Frames, bool | None]:

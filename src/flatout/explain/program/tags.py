@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from flatout.explain.program.evidence import Code, Leaf
+from flatout.explain.program.codes import Code, Leaf
 
 # --- Where code comes from --------------------------------------------------------------------
 

@@ -6,9 +6,10 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from flatout.explain.program.calls import Replay, network_sites, replay
+from flatout.explain.program.codes import Leaf
 from flatout.explain.program.cycles import LEARNING, Steady, steady
 from flatout.explain.program.device_time import DeviceTime
-from flatout.explain.program.evidence import Evidence, Leaf, Process
+from flatout.explain.program.evidence import Evidence, Process
 from flatout.explain.program.marks import Marks
 from flatout.explain.program.places import Mark, Places
 from flatout.explain.program.survey import Frames, Site, program_of

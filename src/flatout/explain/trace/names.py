@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from flatout.explain.program import tags
-from flatout.explain.program.evidence import Code
+from flatout.explain.program.codes import Code
 from flatout.explain.trace.events import Kind
 from flatout.spans import MARKABLE
 

@@ -1,0 +1,139 @@
+"""What a network is for at a place: acting, learning or evaluating.
+
+Its value decides: whether it gets to an environment's step or to an update first, or to neither;
+and the loops around it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from flatout.explain.program import tags
+from flatout.explain.program.flow import Site
+from flatout.explain.program.survey import LEARN, STEP, Loop, Place, Survey
+
+
+class Roles:
+    """The roles of a process's networks, and its loops that evaluate."""
+
+    def __init__(self, survey: Survey) -> None:
+        self.survey = survey
+        self._evaluations = self._find_evaluations()
+
+    def evaluates(self, place: Place) -> bool:
+        """Whether a place is in a loop that evaluates."""
+        return any(loop in self._evaluations for loop, _ in self.survey.loops(place.program))
+
+    def role(self, place: Place, grad: bool | None = None) -> str:
+        """Whether a network acts, learns or evaluates; of a compiled function without gradients
+        also ``other``: whether it is a network is known by what it uses. `grad`: whether its value
+        has gradients, if that is known."""
+        program = place.program
+        steps, learns = self.survey.around(program)
+        grad = self.survey.gradients(place) if grad is None else grad
+        if place.tag == "compiled":
+            if program and self.survey.unpacks_step(program[0]):
+                return STEP
+            first = self.survey.leads_to(program, STEP, LEARN)
+            if first == STEP and steps:
+                return "act"
+            begin = self.survey.values.start(program)
+            if begin is None:
+                return "act" if self.survey.steps() else "other"
+            if begin[0] not in self.survey.learned or first == LEARN:
+                return "other"
+            grad = False
+        if (steps and not learns) or self.generates(program, grad):
+            return "act"
+        first = self.survey.leads_to(program, STEP, LEARN)
+        if first is not None:
+            return "act" if first == STEP else "learn"
+        if grad or self.survey.values.start(program) is None:
+            if steps or learns:
+                return "learn" if learns else "act"
+            return self._unfollowed(place, grad)
+        return self._without_update()
+
+    def awaited(self, place: Place) -> str:
+        """What a device works for while a place waits for its result, where the call that made it
+        is not known."""
+        program = place.program
+        begin = self.survey.values.start(program)
+        steps, learns = self.survey.around(program)
+        goal = self.survey.leads_to(program, STEP, LEARN)
+        if steps and (goal == STEP or not learns):
+            return "act"
+        if goal == LEARN or (
+            begin is not None and begin[0] in self.survey.learned | self.survey.nodes[LEARN]
+        ):
+            return "learn"
+        if learns or (begin is None and self.survey.learns()):
+            return "learn"
+        return self.role(Place(place.frames, place.leaf, program, "compiled"))
+
+    def _unfollowed(self, place: Place, grad: bool | None) -> str:
+        """What a network is for whose value cannot be followed."""
+        predicts = any(self.survey.tag(code) == "predict" for code, _ in place.frames)
+        if grad is None and not predicts:
+            grad = bool(place.program) and bool(self.survey.lines[LEARN].get(place.program[0][0]))
+            grad = grad or not self.survey.steps()
+        if grad and self.survey.learns():
+            return "learn"
+        return "act" if self.survey.steps() else self._without_update()
+
+    def _without_update(self) -> str:
+        """What a network is for whose result feeds no update."""
+        return "eval" if self.survey.learns() else "act"
+
+    def generates(self, program: Sequence[Site], grad: bool | None) -> bool:
+        """Whether what a line makes is passed to the call that makes the next one, in a loop that
+        neither learns nor steps: as text is generated. With gradients that is also how a recurrent
+        network learns, unless the next one is drawn at random."""
+        for loop, at in self.survey.loops(program):
+            if self.survey.does(loop, LEARN) or self.survey.does(loop, STEP):
+                return False
+            node = self.survey.values.node(program[at])
+            if node is None:
+                continue
+            given = {name for call in self.survey.values.statement(node).calls for name in call[1:]}
+            _, reached = self.survey.values.leads_to(program[at:], {})
+            statements = [self.survey.values.statement(one) for one in reached if one[0] == loop[0]]
+            inside = [one for one in statements if loop[1] <= one.first <= loop[2]]
+            words = {call[0].rpartition(".")[2] for one in inside for call in one.calls}
+            if any(name in given for one in inside for name in one.made):
+                return grad is False or not words.isdisjoint(tags.SAMPLES)
+        return False
+
+    def _find_evaluations(self) -> set[Loop]:
+        """Loops whose results no update uses: those that step environments, next to others that
+        collect; and those that call networks and neither step nor learn."""
+        learns = self.survey.learns() or any(code.learns for code in self.survey.process.codes)
+        if not learns:
+            return set()
+        found, feeding = set[Loop](), set[Loop]()
+        stacks = [
+            self.survey.outside(place.program)
+            for place, _ in self.survey.places
+            if place.tag == STEP
+        ]
+        stacks += [
+            [(node[0], self.survey.values.statement(node).first)]
+            for node in self.survey.nodes[STEP]
+        ]  # too short to be sampled
+        for program in stacks:
+            loops = [loop for loop, _ in self.survey.loops(program)]
+            free = list(itertools.takewhile(lambda loop: not self.survey.does(loop, LEARN), loops))
+            if (loops and not free) or self.survey.leads_to(program, LEARN) is not None:
+                feeding.update(loops)
+            else:
+                found.update(free)
+        found = found - feeding if feeding else set()
+        for place, _ in self.survey.places:
+            if place.tag not in ("network", "compiled") or self.role(place) != "eval":
+                continue
+            for loop, _ in self.survey.loops(place.program):
+                if self.survey.does(loop, LEARN) or self.survey.does(loop, STEP):
+                    break
+                found.add(loop)
+        return found
