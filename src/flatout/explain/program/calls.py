@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from flatout.explain.program.evidence import C_CALL, CALL, RETURN, Process, Window
@@ -29,9 +29,9 @@ class Interval:
 
 @dataclass(frozen=True)
 class Call:
-    """A relevant call: a network, an environment step, an optimiser step, a session."""
+    """A relevant call: of a network, or a step of an environment or an optimiser."""
 
-    kind: str  # one of these
+    kind: str  # ``network``, ``env`` or ``optimiser``
     owner: str  # the class
     batch: int  # its size; 0 if unknown
     grad: bool | None  # whether gradients are on
@@ -60,8 +60,8 @@ class Counted:
         return number / self.seconds if self.seconds else 0.0
 
 
-def replay(process: Process, window: Window) -> Replay:
-    """Replay a window's events in order."""
+def replay(process: Process, window: Window, stepping: Collection[int] = ()) -> Replay:
+    """Replay a window's events in order; `stepping` are functions that step an environment."""
     stack = list(reversed(window.stack))
     details = {detail[0]: detail for detail in window.details}
     result = Replay(t=window.t)
@@ -75,7 +75,12 @@ def replay(process: Process, window: Window) -> Replay:
         if kind in (CALL, C_CALL) and stack:
             stack[-1] = (stack[-1][0], line)
         if kind == CALL:
-            if position in details:
+            steps = target in stepping and all(call.kind != "env" for _, call in open_calls)
+            if steps:
+                owner = (process.codes[target].owner or {}).get("name", "")
+                call = Call("env", owner, 0, None, tuple(reversed(stack)))
+                open_calls.append((len(stack), call))
+            elif position in details:
                 _, called, *rest = details[position]
                 owner, batch, grad = (*rest, None, None, None)[:3]
                 call = Call(called, owner or "", int(batch or 0), grad, tuple(reversed(stack)))
@@ -107,7 +112,7 @@ def network_sites(windows: Iterable[Replay], program: Callable[[Frames], list[Si
     calls_by_chain: dict[tuple[Site, ...], list[Call]] = defaultdict(list)
     for window in windows:
         for call in window.calls:
-            if call.kind in ("network", "session"):
+            if call.kind == "network":
                 for chain in chains(program(call.frames)[: CALLERS + 1]):
                     calls_by_chain[chain].append(call)
     return {

@@ -56,7 +56,7 @@ class Code:
     file: str
     plain: str  # its name, without its class's
     line: int
-    owner: dict[str, Any] | None = None  # name and attributes of the class of its first argument
+    owner: dict[str, Any] | None = None  # name and bases of the class of its first argument
     learns: bool = False  # whether it, or another method of that class, takes gradients
     loops: tuple[tuple[int, int], ...] = ()  # first and last line of each loop, outer ones first
     flow: Flow | None = None  # the values of its statements, if its source is known
@@ -66,10 +66,6 @@ class Code:
     def cls(self) -> tuple[str, str] | None:
         """Module and name of the class of its first argument, if any."""
         return None if self.owner is None else (self.owner["module"], self.owner["name"])
-
-    def has(self, *attributes: str) -> bool:
-        """Whether the class of the first argument has all of these attributes."""
-        return self.owner is not None and all(name in self.owner["has"] for name in attributes)
 
 
 GENERATED = "<frozen generated>"

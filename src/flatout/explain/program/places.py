@@ -48,6 +48,11 @@ class Places:
         """Whether gradients were seen to be taken or applied."""
         return self.survey.learns()
 
+    @property
+    def stepping(self) -> set[int]:
+        """The functions that step an environment."""
+        return self.survey.stepping
+
     def mark(self, frames: Frames, leaf: Leaf) -> Mark:
         """The phase of a place."""
         key = (frames, leaf.text + leaf.call)

@@ -187,7 +187,6 @@ class Source:
             sys.path.remove(str(INJECT))
         self._is_users, self._text = _flatout_source.is_users, _flatout_own.source_of
         self._line, self._seen = _flatout_own.source_line, _flatout_seen.Seen
-        self._attributes = _flatout_seen.ATTRIBUTES
         self._codes: dict[str, list[CodeType]] = {}
         self._classes: dict[str, tuple[dict[str, ast.ClassDef], dict[str, str]]] = {}
 
@@ -207,9 +206,8 @@ class Source:
         classes, modules = self._classes_of(file)
         if name not in classes:
             return None
-        methods, bases, order = set[str](), list[str](), [name]
+        bases, order = list[str](), [name]
         for each in order:  # which grows by its bases
-            methods |= {one.name for one in classes[each].body if isinstance(one, ast.FunctionDef)}
             for base in map(_dotted, classes[each].bases):
                 if base in classes:
                     order += [base] if base not in order else []
@@ -217,9 +215,8 @@ class Source:
                     first, *rest = base.split(".")
                     found = [*modules.get(first, first).split("."), *rest]
                     bases.append(f"{found[0]}.{found[-1]}")
-        has = [one for one in self._attributes if one in methods]
         module = Path(file).stem
-        return {"name": name, "module": module, "bases": [f"{module}.{name}", *bases], "has": has,
+        return {"name": name, "module": module, "bases": [f"{module}.{name}", *bases],
                 "learns": False}  # fmt: skip
 
     def _classes_of(self, file: str) -> tuple[dict[str, ast.ClassDef], dict[str, str]]:

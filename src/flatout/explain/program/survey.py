@@ -76,6 +76,9 @@ class Survey:
         self._tags = [tags.frame_tag(code, process.stdlib) for code in process.codes]
         self._gradients = _gradients(process)
         self._mark_environments(seen)
+        self.stepping = {
+            index for index, tag in enumerate(self._tags) if tag == "env" and self._steps(index)
+        }
         self.places = [(self.place(frames, leaf), seconds) for frames, leaf, seconds in seen]
         self.values = Values(process, {place.program for place, _ in self.places})
         self.nodes: defaultdict[str, set[Node]] = defaultdict(set)
@@ -140,6 +143,11 @@ class Survey:
         """Whether a line unpacks an observation, a reward and whether the episode has ended."""
         values = self.process.values.get(site)
         return values is not None and tags.steps(values.kinds)
+
+    def _steps(self, index: int) -> bool:
+        """Whether a function of an environment is its step."""
+        code, kinds = self.process.codes[index], self.process.returns.get(index, "")
+        return tags.steps(kinds) or (tags.is_env(code) and code.plain in ("step", "step_wait"))
 
     def _mark_environments(self, seen: Sequence[Seen]) -> None:
         """Mark functions that return a step's tuple, what lines call that unpack one, and other

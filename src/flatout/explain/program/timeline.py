@@ -9,7 +9,7 @@ from flatout.explain.program.calls import Replay, network_sites, replay
 from flatout.explain.program.codes import Leaf
 from flatout.explain.program.cycles import LEARNING, Steady, steady
 from flatout.explain.program.device_time import DeviceTime
-from flatout.explain.program.evidence import Evidence, Process
+from flatout.explain.program.evidence import CALL, Evidence, Process
 from flatout.explain.program.marks import Marks
 from flatout.explain.program.places import Mark, Places
 from flatout.explain.program.survey import Frames, Site, program_of
@@ -71,14 +71,22 @@ def timeline(evidence: Evidence) -> Timeline:
         driver = tracks[0]
     process = evidence.processes[driver.process]
     if process.timed:
-        steps = [w.t for w in process.windows if any(detail[1] == "env" for detail in w.details)]
+        stepping = places[driver.process].stepping
+        steps = [
+            window.t
+            for window in process.windows
+            if any(kind == CALL and code in stepping for _, kind, code, _ in window.events)
+        ]
         unseen = _learns_unseen(process, places[driver.process], driver)
         period = steady(driver.moments, evidence.began, evidence.finished, unseen, steps)
     else:
         first = driver.moments[0].t - driver.moments[0].dt
         period = Steady(first, first, driver.moments[-1].t)
     begin, end = period.begin, period.end
-    windows = [replay(process, window) for window in process.windows if begin < window.t <= end]
+    stepping = places[driver.process].stepping
+    windows = [
+        replay(process, window, stepping) for window in process.windows if begin < window.t <= end
+    ]
     late = driver.seconds(("compile",), (begin + end) / 2, end)
     if late < FADED * driver.seconds(("compile",), begin, end):
         for track in tracks:

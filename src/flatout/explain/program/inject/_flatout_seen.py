@@ -13,13 +13,6 @@ MAX_DEPTH = 100
 MAX_STACKS = 20000
 MAX_LEAVES = 4000
 TRIES = 12  # samples in which a line's values are looked for
-ATTRIBUTES = (
-    "step", "reset", "sample", "add", "push", "append", "store", "insert", "remember", "put",
-    "zero_grad", "forward", "parameters", "learn", "update", "act", "predict", "__getitem__",
-    "__len__", "__iter__", "__next__", "action_space", "observation_space", "apply_gradients",
-    "render", "sample_batch", "train", "state_dict",
-)  # fmt: skip
-"""Attributes by which a class is recognised."""
 
 
 class Seen:
@@ -301,6 +294,5 @@ def class_of(owner, method):
     return {
         "name": read.name_of(cls), "module": read.module_of(cls),
         "bases": [read.rooted(base) for base in order[:-1]][:12],
-        "has": [name for name in ATTRIBUTES if read.offers(cls, name)],
         "learns": any(map(class_learns, order)),
     }  # fmt: skip

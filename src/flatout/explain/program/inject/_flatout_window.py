@@ -200,16 +200,13 @@ class Window:
 def kind_of(file, name, owner):
     """Which calls of the main thread are worth a closer look in a window."""
     file = file.replace("\\", "/")
-    has = () if owner is None else owner["has"]
+    bases = () if owner is None else owner["bases"]
     in_torch = file.endswith("/torch/nn/modules/module.py")
     in_keras = "/keras/" in file and file.endswith(("layer.py", "base_layer.py"))
     kinds = (
         ("network", in_torch and name in ("_call_impl", "_wrapped_call_impl", "__call__")),
-        ("session", file.endswith("/tensorflow/python/client/session.py") and name == "run"),
         ("network", in_keras and name == "__call__"),
-        ("optimiser", name == "step" and ("zero_grad" in has or "apply_gradients" in has)),
-        ("env", name in ("step", "step_wait") and "reset" in has and "zero_grad" not in has),
-        ("sample", name.startswith("sample") and "sample" in has),
+        ("optimiser", name == "step" and "torch.Optimizer" in bases),
     )
     return next((kind for kind, holds in kinds if holds), None)
 
@@ -243,14 +240,6 @@ def given_to(kind, frame):
         enabled = built_in("torch", "is_grad_enabled")
         if enabled is not None:
             grad = bool(enabled())
-    elif kind == "session":
-        fetches = local_of(frame, "fetches")
-        names = [name_of(type(one)) for one in items_of(fetches) or [fetches]]
-        grad = "Operation" in names
-        for value in items_of(local_of(frame, "feed_dict")):
-            shape = shape_of(value)
-            size = shape[0] if shape else len(items_of(value)) or 1
-            batch = max(batch or 1, int(size))
     return [name_of(type(owner)), batch, grad]
 
 
