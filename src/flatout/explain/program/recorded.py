@@ -15,6 +15,7 @@ import numpy as np
 from flatout.errors import FlatoutError, one_line
 from flatout.explain import cards
 from flatout.explain.cards import WAITS_FOR
+from flatout.explain.causes import UNKNOWN
 from flatout.explain.diagnosis import Diagnosis, Lane
 from flatout.explain.program.evidence import Evidence
 from flatout.explain.program.facts import Facts, facts_of
@@ -29,7 +30,7 @@ from flatout.explain.trace.operators import operators
 MARK = "flatout explain"
 """The name of the event that the probe adds to a trace at a time that it reports."""
 
-LEARNING = ("launch-bound", "compute-bound", "transfer-bound")
+LEARNING = ("launch-bound", "compute-bound", "transfer-bound", UNKNOWN)
 """Findings that operators are evidence of."""
 
 
