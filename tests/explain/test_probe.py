@@ -140,7 +140,7 @@ def test_the_probe_observes_this_python(tmp_path: Path, version: str) -> None:
     for one in seen.values():
         assert one.failure is None
         assert f"{one.python[0]}.{one.python[1]}" == version
-        steps = [code for code in one.codes if code.plain == "step" and code.has("reset")]
+        steps = [code for code in one.codes if code.plain == "step" and code.cls]
         assert len(steps) == 1
         assert sum(sample.dt for sample in one.samples) > 0.1
     parent = next(one for pid, one in seen.items() if pid != int(child))
