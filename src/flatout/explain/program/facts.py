@@ -51,12 +51,16 @@ class Facts:
         """Shares of the host's time by phase; work that is not worth handing out is ``ipc``, and
         so is waiting for processes that are started again and again."""
         found = defaultdict(float, self.blame.shares)
-        if self.restarts:
-            found["ipc"] += found.pop("wait", 0.0)
-        for phase, share in self.blame.trivial.items():
+        for phase, share in self._messages.items():
             found[phase] -= share
             found["ipc"] += share
         return found
+
+    @property
+    def _messages(self) -> dict[str, float]:
+        """Shares of the time, by phase, that go with messages between processes."""
+        waits = {"wait": self.blame.shares.get("wait", 0.0)} if self.restarts else {}
+        return self.blame.trivial | waits
 
     @property
     def waits(self) -> dict[str, float]:
@@ -119,7 +123,7 @@ class Facts:
         part of it; None if it is unknown."""
         moved = {
             name: min(part / self.blame.shares[name], 1.0)
-            for name, part in self.blame.trivial.items()
+            for name, part in self._messages.items()
             if self.blame.shares.get(name)
         }
         parts = moved | {phase: 1.0} if phase == "ipc" else {phase: 1.0 - moved.get(phase, 0.0)}
