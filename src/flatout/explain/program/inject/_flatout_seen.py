@@ -12,7 +12,7 @@ from _flatout_window import kind_of
 MAX_DEPTH = 100
 MAX_STACKS = 20000
 MAX_LEAVES = 4000
-TRIES = 12  # samples in which a line's values are looked for
+TRIES = 12  # samples in which a line's values, and a function's calls, are looked for
 
 
 class Seen:
@@ -120,7 +120,7 @@ class Seen:
                     self.valued[number, line] = 0, None
                     kinds = kinds_of(values)
                     self.line({"k": "values", "c": number, "line": line, "kinds": kinds})
-            if "jax" in sys.modules:
+            if "jax" in sys.modules and tries in (TRIES, 1):  # it takes a while
                 for line, learns in compiled_calls(frame).items():
                     if line not in called:
                         called.add(line)
