@@ -232,10 +232,11 @@ def known_values(frame, names):
 
 
 def has_gradients(value):
-    """Whether PyTorch follows what is computed with a tensor; None of anything else."""
+    """Whether PyTorch follows what is computed with a tensor; None of anything else, and of tensors
+    whose class is not PyTorch's plain one: these may have functions of their own."""
     kind = type(value)
-    if read.package_of(kind) != "torch" or not read.offers(kind, "requires_grad"):
-        return None
     base = read.loaded("torch._C", "TensorBase") or read.loaded("torch._C", "_TensorBase")
-    getter = read.defined_in(base).get("requires_grad") if isinstance(base, type) else None
-    return bool(getter.__get__(value)) if getter is not None and isinstance(value, base) else None
+    plain = read.rooted(kind) in ("torch.Tensor", "torch.Parameter")
+    if not plain or base not in read.order_of(kind):
+        return None
+    return bool(read.defined_in(base)["requires_grad"].__get__(value))
