@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from flatout.explain.program.attach import INJECT
+
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks" / "explain"
 PROGRAMS = Path(__file__).parent / "programs"
@@ -91,3 +93,27 @@ def explain(folder: Path, variables: dict[str, str], *command: object) -> dict:
 def first_finding(said: dict) -> str:
     """The first finding that is not about other programs on this machine."""
     return next(one["id"] for one in said["findings"] if one["id"] != "contended")
+
+
+TENSORS = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import _flatout_flow as flow
+import torch
+
+class Mine(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, *args):
+        raise AssertionError("the program was called")
+
+one = torch.ones(2)
+print(*map(flow.has_gradients, (
+    one, torch.ones(2, requires_grad=True), torch.nn.Parameter(one), one.as_subclass(Mine), 3)))
+"""
+
+
+@pytest.mark.slow
+def test_tensors_of_a_programs_own_classes_are_left_alone(python: str) -> None:
+    command = [python, "-c", TENSORS, str(INJECT)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "False True True None None\n"

@@ -34,6 +34,7 @@ class Values:
     def __init__(self, process: Process, stacks: Iterable[Sequence[Site]]) -> None:
         self._codes = process.codes
         self._nodes: dict[Site, Node | None] = {}
+        self._local: dict[tuple[Node, str], list[tuple[int, list[str]]]] = {}
         self._called: defaultdict[Site, set[int]] = defaultdict(set)
         self._callers: defaultdict[int, set[Site]] = defaultdict(set)
         for sites in stacks:
@@ -182,14 +183,26 @@ class Values:
             if name == RETURNED:
                 yield from self._returned(code, callers)
                 continue
-            for other, one in enumerate(flow.statements):
-                used = [use for use in one.used if _linked(name, use)]
-                if used and self._arrives(code, at, other, name):
-                    yield (code, other), callers
-                    yield from self._passed((code, other), used, callers)
+            for other, used in self._here(node, name):
+                yield (code, other), callers
+                yield from self._passed((code, other), used, callers)
             yield from self._elsewhere(code, name)
             if name in flow.args and name in flow.statements[at].used:
                 yield from self._changed(code, name, callers)
+
+    def _here(self, node: Node, name: str) -> list[tuple[int, list[str]]]:
+        """The statements of the same function that use what a statement made under a name, with the
+        names by which they do."""
+        if (node, name) not in self._local:
+            code, at = node
+            found = [
+                (other, used)
+                for other, one in enumerate(self._flow(code).statements)
+                if (used := [use for use in one.used if _linked(name, use)])
+                and self._arrives(code, at, other, name)
+            ]
+            self._local[node, name] = found
+        return self._local[node, name]
 
     def _returned(self, code: int, callers: Callers) -> Iterator[tuple[Node, Callers]]:
         """The caller's statement, which gets what a function returns."""

@@ -19,6 +19,7 @@ class Roles:
 
     def __init__(self, survey: Survey) -> None:
         self.survey = survey
+        self._generated: dict[tuple[tuple[Site, ...], bool | None], bool] = {}
         self._evaluations = self._find_evaluations()
 
     def evaluates(self, place: Place) -> bool:
@@ -44,7 +45,9 @@ class Roles:
             if begin[0] not in self.survey.learned or first == LEARN:
                 return "other"
             grad = False
-        if (steps and not learns) or self.generates(program, grad):
+        if (program, grad) not in self._generated:
+            self._generated[program, grad] = self._generates(program, grad)
+        if (steps and not learns) or self._generated[program, grad]:
             return "act"
         first = self.survey.leads_to(program, STEP, LEARN)
         if first is not None:
@@ -86,7 +89,7 @@ class Roles:
         """What a network is for whose result feeds no update."""
         return "eval" if self.survey.learns() else "act"
 
-    def generates(self, program: Sequence[Site], grad: bool | None) -> bool:
+    def _generates(self, program: Sequence[Site], grad: bool | None) -> bool:
         """Whether what a line makes is passed to the call that makes the next one, in a loop that
         neither learns nor steps: as text is generated. With gradients that is also how a recurrent
         network learns, unless the next one is drawn at random."""
