@@ -339,6 +339,8 @@ def test_two_programs_are_compared_and_the_file_goes_on_where_it_was(tmp_path: P
 
 EVALUATES = """
 import gymnasium as gym
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 class Hill(gym.Env):
@@ -355,7 +357,7 @@ class Hill(gym.Env):
         return np.full(4, x % 7 / 7.0), float(action), self.t >= 100, False, {}
 
 rng = np.random.default_rng(0)
-weights = rng.normal(size=(4, 2))
+weights = rng.normal(size=(4, 2)).astype(np.float32)
 
 def evaluate(env, weights):
     total = 0.0
@@ -368,15 +370,12 @@ def evaluate(env, weights):
             total += reward
     return total / 4
 
+@jax.jit
 def update(weights, batch, actions, returns):
-    gradient = np.zeros_like(weights)
-    for obs, action, ret in zip(batch, actions, returns):
-        logits = obs @ weights
-        p = np.exp(logits - logits.max())
-        p /= p.sum()
-        p[action] -= 1
-        gradient += np.outer(obs, p) * ret
-    return weights - 1e-3 * gradient
+    def loss(weights):
+        chosen = jax.nn.log_softmax(batch @ weights)[jnp.arange(len(actions)), actions]
+        return -(chosen * returns).sum()
+    return weights - 1e-3 * jax.grad(loss)(weights)
 
 def main(every):
     global weights
@@ -394,7 +393,8 @@ def main(every):
             returns.append(reward)
             if done:
                 obs, _ = env.reset()
-        weights = update(weights, np.array(batch), actions, returns)
+        data = np.array(batch, np.float32), np.array(actions), np.array(returns, np.float32)
+        weights = np.asarray(update(weights, *data))
         if n % every == 0:
             evaluate(eval_env, weights)
         n += 1
