@@ -1,4 +1,4 @@
-"""What py-spy reads of a running process (`--pid`) is explained as far as it goes."""
+"""Diagnoses of running processes that py-spy reads (`--pid`), as far as its stacks go."""
 
 from __future__ import annotations
 

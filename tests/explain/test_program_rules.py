@@ -45,7 +45,7 @@ FLOWS = {
              "rows": [[60, 60, [0], [1, 2], [[2, 1]]], [66, 66, [], [0, 3], [[3, 0]]]]},
     "improve": {"names": ["rows", "loss"], "args": ["rows"], "rows": [[60, 63, [1], [0], []]]},
 }  # fmt: skip
-"""What the lines of these functions make and use: rows are drawn, and improved with."""
+"""Statements of these functions: rows are drawn, and then learned from."""
 
 PLACES: dict[str, tuple[list[tuple[str, str, dict[str, Any] | None]], str]] = {
     "learn": ([("/usr/lib/site-packages/torch/optim/adam.py", "Adam.step", ADAM),

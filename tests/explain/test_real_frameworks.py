@@ -78,7 +78,7 @@ def test_the_readmes_example_has_the_finding_that_the_readme_shows(
 
 
 def explain(folder: Path, variables: dict[str, str], *command: object) -> dict:
-    """What explain says of a command that it has observed."""
+    """Observe a command and return the report as JSON."""
     file = folder / "said.json"
     options = ["--seconds", "120", "--json", str(file)]  # programs end by themselves
     done = subprocess.run(

@@ -25,7 +25,7 @@ def twin(monkeypatch: pytest.MonkeyPatch) -> Twin:
 
 
 def output(script: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What a script prints in this process."""
+    """Run a script in this process and return its output."""
     for name in ("helpers", "m1"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.syspath_prepend(str(script.parent))

@@ -1,4 +1,4 @@
-"""What is known of a program's functions and lines, as the probe has read it from their source."""
+"""Descriptions of a program's functions and lines, as the probe has read them from their source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a network is for at a place: acting, learning or evaluating.
+"""The roles of networks: acting, learning and evaluating.
 
 Its value decides: whether it gets to an environment's step or to an update first, or to neither;
 and the loops around it.
@@ -59,8 +59,8 @@ class Roles:
         return self._without_update()
 
     def awaited(self, place: Place) -> str:
-        """What a device works for while a place waits for its result, where the call that made it
-        is not known."""
+        """Return the phase of the work that a place waits for, where the call that started it is not
+        known."""
         program = place.program
         begin = self.survey.values.start(program)
         steps, learns = self.survey.around(program)
@@ -76,7 +76,7 @@ class Roles:
         return self.role(Place(place.frames, place.leaf, program, "compiled"))
 
     def _unfollowed(self, place: Place, grad: bool | None) -> str:
-        """What a network is for whose value cannot be followed."""
+        """Return the role of a network whose value cannot be followed."""
         predicts = any(self.survey.tag(code) == "predict" for code, _ in place.frames)
         if grad is None and not predicts:
             grad = bool(place.program) and bool(self.survey.lines[LEARN].get(place.program[0][0]))
@@ -86,7 +86,7 @@ class Roles:
         return "act" if self.survey.steps() else self._without_update()
 
     def _without_update(self) -> str:
-        """What a network is for whose result feeds no update."""
+        """Return the role of a network whose result feeds no update."""
         return "eval" if self.survey.learns() else "act"
 
     def _generates(self, program: Sequence[Site], grad: bool | None) -> bool:

@@ -86,7 +86,7 @@ def diagnose(traces: Sequence[Trace], subject: str) -> Diagnosis:
 
 
 def _line(found: Found, part: str) -> str:
-    """What the host did most in a part of the idle time, and whether marks decided the part."""
+    """Return the host's largest work in a part of the idle time, and whether marks decided it."""
     mainly = found.marked(part) > MAINLY * found.share(part)
     return shown(found.line(part)) + (", marked by the program" if mainly else "")
 

@@ -211,9 +211,11 @@ def names_at(code, line):
 
 
 def known_values(frame, names):
-    """What is known of the values that a line of a running frame made the last time, None before:
-    their kinds where it unpacks three or more, and whether a tensor among them has gradients; and
-    whether it uses a network's parameters themselves. `names` are those of `names_at`."""
+    """Describe the values that a line of a running frame made the last time; None before that.
+
+    The kinds of three or more values that it unpacks, whether a tensor among them has gradients,
+    and whether the line uses a network's parameters. `names` are those of `names_at`.
+    """
     made, unpacks, used = names
     kinds = {type(read.resolve(frame, name)) for name in used}
     parameter = any(read.rooted(kind) in PARAMETERS for kind in kinds)

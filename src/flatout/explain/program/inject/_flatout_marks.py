@@ -15,7 +15,7 @@ CLASSES = {
     "flatout.PhaseMark", "torch.record_function", "jax.TraceAnnotation", "nvtx.annotate",
 }  # fmt: skip
 FUNCTIONS = {("flatout.spans", "phase"), ("torch.cuda.nvtx", "range")}
-"""What makes a mark: classes by package and name, functions by module and name."""
+"""Classes (package and name) and functions (module and name) whose results are marks."""
 
 TEXTS = {"name", "message", "msg"}  # parameters that take the text
 MOST = 40  # characters of a text

@@ -97,13 +97,18 @@ def source_lines(file):
     return SOURCES[file]
 
 
+def full_path(file):
+    """The path of a file, which the program may have left relative to where it was started."""
+    absolute = file[:1] in ("/", "\\") or file[1:2] == ":"
+    return file if absolute else "%s/%s" % (STARTED, file)
+
+
 def source_of(file):
     """The text of a source file."""
     cell = dict.get(linecache.cache, file, ())
     if len(cell) == 4:  # a notebook's, which is no file
         return "".join(cell[2])
-    if file[:1] not in ("/", "\\") and file[1:2] != ":":
-        file = "%s/%s" % (STARTED, file)  # the program may have changed its folder since
+    file = full_path(file)  # the program may have changed its folder since
     try:
         found = os.stat(file)
         regular = S_ISREG(found.st_mode) and found.st_size <= MOST_BYTES

@@ -1,7 +1,7 @@
 """Samples of all threads of a process, and the libraries that it has loaded."""
 
 from _flatout_describe import built_in, loaded, thread_attribute
-from _flatout_own import STARTED, __builtins__, os, sys  # noqa: F401
+from _flatout_own import __builtins__, full_path, os, sys  # noqa: F401
 from _flatout_timer import scheduled
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -119,7 +119,5 @@ def main_module():
     module = sys.modules.get("__main__") or sys.modules.get("__mp_main__")
     scope = getattr(module, "__dict__", {})
     file, name = scope.get("__file__"), getattr(scope.get("__spec__"), "name", None)
-    file = file if type(file) is str else ""
-    if file and file[:1] not in ("/", "\\") and file[1:2] != ":":
-        file = "%s/%s" % (STARTED, file)
-    return {"file": file, "name": name if type(name) is str else ""}
+    path = full_path(file) if type(file) is str and file else ""
+    return {"file": path, "name": name if type(name) is str else ""}
