@@ -59,8 +59,8 @@ class Roles:
         return self._without_update()
 
     def awaited(self, place: Place) -> str:
-        """Return the phase of the work that a place waits for, where the call that started it is not
-        known."""
+        """Return the phase of the work that a place waits for, where no call is known to have
+        started it."""
         program = place.program
         begin = self.survey.values.start(program)
         steps, learns = self.survey.around(program)
