@@ -1,4 +1,4 @@
-"""Writes docs/reference/: commands, settings, presets, causes, Python and examples, from the code.
+"""Writes docs/reference/ from the code: commands, settings, presets, causes, Python and examples.
 Run it after one of them has changed: python tools/write_reference.py"""
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from flatout.config.hyper import HYPER, check_schedule, entropy_coefficient
 from flatout.config.schema import RESUMABLE, EnvConfig, NetworkConfig, RunConfig
 from flatout.config.settings import presets
 from flatout.config.values import Range, hints
-from flatout.explain.causes import CAUSE_OF, CAUSES
+from flatout.explain.causes import CAUSES
+from flatout.explain.program.remedies import REMEDIES
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "reference"
@@ -162,13 +163,14 @@ def every_preset() -> Iterator[str]:
 def causes() -> Iterator[str]:
     """Every verdict of explain."""
     yield (
-        "# Causes\n\nThe verdicts of `flatout explain`. `healthy` means that learning's arithmetic "
-        "takes the time; `unknown`, that too little was seen. "
-        "[Explain](../explain.md) has each one's rule, evidence and remedy."
+        "# Causes\n\nThe causes of lost time in the reports of `flatout explain`, each with its "
+        "sentence in the verdict and the phase whose time it is. The verdict is `healthy` if "
+        "`compute-bound` comes first, and `unknown` if too little was seen. The "
+        "[rule, evidence and remedy](../explain-reference.md#causes) of each are in the reference."
     )
-    phase = {cause: f"`{name}`" for name, cause in CAUSE_OF.items()}
+    phase = {cause: f"`{name}`" for cause, (name, _) in REMEDIES.items()}
     rows = [(f"`{cause}`", text, phase.get(cause, "")) for cause, text in CAUSES.items()]
-    yield table(("cause", "what it means", "phase"), rows)
+    yield table(("cause", "meaning", "phase"), rows)
 
 
 def python() -> Iterator[str]:

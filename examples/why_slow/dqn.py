@@ -1,4 +1,4 @@
-"""DQN on CartPole, as many first programs have it: it takes far longer than it needs to."""
+"""DQN on CartPole, written as many first programs are: it takes far longer than necessary."""
 
 import random
 import sys

@@ -1,4 +1,4 @@
-"""The same with batches that are stacked by NumPy before PyTorch gets them."""
+"""The same program, but NumPy makes one array of a batch's observations before PyTorch gets it."""
 
 import random
 import sys
