@@ -28,7 +28,7 @@ class Program:
         file.write_text("\n".join(self.lines))
         source, rows = Source(), [GIVEN]
         self.functions: list[str] = []
-        for code in source._codes_of(str(file)):
+        for code in source.read(str(file))[0]:
             name = code.co_qualname if hasattr(code, "co_qualname") else code.co_name
             lines = {line for _, _, line in code.co_lines() if line}
             found = source.described(name, str(file), {code.co_firstlineno} & lines)

@@ -14,7 +14,8 @@ from flatout.documents import plain_number
 from flatout.explain import cores
 from flatout.explain.program.evidence import Evidence, Process
 from flatout.explain.program.facts import facts_of
-from flatout.explain.program.timeline import APART, Timeline
+from flatout.explain.program.timeline import Timeline
+from flatout.explain.program.tracks import APART
 
 CALLS, STEPS, UPDATES, WALL = "calls", "environment steps", "optimiser steps", "wall time"
 UNITS = (CALLS, STEPS, UPDATES, WALL)

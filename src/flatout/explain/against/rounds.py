@@ -149,7 +149,7 @@ def compare(
         found = _continued(found, save)
     if seconds is None:
         seconds = min(SECONDS, max(limit / 2 - START_S, SHORTEST_S))
-    facts, slowest = attach.measured_machine(commands[0]), 2 * (seconds + START_S)
+    facts, slowest = attach.machine(commands[0]), 2 * (seconds + START_S)
     # Two programs may not fit into a GPU's memory.
     in_turns, proven = turns.CAN_STOP and not facts["gpus"], False
     with attach.signals_handled(ENDING, _interrupt):

@@ -13,7 +13,7 @@ import shlex
 import signal
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 import psutil
@@ -24,7 +24,7 @@ from flatout.explain.against.rates import course, turn_ratios, units_in_order
 from flatout.explain.program import attach
 from flatout.explain.program.evidence import Evidence, Recording, build
 from flatout.explain.program.timeline import timeline
-from flatout.explain.program.watch import lengths, watch
+from flatout.explain.program.watch import Watch, lengths
 
 CAN_STOP = hasattr(signal, "SIGSTOP")  # Windows cannot stop a process
 
@@ -71,7 +71,7 @@ class Program:
             stack.callback(self._end)
             self._watching = stack.enter_context(ExitStack())
             self._watch = self._watching.enter_context(
-                watch(self._child, self._folder, self._meta, self.clock)
+                closing(Watch(self._child, self._folder, self._meta, self.clock))
             )
             self._exit = stack.pop_all()
 

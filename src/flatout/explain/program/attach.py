@@ -25,7 +25,7 @@ from flatout import output_file
 from flatout.errors import UsageError, one_line, writing
 from flatout.explain.program.capacity import together
 from flatout.explain.program.evidence import Recording, rows_of
-from flatout.explain.program.watch import POLL_S, lengths, watch
+from flatout.explain.program.watch import POLL_S, Watch, lengths
 from flatout.storage import locks
 
 INJECT = Path(__file__).parent / "inject"
@@ -68,7 +68,7 @@ def record(
     Raises:
         UsageError: the program cannot be started.
     """
-    facts = measured_machine(command)
+    facts = machine(command)
     with working_folder() as folder:
         if profiled is not None:
             steady = min(STEADY_S, seconds / 4)
@@ -79,14 +79,6 @@ def record(
             observed(finish(child, folder, meta, time.monotonic()))
             code = end(child) if stop else child.wait()
     return code if code >= 0 else 128 - code
-
-
-def measured_machine(command: Sequence[str]) -> dict[str, Any]:
-    """The machine's facts, with the speed of all its cores together."""
-    facts = machine()
-    if shutil.which(command[0]) is not None:  # else the error is reported at once
-        facts["together"] = round(together(facts["cores"]), 3)  # while the cores are free
-    return facts
 
 
 def start(
@@ -109,7 +101,12 @@ def start(
         raise UsageError(
             f"{command[0]} cannot be started: {error.strerror or one_line(error)}."
         ) from None
-    return child, {
+    return child, begun(command, facts)
+
+
+def begun(command: Sequence[str], facts: dict[str, Any]) -> dict[str, Any]:
+    """The evidence of an observation that begins now, without the probes' lines."""
+    return {
         "command": list(command), "began": time.monotonic(), "machine": dict(facts), "monitor": [],
         "notes": [],
     }  # fmt: skip
@@ -179,7 +176,7 @@ def _observe(
     child: subprocess.Popen[bytes], folder: Path, meta: dict[str, Any], seconds: float
 ) -> None:
     """Watch the program from the end of its imports on, until two whole cycles were seen."""
-    with watch(child, folder, meta) as watched:
+    with closing(Watch(child, folder, meta)) as watched:
         watched.wait_for_imports()
         began = time.monotonic()
         for total in lengths(seconds):
@@ -246,13 +243,17 @@ def end(child: subprocess.Popen[bytes]) -> int:
     return code
 
 
-def machine() -> dict[str, Any]:
-    """The machine's facts for the rules."""
+def machine(command: Sequence[str] = ()) -> dict[str, Any]:
+    """The machine's facts for the rules; with a command that will be started, also the speed of all
+    cores together."""
     from flatout.hardware.inventory import inventory
 
     hardware = inventory()
     gpus = [gpu.name for gpu in hardware.gpus]
-    return {"cores": hardware.cores, "cpu": hardware.cpu_name, "gpus": gpus}
+    facts: dict[str, Any] = {"cores": hardware.cores, "cpu": hardware.cpu_name, "gpus": gpus}
+    if command and shutil.which(command[0]) is not None:  # else the error is reported at once
+        facts["together"] = round(together(hardware.cores), 3)  # while the cores are free
+    return facts
 
 
 def _obstacles(

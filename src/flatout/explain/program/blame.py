@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from flatout.explain.program.evidence import Evidence
 from flatout.explain.program.flow import Site
 from flatout.explain.program.places import Mark
-from flatout.explain.program.timeline import LEARNING, Timeline
-from flatout.explain.program.tracks import Moment, Track
-from flatout.explain.ranking import block_ends
+from flatout.explain.program.timeline import Timeline
+from flatout.explain.program.tracks import LEARNING, Moment, Track
 from flatout.hardware.core_use import CoreUse, core_use
 from flatout.spans import PHASES
 
@@ -51,9 +50,7 @@ class Blame:
     where: dict[str, dict[Where, float]] = field(  # by phase, seconds by place
         default_factory=lambda: defaultdict(lambda: defaultdict(float))
     )
-    # ends of the blocks by which it is judged how much shares vary, and seconds by phase in each;
-    # empty where only a part of a cycle was seen
-    ends: tuple[float, ...] = ()
+    # seconds by phase in each of the timeline's blocks
     blocks: list[dict[str, float]] = field(default_factory=list)
     # of each phase, seconds in which a device computed
     device: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -64,7 +61,6 @@ class Blame:
         default_factory=lambda: defaultdict(lambda: defaultdict(float))
     )
     workers: int = 0  # number of threads that work for the driver
-    balance: float = 1.0  # mean share of workers that worked during a lockstep
     worker_seconds: float = 0.0  # of training's work in all workers of other processes
     # by phase, seconds in which the driver waited for that work
     served: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -108,9 +104,8 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
         and (_worked(line, track) >= ACTIVE * span or _worked(line, track, WORK) >= TRAINS * span)
     ]
     result = Blame(sum(m.dt for m in moments), {}, workers=len(workers))
-    if not line.part:
-        result.ends = block_ends(line.begin, line.end, line.ends)
-    result.blocks = [defaultdict(float) for _ in result.ends]
+    ends = line.edges[1:]
+    result.blocks = [defaultdict(float) for _ in ends]
     result.worker_seconds = sum(
         _worked(line, track, (*WORK, "other"))
         for track in workers
@@ -118,61 +113,51 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
     )
     result.threads = _taking_turns(line, driver, workers, span)
     result.core_use = core_use(line.samples(evidence), int(evidence.machine["cores"]))
-    silences: list[tuple[Where, Moment]] = []
-    piped = balance = lockstep = 0.0
+    silences: list[Moment] = []
+    piped = 0.0
 
-    def spend(
-        phase: str, where: Where, seconds: float, moment: Moment, mark: Mark, by: str = ""
-    ) -> None:
-        result.where[phase][where] += seconds
+    def spend(phase: str, process: int, mark: Mark, seconds: float, moment: Moment) -> None:
+        result.where[phase][process, mark.site, mark.call] += seconds
         if mark.user is not None:
-            result.users[where[:2]][mark.user] += seconds
-        result.marked[phase, by] += seconds
-        if result.ends:
-            block = min(bisect_left(result.ends, moment.t), len(result.ends) - 1)
+            result.users[process, mark.site][mark.user] += seconds
+        result.marked[phase, mark.marked if phase == mark.phase else ""] += seconds
+        if ends:
+            block = min(bisect_left(ends, moment.t), len(ends) - 1)
             result.blocks[block][phase] += seconds
 
     for moment in moments:
         mark = moment.mark
-        here = driver.process, mark.site, mark.call
-        works = not mark.waits and mark.phase != "wait"
-        if works or mark.phase == "input" or mark.marked:
+        if moment.works or mark.phase == "input" or mark.marked:
             rest = moment.dt
             for state, held in _lock_holders(moment, workers, driver):
-                where = driver.process, state.site, state.call
-                spend(state.phase, where, held, moment, state, state.marked)
+                spend(state.phase, driver.process, state, held, moment)
                 result.locked += held
                 rest -= held
-            spend(mark.phase, here, rest, moment, mark, mark.marked)
+            spend(mark.phase, driver.process, mark, rest, moment)
             result.device[mark.phase] += rest * moment.device
             continue
         t = moment.t - min(moment.dt, 0.02) / 2
-        states = [(track, other.mark) for track in workers if (other := track.at(t)) is not None]
-        busy = [(track, state) for track, state in states if _works(state)]
+        states = [(track, other) for track in workers if (other := track.at(t)) is not None]
+        busy = [(track, other.mark) for track, other in states if other.works]
         alive = len({track.process for track, _ in states})
         at_work = len({track.process for track, _ in busy})
         if not busy:
             piped += moment.dt * mark.piped
-            silences.append((here, moment))
+            silences.append(moment)
             continue
         waits = alive > 1 and 2 * at_work <= alive and all(s.phase != "ipc" for _, s in busy)
-        if waits:
-            lockstep += moment.dt
-            balance += moment.dt * at_work / alive
         for track, state in busy:
             share = moment.dt / len(busy)
             phase = "wait" if waits else state.phase
             if track.process != driver.process and phase not in (*LEARNING, "ipc", "wait"):
                 result.served[phase] += share
-            # For messages the driver's line says what is handed out.
-            where = here if phase == "ipc" else (track.process, state.site, state.call)
-            own = mark if phase == "ipc" else state
-            spend(phase, where, share, moment, own, "" if waits else state.marked)
-    if lockstep:
-        result.balance = balance / lockstep
-    silent = _silence(line, result, driver, sum(moment.dt for _, moment in silences), piped)
-    for where, moment in silences:
-        spend(silent, where, moment.dt, moment, moment.mark)
+            if phase == "ipc":  # the driver's line says what is handed out
+                spend(phase, driver.process, mark, share, moment)
+            else:
+                spend(phase, track.process, state, share, moment)
+    silent = _silence(line, result, sum(moment.dt for moment in silences), piped)
+    for moment in silences:
+        spend(silent, driver.process, moment.mark, moment.dt, moment)
     seconds = {phase: sum(places.values()) for phase, places in result.where.items()}
     total = sum(seconds.values()) or 1.0
     result.shares = {phase: spent / total for phase, spent in seconds.items() if spent}
@@ -191,7 +176,7 @@ def _taking_turns(line: Timeline, driver: Track, workers: Sequence[Track], span:
         return 0
     worked = [_worked(line, track) for track in group]
     ready = sum(
-        m.dt for track in group for m in line.steady(track) if _works(m.mark) and not m.mark.marked
+        m.dt for track in group for m in line.steady(track) if m.works and not m.mark.marked
     )
     busy = [seconds for seconds in worked if seconds >= TURNS * span]
     return len(busy) if len(busy) > 1 and ready > sum(worked) + TURNS * span else 0
@@ -210,15 +195,11 @@ def _lock_holders(
         return
     others = [track for track in workers if track.process == driver.process]
     found = [other for track in others if (other := track.at(moment.t)) is not None]
-    held = [min(other.worked or 0.0, other.dt) if _works(other.mark) else 0.0 for other in found]
+    held = [min(other.worked or 0.0, other.dt) if other.works else 0.0 for other in found]
     total = sum(held)
     for other, seconds in zip(found, held, strict=True):
         if seconds > 0.0:
             yield other.mark, seconds / total * min(total, slept)
-
-
-def _works(mark: Mark) -> bool:
-    return not mark.waits and mark.phase not in ("wait", "import", "first compilation")
 
 
 def _worked(line: Timeline, track: Track, phases: Collection[str] = PHASES) -> float:
@@ -226,21 +207,18 @@ def _worked(line: Timeline, track: Track, phases: Collection[str] = PHASES) -> f
     return sum(
         m.dt if m.worked is None else min(m.dt, m.worked)
         for m in line.steady(track)
-        if _works(m.mark) and m.mark.phase in phases
+        if m.works and m.mark.phase in phases
     )
 
 
-def _silence(line: Timeline, result: Blame, driver: Track, silent: float, piped: float) -> str:
+def _silence(line: Timeline, result: Blame, silent: float, piped: float) -> str:
     """The phase of time without work: pipes if the driver waits at one while its workers are idle,
     or the processors are busy; else waiting."""
     if not silent:
         return "wait"
     if result.worker_seconds and piped > silent / 2:
         return "ipc"
-    asleep = sum(
-        m.dt for m in line.steady(driver) if m.mark.phase == "wait" and m.mark.call == "sleep"
-    )
-    if result.busy_cores is None or not result.workers or asleep > silent / 2:
+    if result.busy_cores is None or not result.workers:
         return "env" if result.where.get("env") and not result.workers else "wait"
     span = max(line.end - line.begin, 1e-9)
     working = sum(_worked(line, track) for track in line.tracks) / span

@@ -79,12 +79,9 @@ def explaining(*, show: bool = True) -> Iterator[Explanation]:
         say("explaining() does nothing here: this program is being explained already")
         yield explanation
         return
-    from flatout.explain.program.attach import machine, working_folder
+    from flatout.explain.program.attach import begun, machine, working_folder
 
-    facts = machine()
-    meta: dict[str, Any] = {
-        "command": [_place(inspect.currentframe())], "machine": facts, "monitor": [], "notes": [],
-    }  # fmt: skip
+    meta = begun([_place(inspect.currentframe())], machine())
     with working_folder() as folder:
         try:
             with _children_observed(folder), _observed(folder, meta):
@@ -115,30 +112,24 @@ def _children_observed(folder: Path) -> Iterator[None]:
 def _observed(folder: Path, meta: dict[str, Any]) -> Iterator[None]:
     """Sample this process and its hardware, and put what is seen into the folder and `meta`."""
     from flatout.explain.program.watch import MONITOR_S
-    from flatout.hardware.monitor import Monitor
+    from flatout.hardware.monitor import Monitor, Recorder, Sampler
 
-    ended = threading.Event()
     monitor = Monitor(os.getpid(), MONITOR_S, clock=time.monotonic)
     meta["machine"]["cores"] = monitor.cores
-
-    def sample() -> None:
-        while not ended.wait(MONITOR_S):
-            meta["monitor"].append(monitor.sample().as_json())
-
-    thread = threading.Thread(target=sample, name="flatout-monitor", daemon=True)
+    recorder, sampler = Recorder(), Sampler(monitor)
     meta["began"] = time.monotonic()
-    thread.start()
+    sampler.add(recorder)
     probe = _probe(folder)
-    probe.own.add(thread.ident)
+    probe.own.add(sampler.ident)
     try:
         yield
     finally:
         meta["ended"] = time.monotonic()
         probe.finish()
-        ended.set()
-        thread.join()
+        sampler.remove(recorder)
+        sampler.close()
+        meta["monitor"] = [sample.as_json() for sample in recorder.samples]
         meta["notes"] += monitor.notes
-        monitor.close()
 
 
 def _probe(folder: Path) -> Any:

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from flatout.explain.program.tracks import Moment
+from flatout.explain.program.tracks import LEARNING, Moment, spent
 
-LEARNING = ("learn", "transfer", "communicate")
 COLLECTING = ("env", "act", "ipc", "wait", "eval")
 COMPILING = ("compile", "first compilation")
 
@@ -56,8 +55,7 @@ def steady(
         moments: of the driver.
         began: the program's start.
         finished: whether the program has ended.
-        unseen: whether its code takes gradients, and was not seen to do so. Then a little
-            learning is ignored, because only names indicate it (``update_locals``).
+        unseen: whether its code takes gradients, and was not seen to do so.
         steps: times of counted environment steps.
     """
     middle = (moments[0].t + moments[-1].t) / 2  # later imports are part of its work
@@ -66,8 +64,8 @@ def steady(
     moments = [m for m in moments if m.t > started] or moments
     last, seconds = moments[-1].t, sum(m.dt for m in moments)
     learning = [m for m in moments if m.mark.phase in LEARNING]
-    if not learning or (unseen and _spent(learning, LEARNING) < LITTLE * seconds):
-        early = _spent(moments, (*COMPILING, *(COLLECTING if unseen else ())))
+    if not learning:
+        early = spent(moments, (*COMPILING, *(COLLECTING if unseen else ())))
         waits = 2 * early > seconds and not finished
         return Steady(started, started, last, part="no learning yet" if waits else "")
     width = (last - started) / SLICES or 1.0
@@ -76,7 +74,7 @@ def steady(
     pauses = [a.t for a, b in pairwise(learning) if a.t + width < b.t - b.dt and a.t < middle]
     begin = pauses[0] if pauses else learning[0].t - learning[0].dt
     result = Steady(started, begin, learning[-1].t if finished else last)
-    if _spent(moments, COLLECTING) >= LITTLE * seconds and not _interleaved(periods, steps):
+    if spent(moments, COLLECTING) >= LITTLE * seconds and not _interleaved(periods, steps):
         complete = periods if finished else periods[:-1]
         ends = [slices[-1][-1].t for learns, slices in complete if learns]
         if len(ends) < 2:
@@ -103,7 +101,7 @@ def _periods(moments: Sequence[Moment], width: float) -> list[Period]:
     periods: list[Period] = []
     for at, one in enumerate(slices):
         three = [m for some in slices[max(at - 1, 0) : at + 2] for m in some]
-        learns = _spent(three, LEARNING) > _spent(three, COLLECTING)
+        learns = spent(three, LEARNING) > spent(three, COLLECTING)
         if not periods or periods[-1][0] is not learns:
             periods.append((learns, []))
         periods[-1][1].append(one)
@@ -113,7 +111,7 @@ def _periods(moments: Sequence[Moment], width: float) -> list[Period]:
 def _interleaved(periods: Sequence[Period], steps: Sequence[float]) -> bool:
     """Whether a program collects within its periods of learning, or learns within those of
     collecting. In the first and last slice of a longer period, it may do both."""
-    learned = sum(_spent(some, LEARNING) for _, run in periods for some in run)
+    learned = sum(spent(some, LEARNING) for _, run in periods for some in run)
     inner: dict[bool, list[Moment]] = {True: [], False: []}
     for learns, run in periods:
         within = [m for some in run[1:-1] or run for m in some]
@@ -122,10 +120,6 @@ def _interleaved(periods: Sequence[Period], steps: Sequence[float]) -> bool:
             return True
     within_learning = sum(m.dt for m in inner[True])
     return (
-        _spent(inner[False], LEARNING) > LITTLE * learned
-        or _spent(inner[True], COLLECTING) > LITTLE * within_learning
+        spent(inner[False], LEARNING) > LITTLE * learned
+        or spent(inner[True], COLLECTING) > LITTLE * within_learning
     )
-
-
-def _spent(moments: Sequence[Moment], phases: Sequence[str]) -> float:
-    return sum(m.dt for m in moments if m.mark.phase in phases)

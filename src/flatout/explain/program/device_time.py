@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from flatout.explain.cards import used_cards
@@ -19,6 +19,7 @@ from flatout.explain.program.evidence import Evidence, Process, Sample
 from flatout.explain.program.places import Mark, Places
 from flatout.explain.program.survey import Frames, Site
 from flatout.explain.program.tracks import Moment
+from flatout.hardware.monitor import MonitorSample
 
 ASLEEP = 0.5  # a thread that works for less than this share of a sample waits
 BACKWARD = ("run_backward", "_run_backward")  # PyTorch's backward pass, one call
@@ -43,63 +44,56 @@ class DeviceTime:
         self._process, self._places = process, places
         self._learning = self._learning_shares(process)
         self._is_jax = "jax" in process.libraries
-        self._parallel = not used_cards(evidence.monitor) and any(
+        self._used = used_cards(evidence.monitor)
+        self._parallel = not self._used and any(
             "/torch/nn/parallel/distributed.py" in code.file for code in process.codes
         )
-        known = [(s.t, s.delayed) for s in evidence.monitor if s.delayed is not None]
-        self._delays_t, self._delays = [t for t, _ in known], [delay for _, delay in known]
-        used = used_cards(evidence.monitor)
-        samples = [sample for sample in evidence.monitor if used and sample.gpus]
-        self._times = [sample.t for sample in samples]
-        self._busy = [busiest([gpu.busy for at, gpu in enumerate(sample.gpus) if at in used])
-                      for sample in samples]  # fmt: skip
+        self._cards = [use for use in evidence.monitor if self._used and use.gpus]
+        self._delays = [use for use in evidence.monitor if use.delayed is not None]
 
     def divide(self, sample: Sample, frames: Frames, mark: Mark) -> Iterator[Moment]:
         """Yield a sample's moments, in order: those in which the device computed come first."""
-        worked = sample.worked
-
-        def moment(later: float, dt: float, mark: Mark, device: bool) -> Moment:
-            return Moment(sample.t - later, dt, mark, sample.stack, worked, device)
-
         slept = self._averages(sample, mark)
         if slept:
-            exchange = replace(mark, phase="communicate")
-            yield moment(slept, sample.dt - slept, mark, False)
-            yield moment(0.0, slept, exchange, False)
-            return
-        if sample.compilation or not self._waits(sample, mark):
-            yield moment(0.0, sample.dt, mark, False)
-            return
-        if mark.marked:
-            busy = self._computes(sample)
-            if busy > 0.0:
-                yield moment((1 - busy) * sample.dt, busy * sample.dt, mark, True)
-            if busy < 1.0:
-                yield moment(0.0, (1 - busy) * sample.dt, mark, False)
-            return
-        leaf = self._process.leaf(self._process.stacks[sample.stack])
-        worked_for, site, made = self._places.waited_for(frames, leaf)
-        site = site or mark.site
-        call = made.call.rpartition(".")[2] if made is not None else mark.call
-        role = worked_for if mark.phase in ("transfer", "other", "wait", "act") else mark.phase
+            parts = [(1 - slept, mark, False), (slept, replace(mark, phase="communicate"), False)]
+        elif sample.compilation or not self._waits(sample, mark):
+            parts = [(1.0, mark, False)]
+        else:
+            parts = self._waiting(sample, frames, mark)
+        later = sample.dt
+        for share, part, device in parts:
+            if share > 0.0:
+                dt = share * sample.dt
+                later -= dt
+                t = sample.t - max(later, 0.0)
+                yield Moment(t, dt, part, sample.stack, sample.worked, device)
+
+    def _waiting(
+        self, sample: Sample, frames: Frames, mark: Mark
+    ) -> list[tuple[float, Mark, bool]]:
+        """Divide a sample of a thread that waits for a device: shares, their marks, and whether
+        the device computed."""
         busy = self._computes(sample)
-        share, learning = self._learning.get(sample.stack, (0.0, (0, 0)))
-        if worked is not None and worked < ASLEEP * sample.dt:
+        if mark.marked:
+            return [(busy, mark, True), (1 - busy, mark, False)]
+        leaf = self._process.leaf(self._process.stacks[sample.stack])
+        role, site, made = self._places.waited_for(frames, leaf)
+        if mark.phase not in ("transfer", "other", "wait", "act"):
+            role = mark.phase
+        call = made.call.rpartition(".")[2] if made is not None else mark.call
+        share, line = self._learning.get(sample.stack, (0.0, (0, 0)))
+        if sample.worked is not None and sample.worked < ASLEEP * sample.dt:
             share = float(sample.learning is not None)
-        if share:  # the device works in order: it learns first
-            learns = replace(mark, phase="learn", site=learning, call="", waits=False)
-            yield moment((1 - share) * sample.dt, share * sample.dt, learns, True)
-            if share == 1.0:
-                return
-        rest = (1 - share) * sample.dt
-        if busy > 0.0:
-            on_device = replace(mark, phase=role, site=site, call=call, waits=False)
-            yield moment((1 - busy) * rest, busy * rest, on_device, True)
-        if busy < 1.0:
-            phase = mark.phase if mark.phase == "eval" or role == "act" else "transfer"
-            fetches_action = role == "act" and made is not None
-            phase = role if fetches_action or phase in ("other", "wait") else phase
-            yield moment(0.0, (1 - busy) * rest, replace(mark, phase=phase, waits=False), False)
+        # The device works in order: it learns first.
+        learns = replace(mark, phase="learn", site=line, call="", waits=False)
+        on_device = replace(mark, phase=role, site=site or mark.site, call=call, waits=False)
+        phase = mark.phase if mark.phase == "eval" or role == "act" else "transfer"
+        if phase in ("other", "wait"):
+            phase = role
+        on_host = replace(mark, phase=phase, waits=False)
+        rest = 1 - share
+        return [(share, learns, True), (busy * rest, on_device, True),
+                ((1 - busy) * rest, on_host, False)]  # fmt: skip
 
     @staticmethod
     def _learning_shares(process: Process) -> dict[int, tuple[float, Site]]:
@@ -132,13 +126,13 @@ class DeviceTime:
         }
 
     def _averages(self, sample: Sample, mark: Mark) -> float:
-        """The seconds of a sample in which a backward pass slept. With DistributedDataParallel on
+        """The share of a sample in which a backward pass slept. With DistributedDataParallel on
         the CPU it waits there for the average of the gradients, which other threads exchange."""
         backward = mark.phase == "learn" and mark.call in BACKWARD and not mark.marked
         if not (self._parallel and backward) or sample.worked is None:
             return 0.0
-        slept = sample.dt - sample.worked
-        return slept if slept > SLEPT * sample.dt else 0.0
+        slept = 1 - sample.worked / max(sample.dt, 1e-9)
+        return slept if slept > SLEPT else 0.0
 
     def _waits(self, sample: Sample, mark: Mark) -> bool:
         """Whether the thread waits for a device, or pays for having asked it."""
@@ -146,7 +140,7 @@ class DeviceTime:
             return False
         if mark.fetches:
             return True
-        if self._times and mark.call in tags.SYNCS:
+        if self._cards and mark.call in tags.SYNCS:
             return True
         asleep = sample.worked is not None and sample.worked < ASLEEP * sample.dt
         computes = sample.elsewhere is not None and sample.elsewhere > COMPUTES * sample.dt
@@ -154,25 +148,22 @@ class DeviceTime:
 
     def _computes(self, sample: Sample) -> float:
         """The share of a sample in which the device computed."""
-        if self._times:
-            busy = self._busy[_first_from(self._times, sample.t)]
-            return 1.0 if busy is None else min(max(busy, 0.0), 1.0)
+        if self._cards:
+            cards = enumerate(_first_from(self._cards, sample.t).gpus)
+            shares = [card.busy for at, card in cards if at in self._used and card.busy is not None]
+            # Where no driver reports it (of a MIG instance), a wait counts as its computing.
+            return min(max(shares, default=1.0), 1.0)
         if sample.worked is None or sample.elsewhere is None:
             return 1.0  # evidence without these figures
         if sample.worked > ASLEEP * sample.dt:
             return 0.0  # it did not wait: copying, and the cost of the calls
         busy = sample.elsewhere / max(sample.dt, 1e-9)
         if self._delays:  # threads of the program that were ready to run and had no core
-            busy += self._delays[_first_from(self._delays_t, sample.t)]
+            busy += _first_from(self._delays, sample.t).delayed or 0.0
         return 1.0 if busy >= FULLY else busy if busy > COMPUTES else 0.0
 
 
-def busiest(shares: Iterable[float | None]) -> float | None:
-    """The share of the time in which the busiest card computed; None where no driver reports it (of
-    a MIG instance). A wait for such a card counts as its computing, and is no transfer."""
-    return max((share for share in shares if share is not None), default=None)
-
-
-def _first_from(times: Sequence[float], t: float) -> int:
-    """The position of the first time that is not before `t`, or of the last one."""
-    return min(bisect.bisect_left(times, t), len(times) - 1)
+def _first_from(samples: Sequence[MonitorSample], t: float) -> MonitorSample:
+    """The first sample that does not end before `t`, or the last one."""
+    at = bisect.bisect_left(samples, t, key=lambda sample: sample.t)
+    return samples[min(at, len(samples) - 1)]

@@ -16,8 +16,7 @@ from flatout.explain.diagnosis import Diagnosis, Finding, Usage, lanes, verdict
 from flatout.explain.program import marks, remedies
 from flatout.explain.program.evidence import Evidence
 from flatout.explain.program.facts import Facts, facts_of
-from flatout.explain.program.timeline import LEARNING
-from flatout.explain.program.tracks import Track
+from flatout.explain.program.tracks import LEARNING, Track
 from flatout.explain.ranking import causes, ordered, tied
 from flatout.explain.report import duration, percent, place_words, tie_words
 from flatout.spans import PHASES
@@ -259,7 +258,5 @@ def _notes(facts: Facts) -> Iterator[str]:
 def _spans(evidence: Evidence, track: Track) -> Iterator[tuple[float, float, str]]:
     """A thread's samples as spans of the timeline."""
     for moment in track.moments:
-        phase = "wait" if moment.mark.waits else moment.mark.phase
-        phase = {"import": "other", "first compilation": "compile"}.get(phase, phase)
         end = moment.t - evidence.began
-        yield end - moment.dt, end, phase
+        yield end - moment.dt, end, moment.shown

@@ -89,13 +89,12 @@ class Process:
     """One Python process of the program; times are seconds on the machine's monotonic clock.
 
     `failure` says what ended its probe early, `by_thread` why a second thread sampled it, `error`
-    the type and text of the exception that ended the process. If it was not `timed`, the order of
-    its samples has no meaning. One that was read from `outside` has no windows.
+    the type and text of the exception that ended the process. One that was read from `outside` has
+    no windows.
     """
 
     pid: int
     started: float
-    python: tuple[int, ...]
     argv: list[str]
     stdlib: str
     codes: list[Code]
@@ -119,7 +118,6 @@ class Process:
     failure: str | None
     by_thread: str | None
     error: tuple[str, str] | None
-    timed: bool
     outside: bool = False
     ended: float | None = None  # where the program came to its end
     parent: int | None = None  # where counting was asked for: the process that started it
@@ -191,7 +189,7 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
         return of[kind][-1][name] if of[kind] else None
 
     return Process(
-        pid=first["pid"], started=started, python=tuple(first["python"]), argv=first["argv"],
+        pid=first["pid"], started=started, argv=first["argv"],
         stdlib=first["stdlib"],
         codes=[codes.get(index, UNKNOWN) for index in range(count)],
         leaves={(row["c"], row["at"]): _leaf(row) for row in of["leaf"]},
@@ -231,7 +229,7 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
         returns={row["c"]: row["kinds"] for row in of["returns"] if row["c"] < count},
         torch_threads=last("torch", "threads"), failure=last("failed", "error"),
         by_thread=last("thread", "why"), error=_error(of["end"]),
-        timed=first.get("timed", True), outside=first.get("outside", False),
+        outside=first.get("outside", False),
         ended=last("end", "t"), parent=last("counts", "parent"),
         counts=_counts(of["counts"]),
     )  # fmt: skip

@@ -33,7 +33,7 @@ def refuse_impossible(evidence: Any) -> None:
             dt, t = plain_number(sample.dt, "dt"), plain_number(sample.t, "t") - evidence.began
             worked = 0.0 if sample.worked is None else plain_number(sample.worked, "worked")
             elsewhere = plain_number(sample.elsewhere or 0.0, "elsewhere")
-            if process.timed and not -LATE_S <= t <= seconds + LATE_S:
+            if not -LATE_S <= t <= seconds + LATE_S:
                 raise ValueError(f"a sample at {t:g} s in a recording of {seconds:g} s")
             if not (0 <= worked <= dt + ROUNDED_S <= seconds + LATE_S and elsewhere >= 0):
                 raise ValueError(f"a sample of {dt:g} s with {worked:g} s of work")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from typing import TypeVar
 from flatout.explain import cards
 from flatout.explain.cards import CardUse
 from flatout.explain.program.blame import Blame, Where, blame
-from flatout.explain.program.call_remedies import MAINLY, call_remedy
 from flatout.explain.program.calls import Call, Counted, counted
 from flatout.explain.program.evidence import Evidence
 from flatout.explain.program.marks import FLAG, PROGRAM
@@ -24,6 +22,7 @@ from flatout.explain.report import percent, place_words, shortened
 from flatout.hardware.monitor import MonitorSample
 
 SHOWN = 60  # characters of a line that are shown
+MAINLY = 0.3  # share of a phase from which on something is said of all of it
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -38,7 +37,7 @@ class Facts:
     counted: Counted  # exact counts of the driver's process
     learning: Learning  # the composition of its learning
     cards: tuple[CardUse, ...] = ()  # its use of each visible GPU
-    # share of learning that is overhead, in each of `blame`'s blocks
+    # share of learning that is overhead, in each of the timeline's blocks
     launches: Sequence[float] = ()
 
     @property
@@ -51,16 +50,19 @@ class Facts:
         """Shares of the host's time by phase; work that is not worth handing out is ``ipc``, and
         so is waiting for processes that are started again and again."""
         found = defaultdict(float, self.blame.shares)
-        for phase, share in self._messages.items():
+        for phase, part in self._moved.items():
+            share = part * found[phase]
             found[phase] -= share
             found["ipc"] += share
         return found
 
     @property
-    def _messages(self) -> dict[str, float]:
-        """Shares of the time, by phase, that go with messages between processes."""
-        waits = {"wait": self.blame.shares.get("wait", 0.0)} if self.restarts else {}
-        return self.blame.trivial | waits
+    def _moved(self) -> dict[str, float]:
+        """The parts of phases that go with messages between processes."""
+        shares = self.blame.shares
+        waits = {"wait": shares.get("wait", 0.0)} if self.restarts else {}
+        moved = self.blame.trivial | waits
+        return {phase: min(moved[phase] / shares[phase], 1.0) for phase in moved if phase in shares}
 
     @property
     def waits(self) -> dict[str, float]:
@@ -121,11 +123,7 @@ class Facts:
     def interval(self, cause: str, phase: str, share: float) -> tuple[float, float] | None:
         """An interval that holds, with 95 %, a cause's share of the time, which is a phase's or a
         part of it; None if it is unknown."""
-        moved = {
-            name: min(part / self.blame.shares[name], 1.0)
-            for name, part in self._messages.items()
-            if self.blame.shares.get(name)
-        }
+        moved = self._moved
         parts = moved | {phase: 1.0} if phase == "ipc" else {phase: 1.0 - moved.get(phase, 0.0)}
         spent = [
             sum(part * block.get(name, 0.0) for name, part in parts.items())
@@ -144,9 +142,9 @@ class Facts:
 
     @property
     def samples(self) -> list[list[MonitorSample]]:
-        """The monitor's samples in each of `blame`'s blocks."""
-        edges = (self.line.begin, *self.blame.ends)
-        return [[s for s in self.evidence.monitor if a < s.t <= b] for a, b in pairwise(edges)]
+        """The monitor's samples in each of the timeline's blocks."""
+        edges = pairwise(self.line.edges)
+        return [[s for s in self.evidence.monitor if a < s.t <= b] for a, b in edges]
 
     def _idle(self, samples: Sequence[MonitorSample]) -> float:
         """The share of some samples' time in which working GPUs wait; of all time without any."""
@@ -230,38 +228,22 @@ class Facts:
             name = self.evidence.processes[process].codes[site[0]].plain if site else ""
             return "" if name.startswith("<") else name
 
-        sums = self._summed(phase, function)
+        sums = self.summed(phase, function)
         name = max(sums, key=lambda one: sums[one], default="")
         return name, sums[name] / (sum(sums.values()) or 1.0) if name else 0.0
 
     def heaviest_line(self, phase: str) -> tuple[str, int] | None:
         """The file and line in which a phase spends most of its time; None if it is unknown."""
-        by_line = self._summed(phase, self.own_line)
+        by_line = self.summed(phase, self.own_line)
         return max(by_line, key=lambda line: by_line[line], default=None)
-
-    def call_remedy(self, phase: str) -> tuple[str, tuple[str, int] | None] | None:
-        """Return the remedy for the calls of one line that take much of a phase, and the line."""
-        sums: defaultdict[tuple[str, tuple[str, int] | None], float] = defaultdict(float)
-        total = 0.0
-        for where, seconds in self.blame.where.get(phase, {}).items():
-            total += seconds
-            words = call_remedy(self.evidence.processes[where[0]], self.text(where), where[2])
-            if words is not None:
-                sums[words, self.own_line(where)] += seconds
-        best = max(sums, key=lambda key: sums[key], default=None)
-        return best if best is not None and sums[best] >= MAINLY * total else None
-
-    def share_of_calls(self, phase: str, *calls: str) -> float:
-        """The share of a phase's time that calls of these names take."""
-        seconds = self._summed(phase, lambda where: where[2])
-        return sum(seconds[call] for call in calls) / (sum(seconds.values()) or 1.0)
 
     def _lines(self, phase: str) -> list[tuple[tuple[str, str], float]]:
         """Place, source and seconds of a phase's lines, the heaviest first."""
-        by_line = self._summed(phase, lambda where: (self.place(where), self.text(where)))
+        by_line = self.summed(phase, lambda where: (self.place(where), self.text(where)))
         return sorted(by_line.items(), key=lambda item: -item[1])
 
-    def _summed(self, phase: str, key: Callable[[Where], Key]) -> dict[Key, float]:
+    def summed(self, phase: str, key: Callable[[Where], Key]) -> dict[Key, float]:
+        """Seconds of a phase's places, by what `key` says of them."""
         sums: defaultdict[Key, float] = defaultdict(float)
         for where, seconds in self.blame.where.get(phase, {}).items():
             sums[key(where)] += seconds
@@ -273,18 +255,6 @@ class Facts:
             return False
         places = self.line.places[self.line.driver.process]
         return places.role(call.frames) == "act"
-
-    @property
-    def acts_in_a_row(self) -> int:
-        """The median number of acting calls before an environment steps; 0 if unknown."""
-        runs, length = list[int](), 0
-        for call in self.counted.calls:
-            if call.kind == "env" and length:
-                runs.append(length)
-                length = 0
-            elif self.acts(call):
-                length += 1
-        return round(statistics.median(runs)) if runs else 0
 
 
 def facts_of(evidence: Evidence) -> Facts:
@@ -298,7 +268,7 @@ def facts_of(evidence: Evidence) -> Facts:
     process, places = evidence.processes[driver.process], line.places[driver.process]
     moments = line.steady(driver)
     whole, launches = learning(process, places, moments, line.windows), list[float]()
-    for begin, end in pairwise((line.begin, *blamed.ends)):
+    for begin, end in pairwise(line.edges):
         within = [moment for moment in moments if begin < moment.t <= end]
         windows = [window for window in line.windows if begin < window.t <= end]
         part = learning(process, places, within, windows)

@@ -14,7 +14,7 @@ from flatout.explain.program.device_time import BACKWARD
 from flatout.explain.program.evidence import Process
 from flatout.explain.program.flow import Site
 from flatout.explain.program.places import Places
-from flatout.explain.program.tracks import Moment
+from flatout.explain.program.tracks import Moment, spent
 
 EAGER_NS = 500_000
 """`SHORT_NS` for JAX's operations outside of compiled functions, which cost more to launch."""
@@ -32,7 +32,6 @@ class Learning:
     """The composition of learning's time."""
 
     launch: float | None  # share spent in operations that are mostly overhead; None if unknown
-    device: float = 0.0  # share spent waiting for a device that computed
     operations: float = 0.0  # operations per second of learning
     exact: bool = False  # from windows instead of samples
     counted: bool = True  # whether calls could be counted; else its mechanism is unknown
@@ -46,58 +45,53 @@ def learning(
 
     Only time in which no device computes can be the overhead of launching operations.
     """
-    learns = [moment for moment in moments if moment.mark.phase == "learn"]
-    total_s = sum(moment.dt for moment in learns) or 1.0
-    device = sum(moment.dt for moment in learns if moment.device) / total_s
     found = _launching(process, places, moments, windows)
-    launch = None if found.launch is None else found.launch * (1 - device)
-    return replace(found, launch=launch, device=device)
+    if found.launch is None:
+        return found
+    total_s = spent(moments, ("learn",)) or 1.0
+    host_s = spent((moment for moment in moments if not moment.device), ("learn",))
+    return replace(found, launch=found.launch * host_s / total_s)
 
 
 def _launching(
     process: Process, places: Places, moments: list[Moment], windows: Iterable[Replay]
 ) -> Learning:
-    """The composition of learning's time on the host."""
-    durations: dict[tuple[Site, str, bool], list[float]] = defaultdict(list)
+    """The composition of learning's time on the host.
+
+    The backward pass is one call, as coarse as the rest.
+    """
+    durations: dict[tuple[Site, str], list[float]] = defaultdict(list)
     updates = 0
     for window in windows:
         updates += sum(call.kind == "optimiser" for call in window.calls)
         for interval in window.intervals:
-            files = [process.codes[code].file for code, _ in interval.frames]
-            if any(map(tags.COMPILERS.search, files)):
-                continue
             mark = places.mark(interval.frames, Leaf(interval.name, interval.name))
             if mark.phase in ("learn", "transfer") and not mark.fetches:
-                forward = any(map(tags.NETWORK_FILES.search, files))
-                durations[interval.frames[0], interval.name, forward].append(interval.ns)
-    sums = {True: [0.0, 0.0], False: [0.0, 0.0]}  # forward -> [short, long]
-    backward, count = 0.0, 0
-    for (site, name, forward), values in durations.items():
-        # The median: a thread that loses its core for some milliseconds looks busy.
-        median = statistics.median(values)
-        if name in BACKWARD:
-            backward += median * len(values)
-            continue
-        if process.codes[site[0]].plain == ENGINE:  # between what it calls back
+                durations[interval.frames[0], interval.name].append(interval.ns)
+    short = long = backward = 0.0
+    count = 0
+    for (site, name), values in durations.items():
+        code = process.codes[site[0]]
+        if name in BACKWARD or code.plain == ENGINE:  # or between what it calls back
             backward += sum(values)
             continue
         count += len(values) if name else 0
-        limit = EAGER_NS if "/jax/_src/" in process.codes[site[0]].file else SHORT_NS
+        limit = EAGER_NS if tags.is_jax(code) else SHORT_NS
         large = [] if name else [ns for ns in values if ns >= limit]
+        # The median: a thread that loses its core for some milliseconds looks busy.
+        median = statistics.median(values)
         if len(large) >= OFTEN * len(values):  # operators, which have no names, within a line
-            sums[forward][True] += sum(large)
-            sums[forward][False] += sum(values) - sum(large)
+            long += sum(large)
+            short += sum(values) - sum(large)
+        elif median >= limit:
+            long += median * len(values)
         else:
-            sums[forward][median >= limit] += median * len(values)
-    short, long = (sums[True][i] + sums[False][i] for i in range(2))
-    # The backward pass is one call, as coarse as the forward pass.
-    coarse = sums[True] if sum(sums[True]) else [short, long]
-    short_share = coarse[0] / sum(coarse) if sum(coarse) else 0.0
+            short += median * len(values)
     total = short + long + backward
     if total < LEAST_S * 1e9:
         return _uncounted(process, moments)
     return Learning(
-        (short + short_share * backward) / total, operations=count / (total / 1e9), exact=True,
+        short / ((short + long) or 1.0), operations=count / (total / 1e9), exact=True,
         update_s=total / 1e9 / updates if updates else None,
     )  # fmt: skip
 

@@ -204,8 +204,7 @@ def waits(
         if not moments or not len(late):
             continue
         for moment, share in zip(moments, covered(late, edges)[::2].tolist(), strict=True):
-            phase = "wait" if moment.mark.waits else moment.mark.phase
-            phase = phase if phase in WAITS_FOR else "other"
+            phase = moment.shown if moment.shown in WAITS_FOR else "other"
             seconds[phase] += share
             seconds["unknown"] -= share
             line = facts.line_of((one.process, moment.mark.site, moment.mark.call))

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 from flatout.explain import cores
 from flatout.explain.cards import WAITS_FOR
 from flatout.explain.diagnosis import Finding
 from flatout.explain.program import tags
+from flatout.explain.program.blame import Where
 from flatout.explain.program.calls import mostly_with_gradients
-from flatout.explain.program.facts import Facts
+from flatout.explain.program.evidence import Process
+from flatout.explain.program.facts import MAINLY, Facts
 from flatout.explain.ranking import interval
 from flatout.explain.report import percent
 from flatout.hardware.core_use import core_use
+from flatout.spans import PHASES
 
 FASTER = 1.15  # how much faster than now all cores together must be for processes to be proposed
 CHEAP_S = 150e-6  # a message to another process and its answer take about as long
-ENVIRONMENTS = 8  # environments per batched call that are proposed for a program with one
 
-COLLECTIVE = re.compile(r"all_?reduce|all_?gather|broadcast|reduce_scatter", re.IGNORECASE)
-
+CHEAPER = "make the step itself cheaper, beginning with this line."
 RARER = 10  # factor by which to write more rarely
-PERMUTED = 0.3  # share of a phase from which on permuting all rows is its problem
+
+KEPT = (
+    "Keep the worker processes: start them once, before the loop (one pool, or one DataLoader with "
+    "persistent_workers=True, for all iterations)."
+)
 
 
 @dataclass(frozen=True)
@@ -41,10 +46,10 @@ def finding(cause: str, facts: Facts, share: float) -> Finding:
     phase, rule = REMEDIES[cause]
     spent = share if facts.gpu is None else facts.share(phase)  # by the host
     remedy = rule if isinstance(rule, Remedy) else rule(facts, spent)
-    line = facts.heaviest_line(phase)
-    if (found := facts.call_remedy(phase)) is not None:
-        words, line = found
-        remedy = replace(remedy, words=words)
+    if facts.restarts and phase in ("input", "ipc"):
+        started = f"{facts.restarts} worker processes were started in {facts.blame.seconds:.0f} s"
+        remedy = Remedy(KEPT, before=[started])
+    words, line = _of_calls(facts, phase) or (remedy.words, facts.heaviest_line(phase))
     places = facts.heaviest(phase, facts.share(phase) if cause == "launch-bound" else spent)
     evidence = (*remedy.before, *places, *facts.marked_words(phase), *remedy.after)
     if facts.gpu is not None:
@@ -54,7 +59,52 @@ def finding(cause: str, facts: Facts, share: float) -> Finding:
     sure = facts.interval(cause, phase, share)
     if cause == "compute-bound" and facts.gpu is not None:
         sure = None  # how long a GPU computes does not decide where that stands
-    return Finding(cause, share, evidence, remedy.words, line, interval=sure)
+    return Finding(cause, share, evidence, words, line, interval=sure)
+
+
+def _of_calls(facts: Facts, phase: str) -> tuple[str, tuple[str, int] | None] | None:
+    """Return the remedy for the calls of one line that take much of a phase, and the line."""
+
+    def known(where: Where) -> tuple[str, tuple[str, int] | None]:
+        process = facts.evidence.processes[where[0]]
+        return call_remedy(process, phase, facts.text(where), where[2]), facts.own_line(where)
+
+    sums = facts.summed(phase, known)
+    best = max(sums, key=lambda key: sums[key] if key[0] else 0.0, default=("", None))
+    return best if best[0] and sums[best] >= MAINLY * sum(sums.values()) else None
+
+
+def call_remedy(process: Process, phase: str, line: str, call: str) -> str:
+    """Return the remedy for a line of a process in which `call` runs; empty if there is none."""
+    for phases, library, text, name, words in CALLS:
+        known = phase in phases and (not library or library in process.libraries)
+        if known and re.search(text, line) and re.fullmatch(name, call):
+            return words
+    return ""
+
+
+TENSORS = "tensor|as_tensor|Tensor|FloatTensor|LongTensor|BoolTensor"
+
+CALLS = (
+    (
+        PHASES, "keras", r"\.predict(_on_batch)?\(", ".*",
+        "Call the model itself, model(x, training=False), in place of model.predict(x), which "
+        "builds a data pipeline and its callbacks for each call.",
+    ),
+    (
+        PHASES, "torch", rf"torch\.({TENSORS})\((?!\s*(np|numpy)\.)", TENSORS,
+        "Make one array of the list first, torch.as_tensor(np.array(...)): PyTorch copies a list "
+        "of arrays element by element.",
+    ),
+    (
+        ("replay", "input"), "", "", "permutation|shuffle",
+        "Draw only the indices that a batch needs: rng.integers(len(data), size=batch) instead of "
+        "a permutation of all rows; or one permutation for a whole epoch.",
+    ),
+)  # fmt: skip
+"""Calls with a remedy of their own, where a rule for the whole phase would propose a rewrite: in
+which phases, the library that has them (empty for any), patterns for the source of the line and for
+the name of the function that runs, and the remedy."""
 
 
 # --- Phases -----------------------------------------------------------------------------------
@@ -68,31 +118,30 @@ def env(facts: Facts, share: float) -> Remedy:
     spare, count = facts.spare, facts.cores
     now = max(1.0, min(facts.blame.workers, facts.capacity))
     if spare < 0.25:
-        why = "All cores are busy already"
+        words = (
+            "All cores are busy already: make the step itself cheaper, beginning with this line."
+        )
     elif facts.capacity < FASTER * now:
-        why = (
+        words = (
             f"Processes would gain little (together the {count} cores do {facts.capacity:.1f} "
-            "times what one does)"
+            f"times what one does): {CHEAPER}"
         )
     elif steps and share / steps < CHEAP_S:
-        each = f"{1e6 * share / steps:,.0f} us"
-        return Remedy(
-            f"Step many environments in one call: a step takes {each}, less than a message to "
-            "another process. A vectorised environment (gymnasium.make_vec(id, num_envs=64), "
-            "EnvPool, or one in JAX) steps them as arrays.",
-            after=rate,
+        words = (
+            f"Step many environments in one call: a step takes {1e6 * share / steps:,.0f} us, less "
+            "than a message to another process. A vectorised environment "
+            "(gymnasium.make_vec(id, num_envs=64), EnvPool, or one in JAX) steps them as arrays."
         )
     else:
-        return Remedy(
+        words = (
             f"Step environments in {max(2, count)} processes at once ({spare:.1f} of {count} "
-            "cores are idle), for example gymnasium.vector.AsyncVectorEnv.",
-            after=rate,
+            "cores are idle), for example gymnasium.vector.AsyncVectorEnv."
         )
-    return Remedy(f"{why}: make the step itself cheaper, beginning with this line.", after=rate)
+    return Remedy(words, after=rate)
 
 
 def acting(facts: Facts, share: float) -> Remedy:
-    """Actions: one call for the environments that now have a call each, or for `ENVIRONMENTS`."""
+    """Actions: one call for several environments."""
     seen = []
     acts = [call for call in facts.counted.calls if facts.acts(call)]
     grads = mostly_with_gradients(acts)
@@ -102,61 +151,29 @@ def acting(facts: Facts, share: float) -> Remedy:
             f"{name} is called about {facts.counted.rate(len(acts)):,.0f} times/s with batch "
             f"{batch}, {'gradients on' if grads else 'no gradients'}: {percent(share)} of the time"
         )
-    if any(process.outside for process in facts.evidence.processes):
-        unknown = "for how many environments one call chooses is unknown: no calls are counted"
-        return Remedy(
-            "If each call of the network chooses for one environment, let it choose for several "
-            "(stack their observations), without gradients.",
-            [unknown],
-        )
-    together = max(ENVIRONMENTS, facts.acts_in_a_row)
+    elif any(process.outside for process in facts.evidence.processes):
+        seen.append("for how many environments one call chooses is unknown: no calls are counted")
     return Remedy(
-        f"Choose actions for {together} environments in one call (stack their observations) "
+        "Choose actions for several environments in one call (stack their observations) "
         f"{'under torch.no_grad(), ' if grads else ''}and keep a small network on the CPU.",
         seen,
     )
 
 
-def replay(facts: Facts, share: float) -> Remedy:
-    """Replay: no permutation, or arrays instead of objects."""
-    return _permuting(
-        facts, "replay", "np.random.randint(len(buffer), size=batch) instead of a permutation of "
-        "all stored steps; keep steps in arrays.",
-    ) or Remedy(
-        "Store steps in preallocated arrays, and gather a batch with one fancy index: "
-        "obs[indices] instead of a list of tuples (for priorities a sum tree).",
-    )  # fmt: skip
+REPLAY = Remedy(
+    "Store steps in preallocated arrays, and gather a batch with one fancy index: obs[indices] "
+    "instead of a list of tuples (for priorities a sum tree)."
+)
 
 
 def inputs(facts: Facts, share: float) -> Remedy:
-    """A data set: the same loaders for all epochs, no permutation, or loaders on the idle cores."""
-    if facts.restarts:
-        return Remedy(
-            "Keep the worker processes: DataLoader(..., persistent_workers=True), and one loader "
-            "for all epochs.",
-            before=[restarted(facts)],
-        )
+    """A data set: loaders on the idle cores."""
     workers = max(2, round(facts.spare) + (0 if facts.blame.workers else 1))
-    return _permuting(
-        facts, "input", "rng.integers(len(data), size=batch) instead of a permutation of all "
-        "examples; or one permutation for a whole epoch.",
-    ) or Remedy(
+    return Remedy(
         f"Load and augment in {workers} background processes "
         "(DataLoader(num_workers=..., persistent_workers=True), tf.data .map(...).prefetch), and "
-        "do what is the same each time only once.",
-    )  # fmt: skip
-
-
-def restarted(facts: Facts) -> str:
-    """A sentence about processes that are started again and again."""
-    return f"{facts.restarts} worker processes were started in {facts.blame.seconds:.0f} s"
-
-
-def _permuting(facts: Facts, phase: str, instead: str) -> Remedy | None:
-    """The remedy where a phase permutes all rows to draw a few."""
-    if facts.share_of_calls(phase, "permutation", "shuffle") <= PERMUTED:
-        return None
-    return Remedy(f"Draw only the indices that a batch needs: {instead}")
+        "do what is the same each time only once."
+    )
 
 
 IO = Remedy(f"Write {RARER} times less often, without a flush each time.")
@@ -167,22 +184,11 @@ COMPILING = Remedy(
 
 
 def messages(facts: Facts, share: float) -> Remedy:
-    """Messages between processes: the same processes for all of them, or none at all, if the work
-    inside of them takes less time."""
-    if facts.restarts:
-        return Remedy(
-            "Start the worker processes once, before the loop, and keep them (one pool for all "
-            "iterations).",
-            before=[restarted(facts)],
-        )
+    """Messages between processes: none at all, if the work inside of them takes less time."""
     if facts.blame.trivial:
-        where = facts.blame.where
-        lines = " ".join(map(facts.text, (*where.get("ipc", ()), *where.get("wait", ()))))
-        how = "Step these environments in this process (SyncVectorEnv, DummyVecEnv)"
-        if re.search("pool|submit|executor", lines):
-            how = "Do this work in one process, or give each task more of it (chunksize=)"
         return Remedy(
-            f"{how}: the work itself takes less time than handing it out.",
+            "Do this work in one process (environments with SyncVectorEnv or DummyVecEnv), or hand "
+            "out more of it at once (chunksize=): the work itself takes less time than that.",
             before=[
                 f"{percent(share)} of the time is spent waiting for other processes; "
                 f"their own work takes {percent(facts.blame.worker_seconds / facts.blame.seconds)}"
@@ -201,15 +207,15 @@ EVALUATION = Remedy(
 
 def waiting(facts: Facts, share: float) -> Remedy:
     """A lockstep, or a loop that sleeps."""
-    idle = [f"{facts.spare:.1f} of {facts.cores} cores are idle meanwhile"]
-    if facts.share_of_calls("wait", "sleep") > 0.5 and facts.blame.balance > 0.99:
-        what = "Do not sleep in the loop: block on the queue or pipe until there is work."
-        return Remedy(what, after=idle)
-    return Remedy(
+    words = (
         "Do not wait for the slowest each time: take results as they come (gather whichever "
-        "workers are ready), or give the slow one less to do.",
-        after=idle,
+        "workers are ready), or give the slow one less to do."
     )
+    driver = facts.line.driver
+    calls = facts.summed("wait", lambda where: where[::2])  # a slow worker may sleep, too
+    if driver and calls[driver.process, "sleep"] > 0.5 * sum(calls.values()):
+        words = "Do not sleep in the loop: block on the queue or pipe until there is work."
+    return Remedy(words, after=[f"{facts.spare:.1f} of {facts.cores} cores are idle meanwhile"])
 
 
 # --- Mechanisms of learning -------------------------------------------------------------------
@@ -246,23 +252,21 @@ def launch(facts: Facts, share: float) -> Remedy:
 
 def transfer(facts: Facts, share: float) -> Remedy:
     """Copies and syncs."""
-    counts = [count for count in facts.counted.names.most_common() if count[0] in tags.TRANSFERS]
-    rates = [
-        f"`{name}` about {facts.counted.rate(number):,.0f} times per second"
-        for name, number in counts[:2]
-    ]
-    return Remedy(MOVE_ONCE, after=rates)
+    return Remedy(MOVE_ONCE, after=_rates(facts, tags.TRANSFERS))
 
 
 def communication(facts: Facts, share: float) -> Remedy:
     """Averaging across devices."""
-    calls = sum(count for name, count in facts.counted.names.items() if COLLECTIVE.search(name))
-    seen = []
-    if calls:
-        each = share * facts.counted.seconds / calls
-        rate = facts.counted.rate(calls)
-        seen = [f"about {rate:,.0f} averages per second, {each * 1e3:.2g} ms each"]
-    return Remedy(AVERAGE_ONCE, after=seen)
+    return Remedy(AVERAGE_ONCE, after=_rates(facts, tags.COLLECTIVES - {"wait"}))
+
+
+def _rates(facts: Facts, names: Collection[str]) -> list[str]:
+    """How often the two most frequent of some built-in functions are called."""
+    counts = [count for count in facts.counted.names.most_common() if count[0] in names]
+    return [
+        f"`{name}` about {facts.counted.rate(number):,.0f} times per second"
+        for name, number in counts[:2]
+    ]
 
 
 def compute(facts: Facts, share: float) -> Remedy:
@@ -295,7 +299,7 @@ def own_code(facts: Facts, share: float) -> Remedy:
 
 
 REMEDIES: dict[str, tuple[str, Remedy | Callable[[Facts, float], Remedy]]] = {
-    "env-bound": ("env", env), "acting-bound": ("act", acting), "replay-bound": ("replay", replay),
+    "env-bound": ("env", env), "acting-bound": ("act", acting), "replay-bound": ("replay", REPLAY),
     "input-bound": ("input", inputs), "ipc-bound": ("ipc", messages),
     "eval-bound": ("eval", EVALUATION), "io-bound": ("io", IO),
     "compile-bound": ("compile", COMPILING), "waiting": ("wait", waiting),

@@ -116,9 +116,7 @@ class Roles:
             return set()
         found, feeding = set[Loop](), set[Loop]()
         stacks = [
-            self.survey.outside(place.program)
-            for place, _ in self.survey.places
-            if place.tag == STEP
+            self.survey.outside(place.program) for place in self.survey.places if place.tag == STEP
         ]
         stacks += [
             [(node[0], self.survey.values.statement(node).first)]
@@ -132,7 +130,7 @@ class Roles:
             else:
                 found.update(free)
         found = found - feeding if feeding else set()
-        for place, _ in self.survey.places:
+        for place in self.survey.places:
             if place.tag not in ("network", "compiled") or self.role(place) != "eval":
                 continue
             for loop, _ in self.survey.loops(place.program):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -20,10 +21,9 @@ from typing import Any
 import psutil
 
 from flatout.errors import FlatoutError, UsageError, one_line
-from flatout.explain.program.attach import INJECT, machine, working_folder
+from flatout.explain.program.attach import INJECT, begun, machine, working_folder
 from flatout.explain.program.evidence import Recording
-from flatout.explain.program.watch import MONITOR_S
-from flatout.hardware.monitor import Monitor
+from flatout.explain.program.watch import Watch
 from flatout.installing import install
 
 RATE = 50  # samples per second
@@ -54,7 +54,11 @@ def record_pid(pid: int, seconds: float) -> Recording:
     spy = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
     if spy is None:
         raise FlatoutError(f"--pid needs py-spy: {install('explain')}.")
-    began = time.monotonic()
+    note = (
+        f"Process {pid} was read from outside, by py-spy: there are no counts of calls, no sizes "
+        "of batches and no start-up."
+    )
+    meta = begun(argv or [f"process {pid}"], machine()) | {"notes": [note], "finished": False}
     with working_folder() as folder:
         file = folder / "stacks.json"
         child = subprocess.Popen(
@@ -63,11 +67,8 @@ def record_pid(pid: int, seconds: float) -> Recording:
              "--full-filenames", "--subprocesses", "--threads", "--idle"],
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        samples = []
-        with closing(Monitor(pid, MONITOR_S, clock=time.monotonic)) as monitor:
-            while child.poll() is None:
-                time.sleep(MONITOR_S)
-                samples.append(monitor.sample().as_json())
+        with closing(Watch(child, folder, meta, pid=pid)) as watched:
+            watched.run(math.inf)
         messages = (child.communicate()[1] or "").strip().splitlines()
         if child.returncode or not file.exists():
             why = one_line(RuntimeError(messages[-1] if messages else "no reason given"))
@@ -75,18 +76,9 @@ def record_pid(pid: int, seconds: float) -> Recording:
                 f"py-spy cannot read process {pid} ({why}); on Linux this needs root or "
                 "kernel.yama.ptrace_scope=0."
             )
-        rows = rows_of_profiles(json.loads(file.read_text(errors="replace")), pid, began, argv)
-    ended = time.monotonic()
-    note = (
-        f"Process {pid} was read from outside, by py-spy: there are no counts of calls, no sizes "
-        "of batches and no start-up."
-    )
-    meta = {
-        "command": argv or [f"process {pid}"], "began": began, "ended": ended,
-        "monitor": samples, "machine": machine() | {"cores": monitor.cores}, "notes": [note],
-        "finished": False,
-    }  # fmt: skip
-    return meta, rows
+        profiles = json.loads(file.read_text(errors="replace"))
+    meta["ended"] = time.monotonic()
+    return meta, rows_of_profiles(profiles, pid, meta["began"], argv)
 
 
 def rows_of_profiles(
@@ -187,13 +179,12 @@ class Source:
             sys.path.remove(str(INJECT))
         self._is_users, self._text = _flatout_source.is_users, _flatout_own.source_of
         self._line, self._seen = _flatout_own.source_line, _flatout_seen.Seen
-        self._codes: dict[str, list[CodeType]] = {}
-        self._classes: dict[str, tuple[dict[str, ast.ClassDef], dict[str, str]]] = {}
+        self._files: dict[str, tuple[list[CodeType], dict[str, ast.ClassDef], dict[str, str]]] = {}
 
     def described(self, name: str, file: str, lines: set[int]) -> dict[str, Any]:
         """The probe's row about a function that was seen at these lines; empty if unknown."""
         rows: list[dict[str, Any]] = []
-        for code in self._codes_of(file):
+        for code in self.read(file)[0]:
             own = {line for _, _, line in code.co_lines()}
             if code.co_name == name.rpartition(".")[2] and lines <= own:
                 self._seen(rows.append).code(code, None)
@@ -203,7 +194,7 @@ class Source:
 
     def _owner(self, name: str, file: str) -> dict[str, Any] | None:
         """The probe's description of a class, as far as its file has it; None if it is unknown."""
-        classes, modules = self._classes_of(file)
+        _, classes, modules = self.read(file)
         if name not in classes:
             return None
         bases, order = list[str](), [name]
@@ -219,38 +210,32 @@ class Source:
         return {"name": name, "module": module, "bases": [f"{module}.{name}", *bases],
                 "learns": False}  # fmt: skip
 
-    def _classes_of(self, file: str) -> tuple[dict[str, ast.ClassDef], dict[str, str]]:
-        """The classes of a file, and the full names of what it imports."""
-        if file not in self._classes:
-            nodes = list[ast.AST]()
+    def read(self, file: str) -> tuple[list[CodeType], dict[str, ast.ClassDef], dict[str, str]]:
+        """The functions of a user's file and the file's own code; the classes of any file, and the
+        full names of what it imports."""
+        if file not in self._files:
+            codes = list[CodeType]()
+            classes, names = dict[str, ast.ClassDef](), dict[str, str]()
             with suppress(SyntaxError, ValueError, RecursionError):
-                nodes = list(ast.walk(ast.parse(self._text(file))))
-            names = dict[str, str]()
-            for one in nodes:
-                if isinstance(one, ast.Import | ast.ImportFrom):
-                    head = one.module or "" if isinstance(one, ast.ImportFrom) else ""
-                    for alias in one.names:
-                        full = f"{head}.{alias.name}" if head else alias.name
-                        names[alias.asname or alias.name.partition(".")[0]] = full
-            classes = {one.name: one for one in nodes if isinstance(one, ast.ClassDef)}
-            self._classes[file] = classes, names
-        return self._classes[file]
+                text = self._text(file)
+                for one in ast.walk(ast.parse(text)):
+                    if isinstance(one, ast.ClassDef):
+                        classes[one.name] = one
+                    elif isinstance(one, ast.Import | ast.ImportFrom):
+                        head = getattr(one, "module", None)
+                        for alias in one.names:
+                            known = alias.asname or alias.name.partition(".")[0]
+                            names[known] = f"{head}.{alias.name}" if head else alias.name
+                if text and self._is_users(file):
+                    codes = [compile(text, file, "exec", dont_inherit=True)]
+            for code in codes:  # which grows
+                codes += [one for one in code.co_consts if isinstance(one, CodeType)]
+            self._files[file] = codes, classes, names
+        return self._files[file]
 
     def line(self, file: str, number: int) -> str:
         """A line of a user's file."""
         return self._line(file, number).strip()[:100] if self._is_users(file) else ""
-
-    def _codes_of(self, file: str) -> list[CodeType]:
-        """All functions of a user's file, and the file's own code."""
-        if file not in self._codes:
-            found: list[CodeType] = []
-            with suppress(SyntaxError, ValueError, RecursionError):
-                text = self._text(file) if self._is_users(file) else ""
-                found = [compile(text, file, "exec", dont_inherit=True)] if text else []
-            for code in found:  # which grows
-                found += [one for one in code.co_consts if isinstance(one, CodeType)]
-            self._codes[file] = found
-        return self._codes[file]
 
 
 def _dotted(node: ast.expr) -> str:

@@ -16,7 +16,7 @@ from flatout.explain.program.evidence import Process
 from flatout.explain.program.flow import Node, Site, Values
 
 Frames = tuple[tuple[int, int], ...]  # (code, line) of each frame, innermost first
-Seen = tuple[Frames, Leaf, float]  # and seconds
+Seen = tuple[Frames, Leaf]
 Loop = tuple[int, int, int]  # function, first and last line
 
 CALLERS = 2  # number of callers by which a line's calls of a network are distinguished
@@ -61,7 +61,7 @@ class Survey:
     """The work of a process's functions and lines.
 
     Attributes:
-        places: all that was seen, and for how long.
+        places: all that was seen.
         values: where the values of the program's statements go.
         nodes: by tag, the statements whose own calls do that.
         lines: by tag, the lines of each function below which that was seen.
@@ -79,14 +79,14 @@ class Survey:
         self.stepping = {
             index for index, tag in enumerate(self._tags) if tag == "env" and self._steps(index)
         }
-        self.places = [(self.place(frames, leaf), seconds) for frames, leaf, seconds in seen]
-        self.values = Values(process, {place.program for place, _ in self.places})
+        self.places = [self.place(frames, leaf) for frames, leaf in seen]
+        self.values = Values(process, {place.program for place in self.places})
         self.nodes: defaultdict[str, set[Node]] = defaultdict(set)
         self._goals: dict[tuple[tuple[Site, ...], tuple[str, ...]], str | None] = {}
         self.lines: dict[str, defaultdict[int, set[int]]] = {
             tag: defaultdict(set) for tag in COUNTED
         }
-        for place, _ in self.places:
+        for place in self.places:
             self._count(place)
         self._count_unpacked()
         self._count_backward()
@@ -153,7 +153,7 @@ class Survey:
         """Mark functions that return a step's tuple, what lines call that unpack one, and other
         methods of their classes, as environments. A function that calls a network is a player."""
         players, called = set[int](), set[int]()
-        for frames, leaf, _ in seen:
+        for frames, leaf in seen:
             plays = leaf.kind.get("compiled") and leaf.kind.get("learns")
             for at, (code, _) in enumerate(frames):
                 if plays:
@@ -339,11 +339,11 @@ class Survey:
         Where a library loads the batches, what the program draws is something else.
         """
         found = set[Node]()
-        if any(place.tag == "input" for place, _ in self.places):
+        if any(place.tag == "input" for place in self.places):
             return found
         barriers = self.nodes[NETWORK] | self.nodes[LEARN]
         done = set[tuple[Site, ...]]()
-        for place, _ in self.places:
+        for place in self.places:
             if place.tag != DRAW or place.program in done:
                 continue
             done.add(place.program)

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from flatout.explain.program.calls import Replay, network_sites, replay
 from flatout.explain.program.codes import Leaf
-from flatout.explain.program.cycles import LEARNING, Steady, steady
+from flatout.explain.program.cycles import Steady, steady
 from flatout.explain.program.device_time import DeviceTime
-from flatout.explain.program.evidence import CALL, Evidence, Process
+from flatout.explain.program.evidence import Evidence, Process
 from flatout.explain.program.marks import Marks
 from flatout.explain.program.places import Mark, Places
-from flatout.explain.program.survey import Frames, Site, program_of
+from flatout.explain.program.survey import Site, program_of
 from flatout.explain.program.tags import is_program
-from flatout.explain.program.tracks import Moment, Track
+from flatout.explain.program.tracks import APART, LEARNING, Moment, Track
+from flatout.explain.ranking import block_ends
 from flatout.hardware.monitor import MonitorSample
 
 FADED = 0.1
 """If less than this share of compiling falls into the second half, it was warm-up."""
-
-TAKING = ("vjp", "value_and_grad_f", "grad_f", "backward", "run_backward", "gradient")
-"""Library functions that take gradients."""
-
-APART = ("import", "first compilation")
 
 
 @dataclass
@@ -44,6 +39,13 @@ class Timeline:
         """The monitor's samples of the steady state; all of them if it has none."""
         within = [s for s in evidence.monitor if self.begin <= s.t <= self.end + 1.0]
         return within or evidence.monitor
+
+    @property
+    def edges(self) -> tuple[float, ...]:
+        """The edges of the blocks by which it is judged how much shares vary; only `begin` where
+        there are none, because a part of a cycle was seen or there is no room for two."""
+        ends = () if self.part else block_ends(self.begin, self.end, self.ends)
+        return (self.begin, *ends)
 
     def steady(self, track: Track) -> list[Moment]:
         """A track's moments in the steady state, without imports and first compilations."""
@@ -70,23 +72,13 @@ def timeline(evidence: Evidence) -> Timeline:
     if driver.seconds(LEARNING) < 0.1:  # without learning the first process's main thread
         driver = tracks[0]
     process = evidence.processes[driver.process]
-    if process.timed:
-        stepping = places[driver.process].stepping
-        steps = [
-            window.t
-            for window in process.windows
-            if any(kind == CALL and code in stepping for _, kind, code, _ in window.events)
-        ]
-        unseen = _learns_unseen(process, places[driver.process], driver)
-        period = steady(driver.moments, evidence.began, evidence.finished, unseen, steps)
-    else:
-        first = driver.moments[0].t - driver.moments[0].dt
-        period = Steady(first, first, driver.moments[-1].t)
-    begin, end = period.begin, period.end
     stepping = places[driver.process].stepping
-    windows = [
-        replay(process, window, stepping) for window in process.windows if begin < window.t <= end
-    ]
+    windows = [replay(process, window, stepping) for window in process.windows]
+    steps = [window.t for window in windows if any(call.kind == "env" for call in window.calls)]
+    unseen = _learns_unseen(process, places[driver.process], driver)
+    period = steady(driver.moments, evidence.began, evidence.finished, unseen, steps)
+    begin, end = period.begin, period.end
+    windows = [window for window in windows if begin < window.t <= end]
     late = driver.seconds(("compile",), (begin + end) / 2, end)
     if late < FADED * driver.seconds(("compile",), begin, end):
         for track in tracks:
@@ -99,21 +91,16 @@ def timeline(evidence: Evidence) -> Timeline:
 
 
 def _places(process: Process, marks: Marks) -> Places:
-    sampled: defaultdict[int, float] = defaultdict(float)
-    for sample in process.samples:
-        if not sample.compilation:
-            sampled[sample.stack] += sample.dt
-    windows = [replay(process, window) for window in process.windows]
-    counted: defaultdict[tuple[Frames, str], float] = defaultdict(float)
-    for window in windows:  # these also have calls too short to be sampled
-        for interval in window.intervals:
-            counted[interval.frames, interval.name] += interval.ns / 1e9
+    sampled = {sample.stack for sample in process.samples if not sample.compilation}
     seen = [
-        (stack.frames, process.leaf(stack), sampled[index])
+        (stack.frames, process.leaf(stack))
         for index, stack in process.stacks.items()
-        if sampled[index] and stack.frames
+        if index in sampled and stack.frames
     ]
-    seen += [(frames, Leaf(name, name), seconds) for (frames, name), seconds in counted.items()]
+    windows = [replay(process, window) for window in process.windows]
+    counted = [(each.frames, each.name) for window in windows for each in window.intervals]
+    # These also have calls too short to be sampled.
+    seen += [(frames, Leaf(name, name)) for frames, name in dict.fromkeys(counted)]
     return Places(process, network_sites(windows, program_of(process)), seen, marks)
 
 
@@ -140,10 +127,12 @@ def _tracks(index: int, process: Process, places: Places, device: DeviceTime) ->
 def _learns_unseen(process: Process, places: Places, driver: Track) -> bool:
     """Whether the driver's code takes gradients, and was not seen to do so."""
     stacks = {m.stack for m in driver.moments if m.mark.phase != "import"}
-    codes = [process.codes[code] for stack in stacks for code, _ in process.stacks[stack].frames]
-    # Libraries' functions were called, even if what they started was too short to be sampled.
-    seen = places.applied or any(code.plain in TAKING for code in codes)
-    return not seen and any(code.learns and is_program(code, process.stdlib) for code in codes)
+    codes = {code for stack in stacks for code, _ in process.stacks[stack].frames}
+    # It may have been compiled, and then be too short to be sampled.
+    if places.applied or any(places.survey.tag(code) == "optimise" for code in codes):
+        return False
+    learning = [process.codes[code] for code in codes if process.codes[code].learns]
+    return any(is_program(code, process.stdlib) for code in learning)
 
 
 def _excluded(driver: Track, evidence: Evidence, period: Steady) -> list[tuple[str, float]]:

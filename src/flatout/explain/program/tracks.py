@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from flatout.explain.program.places import Mark
+
+LEARNING = ("learn", "transfer", "communicate")
+
+APART = ("import", "first compilation")
+"""Phases that the steady state does not contain."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,23 @@ class Moment:
     stack: int
     worked: float | None = None  # seconds of `dt` in which the thread worked; None if unknown
     device: bool = False  # whether it waited for a device that computed
+
+    @property
+    def works(self) -> bool:
+        """Whether the thread did the program's work: it waited for nothing, and neither imported
+        nor compiled for the first time."""
+        return not self.mark.waits and self.mark.phase not in ("wait", *APART)
+
+    @property
+    def shown(self) -> str:
+        """The phase for a reader, of `flatout.spans.PHASES`."""
+        phase = "wait" if self.mark.waits else self.mark.phase
+        return {"import": "other", "first compilation": "compile"}.get(phase, phase)
+
+
+def spent(moments: Iterable[Moment], phases: Collection[str]) -> float:
+    """Seconds in some phases."""
+    return sum(m.dt for m in moments if m.mark.phase in phases)
 
 
 @dataclass
@@ -38,6 +60,6 @@ class Track:
         moment = self.moments[index]
         return moment if moment.t - moment.dt <= t + 0.02 else None
 
-    def seconds(self, phases: Sequence[str], begin: float = 0.0, end: float = 1e300) -> float:
+    def seconds(self, phases: Collection[str], begin: float = 0.0, end: float = 1e300) -> float:
         """Time in some phases between two times."""
-        return sum(m.dt for m in self.moments if begin < m.t <= end and m.mark.phase in phases)
+        return spent((m for m in self.moments if begin < m.t <= end), phases)

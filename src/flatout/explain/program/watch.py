@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import select
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +18,6 @@ POLL_S = 0.1
 MONITOR_S = 0.5
 LONGEST = 4  # observation is extended up to this factor, until enough was seen
 IMPORTS_S = 60.0  # observation begins after the imports of all processes, or after this time
-
-
-@contextmanager
-def watch(
-    child: subprocess.Popen[bytes], folder: Path, meta: dict[str, Any],
-    clock: Callable[[], float] = time.monotonic,
-) -> Iterator[Watch]:  # fmt: skip
-    """Watch a program.
-
-    Args:
-        folder: where its probes write.
-        meta: its evidence, which receives the samples.
-        clock: of the evidence, in seconds.
-    """
-    with closing(Monitor(child.pid, MONITOR_S, clock=clock)) as monitor, _end_of(child) as wait:
-        meta["machine"]["cores"] = monitor.cores
-        try:
-            yield Watch(child, folder, meta, clock, monitor, wait)
-        finally:
-            meta["notes"] += monitor.notes
 
 
 def lengths(seconds: float) -> Iterator[float]:
@@ -54,16 +33,37 @@ def lengths(seconds: float) -> Iterator[float]:
 
 
 class Watch:
-    """A program that is watched."""
+    """A program that is watched, until this is closed.
+
+    Args:
+        child: the program.
+        folder: where its probes write.
+        meta: its evidence, which receives the samples.
+        clock: of the evidence, in seconds.
+        pid: the process whose hardware is sampled, if that is another one.
+    """
 
     def __init__(
-        self, child: subprocess.Popen[bytes], folder: Path, meta: dict[str, Any],
-        clock: Callable[[], float], monitor: Monitor, wait: Callable[[float], object],
+        self, child: subprocess.Popen[Any], folder: Path, meta: dict[str, Any],
+        clock: Callable[[], float] = time.monotonic, pid: int | None = None,
     ) -> None:  # fmt: skip
         self._child, self._folder, self._meta, self._clock = child, folder, meta, clock
-        self._monitor, self._wait = monitor, wait
+        self._monitor = Monitor(pid or child.pid, MONITOR_S, clock=clock)
+        meta["machine"]["cores"] = self._monitor.cores
         self._next = time.monotonic() + MONITOR_S
         self._rest = MONITOR_S  # seconds until the next sample, while the program is stopped
+        self._end = threading.Event()
+        threading.Thread(target=self._await_end, daemon=True).start()
+
+    def close(self) -> None:
+        """Stop the sampling."""
+        self._meta["notes"] += self._monitor.notes
+        self._monitor.close()
+
+    def _await_end(self) -> None:
+        """Wait for the program's end without waking up, which may take a core from it."""
+        self._child.wait()
+        self._end.set()
 
     @property
     def ended(self) -> bool:
@@ -93,7 +93,7 @@ class Watch:
         """Sample the hardware for some seconds, or until the program has ended."""
         limit = time.monotonic() + seconds
         while not self.ended and (now := time.monotonic()) < limit:
-            self._wait(max(min(self._next, limit) - now, 0.0))
+            self._end.wait(max(min(self._next, limit) - now, 0.0))
             if time.monotonic() >= self._next:
                 self._next = time.monotonic() + MONITOR_S
                 self._meta["monitor"].append(self._monitor.sample().as_json())
@@ -111,21 +111,3 @@ class Watch:
     def _imported(self) -> bool:
         started = {path.name.partition("-")[0] for path in self._folder.glob("*.jsonl")}
         return bool(started) and started <= {path.stem for path in self._folder.glob("*.ready")}
-
-
-@contextmanager
-def _end_of(child: subprocess.Popen[bytes]) -> Iterator[Callable[[float], object]]:
-    """A function that waits for a program's end, for some seconds at most.
-
-    Each time that this process wakes up it may take a core from the program.
-    """
-    with ExitStack() as closed:
-        try:
-            end = os.pidfd_open(child.pid)
-            closed.callback(os.close, end)
-            waiting = select.poll()
-            waiting.register(end, select.POLLIN)
-        except (AttributeError, OSError):  # no Linux, or an old one
-            yield lambda seconds: time.sleep(min(seconds, POLL_S))
-        else:
-            yield lambda seconds: waiting.poll(1000 * seconds)

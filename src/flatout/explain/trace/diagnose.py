@@ -11,7 +11,7 @@ import numpy as np
 from flatout.explain import cards
 from flatout.explain.causes import CAUSE_OF_LOSS, UNKNOWN
 from flatout.explain.diagnosis import Diagnosis, Finding, Lane, verdict
-from flatout.explain.program.call_remedies import MAINLY
+from flatout.explain.program.facts import MAINLY
 from flatout.explain.ranking import LOST, interval, ordered, tied
 from flatout.explain.report import percent, tie_words
 from flatout.explain.trace.events import Trace
