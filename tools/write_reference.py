@@ -7,6 +7,7 @@ import ast
 import contextlib
 import inspect
 import io
+import json
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, fields
@@ -27,6 +28,7 @@ from flatout.config.hyper import HYPER, check_schedule, entropy_coefficient
 from flatout.config.schema import RESUMABLE, EnvConfig, NetworkConfig, RunConfig
 from flatout.config.settings import presets
 from flatout.config.values import Range, hints
+from flatout.explain import document
 from flatout.explain.causes import CAUSES
 from flatout.explain.program.remedies import REMEDIES
 
@@ -212,10 +214,11 @@ def pages() -> dict[str, str]:
         "commands": commands, "settings": every_setting, "presets": every_preset, "causes": causes,
         "python": python, "examples": examples,
     }  # fmt: skip
-    return {
+    texts = {
         f"{name}.md": "\n\n".join([NOTE.strip(), *filter(None, write())]) + "\n"
         for name, write in made.items()
     }
+    return texts | {"explain-report.schema.json": json.dumps(document.schema(), indent=1) + "\n"}
 
 
 if __name__ == "__main__":

@@ -66,6 +66,13 @@ __all__ = [
 ]  # fmt: skip
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Register the magic commands %explain and %%explain (``%load_ext flatout``)."""
+    from flatout.explain.notebook import register
+
+    register(shell)
+
+
 def __dir__() -> list[str]:
     """Return all public names, including those that are not loaded yet."""
     return sorted({*globals(), *__all__})

@@ -5,6 +5,7 @@ Temporary files and folders, too.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -31,6 +32,22 @@ def write(path: Path, content: str | bytes) -> None:
     data = content.encode() if isinstance(content, str) else content
     with writing(path), replacing(path) as part:
         part.write_bytes(data)
+
+
+def check_writable(path: Path) -> None:
+    """Check that `write` can write a file, before much time is spent on its content.
+
+    Raises:
+        FlatoutError: it cannot.
+    """
+    with writing(path), suppress(_Checked), replacing(path) as part:
+        if not os.access(part, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        raise _Checked  # keeps the earlier file
+
+
+class _Checked(Exception):  # noqa: N818 - no failure
+    """Nothing is to be written."""
 
 
 @contextmanager

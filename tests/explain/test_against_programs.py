@@ -447,7 +447,6 @@ def test_what_cannot_be_compared_is_told_in_a_sentence(
     [
         (("--against", "python x.py", "/"), "--against compares two programs"),
         (("--minutes", "3", "--", "python", "x.py"), "--minutes is for --against"),
-        (("--count", "a:b", "--", "python", "x.py"), "--count is for --against"),
         (("--against", "python x.py", "--minutes", "0", "--", "python"), "--minutes 0 is impos"),
         (("--against", "python 'x.py", "--", sys.executable), "is not a command line"),
     ],

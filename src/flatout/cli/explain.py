@@ -1,22 +1,27 @@
-"""`flatout explain`: of a run folder, of a program to run, of one that runs, of saved evidence."""
+"""`flatout explain`: of a run folder, of a program to run, of one that runs, of saved evidence.
+
+`--diff` is in `flatout.cli.explain_diff`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatout import documents, output_file
+from flatout import output_file
 from flatout.cli.explain_arguments import (
     MINUTES,
     ExplainArguments,
     check,
+    count_of,
     kind_of,
     run_of,
     seconds_of,
 )
+from flatout.cli.explain_saved import read_saved
 from flatout.cli.flags import existing, parse, take_all, take_file
 from flatout.errors import FlatoutError, UsageError, damage, one_line
 from flatout.output import json_text, say
@@ -40,12 +45,25 @@ def explain(argv: list[str]) -> int:
         if not command:
             raise UsageError("nothing follows --: flatout explain -- python script.py ARGUMENTS.")
     phases, argv = take_all(argv, "--phase", 1, "PHASE=MODULE:FUNCTION: --phase env=train:collect")
+    conditions, argv = take_all(argv, "--fail-if", 1, 'a condition: --fail-if "env > 50"')
+    compared, rest = take_all(argv, "--diff", 2, "two files: --diff BEFORE.json AFTER.json")
+    if len(compared) != 2 and rest != argv:
+        raise UsageError("--diff needs two files: flatout explain --diff BEFORE.json AFTER.json.")
+    argv = rest
     for flag in ("--json", "--html", "--save"):
         take_file(argv, flag)  # refuses one without a file
-    asked = replace(parse(ExplainArguments(), "flatout explain", argv), phase=tuple(phases))
+    asked = replace(
+        parse(ExplainArguments(), "flatout explain", argv),
+        phase=tuple(phases), fail_if=tuple(conditions), diff=tuple(compared),
+    )  # fmt: skip
     path = None if asked.path is None else existing(asked.path)
     kind = "" if path is None else kind_of(path)
     check(asked, path, kind, command)
+    if asked.diff:
+        from flatout.cli.explain_diff import compare
+
+        compare(*asked.diff, asked.json)
+        return 0
     if command and asked.against is not None:
         return _compare(command, asked.against, asked)
     if command:
@@ -53,15 +71,18 @@ def explain(argv: list[str]) -> int:
     if asked.pid is not None:
         from flatout.explain.program.spy import record_pid
 
-        _report(_diagnosed(record_pid(asked.pid, seconds_of(asked)), asked), asked, stderr=True)
+        diagnosis = _diagnosed(record_pid(asked.pid, seconds_of(asked)), asked)
+        _report(diagnosis, asked, stderr=True)
     elif path is not None and kind == "run":
-        _run(run_of(path) or path, asked)
+        diagnosis = _run(run_of(path) or path, asked)
     elif path is not None and kind == "trace":
-        _report(_traced(path), asked)
-    elif path is not None:
-        diagnosis, comparison = _saved(path, asked.phase)
+        diagnosis = _traced(path)
+        _report(diagnosis, asked)
+    else:
+        assert path is not None
+        diagnosis, comparison = read_saved(path, asked.phase, asked.save)
         _report(diagnosis, asked, stderr=True, comparison=comparison)
-    return 0
+    return _judge(diagnosis, asked)
 
 
 def _traced(path: Path) -> Diagnosis:
@@ -78,7 +99,7 @@ def _traced(path: Path) -> Diagnosis:
     return found
 
 
-def _run(path: Path, asked: ExplainArguments) -> None:
+def _run(path: Path, asked: ExplainArguments) -> Diagnosis:
     """Explain a run's folder on stdout and in the files that were asked for."""
     from rich.console import Console
 
@@ -106,6 +127,7 @@ def _run(path: Path, asked: ExplainArguments) -> None:
         show(outcome, console)
         if asked.json is not None:
             _write(asked.json, diagnosis.as_json() | {"trial": outcome.as_json()})
+    return diagnosis
 
 
 def _plan(path: Path, asked: ExplainArguments) -> Answer | None:
@@ -132,52 +154,30 @@ def _plan(path: Path, asked: ExplainArguments) -> Answer | None:
     return None
 
 
-def _saved(path: Path, phases: Sequence[str]) -> tuple[Diagnosis, Comparison | None]:
-    """Diagnose saved evidence of a program or a run, with more functions whose phase is given;
-    also return its comparison, if it has one."""
-    from flatout.explain.own import runs
-    from flatout.explain.program import diagnose, evidence
-
-    try:
-        values = documents.read_json(path, limit=evidence.MOST_BYTES)
-    except (OSError, ValueError) as error:
-        raise FlatoutError(
-            f"{path} is not evidence that flatout explain --save wrote: {one_line(error)}."
-        ) from None
-    parts = dict(values) if isinstance(values, dict) else {}  # `from_json` takes its parts out
-    try:
-        if parts.get("kind") == "run":
-            found = runs.diagnose_evidence(runs.Evidence.from_json(values))
-        else:
-            read = evidence.from_json(values, path)
-            read.phases = tuple(dict.fromkeys((*read.phases, *phases)))
-            found = diagnose.diagnose(read)
-        found.check()
-        return found, _comparison(path, parts)
-    except FlatoutError as error:
-        if str(path) in str(error):
-            raise
-        raise FlatoutError(f"{path}: {error}") from None
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise FlatoutError(
-            f"{path} is damaged evidence ({damage(error)}); record it again."
-        ) from None
-
-
 def _program(command: Sequence[str], asked: ExplainArguments) -> int:
     """Run a program; its own output has stdout, the report goes to stderr."""
     from flatout.explain.program.attach import record
 
+    failed, finished = 0, True
+
     def observed(recording: Recording) -> None:
+        nonlocal failed, finished
+        finished = bool(recording[0]["finished"])
         try:
-            _report(_diagnosed(recording, asked), asked, stderr=True)
-        except FlatoutError as error:
-            say(error)
+            diagnosis = _diagnosed(recording, asked)
+            with _said():
+                _report(diagnosis, asked, stderr=True)
+            failed = _judge(diagnosis, asked)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             # The program goes on, and keeps its exit code.
             say(f"no report can be made: the recording is damaged ({damage(error)}).")
 
-    return record(command, seconds_of(asked), observed, stop=asked.stop, profiled=asked.record)
+    code = record(
+        command, seconds_of(asked), observed, stop=asked.stop, profiled=asked.record,
+        count=count_of(asked),
+    )  # fmt: skip
+    by_itself = finished or not asked.stop
+    return code if code and by_itself else failed or code
 
 
 def _compare(command: list[str], against: str, asked: ExplainArguments) -> int:
@@ -187,49 +187,46 @@ def _compare(command: list[str], against: str, asked: ExplainArguments) -> int:
     from flatout.explain.program.evidence import build
 
     commands = command, rounds.command_of(against)
-    rounds.check(commands, asked.count or "")
+    count = count_of(asked) or ""
+    rounds.check(commands, count)
     save = None if asked.save is None else Path(asked.save)
     minutes = MINUTES if asked.minutes is None else asked.minutes
-    found = rounds.compare(commands, asked.seconds, minutes, asked.count or "", save)
+    found = rounds.compare(commands, asked.seconds, minutes, count, save)
     assert found.recording is not None
     diagnosis = diagnose(build(*found.recording))
     _report(diagnosis, asked, stderr=True, comparison=found)
-    return 0
-
-
-def _comparison(path: Path, values: dict[str, Any]) -> Comparison | None:
-    """Return the comparison in saved evidence, or None."""
-    from flatout.explain.against.rounds import Comparison
-
-    if "against" not in values:
-        return None
-    try:
-        found = Comparison.from_json(values["against"])
-        _ = found.outcome  # which impossible figures make fail
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise FlatoutError(
-            f"{path} holds a damaged comparison ({damage(error)}); measure it again."
-        ) from None
-    return found
+    return _judge(diagnosis, asked)
 
 
 def _diagnosed(recording: Recording, asked: ExplainArguments) -> Diagnosis:
+    from flatout.explain.program import speedscope
     from flatout.explain.program.diagnose import diagnose
     from flatout.explain.program.evidence import build, save
 
     if asked.phase:
         recording = recording[0] | {"phases": list(asked.phase)}, recording[1]
-    if asked.save is not None:
-        try:
+    profile = asked.save is not None and asked.save.endswith(speedscope.SUFFIX)
+    with _said():
+        if asked.save is not None and not profile:
             save(Path(asked.save), *recording)
-        except FlatoutError as error:
-            say(error)
     built = build(*recording)
+    with _said():
+        if asked.save is not None and profile:
+            speedscope.write(Path(asked.save), built)
     if asked.record is None:
         return diagnose(built)
     from flatout.explain.program.recorded import join
 
     return join(diagnose(built), built, recording[1], asked.save)
+
+
+@contextmanager
+def _said() -> Iterator[None]:
+    """Print why a file cannot be written; the report follows."""
+    try:
+        yield
+    except FlatoutError as error:
+        say(error)
 
 
 def _report(
@@ -259,6 +256,19 @@ def _report(
         write(diagnosis, Path(asked.html), compared)
     if asked.json is not None:
         _write(asked.json, said)
+
+
+def _judge(diagnosis: Diagnosis, asked: ExplainArguments) -> int:
+    """Print which conditions hold or cannot be judged; return `conditions.CODE` if one holds."""
+    from flatout.explain.conditions import CODE, Condition
+
+    failed = 0
+    for text in asked.fail_if:
+        holds, words = Condition.parse(text).verdict(diagnosis)
+        if holds is not False:
+            say(words)
+        failed = CODE if holds else failed
+    return failed
 
 
 def _write(file: str, values: dict[str, Any]) -> None:

@@ -9,11 +9,13 @@ from typing import Annotated
 
 import tyro
 
+from flatout import output_file
 from flatout.errors import UsageError
 
 USAGE = (
     "flatout explain RUN_DIR, flatout explain [--seconds 60] -- python script.py ..., "
-    "flatout explain --pid N, flatout explain TRACE, or flatout explain EVIDENCE.json"
+    "flatout explain --pid N, flatout explain TRACE, flatout explain EVIDENCE.json, or flatout "
+    "explain --diff BEFORE.json AFTER.json"
 )
 
 
@@ -49,17 +51,24 @@ class ExplainArguments:
     """The command line of a second program, such as "python fixed.py": measure how much faster it
     is, both in turns."""
     count: str | None = None
-    """With --against: the speed is that of calls of this function, module:function, or the sum of
-    an argument, module:function(argument). Without: of steps of Gymnasium's environments, else of
-    PyTorch's optimisers, else of the whole program."""
+    """Programs only: count work, so that --against and --diff compare times for a unit of it: calls
+    of this function, module:function, or the sum of an argument, module:function(argument); steps:
+    those of Gymnasium's environments and PyTorch's optimisers, as --against does without this."""
     minutes: float | None = None
     """With --against: no round begins that would end later (5)."""
     json: str | None = None
     """Write verdict and findings to this JSON file."""
+    fail_if: tuple[str, ...] = ()
+    """End with exit code 3 if a phase or a cause takes such a share of the time, in per cent:
+    "env > 50". May be repeated; the exit code of a program that fails is kept."""
+    diff: tuple[str, ...] = ()
+    """Compare two files of saved evidence or of --json, BEFORE AFTER: which phases, causes and
+    lines take more or less time."""
     html: str | None = None
     """Write a report of one page to this HTML file."""
     save: str | None = None
-    """Write the recorded evidence to this JSON file, to be diagnosed elsewhere."""
+    """Write the recorded evidence to this JSON file, to be diagnosed elsewhere; with the ending
+    .speedscope.json, the samples as a profile for speedscope.app."""
     try_: Annotated[bool, tyro.conf.arg(name="try")] = False
     """Run folders only: apply the first remedy that is a setting, and measure what it gains."""
     measure: bool = False
@@ -78,9 +87,12 @@ def check(asked: ExplainArguments, path: Path | None, kind: str, command: Sequen
         kind: its kind, see `kind_of`.
         command: the program to explain, if it is one.
     """
+    from flatout.explain.against.rounds import check_count
+    from flatout.explain.conditions import Condition
     from flatout.explain.program.marks import FunctionPhase
+    from flatout.explain.program.speedscope import SUFFIX
 
-    if sum((path is not None, bool(command), asked.pid is not None)) != 1:
+    if sum((path is not None, bool(command), asked.pid is not None, bool(asked.diff))) != 1:
         files = {"--json": asked.json, "--html": asked.html, "--save": asked.save}
         taken = [f"{flag} took {file} as its FILE" for flag, file in files.items() if file]
         if path is None and taken:
@@ -101,9 +113,19 @@ def check(asked: ExplainArguments, path: Path | None, kind: str, command: Sequen
             "--against compares two programs: flatout explain --against "
             '"python fixed.py" -- python script.py.'
         )
-    for flag, value in (("--count", asked.count), ("--minutes", asked.minutes)):
-        if value is not None and asked.against is None:
-            raise UsageError(f"{flag} is for --against: it says how two programs are compared.")
+    if asked.minutes is not None and asked.against is None:
+        raise UsageError("--minutes is for --against: it says how long two programs are compared.")
+    if asked.count is not None:
+        if not command:
+            raise UsageError(
+                "--count is for programs that explain starts: flatout explain --count steps -- "
+                "python script.py."
+            )
+        check_count(count_of(asked))
+    if asked.diff:
+        _check_diff(asked)
+    for text in asked.fail_if:
+        Condition.parse(text)
     if asked.minutes is not None and not 0 < asked.minutes <= 1440:
         raise UsageError(f"--minutes {asked.minutes:g} is impossible: it lies between 0 and 1440.")
     if asked.seconds is not None and not 0.5 <= asked.seconds <= 86400:
@@ -131,7 +153,13 @@ def check(asked: ExplainArguments, path: Path | None, kind: str, command: Sequen
         raise UsageError(
             "--stop is for programs that explain starts: flatout explain --stop -- ..."
         )
-    if asked.save and path is not None and not run:
+    profile = asked.save is not None and asked.save.endswith(SUFFIX)
+    if profile and (run or kind == "trace" or asked.against is not None):
+        raise UsageError(
+            f"--save {asked.save}: a speedscope profile is made of samples of a program: flatout "
+            f"explain --save FILE{SUFFIX} -- python script.py, or of its saved evidence."
+        )
+    if asked.save and path is not None and not run and not profile:
         what = "a profiler's trace" if kind == "trace" else "saved evidence"
         raise UsageError(f"--save: {path} is {what} already.")
     for flag, file in (("json", asked.json), ("html", asked.html), ("save", asked.save)):
@@ -143,6 +171,25 @@ def check(asked: ExplainArguments, path: Path | None, kind: str, command: Sequen
             raise UsageError(f"--{flag} {file} is the evidence itself; name another file.")
         if file is not None and path is not None and _within(Path(file), path):
             raise UsageError(f"--{flag} {file} is a file of {path}; name another file.")
+        if file is not None:
+            output_file.check_writable(Path(file))
+
+
+def _check_diff(asked: ExplainArguments) -> None:
+    """Refuse what makes no sense with two files to compare."""
+    if len(asked.diff) != 2:
+        raise UsageError(
+            "--diff compares two files: flatout explain --diff BEFORE.json AFTER.json."
+        )
+    for flag in ("html", "save", "fail_if", "stop", "seconds", "trust", "try_", "measure"):
+        if getattr(asked, flag):
+            name = flag.strip("_").replace("_", "-")
+            raise UsageError(f"--{name} cannot be combined with --diff, which takes only --json.")
+
+
+def count_of(asked: ExplainArguments) -> str | None:
+    """The function whose calls are to be counted; empty for steps, None if nothing is counted."""
+    return "" if asked.count == "steps" else asked.count
 
 
 def _within(file: Path, folder: Path) -> bool:

@@ -15,6 +15,14 @@ from flatout.explain.causes import HEALTHY, UNKNOWN
 if TYPE_CHECKING:
     from flatout.hardware.monitor import MonitorSample
 
+SCHEMA = 1
+"""Version of the JSON report. Keys may be added to a version; none is removed or changed."""
+
+LEAST_LINE = 0.01  # lines with a smaller share of the time are not reported
+
+STEPS, UPDATES = "environment steps", "optimiser steps"
+"""Units of work."""
+
 NEIGHBOURS_S = 0.02
 """Spans of one phase between which less than this passes are drawn as one."""
 
@@ -101,8 +109,8 @@ class Usage:
     cpu: float  # share of all cores that this program used, 0 to 1
     # share of all cores used by anybody, 0 to 1; None where it is unknown
     cpu_all: float | None = None
-    # share of time with some kernel running, by GPU; empty without GPUs
-    gpu_busy: tuple[float, ...] = ()
+    # share of time with some kernel running, by GPU; None where unknown; empty without GPUs
+    gpu_busy: tuple[float | None, ...] = ()
     # how full the GPU was while it ran (SM utilisation), by GPU; None where unknown
     gpu_full: tuple[float | None, ...] = ()
     gpu_memory: tuple[float, ...] = ()  # share of the memory in use, by GPU
@@ -113,11 +121,41 @@ class Usage:
         """A monitor's sample, `began` on its clock being the beginning."""
         return Usage(
             sample.t - began, sample.cpu, sample.cpu_all,
-            tuple(gpu.busy or 0.0 for gpu in sample.gpus),
+            tuple(gpu.busy for gpu in sample.gpus),
             tuple(gpu.full for gpu in sample.gpus),
             tuple(gpu.used_mb / max(gpu.total_mb, 1) for gpu in sample.gpus),
             sample.rss_mb,
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LineShare:
+    """A line's share of the explained time in one phase."""
+
+    phase: str
+    place: str  # file and line for a reader ("train.py:40"); empty if unknown
+    text: str  # its source, or the name of its call
+    share: float
+
+
+@dataclass(frozen=True)
+class WorkRate:
+    """How much work of a kind the program did per second of the explained time."""
+
+    per_s: float
+    interval: tuple[float, float] | None = None  # holds the rate with 95 %; None if unknown
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One of several processes that exchange data by collective operations (DDP, MPI)."""
+
+    name: str  # "rank 1", or "process 4711" where its number is unknown
+    pid: int
+    own: float  # share of its time outside of collective operations
+    exchanges: float  # share in them
+    late: float  # by how much that is more than the slowest rank's: it waits for that rank
+    phases: dict[str, float]  # shares of its time
 
 
 @dataclass(frozen=True)
@@ -147,6 +185,12 @@ class Diagnosis:
     recorded: tuple[str, ...] = ()  # what the program's own profiler recorded, one sentence each
     tie: tuple[str, ...] = ()  # ids of the first two causes if either may be larger
     ended: str = ""  # how the program ended, if it failed or ended at once
+    kind: str = "program"  # what was explained: a ``program``, a ``run`` of Flatout or a ``trace``
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)  # of phases' shares
+    heaviest: tuple[LineShare, ...] = ()  # lines that take most time
+    work: dict[str, WorkRate] = field(default_factory=dict)  # by unit, if work was counted
+    ranks: tuple[Rank, ...] = ()  # in order of their numbers
+    slowest: str = ""  # name of the rank for which the others wait; empty if there is none
 
     def check(self) -> None:
         """Refuse values of wrong types and impossible numbers, as damaged files have them.
@@ -160,11 +204,18 @@ class Diagnosis:
                 raise ValueError(f"{100 * share:.0f} % of the time is {phase}")
 
     def as_json(self) -> dict[str, Any]:
-        """The diagnosis as ``--json`` writes it: everything but the timeline."""
+        """The diagnosis as ``--json`` writes it: everything but the timeline. The types are those
+        of `flatout.explain.document`."""
         shown = {f.name: getattr(self, f.name) for f in fields(self)}
         del shown["lanes"], shown["usage"], shown["tie"]
+        shown |= {
+            "findings": [finding.as_json() for finding in self.findings],
+            "heaviest": list(map(asdict, self.heaviest)),
+            "work": {unit: asdict(rate) for unit, rate in self.work.items()},
+            "ranks": list(map(asdict, self.ranks)),
+        }
         tie = {"tie": list(self.tie)} if self.tie else {}
-        return shown | tie | {"findings": [finding.as_json() for finding in self.findings]}
+        return {"schema": SCHEMA} | shown | tie
 
 
 def _check(value: Any, name: str) -> None:

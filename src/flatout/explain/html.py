@@ -49,6 +49,7 @@ def page(diagnosis: Diagnosis, compared: Sequence[str] = ()) -> str:
         ("Against a second program", _compared(compared)),
         ("Findings", [_finding(diagnosis, f, tried) for f in diagnosis.findings]),
         ("Where the time goes", _bars(diagnosis)),
+        ("Ranks", _ranks(diagnosis)),
         ("Timeline", _timeline(diagnosis.lanes, begin, end)),
         ("Utilisation over time", _utilisation(diagnosis, begin, end)),
         ("What the program's profiler recorded", _items(diagnosis.recorded)),
@@ -169,6 +170,25 @@ def _bars(diagnosis: Diagnosis) -> list[str]:
         for phase in report.in_order(phases)
         if phases[phase] > 0.0
     ]
+
+
+def _ranks(diagnosis: Diagnosis) -> list[str]:
+    """Who waits for whom, and a bar of phases for each rank."""
+    if not diagnosis.ranks:
+        return []
+    rows = [f'<p class="soft">{_text(report.who_waits(diagnosis))}</p>']
+    for rank in diagnosis.ranks:
+        paths, at = "", 0.0
+        for phase in report.in_order(rank.phases):
+            share = rank.phases[phase]
+            first, after = round(PIXELS * at), round(PIXELS * (at + share))
+            title = f"<title>{_text(f'{phase} {report.percent(share)}')}</title>"
+            paths += f'<path class="{_class(phase)}" d="M{first} 1H{after}">{title}</path>'
+            at += share
+        words = report.rank_words(rank)
+        drawing = _drawing("lane", (PIXELS, 2), 0.0, f"{rank.name}: {words}", paths)
+        rows.append(_row(rank.name, _text(words), drawing))
+    return rows
 
 
 def _meaning(phase: str) -> str:

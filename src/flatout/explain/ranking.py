@@ -66,6 +66,14 @@ def interval(share: float, parts: Iterable[tuple[float, float]]) -> tuple[float,
         parts: for each block the amount that the share is made of, and the block's length. Their
             totals may have another ratio than `share`; then the interval is scaled.
     """
+    found = interval_of_ratio(share, parts)
+    return None if found is None else (found[0], min(found[1], 1.0))
+
+
+def interval_of_ratio(
+    value: float, parts: Iterable[tuple[float, float]]
+) -> tuple[float, float] | None:
+    """The same for any ratio of two sums, such as a rate."""
     known = [(part, length) for part, length in parts if length > 0.0]
     n, total = len(known), sum(length for _, length in known)
     ratio = sum(part for part, _ in known) / total if total else 0.0
@@ -75,8 +83,8 @@ def interval(share: float, parts: Iterable[tuple[float, float]]) -> tuple[float,
     # Techniques" (3rd edition, 1977), section 2.11, without its correction for finite populations.
     squares = sum((part - ratio * length) ** 2 for part, length in known)
     deviation = math.sqrt(n / (n - 1) * squares) / total
-    half = STUDENT[min(n - 1, len(STUDENT)) - 1] * deviation * share / ratio
-    return max(share - half, 0.0), min(share + half, 1.0)
+    half = STUDENT[min(n - 1, len(STUDENT)) - 1] * deviation * value / ratio
+    return max(value - half, 0.0), value + half
 
 
 # --- The order --------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from rich.control import strip_control_codes
 from rich.text import Text
 
 from flatout.explain.causes import HEALTHY
-from flatout.explain.diagnosis import Diagnosis, Finding, MeasuredGain
+from flatout.explain.diagnosis import Diagnosis, Finding, MeasuredGain, Rank
 from flatout.explain.ranking import causes
 from flatout.output import plain, printable
 from flatout.spans import PHASES
@@ -59,7 +59,8 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
         others = diagnosis.findings[1:]
         _say(console, "ALSO", _columns([_also(diagnosis, finding) for finding in others]))
     _say(console, "TIME", _bars(diagnosis, console))
-    used = [meter for meter in meters(diagnosis) if meter.kind != "memory"]
+    _say(console, "RANKS", [Text(line) for line in rank_lines(diagnosis)])
+    used = (meter for meter in meters(diagnosis) if meter.kind != "memory")
     rows = [(meter.name, *mean_words(meter)) for meter in used]
     rows += [(name, f"{100 * share:.1f} %", "busy") for name, share in diagnosis.busy.items()]
     _say(console, "USE", _columns(rows))
@@ -70,6 +71,39 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
     _say(console, "NOTES", [Text(note) for note in diagnosis.notes])
     about = [f"{duration(diagnosis.seconds)} of {diagnosis.subject}", diagnosis.machine]
     _say(console, "OF", [Text(words, style=QUIET) for words in about if words])
+
+
+def rank_lines(diagnosis: Diagnosis) -> list[str]:
+    """Who waits for whom in a distributed program, then each rank; empty for other programs."""
+    width = max((len(rank.name) for rank in diagnosis.ranks), default=0)
+    rows = [f"{rank.name:<{width}}  {rank_words(rank)}" for rank in diagnosis.ranks]
+    return [who_waits(diagnosis), *rows] if rows else []
+
+
+def waited(ranks: Sequence[Rank], name: str) -> float:
+    """The mean share of their time that the other ranks wait for one."""
+    return statistics.fmean(rank.late for rank in ranks if rank.name != name)
+
+
+def who_waits(diagnosis: Diagnosis) -> str:
+    """A sentence about the slowest rank, and how long the others wait for it."""
+    every = diagnosis.ranks
+    last = next((rank for rank in every if rank.name == diagnosis.slowest), None)
+    if last is None:
+        most = percent(max(rank.late for rank in every))
+        return f"no rank holds the others up: their waits differ by at most {most} of the time"
+    late = percent(waited(every, last.name))
+    others, whose = ("the other waits", "its") if len(every) == 2 else ("the others wait", "their")
+    own = f"its own work takes {percent(last.own)} of its time"
+    return f"{last.name} is the slowest: {own}, and {others} for it {late} of {whose} time"
+
+
+def rank_words(rank: Rank) -> str:
+    """Own work, exchanges and the largest phases of a rank."""
+    own = sorted(rank.phases.items(), key=lambda each: -each[1])
+    most = [f"{phase} {percent(share)}" for phase, share in own if phase != "communicate"][:4]
+    words = f"own work {percent(rank.own):>5}  exchanging {percent(rank.exchanges):>5}"
+    return f"{words}  ({', '.join(most)})" if most else words
 
 
 def show_lines(label: str, lines: Sequence[str], console: Console) -> None:

@@ -17,6 +17,7 @@ from flatout.explain.against.rates import (
     UPDATES,
     WALL,
     Run,
+    count_words,
     units_in_order,
 )
 from flatout.explain.ranking import STUDENT
@@ -247,12 +248,6 @@ def lines(found: Outcome, name: str, count: str = "") -> list[str]:
             line += f", {1e3 * one.was_s:.3g} to {1e3 * one.now_s:.3g} ms for {EACH[found.unit]}"
         said.append(line)
     return [*said, *found.notes]
-
-
-def count_words(count: str) -> str:
-    """The counted unit in words: ``calls of agent:Agent.learn``, ``rows of agent:Agent.learn``."""
-    function, _, argument = count.removesuffix(")").partition("(")
-    return f"{argument or 'calls'} of {function}"
 
 
 def ratio_words(*ratios: float) -> str:

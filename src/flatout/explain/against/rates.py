@@ -12,12 +12,13 @@ from typing import Any
 
 from flatout.documents import plain_number
 from flatout.explain import cores
+from flatout.explain.diagnosis import STEPS, UPDATES
 from flatout.explain.program.evidence import Evidence, Process
 from flatout.explain.program.facts import facts_of
 from flatout.explain.program.timeline import Timeline
 from flatout.explain.program.tracks import APART
 
-CALLS, STEPS, UPDATES, WALL = "calls", "environment steps", "optimiser steps", "wall time"
+CALLS, WALL = "calls", "wall time"
 UNITS = (CALLS, STEPS, UPDATES, WALL)
 """In the order in which a unit is chosen: the first that both programs have."""
 EVALUATING = (CALLS, UPDATES, STEPS, WALL)
@@ -37,6 +38,12 @@ def units_in_order(*eval_shares: float) -> tuple[str, ...]:
     """The units, the best one first, for programs in which evaluation has these shares of the
     time."""
     return EVALUATING if max(eval_shares) >= EVALUATES else UNITS
+
+
+def count_words(count: str) -> str:
+    """The counted unit in words: ``calls of agent:Agent.learn``, ``rows of agent:Agent.learn``."""
+    function, _, argument = count.removesuffix(")").partition("(")
+    return f"{argument or 'calls'} of {function}"
 
 
 @dataclass(frozen=True)
@@ -82,13 +89,10 @@ class Observed:
     def run(self) -> Run:
         """Its speed."""
         evidence, line = self.evidence, self.facts.line
-        processes = without_evaluation(evidence, line)
         rates, numbers, longest = dict[str, float](), dict[str, float](), 0.0
-        for unit in (CALLS, STEPS, UPDATES):
-            number, seconds = _steadily(processes, unit, line)
-            if number > 0:
-                rates[unit], numbers[unit] = number / seconds, number
-                longest = max(longest, seconds)
+        for unit, (number, seconds) in work(evidence, line).items():
+            rates[unit], numbers[unit] = number / seconds, number
+            longest = max(longest, seconds)
         if evidence.finished and (wall := _wall(evidence)) > 0:
             rates[WALL] = 1 / wall
         contention = cores.contended(self.facts.blame.core_use)
@@ -172,6 +176,13 @@ def turn_ratios(first: Course, second: Course) -> list[float]:
             return []
         ratios.append(after / before)
     return ratios if len(ratios) > 1 else []
+
+
+def work(evidence: Evidence, line: Timeline) -> dict[str, tuple[float, float]]:
+    """By unit, how much of it was counted in the steady state, and in how many seconds."""
+    processes = without_evaluation(evidence, line)
+    found = {unit: _steadily(processes, unit, line) for unit in (CALLS, STEPS, UPDATES)}
+    return {unit: (number, seconds) for unit, (number, seconds) in found.items() if number > 0}
 
 
 def _steadily(processes: list[Process], unit: str, line: Timeline) -> tuple[float, float]:

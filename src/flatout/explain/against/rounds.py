@@ -108,15 +108,24 @@ def command_of(text: str) -> list[str]:
     return words
 
 
-def check(commands: Sequence[Sequence[str]], count: str) -> None:
-    """Refuse what could not be measured before anything is started."""
+def check_count(count: str) -> None:
+    """Refuse what cannot be counted.
+
+    Raises:
+        UsageError: it is neither empty nor a function.
+    """
     matched = COUNTABLE.fullmatch(count)
     words = re.split(r"[.:()]", count.removesuffix(")"))
     if count and not (matched and all(word.isidentifier() for word in words)):
         raise UsageError(
             f"--count {count!r} is no function: write module:function, such as agent:Agent.learn "
-            "or __main__:step, or module:function(argument) to count the sum of an argument."
+            "or __main__:step, module:function(argument) to count the sum of an argument, or steps."
         )
+
+
+def check(commands: Sequence[Sequence[str]], count: str) -> None:
+    """Refuse what could not be measured before anything is started."""
+    check_count(count)
     for command in commands:
         if shutil.which(command[0]) is None:
             raise UsageError(f"{command[0]} cannot be started: there is no such program.")

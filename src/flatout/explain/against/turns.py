@@ -68,6 +68,7 @@ class Program:
                 self._shared = stack.enter_context(mmap.mmap(file.fileno(), mmap.PAGESIZE))
             self._stderr = stack.enter_context(output_file.temporary_file())
             self._child, self._meta = attach.start(command, self._folder, facts, self._stderr)
+            self._meta["count"] = count
             stack.callback(self._end)
             self._watching = stack.enter_context(ExitStack())
             self._watch = self._watching.enter_context(

@@ -13,7 +13,16 @@ from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve
 from flatout.errors import FlatoutError, UsageError, damage
 from flatout.explain.cards import card_uses
-from flatout.explain.diagnosis import Diagnosis, Finding, Usage, lanes, verdict
+from flatout.explain.diagnosis import (
+    STEPS,
+    UPDATES,
+    Diagnosis,
+    Finding,
+    Usage,
+    WorkRate,
+    lanes,
+    verdict,
+)
 from flatout.explain.own.rules import findings, headline
 from flatout.explain.ranking import block_ends, interval, tied
 from flatout.explain.report import advice
@@ -183,6 +192,12 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
         notes=tuple(dict.fromkeys(notes)),
         part="" if totals.updates else "no learning yet",
         tie=tuple(finding.id for finding in tied(ranked)),
+        kind="run",
+        work={
+            unit: WorkRate(number / facts_.seconds)
+            for unit, number in ((STEPS, totals.steps), (UPDATES, totals.updates))
+            if number > 0 and facts_.seconds > 0.0
+        },
     )
 
 

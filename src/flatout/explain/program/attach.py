@@ -52,6 +52,7 @@ def record(
     *,
     stop: bool = False,
     profiled: float | None = None,
+    count: str | None = None,
 ) -> int:
     """Run a program and observe its first `seconds`.
 
@@ -61,6 +62,8 @@ def record(
         observed: called once with the complete recording.
         stop: then end the program.
         profiled: for how many of these seconds the program's own profiler records; None without.
+        count: count work: environment and optimiser steps, and the calls of this function, unless
+            it is empty; None without.
 
     Returns:
         The program's exit code; 128 + n if signal n ended it.
@@ -73,7 +76,11 @@ def record(
         if profiled is not None:
             steady = min(STEADY_S, seconds / 4)
             (folder / "record").write_text(f"{profiled} {steady}")
+        if count is not None:
+            output_file.write(folder / "count", count)
+            output_file.write(folder / "held", bytes(8))  # nanoseconds: it is never held
         child, meta = start(command, folder, facts)
+        meta |= {} if count is None else {"count": count}
         with signals_handled(FORWARDED, _forwards_to(child)):
             _observe(child, folder, meta, seconds)
             observed(finish(child, folder, meta, time.monotonic()))

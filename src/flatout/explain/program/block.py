@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import io
 import os
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import escape
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,9 @@ from flatout.output import json_text, say
 
 if TYPE_CHECKING:
     from flatout.explain.diagnosis import Diagnosis
+
+
+WIDTH = 100  # columns of a report as text
 
 
 class Explanation:
@@ -46,16 +51,41 @@ class Explanation:
             raise UsageError(f"{path.name}: a report is an .html or a .json file.")
         if self.diagnosis is None:
             raise UsageError(f"{path.name} cannot be written: no block has been explained yet.")
-        from flatout.explain import html
-
         if path.suffix == ".html":
-            html.write(self.diagnosis, path)
+            output_file.write(path, self._page())
         else:
             output_file.write(path, json_text(self.diagnosis.as_json(), indent=1) + "\n")
 
+    def __repr__(self) -> str:
+        """The report as text."""
+        if self.diagnosis is None:
+            return "nothing has been explained yet"
+        from rich.console import Console
+
+        from flatout.explain.report import show
+
+        file = io.StringIO()
+        show(self.diagnosis, Console(file=file, width=WIDTH, force_terminal=False))
+        return file.getvalue().rstrip()
+
+    def _repr_html_(self) -> str | None:
+        """The report as a page within a notebook, whose own style it does not change."""
+        if self.diagnosis is None:
+            return None
+        return (
+            f'<iframe srcdoc="{escape(self._page())}" sandbox="" title="flatout explain" '
+            'style="width: 100%; height: 40rem; border: 0"></iframe>'
+        )
+
+    def _page(self) -> str:
+        from flatout.explain import html
+
+        assert self.diagnosis is not None
+        return html.page(self.diagnosis)
+
 
 @contextmanager
-def explaining(*, show: bool = True) -> Iterator[Explanation]:
+def explaining(*, show: bool = True, subject: str = "") -> Iterator[Explanation]:
     """Explain why the hardware is idle while a block of this program runs.
 
     The main thread, the other threads and the Python processes that the block starts are observed
@@ -65,6 +95,7 @@ def explaining(*, show: bool = True) -> Iterator[Explanation]:
 
     Args:
         show: whether to print the report on standard output.
+        subject: what the report says is explained; by default the block's file and line.
 
     Yields:
         The explanation, which has a diagnosis once the block has ended.
@@ -81,7 +112,7 @@ def explaining(*, show: bool = True) -> Iterator[Explanation]:
         return
     from flatout.explain.program.attach import begun, machine, working_folder
 
-    meta = begun([_place(inspect.currentframe())], machine())
+    meta = begun([subject or _place(inspect.currentframe())], machine())
     with working_folder() as folder:
         try:
             with _children_observed(folder), _observed(folder, meta):

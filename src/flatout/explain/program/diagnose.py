@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from signal import Signals
 
 from flatout.explain import cards, cores
+from flatout.explain.against.rates import CALLS, count_words, counted, without_evaluation, work
 from flatout.explain.causes import CAUSE_OF_LOSS, CAUSES, DEVICES, UNKNOWN
-from flatout.explain.diagnosis import Diagnosis, Finding, Usage, lanes, verdict
-from flatout.explain.program import marks, remedies
+from flatout.explain.diagnosis import Diagnosis, Finding, Usage, WorkRate, lanes, verdict
+from flatout.explain.program import marks, ranks, remedies
 from flatout.explain.program.evidence import Evidence
 from flatout.explain.program.facts import Facts, facts_of
 from flatout.explain.program.tracks import LEARNING, Track
-from flatout.explain.ranking import causes, ordered, tied
+from flatout.explain.ranking import causes, interval_of_ratio, ordered, tied
 from flatout.explain.report import duration, percent, place_words, tie_words
 from flatout.spans import PHASES
 
@@ -33,7 +35,9 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     ranked = findings(facts)
     gpus = evidence.machine["gpus"]
     cards = f"{len(gpus)} x {gpus[0]}" if gpus else "no GPU"
-    driver = facts.line.driver
+    driver, distributed = facts.line.driver, ranks.ranks(evidence, facts.line)
+    if facts.gpu is None:
+        ranked = [ranks.remedied(finding, distributed) for finding in ranked]
     tracks = sorted(facts.line.tracks, key=lambda track: track is not driver)
     apart = facts.line.apart
     if evidence.processes and not facts.ran:
@@ -53,10 +57,30 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         usage=tuple(Usage.of(sample, evidence.began) for sample in evidence.monitor),
         cores=facts.cores,
         machine=f"{evidence.machine['cpu']}, {evidence.machine['cores']} cores, {cards}",
-        notes=tuple(evidence.notes) + tuple(_notes(facts)),
+        notes=(*evidence.notes, *_notes(facts), *ranks.notes(distributed, facts.gpu is not None)),
         tie=tuple(finding.id for finding in tied(ranked)),
         ended=_ended(facts),
+        intervals=facts.phase_intervals(),
+        heaviest=tuple(facts.heaviest_lines()),
+        work=_work(facts),
+        ranks=distributed,
+        slowest=ranks.slowest(distributed) if facts.gpu is None else "",
     )
+
+
+def _work(facts: Facts) -> dict[str, WorkRate]:
+    """The work that was counted (``--count``), per second of the explained time."""
+    evidence, line = facts.evidence, facts.line
+    if not any(process.counts for process in evidence.processes):
+        return {}
+    processes, found = without_evaluation(evidence, line), dict[str, WorkRate]()
+    edges = list(pairwise((line.begin, *facts.blame.ends)))
+    for unit, (number, seconds) in work(evidence, line).items():
+        parts = [(counted(processes, unit, begin, end), end - begin) for begin, end in edges]
+        name = count_words(evidence.count) if unit == CALLS else unit
+        rate = number / seconds
+        found[name] = WorkRate(rate, interval_of_ratio(rate, parts))
+    return found
 
 
 def findings(facts: Facts) -> list[Finding]:

@@ -121,6 +121,7 @@ class Process:
     outside: bool = False
     ended: float | None = None  # where the program came to its end
     parent: int | None = None  # where counting was asked for: the process that started it
+    rank: int | None = None  # its number among processes that exchange data, if it has one
     # by what was counted, (time on the monotonic clock, how many until then)
     counts: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
@@ -146,6 +147,7 @@ class Evidence:
     code: int | None = None  # then its exit code, 128 + n if signal n ended it; None if unknown
     why: str = ""  # why it failed, if that is known and no exception says it
     phases: tuple[str, ...] = ()  # ``PHASE=MODULE:FUNCTION``: which phases the user's functions are
+    count: str = ""  # the function whose calls were counted (``--count``), if any
 
 
 # --- Reading and writing ----------------------------------------------------------------------
@@ -231,7 +233,7 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
         by_thread=last("thread", "why"), error=_error(of["end"]),
         outside=first.get("outside", False),
         ended=last("end", "t"), parent=last("counts", "parent"),
-        counts=_counts(of["counts"]),
+        counts=_counts(of["counts"]), rank=last("rank", "rank"),
     )  # fmt: skip
 
 
@@ -311,7 +313,8 @@ def build(meta: dict[str, Any], rows: Iterable[Sequence[dict[str, Any]]]) -> Evi
     processes = sorted(map(process, rows), key=lambda process: process.started)
     monitor = [MonitorSample.from_json(row) for row in meta["monitor"]]
     phases = tuple(map(str, meta.get("phases", ())))
-    return Evidence(**{**meta, "monitor": monitor, "phases": phases}, processes=processes)
+    about = {"monitor": monitor, "phases": phases, "count": str(meta.get("count", ""))}
+    return Evidence(**{**meta, **about}, processes=processes)
 
 
 def load(path: Path) -> Evidence:

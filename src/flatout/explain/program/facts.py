@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
 from flatout.explain import cards
 from flatout.explain.cards import CardUse
+from flatout.explain.diagnosis import LEAST_LINE, LineShare
 from flatout.explain.program.blame import Blame, Where, blame
 from flatout.explain.program.calls import Call, Counted, counted
 from flatout.explain.program.evidence import Evidence
@@ -23,6 +24,8 @@ from flatout.hardware.monitor import MonitorSample
 
 SHOWN = 60  # characters of a line that are shown
 MAINLY = 0.3  # share of a phase from which on something is said of all of it
+
+MOST_LINES = 5  # of a phase
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -236,6 +239,24 @@ class Facts:
         """The file and line in which a phase spends most of its time; None if it is unknown."""
         by_line = self.summed(phase, self.own_line)
         return max(by_line, key=lambda line: by_line[line], default=None)
+
+    def heaviest_lines(self) -> Iterator[LineShare]:
+        """Yield the lines that take at least `LEAST_LINE` of the time, at most `MOST_LINES` of each
+        phase."""
+        for phase in self.blame.shares:
+            for (place, text), seconds in self._lines(phase)[:MOST_LINES]:
+                share = seconds / self.blame.seconds
+                if share >= LEAST_LINE:
+                    yield LineShare(phase, place, shortened(text, SHOWN), share)
+
+    def phase_intervals(self) -> dict[str, tuple[float, float]]:
+        """Return intervals that hold the phases' shares of the time with 95 %, where known."""
+        blocks = self.blame.blocks
+        found = {
+            phase: interval(share, [(one.get(phase, 0.0), sum(one.values())) for one in blocks])
+            for phase, share in self.blame.shares.items()
+        }
+        return {phase: known for phase, known in found.items() if known is not None}
 
     def _lines(self, phase: str) -> list[tuple[tuple[str, str], float]]:
         """Place, source and seconds of a phase's lines, the heaviest first."""

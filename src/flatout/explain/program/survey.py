@@ -218,7 +218,7 @@ class Survey:
         alone = bool(program) and frames[0] == program[0]
         rules = (
             ("import", "import" in inner or self._imports_package(frames)),
-            ("communicate", "communicate" in both),
+            ("communicate", "communicate" in both or tags.is_collective(leaf)),
             ("eval", "evaluate" in both),
             ("network", "predict" in both),
             ("input", "input" in both),

@@ -129,6 +129,7 @@ COLLECTIVES = {
     "scatter", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all", "send", "recv",
     "allreduce", "allgather", "synchronize", "monitored_barrier", "all_gather_object",
     "broadcast_object_list", "all_reduce_coalesced", "wait",
+    "bcast", "alltoall", "allgatherv", "gatherv", "scatterv", "sendrecv", "waitall", "ssend",
 }  # fmt: skip
 
 COMPILERS = re.compile(
@@ -287,6 +288,11 @@ def is_draw(leaf: Leaf) -> bool:
     owner = leaf.kind.get("of", "")
     of_library = not owner or owner.split(".")[0] in ("numpy", "random", "torch", "_random", "jax")
     return leaf.word in DRAWS | UNIFORM and is_c(leaf) and of_library
+
+
+def is_collective(leaf: Leaf) -> bool:
+    """Whether the innermost frame exchanges data by MPI, whose functions are no Python."""
+    return leaf.kind.get("of", "").startswith("mpi4py.") and leaf.word.lower() in COLLECTIVES
 
 
 def is_wait(leaf: Leaf, code: Code) -> bool:

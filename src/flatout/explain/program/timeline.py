@@ -70,7 +70,7 @@ def timeline(evidence: Evidence) -> Timeline:
         return Timeline(tracks, places, None, evidence.began, evidence.ended, [])
     driver = max(tracks, key=lambda track: track.seconds(LEARNING))
     if driver.seconds(LEARNING) < 0.1:  # without learning the first process's main thread
-        driver = tracks[0]
+        driver = next((track for track in tracks if track.main), tracks[0])
     process = evidence.processes[driver.process]
     stepping = places[driver.process].stepping
     windows = [replay(process, window, stepping) for window in process.windows]

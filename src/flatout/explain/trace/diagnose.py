@@ -10,7 +10,7 @@ import numpy as np
 
 from flatout.explain import cards
 from flatout.explain.causes import CAUSE_OF_LOSS, UNKNOWN
-from flatout.explain.diagnosis import Diagnosis, Finding, Lane, verdict
+from flatout.explain.diagnosis import Diagnosis, Finding, Lane, WorkRate, verdict
 from flatout.explain.program.facts import MAINLY
 from flatout.explain.ranking import LOST, interval, ordered, tied
 from flatout.explain.report import percent, tie_words
@@ -82,6 +82,8 @@ def diagnose(traces: Sequence[Trace], subject: str) -> Diagnosis:
         machine=", ".join(models),
         notes=tuple(_notes(found)),
         tie=tuple(finding.id for finding in tied(ranked)),
+        kind="trace",
+        work=_work(traces),
     )
 
 
@@ -183,6 +185,12 @@ def headline(found: Found, ranked: Sequence[Finding]) -> str:
     if tie := tied(ranked):
         return f"a tie: {tie_words(tie)}. {words}"
     return f"{ranked[0].evidence[0]}. {words}" if ranked[0].id == UNKNOWN else words
+
+
+def _work(traces: Sequence[Trace]) -> dict[str, WorkRate]:
+    """The steps per second that the program has marked in its trace."""
+    steps, (begin, end) = traces[0].steps, traces[0].window
+    return {"marked steps": WorkRate(len(steps) / (end - begin))} if len(steps) else {}
 
 
 def _steps(traces: Sequence[Trace]) -> str:

@@ -1,4 +1,4 @@
-"""Counts calls, environment steps and optimiser steps, where `explain --against` compares speeds.
+"""Counts calls, environment steps and optimiser steps, for `explain --against` and `--count`.
 
 This is the one thing for which the probe replaces functions of the program, and only there: each
 counting function calls the one in whose place it stands. The report's stacks leave them out.

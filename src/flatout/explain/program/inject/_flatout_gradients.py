@@ -71,6 +71,8 @@ def described(found, owner=None):
     if kind is types.BuiltinFunctionType and found.__self__ is not None:
         of = found.__self__
         row["of"] = of.__name__ if type(of) is types.ModuleType else rooted(type(of))
+    elif name_of(kind) == "cython_function_or_method":
+        row["of"] = str(found.__module__)
     if is_compiled(kind):
         inner = getattr(found, "__wrapped__", None) or getattr(found, "python_function", None)
         row["compiled"] = True

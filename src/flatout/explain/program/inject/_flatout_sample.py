@@ -1,11 +1,13 @@
 """Samples of all threads of a process, and the libraries that it has loaded."""
 
-from _flatout_describe import built_in, loaded, thread_attribute
+from _flatout_describe import attribute_of, built_in, loaded, name_of, order_of, thread_attribute
 from _flatout_own import __builtins__, full_path, os, sys  # noqa: F401
 from _flatout_timer import scheduled
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CALM = 16  # samples without an import after which the imports are done
+RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")  # what launchers set
+GIVEN = next(filter(str.isdigit, (os.environ.get(name, "") for name in RANKS)), None)
 OF_C = sys.version_info < (3, 12)  # calls in C count for the limit, and no fork warns of threads
 
 
@@ -112,6 +114,20 @@ class Samples:
         if threads != self.libraries.get("threads"):
             self.libraries["threads"] = threads
             self.probe.line({"k": "torch", "threads": threads})
+        rank = rank_of_process()
+        if rank is not None and rank != self.libraries.get("rank"):
+            self.libraries["rank"] = rank
+            self.probe.line({"k": "rank", "rank": rank})
+
+
+def rank_of_process():
+    """The number of this process among those that exchange data: by PyTorch, else by what the
+    launcher has set before the process began; or None."""
+    world = loaded("torch.distributed.distributed_c10d", "_world")
+    group = None if world is None else attribute_of(world, "_default_pg")
+    if any(name_of(base) == "pybind11_object" for base in order_of(type(group))):
+        return int(group.rank())  # in C++
+    return None if GIVEN is None else int(GIVEN)
 
 
 def main_module():

@@ -1,0 +1,59 @@
+"""`flatout explain --diff`: what has changed between two saved reports or evidences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flatout import documents, output_file
+from flatout.cli.explain_arguments import kind_of
+from flatout.cli.explain_saved import read_saved
+from flatout.cli.flags import existing
+from flatout.errors import FlatoutError, UsageError, one_line
+from flatout.output import json_text
+
+if TYPE_CHECKING:
+    from flatout.explain.document import Report
+
+
+def compare(before: str, after: str, json: str | None) -> None:
+    """Print what has changed, and write it to a file if one is named.
+
+    Raises:
+        FlatoutError: a file cannot be read, or the files are of different kinds.
+    """
+    from rich.console import Console
+
+    from flatout.explain.difference import difference, lines
+    from flatout.explain.report import show_lines
+
+    found = difference(*(_report_of(existing(file)) for file in (before, after)))
+    console = Console()
+    for label, rows in lines(found).items():
+        show_lines(label, rows, console)
+    if json is not None:
+        output_file.write(Path(json), json_text(found.as_json(), indent=1) + "\n")
+
+
+def _report_of(path: Path) -> Report:
+    """Read a file of ``--json``, or diagnose one of saved evidence."""
+    from flatout.explain import document
+    from flatout.explain.program.evidence import MOST_BYTES
+
+    kind = kind_of(path)
+    if kind != "evidence":
+        what = "a run's folder" if kind == "run" else "a profiler's trace"
+        raise UsageError(
+            f"--diff compares saved reports, and {path} is {what}: flatout explain {path} --json "
+            "FILE first."
+        )
+    try:
+        values = documents.read_json(path, limit=MOST_BYTES)
+    except (OSError, ValueError) as error:
+        raise FlatoutError(f"{path} is neither a report nor evidence: {one_line(error)}.") from None
+    if not isinstance(values, dict):
+        raise FlatoutError(f"{path} is neither a report nor evidence of flatout explain.")
+    if "flatout_evidence" not in values and ("schema" in values or "verdict" in values):
+        return document.read(values, path)
+    diagnosis, _ = read_saved(path)
+    return document.read(diagnosis.as_json(), path)

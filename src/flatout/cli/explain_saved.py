@@ -1,0 +1,73 @@
+"""Saved evidence of a program or a run, read and diagnosed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flatout import documents
+from flatout.errors import FlatoutError, UsageError, damage, one_line
+
+if TYPE_CHECKING:
+    from flatout.explain.against.rounds import Comparison
+    from flatout.explain.diagnosis import Diagnosis
+
+
+def read_saved(
+    path: Path, phases: Sequence[str] = (), profile: str | None = None
+) -> tuple[Diagnosis, Comparison | None]:
+    """Diagnose saved evidence of a program or a run; also return its comparison, if it has one.
+
+    Args:
+        path: the file.
+        phases: more functions whose phase is given.
+        profile: a file for the program's samples, in speedscope's form.
+    """
+    from flatout.explain.own import runs
+    from flatout.explain.program import diagnose, evidence, speedscope
+
+    try:
+        values = documents.read_json(path, limit=evidence.MOST_BYTES)
+    except (OSError, ValueError) as error:
+        raise FlatoutError(
+            f"{path} is not evidence that flatout explain --save wrote: {one_line(error)}."
+        ) from None
+    parts = dict(values) if isinstance(values, dict) else {}  # `from_json` takes its parts out
+    try:
+        if parts.get("kind") == "run":
+            if profile is not None:
+                raise UsageError("--save: evidence of a run has no samples for a profile.")
+            found = runs.diagnose_evidence(runs.Evidence.from_json(values))
+        else:
+            read = evidence.from_json(values, path)
+            read.phases = tuple(dict.fromkeys((*read.phases, *phases)))
+            found = diagnose.diagnose(read)
+            if profile is not None:
+                speedscope.write(Path(profile), read)
+        found.check()
+        return found, _comparison(path, parts)
+    except FlatoutError as error:
+        if str(path) in str(error):
+            raise
+        raise FlatoutError(f"{path}: {error}") from None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise FlatoutError(
+            f"{path} is damaged evidence ({damage(error)}); record it again."
+        ) from None
+
+
+def _comparison(path: Path, values: dict[str, Any]) -> Comparison | None:
+    """Return the comparison in saved evidence, or None."""
+    from flatout.explain.against.rounds import Comparison
+
+    if "against" not in values:
+        return None
+    try:
+        found = Comparison.from_json(values["against"])
+        _ = found.outcome  # which impossible figures make fail
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise FlatoutError(
+            f"{path} holds a damaged comparison ({damage(error)}); measure it again."
+        ) from None
+    return found
