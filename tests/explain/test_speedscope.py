@@ -76,6 +76,10 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_program_starts(
     result = flatout("explain", flag, "/proc/x.speedscope.json", "--", "python", program)
     assert result.code == 1
     assert "cannot write /proc/x.speedscope.json" in result.message
+    long = "x" * 300
+    result = flatout("explain", flag, tmp_path / long, "--", "python", program)
+    assert result.code == 1
+    assert result.message.endswith(f"{long}: File name too long.")
     assert not (tmp_path / "started").exists()
     kept = tmp_path / "kept.json"
     kept.write_text("before")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from flatout import output_file
 from flatout.cli.explain_arguments import (
     MINUTES,
+    PROFILE,
     ExplainArguments,
     check,
     count_of,
@@ -205,7 +206,7 @@ def _diagnosed(recording: Recording, asked: ExplainArguments) -> Diagnosis:
 
     if asked.phase:
         recording = recording[0] | {"phases": list(asked.phase)}, recording[1]
-    profile = asked.save is not None and asked.save.endswith(speedscope.SUFFIX)
+    profile = asked.save is not None and asked.save.endswith(PROFILE)
     with _said():
         if asked.save is not None and not profile:
             save(Path(asked.save), *recording)

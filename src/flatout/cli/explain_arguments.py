@@ -10,7 +10,7 @@ from typing import Annotated
 import tyro
 
 from flatout import output_file
-from flatout.errors import UsageError
+from flatout.errors import UsageError, writing
 
 USAGE = (
     "flatout explain RUN_DIR, flatout explain [--seconds 60] -- python script.py ..., "
@@ -24,6 +24,10 @@ SECONDS = 60.0
 
 MINUTES = 5.0
 """Time for ``--against``."""
+
+PROFILE = ".speedscope.json"
+"""The ending of the file with which ``--save`` writes a profile of the samples, not the evidence.
+"""
 
 
 @dataclass(frozen=True)
@@ -87,10 +91,7 @@ def check(asked: ExplainArguments, path: Path | None, kind: str, command: Sequen
         kind: its kind, see `kind_of`.
         command: the program to explain, if it is one.
     """
-    from flatout.explain.against.rounds import check_count
-    from flatout.explain.conditions import Condition
     from flatout.explain.program.marks import FunctionPhase
-    from flatout.explain.program.speedscope import SUFFIX
 
     if sum((path is not None, bool(command), asked.pid is not None, bool(asked.diff))) != 1:
         files = {"--json": asked.json, "--html": asked.html, "--save": asked.save}
@@ -121,11 +122,16 @@ def check(asked: ExplainArguments, path: Path | None, kind: str, command: Sequen
                 "--count is for programs that explain starts: flatout explain --count steps -- "
                 "python script.py."
             )
-        check_count(count_of(asked))
+        from flatout.explain.against.rounds import check_count
+
+        check_count(count_of(asked) or "")
     if asked.diff:
         _check_diff(asked)
-    for text in asked.fail_if:
-        Condition.parse(text)
+    if asked.fail_if:
+        from flatout.explain.conditions import Condition
+
+        for text in asked.fail_if:
+            Condition.parse(text)
     if asked.minutes is not None and not 0 < asked.minutes <= 1440:
         raise UsageError(f"--minutes {asked.minutes:g} is impossible: it lies between 0 and 1440.")
     if asked.seconds is not None and not 0.5 <= asked.seconds <= 86400:
@@ -153,26 +159,32 @@ def check(asked: ExplainArguments, path: Path | None, kind: str, command: Sequen
         raise UsageError(
             "--stop is for programs that explain starts: flatout explain --stop -- ..."
         )
-    profile = asked.save is not None and asked.save.endswith(SUFFIX)
+    profile = asked.save is not None and asked.save.endswith(PROFILE)
     if profile and (run or kind == "trace" or asked.against is not None):
         raise UsageError(
             f"--save {asked.save}: a speedscope profile is made of samples of a program: flatout "
-            f"explain --save FILE{SUFFIX} -- python script.py, or of its saved evidence."
+            f"explain --save FILE{PROFILE} -- python script.py, or of its saved evidence."
         )
     if asked.save and path is not None and not run and not profile:
         what = "a profiler's trace" if kind == "trace" else "saved evidence"
         raise UsageError(f"--save: {path} is {what} already.")
     for flag, file in (("json", asked.json), ("html", asked.html), ("save", asked.save)):
-        if file is not None and not (parent := Path(file).resolve().parent).is_dir():
-            raise UsageError(f"--{flag} {file}: the folder {parent} does not exist.")
-        if file is not None and Path(file).is_dir():
-            raise UsageError(f"--{flag} {file} is a folder; name a file.")
-        if file is not None and path is not None and Path(file).resolve() == path.resolve():
-            raise UsageError(f"--{flag} {file} is the evidence itself; name another file.")
-        if file is not None and path is not None and _within(Path(file), path):
-            raise UsageError(f"--{flag} {file} is a file of {path}; name another file.")
         if file is not None:
-            output_file.check_writable(Path(file))
+            with writing(file):
+                _check_file(flag, Path(file), path)
+                output_file.check_writable(Path(file))
+
+
+def _check_file(flag: str, file: Path, path: Path | None) -> None:
+    """Refuse a file that is to be written in an impossible place, or in place of the evidence."""
+    if not (parent := file.resolve().parent).is_dir():
+        raise UsageError(f"--{flag} {file}: the folder {parent} does not exist.")
+    if file.is_dir():
+        raise UsageError(f"--{flag} {file} is a folder; name a file.")
+    if path is not None and file.resolve() == path.resolve():
+        raise UsageError(f"--{flag} {file} is the evidence itself; name another file.")
+    if path is not None and _within(file, path):
+        raise UsageError(f"--{flag} {file} is a file of {path}; name another file.")
 
 
 def _check_diff(asked: ExplainArguments) -> None:

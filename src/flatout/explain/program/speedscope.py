@@ -17,7 +17,6 @@ from flatout.explain.program.timeline import timeline
 from flatout.explain.program.tracks import Track
 from flatout.output import json_text
 
-SUFFIX = ".speedscope.json"
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 
