@@ -63,7 +63,8 @@ def explain(argv: list[str]) -> int:
     if asked.diff:
         from flatout.cli.explain_diff import compare
 
-        compare(*asked.diff, asked.json)
+        before, after = asked.diff
+        compare(before, after, asked.json)
         return 0
     if command and asked.against is not None:
         return _compare(command, asked.against, asked)

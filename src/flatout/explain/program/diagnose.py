@@ -74,7 +74,7 @@ def _work(facts: Facts) -> dict[str, WorkRate]:
     if not any(process.counts for process in evidence.processes):
         return {}
     processes, found = without_evaluation(evidence, line), dict[str, WorkRate]()
-    edges = list(pairwise((line.begin, *facts.blame.ends)))
+    edges = list(pairwise(line.edges))
     for unit, (number, seconds) in work(evidence, line).items():
         parts = [(counted(processes, unit, begin, end), end - begin) for begin, end in edges]
         name = count_words(evidence.count) if unit == CALLS else unit
