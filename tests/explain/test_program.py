@@ -334,7 +334,7 @@ print(calls)
     assert finish(second, 60).out == "[]\n"
     (process,) = load(save).processes  # by a thread, as well as that goes
     assert sum(sample.dt for sample in process.samples) > 0.1
-    assert "sampled by a second thread (its event loop is told of every signal)" in result.err
+    assert "sampled by a second thread (its event loop is notified of every signal)" in result.err
 
 
 # --- Children ---------------------------------------------------------------------------------

@@ -71,12 +71,12 @@ class CardUse:
 
 
 def full(share: float, others: bool) -> bool:
-    """Whether a card's memory is almost full, and other programs hold some of it."""
+    """Return whether a card's memory is almost full, and other programs hold some of it."""
     return share > FULL and others
 
 
 def used_cards(samples: Sequence[MonitorSample]) -> set[int]:
-    """The cards that a program uses: those on which the driver lists its processes.
+    """Return the cards that a program uses: those on which the driver lists its processes.
 
     Where the driver lists none of them, as in a container, cards count whose memory has grown
     since the first sample, unless the names of other programs are known that hold some.
@@ -95,7 +95,7 @@ def used_cards(samples: Sequence[MonitorSample]) -> set[int]:
 def card_uses(
     samples: Sequence[MonitorSample], steady: Sequence[MonitorSample] = ()
 ) -> tuple[CardUse, ...]:
-    """The use of each card, from all samples and those of the steady state."""
+    """Return the use of each card, from all samples and those of the steady state."""
     rows, ours = _rows(samples), used_cards(samples)
     steady_rows = _rows(steady) or rows
     return tuple(_card_use(row, steady_rows[card], card in ours) for card, row in enumerate(rows))
@@ -119,7 +119,7 @@ def _card_use(row: Sequence[GpuSample], steady: Sequence[GpuSample], ours: bool)
 
 
 def shared(cards: Sequence[CardUse]) -> str:
-    """A sentence if other programs may compute on the cards that work, too; else empty."""
+    """Return a note if other programs hold memory on the cards that work; else an empty text."""
     found = [card for card in cards if card.works and card.others]
     if not found:
         return ""
@@ -128,12 +128,12 @@ def shared(cards: Sequence[CardUse]) -> str:
 
 
 def _rows(samples: Sequence[MonitorSample]) -> list[tuple[GpuSample, ...]]:
-    """The samples of each card."""
+    """Return the samples of each card."""
     return list(zip(*(sample.gpus for sample in samples if sample.gpus), strict=False))
 
 
 def _growth(row: Sequence[GpuSample]) -> int:
-    """MiB by which the memory in use has grown since the first sample."""
+    """Return the MiB by which the memory in use has grown since the first sample."""
     return max(gpu.used_mb for gpu in row) - row[0].used_mb
 
 
@@ -141,13 +141,13 @@ def _growth(row: Sequence[GpuSample]) -> int:
 
 
 def computing(cards: Sequence[CardUse]) -> float | None:
-    """The mean share of the time in which the cards that work compute; None if none does."""
+    """Return the mean share of the time in which working cards compute; None without any."""
     busy = mean(card.busy for card in cards if card.works)
     return None if busy is None else min(busy, 1.0)
 
 
 def waits(host: Mapping[str, float], busy: float) -> dict[str, float]:
-    """Shares of the time in which a card waits, by the host's phase.
+    """Return shares of the time in which a card waits, by the host's phase.
 
     Args:
         host: the shares of the time that the host spends, without waiting for the card.
@@ -190,12 +190,12 @@ def headline(
 
 
 def worthwhile(update_s: float | None) -> bool:
-    """Whether an update that takes `update_s` on a CPU is likely to be faster on a GPU."""
+    """Return whether an update that takes `update_s` on a CPU is likely to be faster on a GPU."""
     return update_s is not None and update_s >= LARGE_UPDATE_S
 
 
 def unused(cards: Sequence[CardUse], learn: float, update_s: float | None) -> Finding | None:
-    """Cards that do not compute, while an update is large."""
+    """Return the finding about cards that do not compute although an update is large."""
     known = all(card.busy is not None for card in cards)
     if not cards or not known or any(card.works for card in cards):
         return None
@@ -210,8 +210,8 @@ def unused(cards: Sequence[CardUse], learn: float, update_s: float | None) -> Fi
 
 
 def reserved(cards: Sequence[CardUse]) -> tuple[Finding | None, bool]:
-    """Memory held on cards that do not compute, while another does; and whether that is more than
-    half of the program's memory."""
+    """Return the finding about memory held on cards that do not compute while another does, and
+    whether that is more than half of the program's memory."""
     working = [card for card in cards if card.works]
     idle = [card for card in cards if card.held_mb >= RESERVED_MB and not card.works]
     if not idle or not working:
@@ -242,7 +242,7 @@ def reserved(cards: Sequence[CardUse]) -> tuple[Finding | None, bool]:
 
 
 def memory(cards: Sequence[CardUse]) -> Finding | None:
-    """The almost full memory of a card that works and that others use, too."""
+    """Return the finding about almost full memory of a card that other programs use, too."""
     found = [card for card in cards if card.works and card.full]
     if not found:
         return None
@@ -255,7 +255,7 @@ def memory(cards: Sequence[CardUse]) -> Finding | None:
 
 
 def memory_error(cards: Sequence[CardUse], kind: str, text: str) -> Finding | None:
-    """The error with which a program ended, if that is a GPU's full memory."""
+    """Return the finding about the error that ended a program, if that is a GPU's full memory."""
     if not cards or not NO_MEMORY.search(f"{kind} {text}"):
         return None
     mine = [card for card in cards if card.ours]

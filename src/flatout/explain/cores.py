@@ -10,7 +10,7 @@ from flatout.hardware.core_use import CoreUse
 from flatout.hardware.monitor import MonitorSample
 
 TAKEN = 0.2
-"""From this share on of the core time that a program could have used, others took it."""
+"""Least share, of the core time that a program could have used, that others had."""
 
 SATURATED = 0.85  # share of the cores in use from which on more threads only take turns
 CROWDED = 1.5  # runnable threads per core from which on there are too many
@@ -18,7 +18,7 @@ SLOWER = 0.9  # a clock below this ratio of its earlier frequency is named
 
 
 def contended(use: CoreUse | None) -> Finding | None:
-    """Other programs had the cores that this one wanted."""
+    """Return the finding that other programs had the cores that this one wanted."""
     if use is None or use.taken < TAKEN:
         return None
     evidence = [
@@ -38,8 +38,8 @@ def contended(use: CoreUse | None) -> Finding | None:
 
 
 def oversubscribed(use: CoreUse | None) -> tuple[float, str] | None:
-    """The share of its threads that wait for a core, and a sentence; None if there are cores
-    enough, or other programs are the cause."""
+    """Return the share of a program's threads that wait for a core, and a sentence; None if there
+    are enough cores, or if other programs are the cause."""
     threads = None if use is None else use.wanting
     if use is None or threads is None or threads < CROWDED * use.cores:
         return None
@@ -50,12 +50,12 @@ def oversubscribed(use: CoreUse | None) -> tuple[float, str] | None:
 
 
 def waiting(use: CoreUse) -> float:
-    """The share of a program's threads that wait for a core, at most 0.9."""
+    """Return the share of a program's threads that wait for a core, at most 0.9."""
     return min(max(1 - use.cores / (use.wanting or use.cores), 0.0), 0.9)
 
 
 def slowdown(samples: Sequence[MonitorSample]) -> str:
-    """A sentence if the cores' frequency fell by a tenth or more; else empty."""
+    """Return a note if the cores' frequency fell by a tenth or more; else an empty text."""
     known = [sample.mhz for sample in samples if sample.mhz is not None]
     part = max(len(known) // 4, 1)
     if len(known) < 4:

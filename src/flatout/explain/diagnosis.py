@@ -53,7 +53,7 @@ class Finding:
     interval: tuple[float, float] | None = None  # holds the share with 95 %; None if unknown
 
     def as_json(self) -> dict[str, Any]:
-        """The finding as flat JSON; ``interval``, ``setting`` and the gain's keys only if known."""
+        """Return flat JSON; ``interval``, ``setting`` and the gain's keys only if known."""
         shown: dict[str, Any] = {
             "id": self.id, "share": self.share, "evidence": list(self.evidence),
             "remedy": self.remedy, "place": None if self.place is None else list(self.place),
@@ -66,7 +66,7 @@ class Finding:
 
 
 def verdict(findings: Sequence[Finding]) -> str:
-    """The first finding's cause; ``healthy`` if that is computing, ``unknown`` without findings."""
+    """Return the first cause; ``healthy`` if that is computing, ``unknown`` without findings."""
     first = findings[0].id if findings else UNKNOWN
     return HEALTHY if first == "compute-bound" else first
 
@@ -83,7 +83,7 @@ class Lane:
 def lanes(
     spans: Iterable[tuple[str, Iterable[tuple[float, float, str]]]],
 ) -> tuple[Lane, ...]:
-    """The timeline from each lane's name and spans, which follow each other.
+    """Return the timeline from each lane's name and spans, which follow each other.
 
     Neighbouring spans of one phase become one. Lanes that only wait are left out, except for the
     first one.

@@ -20,7 +20,7 @@ SAMPLES = 600  # points of a curve of utilisation: more samples are averaged
 def merge(
     spans: Sequence[tuple[float, float, str]], end: float, pixels: int = PIXELS
 ) -> list[tuple[int, int, str]]:
-    """Spans as few segments: each pixel goes to what fills most of it, a phase or nothing.
+    """Return spans as few segments: each pixel goes to the phase that fills most of it, or to none.
 
     Args:
         spans: (start, end, phase) in seconds, finite; of one lane, so they do not overlap.
@@ -39,7 +39,7 @@ def merge(
 def curve(
     times: Sequence[float], values: Sequence[float | None], end: float
 ) -> list[tuple[float, float, float | None]]:
-    """Samples as at most `SAMPLES` steps: (start, end, mean), None where nothing is known.
+    """Return samples as at most `SAMPLES` steps: (start, end, mean), None where nothing is known.
 
     Each step reaches half-way to its neighbours, the outer ones as far outwards as inwards.
     """

@@ -81,7 +81,7 @@ def _text(words: str) -> str:
 
 
 def _prose(words: str) -> str:
-    """Escaped text in which `backticks` mark code."""
+    """Escape a text in which `backticks` mark code."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", _text(words))
 
 
@@ -139,7 +139,7 @@ def _finding(diagnosis: Diagnosis, finding: Finding, tried: Sequence[tuple[str, 
 
 
 def _compared(lines: Sequence[str]) -> list[str]:
-    """A card: how much faster the second program is, and which phases became shorter."""
+    """Return a card that says how much faster the second program is, and which phases changed."""
     if not lines:
         return []
     first, *rest = map(_text, lines)
@@ -201,7 +201,7 @@ def _class(phase: str) -> str:
 
 
 def _legend(entries: Iterable[tuple[str, str]], begin: float) -> str:
-    """Entries are (attribute that gives the colour, escaped words)."""
+    """Return a legend of entries: (attribute that gives the colour, escaped words)."""
     items = "".join(f"<li><i {colour}></i>{words}</li>" for colour, words in entries)
     if begin:
         items += "<li>faint: start-up, left out of the shares</li>"
@@ -221,7 +221,7 @@ def _timeline(lanes: Sequence[Lane], begin: float, end: float) -> list[str]:
 
 
 def _lane(lane: Lane, begin: float, end: float, pixels: int) -> str:
-    """A row of strokes, one path per phase, on a canvas 2 high."""
+    """Return a row of strokes, one path for each phase, on a canvas 2 high."""
     spans = [span for span in lane.spans if all(map(math.isfinite, span[:2]))]
     shares: defaultdict[str, float] = defaultdict(float)
     for start, stop, phase in spans:
@@ -283,7 +283,8 @@ def _meter(meter: report.Meter, times: Sequence[float], begin: float, end: float
 
 
 def _drawing(kind: str, size: tuple[int, int], early: float, label: str, paths: str) -> str:
-    """A canvas that fills its place; its share before the explained time is made faint."""
+    """Return a canvas that fills its place; its share `early` before the explained time is
+    faint."""
     width, height = size
     veil = f'<path class="early" d="M0 0h{round(width * early)}v{height}H0z"></path>'
     return (
@@ -293,7 +294,7 @@ def _drawing(kind: str, size: tuple[int, int], early: float, label: str, paths: 
 
 
 def _area(steps: Sequence[tuple[float, float, float | None]], end: float, base: int) -> str:
-    """The area between a curve and the bottom (`base` 100) or the top (0) of a canvas 100 high."""
+    """Draw the area between a curve and the bottom (`base` 100) or top (0) of a canvas 100 high."""
     drawn: list[str] = []
     before = None
     for start, stop, value in [*steps, (end, end, None)]:
@@ -308,7 +309,7 @@ def _area(steps: Sequence[tuple[float, float, float | None]], end: float, base: 
 
 
 def _axis(end: float) -> str:
-    """Round times under the drawings, at most eight of them."""
+    """Return at most eight round times to write under the drawings."""
     end = max(end, 1e-9)  # of a program that was hardly seen
     power = 10.0 ** math.floor(math.log10(end / 5))
     step = next(power * factor for factor in (1, 2, 5, 10) if end / (power * factor) <= 7)

@@ -123,13 +123,13 @@ def ordered(findings: Iterable[Finding | None], busy: float | None = None) -> li
 
 
 def causes(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings whose shares of the time can be compared: neither those about devices, nor what
-    other programs took."""
+    """Return the findings whose shares of the time can be compared: neither those about devices,
+    nor what other programs took."""
     return [one for one in findings if one.id not in (*DEVICES, UNKNOWN, "contended")]
 
 
 def tied(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The first two causes, if their intervals overlap; else empty."""
+    """Return the first two causes if their intervals overlap; else nothing."""
     if not findings or findings[0].id in (*DEVICES, UNKNOWN):
         return ()
     first = causes(findings)[:2]

@@ -121,7 +121,7 @@ def verdict_words(diagnosis: Diagnosis) -> str:
 
 
 def advice(diagnosis: Diagnosis) -> Finding | None:
-    """The first finding with a remedy; None of a healthy program or if only a part was seen."""
+    """Return the first finding with a remedy; None if healthy, or if only a part was seen."""
     return next((finding for _, finding in advised(diagnosis)), None)
 
 
@@ -138,7 +138,7 @@ def advised(diagnosis: Diagnosis) -> list[tuple[str, Finding]]:
 
 
 def setting_words(setting: Sequence[str]) -> str:
-    """Flags as one would type them: ``--placement "sampler=processes workers=8x16"``."""
+    """Return flags as one would type them: ``--placement "sampler=processes workers=8x16"``."""
     return " ".join(_quoted(word) for word in setting)
 
 
@@ -151,7 +151,7 @@ def gain_words(gain: MeasuredGain) -> str:
 
 
 def action_words(finding: Finding) -> str:
-    """The change in words and its place: flags or a sentence, and ``(train.py:40)``."""
+    """Return the change in words and its place: flags or a sentence, and ``(train.py:40)``."""
     action = setting_words(finding.setting) or finding.remedy
     if finding.place is None:
         return action
@@ -159,16 +159,16 @@ def action_words(finding: Finding) -> str:
 
 
 def concern_words(diagnosis: Diagnosis, finding: Finding) -> str:
-    """How much of the time a finding is about: ``55 % of the time (50 to 60)``; nothing for
-    memory."""
+    """Return how much of the time a finding is about: ``55 % of the time (50 to 60)``; an empty
+    text for findings without a share."""
     words = f"{percent(finding.share)} of the time" if finding.share else ""
     sure = interval_words(diagnosis, finding)
     return f"{words} ({sure})" if sure else words
 
 
 def interval_words(diagnosis: Diagnosis, finding: Finding) -> str:
-    """The interval of a share: ``50 to 60``. Empty if it is unknown or narrow, of others than the
-    first two causes, and of a tie, whose verdict has it."""
+    """Return the interval of a share: ``50 to 60``. It is empty if it is unknown or narrow, for
+    causes after the first two, and for a tie, whose verdict has it."""
     shown = () if diagnosis.tie else causes(diagnosis.findings)[:2]
     if finding.interval is None or finding not in shown:
         return ""
@@ -186,17 +186,17 @@ def tie_words(findings: Sequence[Finding]) -> str:
 
 
 def place_words(place: tuple[str, int]) -> str:
-    """A file and line for a reader: ``train.py:40``."""
+    """Return a file and line in words: ``train.py:40``."""
     return f"{PureWindowsPath(place[0]).name}:{place[1]}"  # of either kind of slash
 
 
 def percent(share: float) -> str:
-    """A share in words: ``71 %``; what is there without being one per cent is ``<1 %``."""
+    """Return a share in words: ``71 %``; shares above 0 that would round to 0 are ``<1 %``."""
     return "<1 %" if 0.0 < share < 0.005 else f"{100 * share:.0f} %"
 
 
 def shortened(text: str, most: int) -> str:
-    """The first `most` characters of a text, with three dots if there are more."""
+    """Return the first `most` characters of a text, with three dots if there are more."""
     return text[:most] + ("..." if len(text) > most else "")
 
 
@@ -210,19 +210,19 @@ def duration(seconds: float) -> str:
 
 
 def clean(text: str, encoding: str = "utf-8") -> str:
-    """A text on one line; what cannot be shown or would steer a terminal is replaced."""
+    """Return a text on one line, without characters that would steer a terminal."""
     # What rich would leave out anyway is left out in every form of the report.
     return plain(printable(strip_control_codes(text)).replace("\n", " "), encoding)
 
 
 def in_order(phases: Iterable[str]) -> list[str]:
-    """Phases in the order of `PHASES`; unknown ones come last, by name."""
+    """Sort phases in the order of `PHASES`; unknown ones come last, by name."""
     rank = {phase: number for number, phase in enumerate(PHASES)}
     return sorted(set(phases), key=lambda phase: (rank.get(phase, len(rank)), phase))
 
 
 def extent(diagnosis: Diagnosis) -> tuple[float, float]:
-    """When the explained time begins and when the recording ends, in seconds.
+    """Return when the explained time begins and when the recording ends, in seconds.
 
     What is left apart (imports, first compilation, warm-up) comes first, so that the explained
     time is the end of the recording.
@@ -234,7 +234,7 @@ def extent(diagnosis: Diagnosis) -> tuple[float, float]:
 
 
 def meters(diagnosis: Diagnosis) -> list[Meter]:
-    """The meters of the sampled hardware: the CPU's, then three for each GPU."""
+    """Return the meters of the sampled hardware: the CPU's, then three for each GPU."""
     usage = diagnosis.usage
     begin, _ = extent(diagnosis)
 
@@ -261,13 +261,13 @@ def meters(diagnosis: Diagnosis) -> list[Meter]:
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """The mean of the known values; None where there is none."""
+    """Return the mean of the known values; None where there is none."""
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known else None
 
 
 def mean_words(meter: Meter) -> tuple[str, str]:
-    """The mean use: ``26 %`` and ``of 8 cores (all programs: 31 %)``."""
+    """Return the mean use: ``26 %`` and ``of 8 cores (all programs: 31 %)``."""
     if meter.mean is None:
         return "?", f"{meter.meaning}: unknown here"
     everybody = meter.mean_others
@@ -289,8 +289,8 @@ def _try(console: Console, label: str, diagnosis: Diagnosis, finding: Finding) -
 
 
 def _also(diagnosis: Diagnosis, finding: Finding) -> tuple[str, str, str]:
-    """A row for a finding that is not the first: its id, share and place, and what gained how much
-    where that was measured."""
+    """Return a row for a finding that is not the first: its id, share and place, and a measured
+    gain."""
     share = percent(finding.share) if finding.share else ""
     words = [f"({sure})"] if (sure := interval_words(diagnosis, finding)) else []
     words += [] if finding.place is None else [place_words(finding.place)]
@@ -300,7 +300,7 @@ def _also(diagnosis: Diagnosis, finding: Finding) -> tuple[str, str, str]:
 
 
 def _columns(rows: Sequence[tuple[str, str, str]]) -> list[Text]:
-    """Rows of a name, a share and words, below each other."""
+    """Align rows of a name, a share and words below each other."""
     width = max((len(name) for name, _, _ in rows), default=0)
     return [Text(f"{name:<{width}}  {share:>5}  {words}") for name, share, words in rows]
 

@@ -87,14 +87,14 @@ class Outcome:
         return math.log(self.high / self.low) <= 2 * NARROW
 
     def as_json(self) -> dict[str, Any]:
-        """The outcome as ``--json`` writes it."""
+        """Return the outcome as ``--json`` writes it."""
         return asdict(self) | {"same": self.same}
 
 
 def outcome(
     first: Sequence[Run], second: Sequence[Run], gains: Sequence[Mapping[str, list[float]]] = ()
 ) -> Outcome:
-    """The outcome of rounds, in each of which both programs ran.
+    """Return the outcome of rounds, in each of which both programs ran.
 
     Args:
         first, second: the programs' runs.
@@ -141,7 +141,7 @@ def _notes(runs: Sequence[Run], unit: str) -> Iterator[str]:
 
 
 def common_unit(first: Sequence[Run], second: Sequence[Run]) -> str:
-    """The first unit that all runs of both programs have.
+    """Return the first unit that all runs of both programs have.
 
     Raises:
         FlatoutError: there is none.
@@ -167,12 +167,12 @@ def common_unit(first: Sequence[Run], second: Sequence[Run]) -> str:
 
 
 def evaluating(*programs: Sequence[Run]) -> float:
-    """The largest share of the time that evaluation had in a run."""
+    """Return the largest share of the time that evaluation had in a run."""
     return max(run.phases.get("eval", 0.0) for runs in programs for run in runs)
 
 
 def interval(gains: Sequence[float], rounds: int) -> tuple[float, float] | None:
-    """An interval that holds the ratio of speeds with 95 %; None of a single pair.
+    """Return a 95 % interval for the ratio of speeds; None for a single pair.
 
     It is Student's, of the logarithms. Of nine pairs and more a tenth on each side counts only as
     the next one inside (Tukey and McLaughlin, 1963), so that single disturbed pairs do not matter.
@@ -199,7 +199,7 @@ def interval(gains: Sequence[float], rounds: int) -> tuple[float, float] | None:
 def moved(
     first: Sequence[Run], second: Sequence[Run], was: float | None = None, now: float | None = None
 ) -> tuple[Moved, ...]:
-    """The phases whose shares of the time changed most.
+    """Return the phases whose shares of the time changed most.
 
     Args:
         was, now: units of work per second of both programs, if they were counted.
@@ -218,7 +218,7 @@ def moved(
 
 
 def lines(found: Outcome, name: str, count: str = "") -> list[str]:
-    """The outcome in words: the ratio, both speeds, and a line for each phase that moved.
+    """Return the outcome in words: the ratio, both speeds, and a line for each phase that moved.
 
     Args:
         name: the second program's command line.
@@ -260,7 +260,7 @@ def ratio_words(*ratios: float) -> str:
 
 
 def speed_words(rate: float) -> str:
-    """A speed with three digits: ``0.0123``, ``4.56``, ``12,300``."""
+    """Return a speed with three digits: ``0.0123``, ``4.56``, ``12,300``."""
     if rate >= 100:
         return f"{float(f'{rate:.3g}'):,.0f}"
     return f"{rate:.3g}"

@@ -22,7 +22,7 @@ CALLS, WALL = "calls", "wall time"
 UNITS = (CALLS, STEPS, UPDATES, WALL)
 """In the order in which a unit is chosen: the first that both programs have."""
 EVALUATING = (CALLS, UPDATES, STEPS, WALL)
-"""The order for programs that evaluate: their steps for evaluation are no work done."""
+"""The order for programs that evaluate: environment steps for evaluation are no work."""
 
 EVALUATES = 0.03  # share of the time from which on a program evaluates
 
@@ -35,8 +35,8 @@ SHORT = 0.5
 
 
 def units_in_order(*eval_shares: float) -> tuple[str, ...]:
-    """The units, the best one first, for programs in which evaluation has these shares of the
-    time."""
+    """Return the units, the best one first, for programs in which evaluation has these shares of
+    the time."""
     return EVALUATING if max(eval_shares) >= EVALUATES else UNITS
 
 
@@ -119,7 +119,7 @@ class Course:
 
 
 def course(evidence: Evidence, line: Timeline, edges: Sequence[float], unit: str) -> Course:
-    """How much was counted by the end of each turn of the steady state.
+    """Return how much was counted by the end of each turn of the steady state.
 
     If less than two whole cycles were seen, the later half stands for it: a program that compiles
     all the time has no other.
@@ -146,7 +146,7 @@ def course(evidence: Evidence, line: Timeline, edges: Sequence[float], unit: str
 
 
 def turn_ratios(first: Course, second: Course) -> list[float]:
-    """Ratios of the speeds of two programs in the same turns.
+    """Return ratios of the speeds of two programs in the same turns.
 
     As many turns are taken together as each program needs for a cycle, so that the ratios are
     independent of each other. Empty if there are less than two.
@@ -186,7 +186,7 @@ def work(evidence: Evidence, line: Timeline) -> dict[str, tuple[float, float]]:
 
 
 def _steadily(processes: list[Process], unit: str, line: Timeline) -> tuple[float, float]:
-    """How much of a unit was counted in the steady state, and its seconds.
+    """Return how much of a unit was counted in the steady state, and the seconds of that state.
 
     Without such a state, or without counts in it, of all the time in which anything was counted.
     """
@@ -204,12 +204,12 @@ def _steadily(processes: list[Process], unit: str, line: Timeline) -> tuple[floa
 
 
 def _apart(line: Timeline, t: float) -> float:
-    """Seconds of imports and first compilations in the steady state until a time."""
+    """Return seconds of imports and first compilations in the steady state until a time."""
     return 0.0 if line.driver is None else line.driver.seconds(APART, line.begin, t)
 
 
 def counted(processes: list[Process], unit: str, begin: float, end: float) -> float:
-    """How much of a unit was counted in some time, in all processes.
+    """Return how much of a unit was counted between two times, in all processes.
 
     A vector environment whose environments step in worker processes counts each step, and so does
     each worker: a process and those that it started count for what is larger.
@@ -230,7 +230,7 @@ def counted(processes: list[Process], unit: str, begin: float, end: float) -> fl
 
 
 def without_evaluation(evidence: Evidence, line: Timeline) -> list[Process]:
-    """The processes, without the environment steps that were counted during evaluation.
+    """Return the processes, without the environment steps that were counted during evaluation.
 
     A process evaluates, and so do those that it started, while its thread evaluates that learns or,
     without such a thread, its main thread.
@@ -294,7 +294,7 @@ def _until(series: Iterable[tuple[float, float]], t: float) -> float:
 
 
 def _changes(processes: list[Process], unit: str) -> list[float]:
-    """The times at which a count had grown, in order."""
+    """Return the times at which a count had grown, in order."""
     found = set[float]()
     for process in processes:
         rows = process.counts.get(unit, [])
@@ -313,7 +313,7 @@ def _between(known: Sequence[float], t: float, count: Callable[[float], float]) 
 
 
 def _wall(evidence: Evidence) -> float:
-    """Seconds from the first process's start to the last one's end."""
+    """Return seconds from the first process's start to the last one's end."""
     if not evidence.processes:
         return 0.0
     ended = max((process.ended or 0.0) for process in evidence.processes)

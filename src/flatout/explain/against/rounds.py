@@ -94,7 +94,7 @@ class Comparison:
 
 
 def command_of(text: str) -> list[str]:
-    """The words of the command line that ``--against`` was given.
+    """Return the words of the command line given to ``--against``.
 
     Raises:
         UsageError: it cannot be read, or names no program.
@@ -237,7 +237,7 @@ def _add(found: Comparison, observed: dict[int, tuple[Recording, Observed]]) -> 
 
 
 def _counted(found: Comparison, side: int, run: Run) -> Run:
-    """The run; raises `FlatoutError` if nothing could be counted."""
+    """Return the run; raise `FlatoutError` if nothing could be counted."""
     name = shlex.join(found.commands[side])
     if found.count and CALLS not in run.rates:
         lasted = f"ended after {run.seconds:.1f} s" if run.ended else f"ran {run.seconds:.0f} s"
@@ -279,7 +279,7 @@ def _speed(run: Run, evaluation: float, count: str) -> str:
 
 
 def _digests(commands: Sequence[Sequence[str]]) -> dict[str, str]:
-    """A digest of each file that the command lines name: a changed program is another one."""
+    """Return a digest of each file that the command lines name, by which changes are noticed."""
     digests = {}
     for word in {word for command in commands for word in command[1:]}:
         with suppress(OSError, ValueError):
@@ -290,7 +290,7 @@ def _digests(commands: Sequence[Sequence[str]]) -> dict[str, str]:
 
 
 def _continued(asked: Comparison, file: Path) -> Comparison:
-    """The comparison of a saved file, if it is the one that is asked for.
+    """Return the comparison in a saved file, if its programs are the given ones.
 
     Raises:
         UsageError: the file holds something else.

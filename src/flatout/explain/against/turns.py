@@ -38,7 +38,7 @@ TAIL_BYTES = 4096
 
 
 class Program:
-    """A program that runs in silence, observed, while its speed is counted; ended on leaving.
+    """A silent, observed program whose speed is counted. Leaving the context ends it.
 
     Its clock stands still while it is held, so its evidence is as if it had never been held.
 
@@ -48,7 +48,7 @@ class Program:
     """
 
     def __init__(self, command: Sequence[str], count: str, facts: dict[str, Any]) -> None:
-        """Start it.
+        """Start the program.
 
         Args:
             count: the function whose calls count (``module:function``); empty for environment and
@@ -83,7 +83,7 @@ class Program:
         self._exit.close()
 
     def clock(self) -> float:
-        """Seconds on the monotonic clock, less those for which the program was held."""
+        """Return the monotonic time without the seconds for which the program was held."""
         now = time.monotonic() if self._held_since is None else self._held_since
         return now - self._held_s
 
@@ -98,7 +98,7 @@ class Program:
         return self.ended and self._child.returncode != 0
 
     def evidence(self) -> Evidence:
-        """The evidence so far."""
+        """Return the evidence so far."""
         return self._watch.evidence()
 
     @property
@@ -107,13 +107,13 @@ class Program:
         return self.edges[-1] - self.edges[0]
 
     def wait_for_imports(self) -> None:
-        """Let it run until its imports are over; then hold it."""
+        """Let the program run until its imports are over; then hold it."""
         self._watch.wait_for_imports()
         self._hold()
         self.edges = [self.clock()]
 
     def turn(self, seconds: float) -> None:
-        """Let it run for some seconds, or to its end; then hold it."""
+        """Let the program run for some seconds, or to its end; then hold it."""
         if not self.ended:
             self._resume()
             self._watch.run(seconds)
@@ -163,7 +163,7 @@ class Program:
         return found
 
     def _resume(self) -> None:
-        """Let its processes and its clock run."""
+        """Let the program's processes and its clock run."""
         if self._held_since is not None:
             self._held_s += time.monotonic() - self._held_since
             self._held_since = None
@@ -177,7 +177,7 @@ class Program:
             self._signal_group(signal.SIGCONT)
 
     def _end(self) -> None:
-        """End it, and processes of its group that have outlived it."""
+        """End the program, and the processes of its group that have outlived it."""
         self._resume()
         attach.end(self._child)
         if CAN_STOP:
@@ -188,7 +188,7 @@ class Program:
             os.killpg(self._child.pid, number)
 
     def _last_line(self) -> str:
-        """The last line that it wrote to its standard error."""
+        """Return the last line that the program wrote to standard error."""
         end = self._stderr.seek(0, os.SEEK_END)
         self._stderr.seek(max(end - TAIL_BYTES, 0))
         lines = self._stderr.read().decode(errors="replace").strip().splitlines()
@@ -222,12 +222,12 @@ def take_turns(programs: Sequence[Program], seconds: float, limit: float) -> Non
 
 
 def _least(programs: Sequence[Program]) -> float:
-    """How long the programs that still run have run at least, in seconds."""
+    """Return the shortest time, in seconds, for which a program that still runs has run."""
     return min((program.turns_s for program in programs if not program.ended), default=math.inf)
 
 
 def _enough(programs: Sequence[Program]) -> bool:
-    """Whether those that still run were seen for long enough."""
+    """Return whether those that still run were seen for long enough."""
     going = [program for program in programs if not program.ended]
     seen = [program.evidence() for program in going]
     lines = [timeline(evidence) for evidence in seen]

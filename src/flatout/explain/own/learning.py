@@ -66,7 +66,7 @@ def transfer(facts: RunFacts, cost: Costs, share: float) -> Finding:
 
 
 def fixed_share(facts: RunFacts) -> float:
-    """The estimated share of the time that starting iterations takes, whatever they learn."""
+    """Estimate the share of the time that starting iterations takes, whatever they learn."""
     overhead = sum(facts.phases[name] for name in (*LEARN, "publish", "other"))
     starting_s = facts.machine.iteration * facts.iterations
     return min(starting_s / max(facts.seconds, 1e-9), 0.9 * overhead)

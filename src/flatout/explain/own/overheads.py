@@ -15,7 +15,7 @@ RARER = (10, 100)  # the smallest and the largest proposed factor by which somet
 
 
 def _rarer(share: float, every: int) -> int:
-    """A longer interval at which about a hundredth of the time remains."""
+    """Return a longer interval, at which about a hundredth of the time remains."""
     times, most = RARER
     while times < most and share / times > 0.02:
         times *= 10

@@ -55,8 +55,8 @@ def propose(
 
 
 def measured_gain(facts: RunFacts, changes: Changes) -> MeasuredGain | None:
-    """The gain of another placement, from what planning measured of this run on this machine; None
-    if it did not, or if other settings change too.
+    """Return the gain of another placement, from what planning measured of this run on this
+    machine; None if it did not, or if other settings change too.
 
     Phases that planning does not run keep their time.
     """
@@ -74,7 +74,7 @@ def measured_gain(facts: RunFacts, changes: Changes) -> MeasuredGain | None:
     both = all(found[each].measured is not None for each in (place, other))
 
     def speeds(p: Prediction) -> tuple[float, float, float]:
-        """At least, expected and at most; two speeds that were found in the same way."""
+        """Return the lowest, expected and highest speed, found the same way for both placements."""
         return (
             (p.low, p.best_known, p.high)
             if both or p.measured is None

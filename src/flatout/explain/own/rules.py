@@ -92,7 +92,7 @@ def headline(ranked: tuple[Finding, ...], facts: RunFacts, used: Sequence[CardUs
 
 
 def _host(facts: RunFacts, busy: float) -> dict[str, float]:
-    """Shares of the time that the host spends, by phase, without waiting for its GPU.
+    """Return shares of the time that the host spends, by phase, without waiting for its GPU.
 
     Spans of acting and learning contain the GPU's work, which is waited for inside of them.
     """
@@ -131,11 +131,11 @@ _LARGER = {"learn": "learning", "fused": "the one program", "other": "what lies 
 
 
 def _named(found: list[Finding], facts: RunFacts) -> Finding | None:
-    """The finding that the verdict names: of the largest share of the time, by the table of phases,
-    that a remedy can shorten; or learning itself, where that takes most of the time."""
+    """Return the finding that the verdict names: the one with the largest share of the time that a
+    remedy can shorten; or learning itself, if that takes most of the time."""
 
     def weight(finding: Finding) -> float:
-        """The largest part of a phase that it explains."""
+        """Return the largest part of a phase that it explains."""
         return max(min(facts.phases[phase], finding.share) for phase in finding.phases)
 
     attributed = [finding for finding in found if finding.phases]

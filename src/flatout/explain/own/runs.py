@@ -64,7 +64,7 @@ class Evidence:
     plan: Answer | None = None  # and of this run
 
     def as_json(self) -> dict[str, Any]:
-        """The evidence as ``--save`` writes it."""
+        """Return the evidence as ``--save`` writes it."""
         return {
             "kind": "run",
             "subject": self.subject,
@@ -78,7 +78,7 @@ class Evidence:
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Evidence:
-        """The inverse of `as_json`; `UsageError` for other values."""
+        """Return the evidence from `as_json`'s values; raise `UsageError` for others."""
         try:
             settings, plan = dict(values["settings"]), values.get("plan")
             return Evidence(
@@ -230,8 +230,8 @@ def _blocks(
 
 
 def _with_interval(finding: Finding, blocks: Sequence[tuple[dict[str, float], float]]) -> Finding:
-    """A finding with the interval of its share, from its phases' shares of some blocks. That of
-    computing decides nothing: a verdict names what a change can shorten."""
+    """Return a finding with the interval of its share, from its phases' shares of some blocks. That
+    of computing decides nothing: a verdict names what a change can shorten."""
     if finding.id == "compute-bound" or not finding.phases:
         return finding
     parts = [(sum(map(shares.__getitem__, finding.phases)) * s, s) for shares, s in blocks]
@@ -239,7 +239,7 @@ def _with_interval(finding: Finding, blocks: Sequence[tuple[dict[str, float], fl
 
 
 def closing(diagnosis: Diagnosis | None) -> dict[str, Any]:
-    """The diagnosis in a run's summary: docs/metrics.md describes the keys."""
+    """Return the diagnosis in a run's summary: docs/metrics.md describes the keys."""
     if diagnosis is None:
         return {"verdict": None, "headline": "", "try": None, "steady": None}
     best = advice(diagnosis)
@@ -255,7 +255,7 @@ def closing(diagnosis: Diagnosis | None) -> dict[str, Any]:
 def _during(
     samples: Sequence[MonitorSample], records: Sequence[SpanRecord]
 ) -> Sequence[MonitorSample]:
-    """The samples of the steady state, or all if there are none."""
+    """Return the samples of the steady state, or all if there are none."""
     first = next((record.t for record in records if not record.first and not record.closing), None)
     return [s for s in samples if first is not None and s.t - s.seconds >= first - 0.5] or samples
 
@@ -263,7 +263,7 @@ def _during(
 def _spans(
     records: Sequence[SpanRecord],
 ) -> Iterator[tuple[str, list[tuple[float, float, str]]]]:
-    """Each lane's spans: within a record, phases follow one another with their durations."""
+    """Yield each lane's spans: within a record, phases follow one another with their durations."""
     order = list(PHASES)
     by_lane: dict[str, list[SpanRecord]] = {}
     for record in records:
@@ -291,7 +291,7 @@ def _spans(
 
 
 def recent_phases(records: Sequence[SpanRecord], placement: Placement) -> dict[str, float]:
-    """Shares of the last seconds by phase, for the live display; may be empty."""
+    """Return shares of the last seconds by phase, for the live display; may be empty."""
     totals, _ = steady([replace(record, first=False) for record in records])
     if totals is None:
         return {}

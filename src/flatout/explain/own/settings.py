@@ -18,7 +18,7 @@ Changes = dict[str, Any]  # settings by name, and their new values
 
 
 def possible(settings: Mapping[str, Any], changes: Changes, cores: int) -> bool:
-    """Whether the changed settings (with the algorithm) are valid on `cores` cores."""
+    """Return whether the changed settings (with the algorithm) are valid on `cores` cores."""
     values = {name: value for name, value in settings.items() if name != "algorithm"}
     try:
         config = resolve(str(settings["algorithm"]), values | changes)
@@ -45,7 +45,7 @@ def flags(changes: Changes) -> tuple[str, ...]:
 
 
 def named(setting: tuple[str, ...]) -> set[str]:
-    """The names of the settings that such flags change."""
+    """Return the names of the settings that such flags change."""
     return {
         word.removeprefix("--").removeprefix("no-").replace("-", "_")
         for word in setting
@@ -54,7 +54,7 @@ def named(setting: tuple[str, ...]) -> set[str]:
 
 
 def placed(placement: Placement, **changes: Any) -> Changes:
-    """A changed placement as a setting."""
+    """Return a changed placement as a setting."""
     changed = replace(placement, **changes)
     if changed.schedule == "overlapped" and changed.lag == 0:
         changed = replace(changed, lag=1)
@@ -65,13 +65,13 @@ def placed(placement: Placement, **changes: Any) -> Changes:
 
 
 def worker_count(envs: int, most: int) -> int:
-    """The largest number of equal workers up to `most`, or 1."""
+    """Return the largest number of equal workers up to `most`, or 1."""
     return next((n for n in range(min(most, envs), 1, -1) if envs % n == 0), 1)
 
 
 def more_envs(settings: Mapping[str, Any], factor: int, cores: int) -> Changes | None:
-    """Changes to `factor` times as many environments, with rollouts of the same size; None if that
-    is impossible."""
+    """Return changes to `factor` times as many environments, with rollouts of the same size; None
+    if that is impossible."""
     if settings.get("algorithm") == "genetic":  # each environment is a member of the population
         return None
     changes: Changes = {"envs": int(settings["envs"]) * factor}

@@ -120,14 +120,14 @@ def begun(command: Sequence[str], facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def variables(folder: Path) -> dict[str, str]:
-    """Environment variables with which a Python process loads the probe."""
+    """Return the environment variables with which a Python process loads the probe."""
     path = os.pathsep.join(filter(None, [str(INJECT), os.environ.get("PYTHONPATH")]))
     return {"FLATOUT_EXPLAIN": str(folder), "PYTHONPATH": path}
 
 
 @contextmanager
 def working_folder() -> Iterator[Path]:
-    """A temporary folder, after removing those that killed processes of this user have left.
+    """Yield a temporary folder, after removing those that killed processes of this user have left.
 
     A process holds a lock on its folder, which the system releases when the process ends. A folder
     that is younger than `YOUNG_S` may be one whose process is about to lock it.
@@ -148,8 +148,8 @@ def working_folder() -> Iterator[Path]:
 
 
 def _forwards_to(child: subprocess.Popen[bytes]) -> Callable[[int, FrameType | None], None]:
-    """A handler that forwards signals to a program, except a terminal's Ctrl-C, which reaches the
-    program by itself."""
+    """Return a handler that forwards signals to a program, except a terminal's Ctrl-C, which
+    reaches the program by itself."""
 
     def forward(number: int, frame: FrameType | None) -> None:
         if number != signal.SIGINT or not _shares_terminal():
@@ -172,7 +172,7 @@ def signals_handled(
 
 
 def _shares_terminal() -> bool:
-    """Whether a Ctrl-C comes from a terminal, which sends it to the program, too."""
+    """Return whether a Ctrl-C comes from a terminal, which sends it to the program, too."""
     try:
         return os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp()
     except (OSError, AttributeError):  # AttributeError: Windows has no such groups
@@ -266,7 +266,7 @@ def machine(command: Sequence[str] = ()) -> dict[str, Any]:
 def _obstacles(
     command: Sequence[str], folder: Path, rows: Sequence[object], seconds: float
 ) -> list[str]:
-    """Why the program could not be observed, one sentence each."""
+    """Return why the program could not be observed, one sentence for each reason."""
     notes = [
         f"Process {failed.stem} could not be observed ({failed.read_text().strip()})."
         for failed in folder.glob("*.failed")
@@ -296,20 +296,20 @@ def _obstacles(
 
 
 def _why(command: Sequence[str], code: int) -> str:
-    """Why Python itself failed: it exits with 2 if it cannot open the program's file."""
+    """Return why Python itself failed: it exits with 2 if it cannot open the program's file."""
     _, script = _arguments(command)
     missing = code == 2 and script and not Path(script).exists()
     return f"there is no file {script}" if missing else ""
 
 
 def blocking_flags(command: Sequence[str]) -> list[str]:
-    """Flags of the Python command line that keep the probe out: -I, -E, -S."""
+    """Return the flags of a Python command line that keep the probe out: -I, -E, -S."""
     return _arguments(command)[0]
 
 
 def _arguments(command: Sequence[str]) -> tuple[list[str], str]:
-    """The flags of a Python command line that keep the probe out, and the file of its program;
-    an empty text without one."""
+    """Return the flags of a Python command line that keep the probe out, and the file of its
+    program; an empty text without one."""
     if "python" not in Path(command[0]).name and "pypy" not in Path(command[0]).name:
         return [], ""
     flags: list[str] = []

@@ -34,8 +34,8 @@ ACTIVE, TRAINS = 0.02, 0.005
 (which managers and loggers do not)."""
 
 SERIALLY = 1.5
-"""How much longer than the work of other processes the driver must wait for it, until that work is
-better done in one process."""
+"""If the driver waits this many times longer for the work of other processes than the work takes,
+one process would do it faster."""
 
 WORK = ("env", "act", "replay", "input", "learn", "transfer", "communicate")  # phases of training
 Where = tuple[int, Site | None, str]  # (process, site, call)
@@ -76,9 +76,9 @@ class Blame:
 
     @property
     def trivial(self) -> dict[str, float]:
-        """Shares of the time, by phase, that go with messages between processes whose work is not
-        worth handing out: one process would do it `SERIALLY` times faster than the driver now waits
-        for it. It is that work, and what else the driver does at its lines that hand it out."""
+        """Shares of the time, by phase, that are spent on messages between processes whose work is
+        not worth handing out: one process would do it `SERIALLY` times faster than the driver waits
+        for it. They are that work, and all that the driver does at the lines that hand it out."""
         waited = sum(self.served.values()) + self.shares.get("ipc", 0.0) * self.seconds
         if not 0.0 < SERIALLY * self.worker_seconds < waited:
             return {}
@@ -185,7 +185,8 @@ def _taking_turns(line: Timeline, driver: Track, workers: Sequence[Track], span:
 def _lock_holders(
     moment: Moment, workers: Sequence[Track], driver: Track
 ) -> Iterator[tuple[Mark, float]]:
-    """Threads that held the interpreter's lock while the driver slept in its work, and how long."""
+    """Yield the threads' marks that held the interpreter's lock while the driver slept, with
+    seconds."""
     if moment.device or moment.worked is None or moment.mark.phase in ("io", "env", "compile"):
         return
     if moment.mark.marked:  # it may wait for anything
@@ -203,7 +204,7 @@ def _lock_holders(
 
 
 def _worked(line: Timeline, track: Track, phases: Collection[str] = PHASES) -> float:
-    """Seconds in which a thread worked in these phases, by its own clock where that is known."""
+    """Return the seconds for which a thread worked in phases, by its own clock if known."""
     return sum(
         m.dt if m.worked is None else min(m.dt, m.worked)
         for m in line.steady(track)

@@ -176,7 +176,7 @@ def _probe(folder: Path) -> Any:
 
 
 def _explain(folder: Path, meta: dict[str, Any], explanation: Explanation, show: bool) -> None:
-    """Judge what was seen; a report that cannot be made is one sentence."""
+    """Diagnose what was seen; if that is impossible, say so in one sentence."""
     from rich.console import Console
 
     from flatout.explain.program.attach import last_lines
@@ -196,7 +196,8 @@ def _explain(folder: Path, meta: dict[str, Any], explanation: Explanation, show:
 
 
 def _place(frame: FrameType | None) -> str:
-    """File and line of the block: of the first frame outside this module and `contextlib`."""
+    """Return file and line of the block: the first frame outside of this module and
+    `contextlib`."""
     while frame is not None and frame.f_globals.get("__name__") in (__name__, "contextlib"):
         frame = frame.f_back
     if frame is None:

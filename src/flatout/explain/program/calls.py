@@ -56,7 +56,7 @@ class Counted:
     names: Counter[str] = field(default_factory=Counter)  # its calls of built-in functions, by name
 
     def rate(self, number: float) -> float:
-        """Per second of the program's time."""
+        """Return a number per second of the program's time."""
         return number / self.seconds if self.seconds else 0.0
 
 
@@ -107,8 +107,8 @@ def counted(windows: Iterable[Replay], program: Callable[[Frames], list[Site]]) 
 
 
 def network_sites(windows: Iterable[Replay], program: Callable[[Frames], list[Site]]) -> Networks:
-    """How each line of the program, with its callers, calls networks: a policy's line may be called
-    for acting and for learning."""
+    """Return how each line of the program, with its callers, calls networks: the same line of a
+    policy may be called for acting and for learning."""
     calls_by_chain: dict[tuple[Site, ...], list[Call]] = defaultdict(list)
     for window in windows:
         for call in window.calls:
@@ -125,5 +125,5 @@ def network_sites(windows: Iterable[Replay], program: Callable[[Frames], list[Si
 
 
 def mostly_with_gradients(calls: Sequence[Call]) -> bool:
-    """Whether gradients were on in more than half of some calls."""
+    """Return whether gradients were on in more than half of some calls."""
     return 2 * sum(bool(call.grad) for call in calls) > len(calls)

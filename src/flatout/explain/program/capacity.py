@@ -1,4 +1,4 @@
-"""The cores' combined speed, which shared units and power limit."""
+"""The combined speed of all cores, which share units and power."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ print(*turns)
 
 
 def together(cores: int) -> float:
-    """The speed of all cores together, relative to one core alone: 1 to `cores`.
+    """Return the speed of all cores together, relative to one core alone: 1 to `cores`.
 
-    Measured once for each start of the machine, and kept in the user's cache: the programs that
-    are explained meet cores without this load. Returns `cores` if it cannot be measured: also while
-    other programs use the cores.
+    It is measured once for each start of the machine, and kept in the user's cache: later programs
+    start without this load. The result is `cores` if it cannot be measured, as while other programs
+    use the cores.
     """
     if cores < 2:
         return 1.0

@@ -34,7 +34,7 @@ class Flow:
     blocks: tuple[int, ...] = (-1,)  # the block around each; -1 around the first
 
     def encloses(self, outer: int, inner: int) -> bool:
-        """Whether a block is another one, or around it."""
+        """Return whether a block is another one, or around it."""
         while inner > outer:
             inner = self.blocks[inner]
         return inner == outer

@@ -94,8 +94,8 @@ def steady(
 
 
 def _periods(moments: Sequence[Moment], width: float) -> list[Period]:
-    """The periods of learning and of collecting in order. A slice is part of learning if learning
-    takes more time than collecting in it and its two neighbours."""
+    """Return the periods of learning and of collecting in order. A slice is part of learning if
+    learning takes more time than collecting in it and its two neighbours."""
     relevant = [m for m in moments if m.mark.phase in LEARNING or m.mark.phase in COLLECTING]
     slices = [list(run) for _, run in groupby(relevant, lambda m: m.t // width)]
     periods: list[Period] = []

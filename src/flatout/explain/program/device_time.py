@@ -29,7 +29,7 @@ COMPUTES = 0.05
 """Share of the time from which on the process's other threads may be a CPU device that computes."""
 
 FULLY = 0.7
-"""From this share on a CPU device computes all the time: between operations it is idle, too."""
+"""From this share on a CPU device counts as computing all the time: operations have gaps."""
 
 AROUND = 0.5  # the most work that comes with a wait, as a part of its length
 
@@ -97,8 +97,8 @@ class DeviceTime:
 
     @staticmethod
     def _learning_shares(process: Process) -> dict[int, tuple[float, Site]]:
-        """By stack, in which part of the thread's own work there the device learned, and the
-        learning line.
+        """Return, by stack, the part of the thread's own work there in which the device learned,
+        and the learning line.
 
         Waiting begins and ends with a little work. Its part that belongs to learning is that of the
         waits themselves, and at most `AROUND` of their length.

@@ -30,7 +30,7 @@ SHORTEST_S = 0.5
 
 
 def diagnose(evidence: Evidence) -> Diagnosis:
-    """The verdict and its findings."""
+    """Return the verdict and its findings."""
     facts = facts_of(evidence)
     ranked = findings(facts)
     gpus = evidence.machine["gpus"]
@@ -84,7 +84,7 @@ def _work(facts: Facts) -> dict[str, WorkRate]:
 
 
 def findings(facts: Facts) -> list[Finding]:
-    """All findings, the one to act on first."""
+    """Return all findings, the one to act on first."""
     errors = [process.error for process in facts.evidence.processes if process.error]
     full = (cards.memory_error(facts.cards, *each) for each in errors)
     error = next(filter(None, full), None)
@@ -105,7 +105,7 @@ def findings(facts: Facts) -> list[Finding]:
 
 
 def _causes(facts: Facts) -> list[Finding | None]:
-    """Findings about what takes the time, in any order."""
+    """Return the findings about what takes the time, in any order."""
     busy = facts.gpu
     found: list[Finding | None]
     if facts.blame.threads:
@@ -127,7 +127,7 @@ def _causes(facts: Facts) -> list[Finding | None]:
 
 
 def _mechanisms(facts: Facts) -> dict[str, float]:
-    """Shares of the time without a GPU: learning is divided into launching (``learn``) and
+    """Return shares of the time without a GPU; learning is divided into launching (``learn``) and
     arithmetic (``compute``)."""
     shares = facts.host
     learn = shares.pop("learn", 0.0)
@@ -136,7 +136,7 @@ def _mechanisms(facts: Facts) -> dict[str, float]:
 
 
 def _uncounted(share: float, outside: bool) -> Finding | None:
-    """Learning whose calls could not be counted: whether it computes or launches is unknown."""
+    """Return the finding about learning whose calls could not be counted."""
     if share < LEAST_SHARE:
         return None
     evidence = (
@@ -202,7 +202,7 @@ def _headline(facts: Facts, ranked: Sequence[Finding]) -> str:
 
 
 def _ended(facts: Facts) -> str:
-    """How the program ended, if it failed, or ended before enough could be seen; else empty."""
+    """Return how the program ended, if it failed or too little was seen; else an empty text."""
     evidence = facts.evidence
     code = evidence.code
     if not evidence.finished or code is None:
@@ -220,13 +220,13 @@ def _ended(facts: Facts) -> str:
 
 
 def _error_words(kind: str, text: str) -> str:
-    """The last line of a traceback: ``ValueError: not a number``."""
+    """Return the last line of a traceback: ``ValueError: not a number``."""
     kind = kind.removeprefix("builtins.").removeprefix("__main__.")
     return f"{kind}: {text}" if text else kind
 
 
 def _gpu_words(facts: Facts) -> str:
-    """A sentence about working GPUs; empty without any."""
+    """Return a sentence about working GPUs; an empty text without any."""
     if facts.gpu is None:
         return ""
 

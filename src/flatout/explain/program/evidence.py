@@ -154,7 +154,7 @@ class Evidence:
 
 
 def rows_of(folder: Path) -> list[list[dict[str, Any]]]:
-    """The probe's lines by process, without incomplete ones; that of the process itself is first.
+    """Return the complete lines of the probe by process; that of the process itself is first.
 
     A fork within a window of counted calls can leave a line before it.
     """
@@ -173,7 +173,7 @@ def rows_of(folder: Path) -> list[list[dict[str, Any]]]:
 
 
 def process(rows: Sequence[dict[str, Any]]) -> Process:
-    """A process from its lines."""
+    """Build a process from its lines."""
     first, started = rows[0], rows[0]["t"]
     of: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
@@ -247,7 +247,7 @@ def _folder(file: str, name: str) -> str:
 
 
 def _error(ends: Sequence[dict[str, Any]]) -> tuple[str, str] | None:
-    """The type and text of the exception that ended a process."""
+    """Return the type and text of the exception that ended a process."""
     found = ends[-1].get("error") if ends else None
     return None if found is None else (str(found[0]), str(found[1]))
 
@@ -309,7 +309,7 @@ def save(path: Path, meta: dict[str, Any], rows: Iterable[Sequence[dict[str, Any
 
 
 def build(meta: dict[str, Any], rows: Iterable[Sequence[dict[str, Any]]]) -> Evidence:
-    """Evidence from a recording."""
+    """Build evidence from a recording."""
     processes = sorted(map(process, rows), key=lambda process: process.started)
     monitor = [MonitorSample.from_json(row) for row in meta["monitor"]]
     phases = tuple(map(str, meta.get("phases", ())))
@@ -318,12 +318,12 @@ def build(meta: dict[str, Any], rows: Iterable[Sequence[dict[str, Any]]]) -> Evi
 
 
 def load(path: Path) -> Evidence:
-    """Evidence from a saved file; raises as `from_json` does, and `OSError`."""
+    """Load evidence from a saved file; raise `OSError` or an exception of `from_json`."""
     return from_json(documents.read_json(path, limit=MOST_BYTES), path)
 
 
 def from_json(values: Any, path: Path) -> Evidence:
-    """Evidence from the value of a saved file.
+    """Build evidence from the value of a saved file.
 
     Raises:
         FlatoutError: it is something else, or of another version.

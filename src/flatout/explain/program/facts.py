@@ -120,7 +120,7 @@ class Facts:
         return any(moment.mark.phase != "import" for moment in moments)
 
     def share(self, *phases: str) -> float:
-        """Share of the explained time of some phases."""
+        """Return the share of the explained time of some phases."""
         return sum(self.blame.shares.get(phase, 0.0) for phase in phases)
 
     def interval(self, cause: str, phase: str, share: float) -> tuple[float, float] | None:
@@ -150,39 +150,40 @@ class Facts:
         return [[s for s in self.evidence.monitor if a < s.t <= b] for a, b in edges]
 
     def _idle(self, samples: Sequence[MonitorSample]) -> float:
-        """The share of some samples' time in which working GPUs wait; of all time without any."""
+        """Return the share of some samples' time (of all without any) in which working GPUs
+        wait."""
         within = cards.card_uses(self.evidence.monitor, samples) if samples else self.cards
         return 1.0 - (cards.computing(within) or 0.0)
 
     def line_of(self, where: Where) -> tuple[str, int] | None:
-        """The file and line of a place."""
+        """Return the file and line of a place."""
         process, site, _ = where
         if site is None:
             return None
         return self.evidence.processes[process].codes[site[0]].file, site[1]
 
     def own_line(self, where: Where) -> tuple[str, int] | None:
-        """The file and line of the program's own line at or above a place."""
+        """Return file and line of the program's own line at a place or leading to it."""
         process, site, call = where
         users = self.blame.users.get((process, site), {})
         user = max(users, key=lambda one: users[one], default=site)
         return self.line_of((process, user, call))
 
     def place(self, where: Where) -> str:
-        """A place for a reader: ``file.py:88``, then the library's line that it leads to."""
+        """Return a place in words: ``train.py:88``, then the library's line that it leads to."""
         own, line = self.own_line(where), self.line_of(where)
         if own is None or line is None:
             return "" if line is None else place_words(line)
         return place_words(own) + (f" in {place_words(line)}" if line != own else "")
 
     def text(self, where: Where) -> str:
-        """The source of a place's line; the name of its call if that is unknown."""
+        """Return the source of a place's line; the name of its call if the source is unknown."""
         process, site, call = where
         text = self.evidence.processes[process].lines.get(site, "") if site else ""
         return text or call
 
     def heaviest(self, phase: str, share: float) -> list[str]:
-        """The two heaviest places of a phase with their shares of the time, or the phase's
+        """Return the two heaviest places of a phase with their shares of the time, or the phase's
         `share`."""
         sentences = []
         for (place, text), seconds in self._lines(phase)[:2]:
@@ -194,7 +195,7 @@ class Facts:
         return sentences or [f"{percent(share)} of the time"]
 
     def line_words(self, phase: str) -> str:
-        """A phase's heaviest line with its source, and how much of the phase a device took."""
+        """Return a phase's heaviest line with its source, and the device's share of the phase."""
         (place, text), _ = next(iter(self._lines(phase)), (("", ""), 0.0))
         words = [f"{place}  {text[:SHOWN]}" if place else ""]
         total = self.share(phase) * self.blame.seconds or 1.0
@@ -207,7 +208,7 @@ class Facts:
         return ", ".join(filter(None, words))
 
     def marked_words(self, phase: str) -> list[str]:
-        """Sentences about how much of the time marks say to be of a phase."""
+        """Return sentences about how much of the time marks have given to a phase."""
         seconds = self.blame.seconds or 1.0
         shares = [(by, self.blame.marked[phase, by] / seconds) for by in (PROGRAM, FLAG)]
         whose = {PROGRAM: "the program's own marks", FLAG: FLAG}
@@ -223,8 +224,8 @@ class Facts:
         return dict(sums)
 
     def heaviest_function(self, phase: str) -> tuple[str, float]:
-        """The program's function in which a phase spends most of its time, and its part of the
-        phase; empty if that is the program's top level."""
+        """Return the program's function in which a phase spends most of its time, and its part of
+        the phase; empty if that is the program's top level."""
 
         def function(where: Where) -> str:
             process, site, _ = where
@@ -271,7 +272,7 @@ class Facts:
         return sums
 
     def acts(self, call: Call) -> bool:
-        """Whether a call of a network chooses actions."""
+        """Return whether a call of a network chooses actions."""
         if call.kind != "network" or self.line.driver is None or not call.frames:
             return False
         places = self.line.places[self.line.driver.process]
@@ -279,7 +280,7 @@ class Facts:
 
 
 def facts_of(evidence: Evidence) -> Facts:
-    """The facts from the evidence."""
+    """Return the facts from the evidence."""
     line = timeline(evidence)
     blamed = blame(evidence, line)
     driver = line.driver

@@ -51,7 +51,7 @@ class Values:
                 self._methods[code.cls].add(number)
 
     def node(self, site: Site) -> Node | None:
-        """The innermost statement of a line."""
+        """Return the innermost statement of a line."""
         if site not in self._nodes:
             self._nodes[site] = self._node(site)
         return self._nodes[site]
@@ -68,16 +68,16 @@ class Values:
         return None if found is None else (code, found)
 
     def statement(self, node: Node) -> Statement:
-        """The statement of a node."""
+        """Return the statement of a node."""
         return self._flow(node[0]).statements[node[1]]
 
     def calls_program(self, node: Node) -> bool:
-        """Whether a statement was seen to call another function of the program."""
+        """Return whether a statement was seen to call another function of the program."""
         one = self.statement(node)
         return any((node[0], line) in self._called for line in range(one.first, one.last + 1))
 
     def start(self, sites: Sequence[Site]) -> tuple[Node, Callers] | None:
-        """The innermost statement of a stack that is known, with its callers."""
+        """Return the innermost statement of a stack that is known, with its callers."""
         for at, site in enumerate(sites):
             if (node := self.node(site)) is not None:
                 return node, tuple(sites[at + 1 :])
@@ -127,8 +127,8 @@ class Values:
         return None, found
 
     def chooses(self, node: Node) -> bool:
-        """Whether a statement, or one that uses what it makes, uses an object which the innermost
-        loop around it does not make: rows are drawn out of what is there."""
+        """Return whether a statement, or one that uses its value, uses an object which the
+        innermost loop around it does not make: then rows are drawn out of something that lasts."""
         code = node[0]
         flow, line = self._flow(code), self.statement(node).first
         around = [loop for loop in self._codes[code].loops if loop[0] <= line <= loop[1]]
@@ -156,8 +156,9 @@ class Values:
         return False
 
     def storing(self, nodes: Collection[Node]) -> set[Node]:
-        """The statements that store what some statements take out of their objects: methods that
-        change an attribute which these use, and lines of their function that change an object."""
+        """Return the statements that store what some statements take out of objects: those of
+        methods that change an attribute which these use, and lines of their function that change an
+        object."""
         found = set[Node]()
         for code in {code for code, _ in nodes}:
             used = {name for one in nodes if one[0] == code for name in self.statement(one).used}
@@ -205,7 +206,7 @@ class Values:
         return self._local[node, name]
 
     def _returned(self, code: int, callers: Callers) -> Iterator[tuple[Node, Callers]]:
-        """The caller's statement, which gets what a function returns."""
+        """Yield the caller's statement, which gets what a function returns."""
         known = self._callers[code] if not callers else callers[:1]
         for site in known:
             if (node := self.node(site)) is not None:
@@ -216,7 +217,7 @@ class Values:
     def _passed(
         self, node: Node, used: Collection[str], callers: Callers
     ) -> Iterator[tuple[Node, Callers]]:
-        """The statements of called functions that use an argument."""
+        """Yield the statements of called functions that use an argument."""
         if callers is not None and len(callers) > DEEPEST:
             return
         statement = self.statement(node)
@@ -302,15 +303,15 @@ def _length(statement: Statement) -> int:
 
 
 def _linked(made: str, used: str) -> bool:
-    """Whether a name that is used holds what was made under another one: it is the same, or an
-    attribute of it."""
+    """Return whether a used name holds a value that was made under another name: the same name, or
+    an attribute of it."""
     if made == used:
         return True
     return made != "self" and (used.startswith(made + ".") or made.startswith(used + "."))
 
 
 def _arguments(code: Code, statement: Statement) -> Iterator[tuple[str, ...]]:
-    """The names that the calls of a statement pass to a function, by its parameters."""
+    """Yield the names that the calls of a statement pass to a function, by its parameters."""
     for function, *given in statement.calls:
         if code.plain in (function.rpartition(".")[2], "__init__", "__call__", "forward"):
             yield ("", *given) if code.cls is not None else tuple(given)
@@ -319,7 +320,7 @@ def _arguments(code: Code, statement: Statement) -> Iterator[tuple[str, ...]]:
 def _parameters(
     code: Code, flow: Flow, statement: Statement, used: Collection[str]
 ) -> Collection[str]:
-    """The parameters that get one of some values; all where the call itself is not found."""
+    """Return the parameters that get one of some values; all where the call itself is not found."""
     calls = list(_arguments(code, statement))
     if not calls:
         return flow.args

@@ -1,4 +1,4 @@
-"""Phases that the program or the user says: marked blocks, and functions named by ``--phase``.
+"""Phases that the program or the user states: marked blocks, and functions named by ``--phase``.
 
 They decide before all rules.
 """
@@ -21,12 +21,12 @@ SEVERAL = " or "  # between the texts of a mark that is not the same each time
 EVERYWHERE = 1 << 30  # a line behind all others
 
 PROGRAM, FLAG = "the program", "--phase"
-"""Who says what a phase is."""
+"""Who decided a marked phase."""
 
 
 @dataclass(frozen=True)
 class FunctionPhase:
-    """A function, all of whose time is of one phase."""
+    """A function whose time is all of one phase."""
 
     phase: str
     module: str
@@ -52,7 +52,7 @@ class FunctionPhase:
         return FunctionPhase(phase, module, name)
 
     def names(self, code: Code, argv: Sequence[str]) -> bool:
-        """Whether a function of a process with this command line is the one."""
+        """Return whether a function of a process with this command line is the one."""
         owner, _, plain = self.function.rpartition(".")
         if code.plain != plain or not self._holds(code.file, argv):
             return False
@@ -64,7 +64,7 @@ class FunctionPhase:
         return owner.rpartition(".")[2] in classes
 
     def _holds(self, file: str, argv: Sequence[str]) -> bool:
-        """Whether a file is that of the module."""
+        """Return whether a file is that of the module."""
         if self.module == "__main__":
             return file in argv or (file == "<string>" and "-c" in argv)
         wanted = self.module.split(".")
@@ -96,7 +96,7 @@ class Marks:
 
 
 def notes(evidence: Evidence) -> Iterator[str]:
-    """Sentences about marks that decide nothing."""
+    """Yield sentences about marks that decide nothing."""
     for word in evidence.phases:
         function = FunctionPhase.parse(word)
         if not any(

@@ -19,7 +19,7 @@ from flatout.explain.program.tracks import Moment, spent
 EAGER_NS = 500_000
 """`SHORT_NS` for JAX's operations outside of compiled functions, which cost more to launch."""
 
-ENGINE = "_engine_run_backward"  # PyTorch's function around it
+ENGINE = "_engine_run_backward"  # PyTorch's function around the backward pass
 OFTEN = 0.05
 """Share of the intervals without a name at a line from which on long ones are its operators, and no
 losses of the core."""
@@ -97,8 +97,9 @@ def _launching(
 
 
 def _uncounted(process: Process, moments: list[Moment]) -> Learning:
-    """Without counted calls: arithmetic if most of it is waiting for a device that computes, or in
-    compiled functions, whose operations are put together; else unknown."""
+    """Return the composition without counted calls: arithmetic if most of the time is spent
+    waiting for a device that computes, or in compiled functions, whose operations are fused;
+    else unknown."""
     compiled = total = 0.0
     for moment in moments:
         if moment.mark.phase == "learn":

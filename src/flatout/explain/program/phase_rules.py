@@ -16,19 +16,19 @@ UNDECIDED = (None, "network", "compiled", "document", "draw")
 
 
 def by_evaluation(roles: Roles, place: Place) -> str | None:
-    """All time in a loop that evaluates is evaluation."""
+    """Return ``eval`` for all time in a loop that evaluates."""
     if place.tag in ("import", "io", "ipc"):
         return None
     return "eval" if roles.evaluates(place) else None
 
 
 def by_code(roles: Roles, place: Place) -> str | None:
-    """The kind of code decides."""
+    """Return the phase by the kind of code."""
     return None if place.tag in UNDECIDED else place.tag
 
 
 def in_compiled(roles: Roles, place: Place) -> str | None:
-    """Time in a library below a line that calls a compiled function belongs to that call."""
+    """Return the phase of a compiled function's call for a library's time below its line."""
     survey = roles.survey
     if place.tag is not None or not place.program or place.frames[0] == place.program[0]:
         return None
@@ -41,12 +41,12 @@ def in_compiled(roles: Roles, place: Place) -> str | None:
 
 
 def by_network(roles: Roles, place: Place) -> str | None:
-    """Calls of networks, distributions and compiled functions act, learn or evaluate."""
+    """Return the role of a call of a network, a distribution or a compiled function."""
     return roles.role(place) if place.tag in ("network", "compiled") else None
 
 
 def by_document(roles: Roles, place: Place) -> str | None:
-    """Pickling, and JSON, belong to where it goes or comes from: a pipe or a file."""
+    """Return the phase of pickling and JSON by where the data go or come from: a pipe or a file."""
     survey = roles.survey
     if place.tag != "document":
         return None
@@ -58,8 +58,8 @@ def by_document(roles: Roles, place: Place) -> str | None:
 
 
 def by_gradients(roles: Roles, place: Place) -> str | None:
-    """Operations that PyTorch follows for gradients learn, unless they choose an action; and so do
-    those on gradients and on a network's parameters."""
+    """Return ``learn`` for operations on gradients and on a network's parameters, and the role of
+    operations that PyTorch follows for gradients."""
     survey = roles.survey
     if not place.program:
         return None
@@ -76,7 +76,7 @@ def by_gradients(roles: Roles, place: Place) -> str | None:
 
 
 def by_drawing(roles: Roles, place: Place) -> str | None:
-    """Drawing rows at random, and gathering them on their way to learning, chooses batches."""
+    """Return ``replay`` or ``input`` for drawing, gathering and storing rows for learning."""
     survey = roles.survey
     begin = survey.values.start(place.program)
     if begin is None or begin[0] not in survey.drawn:

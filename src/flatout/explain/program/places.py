@@ -54,14 +54,14 @@ class Places:
         return self.survey.stepping
 
     def mark(self, frames: Frames, leaf: Leaf) -> Mark:
-        """The phase of a place."""
+        """Return the phase of a place."""
         key = (frames, leaf.text + leaf.call)
         if key not in self._cache:
             self._cache[key] = self._decide(self.survey.place(frames, leaf))
         return self._cache[key]
 
     def role(self, frames: Frames) -> str:
-        """Whether a network that is called there acts, learns or evaluates."""
+        """Return whether a network that is called there acts, learns or evaluates."""
         place = replace(self.survey.place(frames, Leaf()), tag="network")
         return "eval" if self._roles.evaluates(place) else self._roles.role(place)
 
@@ -100,8 +100,8 @@ class Places:
         return Mark(phase, waits, site, call, piped, fetches, user)
 
     def _marked(self, place: Place) -> tuple[str, str] | None:
-        """The phase of the innermost mark around a place, and who says so. What is imported inside
-        of a mark is no part of it."""
+        """Return the phase of the innermost mark around a place, and who says so. What is imported
+        inside of a mark is no part of it."""
         if self._marks is None:
             return None
         for index, line in place.frames:

@@ -165,7 +165,7 @@ def _with_devices(diagnosis: Diagnosis, found: Sequence[Recorded], facts: Facts)
 
 
 def _sentence(one: Recorded, found: Found, facts: Facts) -> str:
-    """How busy the devices of a trace were, and what they waited for, in words."""
+    """Return in words how busy the devices of a trace were, and what they waited for."""
     shares, places = waits(one, [idle for _, idle in found.devices], facts)
     for part in ("queued", "communicate", "copy"):
         shares[part] = shares.get(part, 0.0) + found.share(part)
@@ -178,8 +178,8 @@ def _sentence(one: Recorded, found: Found, facts: Facts) -> str:
 def waits(
     one: Recorded, devices: Sequence[DeviceUse], facts: Facts
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Shares of the devices' time in which they wait for the host, by what its main thread was
-    seen to do meanwhile.
+    """Return the shares of the devices' time in which they wait for the host, by what its main
+    thread was seen to do meanwhile.
 
     Returns:
         Shares by phase (``unknown``: nothing was seen), and each phase's heaviest line in brackets.

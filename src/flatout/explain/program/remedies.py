@@ -42,7 +42,7 @@ class Remedy:
 
 
 def finding(cause: str, facts: Facts, share: float) -> Finding:
-    """The finding of a cause that takes a share of the time, of a working GPU if there is one."""
+    """Return the finding of a cause that takes a share of the time, with a GPU of its time."""
     phase, rule = REMEDIES[cause]
     spent = share if facts.gpu is None else facts.share(phase)  # by the host
     remedy = rule if isinstance(rule, Remedy) else rule(facts, spent)
@@ -111,8 +111,8 @@ the name of the function that runs, and the remedy."""
 
 
 def env(facts: Facts, share: float) -> Remedy:
-    """Environments: processes, if cores are idle, faster together than the workers now, and a step
-    takes longer than a message."""
+    """Return the remedy for environments: processes, if cores are idle, if all cores together are
+    faster than the workers now, and if a step takes longer than a message."""
     steps = facts.counted.rate(sum(call.kind == "env" for call in facts.counted.calls))
     rate = [f"about {steps:,.0f} environment steps per second"] if steps else []
     spare, count = facts.spare, facts.cores
@@ -270,7 +270,7 @@ def _rates(facts: Facts, names: Collection[str]) -> list[str]:
 
 
 def compute(facts: Facts, share: float) -> Remedy:
-    """Arithmetic: healthy."""
+    """Return advice for a program whose time is arithmetic."""
     busy = facts.blame.busy_cores
     seen = [] if busy is None else [f"{busy:.1f} of {facts.cores} cores are busy on average"]
     return Remedy(
@@ -284,7 +284,7 @@ WHILE_BUSY = "Make {} cheaper, move it to another process, or do it while the de
 
 
 def own_code(facts: Facts, share: float) -> Remedy:
-    """The program's own code, by the function that takes most of it."""
+    """Return the remedy for the program's own code, by the function that takes most of it."""
     name, part = facts.heaviest_function("other")
     what = f"`{name}`" if name else "this code"
     if facts.gpu is not None:
@@ -311,7 +311,7 @@ REMEDIES: dict[str, tuple[str, Remedy | Callable[[Facts, float], Remedy]]] = {
 
 
 def oversubscribed(facts: Facts) -> Finding | None:
-    """More threads that compute than cores: time goes to switching, spinning and stragglers."""
+    """Return the finding about more computing threads than cores, which switch and spin."""
     found = cores.oversubscribed(facts.blame.core_use)
     if found is None:
         return None

@@ -1,7 +1,7 @@
 """The roles of networks: acting, learning and evaluating.
 
-Its value decides: whether it gets to an environment's step or to an update first, or to neither;
-and the loops around it.
+A network's value decides: whether it gets to an environment's step or to an update first, or to
+neither. So do the loops around its call.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Roles:
         self._evaluations = self._find_evaluations()
 
     def evaluates(self, place: Place) -> bool:
-        """Whether a place is in a loop that evaluates."""
+        """Return whether a place is in a loop that evaluates."""
         return any(loop in self._evaluations for loop, _ in self.survey.loops(place.program))
 
     def role(self, place: Place, grad: bool | None = None) -> str:
-        """Whether a network acts, learns or evaluates; of a compiled function without gradients
-        also ``other``: whether it is a network is known by what it uses. `grad`: whether its value
-        has gradients, if that is known."""
+        """Return whether a network acts, learns or evaluates. A compiled function without gradients
+        may also be ``other``: it is a network only if it uses what an update has made. `grad` says
+        whether the value has gradients, if that is known."""
         program = place.program
         steps, learns = self.survey.around(program)
         grad = self.survey.gradients(place) if grad is None else grad
@@ -90,9 +90,9 @@ class Roles:
         return "eval" if self.survey.learns() else "act"
 
     def _generates(self, program: Sequence[Site], grad: bool | None) -> bool:
-        """Whether what a line makes is passed to the call that makes the next one, in a loop that
-        neither learns nor steps: as text is generated. With gradients that is also how a recurrent
-        network learns, unless the next one is drawn at random."""
+        """Return whether a loop that neither learns nor steps passes each value of a line to the
+        call that makes the next one, as text is generated. With gradients a recurrent network
+        learns in the same way, unless the next value is drawn at random."""
         for loop, at in self.survey.loops(program):
             if self.survey.does(loop, LEARN) or self.survey.does(loop, STEP):
                 return False

@@ -84,7 +84,7 @@ def record_pid(pid: int, seconds: float) -> Recording:
 def rows_of_profiles(
     found: dict[str, Any], pid: int, began: float, argv: Sequence[str]
 ) -> list[list[dict[str, Any]]]:
-    """py-spy's profiles, one for each thread, as the probe's rows of each process; the first
+    """Return py-spy's profiles, one for each thread, as the probe's rows of each process; the first
     process is `pid`."""
     frames = [(frame["name"], frame["file"], frame["line"] or 0)
               for frame in found["shared"]["frames"]]  # fmt: skip
@@ -103,9 +103,9 @@ def rows_of_profiles(
 
 
 def whole(stacks: list[list[Frame]]) -> list[list[Frame]]:
-    """A thread's stacks, empty where they may be of two moments: py-spy does not stop the process
-    while it reads one, and may find a function under another one that never calls it. Calls that
-    were seen in hardly any sample are taken for such."""
+    """Return a thread's stacks, empty if they may mix two moments: py-spy does not stop the process
+    while it reads a stack, and may find a function under one that never calls it. Calls that were
+    seen in hardly any sample are taken for such."""
     calls = [{(inner[:2], outer[:2]) for inner, outer in pairwise(stack)} for stack in stacks]
     times = Counter(chain.from_iterable(calls))
     rare = len(stacks) // RARE
@@ -152,7 +152,7 @@ class Stacks:
         return number
 
     def rows(self) -> list[dict[str, Any]]:
-        """All rows."""
+        """Return all rows."""
         source = Source()
         rows = list(self._rows)
         for (name, file), code in self._codes.items():
@@ -239,7 +239,7 @@ class Source:
 
 
 def _dotted(node: ast.expr) -> str:
-    """The dotted name of a class that another one is derived from; empty if it is none."""
+    """Return the dotted name of a class that another one is derived from; empty if it is none."""
     while isinstance(node, ast.Subscript):
         node = node.value
     if isinstance(node, ast.Attribute):

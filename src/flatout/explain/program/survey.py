@@ -22,12 +22,12 @@ Loop = tuple[int, int, int]  # function, first and last line
 CALLERS = 2  # number of callers by which a line's calls of a network are distinguished
 
 Networks = Mapping[tuple[Site, ...], tuple[int, bool | None]]
-"""By a line and some of its callers how they call networks, from windows: median batch size (0 if
+"""How lines, with some of their callers, call networks, from windows: the median batch size (0 if
 unknown), and whether gradients were on."""
 
 STEP, LEARN, NETWORK, DRAW, MESSAGE, WRITE = "env", "learn", "network", "draw", "ipc", "io"
 COUNTED = (STEP, LEARN, NETWORK, DRAW, MESSAGE, WRITE)
-"""Tags of which the lines are noted."""
+"""Tags whose lines are noted."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Place:
 
 
 def chains(sites: Sequence[Site]) -> Iterator[tuple[Site, ...]]:
-    """Each line with its callers, longest chain first, from the innermost line outwards."""
+    """Yield each line with its callers, the longest chain first, from the innermost outwards."""
     for first in range(len(sites)):
         for length in range(CALLERS, -1, -1):
             if first + length < len(sites):
@@ -51,7 +51,7 @@ def chains(sites: Sequence[Site]) -> Iterator[tuple[Site, ...]]:
 
 
 def program_of(process: Process) -> Callable[[Frames], list[Site]]:
-    """A function that selects the program's frames of a stack."""
+    """Return a function that selects the program's frames of a stack."""
     codes = enumerate(process.codes)
     inside = {index for index, code in codes if tags.is_program(code, process.stdlib)}
     return lambda frames: [site for site in frames if site[0] in inside]
@@ -97,26 +97,26 @@ class Survey:
     # --- Stacks -------------------------------------------------------------------------------
 
     def place(self, frames: Frames, leaf: Leaf) -> Place:
-        """A stack with its program's frames and its tag."""
+        """Return a stack with its program's frames and its tag."""
         program = tuple(self.program(frames))
         return Place(frames, leaf, program, self._tag_of(frames, leaf, program))
 
     def own_line(self, place: Place) -> Site | None:
-        """The program's own line on a stack, if the innermost one is of a library's algorithms."""
+        """Return the program's own line on a stack whose innermost line is a library's."""
         own = (site for site in place.program if self._own[site[0]])
         found = next(own, None)
         return None if place.program[:1] == (found,) else found
 
     def tag(self, index: int) -> str | None:
-        """The tag of a function."""
+        """Return the tag of a function."""
         return self._tags[index]
 
     def learns(self) -> bool:
-        """Whether gradients were seen to be taken or applied."""
+        """Return whether gradients were seen to be taken or applied."""
         return bool(self.lines[LEARN])
 
     def steps(self) -> bool:
-        """Whether environments were seen to step."""
+        """Return whether environments were seen to step."""
         return bool(self.lines[STEP])
 
     def gradients(self, place: Place) -> bool | None:
@@ -128,24 +128,24 @@ class Survey:
         return next((grad for _, grad in known), None)
 
     def fetches(self, place: Place) -> bool:
-        """Whether a place asks JAX's device for a result."""
+        """Return whether a place asks JAX's device for a result."""
         inner = (self.process.codes[index] for index, _ in place.frames[:4])
         return place.leaf.word in tags.BLOCKS or any(map(tags.fetches, inner))
 
     def made(self, place: Place) -> tuple[Site, Made] | None:
-        """The line and the compiled call whose result a place uses, where the probe found it."""
+        """Return line and compiled call whose result a place uses, if the probe found it."""
         for code, line in place.program[:2]:
             if (made := self.process.made.get((code, line))) is not None:
                 return (code, made.line), made
         return None
 
     def unpacks_step(self, site: Site) -> bool:
-        """Whether a line unpacks an observation, a reward and whether the episode has ended."""
+        """Return whether a line unpacks an observation, a reward and the end of an episode."""
         values = self.process.values.get(site)
         return values is not None and tags.steps(values.kinds)
 
     def _steps(self, index: int) -> bool:
-        """Whether a function of an environment is its step."""
+        """Return whether a function of an environment is its step."""
         code, kinds = self.process.codes[index], self.process.returns.get(index, "")
         return tags.steps(kinds) or (tags.is_env(code) and code.plain in ("step", "step_wait"))
 
@@ -175,7 +175,7 @@ class Survey:
                 self._tags[index] = "env"
 
     def _tags_of(self, frames: Frames) -> tuple[set[str | None], set[str | None]]:
-        """Tags of frames within the program's innermost function, and of those around it.
+        """Return the tags of frames in the program's innermost function, and of those around it.
 
         Callers of the program (a pool's worker loop, a script's import) do no work themselves.
         """
@@ -190,7 +190,7 @@ class Survey:
         return inner, outer
 
     def _imports_package(self, frames: Frames) -> bool:
-        """Whether an installed package is being imported: its modules may call functions.
+        """Return whether an installed package is being imported: its modules may call functions.
 
         The import of one of the user's own files is not counted, because a launcher may run the
         whole program by importing it.
@@ -204,13 +204,13 @@ class Survey:
         return False
 
     def _called_by_jax(self, callers: Frames) -> bool:
-        """Whether JAX itself calls its copying function, as it does to check arguments."""
+        """Return whether JAX itself calls its copying function, as it does to check arguments."""
         codes = (self.process.codes[index] for index, _ in callers)
         caller = next((code for code in codes if code.plain not in tags.WRAPPERS), None)
         return caller is not None and tags.is_jax(caller)
 
     def _tag_of(self, frames: Frames, leaf: Leaf, program: Sequence[Site]) -> str | None:
-        """The phase of a stack by its frames and leaf, or one of the undecided tags of `Place`."""
+        """Return the phase of a stack by its frames and leaf, or an undecided tag of `Place`."""
         inner, outer = self._tags_of(frames)
         both, compiled = inner | outer, leaf.kind.get("compiled")
         waits = tags.is_wait(leaf, self.process.codes[frames[0][0]])
@@ -244,20 +244,20 @@ class Survey:
     # --- Functions and lines ------------------------------------------------------------------
 
     def loops(self, program: Sequence[Site]) -> Iterator[tuple[Loop, int]]:
-        """The loops around a stack's lines, innermost first, with the position of their frame."""
+        """Yield the loops around a stack's lines, innermost first, with their frame's position."""
         for at, (code, line) in enumerate(program):
             for first, last in reversed(self.process.codes[code].loops):
                 if first <= line <= last:
                     yield (code, first, last), at
 
     def does(self, loop: Loop, tag: str) -> bool:
-        """Whether something was seen below a line of a loop."""
+        """Return whether something was seen below a line of a loop."""
         code, first, last = loop
         return any(first <= line <= last for line in self.lines[tag].get(code, ()))
 
     def around(self, program: Sequence[Site]) -> tuple[bool, bool]:
-        """Whether the innermost loop in which environments step or gradients are taken does the
-        one, and the other."""
+        """Return whether environments step, and whether gradients are taken, in the innermost loop
+        that does either."""
         for loop, _ in self.loops(program):
             steps, learns = self.does(loop, STEP), self.does(loop, LEARN)
             if steps or learns:
@@ -265,7 +265,7 @@ class Survey:
         return False, False
 
     def leads_to(self, program: Sequence[Site], *names: str) -> str | None:
-        """Which of these a stack's value reaches first."""
+        """Return the name, of some, that a stack's value reaches first; None if it reaches none."""
         key = (tuple(program), names)
         if key not in self._goals:
             targets = {name: self.nodes[name] for name in names}
@@ -289,7 +289,7 @@ class Survey:
             self.nodes[tag].add(node)
 
     def outside(self, program: Sequence[Site]) -> Sequence[Site]:
-        """The lines of a stack outside of environments and of what these call."""
+        """Return the lines of a stack outside of environments and of what these call."""
         inner = [at for at, site in enumerate(program) if self.tag(site[0]) == STEP]
         return program[inner[-1] + 1 :] if inner else program
 
@@ -320,12 +320,12 @@ class Survey:
                         self.lines[LEARN][number].add(one.first)
 
     def _resets(self, place: Place) -> bool:
-        """Whether a place is in an environment's reset, which may follow an update."""
+        """Return whether a place is in an environment's reset, which may follow an update."""
         codes = (self.process.codes[i] for i, _ in place.frames if self.tag(i) == STEP)
         return any(code.plain == "reset" for code in codes)
 
     def _reached(self, tag: str) -> set[Node]:
-        """The statements that values of such lines reach."""
+        """Return the statements that are reached by the values of lines with a tag."""
         found = set[Node]()
         for code, at in self.nodes[tag]:
             site = code, self.values.statement((code, at)).first
@@ -355,8 +355,8 @@ class Survey:
         return found | self.values.storing(found)
 
     def _draws_rows(self, place: Place, node: Node) -> bool:
-        """Whether what is drawn at random at a place chooses among what lasts longer than the loop
-        around it, and gets to learning, not to an environment."""
+        """Return whether a random draw chooses out of an object that exists longer than the loop
+        around it, and its value gets to learning, not to an environment."""
         names = {place.leaf.word} | {self.process.codes[code].plain for code, _ in place.frames[:3]}
         if names.isdisjoint(tags.DRAWS) and not self.steps():
             return False

@@ -1,4 +1,4 @@
-"""Facts about single frames and calls: which library's function runs, and which class it is of.
+"""Facts about single frames and calls: which library's function runs, and of which class it is.
 
 Names of libraries' functions are facts. The names that a program chooses say nothing.
 """
@@ -26,7 +26,7 @@ GENERATED = "/torchinductor_"
 
 
 def installed(file: str) -> str:
-    """The path of an installed package's file within the folder of packages; empty for others."""
+    """Return an installed file's path within the folder of packages; empty for others."""
     file = file.replace("\\", "/")
     for folder in ("/site-packages/", "/dist-packages/"):
         if folder in file:
@@ -51,7 +51,7 @@ def package(file: str, stdlib: str) -> str:
 
 
 def is_program(code: Code, stdlib: str) -> bool:
-    """Whether a function belongs to the program or to a library of algorithms."""
+    """Return whether a function belongs to the program or to a library of algorithms."""
     return package(code.file, stdlib) == "program" and not code.file.startswith("<__array")
 
 
@@ -82,7 +82,7 @@ IO_FILES = re.compile(
 ARRAY_FILES = re.compile(
     r"/torch/serialization\.py|/numpy/lib/(_npyio_impl|npyio|format|_format_impl)\.py|/json/"
 )
-"""Functions that read arrays and documents from files, and write them, by their names."""
+"""Libraries' files of functions that read and write arrays and documents."""
 
 READS = {"load", "loads", "_load", "_legacy_load", "read_array", "loadtxt", "genfromtxt", "_read"}
 IPC_FILES = re.compile(
@@ -144,12 +144,12 @@ WRAPPERS = {"wrapper", "reraise_with_filtered_traceback", "cache_miss"}
 
 
 def is_jax(code: Code) -> bool:
-    """Whether a function is JAX's own."""
+    """Return whether a function is JAX's own."""
     return "/jax/_src/" in code.file.replace("\\", "/")
 
 
 def frame_tag(code: Code, stdlib: str) -> str | None:
-    """A frame's tag, by the first rule that holds; None if none does, or if it is undecided."""
+    """Return a frame's tag by the first rule that holds; None without one."""
     file, name = code.file.replace("\\", "/"), code.plain
     where = package(code.file, stdlib)
     in_trainer = "/keras/" in file and "trainer" in file
@@ -180,14 +180,14 @@ def frame_tag(code: Code, stdlib: str) -> str | None:
 
 
 def is_random(code: Code, where: str) -> bool:
-    """Whether a function of a library draws rows at random."""
+    """Return whether a function of a library draws rows at random."""
     file = code.file.replace("\\", "/")
     ours = where == "stdlib" and file.endswith("/random.py")
     return code.plain in DRAWS | UNIFORM and (ours or file.endswith("/jax/_src/random.py"))
 
 
 def steps(kinds: str) -> bool:
-    """Whether a function returns elements of a step's kinds: an observation, a reward, ends."""
+    """Return whether values are a step's: an observation, a reward, and whether it ended."""
     if len(kinds) < 3:
         return False
     scalar = kinds[0] in "oNn" and kinds[1] == "n" and "b" in kinds[2:4]
@@ -196,13 +196,13 @@ def steps(kinds: str) -> bool:
 
 
 def _bases(code: Code) -> tuple[str, ...]:
-    """The classes that the class of a method is derived from, with itself."""
+    """Return the classes that the class of a method is derived from, with itself."""
     owner = code.owner
     return () if owner is None else tuple(owner["bases"])
 
 
 def is_env(code: Code) -> bool:
-    """Whether a method's class is derived from a library's environment."""
+    """Return whether a method's class is derived from a library's environment."""
     inherits = any(base in ENV_BASES for base in _bases(code))
     return inherits and not code.plain.startswith("__")
 
@@ -236,13 +236,13 @@ CONVERSIONS = {
     "tensor", "as_tensor", "from_numpy", "FloatTensor", "LongTensor", "stack", "cat", "vstack",
     "array", "asarray", "concatenate", "hstack", "to", "float", "long", "unsqueeze", "device_put",
 }  # fmt: skip
-"""Calls that make a network's input of what there is."""
+"""Calls that make a network's input from other values."""
 
 SAMPLES = {"sample", "multinomial", "categorical"}
 """Functions of libraries that draw from a distribution."""
 
 UNIFORM = {"uniform", "random", "rand"}
-"""Draws that choose rows only where what an environment gave is chosen by them."""
+"""Draws that choose rows only in a program that steps environments."""
 
 PICKLES = {"dumps", "loads"}
 MOVES = PICKLES | {"write", "send", "_send", "sendmsg", "sendall", "read", "recv", "dump"}
@@ -265,7 +265,7 @@ FETCHING = {
 
 
 def fetches(code: Code) -> bool:
-    """Whether a function waits for a result of JAX's device."""
+    """Return whether a function waits for a result of JAX's device."""
     file = code.file.replace("\\", "/")
     return code.plain in FETCHING and file.endswith(("/jax/_src/array.py", "/jax/_src/api.py"))
 
@@ -274,8 +274,8 @@ PYTHON = ("builtins.function", "builtins.method", "builtins.type")
 
 
 def is_c(leaf: Leaf) -> bool:
-    """Whether what the innermost frame calls is written in C: a function of Python's would have a
-    frame of its own."""
+    """Return whether what the innermost frame calls is written in C: a function of Python's would
+    have a frame of its own."""
     return leaf.kind.get("type", "") not in (
         "builtins.function",
         "builtins.method",
@@ -284,7 +284,7 @@ def is_c(leaf: Leaf) -> bool:
 
 
 def is_draw(leaf: Leaf) -> bool:
-    """Whether the innermost frame draws rows at random, by a library's function."""
+    """Return whether the innermost frame draws rows at random, by a library's function."""
     owner = leaf.kind.get("of", "")
     of_library = not owner or owner.split(".")[0] in ("numpy", "random", "torch", "_random", "jax")
     return leaf.word in DRAWS | UNIFORM and is_c(leaf) and of_library
@@ -296,7 +296,7 @@ def is_collective(leaf: Leaf) -> bool:
 
 
 def is_wait(leaf: Leaf, code: Code) -> bool:
-    """Whether the innermost frame waits."""
+    """Return whether the innermost frame waits."""
     word, file = leaf.word, code.file.replace("\\", "/")
     if "/multiprocessing/" in file:
         return word in WAITS or word in ("read", "recv", "get") or code.plain in (
@@ -310,20 +310,20 @@ def is_wait(leaf: Leaf, code: Code) -> bool:
 
 
 def receives(leaf: Leaf) -> bool:
-    """Whether the innermost frame waits for what a socket receives."""
+    """Return whether the innermost frame waits for what a socket receives."""
     return leaf.word in ("recv", "recv_into", "accept", "recvfrom") and "socket" in leaf.kind.get(
         "of", ""
     )
 
 
 def is_transfer(leaf: Leaf, code: Code) -> bool:
-    """Whether the innermost frame copies or syncs between host and device."""
+    """Return whether the innermost frame copies or syncs between host and device."""
     jax = ("device_get", "device_put", "_device_put_jaxpr_impl")
     return leaf.word in TRANSFERS or ("/jax/" in code.file and code.plain in jax)
 
 
 def is_write(leaf: Leaf) -> bool:
-    """Whether the innermost frame writes to a file."""
+    """Return whether the innermost frame writes to a file."""
     word = leaf.word
     if not is_c(leaf):
         return False
@@ -341,6 +341,6 @@ def is_write(leaf: Leaf) -> bool:
 
 
 def is_read(leaf: Leaf) -> bool:
-    """Whether the innermost frame reads from a file."""
+    """Return whether the innermost frame reads from a file."""
     reads = leaf.word in ("read", "readline", "readlines", "readinto", "fromfile", "frombuffer")
     return reads and leaf.kind.get("of", "").startswith(("_io.", "numpy"))

@@ -36,7 +36,7 @@ class Timeline:
     ends: tuple[float, ...] = ()  # of the driver's whole cycles, if it collects and learns in turn
 
     def samples(self, evidence: Evidence) -> list[MonitorSample]:
-        """The monitor's samples of the steady state; all of them if it has none."""
+        """Return the monitor's samples of the steady state; all of them if it has none."""
         within = [s for s in evidence.monitor if self.begin <= s.t <= self.end + 1.0]
         return within or evidence.monitor
 
@@ -48,7 +48,7 @@ class Timeline:
         return (self.begin, *ends)
 
     def steady(self, track: Track) -> list[Moment]:
-        """A track's moments in the steady state, without imports and first compilations."""
+        """Return a track's moments in the steady state, without imports and first compilations."""
         return [
             m for m in track.moments if self.begin < m.t <= self.end and m.mark.phase not in APART
         ]

@@ -53,7 +53,7 @@ class Track:
     moments: list[Moment] = field(default_factory=list)  # in order
 
     def at(self, t: float) -> Moment | None:
-        """Its moment at `t`; None if it had no sample."""
+        """Return the thread's moment at `t`; None if it had no sample then."""
         index = bisect.bisect_left(self.moments, t, key=lambda moment: moment.t)
         if index == len(self.moments):
             return None

@@ -79,7 +79,7 @@ class Watch:
         return ""
 
     def evidence(self) -> Evidence:
-        """The evidence so far."""
+        """Return the evidence so far."""
         so_far = self._meta | {"monitor": [], "ended": self._clock(), "finished": False}
         return build(so_far, rows_of(self._folder))
 
@@ -99,12 +99,12 @@ class Watch:
                 self._meta["monitor"].append(self._monitor.sample().as_json())
 
     def pause(self) -> None:
-        """The program is stopped: nothing counts until `resume`."""
+        """Count nothing until `resume`, because the program is stopped."""
         self._rest = self._next - time.monotonic()
         self._monitor.pause()
 
     def resume(self) -> None:
-        """The program goes on."""
+        """Count again, because the program continues."""
         self._next = time.monotonic() + self._rest
         self._monitor.resume()
 

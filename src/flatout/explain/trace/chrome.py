@@ -120,7 +120,7 @@ def read(data: bytes) -> Trace:
 
 
 def _pytorch(document: Document) -> Trace:
-    """PyTorch's: each event has a category."""
+    """Read a trace of PyTorch's profiler, whose events have categories."""
     collected = Collected(unit=1e-6)
     for event, args, begin, end in _timed(document.traceEvents):
         category = (event.cat or "").lower()
@@ -144,7 +144,7 @@ def _pytorch(document: Document) -> Trace:
 
 
 def _framework(document: Document, processes: dict[str, str]) -> Trace:
-    """JAX's and TensorFlow's: processes are devices, or the host."""
+    """Read a trace of JAX's or TensorFlow's profiler, whose processes are devices or the host."""
     collected = Collected(unit=1e-6)
     rows = _named(document, "thread_name")
     for event, args, begin, end in _timed(document.traceEvents):
@@ -181,7 +181,7 @@ def add(
 
 
 def _named(document: Document, of: str) -> dict[tuple[str, str], str]:
-    """Names of processes or threads (`of`: the name of such events), by both numbers."""
+    """Return the names of processes or threads, from events named `of`, by both numbers."""
     return {
         (str(event.pid), str(event.tid)): str(arguments(event.args).name)
         for event in document.traceEvents
@@ -193,17 +193,17 @@ DECODER = msgspec.json.Decoder(Arguments)
 
 
 def is_object(text: msgspec.Raw) -> bool:
-    """Whether the text of a value is that of an object."""
+    """Return whether the text of a value is that of an object."""
     return bytes(text)[:1] == b"{"
 
 
 def arguments(text: msgspec.Raw) -> Arguments:
-    """The arguments of an event from their text."""
+    """Return the arguments of an event from their text."""
     return DECODER.decode(text) if is_object(text) else Arguments()
 
 
 def _timed(events: Iterable[Event]) -> Iterable[tuple[Event, Arguments, float, float]]:
-    """Events that have a beginning and an end, with their arguments."""
+    """Yield the events that have a beginning and an end, with their arguments."""
     for event in events:
         if event.ph == "X" and event.ts is not None:
             begin, lasts = float(event.ts), float(event.dur or 0.0)
@@ -212,7 +212,7 @@ def _timed(events: Iterable[Event]) -> Iterable[tuple[Event, Arguments, float, f
 
 
 def _number(value: Any) -> int:
-    """A correlation; `NONE` if it is none."""
+    """Return a value as a correlation; `NONE` if it is none."""
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):

@@ -49,7 +49,7 @@ TINY_S = 10e-6
 
 
 def diagnose(traces: Sequence[Trace], subject: str) -> Diagnosis:
-    """The verdict and its findings.
+    """Return the verdict and its findings.
 
     Args:
         traces: one for each process that was recorded.
@@ -117,7 +117,7 @@ def findings(found: Found) -> list[Finding]:
 
 
 def unclear(found: Found) -> Finding | None:
-    """Why a trace does not say what the devices wait for; None if it does."""
+    """Return why a trace does not show what the devices wait for; None if it does."""
     if not found.devices:
         unknown = Counter[str]()
         for trace in found.traces:
@@ -175,7 +175,7 @@ def _evidence(found: Found, part: str, share: float) -> Iterator[str]:
 
 
 def headline(found: Found, ranked: Sequence[Finding]) -> str:
-    """A sentence about how long the devices compute, and the causes of their waiting."""
+    """Return a sentence about how long the devices compute, and the causes of their waiting."""
     if not found.devices:
         return ranked[0].evidence[0]
     waits = {part: found.share(part) for part in (*PARTS, "copy")}
@@ -194,7 +194,7 @@ def _work(traces: Sequence[Trace]) -> dict[str, WorkRate]:
 
 
 def _steps(traces: Sequence[Trace]) -> str:
-    """How many steps are explained; empty if none is marked."""
+    """Return a sentence about how many steps are explained; an empty text if none is marked."""
     steps, (begin, end) = traces[0].steps, traces[0].window
     if not len(steps):
         return ""

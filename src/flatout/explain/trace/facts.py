@@ -31,7 +31,7 @@ class Found:
 
     @staticmethod
     def of(traces: Sequence[Trace]) -> Found:
-        """The time of each device in its trace's window."""
+        """Return the time of each device in its trace's window."""
         devices = []
         for number, trace in enumerate(traces):
             host, window = Host(trace), trace.window
@@ -44,11 +44,11 @@ class Found:
         return Found(traces, devices)
 
     def share(self, part: str) -> float:
-        """The mean share of the devices' time that a part takes."""
+        """Return the mean share of the devices' time that a part takes."""
         return float(np.mean([use.share(part) for _, use in self.devices]))
 
     def blocks(self, *parts: str) -> list[tuple[float, float]]:
-        """The devices' seconds in some parts, and all their seconds, for each block of their
+        """Return the devices' seconds in some parts, and all their seconds, for each block of their
         windows: whole steps where the program has marked these, else equal blocks."""
         steps = {trace.window: trace.steps[:, 1].tolist() for trace in self.traces}
         found: list[tuple[np.ndarray, np.ndarray]] = []
@@ -77,7 +77,7 @@ class Found:
         return sorted(seconds.items(), key=lambda line: -line[1])
 
     def line(self, part: str) -> str:
-        """The name of what the host did most in a part of the idle time; empty if unknown."""
+        """Return the name of what the host did most in a part of idle time; empty if unknown."""
         return next((name for name, _ in self.lines(part)), "")
 
     @property
@@ -98,20 +98,20 @@ def duration_words(seconds: float) -> str:
 
 
 def shown(name: str) -> str:
-    """A name for a reader."""
+    """Return a name as it is shown."""
     if (where := names.frame(name)) is not None:
         return f"{place_words(where[:2])} {where[2]}"
     return shortened(name, SHOWN)
 
 
 def line_words(name: str) -> str:
-    """A Python function's place in brackets; empty for other names."""
+    """Return a Python function's place in brackets; an empty text for other names."""
     where = names.frame(name)
     return "" if where is None else f" ({place_words(where[:2])})"
 
 
 def timeline(use: DeviceUse) -> tuple[tuple[float, float, str], ...]:
-    """A device's timeline: the phase that takes most of each of `BINS` bins."""
+    """Return a device's timeline: the phase that takes most of each of `BINS` bins."""
     begin, end = use.window
     edges = np.linspace(begin, end, BINS + 1)
     sets: defaultdict[str, list[np.ndarray]] = defaultdict(list)

@@ -74,7 +74,7 @@ class DeviceUse:
         return sum(map(self.share, BUSY))
 
     def share(self, part: str) -> float:
-        """The share of the window that a part takes."""
+        """Return the share of the window that a part takes."""
         return length(self.parts.get(part, NOTHING)) / self.seconds
 
 

@@ -14,7 +14,7 @@ NOTHING = np.empty((0, 2))
 
 
 def union(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Intervals ``[M, 2]`` that cover those from ``begin [N]``, in order, to ``end [N]``."""
+    """Return intervals ``[M, 2]`` that cover those from ``begin [N]``, in order, to ``end [N]``."""
     if not len(begin):
         return NOTHING
     reached = np.maximum.accumulate(end)
@@ -24,14 +24,14 @@ def union(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
 
 
 def union_of(sets: Sequence[np.ndarray]) -> np.ndarray:
-    """The union of several sets of intervals."""
+    """Return the union of several sets of intervals."""
     every = np.concatenate([NOTHING, *sets])
     every = every[np.argsort(every[:, 0], kind="stable")]
     return union(every[:, 0], every[:, 1])
 
 
 def clip(intervals: np.ndarray, begin: float, end: float) -> np.ndarray:
-    """The parts of intervals that lie in a window."""
+    """Return the parts of intervals that lie in a window."""
     inside = intervals.clip(begin, end)
     return inside[inside[:, 1] > inside[:, 0]]
 
@@ -59,7 +59,7 @@ def _pieces(one: np.ndarray, other: np.ndarray, in_other: bool) -> np.ndarray:
 
 
 def meeting(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Whether each interval of the first set overlaps with the second set: ``[N]``."""
+    """Return whether each interval of the first set overlaps with the second set: ``[N]``."""
     first = np.searchsorted(one[:, 1], other[:, 0], "right")
     last = np.searchsorted(one[:, 0], other[:, 1], "left")
     met = np.zeros(len(one) + 1, int)
@@ -69,12 +69,12 @@ def meeting(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def length(intervals: np.ndarray) -> float:
-    """Total length."""
+    """Return the total length of disjoint intervals."""
     return float((intervals[:, 1] - intervals[:, 0]).sum())
 
 
 def covered(intervals: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """How much of each bin between two `edges` some intervals cover."""
+    """Return how much of each bin between two `edges` some intervals cover."""
     if not len(intervals):
         return np.zeros(len(edges) - 1)
     lengths = intervals[:, 1] - intervals[:, 0]

@@ -16,14 +16,14 @@ RANKS = 64  # files of one folder that are read
 
 
 def is_trace(path: Path) -> bool:
-    """Whether a path looks like a profiler's trace or a folder of them, before it is read."""
+    """Return whether a path looks like a profiler's trace or a folder of them."""
     if path.is_dir():
         return bool(_files(path))
     return path.is_file() and (path.name.endswith((".gz", ".pb")) or _has_events(path))
 
 
 def _has_events(path: Path) -> bool:
-    """Whether a file begins as a trace in Chrome's format does."""
+    """Return whether a file begins as a trace in Chrome's format does."""
     try:
         with _opened(path) as file:
             return b'"traceEvents"' in file.read(1 << 20)
@@ -41,14 +41,14 @@ def load(path: Path) -> list[Trace]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The traces of a folder: JAX's and TensorFlow's are in folders of their own."""
+    """Return the traces of a folder; JAX and TensorFlow write theirs into folders of their own."""
     found = [*folder.glob("*"), *folder.glob("plugins/profile/*/*")]
     files = (file for file in found if file.name.endswith(ENDINGS) and file.is_file())
     return sorted(file for file in files if file.suffix == ".pb" or _has_events(file))
 
 
 def _chosen(folder: Path) -> list[Path]:
-    """The files of one run."""
+    """Return the files of one recording."""
     files = _files(folder)
     runs = sorted({file.parent for file in files})
     if len(runs) > 1:
@@ -82,14 +82,14 @@ def _read(path: Path) -> Trace:
 
 
 def _opened(path: Path) -> gzip.GzipFile | BufferedReader:
-    """A file, unpacked if it is compressed."""
+    """Open a file, unpacked if it is compressed."""
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     return gzip.open(path) if packed else path.open("rb")
 
 
 def _contents(path: Path) -> bytes:
-    """A file's bytes, unpacked."""
+    """Return a file's bytes, unpacked."""
     with _opened(path) as file:
         data = file.read(LARGEST + 1)
     if len(data) > LARGEST:

@@ -70,7 +70,7 @@ is learning; the host launches that."""
 
 
 def marked_part(name: str, kind: Kind) -> str | None:
-    """The part that a range decides which the program has named as a phase; None of other
+    """Return the part of the time decided by a range whose name is a phase; None for other
     events."""
     return MARKED_PART.get(name) if kind in (Kind.RANGE, Kind.OPERATION) else None
 
@@ -102,7 +102,7 @@ def part(name: str, kind: Kind) -> str | None:
 
 
 def is_wait(name: str) -> bool:
-    """Whether a call of the host waits for a device."""
+    """Return whether a call of the host waits for a device."""
     return WAIT.search(name) is not None
 
 

@@ -34,7 +34,7 @@ class Operators:
         return sum(self.seconds.values())
 
     def words(self, lasted: float) -> str:
-        """A sentence about them, of a recording that lasted some seconds; empty without any."""
+        """Return a sentence about the operators of a recording; an empty text without any."""
         if not self.total:
             return ""
         names = ", ".join(

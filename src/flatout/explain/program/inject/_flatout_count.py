@@ -34,7 +34,7 @@ MOST = 1 << 40  # that one call may count for
 
 
 def counter_of(folder):
-    """The counter that `explain` has asked for in its folder, or None."""
+    """Return the counter that `explain` has asked for in its folder, or None."""
     try:
         target = read("%s/count" % folder).decode()
     except OSError:
@@ -60,7 +60,7 @@ class Tally:
             bit, amount = bit + 1, amount >> 1
 
     def all(self):
-        """The counts up to now, with those of the processes that this one was forked from."""
+        """Return the count up to now, with that of the processes from which this one was forked."""
         return sum(int(repr(times)[6:-1]) << bit for bit, times in list(self.bits.items()))
 
     def __reduce__(self):  # in another process it begins at 0
@@ -117,7 +117,7 @@ class Counter:
             self.unchanged = round(now, 5)
 
     def row(self):
-        """A line of evidence with the counts noted since the last one; None if there are none."""
+        """Return a line of evidence with the counts noted since the last one; None without any."""
         rows, self.rows = self.rows, []
         if not rows:
             return None
@@ -126,7 +126,7 @@ class Counter:
     # --- What is counted ----------------------------------------------------------------------
 
     def install(self):
-        """Put counting functions in their places, as far as the program has come."""
+        """Install counting functions, as far as the program has come."""
         if self.words:
             self.count_calls()
             return  # nothing else needs to be touched
@@ -190,7 +190,7 @@ class Counter:
                         scope[key] = new
 
     def asked_module(self):
-        """The module that was asked for, by its name, or its file's if the program is that."""
+        """Return the module asked for, by its name, or by its file's name if it is the program."""
         module = sys.modules.get(self.module)
         if module is None:
             main = sys.modules.get("__main__")
@@ -202,7 +202,7 @@ class Counter:
 
 
 def found_in(owner, name):
-    """The stored attribute of a module or a class; None without one."""
+    """Return the stored attribute of a module or a class; None without one."""
     if type(owner) is types.ModuleType:
         return owner.__dict__.get(name)
     if not isinstance(owner, type):
@@ -222,7 +222,7 @@ def replace(owner, name, stored, function, new=None):
 
 
 def called(function, tally, amount):
-    """A function that counts each call."""
+    """Return a function that counts each call of another one."""
 
     def counted(*args, **kwargs):
         amount(tally, args, kwargs)
@@ -232,7 +232,7 @@ def called(function, tally, amount):
 
 
 def outermost(function, tally, amount):
-    """A method that counts its calls, except those within another counted call."""
+    """Return a method that counts its calls, except those within another counted call."""
     me = _thread.get_ident
 
     def counted(*args, **kwargs):
@@ -251,12 +251,12 @@ def outermost(function, tally, amount):
 
 
 def one(tally, args, kwargs):
-    """A call counts for one."""
+    """Count a call as one."""
     tally.one()
 
 
 def environments(tally, args, kwargs):
-    """A vector environment's call counts for each of its environments."""
+    """Count a vector environment's call once for each of its environments."""
     try:
         number = int(args[0].num_envs)
     except Exception:  # must not reach the program
@@ -265,14 +265,14 @@ def environments(tally, args, kwargs):
 
 
 def if_eager(tally, args, kwargs):
-    """A call counts if TensorFlow runs it now, and not if it only compiles it."""
+    """Count a call if TensorFlow runs it now, and not if it only compiles it."""
     eager = loaded("tensorflow.python.eager.context", "executing_eagerly")
     if eager is not None and eager():
         tally.one()
 
 
 def valued(function, name):
-    """How a call counts for as much as the value of one of its arguments."""
+    """Return a function that counts a call by the value of one of its arguments."""
     code, default, place = getattr(function, "__code__", None), 0, None
     if code is not None:
         names = code.co_varnames[: code.co_argcount]
@@ -291,7 +291,7 @@ def valued(function, name):
 
 
 def same(function):
-    """A function that a counting one stands for, where that is read from a pickle."""
+    """Return the original of a counting function that is read from a pickle."""
     return function
 
 

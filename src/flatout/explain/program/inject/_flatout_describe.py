@@ -39,12 +39,12 @@ LINES = {}  # id of a code -> where its lines begin, and which they are
 
 
 def thread_attribute(ident, name):
-    """An attribute of a thread that `threading` knows (``_name``, ``_native_id``), or None."""
+    """Return an attribute of a thread known to `threading` (``_name``, ``_native_id``), or None."""
     return attribute_of((loaded("threading", "_active") or {}).get(ident), name)
 
 
 def parsed(text, mode="exec"):
-    """The syntax tree of a source, without Python's warnings about it.
+    """Return the syntax tree of a source, without Python's warnings about it.
 
     `warnings.catch_warnings` would make the program's own warnings appear once more.
     """
@@ -56,7 +56,7 @@ def parsed(text, mode="exec"):
 
 
 def line_of(code, lasti):
-    """The line of an instruction."""
+    """Return the line of an instruction."""
     table = LINES.get(id(code))
     if table is None:
         starts = [(at, line) for at, line in findlinestarts(code) if line is not None]
@@ -75,22 +75,22 @@ BUILT_IN = {
 
 
 def name_of(cls):
-    """The name of a class."""
+    """Return the name of a class."""
     return type.__getattribute__(cls, "__name__")
 
 
 def order_of(cls):
-    """A class and its bases, without calling anything that its metaclass defines."""
+    """Return a class and its bases, without calling anything that its metaclass defines."""
     return type.__getattribute__(cls, "__mro__")
 
 
 def defined_in(cls):
-    """The names that a class itself defines, with their values."""
+    """Return the names that a class itself defines, with their values."""
     return type.__getattribute__(cls, "__dict__")
 
 
 def module_of(cls):
-    """The name of a class's module, by `type` itself and not by what the class says."""
+    """Return the name of a class's module from `type` itself, whatever the class defines."""
     try:
         module = MODULE(cls)
     except AttributeError:
@@ -99,22 +99,22 @@ def module_of(cls):
 
 
 def offers(cls, name):
-    """Whether a class or one of its bases defines a name."""
+    """Return whether a class or one of its bases defines a name."""
     return any(name in defined_in(base) for base in order_of(cls))
 
 
 def rooted(cls):
-    """The name of a class with its topmost package."""
+    """Return the name of a class with its topmost package."""
     return "%s.%s" % (package_of(cls), name_of(cls))
 
 
 def package_of(cls):
-    """The topmost package of a class."""
+    """Return the topmost package of a class."""
     return module_of(cls).split(".")[0]
 
 
 def is_compiling(file, name):
-    """2: a function of a library that traces or compiles; 1: one inside of which it may; else 0."""
+    """Return 2 for a library's function that compiles, 1 for one that may call it, else 0."""
     file = file.replace("\\", "/")
     if "/jax/_src/" in file and name == "cache_miss":
         return 1
@@ -122,7 +122,7 @@ def is_compiling(file, name):
 
 
 def text_at(code, lasti):
-    """The source text of the instruction and the name of what it calls, as far as known."""
+    """Return the source text of the instruction and the name of what it calls, as far as known."""
     if hasattr(code, "co_positions"):
         at = next(islice(code.co_positions(), lasti // 2, None), None)
         if at is not None and None not in at and at[0] and at[1] - at[0] < 40:
@@ -137,7 +137,7 @@ def text_at(code, lasti):
 
 
 def call_in(text):
-    """(text, dotted name of the call that the text is) by the program's own grammar."""
+    """Return (text, dotted name of the call that it is), parsed by the program's own Python."""
     try:
         node = parsed("(" + text + "\n)", "eval").body
     except (SyntaxError, ValueError):
@@ -161,7 +161,7 @@ def dotted(node):
 
 
 def first_call(text):
-    """The first call on a line, where the interpreter does not say which one it is."""
+    """Return the first call on a line, for interpreters that do not report which call runs."""
     return next((name for name in CALLED.findall(text) if name not in WORDS), None)
 
 
@@ -172,7 +172,7 @@ def in_class(cls, name):
 
 
 def attribute_of(value, name):
-    """An attribute of an object or of its class, or None, without calling anything of the program.
+    """Return an attribute of an object or its class, or None, without calling the program.
 
     Nor is the object's ``__dict__`` read: Python 3.11 and later then make a dictionary for the
     object, which slows all of its attributes from then on.
@@ -189,7 +189,7 @@ def attribute_of(value, name):
 
 
 def resolve(frame, dotted):
-    """The object of a dotted name in a frame, without running anything of the program."""
+    """Return the object of a dotted name in a frame, without running anything of the program."""
     first, *words = dotted.split(".")
     found = local_of(frame, first)
     if found is None:
@@ -205,14 +205,14 @@ def attribute_at(found, words):
 
 
 def loaded(module, name):
-    """The value of a name in a module that the program has imported, or None."""
+    """Return the value of a name in a module that the program has imported, or None."""
     module = sys.modules.get(module)
     return module.__dict__.get(name) if type(module) is types.ModuleType else None
 
 
 def ended_by():
-    """The type and text of the exception that ends the program, or None; an empty text where it is
-    no plain one."""
+    """Return type and text of the exception that ends the program, or None; the text is empty if
+    the exception is not a plain one."""
     error = loaded("sys", "last_value")
     kind = type(error)
     if not issubclass(kind, BaseException):
@@ -227,11 +227,11 @@ def ended_by():
 
 
 def built_in(module, name):
-    """A built-in function of a module, unless the program has replaced it."""
+    """Return a built-in function of a module; None if the program has replaced it."""
     found = loaded(module, name)
     return found if type(found) is types.BuiltinFunctionType else None
 
 
 def dynamo_used():
-    """Whether functions were compiled by TorchDynamo: a profile function could disturb it."""
+    """Return whether TorchDynamo has compiled functions: a profile function could disturb it."""
     return bool(dict.get(loaded("torch._dynamo.utils", "counters") or {}, "frames"))

@@ -68,7 +68,7 @@ def all_statements(node, blocks, block):
 
 
 def header_end(statement):
-    """The last line of a statement, of a block the last one before the statements inside of it."""
+    """Return the last line of a statement; of a block, the last one before its statements."""
     inner = [one.lineno for name in source.BLOCKS for one in getattr(statement, name, ())[:1]
              if isinstance(one, ast.stmt)]  # fmt: skip
     if not inner or isinstance(statement, FUNCTIONS):
@@ -141,7 +141,7 @@ def makes(target, made, used):
 
 
 def base_of(node):
-    """The dotted name of an object, or of the one that an item is of; None of anything else."""
+    """Return the dotted name of an object, or of the object whose item a node is; else None."""
     while isinstance(node, ast.Subscript):
         node = node.value
     if isinstance(node, (ast.Name, ast.Attribute)):
@@ -234,8 +234,8 @@ def known_values(frame, names):
 
 
 def has_gradients(value):
-    """Whether PyTorch follows what is computed with a tensor; None of anything else, and of tensors
-    whose class is not PyTorch's plain one: these may have functions of their own."""
+    """Return whether PyTorch follows a tensor for gradients; None for anything else, and for
+    tensors of classes other than PyTorch's own: these may define functions of their own."""
     kind = type(value)
     base = read.loaded("torch._C", "TensorBase") or read.loaded("torch._C", "_TensorBase")
     plain = read.rooted(kind) in ("torch.Tensor", "torch.Parameter")

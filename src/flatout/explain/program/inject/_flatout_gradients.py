@@ -42,12 +42,12 @@ def class_learns(cls):
 
 
 def uses_gradients(code):
-    """Whether a code, or what is defined in it, takes or applies gradients by name."""
+    """Return whether a code, or what is defined in it, takes or applies gradients by name."""
     return not GRADIENTS.isdisjoint(names_of(code))
 
 
 def names_of(code):
-    """The names that a code uses, and what is defined in it."""
+    """Return the names that a code uses, and what is defined in it."""
     codes, names = [code], set()
     while codes:
         one = codes.pop()
@@ -58,7 +58,7 @@ def names_of(code):
 
 
 def is_compiled(kind):
-    """Whether a type is a library's one of compiled functions."""
+    """Return whether a type is a library's one of compiled functions."""
     return name_of(kind) in COMPILED and package_of(kind) in LIBRARIES
 
 
@@ -89,7 +89,7 @@ def described(found, owner=None):
 
 
 def globals_of(function):
-    """The global and the enclosed variables that a function sees."""
+    """Return the global and the enclosed variables that a function sees."""
     scope = dict.copy(function.__globals__)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         try:
@@ -100,8 +100,9 @@ def globals_of(function):
 
 
 def takes_gradients(function, depth, seen, owner=None):
-    """Whether the code of a function takes gradients, looking into what it calls: functions that it
-    knows by name, and methods of `owner` or of its class. Libraries take none by themselves."""
+    """Return whether the code of a function takes gradients, looking into what it calls: functions
+    that it knows by name, and methods of `owner` or of its class. Libraries take none by
+    themselves."""
     kind = type(function)
     if kind is types.MethodType or kind in (staticmethod, classmethod):
         inner = function.__func__

@@ -20,7 +20,7 @@ CELL = type((lambda value: lambda: value)(None).__closure__[0])
 
 
 def local_of(frame, name):
-    """One local variable of a running frame; None where it has no value, or cannot be read."""
+    """Return a local variable of a running frame; None if it has no value or cannot be read."""
     code = frame.f_code
     if not code.co_flags & FUNCTION:  # a class's may be of its metaclass's making
         values = frame.f_locals
@@ -31,13 +31,13 @@ def local_of(frame, name):
 
 
 def names_in(code):
-    """The names of a function's variables: its own, those that inner functions share, outer
+    """Return the names of a function's variables: its own, those that inner functions share, outer
     ones."""
     return code.co_varnames, code.co_cellvars, code.co_freevars
 
 
 def by_interpreter():
-    """A function that reads a variable in Python 3.12 and later."""
+    """Return a function that reads a variable in Python 3.12 and later."""
     get = ctypes.pythonapi["PyFrame_GetVar"]  # a new object: the program's own is not changed
     get.restype, get.argtypes = ctypes.py_object, [ctypes.py_object] * 2
 
@@ -80,7 +80,7 @@ class Memory:
         return ctypes.c_void_p.from_address(id(frame) + object.__basicsize__ + self.word)
 
     def value(self, frame, name):
-        """One variable of a frame; None where it has no value."""
+        """Return a variable of a frame; None if it has no value."""
         own, shared, outer = names_in(frame.f_code)
         if self.outside:  # an argument that inner functions share is stored once
             shared = tuple(one for one in shared if one not in own)
@@ -91,7 +91,7 @@ class Memory:
         return found
 
     def at(self, frame, place):
-        """The object, or what is in the cell, at a position of a frame's memory."""
+        """Return the object at a position of a frame's memory; for a cell, its content."""
         start, here = self.start(frame), ctypes.c_void_p()
         slots = self.slots.from_buffer(here)  # the objects at the address that is in `here`
         try:
@@ -125,7 +125,7 @@ class Memory:
 
 
 def reader():
-    """The function that reads a variable of a frame; None where there is none."""
+    """Return the function that reads a variable of a frame; None if that is impossible."""
     if ctypes is None or sys.implementation.name != "cpython":
         return None
     try:

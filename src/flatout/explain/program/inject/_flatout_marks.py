@@ -39,7 +39,7 @@ class Marks:
         self.open = list(self.blocks)  # those whose mark is unknown, or may be another next time
 
     def look(self, frame, line):
-        """The [first, last, text] of all marks if those around a line have changed; else None."""
+        """Return [first, last, text] of all marks if those around a line changed; else None."""
         changed = False
         for block in list(self.open):
             if not block.first <= line <= block.last:
@@ -60,7 +60,7 @@ class Marks:
 
 
 def blocks_of(node):
-    """The blocks of a function that a context manager or a decorator may mark, outer ones first."""
+    """Yield the blocks that a context manager or a decorator may mark, outer ones first."""
     for decorator in getattr(node, "decorator_list", ()):
         yield Block(node.lineno, node.end_lineno, decorator)
     for one in source.statements(node):
@@ -72,8 +72,8 @@ def blocks_of(node):
 
 
 def text_of(expression, object_of):
-    """The text of a mark (empty where it is none, None where that is unknown), and whether it is
-    the same each time. `object_of` gives the object of a dotted name."""
+    """Return the text of a mark (empty if it is none, None if that is unknown), and whether it is
+    the same each time. `object_of` returns the object of a dotted name."""
     if not isinstance(expression, ast.Call):
         found = object_of(read.dotted(expression))
         if found is None:
@@ -94,7 +94,7 @@ def text_of(expression, object_of):
 
 
 def makes_marks(found):
-    """Whether a function or a class gives marks."""
+    """Return whether a function or a class gives marks."""
     if type(found) is read.types.FunctionType:
         return (found.__module__, found.__name__) in FUNCTIONS
     if not issubclass(type(found), type):

@@ -19,7 +19,7 @@ __builtins__ = dict(builtins.__dict__)
 
 
 def kept(module):
-    """A module's names with their values at the start."""
+    """Return a module's names with their values at the start."""
     return SimpleNamespace(**module.__dict__)
 
 
@@ -37,7 +37,7 @@ except OSError:  # it has been removed
 
 
 def stand_still(file):
-    """Let these clocks stand still while `explain --against` holds the program.
+    """Stop these clocks while `explain --against` holds the program.
 
     The file has the nanoseconds for which it was held so far; they change while it is held.
     """
@@ -69,7 +69,7 @@ SOURCES = {}  # file -> its lines
 
 
 def encoder():
-    """A function that gives a value's JSON."""
+    """Return a function that encodes a value as JSON."""
     make, quoted = json.encoder.c_make_encoder, json.encoder.encode_basestring_ascii
     if make is None:  # PyPy's is another
         return json.JSONEncoder(default=str).encode
@@ -81,7 +81,7 @@ json_of = encoder()
 
 
 def read(file, most=1024):
-    """The first bytes of a file; an `OSError` where it cannot be read."""
+    """Return the first bytes of a file; raise an `OSError` if it cannot be read."""
     descriptor = os.open(file, os.O_RDONLY)
     try:
         return os.read(descriptor, most)
@@ -90,7 +90,7 @@ def read(file, most=1024):
 
 
 def source_lines(file):
-    """The lines of a source file; none of what is no regular file of a sensible size."""
+    """Return the lines of a source file; none unless it is a regular file of sensible size."""
     if file not in SOURCES:
         text = source_of(file).lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
         SOURCES[file] = text.split("\n") if text else []
@@ -98,13 +98,13 @@ def source_lines(file):
 
 
 def full_path(file):
-    """The path of a file, which the program may have left relative to where it was started."""
+    """Return the full path of a file, relative to the folder where the program was started."""
     absolute = file[:1] in ("/", "\\") or file[1:2] == ":"
     return file if absolute else "%s/%s" % (STARTED, file)
 
 
 def source_of(file):
-    """The text of a source file."""
+    """Return the text of a source file."""
     cell = dict.get(linecache.cache, file, ())
     if len(cell) == 4:  # a notebook's, which is no file
         return "".join(cell[2])
@@ -121,5 +121,5 @@ def source_of(file):
 
 
 def source_line(file, number):
-    """One line of a source file; empty without such a line."""
+    """Return a line of a source file; an empty text without such a line."""
     return next(iter(source_lines(file)[max(number - 1, 0) : number]), "")

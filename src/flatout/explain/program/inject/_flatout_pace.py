@@ -36,7 +36,7 @@ class Pace:
         self.used = usual_cost(self.used, cost)
 
     def look(self, ready):
-        """Look how long the main thread was ready and did not run: more processes than cores.
+        """Measure how long the main thread was ready to run and had no core.
 
         All of these processes are sampled, and the share of the cores that each has is smaller.
         Waking a thread to sample it takes a core from another one.
@@ -49,7 +49,7 @@ class Pace:
         self.delayed = (now, delay)
 
     def interval(self, due):
-        """Seconds between two samples: more if they are expensive, or once there are many.
+        """Return the seconds between two samples: more if they are expensive, or already many.
 
         Args:
             due: whether the recorder waits for a sample, at which it can begin or end.

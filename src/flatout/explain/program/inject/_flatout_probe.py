@@ -11,8 +11,9 @@ Standard library only, Python 3.8 and later, and nothing of the program is patch
   samples; else it sleeps, for a thread that asks for the lock costs more than it does;
 - now and then the main thread's own calls are counted for some milliseconds (``sys.setprofile``).
 
-What sampling costs is measured by itself, and it is done less often where that would pass one
-percent. One file per process, JSON lines; `flatout.explain.program.evidence` reads them.
+The probe measures what sampling costs, and samples less often before that exceeds 0.3 % of the
+time. It writes one file of JSON lines for each process; `flatout.explain.program.evidence` reads
+them.
 """
 
 import atexit
@@ -119,7 +120,7 @@ class Probe:
         _thread.start_new_thread(self.run, (life,))
 
     def before_fork(self):
-        """No thread of ours is there while the program forks."""
+        """End the probe's thread before the program forks."""
         life, watch, self.forking = self.life, self.watch, True
         if self.recorder is not None and _thread.get_ident() == self.main:
             self.recorder.give_way()  # a child that inherits a profiler would never stop it
@@ -146,8 +147,8 @@ class Probe:
             sys.setprofile(self.launcher(sys._getframe(1)))
 
     def launcher(self, caller):
-        """A profile function that starts the thread once the function that `caller` calls, and
-        which calls this thread's, has returned."""
+        """Return a profile function that starts the thread as soon as the function that `caller`
+        now calls has returned."""
         instruction = caller.f_lasti
 
         def profile(frame, event, arg):
@@ -161,7 +162,7 @@ class Probe:
         return profile
 
     def forked(self):
-        """A child of its own begins."""
+        """Begin again, in a child process."""
         done = self.done
         self.windows.end()
         self.clear()
@@ -200,7 +201,7 @@ class Probe:
         self.samples.report_ready()  # nobody needs to wait for its imports
 
     def run(self, life):
-        """The thread that samples and writes while the main thread does not."""
+        """Sample and write while the main thread does not; the body of the probe's thread."""
         own, self.task = _thread.get_ident(), _thread.get_native_id()
         self.own.add(own)
         watch = None
@@ -296,7 +297,7 @@ class Probe:
             self.write()
 
     def stumble(self, error):
-        """The program was met at an odd moment: the next one will do, unless that is usual."""
+        """Note that a sample failed; after too many, give up."""
         self.failures += 1
         if self.failures > PATIENCE:
             self.fail(error)
@@ -321,15 +322,16 @@ class Probe:
         self.line({"k": "thread", "why": why})
 
     def interval(self):
-        """Seconds between two samples of the main thread."""
+        """Return the seconds between two samples of the main thread."""
         return self.pace.interval(self.recorder is not None and self.recorder.due())
 
     def work(self):
-        """The same in seconds of work: while the thread waits for a core its clock stands still."""
+        """Return the interval in seconds of work, for a clock that stops while waiting for a
+        core."""
         return self.interval() / self.pace.waits
 
     def patience(self):
-        """Seconds between two looks of the other thread, at most."""
+        """Return the longest time between two looks of the other thread, in seconds."""
         return max(self.pace.crowd * BLOCKED, self.interval())
 
     def tick(self):

@@ -53,7 +53,7 @@ class Recorder:
         self.why = "no %g s without imports and compiling were seen" % self.steady
 
     def tick(self, frame, compiling):
-        """Begin or end if it is time; whether that was done.
+        """Begin or end the recording if it is time; return whether that was done.
 
         Args:
             frame: the main thread's if that is the calling thread; else None.
@@ -79,7 +79,7 @@ class Recorder:
         return True
 
     def due(self):
-        """Whether it waits for a moment at which it can begin or end."""
+        """Return whether it waits for a moment at which it can begin or end."""
         steady = self.since is not None and time.monotonic() - self.since >= self.steady
         return self.profiler is not None or (steady and not self.over)
 
@@ -100,12 +100,12 @@ class Recorder:
             warnings.filters = before
 
     def give_way(self):
-        """The program starts a profiler itself, ends, or forks."""
+        """End the recording, because the program starts a profiler itself, ends, or forks."""
         self.finish(wait=True)
 
     def finish(self, wait=False):
-        """Stop the profiler and write the trace, unless that is being done; whether it was done
-        here."""
+        """Stop the profiler and write the trace, unless another thread does; return whether it was
+        done here."""
         if self.profiler is None or not self.turn.acquire(wait):
             return False
         try:
@@ -137,7 +137,7 @@ class Recorder:
             warnings.filters = before
 
     def close(self):
-        """The observation is over: whether the profiler no longer runs."""
+        """End the recording with the observation; return whether the profiler no longer runs."""
         if self.profiler is not None:
             self.until = 0.0  # the main thread stops it
             return False
@@ -171,7 +171,7 @@ class Recorder:
 
 
 def chosen():
-    """The profiler of the library that the program computes with; None without one."""
+    """Return the profiler of the library that the program computes with; None without one."""
     if loaded("jax._src.xla_bridge", "_backends") and loaded("jax._src.profiler", "_profile_state"):
         return OfJax()
     return OfTorch() if loaded("torch.autograd.profiler", "ProfilerConfig") else None
@@ -191,8 +191,8 @@ class OfTorch:
         )
 
     def may(self, frame):
-        """Whether it may be started and stopped here: in the main thread, where no function is
-        running that puts the thread's state of profilers back when it ends."""
+        """Return whether it may be started and stopped here: in the main thread, where no function
+        is running that puts the thread's state of profilers back when it ends."""
         if frame is None:
             return False
         while frame is not None and self.has_returned(frame.f_code):
@@ -204,12 +204,12 @@ class OfTorch:
         return True
 
     def has_returned(self, code):
-        """Whether the innermost function is one that starts a backward pass, which is over."""
+        """Return whether the innermost function starts a backward pass, which is over."""
         starts = code.co_name in ("backward", "_engine_run_backward")
         return starts and code.co_filename.startswith(self.backward)
 
     def in_use(self):
-        """Whether one is at work, or prepared."""
+        """Return whether one is at work, or prepared."""
         if self.module.get("_is_profiler_enabled") or self.native["_profiler_enabled"]():
             return True
         cls = self.module["profile"]
@@ -243,7 +243,7 @@ class OfTorch:
             self.module[name] = self.stand_in(name, yield_to)
 
     def config(self, state):
-        """A configuration; how many values it has depends on the version."""
+        """Return a configuration; how many values it has depends on PyTorch's version."""
         make, options = self.module["ProfilerConfig"], [False] * 5
         more = self.module.get("_ExperimentalConfig")
         for values in ([*options, more and more(), ""], [*options, more and more()], options):
@@ -254,7 +254,7 @@ class OfTorch:
         return make(state, *options[:4])
 
     def stand_in(self, name, yield_to):
-        """A function of the module's, before which the recording ends."""
+        """Return a stand-in for a function of the module, which ends the recording first."""
 
         def called(*arguments, **named):
             if _thread.get_ident() == self.main:
@@ -285,11 +285,11 @@ class OfJax:
         self.native = self.module.get("_profiler") or self.module["xla_client"].profiler
 
     def may(self, frame):
-        """Whether none of the profiler's functions is running."""
+        """Return whether none of the profiler's functions is running."""
         return not self.state.lock.locked()
 
     def in_use(self):
-        """Whether one is at work."""
+        """Return whether one is at work."""
         return attribute_of(self.state, "profile_session") is not None
 
     def start(self, yield_to):

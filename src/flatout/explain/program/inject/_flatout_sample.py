@@ -68,7 +68,7 @@ class Samples:
         frame = main = None  # no frame of the program outlives the sample
 
     def meet(self, file):
-        """Whether any thread of the program is in a function of this file."""
+        """Return whether any thread of the program is in a function of this file."""
         for frame in sys._current_frames().values():
             while frame is not None and frame.f_code.co_filename.startswith(HERE):
                 frame = frame.f_back
@@ -77,7 +77,7 @@ class Samples:
         return False
 
     def work_of(self, thread):
-        """Seconds that another thread has worked since its last sample; None where unknown.
+        """Return the seconds of another thread's work since its last sample; None if unknown.
 
         Read from files: the clock of a thread that has just ended must not be asked for.
         """
@@ -131,7 +131,7 @@ def rank_of_process():
 
 
 def main_module():
-    """The file of the program's main module, and its full name if it was started with `-m`."""
+    """Return the file of the program's main module, and its full name if started with `-m`."""
     module = sys.modules.get("__main__") or sys.modules.get("__mp_main__")
     scope = getattr(module, "__dict__", {})
     file, name = scope.get("__file__"), getattr(scope.get("__spec__"), "name", None)

@@ -189,7 +189,7 @@ class Seen:
         return index
 
     def lane(self, thread, main):
-        """The number of a thread."""
+        """Return the number of a thread."""
         if thread not in self.lanes:
             lane = self.lanes[thread] = len(self.lanes)
             name = read.thread_attribute(thread, "_name")

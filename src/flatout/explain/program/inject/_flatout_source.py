@@ -32,7 +32,7 @@ STANDARD = STDLIB.replace("\\", "/") + "/"
 
 
 def is_users(file):
-    """Whether a file belongs to the user's program, and not to a library."""
+    """Return whether a file belongs to the user's program, and not to a library."""
     if file.startswith("<") and not file.startswith("<ipython"):
         return False
     package = installed(file)
@@ -40,7 +40,7 @@ def is_users(file):
 
 
 def installed(file):
-    """The top-level name of the installed package that a file belongs to; empty for other files."""
+    """Return the top-level name of a file's installed package; empty for other files."""
     file = file.replace("\\", "/")
     for folder in ("/site-packages/", "/dist-packages/"):
         if folder in file:
@@ -49,7 +49,7 @@ def installed(file):
 
 
 def node_of(code):
-    """The syntax tree of a function or module; None where its source cannot be read.
+    """Return the syntax tree of a function or module; None where its source cannot be read.
 
     Only the lines of the function itself are parsed, because parsing a whole file can hold up the
     program. The top-level code of installed modules runs once, at import, and is not parsed.
@@ -69,7 +69,7 @@ def node_of(code):
 
 
 def function_in(lines, code):
-    """The syntax tree of a function, with line numbers of the file; None if it is not found."""
+    """Return the syntax tree of a function with its file's line numbers; None if not found."""
     first, last = code.co_firstlineno, last_line(code)
     if code.co_name.startswith("<") or first > len(lines):  # a lambda, a comprehension
         return None
@@ -88,7 +88,7 @@ def function_in(lines, code):
 
 
 def last_line(code):
-    """The last line of a function, including functions defined inside it."""
+    """Return the last line of a function, including functions defined inside it."""
     if hasattr(code, "co_positions"):
         last = max((end for _, end, _, _ in code.co_positions() if end is not None), default=0)
     else:

@@ -12,11 +12,11 @@ REAL_TIME = 1  # the machine's monotonic clock
 TO_PROCESS, TO_THREAD = 0, 4  # to whom a timer sends its signal
 CLOCK_KIND, USER_TIME = 3, 1  # bits of a processor clock's number; of them, time in the program
 
-TOLD = sys.version_info >= (3, 13)  # the main thread hears of a signal that another one gets
+FORWARDED = sys.version_info >= (3, 13)  # another thread's signal reaches the main thread
 TOOLS = 6  # of `sys.monitoring`; two more are those of profile and trace functions
 ROOM = 3  # a stack is too deep from a third of Python's limit on: calls in C count there, too
 FAULTS = {signal.SIGSEGV, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
-EVENTS = "its event loop is told of every signal"
+EVENTS = "its event loop is notified of every signal"
 UNUSED = getattr(signal, "SIGRTMAX", 69) - 5  # one of those that have no meaning
 
 
@@ -25,8 +25,8 @@ class Timer:
 
     That clock stands still while the thread sleeps: no call of the program's is interrupted, and
     none that writes returns early (`uninterrupting`). From Python 3.13 on the sampling thread gets
-    the signal. Before, the main thread would hear of that
-    only as it takes Python's lock, and so it gets the signal itself. It is sent to the process:
+    the signal. Before, a signal of another thread reaches the main thread only when that takes
+    Python's lock, so the main thread gets the signal itself. It is sent to the process:
     where the main thread has blocked it, the sampling thread gets it, and none is left for the
     program to wait for (`signal.sigwait`).
     """
@@ -109,11 +109,11 @@ class Timer:
 
     def start(self, seconds, clock):
         """Sample every `seconds` of a clock of work from now on; in the sampling thread."""
-        if self.number is None or (self.running and not TOLD):
+        if self.number is None or (self.running and not FORWARDED):
             return
         self.stop()
         try:
-            whom = TO_THREAD if TOLD else TO_PROCESS
+            whom = TO_THREAD if FORWARDED else TO_PROCESS
             self.kernel = KernelTimer(self.number, uninterrupting(clock), whom)
             self.running = True
         except Exception as error:
@@ -121,7 +121,7 @@ class Timer:
         self.every(seconds)
 
     def blocked(self):
-        """Whether this thread has blocked its signal."""
+        """Return whether this thread has blocked its signal."""
         return self.number in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
     def every(self, seconds):
@@ -136,7 +136,7 @@ class Timer:
             self.kernel.delete()
 
     def end(self):
-        """The interpreter ends: one that is still on its way finds nothing; in the main thread."""
+        """End the timer as the interpreter ends, in the main thread: a late signal does nothing."""
         self.stop()
         replace_in_signal(self.stand_in, signal.set_wakeup_fd)
         if self.number is not None and self.handled():
@@ -144,7 +144,7 @@ class Timer:
 
 
 def uninterrupting(clock):
-    """The clock of a thread's work on which a timer never sends its signal within a system call.
+    """Return a clock of the thread's work whose timer never sends its signal within a system call.
 
     A signal within a large write makes that return early, with a part written. On x86 Linux sends
     the signals of processor clocks between two system calls (5.9 and later). Elsewhere it may send
@@ -153,7 +153,7 @@ def uninterrupting(clock):
     system = os.uname()
     release = system.release.replace("-", ".").split(".")
     known = system.machine == "x86_64" and all(map(str.isdigit, release[:2]))
-    if TOLD or (known and tuple(map(int, release[:2])) >= (5, 9)):
+    if FORWARDED or (known and tuple(map(int, release[:2])) >= (5, 9)):
         return clock
     return (clock & ~CLOCK_KIND) | USER_TIME
 
@@ -167,7 +167,7 @@ def replace_in_signal(old, new):
 
 
 def scheduled(thread):
-    """Seconds that a thread has run, and has been ready and had no core; zeros where unknown."""
+    """Return the seconds for which a thread has run and waited for a core; zeros if unknown."""
     try:
         ran, waited = read("/proc/%s/schedstat" % thread).split()[:2]
         return 1e-9 * int(ran), 1e-9 * int(waited)
@@ -176,7 +176,7 @@ def scheduled(thread):
 
 
 def keep_signals_out(ours):
-    """In the sampling thread, block all signals but `ours` and those of faults: a signal that the
+    """Block all signals but `ours` and those of faults, in the sampling thread: a signal that the
     program blocks and waits for must not be delivered here."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals() - FAULTS - ours)
@@ -188,9 +188,9 @@ def written():
 
 
 def guarded(function):
-    """A handler that calls `function` where no profile or trace function and no tool of
-    `sys.monitoring` would see that, and where the stack leaves room for it: an error of recursion
-    would reach the program.
+    """Return a handler that calls `function` only if no profile function, no trace function and no
+    tool of `sys.monitoring` would see the call, and if the stack leaves room for it: a
+    RecursionError would reach the program.
 
     Only built-in functions may decide that: any function in Python, this one too, would be seen,
     and may be one call too many. Before Python 3.12 their calls count, too: with fewer than five
@@ -239,13 +239,13 @@ class Watch:
         self.kernel.set(seconds, 0.0)
 
     def put_off_by_main(self, seconds):
-        """The main thread is at work: wake the thread after `seconds`."""
+        """Wake the sampling thread after `seconds`, because the main thread is at work."""
         if self.due < time.monotonic():
             time.sleep(0.0002)  # it is awake already, and waits for the lock: let it have it
         self.put_off(seconds)
 
     def wait(self):
-        """Wait for that: the seconds that this thread had to wait for the interpreter's lock."""
+        """Wait; return the seconds for which this thread waited for the interpreter's lock."""
         before = scheduled("thread-self")[1]
         signal.sigwait([self.number])
         return time.monotonic() - self.due - (scheduled("thread-self")[1] - before)
@@ -283,7 +283,7 @@ class KernelTimer:
             self.libc.timer_settime(self.timer, 0, spec, None)
 
     def elapsed(self):
-        """Seconds on the timer's clock since it last went off."""
+        """Return the seconds on the timer's clock since it last went off."""
         spec = self.spec()
         if self.timer is None or self.libc.timer_gettime(self.timer, spec):
             return 0.0
@@ -297,7 +297,7 @@ class KernelTimer:
 
 
 def free_number(number):
-    """The signal that is sent; an `OSError` if the program has it, or without timers.
+    """Return the signal to send; raise an `OSError` if the program uses it, or without timers.
 
     It does nothing to a process without a handler: a program that resets its handlers, or that is
     ending, is not harmed by one that is still on its way. SIGCONT is one that programs hardly ever

@@ -198,7 +198,7 @@ class Window:
 
 
 def kind_of(file, name, owner):
-    """Which calls of the main thread are worth a closer look in a window."""
+    """Return the kind of a function whose arguments windows note, or None."""
     file = file.replace("\\", "/")
     bases = () if owner is None else owner["bases"]
     in_torch = file.endswith("/torch/nn/modules/module.py")
@@ -212,7 +212,7 @@ def kind_of(file, name, owner):
 
 
 def shape_of(value):
-    """The shape of an array of a known library; None of anything else."""
+    """Return the shape of an array of a known library; None for anything else."""
     if package_of(type(value)) not in ARRAYS:
         return None
     shape = getattr(value, "shape", None)
@@ -220,7 +220,7 @@ def shape_of(value):
 
 
 def items_of(value):
-    """The items of a plain dictionary, list or tuple."""
+    """Return the items of a plain dictionary, list or tuple."""
     if type(value) is dict:
         return list(value.values())
     return list(value) if type(value) in (list, tuple) else []
@@ -244,12 +244,12 @@ def given_to(kind, frame):
 
 
 def kinds_of(values):
-    """Kinds of a tuple's elements: o(bservation), n(umber), b(ool), N, B (arrays of those), ?."""
+    """Return a tuple's kinds: o(bservation), n(umber), b(ool), N, B (arrays of those), ?."""
     return "".join(map(value_kind, values[:6]))
 
 
 def value_kind(value):
-    """The kind of one element, for `kinds_of`."""
+    """Return the kind of one element, for `kinds_of`."""
     name = name_of(type(value))
     if name.endswith("Storage"):  # PyTorch warns when its dtype is read
         return "?"

@@ -12,7 +12,7 @@ class Writer:
         self.lines, self.samples = [], []
 
     def is_asked_to(self, what):
-        """Whether `explain` has put a file of this name into the folder."""
+        """Return whether `explain` has put a file of this name into the folder."""
         return os.access("%s/%s" % (self.folder, what), os.F_OK)
 
     def line(self, row):
