@@ -126,8 +126,8 @@ class DeviceTime:
         }
 
     def _averages(self, sample: Sample, mark: Mark) -> float:
-        """The share of a sample in which a backward pass slept. With DistributedDataParallel on
-        the CPU it waits there for the average of the gradients, which other threads exchange."""
+        """Return the share of a sample in which a backward pass slept. With DistributedDataParallel
+        on the CPU it waits there for the average of the gradients, which other threads exchange."""
         backward = mark.phase == "learn" and mark.call in BACKWARD and not mark.marked
         if not (self._parallel and backward) or sample.worked is None:
             return 0.0
@@ -135,7 +135,7 @@ class DeviceTime:
         return slept if slept > SLEPT else 0.0
 
     def _waits(self, sample: Sample, mark: Mark) -> bool:
-        """Whether the thread waits for a device, or pays for having asked it."""
+        """Return whether the thread waits for a device, or spends time on asking it."""
         if mark.phase not in DIVIDED:
             return False
         if mark.fetches:
@@ -147,7 +147,7 @@ class DeviceTime:
         return self._is_jax and asleep and computes and not mark.waits
 
     def _computes(self, sample: Sample) -> float:
-        """The share of a sample in which the device computed."""
+        """Return the share of a sample in which the device computed."""
         if self._cards:
             cards = enumerate(_first_from(self._cards, sample.t).gpus)
             shares = [card.busy for at, card in cards if at in self._used and card.busy is not None]
@@ -164,6 +164,6 @@ class DeviceTime:
 
 
 def _first_from(samples: Sequence[MonitorSample], t: float) -> MonitorSample:
-    """The first sample that does not end before `t`, or the last one."""
+    """Return the first sample that does not end before `t`, or the last one."""
     at = bisect.bisect_left(samples, t, key=lambda sample: sample.t)
     return samples[min(at, len(samples) - 1)]

@@ -21,8 +21,8 @@ EAGER_NS = 500_000
 
 ENGINE = "_engine_run_backward"  # PyTorch's function around the backward pass
 OFTEN = 0.05
-"""Share of the intervals without a name at a line from which on long ones are its operators, and no
-losses of the core."""
+"""From this share of a line's intervals without a name on, the long ones are operators. Fewer are
+moments in which the thread had lost its core."""
 
 LEAST_S = 0.002  # minimum learning time in windows
 
@@ -41,7 +41,7 @@ class Learning:
 def learning(
     process: Process, places: Places, moments: list[Moment], windows: Iterable[Replay]
 ) -> Learning:
-    """How coarse the driver's operations are when it learns, from windows if there are any.
+    """Return the composition of the driver's learning, from windows if there are any.
 
     Only time in which no device computes can be the overhead of launching operations.
     """
@@ -56,7 +56,7 @@ def learning(
 def _launching(
     process: Process, places: Places, moments: list[Moment], windows: Iterable[Replay]
 ) -> Learning:
-    """The composition of learning's time on the host.
+    """Return the composition of learning's time on the host.
 
     The backward pass is one call, as coarse as the rest.
     """

@@ -39,7 +39,7 @@ class Moment:
 
 
 def spent(moments: Iterable[Moment], phases: Collection[str]) -> float:
-    """Seconds in some phases."""
+    """Return seconds in some phases."""
     return sum(m.dt for m in moments if m.mark.phase in phases)
 
 
@@ -61,5 +61,5 @@ class Track:
         return moment if moment.t - moment.dt <= t + 0.02 else None
 
     def seconds(self, phases: Collection[str], begin: float = 0.0, end: float = 1e300) -> float:
-        """Time in some phases between two times."""
+        """Return the seconds in some phases between two times."""
         return spent((m for m in self.moments if begin < m.t <= end), phases)
