@@ -84,7 +84,7 @@ class Condition:
 
 
 def _idle(diagnosis: Diagnosis) -> float | None:
-    """The mean idle share of the GPUs: as recorded, or else as sampled."""
+    """Return the mean idle share of the GPUs: as recorded, or else as sampled."""
     busy = list(diagnosis.busy.values())
     if not busy:
         gpus = [one.mean for one in meters(diagnosis) if one.name.endswith(" busy")]

@@ -67,7 +67,7 @@ class Difference:
     notes: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """The difference as ``--json`` writes it."""
+        """Return the difference as ``--json`` writes it."""
         about = {
             name: {"subject": one.subject, "verdict": one.verdict, "seconds": one.seconds,
                    "per_s": one.work[self.unit].per_s if self.unit else None}
@@ -110,7 +110,8 @@ def difference(was: Report, now: Report) -> Difference:
 
 
 def _unit(was: Report, now: Report) -> str:
-    """The unit of work of the comparison, or an empty text: a function's calls come first."""
+    """Return the unit of work of the comparison, or an empty text: a function's calls come
+    first."""
     common = [unit for unit in was.work if unit in now.work]
     evaluates = units_in_order(was.phases.get("eval", 0.0), now.phases.get("eval", 0.0))
     rank = {unit: at for at, unit in enumerate(evaluates)}
@@ -131,7 +132,8 @@ def _causes(report: Report) -> Known:
 
 
 def _lines(report: Report) -> Known:
-    """Shares by line. An edited file has other numbers of lines: a line is known by its source."""
+    """Return shares by line. An edited file has other numbers of lines: a line is known by its
+    source."""
     found: dict[str, float] = {}
     for one in report.heaviest:
         file = re.sub(r":\d+", "", one.place) if one.text else one.place
@@ -158,7 +160,7 @@ def _amount(share: float, interval: Interval | None, rate: WorkRate | None) -> A
 def _changes(
     was: Mapping[str, Amount], now: Mapping[str, Amount], per_s: float | None, least: float
 ) -> tuple[Change, ...]:
-    """The largest changes, in order.
+    """Return the largest changes, in order.
 
     Args:
         per_s: units of work per second before; None where shares are compared.
@@ -177,14 +179,15 @@ def _changes(
 
 
 def _size(amount: Amount | None, per_s: float | None) -> float | None:
-    """The time that something takes, as a share of all time before; None if it is unknown."""
+    """Return the time that something takes, as a share of all time before; None if it is
+    unknown."""
     if amount is None:
         return None
     return amount.share if per_s is None or amount.each_s is None else amount.each_s * per_s
 
 
 def _sure(was: Amount | None, now: Amount | None) -> bool | None:
-    """Whether the intervals of both are disjoint; None where one is unknown."""
+    """Return whether the intervals of both are disjoint; None where one is unknown."""
     if was is None or now is None:
         return None
     first, second = was.interval, now.interval
@@ -213,7 +216,7 @@ def _notes(was: Report, now: Report, unit: str) -> Iterator[str]:
 
 
 def lines(found: Difference) -> dict[str, list[str]]:
-    """The difference in words: rows by their label."""
+    """Return the difference in words: rows by their label."""
     was, now, unit = found.was, found.now, found.unit
     rows = {"VERDICT": [_verdict(found)]}
     for label, one in (("WAS", was), ("NOW", now)):
@@ -231,7 +234,7 @@ def lines(found: Difference) -> dict[str, list[str]]:
 
 
 def _verdict(found: Difference) -> str:
-    """Which phase shrank and which grew most."""
+    """Return which phase shrank and which grew most."""
     words = list[str]()
     if found.unit:
         was, now = (1 / one.work[found.unit].per_s for one in (found.was, found.now))
@@ -271,7 +274,7 @@ def _figures(change: Change, unit: str, full: bool = False) -> str:
 
 
 def _range(interval: Interval | None, scale: float) -> str:
-    """An interval in brackets: `` (50 to 58)``; empty if it is unknown."""
+    """Return an interval in brackets: `` (50 to 58)``; empty if it is unknown."""
     if interval is None:
         return ""
     low, high = (speed_words(scale * end) if scale == 1.0 else f"{scale * end:.0f}"

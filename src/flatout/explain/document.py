@@ -18,7 +18,7 @@ Interval = tuple[float, float]
 
 
 def says(words: str) -> Meta:
-    """The description of a key in the schema."""
+    """Return the description of a key in the schema."""
     return Meta(description=words)
 
 

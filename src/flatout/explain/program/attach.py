@@ -112,7 +112,7 @@ def start(
 
 
 def begun(command: Sequence[str], facts: dict[str, Any]) -> dict[str, Any]:
-    """The evidence of an observation that begins now, without the probes' lines."""
+    """Return the evidence of an observation that begins now, without the probes' lines."""
     return {
         "command": list(command), "began": time.monotonic(), "machine": dict(facts), "monitor": [],
         "notes": [],
@@ -251,8 +251,8 @@ def end(child: subprocess.Popen[bytes]) -> int:
 
 
 def machine(command: Sequence[str] = ()) -> dict[str, Any]:
-    """The machine's facts for the rules; with a command that will be started, also the speed of all
-    cores together."""
+    """Return the machine's facts for the rules; with a command that will be started, also the speed
+    of all cores together."""
     from flatout.hardware.inventory import inventory
 
     hardware = inventory()

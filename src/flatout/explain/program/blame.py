@@ -213,8 +213,9 @@ def _worked(line: Timeline, track: Track, phases: Collection[str] = PHASES) -> f
 
 
 def _silence(line: Timeline, result: Blame, silent: float, piped: float) -> str:
-    """The phase of time without work: pipes if the driver waits at one while its workers are idle,
-    or the processors are busy; else waiting."""
+    """Return the phase of time without work: ``ipc`` if the driver waits at a pipe while its
+    workers are idle, or if the cores are busy; else ``wait`` (``env`` if it steps environments
+    alone)."""
     if not silent:
         return "wait"
     if result.worker_seconds and piped > silent / 2:

@@ -280,7 +280,7 @@ def _notes(facts: Facts) -> Iterator[str]:
 
 
 def _spans(evidence: Evidence, track: Track) -> Iterator[tuple[float, float, str]]:
-    """A thread's samples as spans of the timeline."""
+    """Yield a thread's samples as spans of the timeline."""
     for moment in track.moments:
         end = moment.t - evidence.began
         yield end - moment.dt, end, moment.shown

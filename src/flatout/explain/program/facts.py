@@ -124,7 +124,7 @@ class Facts:
         return sum(self.blame.shares.get(phase, 0.0) for phase in phases)
 
     def interval(self, cause: str, phase: str, share: float) -> tuple[float, float] | None:
-        """An interval that holds, with 95 %, a cause's share of the time, which is a phase's or a
+        """Return a 95 % interval for a cause's share of the time, which is a phase's share or a
         part of it; None if it is unknown."""
         moved = self._moved
         parts = moved | {phase: 1.0} if phase == "ipc" else {phase: 1.0 - moved.get(phase, 0.0)}
@@ -237,7 +237,7 @@ class Facts:
         return name, sums[name] / (sum(sums.values()) or 1.0) if name else 0.0
 
     def heaviest_line(self, phase: str) -> tuple[str, int] | None:
-        """The file and line in which a phase spends most of its time; None if it is unknown."""
+        """Return the file and line in which a phase spends most of its time; None if unknown."""
         by_line = self.summed(phase, self.own_line)
         return max(by_line, key=lambda line: by_line[line], default=None)
 
@@ -265,7 +265,7 @@ class Facts:
         return sorted(by_line.items(), key=lambda item: -item[1])
 
     def summed(self, phase: str, key: Callable[[Where], Key]) -> dict[Key, float]:
-        """Seconds of a phase's places, by what `key` says of them."""
+        """Return seconds of a phase's places, by what `key` says of them."""
         sums: defaultdict[Key, float] = defaultdict(float)
         for where, seconds in self.blame.where.get(phase, {}).items():
             sums[key(where)] += seconds

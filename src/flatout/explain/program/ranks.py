@@ -90,8 +90,8 @@ def notes(every: Sequence[Rank], on_gpu: bool) -> Iterator[str]:
 
 
 def _phases(line: Timeline, tracks: Sequence[Track]) -> dict[str, float]:
-    """Shares of a process's time in the steady state by phase: of the thread that learns most, or
-    else of its main thread."""
+    """Return shares of a process's time in the steady state by phase: of the thread that learns
+    most, or else of its main thread."""
     if not tracks:
         return {}
     track = max(tracks, key=lambda each: each.seconds(LEARNING))

@@ -251,12 +251,12 @@ def launch(facts: Facts, share: float) -> Remedy:
 
 
 def transfer(facts: Facts, share: float) -> Remedy:
-    """Copies and syncs."""
+    """Return the remedy for copies, and for waits for single results."""
     return Remedy(MOVE_ONCE, after=_rates(facts, tags.TRANSFERS))
 
 
 def communication(facts: Facts, share: float) -> Remedy:
-    """Averaging across devices."""
+    """Return the remedy for averaging across devices."""
     return Remedy(AVERAGE_ONCE, after=_rates(facts, tags.COLLECTIVES - {"wait"}))
 
 

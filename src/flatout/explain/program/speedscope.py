@@ -96,7 +96,7 @@ def _stacks(process: Process, track: Track, frames: Frames) -> Iterator[tuple[li
 
 
 def _name(code: Code) -> str:
-    """The name of a function, with its class's."""
+    """Return the name of a function, with its class's."""
     if code.qualname or code.owner is None:
         return code.qualname or code.plain
     return f"{code.owner['name']}.{code.plain}"

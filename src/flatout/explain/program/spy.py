@@ -182,7 +182,7 @@ class Source:
         self._files: dict[str, tuple[list[CodeType], dict[str, ast.ClassDef], dict[str, str]]] = {}
 
     def described(self, name: str, file: str, lines: set[int]) -> dict[str, Any]:
-        """The probe's row about a function that was seen at these lines; empty if unknown."""
+        """Return the probe's row about a function seen at these lines; empty if unknown."""
         rows: list[dict[str, Any]] = []
         for code in self.read(file)[0]:
             own = {line for _, _, line in code.co_lines()}
@@ -193,7 +193,7 @@ class Source:
         return (rows[0] if rows else {}) | ({} if owner is None else {"self": owner})
 
     def _owner(self, name: str, file: str) -> dict[str, Any] | None:
-        """The probe's description of a class, as far as its file has it; None if it is unknown."""
+        """Return the probe's description of a class, as far as its file has it; else None."""
         _, classes, modules = self.read(file)
         if name not in classes:
             return None
@@ -211,8 +211,8 @@ class Source:
                 "learns": False}  # fmt: skip
 
     def read(self, file: str) -> tuple[list[CodeType], dict[str, ast.ClassDef], dict[str, str]]:
-        """The functions of a user's file and the file's own code; the classes of any file, and the
-        full names of what it imports."""
+        """Return the functions of a user's file and the file's own code; the classes of any file,
+        and the full names of what it imports."""
         if file not in self._files:
             codes = list[CodeType]()
             classes, names = dict[str, ast.ClassDef](), dict[str, str]()

@@ -150,8 +150,9 @@ class Survey:
         return tags.steps(kinds) or (tags.is_env(code) and code.plain in ("step", "step_wait"))
 
     def _mark_environments(self, seen: Sequence[Seen]) -> None:
-        """Mark functions that return a step's tuple, what lines call that unpack one, and other
-        methods of their classes, as environments. A function that calls a network is a player."""
+        """Mark as environments the functions that return a step's tuple, those that are called by
+        lines which unpack one, and the other methods of their classes. A function that calls a
+        network is a player, and none."""
         players, called = set[int](), set[int]()
         for frames, leaf in seen:
             plays = leaf.kind.get("compiled") and leaf.kind.get("learns")
@@ -333,8 +334,8 @@ class Survey:
         return found
 
     def _reached_from_draws(self) -> set[Node]:
-        """The statements that rows which are drawn at random pass on their way to learning, and
-        those that store such rows.
+        """Return the statements through which randomly drawn rows get to learning, and those that
+        store such rows.
 
         Where a library loads the batches, what the program draws is something else.
         """

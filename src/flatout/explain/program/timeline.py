@@ -125,7 +125,7 @@ def _tracks(index: int, process: Process, places: Places, device: DeviceTime) ->
 
 
 def _learns_unseen(process: Process, places: Places, driver: Track) -> bool:
-    """Whether the driver's code takes gradients, and was not seen to do so."""
+    """Return whether the driver's code takes gradients, and was not seen to do so."""
     stacks = {m.stack for m in driver.moments if m.mark.phase != "import"}
     codes = {code for stack in stacks for code, _ in process.stacks[stack].frames}
     # It may have been compiled, and then be too short to be sampled.
