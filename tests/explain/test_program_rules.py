@@ -598,18 +598,6 @@ def test_learning_beside_collecting_needs_no_cycle() -> None:
     assert dict(found.apart)["warm-up before steady learning"] == pytest.approx(3.1, abs=0.1)
 
 
-def test_a_step_amid_learning_that_only_a_window_sees_is_beside_it() -> None:
-    """Steps so short that no sample meets them."""
-    driver = Recorded(1).spend(2.0, "env").spend(6.0, "learn").learns()
-    assert "not one whole cycle" in told(driver).part
-    driver.rows.append(
-        {"k": "window", "t": 5.0, "names": [], "stack": [0, 60], "cost": 100.0,
-         "events": [[0, 0, 0, 61], [9000, 1, 0, 0]],
-         "details": [[0, "env", "Maze", None, None, False]]}
-    )  # fmt: skip
-    assert told(driver).part == ""
-
-
 def test_what_an_installed_package_calls_while_it_is_imported_is_the_import() -> None:
     """A registry's `reset`, say; below the import of a user's own file a program may run."""
     found = told(Recorded(1).spend(1.0, "package").spend(3.0, "learn"))

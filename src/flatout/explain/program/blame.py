@@ -38,7 +38,16 @@ SERIALLY = 1.5
 one process would do it faster."""
 
 WORK = ("env", "act", "replay", "input", "learn", "transfer", "communicate")  # phases of training
-Where = tuple[int, Site | None, str]  # (process, site, call)
+
+
+@dataclass(frozen=True)
+class Where:
+    """A place of a process."""
+
+    process: int
+    site: Site | None  # the innermost line of the program
+    call: str
+    own: Site | None  # the program's own line that leads there, if that is a library's
 
 
 @dataclass
@@ -56,10 +65,6 @@ class Blame:
     device: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     # of each phase, and by who says so, seconds that marks decided
     marked: dict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
-    # of a library's line, seconds by the program's own line that leads to it
-    users: dict[tuple[int, Site | None], dict[Site, float]] = field(
-        default_factory=lambda: defaultdict(lambda: defaultdict(float))
-    )
     workers: int = 0  # number of threads that work for the driver
     worker_seconds: float = 0.0  # of training's work in all workers of other processes
     # by phase, seconds in which the driver waited for that work
@@ -82,11 +87,12 @@ class Blame:
         waited = sum(self.served.values()) + self.shares.get("ipc", 0.0) * self.seconds
         if not 0.0 < SERIALLY * self.worker_seconds < waited:
             return {}
-        lines = {where[:2] for where in self.where.get("ipc", {})}
+        lines = {(where.process, where.site) for where in self.where.get("ipc", {})}
         found = dict(self.served)
         for phase in ("env", "wait"):
             for where, seconds in self.where.get(phase, {}).items():
-                found[phase] = found.get(phase, 0.0) + seconds * (where[:2] in lines)
+                handed_out = (where.process, where.site) in lines
+                found[phase] = found.get(phase, 0.0) + seconds * handed_out
         return {phase: seconds / self.seconds for phase, seconds in found.items()}
 
 
@@ -117,9 +123,7 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
     piped = 0.0
 
     def spend(phase: str, process: int, mark: Mark, seconds: float, moment: Moment) -> None:
-        result.where[phase][process, mark.site, mark.call] += seconds
-        if mark.user is not None:
-            result.users[process, mark.site][mark.user] += seconds
+        result.where[phase][Where(process, mark.site, mark.call, mark.user)] += seconds
         result.marked[phase, mark.marked if phase == mark.phase else ""] += seconds
         if ends:
             block = min(bisect_left(ends, moment.t), len(ends) - 1)

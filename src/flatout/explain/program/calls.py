@@ -6,7 +6,6 @@ event is subtracted.
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -107,8 +106,8 @@ def counted(windows: Iterable[Replay], program: Callable[[Frames], list[Site]]) 
 
 
 def network_sites(windows: Iterable[Replay], program: Callable[[Frames], list[Site]]) -> Networks:
-    """Return how each line of the program, with its callers, calls networks: the same line of a
-    policy may be called for acting and for learning."""
+    """Return whether each line of the program, with its callers, calls networks with gradients: the
+    same line of a policy may be called for acting and for learning."""
     calls_by_chain: dict[tuple[Site, ...], list[Call]] = defaultdict(list)
     for window in windows:
         for call in window.calls:
@@ -116,10 +115,7 @@ def network_sites(windows: Iterable[Replay], program: Callable[[Frames], list[Si
                 for chain in chains(program(call.frames)[: CALLERS + 1]):
                     calls_by_chain[chain].append(call)
     return {
-        chain: (
-            int(statistics.median(call.batch for call in calls)),
-            None if all(call.grad is None for call in calls) else mostly_with_gradients(calls),
-        )
+        chain: None if all(call.grad is None for call in calls) else mostly_with_gradients(calls)
         for chain, calls in calls_by_chain.items()
     }
 

@@ -47,7 +47,6 @@ def steady(
     began: float,
     finished: bool,
     unseen: bool = False,
-    steps: Sequence[float] = (),
 ) -> Steady:
     """Find the steady state in the driver's moments.
 
@@ -56,7 +55,6 @@ def steady(
         began: the program's start.
         finished: whether the program has ended.
         unseen: whether its code takes gradients, and was not seen to do so.
-        steps: times of counted environment steps.
     """
     middle = (moments[0].t + moments[-1].t) / 2  # later imports are part of its work
     imports = [m.t for m in moments if m.mark.phase == "import" and m.t < middle]
@@ -74,7 +72,7 @@ def steady(
     pauses = [a.t for a, b in pairwise(learning) if a.t + width < b.t - b.dt and a.t < middle]
     begin = pauses[0] if pauses else learning[0].t - learning[0].dt
     result = Steady(started, begin, learning[-1].t if finished else last)
-    if spent(moments, COLLECTING) >= LITTLE * seconds and not _interleaved(periods, steps):
+    if spent(moments, COLLECTING) >= LITTLE * seconds and not _interleaved(periods):
         complete = periods if finished else periods[:-1]
         ends = [slices[-1][-1].t for learns, slices in complete if learns]
         if len(ends) < 2:
@@ -108,16 +106,13 @@ def _periods(moments: Sequence[Moment], width: float) -> list[Period]:
     return periods
 
 
-def _interleaved(periods: Sequence[Period], steps: Sequence[float]) -> bool:
+def _interleaved(periods: Sequence[Period]) -> bool:
     """Whether a program collects within its periods of learning, or learns within those of
     collecting. In the first and last slice of a longer period, it may do both."""
     learned = sum(spent(some, LEARNING) for _, run in periods for some in run)
     inner: dict[bool, list[Moment]] = {True: [], False: []}
     for learns, run in periods:
-        within = [m for some in run[1:-1] or run for m in some]
-        inner[learns] += within
-        if learns and any(within[0].t < t < within[-1].t for t in steps):
-            return True
+        inner[learns] += [m for some in run[1:-1] or run for m in some]
     within_learning = sum(m.dt for m in inner[True])
     return (
         spent(inner[False], LEARNING) > LITTLE * learned

@@ -14,6 +14,7 @@ from flatout.explain.diagnosis import LEAST_LINE, LineShare
 from flatout.explain.program.blame import Blame, Where, blame
 from flatout.explain.program.calls import Call, Counted, counted
 from flatout.explain.program.evidence import Evidence
+from flatout.explain.program.flow import Site
 from flatout.explain.program.marks import FLAG, PROGRAM
 from flatout.explain.program.mechanism import Learning, learning
 from flatout.explain.program.survey import program_of
@@ -155,32 +156,25 @@ class Facts:
         within = cards.card_uses(self.evidence.monitor, samples) if samples else self.cards
         return 1.0 - (cards.computing(within) or 0.0)
 
-    def line_of(self, where: Where) -> tuple[str, int] | None:
+    def line_of(self, process: int, site: Site | None) -> tuple[str, int] | None:
         """Return the file and line of a place."""
-        process, site, _ = where
-        if site is None:
-            return None
-        return self.evidence.processes[process].codes[site[0]].file, site[1]
+        return site and (self.evidence.processes[process].codes[site[0]].file, site[1])
 
     def own_line(self, where: Where) -> tuple[str, int] | None:
         """Return file and line of the program's own line at a place or leading to it."""
-        process, site, call = where
-        users = self.blame.users.get((process, site), {})
-        user = max(users, key=lambda one: users[one], default=site)
-        return self.line_of((process, user, call))
+        return self.line_of(where.process, where.own or where.site)
 
     def place(self, where: Where) -> str:
         """Return a place in words: ``train.py:88``, then the library's line that it leads to."""
-        own, line = self.own_line(where), self.line_of(where)
+        own, line = self.own_line(where), self.line_of(where.process, where.site)
         if own is None or line is None:
-            return "" if line is None else place_words(line)
+            return ""
         return place_words(own) + (f" in {place_words(line)}" if line != own else "")
 
     def text(self, where: Where) -> str:
         """Return the source of a place's line; the name of its call if the source is unknown."""
-        process, site, call = where
-        text = self.evidence.processes[process].lines.get(site, "") if site else ""
-        return text or call
+        lines = self.evidence.processes[where.process].lines
+        return (where.site and lines.get(where.site)) or where.call
 
     def heaviest(self, phase: str, share: float) -> list[str]:
         """Return the two heaviest places of a phase with their shares of the time, or the phase's
@@ -228,8 +222,8 @@ class Facts:
         the phase; empty if that is the program's top level."""
 
         def function(where: Where) -> str:
-            process, site, _ = where
-            name = self.evidence.processes[process].codes[site[0]].plain if site else ""
+            codes = self.evidence.processes[where.process].codes
+            name = codes[where.site[0]].plain if where.site else ""
             return "" if name.startswith("<") else name
 
         sums = self.summed(phase, function)

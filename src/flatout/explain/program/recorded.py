@@ -207,7 +207,7 @@ def waits(
             phase = moment.shown if moment.shown in WAITS_FOR else "other"
             seconds[phase] += share
             seconds["unknown"] -= share
-            line = facts.line_of((one.process, moment.mark.site, moment.mark.call))
+            line = facts.line_of(one.process, moment.mark.site)
             if line is not None:
                 lines[phase][line] += share
     total = sum(idle.seconds for idle in devices)

@@ -66,8 +66,8 @@ def _of_calls(facts: Facts, phase: str) -> tuple[str, tuple[str, int] | None] | 
     """Return the remedy for the calls of one line that take much of a phase, and the line."""
 
     def known(where: Where) -> tuple[str, tuple[str, int] | None]:
-        process = facts.evidence.processes[where[0]]
-        return call_remedy(process, phase, facts.text(where), where[2]), facts.own_line(where)
+        process = facts.evidence.processes[where.process]
+        return call_remedy(process, phase, facts.text(where), where.call), facts.own_line(where)
 
     sums = facts.summed(phase, known)
     best = max(sums, key=lambda key: sums[key] if key[0] else 0.0, default=("", None))
@@ -212,7 +212,8 @@ def waiting(facts: Facts, share: float) -> Remedy:
         "workers are ready), or give the slow one less to do."
     )
     driver = facts.line.driver
-    calls = facts.summed("wait", lambda where: where[::2])  # a slow worker may sleep, too
+    # A slow worker may sleep, too.
+    calls = facts.summed("wait", lambda where: (where.process, where.call))
     if driver and calls[driver.process, "sleep"] > 0.5 * sum(calls.values()):
         words = "Do not sleep in the loop: block on the queue or pipe until there is work."
     return Remedy(words, after=[f"{facts.spare:.1f} of {facts.cores} cores are idle meanwhile"])

@@ -21,9 +21,9 @@ Loop = tuple[int, int, int]  # function, first and last line
 
 CALLERS = 2  # number of callers by which a line's calls of a network are distinguished
 
-Networks = Mapping[tuple[Site, ...], tuple[int, bool | None]]
-"""How lines, with some of their callers, call networks, from windows: the median batch size (0 if
-unknown), and whether gradients were on."""
+Networks = Mapping[tuple[Site, ...], bool | None]
+"""By a line and some of its callers whether gradients were on when they called networks, from
+windows; None if unknown."""
 
 STEP, LEARN, NETWORK, DRAW, MESSAGE, WRITE = "env", "learn", "network", "draw", "ipc", "io"
 COUNTED = (STEP, LEARN, NETWORK, DRAW, MESSAGE, WRITE)
@@ -125,7 +125,7 @@ class Survey:
         if found is not None:
             return found
         known = (self.networks[chain] for chain in chains(place.program) if chain in self.networks)
-        return next((grad for _, grad in known), None)
+        return next(known, None)
 
     def fetches(self, place: Place) -> bool:
         """Return whether a place asks JAX's device for a result."""

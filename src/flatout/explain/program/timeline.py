@@ -73,12 +73,12 @@ def timeline(evidence: Evidence) -> Timeline:
         driver = next((track for track in tracks if track.main), tracks[0])
     process = evidence.processes[driver.process]
     stepping = places[driver.process].stepping
-    windows = [replay(process, window, stepping) for window in process.windows]
-    steps = [window.t for window in windows if any(call.kind == "env" for call in window.calls)]
     unseen = _learns_unseen(process, places[driver.process], driver)
-    period = steady(driver.moments, evidence.began, evidence.finished, unseen, steps)
+    period = steady(driver.moments, evidence.began, evidence.finished, unseen)
     begin, end = period.begin, period.end
-    windows = [window for window in windows if begin < window.t <= end]
+    windows = [
+        replay(process, window, stepping) for window in process.windows if begin < window.t <= end
+    ]
     late = driver.seconds(("compile",), (begin + end) / 2, end)
     if late < FADED * driver.seconds(("compile",), begin, end):
         for track in tracks:
