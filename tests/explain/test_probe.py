@@ -137,9 +137,9 @@ def test_the_probe_observes_this_python(tmp_path: Path, version: str) -> None:
     assert not list(folder.glob("*.failed"))
     seen = {one.pid: one for one in map(process, rows_of(folder))}
     assert len(seen) == 2
+    assert {"{}.{}".format(*rows[0]["python"]) for rows in rows_of(folder)} == {version}
     for one in seen.values():
         assert one.failure is None
-        assert f"{one.python[0]}.{one.python[1]}" == version
         steps = [code for code in one.codes if code.plain == "step" and code.cls]
         assert len(steps) == 1
         assert sum(sample.dt for sample in one.samples) > 0.1

@@ -1,4 +1,4 @@
-"""The arguments of `flatout explain`, and what cannot be asked of it."""
+"""The arguments of `flatout explain`, and the combinations that it refuses."""
 
 from __future__ import annotations
 
@@ -32,39 +32,39 @@ PROFILE = ".speedscope.json"
 
 @dataclass(frozen=True)
 class ExplainArguments:
-    """Why is the GPU or the CPU idle, and what to change where."""
+    """Find out why the GPU or the CPU is idle, and what to change where."""
 
     path: tyro.conf.Positional[str | None] = None
     """A run's folder; a trace of PyTorch's, JAX's or TensorFlow's profiler, or a folder of them; or
     a file of saved evidence."""
     seconds: float | None = None
-    """How long a program is observed (60 s; with --against 10 s), from the end of its
-    imports on, and up to four times as long until two cycles of collecting and learning were seen;
-    it then runs to its end."""
+    """How long a program is observed after its imports (60 s; with --against 10 s). This is
+    extended, to at most four times as long, until two cycles of collecting and learning were seen.
+    The program then runs to its end."""
     stop: bool = False
     """End the program (SIGTERM) once it is explained."""
     record: float | None = None
-    """Programs only: let the program's own profiler (PyTorch's or JAX's) record for so many
-    seconds, 0.1 to 20, once its loop is steady, and explain what it recorded, too."""
+    """Programs only: let the program's own profiler (PyTorch's or JAX's) record for this many
+    seconds, 0.1 to 20, once the imports are over, and report what it recorded, too."""
     pid: int | None = None
     """Observe a Python process that runs already (needs py-spy: pip install py-spy)."""
     phase: tuple[str, ...] = ()
-    """Programs only, may be repeated: all time in a function is of this phase,
+    """Programs only, may be repeated: all time in a function counts as this phase,
     PHASE=MODULE:FUNCTION, such as env=train:collect or env=train:Maze.step."""
     against: str | None = None
-    """The command line of a second program, such as "python fixed.py": measure how much faster it
-    is, both in turns."""
+    """The command line of a second program, such as "python fixed.py": let both run in turns, and
+    measure how much faster the second one is."""
     count: str | None = None
     """Programs only: count work, so that --against and --diff compare times for a unit of it: calls
-    of this function, module:function, or the sum of an argument, module:function(argument); steps:
-    those of Gymnasium's environments and PyTorch's optimisers, as --against does without this."""
+    of a function (module:function), the sum of its argument (module:function(argument)), or steps
+    of environments and optimisers (the word steps, and the default of --against)."""
     minutes: float | None = None
     """With --against: no round begins that would end later (5)."""
     json: str | None = None
     """Write verdict and findings to this JSON file."""
     fail_if: tuple[str, ...] = ()
-    """End with exit code 3 if a phase or a cause takes such a share of the time, in per cent:
-    "env > 50". May be repeated; the exit code of a program that fails is kept."""
+    """End with exit code 3 if the share of the time of a phase or a cause, in per cent, fulfils a
+    condition: "env > 50". May be repeated; the exit code of a program that fails is kept."""
     diff: tuple[str, ...] = ()
     """Compare two files of saved evidence or of --json, BEFORE AFTER: which phases, causes and
     lines take more or less time."""
@@ -76,14 +76,14 @@ class ExplainArguments:
     try_: Annotated[bool, tyro.conf.arg(name="try")] = False
     """Run folders only: apply the first remedy that is a setting, and measure what it gains."""
     measure: bool = False
-    """Run folders only: first measure the parts of this run here, for about 20 s, and keep that."""
+    """Run folders only: first measure the parts of this run here, for about 20 s, and save that."""
     trust: bool = False
     """With --try or --measure: run the code that the folder names, though it is not of this user's
     making."""
 
 
 def check(asked: ExplainArguments, path: Path | None, kind: str, command: Sequence[str]) -> None:
-    """Refuse what makes no sense before anything is started.
+    """Refuse impossible combinations before anything is started.
 
     Args:
         asked: the flags.
