@@ -204,8 +204,8 @@ class Diagnosis:
                 raise ValueError(f"{100 * share:.0f} % of the time is {phase}")
 
     def as_json(self) -> dict[str, Any]:
-        """The diagnosis as ``--json`` writes it: everything but the timeline. The types are those
-        of `flatout.explain.document`."""
+        """Return the diagnosis as ``--json`` writes it: everything but the timeline. The types are
+        those of `flatout.explain.document`."""
         shown = {f.name: getattr(self, f.name) for f in fields(self)}
         del shown["lanes"], shown["usage"], shown["tie"]
         shown |= {

@@ -41,7 +41,7 @@ def units_in_order(*eval_shares: float) -> tuple[str, ...]:
 
 
 def count_words(count: str) -> str:
-    """The counted unit in words: ``calls of agent:Agent.learn``, ``rows of agent:Agent.learn``."""
+    """Return the counted unit in words: ``calls of agent:learn``, ``rows of agent:learn``."""
     function, _, argument = count.removesuffix(")").partition("(")
     return f"{argument or 'calls'} of {function}"
 

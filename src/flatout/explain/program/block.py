@@ -57,7 +57,7 @@ class Explanation:
             output_file.write(path, json_text(self.diagnosis.as_json(), indent=1) + "\n")
 
     def __repr__(self) -> str:
-        """The report as text."""
+        """Return the report as text."""
         if self.diagnosis is None:
             return "nothing has been explained yet"
         from rich.console import Console
@@ -69,7 +69,7 @@ class Explanation:
         return file.getvalue().rstrip()
 
     def _repr_html_(self) -> str | None:
-        """The report as a page within a notebook, whose own style it does not change."""
+        """Return the report as a page within a notebook, whose own style it does not change."""
         if self.diagnosis is None:
             return None
         return (

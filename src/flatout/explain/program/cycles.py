@@ -107,7 +107,7 @@ def _periods(moments: Sequence[Moment], width: float) -> list[Period]:
 
 
 def _interleaved(periods: Sequence[Period]) -> bool:
-    """Whether a program collects within its periods of learning, or learns within those of
+    """Return whether a program collects within its periods of learning, or learns within those of
     collecting. In the first and last slice of a longer period, it may do both."""
     learned = sum(spent(some, LEARNING) for _, run in periods for some in run)
     inner: dict[bool, list[Moment]] = {True: [], False: []}

@@ -254,7 +254,7 @@ class Facts:
         return {phase: known for phase, known in found.items() if known is not None}
 
     def _lines(self, phase: str) -> list[tuple[tuple[str, str], float]]:
-        """Place, source and seconds of a phase's lines, the heaviest first."""
+        """Return place, source and seconds of a phase's lines, the heaviest first."""
         by_line = self.summed(phase, lambda where: (self.place(where), self.text(where)))
         return sorted(by_line.items(), key=lambda item: -item[1])
 
