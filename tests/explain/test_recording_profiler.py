@@ -8,10 +8,13 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
 
 from flatout.explain.diagnosis import Diagnosis
@@ -145,6 +148,24 @@ def test_the_trace_is_kept_next_to_the_evidence(
     result = flatout("explain", jax_on_cpu / "evidence.json", "--json", jax_on_cpu / "again.json")
     assert result.code == 0
     assert json.loads((jax_on_cpu / "again.json").read_text())["verdict"] == said["verdict"]
+
+
+def test_planes_are_read_as_jax_reads_them(jax_on_cpu: Path) -> None:
+    file = jax_on_cpu / "evidence.json.xplane.pb"
+    (trace,) = load(file)
+    read, expected = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+    for row in [*trace.devices, *trace.threads]:
+        lengths = np.rint((row.events.end - row.events.begin) * 1e9).astype(int)
+        for name, length in zip(row.events.name, lengths, strict=True):
+            read[trace.names[name], int(length)] += 1
+    for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
+        if plane.name.startswith(("/device:", "/host:CPU")):
+            for line in plane.lines:
+                for event in line.events:
+                    expected[event.name[:500], int(np.rint(event.duration_ns))] += 1
+    missing = read - expected
+    assert sum(read.values()) > 100
+    assert not missing, missing.most_common(3)
 
 
 def test_a_program_that_ends_meanwhile_leaves_what_was_recorded(tmp_path: Path) -> None:

@@ -298,6 +298,20 @@ def test_a_librarys_function_is_not_taken_for_learning(probe_source: Any) -> Non
     assert probe_source.described(PjitFunction(scope["apply"]))["learns"] is False
 
 
+def test_methods_of_extension_modules_are_built_in_functions(probe_source: Any) -> None:
+    """All of `numpy.random`: such a call has no frame of its own, as no function in C has."""
+    generator = np.random.default_rng(0)
+    for draw in (np.random.permutation, np.random.RandomState(0).randint, generator.choice):
+        found = probe_source.described(draw)
+        assert "cython" in found["type"], found
+        assert found["of"].startswith("numpy.random.")
+    assert probe_source.described(Recorder().method) == {"type": "builtins.method"}
+
+
+class Recorder:
+    def method(self) -> None: ...
+
+
 def test_only_arrays_of_jax_are_asked_and_nothing_of_the_user_runs(probe_source: Any) -> None:
     class Trap:
         def __getattr__(self, name: str) -> Any:

@@ -189,6 +189,10 @@ def test_the_larger_share_stands_first_and_only_contention_before_it() -> None:
     ]  # fmt: skip
     # The arithmetic takes so long because its threads wait for each other.
     assert order(compute_bound=0.95, oversubscribed=0.4) == ["oversubscribed", "compute-bound"]
+    assert order(unknown=0.96, oversubscribed=0.8) == ["oversubscribed", "unknown"]
+    assert order(unknown=0.5, env_bound=0.6, oversubscribed=0.4) == [
+        "env-bound", "oversubscribed", "unknown"
+    ]  # fmt: skip
 
 
 def test_computing_of_a_device_stands_after_what_it_waits_for() -> None:
@@ -241,3 +245,13 @@ def test_a_program_that_still_imports_says_so() -> None:
     found = told(Recorded(1).spend(9.0, "import"))
     assert found.headline == "the program was still importing modules after 9.0 s"
     assert "Raise --seconds" in " ".join(found.notes)
+
+
+def test_a_driver_that_sleeps_and_asks_again_does_not_wait_for_messages() -> None:
+    driver, worker = Recorded(1), Recorded(2)
+    for _ in range(60):
+        driver.spend(0.02, "learn").spend(0.08, "sleep")
+        worker.spend(0.09, "send").spend(0.01, "env")
+    found = diagnose(build(meta(driver.clock, busy=0.3), [driver.written(), worker.written()]))
+    assert found.findings[0].id == "waiting"
+    assert found.phases.get("ipc", 0.0) < 0.05

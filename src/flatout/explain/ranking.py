@@ -94,8 +94,9 @@ def ordered(findings: Iterable[Finding | None], busy: float | None = None) -> li
     """Findings in the order of the report: the larger share first, with four exceptions.
 
     - ``contended`` comes first, because the shares are of what other programs left.
-    - ``oversubscribed`` comes before ``compute-bound``, whose time it lengthens. Its time is also
-      counted in the phases, so that a larger cause stands before it.
+    - ``oversubscribed`` comes before ``compute-bound``, whose time it lengthens, and before
+      ``unknown``, learning that may be computing. Its time is also counted in the phases, so that
+      another, larger cause stands before it.
     - Where a device computes, causes of `LOST` or more come before its computing, smaller ones
       after it. Where it computes nearly always, the host is not late, and all causes come after it.
     - Findings about devices come last.
@@ -116,7 +117,8 @@ def ordered(findings: Iterable[Finding | None], busy: float | None = None) -> li
 
     found = sorted(filter(None, findings), key=lambda finding: (group(finding), -finding.share))
     place = {finding.id: number for number, finding in reversed([*enumerate(found)])}
-    computing, crowded = place.get("compute-bound", len(found)), place.get("oversubscribed", 0)
+    computing = min(place.get(cause, len(found)) for cause in ("compute-bound", UNKNOWN))
+    crowded = place.get("oversubscribed", 0)
     if computing < crowded and not healthy:
         found.insert(computing, found.pop(crowded))
     return found

@@ -143,6 +143,8 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
         t = moment.t - min(moment.dt, 0.02) / 2
         states = [(track, other) for track in workers if (other := track.at(t)) is not None]
         busy = [(track, other.mark) for track, other in states if other.works]
+        if mark.call == "sleep":  # it polls, and does not wait for a message of the others
+            busy = [(track, state) for track, state in busy if state.phase != "ipc"]
         alive = len({track.process for track, _ in states})
         at_work = len({track.process for track, _ in busy})
         if not busy:

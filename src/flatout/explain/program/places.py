@@ -94,7 +94,9 @@ class Places:
             waits = False  # a slow environment
         if phase in ("learn", "act", "replay", "other") and waits and not fetches:
             phase = "wait"
-        if phase == "learn" and not fetches and tags.is_transfer(place.leaf, innermost):
+        moves = phase == "learn" and tags.is_transfer(place.leaf, innermost)
+        torch = "torch" in self.survey.process.libraries
+        if not fetches and (moves or (phase == "other" and torch and tags.takes_out(place.leaf))):
             phase = "transfer"
         piped = any(self.survey.tag(index) == "ipc" for index, _ in place.frames[:PIPES])
         return Mark(phase, waits, site, call, piped, fetches, user)

@@ -351,9 +351,15 @@ class Survey:
             begin = self.values.start(place.program)
             if begin is None or not self._draws_rows(place, begin[0]):
                 continue
-            found |= self.values.leads_to(place.program, {}, barriers=barriers)[1] - barriers
+            _, reached = self.values.leads_to(place.program, {}, barriers=barriers)
+            found.update(node for node in reached - barriers if self._goes_to(node, barriers))
             found.add(begin[0])
         return found | self.values.storing(found)
+
+    def _goes_to(self, node: Node, nodes: set[Node]) -> bool:
+        """Whether what a statement makes reaches one of some statements."""
+        site = node[0], self.values.statement(node).first
+        return self.values.leads_to([site], {"": nodes})[0] is not None
 
     def _draws_rows(self, place: Place, node: Node) -> bool:
         """Return whether a random draw chooses out of an object that exists longer than the loop

@@ -322,6 +322,13 @@ def is_transfer(leaf: Leaf, code: Code) -> bool:
     return leaf.word in TRANSFERS or ("/jax/" in code.file and code.plain in jax)
 
 
+def takes_out(leaf: Leaf) -> bool:
+    """Whether the innermost frame takes numbers out of a tensor of PyTorch's."""
+    of = leaf.kind.get("of", "")
+    word = ("item", "cpu", "tolist", "numpy") if of.startswith("torch") else ("item", "cpu")
+    return leaf.word in word and is_c(leaf) and (not of or of.startswith("torch"))
+
+
 def is_write(leaf: Leaf) -> bool:
     """Return whether the innermost frame writes to a file."""
     word = leaf.word

@@ -65,10 +65,12 @@ def is_compiled(kind):
 def described(found, owner=None):
     """Describe a called object: its type; of a built-in function the module or the type that it is
     of; whether it is compiled, or calls a compiled function; and if so, whether it takes gradients.
+    A method of an extension module, such as all of `numpy.random`, is a built-in function, too.
     `owner` is the object whose method it is."""
     kind = type(found)
-    row = {"type": rooted(kind)}
-    if kind is types.BuiltinFunctionType and found.__self__ is not None:
+    extension = kind is types.MethodType and type(found.__func__) is not types.FunctionType
+    row = {"type": rooted(type(found.__func__) if extension else kind)}
+    if (kind is types.BuiltinFunctionType or extension) and found.__self__ is not None:
         of = found.__self__
         row["of"] = of.__name__ if type(of) is types.ModuleType else rooted(type(of))
     elif name_of(kind) == "cython_function_or_method":
