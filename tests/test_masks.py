@@ -196,12 +196,12 @@ def test_no_masked_action_in_a_million_steps() -> None:
     """Most of them in compiled programs, where a forbidden action gives a reward of NaN."""
     steps = 0
     for kind, env, count, more in (
-        (PPO, picky_device(), 760_000, {"env_backend": "device", "envs": 64, **LITTLE}),
-        (DQN, picky_device(), 60_000, {"env_backend": "device", "envs": 16, "train_freq": 64}),
-        (PPO, Picky, 60_000, {"envs": 8, "normalize_observation": True, **LITTLE}),
-        (A2C, picky(**MULTI), 60_000, {"envs": 8}),
-        (DQN, picky(kind="entry"), 60_000, {"n_step": 3, "train_freq": 32}),
-        (PPO, Picky, 20_000, {"envs": 4, "placement": f"{WORKERS} inference=local", **LITTLE}),
+        (PPO, picky_device(), 900_000, {"env_backend": "device", "envs": 64, **LITTLE}),
+        (DQN, picky_device(), 40_000, {"env_backend": "device", "envs": 16, "train_freq": 64}),
+        (PPO, Picky, 20_000, {"envs": 8, "normalize_observation": True, **LITTLE}),
+        (A2C, picky(**MULTI), 20_000, {"envs": 8}),
+        (DQN, picky(kind="entry"), 20_000, {"n_step": 3, "train_freq": 32}),
+        (PPO, Picky, 10_000, {"envs": 4, "placement": f"{WORKERS} inference=local", **LITTLE}),
     ):
         steps += kind(env, seed=5, **more).learn(count).summary["steps"]
     assert steps >= 1_000_000
