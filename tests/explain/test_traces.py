@@ -455,7 +455,7 @@ def test_long_names_and_many_rows_take_no_longer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"\x0a\x05\x12\x03/de", "cut off"),
+        (b"\x0a\x09\x12\x03/de", "cut off"),
         (b"\x0a" + b"\xff" * 12, "number without an end"),
         (b"\x08\x05", "number in place of a message"),
         (b"\x0b", "field of kind 3"),
