@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,10 @@ from flatout.explain.program.places import Mark
 from flatout.explain.program.ranks import notes, ranks, remedied, slowest
 from flatout.explain.program.timeline import Timeline
 from flatout.explain.program.tracks import Moment, Track
+from flatout.explain.trace.diagnose import diagnose
+from flatout.explain.trace.load import load
 from tests.explain.recorded import diagnosed
+from tests.explain.recorded_traces import MS, Kineto
 from tests.explain.test_report import empty, piped
 
 
@@ -104,6 +108,26 @@ def test_on_gpus_the_waiting_is_not_seen() -> None:
     every = (Rank("rank 0", 1, 1.0, 0.0, 0.0, {}), Rank("rank 1", 2, 1.0, 0.0, 0.0, {}))
     assert len([*notes(every, on_gpu=True)]) == 1
     assert [*notes(every, on_gpu=False), *notes((), on_gpu=True)] == []
+
+
+def test_traces_of_several_processes_show_for_which_rank_the_others_wait(tmp_path: Path) -> None:
+    for number, work in enumerate((4, 8)):
+        trace = Kineto()
+        trace.properties["distributedInfo"] = {"rank": number, "world_size": 2}
+        for each in range(4):
+            begin = trace.t
+            trace.launch(work * MS)
+            trace.launch((10 - work) * MS, "ncclDevKernel_AllReduce_Sum_f32")
+            trace.wait()
+            trace.step(each, begin)
+        trace.write(tmp_path / f"rank{number}.pt.trace.json.gz")
+    found = diagnose(load(tmp_path), "traces")
+    found.check()
+    assert [one.name for one in found.ranks] == ["rank 0 gpu:0", "rank 1 gpu:0"]
+    assert found.slowest == "rank 1 gpu:0"
+    assert found.ranks[0].late == pytest.approx(0.4, abs=0.03)
+    averaging = next(one for one in found.findings if one.id == "communication-bound")
+    assert averaging.remedy.startswith("Make rank 1 gpu:0 as fast as the other ranks")
 
 
 def test_recorded_ranks_without_numbers_are_named_by_their_processes() -> None:

@@ -151,7 +151,7 @@ class Rank:
     """One of several processes that exchange data by collective operations (DDP, MPI)."""
 
     name: str  # "rank 1", or "process 4711" where its number is unknown
-    pid: int
+    pid: int  # 0 in traces
     own: float  # share of its time outside of collective operations
     exchanges: float  # share in them
     late: float  # by how much that is more than the slowest rank's: it waits for that rank

@@ -65,7 +65,7 @@ class Rank(msgspec.Struct):
     """One of several processes that exchange data by collective operations."""
 
     name: Annotated[str, says("rank N, or process PID where its number is unknown.")]
-    pid: int
+    pid: Annotated[int, says("Its process's id; 0 in traces.")]
     own: Annotated[Share, says("Share of its time outside of collective operations.")]
     exchanges: Annotated[Share, says("Share of its time in them, with waiting for other ranks.")]
     late: Annotated[Share, says("By how much that is more than the slowest rank's.")]

@@ -3,8 +3,7 @@
 All ranks exchange the same data, so that the time of a collective operation differs between them
 by how long each waits for the last one to arrive. The rank that spends least time in collective
 operations is therefore the slowest, whatever it works on or waits for meanwhile, and by how much
-more the others spend is their wait for it. On GPUs this waiting is in the kernels, and not seen
-here.
+more the others spend is their wait for it. On GPUs it is in the kernels, which only traces show.
 """
 
 from __future__ import annotations
@@ -48,7 +47,12 @@ def ranks(evidence: Evidence, line: Timeline) -> tuple[Rank, ...]:
         order = (1, at) if number is None else (0, number)
         found.append((order, Rank(name, process.pid, 1.0 - exchanges, exchanges, 0.0, phases)))
         numbers |= {number} - {None}
-    every = [rank for _, rank in sorted(found, key=lambda each: each[0])]
+    return compared([rank for _, rank in sorted(found, key=lambda each: each[0])])
+
+
+def compared(every: Sequence[Rank]) -> tuple[Rank, ...]:
+    """Return ranks with how long each waits for the slowest one; empty if they are fewer than two,
+    or exchange nothing."""
     if len(every) < 2 or all(rank.exchanges < EXCHANGES for rank in every):
         return ()
     least = min(rank.exchanges for rank in every)

@@ -10,8 +10,9 @@ import numpy as np
 
 from flatout.explain import cards
 from flatout.explain.causes import CAUSE_OF_LOSS, UNKNOWN
-from flatout.explain.diagnosis import Diagnosis, Finding, Lane, WorkRate, verdict
+from flatout.explain.diagnosis import Diagnosis, Finding, Lane, Rank, WorkRate, verdict
 from flatout.explain.program.facts import MAINLY
+from flatout.explain.program.ranks import compared, remedied, slowest
 from flatout.explain.ranking import LOST, interval, ordered, tied
 from flatout.explain.report import percent, tie_words
 from flatout.explain.trace.events import Trace
@@ -67,6 +68,8 @@ def diagnose(traces: Sequence[Trace], subject: str) -> Diagnosis:
     for part in dict.fromkeys((*BUSY, *PARTS)) if devices else ():
         phases[PHASE.get(part, part)] += found.share(part)
         marked[PHASE.get(part, part)] += found.marked(part)
+    distributed = _ranks(found)
+    ranked = [remedied(finding, distributed) for finding in ranked]
     models = sorted({row.model for trace in traces for row in trace.devices if row.model})
     return Diagnosis(
         subject=subject,
@@ -84,7 +87,24 @@ def diagnose(traces: Sequence[Trace], subject: str) -> Diagnosis:
         tie=tuple(finding.id for finding in tied(ranked)),
         kind="trace",
         work=_work(traces),
+        ranks=distributed,
+        slowest=slowest(distributed),
     )
+
+
+def _ranks(found: Found) -> tuple[Rank, ...]:
+    """Return the devices of several processes: how long each computes, and exchanges data while
+    nothing else runs."""
+    every = list[Rank]()
+    for name, use in found.devices if found.traces[1:] else ():
+        shares = {part: use.share(part) for part in dict.fromkeys((*BUSY, *PARTS))}
+        phases = defaultdict[str, float](float)
+        for part, share in shares.items():
+            if share > 0.0:
+                phases[PHASE.get(part, part)] += share
+        exchanges = shares["communicate"]
+        every.append(Rank(name, 0, 1.0 - exchanges, exchanges, 0.0, dict(phases)))
+    return compared(every)
 
 
 def _line(found: Found, part: str) -> str:
