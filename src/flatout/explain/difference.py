@@ -1,4 +1,4 @@
-"""What has changed between two reports: phases, causes and lines that take more or less time. Pure.
+"""The difference between two reports: phases, causes and lines that take more or less time. Pure.
 
 Where both programs counted the same kind of work, the time for a unit of it is compared. A share of
 the time grows merely because the rest shrinks; the time for a unit of work does not.
@@ -257,7 +257,7 @@ def _rows(changes: Sequence[Change], unit: str) -> Iterator[str]:
 
 
 def _figures(change: Change, unit: str, full: bool = False) -> str:
-    """``72 % to 54 % of the time, 1.65 to 0.814 ms for each environment step``."""
+    """Return ``72 % to 54 % of the time, 1.65 to 0.814 ms for each environment step``."""
     was, now = change.was, change.now
     if was is None or now is None:
         when = "now, not listed before" if was is None else "before, not listed now"
@@ -283,7 +283,7 @@ def _range(interval: Interval | None, scale: float) -> str:
 
 
 def _seconds(was: float, now: float, ranges: Iterable[Interval | None] = (None, None)) -> str:
-    """Two times in their common unit: ``1.65 to 0.814 ms``."""
+    """Return two times in their common unit: ``1.65 to 0.814 ms``."""
     units = ((1e6, "us"), (1e3, "ms"))
     scale, name = next((each for each in units if max(was, now) * each[0] < 1e3), (1.0, "s"))
     shown = [
@@ -295,6 +295,6 @@ def _seconds(was: float, now: float, ranges: Iterable[Interval | None] = (None, 
 
 
 def _each(unit: str, before: str = "each ") -> str:
-    """One unit of work: ``each environment step``, ``call of agent:Agent.learn``."""
+    """Return one unit of work in words: ``each environment step``, ``call of agent:learn``."""
     first, of, rest = unit.partition(" of ")
     return f"{before}{first.removesuffix('s')}{of}{rest}"

@@ -173,7 +173,7 @@ def _bars(diagnosis: Diagnosis) -> list[str]:
 
 
 def _ranks(diagnosis: Diagnosis) -> list[str]:
-    """Who waits for whom, and a bar of phases for each rank."""
+    """Return who waits for whom, and a bar of phases for each rank."""
     if not diagnosis.ranks:
         return []
     rows = [f'<p class="soft">{_text(report.who_waits(diagnosis))}</p>']

@@ -59,7 +59,7 @@ def block_ends(
 
 
 def interval(share: float, parts: Iterable[tuple[float, float]]) -> tuple[float, float] | None:
-    """An interval that holds a share of the time with 95 %; None without two blocks.
+    """Return a 95 % interval for a share of the time; None with less than two blocks.
 
     Args:
         share: of the whole time.
@@ -73,7 +73,7 @@ def interval(share: float, parts: Iterable[tuple[float, float]]) -> tuple[float,
 def interval_of_ratio(
     value: float, parts: Iterable[tuple[float, float]]
 ) -> tuple[float, float] | None:
-    """The same for any ratio of two sums, such as a rate."""
+    """Return the same for any ratio of two sums, such as a rate."""
     known = [(part, length) for part, length in parts if length > 0.0]
     n, total = len(known), sum(length for _, length in known)
     ratio = sum(part for part, _ in known) / total if total else 0.0

@@ -74,19 +74,19 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
 
 
 def rank_lines(diagnosis: Diagnosis) -> list[str]:
-    """Who waits for whom in a distributed program, then each rank; empty for other programs."""
+    """Return who waits for whom in a distributed program, then each rank; else nothing."""
     width = max((len(rank.name) for rank in diagnosis.ranks), default=0)
     rows = [f"{rank.name:<{width}}  {rank_words(rank)}" for rank in diagnosis.ranks]
     return [who_waits(diagnosis), *rows] if rows else []
 
 
 def waited(ranks: Sequence[Rank], name: str) -> float:
-    """The mean share of their time that the other ranks wait for one."""
+    """Return the mean share of their time that the other ranks wait for one."""
     return statistics.fmean(rank.late for rank in ranks if rank.name != name)
 
 
 def who_waits(diagnosis: Diagnosis) -> str:
-    """A sentence about the slowest rank, and how long the others wait for it."""
+    """Return a sentence about the slowest rank, and how long the others wait for it."""
     every = diagnosis.ranks
     last = next((rank for rank in every if rank.name == diagnosis.slowest), None)
     if last is None:
@@ -99,7 +99,7 @@ def who_waits(diagnosis: Diagnosis) -> str:
 
 
 def rank_words(rank: Rank) -> str:
-    """Own work, exchanges and the largest phases of a rank."""
+    """Return own work, exchanges and the largest phases of a rank, in words."""
     own = sorted(rank.phases.items(), key=lambda each: -each[1])
     most = [f"{phase} {percent(share)}" for phase, share in own if phase != "communicate"][:4]
     words = f"own work {percent(rank.own):>5}  exchanging {percent(rank.exchanges):>5}"

@@ -179,7 +179,7 @@ def turn_ratios(first: Course, second: Course) -> list[float]:
 
 
 def work(evidence: Evidence, line: Timeline) -> dict[str, tuple[float, float]]:
-    """By unit, how much of it was counted in the steady state, and in how many seconds."""
+    """Return, by unit, how much of it was counted in the steady state, and in how many seconds."""
     processes = without_evaluation(evidence, line)
     found = {unit: _steadily(processes, unit, line) for unit in (CALLS, STEPS, UPDATES)}
     return {unit: (number, seconds) for unit, (number, seconds) in found.items() if number > 0}

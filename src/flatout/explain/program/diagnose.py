@@ -69,7 +69,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
 
 
 def _work(facts: Facts) -> dict[str, WorkRate]:
-    """The work that was counted (``--count``), per second of the explained time."""
+    """Return the work that was counted (``--count``), per second of the explained time."""
     evidence, line = facts.evidence, facts.line
     if not any(process.counts for process in evidence.processes):
         return {}

@@ -141,7 +141,7 @@ def env(facts: Facts, share: float) -> Remedy:
 
 
 def acting(facts: Facts, share: float) -> Remedy:
-    """Actions: one call for several environments."""
+    """Return the remedy for acting: one call for several environments."""
     seen = []
     acts = [call for call in facts.counted.calls if facts.acts(call)]
     grads = mostly_with_gradients(acts)
@@ -184,7 +184,7 @@ COMPILING = Remedy(
 
 
 def messages(facts: Facts, share: float) -> Remedy:
-    """Messages between processes: none at all, if the work inside of them takes less time."""
+    """Return the remedy for messages: none at all, if the work itself takes less time."""
     if facts.blame.trivial:
         return Remedy(
             "Do this work in one process (environments with SyncVectorEnv or DummyVecEnv), or hand "

@@ -357,7 +357,7 @@ class Survey:
         return found | self.values.storing(found)
 
     def _goes_to(self, node: Node, nodes: set[Node]) -> bool:
-        """Whether what a statement makes reaches one of some statements."""
+        """Return whether what a statement makes reaches one of some statements."""
         site = node[0], self.values.statement(node).first
         return self.values.leads_to([site], {"": nodes})[0] is not None
 

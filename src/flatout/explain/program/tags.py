@@ -291,7 +291,7 @@ def is_draw(leaf: Leaf) -> bool:
 
 
 def is_collective(leaf: Leaf) -> bool:
-    """Whether the innermost frame exchanges data by MPI, whose functions are no Python."""
+    """Return whether the innermost frame exchanges data by MPI, whose functions are no Python."""
     return leaf.kind.get("of", "").startswith("mpi4py.") and leaf.word.lower() in COLLECTIVES
 
 

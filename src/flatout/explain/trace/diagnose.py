@@ -208,7 +208,7 @@ def headline(found: Found, ranked: Sequence[Finding]) -> str:
 
 
 def _work(traces: Sequence[Trace]) -> dict[str, WorkRate]:
-    """The steps per second that the program has marked in its trace."""
+    """Return the steps per second that the program has marked in its trace."""
     steps, (begin, end) = traces[0].steps, traces[0].window
     return {"marked steps": WorkRate(len(steps) / (end - begin))} if len(steps) else {}
 
