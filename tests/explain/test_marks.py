@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import flatout
-from flatout.explain.program.attach import INJECT
+from flatout.explain.program.attach import probe_module
 from flatout.explain.program.codes import Code
 from flatout.explain.program.diagnose import diagnose
 from flatout.explain.program.evidence import build
@@ -75,18 +75,14 @@ LIBRARIES: dict[str, Any] = {
 def spans_at() -> Callable[[str], list[list[list[Any]] | None]]:
     """A function that runs a source whose calls of `here` are samples, and gives the spans that
     each finds."""
-    sys.path.insert(0, str(INJECT))
-    try:
-        import _flatout_marks  # pyright: ignore[reportMissingImports]
-    finally:
-        sys.path.remove(str(INJECT))
+    probe = probe_module("_flatout_marks")
 
     def spans(text: str) -> list[list[list[Any]] | None]:
         found, known = list[Any](), dict[Any, Any]()
 
         def here() -> None:
             frame = sys._getframe(1)
-            marks = known.setdefault(frame.f_code, _flatout_marks.Marks(frame.f_code))
+            marks = known.setdefault(frame.f_code, probe.Marks(frame.f_code))
             found.append(marks.look(frame, frame.f_lineno))
 
         file = f"/home/me/marked_{abs(hash(text))}.py"  # the probe parses each file once

@@ -63,8 +63,9 @@ print(code, len(threading.enumerate()), any("inject" in path for path in sys.pat
 
 
 @cache
-def interpreter(version: str) -> str | None:
-    """A Python of this version that works: on the path, or one that pyenv has installed."""
+def interpreter(version: str) -> str:
+    """A Python of this version that works: on the path, or one that pyenv has installed; skips the
+    test without one."""
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     found = sorted((root / "versions").glob(f"{version}.*/bin/python"))
     for candidate in (shutil.which(f"python{version}"), *map(str, found)):
@@ -73,7 +74,7 @@ def interpreter(version: str) -> str | None:
         said = subprocess.run([candidate, "--version"], capture_output=True, text=True)
         if said.stdout.startswith(f"Python {version}."):
             return candidate
-    return None
+    pytest.skip(f"no Python {version} on this machine")
 
 
 def observed(
@@ -127,10 +128,7 @@ print(given["seed"], given["rate"])
     [pytest.param(one, marks=() if one == "3.13" else pytest.mark.slow) for one in VERSIONS],
 )
 def test_the_probe_observes_this_python(tmp_path: Path, version: str) -> None:
-    python = interpreter(version)
-    if python is None:
-        pytest.skip(f"no Python {version} on this machine")
-    done, folder = observed(PROGRAM, tmp_path, python, "-W", "error")
+    done, folder = observed(PROGRAM, tmp_path, interpreter(version), "-W", "error")
     assert done.stderr == ""
     code, threads, left, child = done.stdout.split()
     assert (done.returncode, code, threads, left) == (0, "5", "1", "False")

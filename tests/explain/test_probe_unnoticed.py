@@ -97,10 +97,7 @@ def test_a_program_that_recurses_to_the_limit_gets_as_deep(
     tmp_path: Path, version: str, fewer: int
 ) -> None:
     """Before Python 3.12 calls of C functions count, too: the handler itself needs a few calls."""
-    python = interpreter(version)
-    if python is None:
-        pytest.skip(f"no Python {version} on this machine")
-    done, folder = observed(RECURSES, tmp_path, python)
+    done, folder = observed(RECURSES, tmp_path, interpreter(version))
     assert (done.returncode, done.stderr) == (0, "")
     assert set(map(int, done.stdout.split())) <= set(range(fewer + 1))
     (seen,) = map(process, rows_of(folder))
@@ -108,19 +105,26 @@ def test_a_program_that_recurses_to_the_limit_gets_as_deep(
     assert sum(sample.dt for sample in seen.samples) > 0.4
 
 
-BLOCKS = """
-import signal, time
+WORK = """
+import time
 
 def work(seconds):
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         sum(range(500))
+"""
+
+BLOCKS = (
+    WORK
+    + """
+import signal
 
 work(0.1)
 signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 work(0.4)
 print(signal.sigpending(), signal.sigtimedwait(signal.valid_signals(), 0.1))
 """
+)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread samples always")
@@ -186,10 +190,7 @@ while time.monotonic() < end:
 def test_a_program_that_forks_is_not_warned_of_the_probes_thread(
     tmp_path: Path, version: str
 ) -> None:
-    python = interpreter(version)
-    if python is None:
-        pytest.skip(f"no Python {version} on this machine")
-    done, folder = observed(FORKS, tmp_path, python, "-W", "always")
+    done, folder = observed(FORKS, tmp_path, interpreter(version), "-W", "always")
     assert (done.returncode, done.stderr) == (0, "")
     parent = max(map(process, rows_of(folder)), key=lambda one: len(one.samples))
     slept = sum(one.dt - (one.worked or 0.0) for one in parent.samples)
@@ -221,10 +222,7 @@ print(short)
 @pytest.mark.parametrize("version", ["3.8", "3.12", "3.13"])
 def test_no_write_is_cut_short(tmp_path: Path, version: str) -> None:
     """A signal that meets a write into a full pipe makes it return with a part written."""
-    python = interpreter(version)
-    if python is None:
-        pytest.skip(f"no Python {version} on this machine")
-    done, folder = observed(WRITES, tmp_path, python)
+    done, folder = observed(WRITES, tmp_path, interpreter(version))
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
     assert all(one.failure is None for one in map(process, rows_of(folder)))
 
@@ -247,8 +245,6 @@ while time.thread_time() < end:
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no timer")
 def test_an_older_kernel_sends_the_signals_outside_of_its_calls(tmp_path: Path) -> None:
     python = interpreter("3.11")
-    if python is None:
-        pytest.skip("no Python 3.11 on this machine")
     done = subprocess.run(
         [python, "-c", OLDER % (str(INJECT), str(tmp_path))], capture_output=True, text=True
     )
@@ -289,10 +285,7 @@ print(train(0.8), forks()() is None, train(0.4))
 def test_the_values_of_local_variables_live_as_long_as_without_the_probe(
     tmp_path: Path, version: str
 ) -> None:
-    python = interpreter(version)
-    if python is None:
-        pytest.skip(f"no Python {version} on this machine")
-    done, _ = observed(KEEPS, tmp_path, python, "-W", "error")
+    done, _ = observed(KEEPS, tmp_path, interpreter(version), "-W", "error")
     assert (done.stdout, done.stderr) == ("0 True 0\n", "")
 
 
@@ -344,8 +337,6 @@ def test_a_program_with_a_profile_function_keeps_its_variables(
 ) -> None:
     """The other thread samples it, and the function is slow enough for both to meet."""
     python = interpreter(version)
-    if python is None:
-        pytest.skip(f"no Python {version} on this machine")
     options = [] if module is None else ["-m", module]
     done, folder = observed(PROFILED, tmp_path, python, *options)
     assert (done.returncode, done.stderr) == (0, "")
@@ -354,13 +345,10 @@ def test_a_program_with_a_profile_function_keeps_its_variables(
     assert (seen.failure, bool(seen.samples)) == (None, True)
 
 
-WRITTEN = """
-import os, signal, time
-
-def work(seconds):
-    end = time.thread_time() + seconds
-    while time.thread_time() < end:
-        sum(range(500))
+WRITTEN = (
+    WORK
+    + """
+import os, signal
 
 work(0.2)
 reader, writer = os.pipe()
@@ -373,28 +361,23 @@ signal.raise_signal(signal.SIGUSR1)
 signal.raise_signal(signal.SIGCONT)
 print(before, list(os.read(reader, 100)) == [signal.SIGUSR1])
 """
+)
 
 
 @pytest.mark.parametrize("version", ["3.8", "3.13"])
 def test_the_probes_signals_are_not_written_to_an_event_loops_descriptor(
     tmp_path: Path, version: str
 ) -> None:
-    python = interpreter(version)
-    if python is None:
-        pytest.skip(f"no Python {version} on this machine")
-    done, folder = observed(WRITTEN, tmp_path, python)
+    done, folder = observed(WRITTEN, tmp_path, interpreter(version))
     assert (done.returncode, done.stdout, done.stderr) == (0, "-1 True\n", "")
     (seen,) = map(process, rows_of(folder))
     assert seen.by_thread is not None
 
 
-TOOL = """
-import sys, time
-
-def work(seconds):
-    end = time.thread_time() + seconds
-    while time.thread_time() < end:
-        sum(range(500))
+TOOL = (
+    WORK
+    + """
+import sys
 
 tool, seen = sys.monitoring, set()
 work(0.2)
@@ -406,14 +389,12 @@ work(0.3)
 tool.set_events(tool.COVERAGE_ID, 0)
 print("tick" in seen, "work" in seen)
 """
+)
 
 
 @pytest.mark.parametrize("version", ["3.12", "3.13"])
 def test_a_monitoring_tool_meets_no_sampling_in_the_main_thread(
     tmp_path: Path, version: str
 ) -> None:
-    python = interpreter(version)
-    if python is None:
-        pytest.skip(f"no Python {version} on this machine")
-    done, _ = observed(TOOL, tmp_path, python)
+    done, _ = observed(TOOL, tmp_path, interpreter(version))
     assert (done.returncode, done.stdout, done.stderr) == (0, "False True\n", "")

@@ -9,6 +9,7 @@ import json
 import linecache
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flatout.explain.program.attach import INJECT
+from flatout.explain.program.attach import probe_module
 
 TRAINING = """\
 def train(step, evaluate, batches, log):
@@ -74,18 +75,30 @@ def accuracy(state: Any) -> float:
 
 
 @pytest.fixture(scope="module")
-def probe_source() -> Iterator[Any]:
-    sys.path.insert(0, str(INJECT))
-    try:
-        import _flatout_source  # pyright: ignore[reportMissingImports]
-
-        yield _flatout_source
-    finally:
-        sys.path.remove(str(INJECT))
+def probe_source() -> Any:
+    return probe_module("_flatout_source")
 
 
 @pytest.fixture(scope="module")
-def frame(probe_source: Any) -> FrameType:
+def flow() -> Any:
+    return probe_module("_flatout_flow")
+
+
+@pytest.fixture(scope="module")
+def flight() -> Any:
+    return probe_module("_flatout_flight")
+
+
+@pytest.fixture(scope="module")
+def made_at(flow: Any, flight: Any) -> Callable[[FrameType, int], Any]:
+    """The function that says which call made the values of a running function's line."""
+    return lambda frame, line: flow.Search(
+        frame.f_code, partial(flight.read.resolve, frame)
+    ).origin(line)
+
+
+@pytest.fixture(scope="module")
+def frame() -> FrameType:
     """The running frame of ``train``."""
     scope = run(TRAINING, "/home/me/training.py")
     found: list[FrameType] = []
@@ -132,10 +145,8 @@ def test_a_functions_own_lines_give_the_tree_of_the_whole_file(
         assert ast.dump(found) == ast.dump(whole)
 
 
-@pytest.mark.usefixtures("probe_source")
 def test_one_dear_sample_does_not_make_the_next_ones_rare() -> None:
-    from _flatout_pace import usual_cost  # pyright: ignore[reportMissingImports]
-
+    usual_cost = probe_module("_flatout_pace").usual_cost
     assert usual_cost(3e-4, 0.1) < 1.2 * 3e-4
     used = 0.0
     for _ in range(200):
@@ -149,9 +160,9 @@ def test_one_dear_sample_does_not_make_the_next_ones_rare() -> None:
      (11, "evaluate", False), (13, "evaluate", False), (14, None, None)],
 )  # fmt: skip
 def test_a_value_is_followed_back_to_the_call_that_made_it(
-    probe_source: Any, frame: FrameType, line: int, call: str | None, learns: bool | None
+    made_at: Callable[..., Any], frame: FrameType, line: int, call: str | None, learns: bool | None
 ) -> None:
-    made = probe_source.origin(frame, line)
+    made = made_at(frame, line)
     assert (made and made["call"], made and made["learns"]) == (call, learns)
 
 
@@ -177,10 +188,9 @@ def test_a_source_that_cannot_be_parsed_says_nothing(probe_source: Any) -> None:
         assert probe_source.loops_of(code) == []
 
 
-def test_kinds_of_a_steps_values_are_told(probe_source: Any) -> None:
+def test_kinds_of_a_steps_values_are_told() -> None:
     """Those of NumPy's arrays too, whose classes are built in."""
-    from _flatout_window import kinds_of  # pyright: ignore[reportMissingImports]
-
+    kinds_of = probe_module("_flatout_window").kinds_of
     ends = np.zeros(3, bool)
     assert kinds_of((np.ones((3, 2)), np.ones(3), ends)) == "oNB"
     assert kinds_of((np.ones(2), 1.0, True, np.bool_(False), {})) == "Nnbbo"
@@ -197,7 +207,9 @@ def train(step):
 """
 
 
-def test_a_line_that_waits_for_an_argument_is_explained_by_its_caller(probe_source: Any) -> None:
+def test_a_line_that_waits_for_an_argument_is_explained_by_its_caller(
+    made_at: Callable[..., Any], flow: Any
+) -> None:
     scope = run(HELPER, "/home/me/helper.py")
     found: list[Any] = []
 
@@ -205,9 +217,9 @@ def test_a_line_that_waits_for_an_argument_is_explained_by_its_caller(probe_sour
         def block_until_ready(self) -> None:
             frame = sys._getframe(1)
             assert frame.f_back is not None
-            found.append(probe_source.is_given(frame.f_code, frame.f_lineno))
-            found.append(probe_source.origin(frame, frame.f_lineno))
-            found.append(probe_source.origin(frame.f_back, frame.f_back.f_lineno))
+            found.append(flow.is_given(frame.f_code, frame.f_lineno))
+            found.append(made_at(frame, frame.f_lineno))
+            found.append(made_at(frame.f_back, frame.f_back.f_lineno))
 
     def learns(state: Any, batch: Any) -> Any:
         value_and_grad(state, batch)
@@ -240,14 +252,12 @@ def run(update, act, look, ready):
 
 
 @pytest.mark.parametrize("ready", [True, False])
-def test_a_learning_call_whose_result_is_not_ready_is_in_flight(
-    probe_source: Any, ready: bool
-) -> None:
+def test_a_learning_call_whose_result_is_not_ready_is_in_flight(flight: Any, ready: bool) -> None:
     scope = run(LOOP, "/home/me/loop.py")
     found: list[Any] = []
 
     def look() -> None:
-        found.append(probe_source.pending(sys._getframe(), {}))
+        found.append(flight.pending(sys._getframe(), {}))
 
     array = ArrayImpl(ready)
     scope["run"](PjitFunction(learning_step), PjitFunction(accuracy), look, array)
@@ -274,7 +284,7 @@ class Agent:
 
 @pytest.mark.parametrize("ready", [True, False])
 def test_a_result_in_flight_is_found_where_another_method_has_left_it(
-    probe_source: Any, ready: bool
+    flight: Any, ready: bool
 ) -> None:
     """As an agent's methods do: `train` learns, and `act` then waits for the parameters. The
     compiled function takes its gradients in another method of the class."""
@@ -282,7 +292,7 @@ def test_a_result_in_flight_is_found_where_another_method_has_left_it(
     found: list[Any] = []
 
     def look() -> None:
-        found.append(probe_source.pending(sys._getframe(), {}))
+        found.append(flight.pending(sys._getframe(), {}))
 
     def update(cls: Any, state: Any) -> Any:
         return cls.loss(state)
@@ -291,28 +301,28 @@ def test_a_result_in_flight_is_found_where_another_method_has_left_it(
     assert [one and (one[0].co_name, one[1]) for one in found] == [None if ready else ("train", 11)]
 
 
-def test_a_librarys_function_is_not_taken_for_learning(probe_source: Any) -> None:
+def test_a_librarys_function_is_not_taken_for_learning(flight: Any) -> None:
     """Flax's `apply` reaches code that can take gradients, and takes none when it acts."""
     scope = {"__name__": "flax.linen.module", "vjp": None}
     exec("def apply(params, observation):\n    return vjp", scope)
-    assert probe_source.described(PjitFunction(scope["apply"]))["learns"] is False
+    assert flight.described(PjitFunction(scope["apply"]))["learns"] is False
 
 
-def test_methods_of_extension_modules_are_built_in_functions(probe_source: Any) -> None:
+def test_methods_of_extension_modules_are_built_in_functions(flight: Any) -> None:
     """All of `numpy.random`: such a call has no frame of its own, as no function in C has."""
     generator = np.random.default_rng(0)
     for draw in (np.random.permutation, np.random.RandomState(0).randint, generator.choice):
-        found = probe_source.described(draw)
+        found = flight.described(draw)
         assert "cython" in found["type"], found
         assert found["of"].startswith("numpy.")
-    assert probe_source.described(Recorder().method) == {"type": "builtins.method"}
+    assert flight.described(Recorder().method) == {"type": "builtins.method"}
 
 
 class Recorder:
     def method(self) -> None: ...
 
 
-def test_only_arrays_of_jax_are_asked_and_nothing_of_the_user_runs(probe_source: Any) -> None:
+def test_only_arrays_of_jax_are_asked_and_nothing_of_the_user_runs(flight: Any) -> None:
     class Trap:
         def __getattr__(self, name: str) -> Any:
             raise AssertionError("the program's code ran")
@@ -321,12 +331,12 @@ def test_only_arrays_of_jax_are_asked_and_nothing_of_the_user_runs(probe_source:
             raise AssertionError("the program's code ran")
 
     array = ArrayImpl(ready=True)
-    assert probe_source.first_array({"a": Trap(), "b": [Trap(), (array,)]}, 4) is array
-    assert probe_source.first_array(Trap(), 4) is None
-    assert probe_source.first_array([[[[[array]]]]], 4) is None, "too deep to be looked for"
+    assert flight.first_array({"a": Trap(), "b": [Trap(), (array,)]}, 4) is array
+    assert flight.first_array(Trap(), 4) is None
+    assert flight.first_array([[[[[array]]]]], 4) is None, "too deep to be looked for"
 
 
-def test_objects_named_like_those_of_libraries_are_not_asked(probe_source: Any) -> None:
+def test_objects_named_like_those_of_libraries_are_not_asked(flight: Any) -> None:
     def ran(*arguments: Any) -> Any:
         raise AssertionError("the program's code ran")
 
@@ -336,12 +346,12 @@ def test_objects_named_like_those_of_libraries_are_not_asked(probe_source: Any) 
     dictionary = {"__dict__": property(ran), "__class__": property(ran), "__getattr__": ran}
     for name in ("ArrayImpl", "PjitFunction", "Function"):
         trap = type(name, (), {**dictionary, "__module__": "theirs"})()
-        assert probe_source.first_array([trap], 4) is None
-        assert probe_source.described(trap) == {"type": f"theirs.{name}"}
+        assert flight.first_array([trap], 4) is None
+        assert flight.described(trap) == {"type": f"theirs.{name}"}
         scope = {"trap": trap, "held": Meta("Held", (), {})()}
         exec("import sys; frame = sys._getframe()", scope)
-        assert probe_source.read.resolve(scope["frame"], "trap.x.y") is None
-        assert probe_source.read.resolve(scope["frame"], "held.x") is None
+        assert flight.read.resolve(scope["frame"], "trap.x.y") is None
+        assert flight.read.resolve(scope["frame"], "held.x") is None
 
 
 def test_a_source_is_read_whatever_its_encoding(probe_source: Any, tmp_path: Path) -> None:

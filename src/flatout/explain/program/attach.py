@@ -6,12 +6,14 @@ Python process of the program; this process samples the hardware.
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shutil
 import signal
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -123,6 +125,15 @@ def variables(folder: Path) -> dict[str, str]:
     """Return the environment variables with which a Python process loads the probe."""
     path = os.pathsep.join(filter(None, [str(INJECT), os.environ.get("PYTHONPATH")]))
     return {"FLATOUT_EXPLAIN": str(folder), "PYTHONPATH": path}
+
+
+def probe_module(name: str) -> Any:
+    """A module of the probe, for this process; others are found for this import only."""
+    sys.path.insert(0, str(INJECT))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(INJECT))
 
 
 @contextmanager

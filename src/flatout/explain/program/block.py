@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import io
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -142,6 +141,7 @@ def _children_observed(folder: Path) -> Iterator[None]:
 @contextmanager
 def _observed(folder: Path, meta: dict[str, Any]) -> Iterator[None]:
     """Sample this process and its hardware, and put what is seen into the folder and `meta`."""
+    from flatout.explain.program.attach import probe_module
     from flatout.explain.program.watch import MONITOR_S
     from flatout.hardware.monitor import Monitor, Recorder, Sampler
 
@@ -150,7 +150,7 @@ def _observed(folder: Path, meta: dict[str, Any]) -> Iterator[None]:
     recorder, sampler = Recorder(), Sampler(monitor)
     meta["began"] = time.monotonic()
     sampler.add(recorder)
-    probe = _probe(folder)
+    probe = probe_module("_flatout_probe").observe(str(folder))
     probe.own.add(sampler.ident)
     try:
         yield
@@ -161,18 +161,6 @@ def _observed(folder: Path, meta: dict[str, Any]) -> Iterator[None]:
         sampler.close()
         meta["monitor"] = [sample.as_json() for sample in recorder.samples]
         meta["notes"] += monitor.notes
-
-
-def _probe(folder: Path) -> Any:
-    """Start the probe in this process; its modules are found for this import only."""
-    from flatout.explain.program.attach import INJECT
-
-    sys.path.insert(0, str(INJECT))
-    try:
-        import _flatout_probe  # pyright: ignore[reportMissingImports]
-    finally:
-        sys.path.remove(str(INJECT))
-    return _flatout_probe.observe(str(folder))
 
 
 def _explain(folder: Path, meta: dict[str, Any], explanation: Explanation, show: bool) -> None:

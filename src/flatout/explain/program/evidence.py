@@ -104,15 +104,12 @@ class Process:
     marks: dict[int, tuple[Span, ...]]  # by code
     values: dict[tuple[int, int], LineValues]  # by (code, line)
     compiled: dict[tuple[int, int], bool]  # lines that call compiled functions: with gradients
-    # of stacks that were sampled in the main thread with PyTorch, whether gradients were on; None
-    # where they were on at times
-    gradients: dict[int, bool | None]
     stacks: dict[int, Stack]
     lanes: dict[int, dict[str, Any]]
     folder: str  # of the program's own files, or empty: that of its script, or its package's
     samples: list[Sample]
     windows: list[Window]
-    libraries: dict[str, str]
+    libraries: frozenset[str]  # the big ones that it has loaded
     returns: dict[int, str]
     torch_threads: int | None
     failure: str | None
@@ -211,7 +208,6 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
             for row in of["values"]
         },
         compiled={(row["c"], row["line"]): bool(row["learns"]) for row in of["compiled"]},
-        gradients=_gradients(of["gradients"]),
         stacks={
             row["i"]: Stack(_pairs(row["f"]), row["at"])
             for row in of["stack"]
@@ -227,7 +223,7 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
             if known(code for _, kind, code, _ in row["events"] if kind == CALL)
             and known(row["stack"][::2])
         ],
-        libraries={row["name"]: row["version"] for row in of["library"]},
+        libraries=frozenset(row["name"] for row in of["library"]),
         returns={row["c"]: row["kinds"] for row in of["returns"] if row["c"] < count},
         torch_threads=last("torch", "threads"), failure=last("failed", "error"),
         by_thread=last("thread", "why"), error=_error(of["end"]),
@@ -276,13 +272,6 @@ def _flow(row: dict[str, Any] | None) -> Flow | None:
         for first, last, made, used, calls, *rest in row["rows"]
     )
     return Flow(tuple(row["args"]), tuple(statements), tuple(row.get("blocks", (-1,))))
-
-
-def _gradients(rows: Iterable[dict[str, Any]]) -> dict[int, bool | None]:
-    found: dict[int, bool | None] = {}
-    for row in rows:
-        found[row["s"]] = row["on"] if row["s"] not in found else None
-    return found
 
 
 def _counts(rows: Iterable[dict[str, Any]]) -> dict[str, list[tuple[float, float]]]:

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from flatout.errors import FlatoutError, UsageError, one_line
-from flatout.explain.program.attach import INJECT, begun, machine, working_folder
+from flatout.explain.program.attach import begun, machine, probe_module, working_folder
 from flatout.explain.program.evidence import Recording
 from flatout.explain.program.watch import Watch
 from flatout.installing import install
@@ -170,15 +170,11 @@ class Source:
     """The program's source, described as the probe does; it is compiled, and never run."""
 
     def __init__(self) -> None:
-        sys.path.insert(0, str(INJECT))
-        try:
-            import _flatout_own  # pyright: ignore[reportMissingImports]
-            import _flatout_seen  # pyright: ignore[reportMissingImports]
-            import _flatout_source  # pyright: ignore[reportMissingImports]
-        finally:
-            sys.path.remove(str(INJECT))
-        self._is_users, self._text = _flatout_source.is_users, _flatout_own.source_of
-        self._line, self._seen = _flatout_own.source_line, _flatout_seen.Seen
+        own = probe_module("_flatout_own")
+        self._line, self._text = own.source_line, own.source_of
+        self._is_users = probe_module("_flatout_source").is_users
+        self._named = probe_module("_flatout_flow").base_of  # a dotted name, or None
+        self._seen = probe_module("_flatout_seen").Seen
         self._files: dict[str, tuple[list[CodeType], dict[str, ast.ClassDef], dict[str, str]]] = {}
 
     def described(self, name: str, file: str, lines: set[int]) -> dict[str, Any]:
@@ -199,7 +195,7 @@ class Source:
             return None
         bases, order = list[str](), [name]
         for each in order:  # which grows by its bases
-            for base in map(_dotted, classes[each].bases):
+            for base in (self._named(one) or "" for one in classes[each].bases):
                 if base in classes:
                     order += [base] if base not in order else []
                 elif base:
@@ -236,13 +232,3 @@ class Source:
     def line(self, file: str, number: int) -> str:
         """A line of a user's file."""
         return self._line(file, number).strip()[:100] if self._is_users(file) else ""
-
-
-def _dotted(node: ast.expr) -> str:
-    """Return the dotted name of a class that another one is derived from; empty if it is none."""
-    while isinstance(node, ast.Subscript):
-        node = node.value
-    if isinstance(node, ast.Attribute):
-        inner = _dotted(node.value)
-        return f"{inner}.{node.attr}" if inner else ""
-    return node.id if isinstance(node, ast.Name) else ""

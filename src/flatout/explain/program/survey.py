@@ -74,7 +74,6 @@ class Survey:
         self.program = program_of(process)
         self._own = [tags.is_own(code, process.stdlib, process.folder) for code in process.codes]
         self._tags = [tags.frame_tag(code, process.stdlib) for code in process.codes]
-        self._gradients = _gradients(process)
         self._mark_environments(seen)
         self.stepping = {
             index for index, tag in enumerate(self._tags) if tag == "env" and self._steps(index)
@@ -120,10 +119,7 @@ class Survey:
         return bool(self.lines[STEP])
 
     def gradients(self, place: Place) -> bool | None:
-        """Whether gradients were on at a place, from samples or counted calls; None if unknown."""
-        found = self._gradients.get(place.frames)
-        if found is not None:
-            return found
+        """Whether gradients were on in a network's call, from counted calls; None if unknown."""
         known = (self.networks[chain] for chain in chains(place.program) if chain in self.networks)
         return next(known, None)
 
@@ -369,12 +365,3 @@ class Survey:
             return False
         goal = self.leads_to(place.program, STEP, LEARN, NETWORK)
         return goal in (LEARN, NETWORK) and self.values.chooses(node)
-
-
-def _gradients(process: Process) -> dict[Frames, bool | None]:
-    """Whether gradients were on, by stack."""
-    return {
-        process.stacks[index].frames: on
-        for index, on in process.gradients.items()
-        if index in process.stacks
-    }

@@ -16,7 +16,7 @@ import types
 from functools import update_wrapper
 from itertools import count
 
-from _flatout_describe import COUNTED, defined_in, loaded, order_of
+from _flatout_describe import COUNTED, defined_in, loaded, main_module, stored_in
 from _flatout_own import __builtins__, _thread, kept, os, read, stand_still, sys  # noqa: F401
 
 types = kept(types)
@@ -84,11 +84,10 @@ class Counter:
                 Counted.__get__)  # fmt: skip
         self.hidden = {id(one.__code__) for one in ours}
         self.hooked = False
-        self.rows, self.last, self.written = [], None, 0
-        self.began = self.looked = self.unchanged = None
+        self.forked()
 
     def forked(self):
-        """A child of its own begins."""
+        """A process begins."""
         for tally in self.tallies.values():
             tally.forked()
         self.rows, self.last, self.written = [], None, 0
@@ -193,11 +192,9 @@ class Counter:
         """Return the module asked for, by its name, or by its file's name if it is the program."""
         module = sys.modules.get(self.module)
         if module is None:
-            main = sys.modules.get("__main__")
-            scope = getattr(main, "__dict__", {})
-            file = os.path.basename(str(scope.get("__file__") or ""))
-            names = (os.path.splitext(file)[0], getattr(scope.get("__spec__"), "name", None))
-            module = main if self.module in names else None
+            main = main_module()
+            names = (os.path.splitext(os.path.basename(main["file"]))[0], main["name"])
+            module = sys.modules.get("__main__") if self.module in names else None
         return module if type(module) is types.ModuleType else None
 
 
@@ -205,10 +202,7 @@ def found_in(owner, name):
     """Return the stored attribute of a module or a class; None without one."""
     if type(owner) is types.ModuleType:
         return owner.__dict__.get(name)
-    if not isinstance(owner, type):
-        return None
-    scopes = map(defined_in, order_of(owner))
-    return next((scope[name] for scope in scopes if name in scope), None)
+    return stored_in(owner, name) if isinstance(owner, type) else None
 
 
 def replace(owner, name, stored, function, new=None):

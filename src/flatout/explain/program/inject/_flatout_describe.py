@@ -13,7 +13,7 @@ from dis import findlinestarts
 from itertools import islice
 
 from _flatout_locals import local_of
-from _flatout_own import __builtins__, kept, source_line, sys  # noqa: F401
+from _flatout_own import __builtins__, full_path, kept, source_line, sys  # noqa: F401
 
 ast, types = kept(ast), kept(types)
 CALLED = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
@@ -33,7 +33,14 @@ COMPILING = (
 )  # fmt: skip
 """Libraries' folders, and their functions that trace or compile."""
 
+LIBRARIES = {
+    "jax", "jaxlib", "torch", "numpy", "scipy", "optax", "flax", "equinox", "haiku", "chex",
+    "tensorflow", "keras", "gymnasium", "gym", "ale_py",
+}  # fmt: skip
+"""Packages whose lines are not the user's, and that take gradients only where these ask for it."""
+
 IGNORED = [("ignore", None, Warning, None, 0)]
+ITEMS = 8  # of a value, that are looked at
 COUNTED = {}  # id of a function that counts its calls -> (it, the function that it calls)
 LINES = {}  # id of a code -> where its lines begin, and which they are
 
@@ -142,13 +149,7 @@ def call_in(text):
         node = parsed("(" + text + "\n)", "eval").body
     except (SyntaxError, ValueError):
         return text.strip()[:200], first_call(text)
-    if isinstance(node, ast.Call):
-        return text[:200], dotted(node.func)
-    if isinstance(node, ast.BinOp):
-        return text[:200], "@" if isinstance(node.op, ast.MatMult) else "+"
-    if isinstance(node, ast.Subscript):
-        return text[:200], "[]"
-    return text[:200], None
+    return text[:200], dotted(node.func) if isinstance(node, ast.Call) else None
 
 
 def dotted(node):
@@ -166,9 +167,18 @@ def first_call(text):
 
 
 def in_class(cls, name):
-    """The value of a name in a class or the first of its bases that defines it, or None."""
-    found = next((d[name] for d in map(defined_in, order_of(cls)) if name in d), None)
-    return found.__func__ if type(found) in (staticmethod, classmethod) else found
+    """Return the value of a name in a class or the first of its bases that defines it, or None."""
+    return plain(stored_in(cls, name))
+
+
+def stored_in(cls, name):
+    """Return the same as it is stored: of a static or a class method no function."""
+    return next((d[name] for d in map(defined_in, order_of(cls)) if name in d), None)
+
+
+def plain(method):
+    """Return the function of a static or a class method; anything else itself."""
+    return method.__func__ if type(method) in (staticmethod, classmethod) else method
 
 
 def attribute_of(value, name):
@@ -204,10 +214,34 @@ def attribute_at(found, words):
     return COUNTED[id(found)][1] if id(found) in COUNTED else found
 
 
+def items_of(value):
+    """Return the first items of a dictionary, tuple, list or dataclass, without calling anything of
+    the program; none of anything else."""
+    kind = type(value)
+    if issubclass(kind, dict):
+        return list(islice(dict.values(value), ITEMS))
+    for base in (tuple, list):
+        if issubclass(kind, base):
+            return base.__getitem__(value, slice(ITEMS))
+    fields = attribute_of(kind, "__dataclass_fields__")
+    named = islice(fields, ITEMS) if type(fields) is dict else ()
+    return [attribute_of(value, name) for name in named]
+
+
 def loaded(module, name):
     """Return the value of a name in a module that the program has imported, or None."""
     module = sys.modules.get(module)
     return module.__dict__.get(name) if type(module) is types.ModuleType else None
+
+
+def main_module():
+    """Return the file of the program's main module, and its full name if it was started with
+    `-m`."""
+    module = sys.modules.get("__main__") or sys.modules.get("__mp_main__")
+    scope = getattr(module, "__dict__", {})
+    file, name = scope.get("__file__"), getattr(scope.get("__spec__"), "name", None)
+    path = full_path(file) if type(file) is str and file else ""
+    return {"file": path, "name": name if type(name) is str else ""}
 
 
 def ended_by():

@@ -5,7 +5,7 @@ Their code is read, never run.
 
 from functools import partial
 
-from _flatout_describe import attribute_of, defined_in, in_class, name_of, package_of, rooted, types
+import _flatout_describe as read
 from _flatout_own import __builtins__  # noqa: F401
 
 GRADIENTS = {
@@ -14,12 +14,6 @@ GRADIENTS = {
 }  # fmt: skip
 """Names in the code of a compiled function that learns."""
 
-LIBRARIES = (
-    "torch", "jax", "jaxlib", "tensorflow", "keras", "optax", "flax", "haiku", "equinox",
-    "builtins",
-)  # fmt: skip
-"""Classes that can learn, and do so only where the program asks for it."""
-
 COMPILED = ("PjitFunction", "CompiledFunction", "_JitWrapper", "Function", "JitWrapped", "JitFn")
 """Types of compiled functions: JAX's, Equinox's, TensorFlow's, Flax's."""
 
@@ -27,18 +21,14 @@ LEARNERS = {}  # id of a class -> (class, whether it learns): no id is used twic
 
 
 def class_learns(cls):
-    """Whether a method of a class takes gradients, whatever it inherits."""
-    if package_of(cls) in LIBRARIES:
+    """Return whether a method of a class takes gradients, whatever it inherits."""
+    if read.package_of(cls) in read.LIBRARIES:
         return False
-    found = LEARNERS.get(id(cls))
-    if found is None:
-        methods = [
-            value.__func__ if type(value) in (staticmethod, classmethod) else value
-            for value in list(defined_in(cls).values())
-        ]
-        codes = [method.__code__ for method in methods if type(method) is types.FunctionType]
-        found = LEARNERS[id(cls)] = (cls, any(map(uses_gradients, codes)))
-    return found[1]
+    if id(cls) not in LEARNERS:
+        methods = map(read.plain, list(read.defined_in(cls).values()))
+        codes = [method.__code__ for method in methods if type(method) is read.types.FunctionType]
+        LEARNERS[id(cls)] = (cls, any(map(uses_gradients, codes)))
+    return LEARNERS[id(cls)][1]
 
 
 def uses_gradients(code):
@@ -59,7 +49,7 @@ def names_of(code):
 
 def is_compiled(kind):
     """Return whether a type is a library's one of compiled functions."""
-    return name_of(kind) in COMPILED and package_of(kind) in LIBRARIES
+    return read.name_of(kind) in COMPILED and read.package_of(kind) in read.LIBRARIES
 
 
 def described(found, owner=None):
@@ -68,21 +58,22 @@ def described(found, owner=None):
     A method of an extension module, such as all of `numpy.random`, is a built-in function, too.
     `owner` is the object whose method it is."""
     kind = type(found)
-    extension = kind is types.MethodType and type(found.__func__) is not types.FunctionType
-    row = {"type": rooted(type(found.__func__) if extension else kind)}
-    if (kind is types.BuiltinFunctionType or extension) and found.__self__ is not None:
+    method = type(found.__func__) if kind is read.types.MethodType else None
+    extension = method not in (None, read.types.FunctionType)
+    row = {"type": read.rooted(method if extension else kind)}
+    if (kind is read.types.BuiltinFunctionType or extension) and found.__self__ is not None:
         of = found.__self__
-        row["of"] = of.__name__ if type(of) is types.ModuleType else rooted(type(of))
-    elif name_of(kind) == "cython_function_or_method":
+        row["of"] = of.__name__ if type(of) is read.types.ModuleType else read.rooted(type(of))
+    elif read.name_of(kind) == "cython_function_or_method":
         row["of"] = str(found.__module__)
     if is_compiled(kind):
         inner = getattr(found, "__wrapped__", None) or getattr(found, "python_function", None)
         row["compiled"] = True
         row["learns"] = inner is not None and takes_gradients(inner, 4, set(), owner)
-    elif kind is types.FunctionType:
+    elif kind is read.types.FunctionType:
         names, scope = names_of(found.__code__), globals_of(found)
         named = [scope[name] for name in names if name in scope]
-        named += [attribute_of(owner, name) for name in names] if owner is not None else []
+        named += [read.attribute_of(owner, name) for name in names] if owner is not None else []
         compiled = [one for one in named if is_compiled(type(one))]
         if compiled:
             row["calls_compiled"] = True
@@ -106,20 +97,20 @@ def takes_gradients(function, depth, seen, owner=None):
     that it knows by name, and methods of `owner` or of its class. Libraries take none by
     themselves."""
     kind = type(function)
-    if kind is types.MethodType or kind in (staticmethod, classmethod):
+    if kind is read.types.MethodType or kind in (staticmethod, classmethod):
         inner = function.__func__
     elif kind is partial:
         inner = function.func
     elif is_compiled(kind):
         inner = getattr(function, "__wrapped__", None)
     else:
-        inner = function.__dict__.get("__wrapped__") if kind is types.FunctionType else None
+        inner = function.__dict__.get("__wrapped__") if kind is read.types.FunctionType else None
     if inner is not None:
         return takes_gradients(inner, depth, seen, owner)
-    if kind is not types.FunctionType or id(function.__code__) in seen or not depth:
+    if kind is not read.types.FunctionType or id(function.__code__) in seen or not depth:
         return False
     module = dict.get(function.__globals__, "__name__")
-    if type(module) is str and module.split(".")[0] in LIBRARIES:
+    if type(module) is str and module.split(".")[0] in read.LIBRARIES:
         return False
     seen.add(id(function.__code__))
     names, scope = names_of(function.__code__), globals_of(function)
@@ -128,5 +119,5 @@ def takes_gradients(function, depth, seen, owner=None):
     called = [scope[name] for name in names if name in scope]
     if owner is not None:
         cls = owner if issubclass(type(owner), type) else type(owner)
-        called += [in_class(cls, name) for name in names]
+        called += [read.in_class(cls, name) for name in names]
     return any(takes_gradients(one, depth - 1, seen, owner) for one in called)

@@ -8,8 +8,7 @@ variables. Those of functions are read one by one:
 
 - from Python 3.12 on by the interpreter's `PyFrame_GetVar`;
 - before, from the memory in which the frame stores them. The position of the first one is looked up
-  once, in a frame whose variables are known, and tried on another frame of that kind. If it is not
-  found, no variable is read.
+  once, in a frame whose variables are known. If it is not found, no variable is read.
 """
 
 from _flatout_own import __builtins__, ctypes, sys  # noqa: F401
@@ -58,23 +57,32 @@ class Memory:
         self.word = ctypes.sizeof(ctypes.c_void_p)
         self.outside = sys.version_info >= (3, 11)  # the frame's object has a pointer to the memory
         self.first = None  # number of words before the first variable
-        self.find("one", "another")
+        self.find("given", "other", "shared")
 
-    def find(self, one, another):
-        """Look up where this frame has its variables."""
-        given = [id(self), id(one), id(another)]
-        start = self.start(sys._getframe()).value
+    def find(self, given, other, shared, absent=None):
+        """Look up where this frame has its variables, and whether they can be read there."""
+        del absent
+        frame = sys._getframe()
+
+        def inner():
+            return shared
+
+        start, ids = self.start(frame).value, [id(self), id(given), id(other)]
         for words in range(MOST_WORDS):
             found = []
-            for more in range(len(given)):
+            for more in range(len(ids)):
                 address = start + (words + more) * self.word
                 found.append(ctypes.c_void_p.from_address(address).value)
-            if found == given:
+            if found == ids:
                 self.first = words
-                return
+                break
+        known = {"given": given, "shared": shared, "inner": inner, "absent": None}
+        for name, value in known.items():
+            if self.first is not None and self.value(frame, name) is not value:
+                self.first = None
 
     def start(self, frame):
-        """The address of a frame's memory, as a `c_void_p` that changes when it is moved."""
+        """Return the address of a frame's memory, as a `c_void_p` that changes when it is moved."""
         if not self.outside:
             return ctypes.c_void_p(id(frame))
         return ctypes.c_void_p.from_address(id(frame) + object.__basicsize__ + self.word)
@@ -107,22 +115,6 @@ class Memory:
         except ValueError:
             return None
 
-    def works(self, given, shared, absent=None):
-        """Whether the variables of this frame are read as they are."""
-        del absent
-        frame = sys._getframe()
-
-        def inner():
-            return shared
-
-        return (
-            self.first is not None
-            and self.value(frame, "given") is given
-            and self.value(frame, "shared") is shared
-            and self.value(frame, "inner") is inner
-            and self.value(frame, "absent") is None
-        )
-
 
 def reader():
     """Return the function that reads a variable of a frame; None if that is impossible."""
@@ -132,7 +124,7 @@ def reader():
         if sys.version_info >= (3, 12):
             return by_interpreter()
         memory = Memory()
-        return memory.value if memory.works("given", "shared") else None
+        return None if memory.first is None else memory.value
     except Exception:  # another build of Python
         return None
 

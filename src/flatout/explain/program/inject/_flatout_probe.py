@@ -21,11 +21,10 @@ import atexit
 from _flatout_count import counter_of
 from _flatout_describe import ended_by
 from _flatout_own import CPU, STDLIB, __builtins__, _thread, os, sys, time  # noqa: F401
-from _flatout_pace import INTERVAL, Pace
+from _flatout_pace import INTERVAL, Pace, Spent
 from _flatout_record import Recorder
 from _flatout_sample import OF_C, Samples
 from _flatout_seen import Seen
-from _flatout_spent import Spent
 from _flatout_timer import Timer, Watch, keep_signals_out
 from _flatout_window import Windows
 from _flatout_write import Writer
@@ -100,7 +99,7 @@ class Probe:
         })  # fmt: skip
         self.flush()
         if self.writer.is_asked_to("record"):
-            self.recorder = Recorder(self.folder, self.line)
+            self.recorder = Recorder(self.writer)
         if self.timer is None:
             self.timer = Timer(self.by_thread, self.counter is not None)
             self.timer.handle(self.tick)
@@ -350,7 +349,8 @@ class Probe:
                 seconds, awake = self.spent.by_itself(time.monotonic(), late, self.patience())
             if self.watch is not None and awake:
                 self.watch.put_off_by_main(LATE * self.patience())
-            if self.timer.disturbs():
+            if self.timer.blocked():
+                self.timer.give_up("the main thread has blocked its signal")
                 return ""
             self.stand_ins = 0
             self.attempt(sys._getframe(1), seconds)

@@ -41,10 +41,9 @@ class Recorder:
     imports and compiling it begins.
     """
 
-    def __init__(self, folder, line):
-        self.seconds, self.steady = map(float, read("%s/record" % folder).split())
-        self.name = "%s/%d" % (folder, os.getpid())
-        self.line = line  # takes a row of the output
+    def __init__(self, writer):
+        self.seconds, self.steady = map(float, read("%s/record" % writer.folder).split())
+        self.writer, self.line, self.pid = writer, writer.line, os.getpid()
         self.profiler = None  # the one that is at work
         self.since = None  # when the program was last not steady
         self.turn = _thread.allocate_lock()  # one thread at a time stops the profiler
@@ -87,7 +86,7 @@ class Recorder:
         """Start the profiler."""
         before, warnings.filters = warnings.filters, IGNORED
         try:
-            self.write_file(self.name + ".recording", b"")
+            self.writer.append("%d.recording" % self.pid, b"")
             profiler.start(self.give_way)
             self.began = time.monotonic()
             self.until = self.began + self.seconds
@@ -119,12 +118,13 @@ class Recorder:
     def stop(self, profiler):
         """Stop the profiler and write the trace."""
         ended = time.monotonic()
-        path = self.name + profiler.ending
+        name = "%d%s" % (self.pid, profiler.ending)
+        path = "%s/%s" % (self.writer.folder, name)
         before, warnings.filters = warnings.filters, IGNORED
         try:
             data = profiler.stop(path)
-            if data is not None:
-                self.write_file(path, data)
+            if data is not None and not self.writer.append(name, data):
+                raise OSError("its trace cannot be written")
             self.over = True
             self.line({
                 "k": "recorded", "of": profiler.of, "path": path, "t": self.began,
@@ -155,19 +155,9 @@ class Recorder:
     def remove_mark(self):
         """Remove the file that says that the recording is going on."""
         try:
-            os.unlink(self.name + ".recording")
+            os.unlink("%s/%d.recording" % (self.writer.folder, self.pid))
         except OSError:
             pass
-
-    def write_file(self, path, data):
-        """Write a file."""
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            view = memoryview(data)
-            while len(view):
-                view = view[os.write(descriptor, view) :]
-        finally:
-            os.close(descriptor)
 
 
 def chosen():
@@ -264,7 +254,7 @@ class OfTorch:
         return called
 
     def mark(self, name):
-        """Add an event to the trace."""
+        """Return add an event to the trace."""
         handle = self.native["_record_function_with_args_enter"](name)
         self.native["_record_function_with_args_exit"](handle)
 
@@ -301,7 +291,7 @@ class OfJax:
         self.state.lock = Yielding(self.lock, yield_to)
 
     def mark(self, name):
-        """Add an event to the trace."""
+        """Return add an event to the trace."""
         with self.native.TraceMe(name):
             pass
 

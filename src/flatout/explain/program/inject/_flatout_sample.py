@@ -1,7 +1,7 @@
 """Samples of all threads of a process, and the libraries that it has loaded."""
 
-from _flatout_describe import attribute_of, built_in, loaded, name_of, order_of, thread_attribute
-from _flatout_own import __builtins__, full_path, os, sys  # noqa: F401
+import _flatout_describe as read
+from _flatout_own import __builtins__, os, sys  # noqa: F401
 from _flatout_timer import scheduled
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -17,7 +17,7 @@ class Samples:
     def __init__(self, probe):
         self.probe = probe
         self.calm = 0  # samples without an import
-        self.libraries = {}
+        self.libraries, self.numbers = set(), {}
         self.ran = {}  # seconds that each other thread had run at its last sample
 
     def note(self, now, dt, main, seconds):
@@ -40,8 +40,7 @@ class Samples:
             of_main = thread == probe.main
             if main is not None and of_main:
                 frame = main
-            while frame is not None and frame.f_code.co_filename.startswith(HERE):
-                frame = frame.f_back  # in our own handler
+            frame = outside(frame)
             if frame is None:
                 continue
             stack, number, codes = seen.walk(thread, frame)
@@ -51,10 +50,6 @@ class Samples:
             lane = seen.lane(thread, of_main)
             if not probe.ready and of_main:
                 self.mark_ready(codes)
-            if of_main and main is not None:
-                enabled = built_in("torch", "is_grad_enabled")
-                if enabled is not None:
-                    seen.has_gradients(stack, bool(enabled()))
             t, lasted, more = now, dt, []
             if not of_main:
                 more = [self.work_of(thread)]
@@ -69,19 +64,15 @@ class Samples:
 
     def meet(self, file):
         """Return whether any thread of the program is in a function of this file."""
-        for frame in sys._current_frames().values():
-            while frame is not None and frame.f_code.co_filename.startswith(HERE):
-                frame = frame.f_back
-            if frame is not None and frame.f_code.co_filename == file:
-                return True
-        return False
+        frames = map(outside, sys._current_frames().values())
+        return any(frame is not None and frame.f_code.co_filename == file for frame in frames)
 
     def work_of(self, thread):
         """Return the seconds of another thread's work since its last sample; None if unknown.
 
         Read from files: the clock of a thread that has just ended must not be asked for.
         """
-        number = thread_attribute(thread, "_native_id")
+        number = read.thread_attribute(thread, "_native_id")
         if number is None:
             return None
         ran = scheduled("self/task/%d" % number)[0]
@@ -90,12 +81,12 @@ class Samples:
 
     def mark_ready(self, codes):
         """Tell, once, that the program has done its imports."""
-        files = [self.probe.seen.by_index[code].co_filename for code in codes]
+        files = [self.probe.seen.by_index[code].code.co_filename for code in codes]
         importing = any(file.startswith("<frozen importlib") for file in files)
         self.calm = 0 if importing else self.calm + 1
         if self.calm >= CALM:
             self.probe.ready = self.probe.seen.ready = True
-            self.probe.line({"k": "main", **main_module()})
+            self.probe.line({"k": "main", **read.main_module()})
             self.report_ready()
 
     def report_ready(self):
@@ -103,37 +94,35 @@ class Samples:
         self.probe.writer.append("%d.ready" % os.getpid(), b"")
 
     def note_libraries(self):
-        """Note when the big libraries appear, and their versions."""
+        """Note when the big libraries appear, with their versions; PyTorch's threads; the rank."""
         for name in ("torch", "jax", "tensorflow", "numpy", "gymnasium", "gym", "ray", "keras"):
-            version = None if name in self.libraries else loaded(name, "__version__")
+            version = None if name in self.libraries else read.loaded(name, "__version__")
             if version is not None:
-                self.libraries[name] = str(version)
+                self.libraries.add(name)
                 self.probe.line({"k": "library", "name": name, "version": str(version)})
-        count = built_in("torch", "get_num_threads")
-        threads = self.libraries.get("threads") if count is None else count()
-        if threads != self.libraries.get("threads"):
-            self.libraries["threads"] = threads
-            self.probe.line({"k": "torch", "threads": threads})
-        rank = rank_of_process()
-        if rank is not None and rank != self.libraries.get("rank"):
-            self.libraries["rank"] = rank
-            self.probe.line({"k": "rank", "rank": rank})
+        count = read.built_in("torch", "get_num_threads")
+        self.note_number("torch", "threads", None if count is None else count())
+        self.note_number("rank", "rank", rank_of_process())
+
+    def note_number(self, kind, name, number):
+        """Write a number of the process, if it is known and has changed."""
+        if number is not None and number != self.numbers.get(kind):
+            self.numbers[kind] = number
+            self.probe.line({"k": kind, name: number})
 
 
 def rank_of_process():
-    """The number of this process among those that exchange data: by PyTorch, else by what the
-    launcher has set before the process began; or None."""
-    world = loaded("torch.distributed.distributed_c10d", "_world")
-    group = None if world is None else attribute_of(world, "_default_pg")
-    if any(name_of(base) == "pybind11_object" for base in order_of(type(group))):
+    """Return the number of this process among those that exchange data: by PyTorch, else by what
+    the launcher has set before the process began; or None."""
+    world = read.loaded("torch.distributed.distributed_c10d", "_world")
+    group = None if world is None else read.attribute_of(world, "_default_pg")
+    if any(read.name_of(base) == "pybind11_object" for base in read.order_of(type(group))):
         return int(group.rank())  # in C++
     return None if GIVEN is None else int(GIVEN)
 
 
-def main_module():
-    """Return the file of the program's main module, and its full name if started with `-m`."""
-    module = sys.modules.get("__main__") or sys.modules.get("__mp_main__")
-    scope = getattr(module, "__dict__", {})
-    file, name = scope.get("__file__"), getattr(scope.get("__spec__"), "name", None)
-    path = full_path(file) if type(file) is str and file else ""
-    return {"file": path, "name": name if type(name) is str else ""}
+def outside(frame):
+    """Return the innermost frame that is none of the probe's, which may run in a handler."""
+    while frame is not None and frame.f_code.co_filename.startswith(HERE):
+        frame = frame.f_back
+    return frame

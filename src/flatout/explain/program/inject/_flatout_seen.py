@@ -1,8 +1,11 @@
 """Descriptions of a program's codes, places, stacks and threads, each written once."""
 
+from functools import partial
+
 import _flatout_describe as read
 import _flatout_source as source
-from _flatout_flow import compiled_calls, flow_of, kinds_of, known_values, names_at, unpacking
+from _flatout_flight import pending
+from _flatout_flow import Search, described_flow, flow_of, is_given, known_values
 from _flatout_gradients import class_learns, described, uses_gradients
 from _flatout_locals import local_of
 from _flatout_marks import Marks
@@ -15,55 +18,61 @@ MAX_LEAVES = 4000
 TRIES = 12  # samples in which a line's values, and a function's calls, are looked for
 
 
+class Known:
+    """A code that was met. It is kept, so that no id of a code is used twice."""
+
+    def __init__(self, index, code):
+        self.index, self.code = index, code
+        self.compiles = read.is_compiling(code.co_filename, code.co_name)
+        self.users = source.is_users(code.co_filename)
+        self.kind = None  # where windows note what it is given
+        self.returned = None  # kinds of what it was seen to return
+        self.marks = None  # while some of them are not known
+        self.tries = TRIES  # how often to look for compiled calls
+        self.valued = None  # line -> (how often to look for its values, its statement)
+
+
 class Seen:
     """Numbers for what samples meet; the line that describes a number goes out with it."""
 
     def __init__(self, line):
         self.line = line  # takes a row of the output
-        self.codes = {}  # id -> (index, code, compiles): kept, so that no id is used twice
+        self.codes = {}  # id -> what is known of a code
         self.by_index = []
-        self.special = {}  # id of a code -> its kind, where windows note what it is given
         self.leaves = set()
         self.sites = {}  # (code, line) -> whether it uses what its function was given
-        self.valued = {}  # (code, line) -> (how often to look for its values, what it names)
-        # number of a code -> (how often to look around in it, lines to look at, lines found)
-        self.looking = {}
-        self.gradients = {}  # stack -> [whether PyTorch's gradients were ever off, ever on]
         self.stacks = {}
         self.lanes = {}
-        self.marking = {}  # id of a code -> its marks, while some of them are not known
-        self.learned = {}  # id of a code -> (code, names that it assigns from learning calls)
+        self.learned = {}  # what learning calls make, by function and by class
         self.held = {}  # thread -> (outermost frame that compiles, its number)
         self.compilations = 0
         self.depth = 0  # frames of the last stack
         self.ready = False  # whether the program's imports are over
         self.hidden = ()  # ids of codes that count calls: no part of the program's stacks
 
+    def known(self, frame):
+        """Return what is known of a frame's code."""
+        return self.codes.get(id(frame.f_code)) or self.code(frame.f_code, frame)
+
     def walk(self, thread, frame):
-        """(number of the stack, number of its compilation or 0, its codes' numbers)."""
-        key, leaf, users, scope, strict, depth = [], frame, None, None, None, 0
+        """Return (number of the stack, number of its compilation or 0, its codes' numbers)."""
+        key, users, compiling, strict, depth = [], [], None, False, 0
+        frame = leaf = self.unhidden(frame)
         while frame is not None:
-            code = frame.f_code
-            if id(code) in self.hidden:
-                frame = frame.f_back
-                continue
-            known = self.codes.get(id(code)) or self.code(code, frame)
-            if users is None and known[3]:
-                users = frame
-            if id(code) in self.marking:
-                self.marks(known[0], code, frame)
-            if known[2] == 2:
-                strict = frame
-            elif known[2]:
-                scope = frame
+            known = self.known(frame)
+            if known.users:
+                users.append((known, frame))
+            if known.marks is not None:
+                self.marks(known, frame)
+            if known.compiles:
+                strict = strict or known.compiles == 2
+                compiling = frame  # the outermost: one for each compilation
             if depth < MAX_DEPTH:
-                key.append(known[0])
-                key.append(frame.f_lasti)
+                key += known.index, frame.f_lasti
             depth += 1
-            frame = frame.f_back
+            frame = self.unhidden(frame.f_back)
         self.depth, number = depth, 0
-        if strict is not None:
-            compiling = scope or strict  # the outermost: one for each compilation
+        if strict:
             held = self.held.get(thread)
             if held is None or held[0] is not compiling:
                 self.compilations += 1
@@ -75,111 +84,84 @@ class Seen:
         if place not in self.leaves and len(self.leaves) < MAX_LEAVES:
             self.leaves.add(place)
             self.leaf(leaf, place)
-        if users is not None:
-            self.site(users)
-            if self.ready:
-                self.values(users)
+        if users:
+            self.site(users[0][1])
+        for known, frame in users if self.ready else ():
+            self.values(known, frame)
         return self.stack(tuple(key)), number, key[::2]
 
-    def marks(self, number, code, frame):
-        """Describe the lines of a code that the program itself marks as a phase."""
-        try:
-            marks = self.marking[id(code)]
-            spans = marks.look(frame, read.line_of(code, frame.f_lasti))
-            if not marks.open:
-                del self.marking[id(code)]
-        except Exception:
-            del self.marking[id(code)]
-            return
-        if spans is not None:
-            self.line({"k": "marks", "c": number, "spans": spans})
-
-    def values(self, frame):
-        """Look at what the lines of the user's that are running made the last time."""
-        while frame is not None:
-            known = self.codes.get(id(frame.f_code))
-            if known is not None and known[3]:
-                if known[0] in self.looking:
-                    self.look_around(frame, known[0])
-                place = known[0], read.line_of(frame.f_code, frame.f_lasti)
-                tries, names = self.valued.get(place, (TRIES, None))
-                if tries:
-                    self.value(frame, place, tries, names)
-            frame = frame.f_back
-
-    def look_around(self, frame, number):
-        """Look at the lines of a function that unpack values or call compiled functions, which may
-        be too short to be sampled, at its first samples."""
-        tries, lines, called = self.looking[number]
-        try:
-            lines = unpacking(frame.f_code) if lines is None else lines
-            for line, names in list(lines.items()):
-                values = [read.resolve(frame, name) for name in names]
-                if any(value is not None for value in values):
-                    del lines[line]
-                    self.valued[number, line] = 0, None
-                    kinds = kinds_of(values)
-                    self.line({"k": "values", "c": number, "line": line, "kinds": kinds})
-            if "jax" in sys.modules and tries in (TRIES, 1):  # it takes a while
-                for line, learns in compiled_calls(frame).items():
-                    if line not in called:
-                        called.add(line)
-                        self.line({"k": "compiled", "c": number, "line": line, "learns": learns})
-        except Exception:
-            tries = 1
-        self.looking[number] = tries - 1, lines, called
-        if tries <= 1:
-            del self.looking[number]
-
-    def value(self, frame, place, tries, names):
-        """Look at what one line made, up to `TRIES` times."""
-        try:
-            names = names or names_at(frame.f_code, place[1])
-            found = known_values(frame, names)
-        except Exception:
-            found = {}
-        self.valued[place] = (tries - 1 if found is None else 0), names
-        if found:
-            self.line({"k": "values", "c": place[0], "line": place[1], **found})
-
-    def has_gradients(self, stack, enabled):
-        """Note whether PyTorch's gradients were on at a stack."""
-        seen = self.gradients.setdefault(stack, [False, False])
-        if not seen[enabled]:
-            seen[enabled] = True
-            self.line({"k": "gradients", "s": stack, "on": enabled})
-
     def unhidden(self, frame):
-        """A frame, or the first of the program's own that called it."""
+        """Return a frame, or the first of the program's own that called it."""
         while frame is not None and id(frame.f_code) in self.hidden:
             frame = frame.f_back
         return frame
 
-    def learning_in_flight(self, frame):
-        """[code, line] of a learning call that JAX's device still computes; else an empty list."""
+    def marks(self, known, frame):
+        """Describe the lines of a code that the program itself marks as a phase."""
         try:
-            found = source.pending(frame, self.learned)
+            spans = known.marks.look(frame, read.line_of(known.code, frame.f_lasti))
+            if not known.marks.open:
+                known.marks = None
+        except Exception:
+            known.marks = spans = None
+        if spans is not None:
+            self.line({"k": "marks", "c": known.index, "spans": spans})
+
+    def values(self, known, frame):
+        """Look at what lines of a running function made the last time, each up to `TRIES` times:
+        the line that runs, and those that unpack values, which may be too short to be sampled. And
+        at its first and last sample, because it takes a while, which lines call compiled functions.
+        """
+        line, known.tries = read.line_of(known.code, frame.f_lasti), known.tries - 1
+        try:
+            flow = flow_of(known.code)
+            if known.valued is None:
+                short = [one for one in flow.statements if one.unpacks and None not in one.values]
+                known.valued = {one.first: (TRIES, one) for one in short}
+            if line not in known.valued:
+                known.valued[line] = TRIES, flow.at(line)
+            for line, (tries, statement) in known.valued.items():
+                if tries and statement is not None:
+                    known.valued[line] = 0, statement  # also where an error follows
+                    found = known_values(frame, statement)
+                    if found is None:
+                        known.valued[line] = tries - 1, statement
+                    elif found:
+                        self.line({"k": "values", "c": known.index, "line": line, **found})
+            if "jax" in sys.modules and known.tries in (TRIES - 1, 0):
+                lines = Search(known.code, partial(read.resolve, frame)).compiled()
+                for line, learns in lines.items():
+                    self.line({"k": "compiled", "c": known.index, "line": line, "learns": learns})
+        except Exception:
+            pass
+
+    def learning_in_flight(self, frame):
+        """Return [code, line] of a learning call that JAX's device still computes; else an empty
+        list."""
+        try:
+            found = pending(frame, self.learned)
         except Exception:
             return []
         if found is None:
             return []
         code, line = found
-        number = (self.codes.get(id(code)) or self.code(code, None))[0]
-        row = self.site_row(number, line, code)
+        known = self.codes.get(id(code)) or self.code(code, None)
+        row = self.site_row(known, line)
         if row is not None:
             self.line(row)
-        return [number, line]
+        return [known.index, line]
 
-    def site_row(self, number, line, code):
+    def site_row(self, known, line):
         """Describe a line of a code; None if it has been described."""
-        if (number, line) in self.sites or len(self.sites) >= MAX_LEAVES:
+        if (known.index, line) in self.sites or len(self.sites) >= MAX_LEAVES:
             return None
-        self.sites[number, line] = False
-        text = source_line(code.co_filename, line).strip()[:100]
-        return {"k": "site", "c": number, "line": line, "text": text}
+        self.sites[known.index, line] = False
+        text = source_line(known.code.co_filename, line).strip()[:100]
+        return {"k": "site", "c": known.index, "line": line, "text": text}
 
     def stack(self, key):
-        """The number of a stack, (code, instruction, code, instruction, ...), innermost first."""
+        """Return the number of a stack, (code, instruction, code, instruction, ...), innermost
+        first."""
         if key not in self.stacks and len(self.stacks) >= MAX_STACKS:
             key = key[:2]
         index = self.stacks.get(key)
@@ -197,44 +179,36 @@ class Seen:
         return self.lanes[thread]
 
     def lined(self, stack):
-        """The stack as [code, line, ...], innermost first."""
+        """Return the stack as [code, line, ...], innermost first."""
         pairs = zip(stack[::2], stack[1::2])
-        lines = [(index, read.line_of(self.by_index[index], at)) for index, at in pairs]
+        lines = [(index, read.line_of(self.by_index[index].code, at)) for index, at in pairs]
         return [number for pair in lines for number in pair]
 
     def code(self, code, frame):
-        """Describe a code object that is seen for the first time: (index, code, compiles)."""
-        index = len(self.by_index)
-        self.by_index.append(code)
-        file = code.co_filename
-        users = source.is_users(file)
-        entry = (index, code, read.is_compiling(file, code.co_name), users)
-        self.codes[id(code)] = entry
-        row = {"k": "code", "i": index, "file": file, "plain": code.co_name,
+        """Describe a code object that is seen for the first time."""
+        file, name = code.co_filename, code.co_name
+        known = self.codes[id(code)] = Known(len(self.by_index), code)
+        self.by_index.append(known)
+        row = {"k": "code", "i": known.index, "file": file, "plain": name,
                "line": code.co_firstlineno, "learns": uses_gradients(code)}  # fmt: skip
-        if getattr(code, "co_qualname", code.co_name) != code.co_name:  # from Python 3.11 on
+        if getattr(code, "co_qualname", name) != name:  # from Python 3.11 on
             row["qualname"] = code.co_qualname
-        if users:
+        if known.users:
             try:
                 row["loops"] = source.loops_of(code)
                 marks = Marks(code)
-                if marks.open:
-                    self.marking[id(code)] = marks
-                row["flow"] = flow_of(code)
-                self.looking[index] = TRIES, None, set()
+                known.marks = marks if marks.open else None
+                row["flow"] = described_flow(code)
             except Exception:
                 pass
         if frame is not None and code.co_argcount and code.co_varnames:
             try:
-                owner = local_of(frame, code.co_varnames[0])
-                row["self"] = class_of(owner, code.co_name)
-                kind = kind_of(file, code.co_name, row["self"])
-                if kind:
-                    self.special[id(code)] = kind
+                row["self"] = class_of(local_of(frame, code.co_varnames[0]), name)
+                known.kind = kind_of(file, name, row["self"])
             except Exception:
                 pass
         self.line(row)
-        return entry
+        return known
 
     def leaf(self, frame, place):
         """Describe what the innermost frame was executing: the call's text, what is called."""
@@ -249,37 +223,25 @@ class Seen:
             pass
 
     def site(self, frame):
-        """Describe what the user's innermost line was executing, and if that waits for an argument
-        of its function, also its caller's line."""
-        caller = self.unhidden(frame.f_back)
-        if self.note(frame) and caller is not None and source.is_users(caller.f_code.co_filename):
-            if id(caller.f_code) not in self.codes:
-                self.code(caller.f_code, caller)
-            self.note(caller)
-
-    def note(self, frame):
-        """Describe what a line of the user's was executing, once for each such place, and for
-        calls that may wait for a device, which call made the values that it waits for.
-
-        Whether the line uses an argument instead.
-        """
-        code, line = frame.f_code, read.line_of(frame.f_code, frame.f_lasti)
-        place = (self.codes[id(code)][0], line)
-        row = self.site_row(*place, code)
-        if row is None:
-            return self.sites.get(place, False)
-        try:
-            _, call = read.text_at(code, frame.f_lasti)
-            if "jax" in sys.modules or (call or "").rpartition(".")[2] in source.FETCHES:
-                made = source.origin(frame, line)
-                if made is not None:
-                    row["made"] = made
-                else:
-                    self.sites[place] = source.is_given(code, line)
-            self.line(row)
-        except Exception:
-            pass
-        return self.sites[place]
+        """Describe what the user's innermost line was executing, and which compiled call made the
+        values that it may wait for; if that is an argument of its function, its caller's, too."""
+        for _ in range(2):
+            if frame is None or not self.known(frame).users:
+                return
+            known, line = self.known(frame), read.line_of(frame.f_code, frame.f_lasti)
+            row = self.site_row(known, line)
+            if row is not None:
+                try:
+                    if "jax" in sys.modules or "tensorflow" in sys.modules:
+                        made = Search(known.code, partial(read.resolve, frame)).origin(line)
+                        row.update({} if made is None else {"made": made})
+                        self.sites[known.index, line] = made is None and is_given(known.code, line)
+                except Exception:
+                    pass
+                self.line(row)
+            if not self.sites.get((known.index, line)):
+                return
+            frame = self.unhidden(frame.f_back)
 
 
 def class_of(owner, method):

@@ -35,7 +35,6 @@ class Timer:
         self.held = held  # whether `explain` stops the program from time to time
         self.running = False
         self.number = self.handler = self.stand_in = None
-        self.asked = 0
         self.main = _thread.get_ident()
         self.say = say  # takes the reason why there is no timer
 
@@ -53,10 +52,15 @@ class Timer:
     def give_way_to_event_loops(self):
         """End the timer before the program has Python write its signals to a descriptor.
 
-        `signal.set_wakeup_fd` gets a stand-in for that: afterwards even the first of ours would be
-        written there.
+        An event loop that handles signals has each one written there. Ours would wake it up each
+        time, and would fill the descriptor's buffer, so that its own are lost. Afterwards even the
+        first of ours would be written: `signal.set_wakeup_fd` gets a stand-in.
         """
         original = signal.set_wakeup_fd
+        descriptor = original(-1)
+        if descriptor != -1:  # in a program that runs already
+            original(descriptor, warn_on_full_buffer=False)
+            raise OSError(EVENTS)
 
         @wraps(original)
         def set_wakeup_fd(fd, *arguments, **named):
@@ -71,33 +75,8 @@ class Timer:
         replace_in_signal(original, set_wakeup_fd)
 
     def handled(self):
-        """Whether the number is still ours; the program may have taken it since."""
+        """Return whether the number is still ours; the program may have taken it since."""
         return self.number is None or signal.getsignal(self.number) == self.handler
-
-    def disturbs(self):
-        """Whether it would disturb the program, and so is given up; in the main thread.
-
-        An event loop that handles signals has Python write each one to a descriptor. Ours would
-        wake it up each time, and would fill the descriptor's buffer, so that its own are lost.
-        """
-        if self.blocked():
-            self.give_up("the main thread has blocked its signal")
-            return True
-        self.asked += 1
-        if self.asked % 8 != 1:  # it takes as long as a part of a sample
-            return False
-        try:
-            before = written()
-            signal.raise_signal(self.number)
-            notified = written() > before
-        except (OSError, LookupError, ValueError):
-            descriptor = signal.set_wakeup_fd(-1)
-            notified = descriptor != -1
-            if notified:  # setting it again would lose its warning of a full buffer
-                signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
-        if notified:
-            self.give_up(EVENTS)
-        return notified
 
     def give_up(self, why):
         """End it for good: it would disturb the program. A thread samples instead."""
@@ -180,11 +159,6 @@ def keep_signals_out(ours):
     program blocks and waits for must not be delivered here."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals() - FAULTS - ours)
-
-
-def written():
-    """The number of times that this thread has written to a descriptor."""
-    return int(read("/proc/thread-self/io").partition(b"syscw:")[2].split()[0])
 
 
 def guarded(function):

@@ -1,6 +1,6 @@
 """Every call of the main thread for some milliseconds, by ``sys.setprofile``."""
 
-from _flatout_describe import built_in, dynamo_used, line_of, name_of, package_of
+from _flatout_describe import built_in, dynamo_used, items_of, line_of, name_of, package_of
 from _flatout_locals import local_of
 from _flatout_own import CPU, __builtins__, sys, time  # noqa: F401
 from _flatout_timer import ROOM
@@ -23,7 +23,6 @@ class Windows:
         self.number = 0
         self.next = None  # the earliest time of the next one
         self.hooks = []
-        self.given = {}  # id of a code -> (code, kinds that it returned, or None once written)
 
     def begin(self, now, waits):
         """Begin a window if it is time; in the main thread, of which `waits` is the pace's."""
@@ -35,8 +34,8 @@ class Windows:
             return
         self.next = now + EVERY * waits * (1 + self.number // 10)
         self.number += 1
-        self.open = Window(self.probe, self.given)
-        hook = self.open.hook()
+        self.open = Window(self.probe, sys._getframe())  # whose return is the first event
+        hook = self.open.hook(time.perf_counter() + WINDOW_SECONDS)
         # Python 3.11 makes a frame object before it calls the hook. That may collect garbage, whose
         # callbacks are profiled: the window ends there, and the hook is called once more.
         self.hooks.append(hook)
@@ -55,7 +54,7 @@ class Windows:
 
     def write(self):
         """Write the window that the main thread has finished."""
-        window, seen, line = self.open, self.probe.seen, self.probe.line
+        window, line = self.open, self.probe.line
         if window is None or (not window.closed and time.monotonic() - window.opened < 30):
             return
         self.open = None
@@ -66,10 +65,8 @@ class Windows:
             line(row)
             cost = CPU() - began + 1e-9 * row["cost"] * len(row["events"])
             self.next = max(self.next, window.opened + cost / COST)
-            for identity, (code, kinds) in list(self.given.items()):
-                if kinds is not None and identity in seen.codes:
-                    self.given[identity] = (code, None)
-                    line({"k": "returns", "c": seen.codes[identity][0], "kinds": kinds})
+            for known in window.returned:
+                line({"k": "returns", "c": known.index, "kinds": known.returned})
         except Exception:
             pass
 
@@ -77,50 +74,43 @@ class Windows:
 class Window:
     """The calls of one thread for some milliseconds."""
 
-    def __init__(self, probe, given):
-        self.probe, self.given = probe, given
-        self.events = []
-        self.details = []
-        self.depth = 0
-        self.inside = None
-        self.closed = False
-        self.opened = time.monotonic()
-        self.deadline = time.perf_counter() + WINDOW_SECONDS
-        seen = probe.seen
-        frame = sys._getframe(1)  # from Windows.begin, whose return is the first event
+    def __init__(self, probe, frame):
+        self.probe, self.closed, self.opened = probe, False, time.monotonic()
+        self.events, self.details, self.returned = [], [], []
         self.stack = []
-        while (frame := seen.unhidden(frame)) is not None:
-            known = seen.codes.get(id(frame.f_code)) or seen.code(frame.f_code, frame)
-            self.stack.append((known[0], frame.f_lasti))
+        while (frame := probe.seen.unhidden(frame)) is not None:
+            self.stack.append((probe.seen.known(frame).index, frame.f_lasti))
             frame = frame.f_back
 
-    def hook(self):
+    def hook(self, deadline):
         """The profile function: as little as possible for each event."""
-        events, seen, deadline = self.events, self.probe.seen, self.deadline
+        events, seen, returned = self.events, self.probe.seen, self.returned
         room = sys.getrecursionlimit() // ROOM - len(self.stack)  # calls before it is too deep
-        clock, add, enter = time.perf_counter, self.events.append, self.enter
-        codes, describe, special, given = seen.codes, seen.code, seen.special, self.given
-        hidden = seen.hidden
+        clock, add, codes, hidden = time.perf_counter, events.append, seen.codes, seen.hidden
+        inside = None  # the room within a call of which it is noted what it is given
 
         def note(now, frame, event, arg):
-            nonlocal room
+            nonlocal room, inside
             if event == "call":
                 room -= 1
                 code, back = frame.f_code, seen.unhidden(frame.f_back)
-                add((now, CALL, code, back.f_lasti if back is not None else 0))
-                if id(code) not in codes:
-                    describe(code, frame)
-                if id(code) in special:
-                    enter(code, special[id(code)], frame)
+                known = codes.get(id(code)) or seen.code(code, frame)
+                add((now, CALL, known.index, back.f_lasti if back is not None else 0))
+                if known.kind is not None and inside is None:
+                    inside, at = room, len(events) - 1
+                    try:
+                        self.details.append([at, known.kind] + given_to(known.kind, frame))
+                    except Exception:  # of an array whose shape is unknown, say
+                        pass
             elif event == "return":
                 add((now, RETURN, None, 0))
+                if room == inside:
+                    inside = None
                 room += 1
-                if type(arg) is tuple and id(frame.f_code) not in given:
-                    given[id(frame.f_code)] = (frame.f_code, kinds_of(arg))
-                if self.inside is frame.f_code:
-                    self.depth -= 1
-                    if self.depth == 0:
-                        self.inside = None
+                known = codes.get(id(frame.f_code)) if type(arg) is tuple else None
+                if known is not None and known.returned is None:
+                    known.returned = kinds_of(arg)
+                    returned.append(known)
             elif event == "c_call":
                 add((now, C_CALL, arg.__name__, frame.f_lasti))
             else:
@@ -140,34 +130,22 @@ class Window:
 
         return profile
 
-    def enter(self, code, kind, frame):
-        """An interesting function begins: what it is given, unless inside of another such."""
-        if self.inside is code:
-            self.depth += 1
-        if self.inside is not None:
-            return
-        self.inside, self.depth = code, 1
-        try:
-            self.details.append([len(self.events) - 1, kind] + given_to(kind, frame))
-        except Exception:
-            pass
-
     def row(self):
-        """The window as a line of evidence.
+        """Return the window as a line of evidence.
 
         Events are [ns since the last, kind, what, line]: what is a code's or a name's number, and
         line where its caller was.
         """
         seen, names, shown = self.probe.seen, {}, []
-        stack = [seen.by_index[index] for index, _ in reversed(self.stack)]
+        stack = [index for index, _ in reversed(self.stack)]
         events = list(self.events)
         last = events[0][0] if events else 0.0
         for now, kind, what, lasti in events:
             number = line = 0
             if kind in (CALL, C_CALL) and stack:
-                line = line_of(stack[-1], lasti)
+                line = line_of(seen.by_index[stack[-1]].code, lasti)
             if kind == CALL:
-                number = (seen.codes.get(id(what)) or seen.code(what, None))[0]
+                number = what
                 stack.append(what)
             elif kind == C_CALL:
                 number = names.setdefault(what, len(names))
@@ -183,10 +161,7 @@ class Window:
 
     def cost(self):
         """Nanoseconds that one event costs the program on this machine, by calling the hook."""
-        other = Window.__new__(Window)
-        other.probe, other.given, other.events, other.details = self.probe, {}, [], []
-        other.inside, other.deadline, other.closed, other.stack = None, float("inf"), False, ()
-        hook, frame = other.hook(), sys._getframe()
+        hook, frame = Window(self.probe, None).hook(float("inf")), sys._getframe()
         times = []
         for _ in range(5):  # of which garbage collection may disturb one
             began = CPU()
@@ -219,13 +194,6 @@ def shape_of(value):
     return None if shape is None else tuple(shape)
 
 
-def items_of(value):
-    """Return the items of a plain dictionary, list or tuple."""
-    if type(value) is dict:
-        return list(value.values())
-    return list(value) if type(value) in (list, tuple) else []
-
-
 def given_to(kind, frame):
     """Describe the arguments of a relevant call: [class, batch size, gradients on]."""
     owner = local_of(frame, frame.f_code.co_varnames[0])
@@ -233,13 +201,12 @@ def given_to(kind, frame):
     if kind == "network":
         found = []
         for some in (local_of(frame, name) for name in ("args", "kwargs", "inputs")):
-            found.extend(items_of(some) or [some])
+            found += items_of(some) or [some]
         shape = next(filter(lambda one: one is not None, map(shape_of, found)), None)
         if shape is not None:
             batch = int(shape[0]) if len(shape) > 1 else 1
         enabled = built_in("torch", "is_grad_enabled")
-        if enabled is not None:
-            grad = bool(enabled())
+        grad = None if enabled is None else bool(enabled())
     return [name_of(type(owner)), batch, grad]
 
 

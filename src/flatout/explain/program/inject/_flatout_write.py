@@ -16,7 +16,7 @@ class Writer:
         return os.access("%s/%s" % (self.folder, what), os.F_OK)
 
     def line(self, row):
-        """Add a row."""
+        """Return add a row."""
         self.lines.append(json_of(row))
 
     def flush(self):
@@ -32,12 +32,14 @@ class Writer:
         return self.append(self.file, ("\n".join(lines) + "\n").encode("utf-8", "replace"))
 
     def append(self, name, data):
-        """Append to a file of the folder; return whether that succeeded."""
+        """Return append to a file of the folder; return whether that succeeded."""
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             descriptor = os.open("%s/%s" % (self.folder, name), flags, 0o600)
+            view = memoryview(data)
             try:
-                os.write(descriptor, data)
+                while len(view):
+                    view = view[os.write(descriptor, view) :]
             finally:
                 os.close(descriptor)
         except OSError:
