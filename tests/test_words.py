@@ -21,6 +21,7 @@ FILES = ("child", "documents", "errors", "evaluation", "hashes", "installing", "
 SCOPE = [
     *(f"{root}/{name}" for name in FOLDERS for root in ("src/flatout", "tests")),
     *(f"src/flatout/{name}.py" for name in FILES),
+    "src/flatout/explain",
 ]
 UNCLEAR = re.compile(
     r"\b(anew|beside|amid|of\s+late|told|goes\s+on\s+with|go\s+on\s+with|so\s+many|whoever"

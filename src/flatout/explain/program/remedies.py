@@ -230,7 +230,7 @@ COARSER = {
 
 MOVE_ONCE = (
     "Move data once, not piece by piece: keep losses and parameters on the device, and fetch one "
-    "array every so many updates."
+    "array for many updates."
 )
 AVERAGE_ONCE = (
     "Average all gradients in one flat piece (or DistributedDataParallel's buckets), less often, "
