@@ -230,5 +230,5 @@ class Source:
         return self._files[file]
 
     def line(self, file: str, number: int) -> str:
-        """A line of a user's file."""
+        """Return a line of a user's file."""
         return self._line(file, number).strip()[:100] if self._is_users(file) else ""

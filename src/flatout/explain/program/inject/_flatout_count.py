@@ -87,7 +87,7 @@ class Counter:
         self.forked()
 
     def forked(self):
-        """A process begins."""
+        """Return a process begins."""
         for tally in self.tallies.values():
             tally.forked()
         self.rows, self.last, self.written = [], None, 0

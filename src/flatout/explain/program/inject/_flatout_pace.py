@@ -108,11 +108,11 @@ class Spent:
         return ran, waited
 
     def read_others(self):
-        """CPU seconds of the process's other threads up to now."""
+        """Return the CPU seconds of the process's other threads up to now."""
         return time.process_time() - time.clock_gettime(self.clock)
 
     def by_others(self):
-        """CPU seconds of the process's other threads since this was last asked."""
+        """Return the CPU seconds of the process's other threads since the last call."""
         before, self.others = self.others, self.read_others()
         return max(0.0, self.others - before)
 
