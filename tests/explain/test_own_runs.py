@@ -122,11 +122,11 @@ def test_the_gain_of_a_twin_is_the_measured_one(there: float) -> None:
     derived = measured_gain(predicted, {"env_backend": "device", "placement": found.setting[-1]})
     assert derived is not None
     assert derived.gain == pytest.approx(expected)
-    assert derived.how == "from stages that planning measured here"
+    assert derived.how == "computed from stages that planning measured here"
     assert measured_gain(given, {"placement": found.setting[-1]}) is None, "nothing was measured"
     assert measured_gain(predicted, {"placement": found.setting[-1], "envs": 16}) is None
     assert found.setting[-1] == "act=cpu sampler=device schedule=fused"
-    assert f"{there:,.0f} steps/s measured here" in found.remedy
+    assert f"Measured here: {there:,.0f} steps per second" in found.remedy
     slower = first(replace(given, plan=measured_here(30_000.0, 20_000.0)))
     assert "--env-backend" not in slower.setting, "it is not proposed where it is slower"
 
@@ -192,7 +192,7 @@ def test_environments_that_sleep_get_more_processes_than_there_are_cores() -> No
     sleeping = Use(cpu=0.05, cpu_all=0.06)
     found = first(told({"env": 9.5, "act": 0.2, "learn": 0.3}, cores=2, use=sleeping))
     assert "workers=8x1" in " ".join(found.setting)
-    assert any("sleeping" in sentence for sentence in found.evidence)
+    assert any("they sleep" in sentence for sentence in found.evidence)
 
 
 @pytest.mark.parametrize("envs", [1, 8])
@@ -596,7 +596,7 @@ def test_saved_evidence_is_diagnosed_elsewhere(flatout: Cli, made: Path, tmp_pat
     assert files["d.html"].stat().st_size > 1000
     again = diagnose_evidence(Evidence.from_json(json.loads(files["e.json"].read_text())))
     assert json.loads(json.dumps(again.as_json())) == shown
-    with pytest.raises(UsageError, match="no saved evidence"):
+    with pytest.raises(UsageError, match="not saved evidence"):
         Evidence.from_json({"kind": "run"})
 
 
@@ -663,7 +663,7 @@ def test_a_fused_run_is_measured_where_it_is_explained(
     for more in (("--measure",), ()):  # it is kept
         result = flatout("explain", run, "--json", report, *more)
         assert result.code == 0, result.err
-        assert "timed alone here: stepping the environments" in report.read_text()
+        assert "timed alone on this machine: stepping the environments" in report.read_text()
 
 
 def test_samples_of_the_steady_state_are_the_ones_that_count() -> None:
@@ -689,7 +689,7 @@ def test_reading_changes_nothing(run: Path) -> None:
 def test_the_runs_of_a_population_are_named(flatout: Cli, tmp_path: Path) -> None:
     (tmp_path / "population.json").write_text("{}")
     said = flatout("explain", tmp_path).message
-    assert said.endswith("is a population, none of whose runs has begun.")
+    assert said.endswith("is a population in which no run has begun: try again later.")
     for name in ("seed=1", "seed=0"):
         (tmp_path / "members" / name).mkdir(parents=True)
         (tmp_path / "members" / name / "spans.jsonl").touch()

@@ -119,7 +119,7 @@ def test_a_smaller_share_is_no_bottleneck() -> None:
     assert found.verdict == "env-bound"
     assert found.headline == (
         "the learner is idle 59 % of the time; 29 % of the time goes into waiting for env.step; "
-        "learning takes more, 41 %"
+        "learning takes more: 41 % of the time"
     )
 
 

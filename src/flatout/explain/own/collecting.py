@@ -13,7 +13,7 @@ from flatout.explain.report import percent
 from flatout.planning.facts import RunFacts
 from flatout.planning.predict import in_program
 
-COMPARE = "What is learned changes: compare returns."
+COMPARE = "This changes what is learned: compare returns."
 
 MOST_WORKERS, MOST_ENVS = 128, 256
 """Maximum of actor processes and of environments that are proposed."""
@@ -36,11 +36,14 @@ def _in_one_program(facts: RunFacts) -> list[Proposal]:
     if facts.settings.get("replay_trajectories", 1) > 1:  # one program keeps none
         return []
     if place.sampler == "device":
-        words = f"Step {name} in one program with acting and learning, not in one of its own."
+        words = (
+            f"Step {name} in the same compiled program as acting and learning, instead of in a "
+            "separate one."
+        )
     elif in_library(name) or has_twin(name, given):
         words = (
-            f"Step {name} in one program with acting and learning: it is proven to step as the "
-            "host's does; other episodes are drawn."
+            f"Step {name} in the same compiled program as acting and learning. Its steps are "
+            "tested to equal the host's; its episodes start from other random states."
         )
     else:
         return []
@@ -50,9 +53,9 @@ def _in_one_program(facts: RunFacts) -> list[Proposal]:
         then = max(there, key=lambda p: p.best_known)
         where = str(then.placement)
         if then.measured is not None:
-            words += f" {then.measured:,.0f} steps/s measured here."
+            words += f" Measured here: {then.measured:,.0f} steps per second."
     else:
-        where, words = "auto", f"{words} {MEASURE} measures what that gains here."
+        where, words = "auto", f"{words} {MEASURE} measures what this gains here."
     return [Proposal(words, {"env_backend": "device", "placement": where}, 1.1)]
 
 
@@ -63,10 +66,10 @@ def parts(facts: RunFacts) -> list[str]:
     except KeyError:  # measured on other devices
         spent = {}
     if not spent:
-        return [f"{MEASURE} tells what of it is environments, acting and learning"]
+        return [f"{MEASURE} shows how much of it is environments, acting and learning"]
     total = max(sum(spent.values()), 1e-12)
     shares = ", ".join(f"{name} {percent(seconds / total)}" for name, seconds in spent.items())
-    return [f"an iteration's parts, each timed alone here: {shares}"]
+    return [f"the parts of an iteration, each timed alone on this machine: {shares}"]
 
 
 def overlapping(facts: RunFacts, cost: Costs) -> list[Proposal]:
@@ -78,7 +81,8 @@ def overlapping(facts: RunFacts, cost: Costs) -> list[Proposal]:
     if facts.cores < 2 and place.learn[0].kind == "cpu":
         return []
     words = (
-        "Collect while learning (acting is then one version behind): the longer of the two remains."
+        "Collect while learning: an iteration then takes as long as the longer of the two, and "
+        "acting uses parameters that are one version old."
     )
     return [Proposal(words, placed(place, schedule="overlapped"), 1.1)]
 
@@ -95,8 +99,8 @@ def _processes(facts: RunFacts, cost: Costs) -> list[Proposal]:
     if number <= max(count, 1) or envs * cost.env < TRIPS * facts.machine.trip:
         return []
     words = (
-        f"Step the environments in {number} processes: their steps run side by side, the way to "
-        "them and back remains."
+        f"Step the environments in {number} processes: their steps then run in parallel, and "
+        "messages take some time."
     )
     return [Proposal(words, placed(place, sampler="processes", workers=(number, envs // number)))]
 
@@ -107,8 +111,8 @@ def _larger_calls(facts: RunFacts) -> list[Proposal]:
         return []
     return [
         Proposal(
-            f"{facts.envs * factor} environments share each call that chooses actions; the call "
-            f"itself remains, and so does every step. {COMPARE}",
+            f"Use {facts.envs * factor} environments, whose actions are chosen in one call; their "
+            f"steps take as long as before. {COMPARE}",
             more,
         )
         for factor in (8, 4, 2)
@@ -123,15 +127,16 @@ def env(facts: RunFacts, cost: Costs, share: float) -> Finding:
     evidence = [
         f"stepping environments takes {percent(share)} of the time"
         + (f", in {count} processes" if count else ""),
-        f"one environment's step takes {time_words(cost.env)}; {facts.envs} step together",
+        f"one environment's step takes {time_words(cost.env)}; this run has {facts.envs} "
+        f"{'environment' if facts.envs == 1 else 'environments'}",
     ]
     if cost.computing < 0.5:
         evidence.append(
-            f"they compute for only {percent(cost.computing)} of that: the rest is sleeping or "
-            "waiting for something else"
+            f"they compute for only {percent(cost.computing)} of that time: for the rest they "
+            "sleep, or wait for something else"
         )
     if facts.placement.sampler == "device":
-        evidence[1:] = ["a program of its own steps and acts", *parts(facts)]
+        evidence[1:] = ["a separate program steps environments and chooses actions", *parts(facts)]
     # ALE's vector environment starts threads itself.
     threaded = is_atari(str(facts.settings.get("env", ""))) and not count
     processes = [] if threaded else _processes(facts, cost)
@@ -153,8 +158,8 @@ def act(facts: RunFacts, cost: Costs, share: float) -> Finding:
     proposals = _in_one_program(facts)
     if facts.placement.act[0].kind == "gpu" and not facts.images and cost.together < 64:
         words = (
-            "Choose actions on the CPU: a small network is faster there than the way to the GPU "
-            "and back; handing over parameters remains."
+            "Choose actions on the CPU: for a small network that takes less time than copying to "
+            "the GPU and back. Parameters must still be copied from the GPU."
         )
         proposals.append(Proposal(words, placed(facts.placement, act=(CPU,))))
     if facts.placement.sampler != "device":
@@ -169,20 +174,20 @@ def ipc(facts: RunFacts, cost: Costs, share: float) -> Finding:
     way_s = share * facts.seconds / max(turns, 1)
     stepping_s = sum(worker.busy_s for worker in facts.workers) / max(turns, 1)
     evidence = [
-        f"the way to {len(facts.workers)} actor processes and back takes {percent(share)} of "
-        "the time",
-        f"{time_words(way_s)} for each of their turns, in which they step for "
+        f"communication with {len(facts.workers)} actor processes takes {percent(share)} of the "
+        "time",
+        f"{time_words(way_s)} for each of their turns, in which their steps take "
         f"{time_words(stepping_s)} in all",
     ]
     place = facts.placement
     inline = Proposal(
-        "Step these environments in the main process: their steps remain, the way to others does "
-        "not.",
+        "Step these environments in the main process, which needs no messages; the steps take as "
+        "long as before.",
         placed(place, sampler="inline", workers=None, inference="central"),
     )
     local = Proposal(
-        "Let each process act for itself: one message for a trajectory remains instead of one for "
-        "a step.",
+        "Let each process choose its own actions: it then sends one message per trajectory instead "
+        "of one per step.",
         placed(place, inference="local"),
         1.1,
     )
@@ -192,10 +197,11 @@ def ipc(facts: RunFacts, cost: Costs, share: float) -> Finding:
         proposals.remove(local)
     if (more := more_envs(facts.settings, 4, facts.cores)) is not None:
         words = (
-            f"Four times as many environments share each message; the message remains. {COMPARE}"
+            "Use four times as many environments, so that each message is for four times as many "
+            f"steps. {COMPARE}"
         )
         proposals.append(Proposal(words, more))
-    otherwise = "Give each actor process more environments, so that a message is for many steps."
+    otherwise = "Give each actor process more environments, so that each message is for more steps."
     return propose("ipc-bound", share, evidence, otherwise, facts, proposals)
 
 
@@ -226,9 +232,9 @@ def lockstep(facts: RunFacts, cost: Costs, share: float) -> Finding:
     proposals: list[Proposal] = []
     if facts.workers and facts.placement.inference == "central":
         words = (
-            "Let each process act for itself: they then wait for one another once for a "
-            "trajectory, which remains, not at every step."
+            "Let each process choose its own actions: the processes then wait for each other once "
+            "per trajectory, not at every step."
         )
         proposals.append(Proposal(words, placed(facts.placement, inference="local")))
-    otherwise = "Give environments that take equally long to the same process."
+    otherwise = "Put environments whose steps take equally long into the same process."
     return propose("waiting", share, evidence, otherwise, facts, proposals)

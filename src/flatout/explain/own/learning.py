@@ -20,18 +20,18 @@ def replay(facts: RunFacts, cost: Costs, share: float) -> Finding:
     """Choosing and gathering batches, or before the first update storing what was collected."""
     if not facts.updates:
         stored = f"storing what was collected takes {percent(share)} of the time"
-        otherwise = "Store less: smaller observations, or fewer frames in each."
+        otherwise = "Store less: use smaller observations, or fewer frames in each."
         return propose("replay-bound", share, [stored], otherwise, facts)
     evidence = [
         f"choosing and gathering batches takes {percent(share)} of the time, "
-        f"{time_words(share * facts.seconds / max(facts.updates, 1))} an update"
+        f"{time_words(share * facts.seconds / max(facts.updates, 1))} for each update"
     ]
     words = (
-        "Keep replay where learning happens: rows are then chosen and gathered inside the "
-        "compiled update, which remains (docs/replay.md)."
+        "Keep replay on the learning device: batches are then chosen and gathered inside the "
+        "compiled update (docs/replay.md)."
     )
     proposals = _replay_on_device(facts, words)
-    otherwise = "Smaller batches, or fewer updates for each environment step."
+    otherwise = "Use smaller batches, or fewer updates for each environment step."
     return propose("replay-bound", share, evidence, otherwise, facts, proposals)
 
 
@@ -44,8 +44,8 @@ def _replay_on_device(facts: RunFacts, words: str) -> list[Proposal]:
 
 def images(facts: RunFacts, cost: Costs, share: float) -> Finding:
     """Waiting for a dataset's batches, which another thread gathers."""
-    evidence = [f"learning waits for the next batches {percent(share)} of the time"]
-    otherwise = "Images that are smaller, or a faster core: one thread gathers them all."
+    evidence = [f"learning waits for the next batch {percent(share)} of the time"]
+    otherwise = "Use smaller images, or a faster core: a single thread gathers all batches."
     return propose("input-bound", share, evidence, otherwise, facts)
 
 
@@ -55,13 +55,13 @@ def transfer(facts: RunFacts, cost: Costs, share: float) -> Finding:
         f"moving trajectories and parameters between devices takes {percent(share)} of the time"
     ]
     place = facts.placement
-    words = "Keep replay in the learning device's memory; what was collected still travels."
+    words = "Keep replay in the learning device's memory; trajectories must still be copied to it."
     proposals = _replay_on_device(facts, words)
     if place.act != place.learn:
-        words = "Act where learning happens: parameters stay there; observations travel instead."
+        words = "Act on the learning device: observations are then copied instead of parameters."
         changes = placed(place, act=place.learn[:1])
         proposals.append(Proposal(words, changes, 1.1))
-    otherwise = "Longer trajectories, so that a transfer is for more of them."
+    otherwise = "Use longer trajectories, so that each copy is for more steps."
     return propose("transfer-bound", share, evidence, otherwise, facts, proposals)
 
 
@@ -76,7 +76,7 @@ def _iterations(facts: RunFacts) -> str:
     """How many iterations a run makes, and how large they are."""
     count = max(facts.iterations, 1)
     return (
-        f"{facts.iterations / max(facts.seconds, 1e-9):,.0f} iterations per second, each of "
+        f"{facts.iterations / max(facts.seconds, 1e-9):,.0f} iterations per second, each with "
         f"{facts.steps / count:,.0f} steps and {facts.updates / count:,.1f} updates"
     )
 
@@ -88,27 +88,26 @@ def turns(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
         return None
     evidence = [
         f"{_iterations(facts)} in {time_words(facts.seconds / max(facts.iterations, 1))}",
-        f"starting them is estimated to take {percent(share)} of the time",
+        f"starting iterations is estimated to take {percent(share)} of the time",
     ]
     proposals: list[Proposal] = []
     if facts.replays:
         names = ("train_freq", "gradient_steps")
         changes = {name: int(facts.settings[name]) * LONGER for name in names}
         words = (
-            f"Collect {LONGER} times as much, then learn {LONGER} times as much in one go: the "
-            "same ratio of updates to steps; the updates remain. Acting is then with older "
-            "parameters: compare returns."
+            f"Collect {LONGER} times as many steps, then make {LONGER} times as many updates in "
+            "one go, which keeps their ratio. Acting then uses older parameters: compare returns."
         )
         proposals.append(Proposal(words, changes))
     elif facts.settings.get("algorithm") == "a2c":
         more = more_envs(facts.settings, 4, facts.cores)
         if more is not None:
             words = (
-                "Four times as many environments: as many updates for four times the steps. "
-                f"{COMPARE}"
+                "Use four times as many environments, so that each update learns from four times "
+                f"as many steps. {COMPARE}"
             )
             proposals.append(Proposal(words, more))
-    otherwise = "Longer trajectories (--n-steps), so that each iteration does more."
+    otherwise = "Use longer trajectories (--n-steps), so that each iteration does more."
     return propose("launch-bound", share, evidence, otherwise, facts, proposals)
 
 
@@ -131,8 +130,8 @@ def arithmetic(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
         evidence.append(f"the GPU is busy {percent(use.gpu_busy)} of the time{fullness}")
     proposals = overlapping(facts, cost)
     otherwise = (
-        "Nothing holds the learning up. A faster device, or fewer or cheaper updates (which "
-        "changes what is learned), would make it faster."
+        "Nothing holds learning up. Only a faster device, or fewer or cheaper updates (which "
+        "change what is learned), would make it faster."
     )
     return propose("compute-bound", share, evidence, otherwise, facts, proposals)
 
@@ -141,13 +140,13 @@ def fused(facts: RunFacts, cost: Costs, share: float) -> Finding:
     """The one program of a fused schedule."""
     does = "acts, steps and learns" if facts.updates else "acts and steps"
     evidence = [
-        f"one program {does} in {percent(share)} of the time", _iterations(facts), *parts(facts)
+        f"one program {does} for {percent(share)} of the time", _iterations(facts), *parts(facts)
     ]  # fmt: skip
     if facts.use.gpu_full is not None:
         evidence.append(f"the GPU is {percent(facts.use.gpu_full)} full while it runs")
     otherwise = (
-        "Nothing outside of the program holds it up. More environments, or several members "
-        "(--seeds 8), fill a device that is not full."
+        "Nothing outside this program holds it up. If the device is not full, use more "
+        "environments, or train several members (--seeds 8)."
     )
     return Finding("compute-bound", share, tuple(evidence), otherwise)
 
@@ -158,17 +157,17 @@ def _tiny_updates(facts: RunFacts, share: float, evidence: list[str]) -> Finding
     proposals: list[Proposal] = []
     if batch and "n_epochs" in facts.settings:
         words = (
-            "Minibatches four times as large: a quarter as many updates; their arithmetic "
-            f"remains. {COMPARE}"
+            "Use minibatches four times as large: a quarter of the updates, with as much "
+            f"arithmetic in all. {COMPARE}"
         )
         changes = {"batch_size": int(batch) * 4}
         proposals.append(Proposal(words, changes))
     if facts.placement.learn[0].kind == "gpu":
         words = (
-            "Learn on the CPU: updates this small are arithmetic for one core; the arithmetic "
-            "remains."
+            "Learn on the CPU: one core is enough for updates this small, and starts operations "
+            "faster than a GPU."
         )
         proposals.append(Proposal(words, {"placement": "cpu"}))
     evidence.append("an update this short is mostly the cost of starting its operations")
-    otherwise = "Larger batches, or learn on the CPU."
+    otherwise = "Use larger batches, or learn on the CPU."
     return propose("launch-bound", share, evidence, otherwise, facts, proposals)

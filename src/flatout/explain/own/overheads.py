@@ -34,13 +34,13 @@ def writing(facts: RunFacts, cost: Costs, share: float) -> Finding:
         every = max(int(settings.get("steps", 0)) // 10, 1) if every is None else int(every)
         changes = {"checkpoint_every": _rarer(facts.checkpoints, every)}
         evidence.append(f"a checkpoint every {every:,} steps (--checkpoint-every)")
-        words = "Write checkpoints more rarely: a killed run then loses more; the rest remains."
+        words = "Write checkpoints less often; a run that is killed then loses more."
     else:
         each = facts.steps / max(facts.iterations, 1)
         every = max(rows_every(settings.get("log_every"), facts.steps), int(each), 1)
         changes = {"log_every": _rarer(facts.logs, every)}
         evidence.append(f"a row of metrics every {every:,} steps (--log-every)")
-        words = "Write metrics more rarely; each row then means more iterations."
+        words = "Write metrics less often; each row then covers more iterations."
     otherwise = "Keep the run folder on a faster disk."
     return propose("io-bound", share, evidence, otherwise, facts, [Proposal(words, changes)])
 
@@ -53,19 +53,19 @@ def evaluation(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
     episodes = facts.settings.get("eval_episodes", 0)
     evidence = [
         f"evaluation takes {percent(share)} of the time: {episodes} episodes every {every:,} "
-        "steps (--eval-every), stepped and acted for while nothing is learned"
+        "steps (--eval-every), during which nothing is learned"
     ]
-    words = "Evaluate more rarely (or with fewer --eval-episodes); what is learned stays the same."
+    words = "Evaluate less often, or with fewer --eval-episodes; what is learned stays the same."
     proposals = [Proposal(words, {"eval_every": _rarer(share, every)})]
     return propose("eval-bound", share, evidence, words, facts, proposals)
 
 
 def compiling(facts: RunFacts, cost: Costs, share: float) -> Finding:
     """Compiling after the start."""
-    evidence = [f"programs were compiled again for {percent(share)} of the time"]
+    evidence = [f"compiling programs again takes {percent(share)} of the time"]
     words = (
-        "Shapes changed while training: episodes ended more often than the trajectory had room "
-        "for. It settles by itself; compiled programs are cached for the next run."
+        "Shapes changed during training, because more episodes ended than the trajectory had room "
+        "for. This settles by itself; compiled programs are cached for the next run."
     )
     return propose("compile-bound", share, evidence, words, facts)
 
@@ -80,7 +80,7 @@ def oversubscribed(facts: RunFacts, cost: Costs, share: float) -> Finding | None
     fewer = worker_count(facts.envs, facts.cores)
     workers = facts.placement.workers
     if workers is not None and workers[0] > facts.cores and fewer > 1:
-        words = f"As many processes as cores, {fewer}: the stepping remains, the switching goes."
+        words = f"Use {fewer} processes, no more than there are cores, so that none waits for one."
         changes = placed(facts.placement, workers=(fewer, facts.envs // fewer))
         proposals.append(Proposal(words, changes))
     otherwise = "Let this run use fewer threads (OMP_NUM_THREADS=1)."
@@ -96,13 +96,13 @@ def gpu_unused(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
     share = facts.phases["learn"]
     update = share * facts.seconds / max(facts.updates, 1)
     evidence = [
-        f"{facts.gpus[0]} is there and not used; learning takes {percent(share)} of the time on "
-        f"the CPU, {time_words(update)} an update"
+        f"{facts.gpus[0]} is available but not used; learning on the CPU takes {percent(share)} of "
+        f"the time, {time_words(update)} for each update"
     ]
     if share < WORTH_SAYING or not (facts.images or cards.worthwhile(update)):
-        words = "Updates this small are faster on the CPU: nothing to change."
+        words = "Change nothing: updates this small are faster on the CPU."
         return propose("gpu-unused", share, evidence, words, facts)
-    words = "Learn on the GPU: collecting remains."
+    words = "Learn on the GPU; collecting takes as long as before."
     changes = {"placement": "gpu" if facts.images else "cpu+gpu"}
     proposals = [Proposal(words, changes)]
     return propose("gpu-unused", share, evidence, words, facts, proposals)
@@ -113,6 +113,8 @@ def memory(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
     use = facts.use
     if use.gpu_memory is None or not cards.full(use.gpu_memory, use.gpu_others):
         return None
-    evidence = [f"{percent(use.gpu_memory)} of the GPU's memory is in use, by others too"]
-    words = "Cap this run's part with memory= in --placement, or move one program to another GPU."
+    evidence = [
+        f"{percent(use.gpu_memory)} of the GPU's memory is in use, partly by other programs"
+    ]
+    words = "Limit this run's share with memory= in --placement, or move a program to another GPU."
     return propose("memory-contended", 0.0, evidence, words, facts)

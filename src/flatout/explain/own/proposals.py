@@ -18,7 +18,8 @@ WORTH_SAYING = 0.05  # minimum share of the time for a finding
 LEAST_GAIN = 1.02
 """A proposal that was measured to gain less than this is not made."""
 
-BOTH, STAGES = "planning measured both placements here", "from stages that planning measured here"
+BOTH = "planning measured both placements here"
+STAGES = "computed from stages that planning measured here"
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def headline(ranked: tuple[Finding, ...], facts: RunFacts, used: Sequence[CardUs
     larger = {phase: share for phase, share in facts.phases.items() if share > most + WORTH_SAYING}
     if larger:
         phase = max(larger, key=lambda name: larger[name])
-        words += f"; {_LARGER.get(phase, phase)} takes more, {percent(larger[phase])}"
+        words += f"; {_LARGER.get(phase, phase)} takes more: {percent(larger[phase])} of the time"
     return words if facts.updates else f"nothing was learned yet: {words}"
 
 
@@ -125,8 +125,10 @@ _AWAITED = {
 }  # fmt: skip
 """The phases in which the learner waits."""
 
-_LARGER = {"learn": "learning", "fused": "the one program", "other": "what lies outside of spans",
-           "publish": "handing parameters to acting"}  # fmt: skip
+_LARGER = {
+    "learn": "learning", "fused": "the one program", "publish": "handing parameters to acting",
+    "other": "code outside the measured parts",
+}  # fmt: skip
 """Phases that may take more than the one that a verdict names, where nothing shortens them."""
 
 
@@ -155,6 +157,9 @@ def _named(found: list[Finding], facts: RunFacts) -> Finding | None:
 def _unattributed(facts: RunFacts) -> Finding:
     largest = max(facts.phases, key=lambda phase: facts.phases[phase])
     share = facts.phases[largest]
-    evidence = (f"most of the time, {percent(share)}, lies outside of every span",)
-    words = "Longer trajectories, so that each iteration does more."
+    evidence = (
+        f"most of the time, {percent(share)}, is spent outside the measured parts of an iteration, "
+        "such as in callbacks",
+    )
+    words = "Use longer trajectories (--n-steps), so that each iteration does more."
     return Finding("launch-bound", share, evidence, words, phases=(largest,))

@@ -88,7 +88,7 @@ class Evidence:
                 None if plan is None else Answer.from_json(plan),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UsageError(f"this is no saved evidence of a run: {damage(error)}.") from error
+            raise UsageError(f"this is not saved evidence of a run: {damage(error)}.") from error
 
 
 def read_run(path: Path) -> Evidence:
@@ -101,11 +101,11 @@ def read_run(path: Path) -> Evidence:
     if not path.exists():
         raise UsageError(f"there is no folder {path}.")
     if not path.is_dir():
-        raise UsageError(f"{path} is a file; explain takes a run's folder.")
+        raise UsageError(f"{path} is a file; name the folder of a run.")
     if (path / POPULATION).exists():
         members = sorted(one.name for one in (path / "members").glob("*") if (one / SPANS).exists())
         if not members:
-            raise UsageError(f"{path} is a population, none of whose runs has begun.")
+            raise UsageError(f"{path} is a population in which no run has begun: try again later.")
         raise UsageError(
             f"{path} is a population of {len(members):,} runs; explain one of them: "
             f"flatout explain {path / 'members' / members[0]}."
@@ -163,15 +163,18 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
     ranked = tuple(_with_interval(finding, parts) for finding in findings(facts_))
     notes = list(totals.notes)
     if not totals.updates:
-        notes.append("No update was made: what learning takes is unknown, and nothing is proposed.")
+        notes.append(
+            "No update was made, so the time that learning takes is unknown and nothing is "
+            "proposed: let the run continue, and explain it again."
+        )
     if not evidence.ended:
-        notes.append("The run has not ended: what it has written so far is explained.")
+        notes.append("The run has not ended: only what it has written so far is explained.")
     notes += [note for sample in samples for note in sample.notes]
     others_share = (facts_.use.cpu_all or 0.0) - (facts_.use.cpu or 0.0)
     if facts_.use.cpu is not None and others_share > CROWDED:
         notes.append(
-            f"Other programs used {100 * others_share:.0f} % of the cores: everything took longer "
-            "than it does alone."
+            f"Other programs used {100 * others_share:.0f} % of the cores, which made everything "
+            "slower: stop them, and run this again."
         )
     compiling = sum(begin.compile_s for begin in begins)
     starting = sum(begin.startup_s for begin in begins) - compiling

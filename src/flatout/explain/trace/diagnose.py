@@ -34,18 +34,18 @@ MEANING = {
     "env": "the devices wait for environments",
     "io": "the devices wait while files are written",
     "compile": "the devices wait while programs are compiled",
-    "transfer": "copies, and the host's waiting for them",
-    "communicate": "data are exchanged with other devices, and nothing else runs",
-    "host": "the devices wait for code of the host that launches nothing",
+    "transfer": "the devices copy data and compute nothing, or the host waits for copies",
+    "communicate": "the devices exchange data and compute nothing",
+    "host": "the devices wait for code on the host that launches nothing",
     "act": "the devices wait while actions are chosen",
     "replay": "the devices wait for batches of stored experience",
     "eval": "the devices wait for evaluation",
-    "ipc": "the devices wait while data move between processes",
+    "ipc": "the devices wait while data moves between processes",
     "wait": "the devices and the host wait",
 }
 """Parts of the lost time in words."""
 
-KERNELS = {"learn": "kernels", "communicate": "collective operations, while nothing else runs"}
+KERNELS = {"learn": "kernels", "communicate": "exchanging data while nothing is computed"}
 TINY_S = 10e-6
 
 
@@ -131,7 +131,10 @@ def findings(found: Found) -> list[Finding]:
     computes = found.share("learn")
     if computes < LEAST:
         return ordered(made, computes)
-    words = "The time goes to the devices' arithmetic: a smaller network or fewer updates."
+    words = (
+        "The time goes into the devices' arithmetic: only a faster device, a smaller network or "
+        "fewer updates would shorten it."
+    )
     seen = (f"the devices compute for {percent(computes)} of the time",)
     return ordered([*made, Finding("compute-bound", computes, seen, words)], computes)
 
@@ -143,18 +146,19 @@ def unclear(found: Found) -> Finding | None:
         for trace in found.traces:
             unknown.update(trace.unknown)
         words = ", ".join(f"{name} ({count:,})" for name, count in unknown.most_common(3))
-        why = "no device's work is recorded, or none in the steps"
-        if words:
-            why = f"these categories of events are not understood: {words}"
+        why = "the trace has no work of a device, or none within its steps"
         how = "Record the device, too: activities=[..., ProfilerActivity.CUDA]."
-        return Finding(UNKNOWN, 1.0, (why,), "" if words else how)
+        if words:
+            why = f"the trace has no events of a device, only ones of unknown categories: {words}"
+            how = "Record it with PyTorch's, JAX's or TensorFlow's own profiler."
+        return Finding(UNKNOWN, 1.0, (why,), how)
     seconds, call = max(use.longest for _, use in found.devices)
     window = max(use.seconds for _, use in found.devices)
     if seconds >= STARTING * window:
         why = (
-            f"one call of {shown(call)} takes {duration_words(seconds)} of "
-            f"{duration_words(window)} in which the device idles: this is a start, not a steady "
-            "state"
+            f"one call of {shown(call)}, during which the device is idle, takes "
+            f"{duration_words(seconds)} of the {duration_words(window)} recorded: this is the "
+            "program's start, not its steady state"
         )
         words = "Record later steps, once programs are compiled and memory is allocated."
         return Finding(UNKNOWN, seconds / window, (why,), words)
@@ -169,8 +173,8 @@ def unclear(found: Found) -> Finding | None:
 
 
 UNCLEAR = {
-    "unknown": "the devices idle and nothing of the host is recorded",
-    "queued": "the devices idle although they have been given work: the host is not late, and "
+    "unknown": "the devices are idle, and what the host does is not recorded",
+    "queued": "the devices are idle although they have been given work: the host is not late, and "
     "what the work waits for is not recorded",
 }
 
@@ -179,7 +183,7 @@ def _evidence(found: Found, part: str, share: float) -> Iterator[str]:
     """Sentences about a finding."""
     yield f"{percent(share)} of the time: {MEANING[part]}"
     if share < 0.95:
-        yield f"without that at most {1 / (1 - share):.2f} times as fast (an upper bound)"
+        yield f"without this the program would be at most {1 / (1 - share):.2f} times as fast"
     for name, seconds in found.lines(part)[:2]:
         if seconds >= LEAST:
             yield f"`{shown(name)}`: {percent(seconds)} of the time"
@@ -191,7 +195,10 @@ def _evidence(found: Found, part: str, share: float) -> Iterator[str]:
             tiny = percent(float(np.mean(kernels < TINY_S)))
             yield f"{len(kernels):,} kernels, {tiny} of them under {1e6 * TINY_S:.0f} us"
     elif part == "communicate":
-        yield f"another {percent(found.overlapping)} overlaps with computing, and costs nothing"
+        yield (
+            f"for another {percent(found.overlapping)} of the time they exchange data while they "
+            "compute, which costs nothing"
+        )
 
 
 def headline(found: Found, ranked: Sequence[Finding]) -> str:
@@ -226,4 +233,4 @@ def _notes(found: Found) -> Iterator[str]:
     """Sentences about events that are not understood."""
     for trace in found.traces if found.devices else ():
         for name, count in trace.unknown.items():
-            yield f"{count:,} events of the category {name} are not understood."
+            yield f"{count:,} events of the unknown category {name} were left out."

@@ -53,12 +53,14 @@ def _chosen(folder: Path) -> list[Path]:
     runs = sorted({file.parent for file in files})
     if len(runs) > 1:
         names = ", ".join(str(run.relative_to(folder)) for run in runs[-3:])
-        raise FlatoutError(f"{folder} holds {len(runs)} recordings; name one of them: {names}.")
+        raise FlatoutError(f"{folder} holds {len(runs)} recordings: name one of them ({names}).")
     planes = {file.name.removesuffix(".xplane.pb") for file in files if file.suffix == ".pb"}
     # The same recording in Chrome's format has fewer events.
     files = [f for f in files if f.suffix == ".pb" or f.name.split(".trace.json")[0] not in planes]
     if len(files) > RANKS:
-        raise FlatoutError(f"{folder} holds {len(files)} traces; at most {RANKS} can be read.")
+        raise FlatoutError(
+            f"{folder} holds {len(files)} traces, and at most {RANKS} are read: move some away."
+        )
     return files
 
 
@@ -67,17 +69,18 @@ def _read(path: Path) -> Trace:
 
     try:
         if path.stat().st_size > LARGEST:
-            raise FlatoutError(f"{path} has over {LARGEST >> 20:,} MiB: record fewer steps.")
+            raise FlatoutError(f"{path} is larger than {LARGEST >> 20:,} MiB: record fewer steps.")
         if path.name.endswith(".pb"):
             return xplane.read(path)
         return chrome.read(_contents(path))
     except (OSError, EOFError, zlib.error) as error:
         raise FlatoutError(f"{path} cannot be read: {damage(error)}.") from None
     except MemoryError:
-        raise FlatoutError(f"{path} needs more memory than there is: record fewer steps.") from None
+        raise FlatoutError(f"{path} needs more memory than is free: record fewer steps.") from None
     except (ValueError, ArithmeticError, LookupError, TypeError, RecursionError) as error:
         raise FlatoutError(
-            f"{path} is no trace of a profiler, or it is damaged: {one_line(error)[:200]}."
+            f"{path} is not a profiler's trace, or is damaged ({one_line(error)[:200]}): record it "
+            "again."
         ) from None
 
 
@@ -93,5 +96,7 @@ def _contents(path: Path) -> bytes:
     with _opened(path) as file:
         data = file.read(LARGEST + 1)
     if len(data) > LARGEST:
-        raise FlatoutError(f"{path} has over {LARGEST >> 20:,} MiB unpacked: record fewer steps.")
+        raise FlatoutError(
+            f"{path} is larger than {LARGEST >> 20:,} MiB when unpacked: record fewer steps."
+        )
     return data

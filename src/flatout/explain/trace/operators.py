@@ -43,7 +43,7 @@ class Operators:
         )
         return (
             f"{self.profiler}'s profiler recorded {self.count:,} operators in "
-            f"{duration(lasted)}; they took {duration_words(self.total)}, of that {names}"
+            f"{duration(lasted)}; they took {duration_words(self.total)}, of which {names}"
         )
 
 

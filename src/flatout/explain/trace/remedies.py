@@ -36,7 +36,7 @@ def _input(found: Found) -> str:
     if any("MultiProcessing" in name for name in names):
         return (
             "Load batches in more background processes (num_workers=), or make loading cheaper: "
-            "they do not keep up."
+            "the present ones do not keep up."
         )
     return (
         "Load batches in background processes: DataLoader(num_workers=4, persistent_workers=True, "
@@ -54,9 +54,9 @@ REMEDIES: dict[str, str | Callable[[Found], str]] = {
     "communicate": AVERAGE_ONCE,
     "host": WHILE_BUSY.format("this code"),
     "act": "Choose actions for many environments in one call, without gradients.",
-    "replay": "Store steps in preallocated arrays, and gather a batch with one fancy index.",
+    "replay": "Store steps in preallocated arrays, and gather each batch with one index operation.",
     "eval": EVALUATION.words,
-    "ipc": "Move arrays through shared memory, and several steps in one message.",
-    "wait": "Do not wait for the slowest each time: take results as they come.",
+    "ipc": "Pass arrays through shared memory, and several steps in each message.",
+    "wait": "Do not wait for the slowest worker each time: take results as they arrive.",
 }
 """By part of the time: what to change."""
