@@ -334,7 +334,7 @@ def test_two_programs_are_compared_and_the_file_goes_on_where_it_was(tmp_path: P
     assert json.loads(shown.read_text())["against"]["pairs"] == 1
     other = against("python other.py", first, *flags)
     assert other.code == 2
-    assert "holds another comparison" in other.err
+    assert "holds a comparison of other programs" in other.err
 
 
 EVALUATES = """
@@ -475,5 +475,5 @@ def test_a_file_that_holds_something_else_is_not_overwritten(tmp_path: Path, hel
     (tmp_path / "s.json").write_text(held)
     found = against(path, path, "--save", tmp_path / "s.json")
     assert found.code == 2
-    assert "s.json is there already and holds no comparison" in found.err
+    assert "s.json exists and holds no comparison" in found.err
     assert (tmp_path / "s.json").read_text() == held

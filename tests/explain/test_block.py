@@ -74,7 +74,8 @@ def test_the_program_is_afterwards_as_it_was(explained: tuple[Path, str, str]) -
     assert 'raised "the program\'s own"' in out
     assert out.splitlines()[-1] == "afterwards True None the block at script.py:30"
     assert err == (
-        "flatout: explaining() does nothing here: this program is being explained already\n"
+        "flatout: explaining() does nothing here, because this program is being explained "
+        "already.\n"
     )
 
 

@@ -21,7 +21,7 @@ def test_a_program_that_gets_half_of_what_it_wants_is_contended() -> None:
     found = contended(use)
     assert found is not None
     assert found.share == pytest.approx(0.5)
-    assert "had 1.0 of 2 cores and wanted 2.0" in found.evidence[0]
+    assert "had 1.0 of 2 cores and could have used 2.0" in found.evidence[0]
     assert "make (50 %)" in found.evidence[1]
 
 
@@ -60,7 +60,7 @@ def test_threads_that_only_wait_on_free_cores_are_no_oversubscription() -> None:
     found = oversubscribed(CoreUse(4, used=3.9, others=0.0, runnable=8.0))
     assert found is not None
     assert found[0] == pytest.approx(0.5)
-    assert found[1] == "8.0 threads want to run at once on 4 cores"
+    assert found[1] == "on average 8.0 threads want to run on 4 cores"
 
 
 def test_threads_that_wait_for_a_core_are_counted_by_the_kernels_clock() -> None:

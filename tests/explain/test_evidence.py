@@ -71,8 +71,8 @@ def test_evidence_of_another_form_is_refused_in_one_sentence(version: object) ->
     with pytest.raises(FlatoutError) as refused:
         from_json({"flatout_evidence": version}, Path("old.json"))
     assert str(refused.value) == (
-        f"old.json was recorded by another version of Flatout, whose evidence has form {version} "
-        f"and not {VERSION}: record the program again, or explain the file with that version."
+        f"old.json was recorded by another version of Flatout, in format {version} instead of "
+        f"{VERSION}: record the program again, or explain the file with that version."
     )
 
 

@@ -82,8 +82,8 @@ def test_a_starved_card_waits_for_environments_batches_and_launches(library: str
     found = on(loop(library, env=0.13, replay=0.05, learn=0.02), card(0.06, 2_000))
     assert found.verdict == "env-bound"
     assert found.headline == (
-        "The GPU computes 6 % of the time. It waits 61 % for environments (maze.py:60), "
-        "24 % for batches (train.py:60), 9 % for the host's launches"
+        "The GPU computes 6 % of the time. It waits 61 % of the time for environments "
+        "(maze.py:60), 24 % for batches (train.py:60), 9 % for the host to launch work"
     )
     assert sum(waits(found).values()) == pytest.approx(1.0)
     assert advice(found) is found.findings[0]
@@ -93,7 +93,9 @@ def test_a_starved_card_waits_for_environments_batches_and_launches(library: str
 def test_a_card_that_waits_for_replay_is_replay_bound() -> None:
     found = on(loop(env=0.02, replay=0.15, learn=0.03), card(0.10, 2_000))
     assert found.verdict == "replay-bound"
-    assert "It waits 67 % for batches (train.py:60), 14 % for the host" in found.headline
+    assert (
+        "It waits 67 % of the time for batches (train.py:60), 14 % for the host" in found.headline
+    )
 
 
 @LIBRARIES
@@ -145,7 +147,9 @@ def test_a_card_with_few_short_kernels_is_in_use_unless_others_may_run_them(othe
 
 def test_several_cards_that_work_are_told_by_their_mean() -> None:
     found = on(loop(env=0.15, learn=0.05), card(0.10, 2_000), card(0.30, 2_000), card(0.0, 0))
-    assert found.headline.startswith("2 GPUs compute 20 % of the time. They wait 60 % for env")
+    assert found.headline.startswith(
+        "On average, 2 GPUs compute 20 % of the time. They wait 60 % of the time for env"
+    )
 
 
 def test_the_hosts_own_code_is_a_cause_where_a_card_waits_for_it() -> None:
@@ -158,15 +162,15 @@ def test_a_part_is_named_as_a_part() -> None:
     """What was seen is not the whole: the headline says so first."""
     driver = Recorded(1).loads("torch").spend(2.0, "env").learns()
     found = on(driver, card(0.5, 2_000))
-    seen = "only a part of its work was seen (no learning yet); in that part the GPU computes"
+    seen = "only a part of its work was seen (no learning yet); in that part, the GPU computes"
     assert found.headline.startswith(seen)
 
 
 def test_another_program_on_the_card_is_noted() -> None:
     busy = card(0.9, 2_000) | {"others": 1, "owners": ["blender"]}
     (note,) = [one for one in on(loop(learn=0.1), busy).notes if "blender" in one]
-    assert "counts all programs" in note
-    assert not any("counts all" in one for one in on(loop(learn=0.1), card(0.9, 2_000)).notes)
+    assert "include other programs" in note
+    assert not any("include other" in one for one in on(loop(learn=0.1), card(0.9, 2_000)).notes)
 
 
 @settings(max_examples=40, deadline=None)
@@ -271,7 +275,7 @@ def test_eight_cards_held_and_one_computing_comes_first(hidden: bool) -> None:
     words = " ".join(first.evidence)
     assert ("59,000 MiB" if hidden else "60,000 MiB") in words
     assert all(f"gpu:{index}" in words for index in range(1, 8))
-    assert ("grew" in words) == hidden
+    assert ("growth" in words) == hidden
     assert "CUDA_VISIBLE_DEVICES=0" in first.remedy
     assert "The GPU computes 50 % of the time" in found.headline
 
@@ -293,7 +297,7 @@ def test_full_memory_names_who_holds_it() -> None:
     last = found.findings[-1]
     assert last.id == "memory-contended"
     words = " ".join(last.evidence)
-    assert "gpu:0 has 300 MiB left of 80,000" in words
+    assert "gpu:0 has 300 of 80,000 MiB free" in words
     assert "30,000 MiB" in words
     assert "blender" in words
     assert "XLA_PYTHON_CLIENT_MEM_FRACTION" in last.remedy

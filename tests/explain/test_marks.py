@@ -193,7 +193,7 @@ def test_the_innermost_mark_decides_whatever_runs_below() -> None:
     assert found.as_json()["marked"] == found.marked
     assert all(words.endswith("marked by the program") for words in found.lines.values())
     assert found.verdict == "input-bound"
-    assert "by the program's own marks: 40 % of the time" in found.findings[0].evidence
+    assert "decided by the program's own marks: 40 % of the time" in found.findings[0].evidence
 
 
 def test_imports_and_first_compilations_in_a_mark_stay_apart() -> None:
@@ -242,8 +242,8 @@ def test_a_mark_with_several_phases_is_named() -> None:
     found = told(marked(driver, "improve", (63, 63, "env or none"), (64, 64, "a or b")))
     assert not found.marked
     assert [note for note in found.notes if "mark" in note] == [
-        "The mark around train.py:63 is not the same each time (env or none), and is ignored: "
-        "write one `with` for each phase."
+        "The mark at train.py:63 is ignored, because its phase is not the same each time (env or "
+        "none): write one `with` for each phase."
     ]
 
 
@@ -259,8 +259,11 @@ def test_a_functions_phase_can_be_given() -> None:
     found = diagnose(build(about, [driver.written()]))
     assert found.phases == pytest.approx({"act": 0.3, "env": 0.7}, abs=0.02)
     assert found.lines["env"].endswith("marked by --phase")
-    assert "by --phase: 70 % of the time" in found.findings[0].evidence
-    assert "--phase io=train:no_such: no such function was seen." in found.notes
+    assert "decided by --phase: 70 % of the time" in found.findings[0].evidence
+    assert (
+        "--phase io=train:no_such: no such function was seen; check its module and name."
+        in found.notes
+    )
 
 
 BASES = {"name": "Sub", "module": "m", "bases": ["m.Sub", "m.Maze"], "has": []}
@@ -291,9 +294,9 @@ def test_a_function_is_known_by_its_module_and_name(word: str, code: Code, found
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--phase", "env", "--", "python"], "--phase env: it is PHASE=MODULE:FUNCTION, such as"),
-        (["--phase", "env=train", "--", "python"], "--phase env=train: it is PHASE=MODULE:FUNC"),
-        (["--phase=env=a b:c", "--", "python"], "--phase env=a b:c: it is PHASE=MODULE:FUNCTION"),
+        (["--phase", "env", "--", "python"], "--phase env: write PHASE=MODULE:FUNCTION, such as"),
+        (["--phase", "env=train", "--", "python"], "--phase env=train: write PHASE=MODULE:FUNC"),
+        (["--phase=env=a b:c", "--", "python"], "--phase env=a b:c: write PHASE=MODULE:FUNCTION"),
         (["--phase", "gym=a:b", "--", "python"], "--phase gym=a:b: 'gym' is no phase: a phase is"),
         (["--phase", "--", "python"], "--phase needs PHASE=MODULE:FUNCTION"),
         (["--phase", "env=a:b", "--against", "true", "--", "python"], "without --against"),
@@ -380,7 +383,10 @@ def test_a_programs_marks_are_seen(tmp_path: Path) -> None:
         tmp_path / "said.json", "--save", save, "--", sys.executable, program,
     )  # fmt: skip
     assert result.code == 0, result.err
-    assert "--phase io=script:nothing: no such function was seen." in result.err
+    assert (
+        "--phase io=script:nothing: no such function was seen; check its module and name."
+        in result.err
+    )
     assert "script:collects: no such" not in result.err
     said = json.loads((tmp_path / "said.json").read_text())
     assert "io" not in said["marked"], "the mark that is never left"

@@ -338,8 +338,8 @@ def test_a_run_on_a_gpu_says_what_the_gpu_waits_for() -> None:
     card = GpuSample(0, "H100", busy=0.06, used_mb=900, total_mb=80_000, ours_mb=900, ours=(1,))
     used = card_uses([MonitorSample(t, 1.0, 4, 0.3, gpus=(card,)) for t in (1.0, 2.0)])
     assert headline(findings(given), given, used) == (
-        "The GPU computes 6 % of the time. It waits 61 % for environments, 22 % for batches, "
-        "11 % for the host's launches"
+        "The GPU computes 6 % of the time. It waits 61 % of the time for environments, 22 % for "
+        "batches, 11 % for the host to launch work"
     )
     idle = tuple(replace(card, busy=0.0) for card in used)
     assert "GPU" not in headline(findings(given), given, idle)

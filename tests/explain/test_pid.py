@@ -94,7 +94,7 @@ def test_the_batch_of_a_network_that_acts_is_unknown(tmp_path: Path) -> None:
     found = told(profiles(tmp_path, p1_MainThread=[(STEPS, 2), (acts, 7), (BACKWARD, 1)] * 20))
     (finding,) = (one for one in found.findings if one.id == "acting-bound")
     assert finding.remedy.startswith("Choose actions for several environments")
-    assert any("no calls are counted" in evidence for evidence in finding.evidence)
+    assert any("calls were not counted" in evidence for evidence in finding.evidence)
 
 
 def test_a_stack_of_two_moments_tells_nothing(tmp_path: Path) -> None:
@@ -108,5 +108,5 @@ def test_where_calls_are_not_counted_the_mechanism_of_learning_is_unknown(tmp_pa
     found = told(profiles(tmp_path, p1_MainThread=[(BACKWARD, 190), (RECEIVES, 10)]))
     assert found.phases["learn"] > 0.9
     assert found.verdict == "unknown"
-    assert "no calls are counted" in found.headline
+    assert "calls were not counted" in found.headline
     assert not {"launch-bound", "compute-bound"} & {finding.id for finding in found.findings}

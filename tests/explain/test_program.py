@@ -466,7 +466,7 @@ sys.exit(7)
     assert done.code == 7
     assert "Traceback" not in done.err
     said = " ".join((done.out + done.err).split())
-    assert "The program has deleted" in said
+    assert "The program deleted" in said
 
 
 def test_a_recording_that_is_damaged_ends_neither_the_program_nor_its_exit_code(

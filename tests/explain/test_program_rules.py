@@ -217,9 +217,9 @@ def test_processes_are_proposed_where_the_cores_do_more_together(cores: int, sha
     found = diagnose(build(about, [driver.written()])).findings[0]
     assert found.id == "env-bound"
     if times < 1.2:
-        assert "make the step itself cheaper" in found.remedy
+        assert "ake the step itself cheaper" in found.remedy
     else:
-        assert "processes at once" in found.remedy
+        assert "processes in parallel" in found.remedy
 
 
 def test_what_cores_do_together_is_measured_once_for_each_start_of_the_machine(
@@ -294,7 +294,7 @@ def test_whether_learning_computes_is_unknown_without_counted_calls() -> None:
         driver.spend(0.1, "learn").spend(0.002, "env")
     found = told(driver, busy=4.0)
     assert found.verdict == "unknown"
-    assert "no calls are counted" in found.headline
+    assert "calls were not counted" in found.headline
 
 
 @settings(max_examples=60, deadline=None)
@@ -461,7 +461,7 @@ def test_one_line_that_acts_and_learns_is_told_apart_by_its_caller() -> None:
     assert found.phases["act"] == pytest.approx(0.6, abs=0.03)
     first = found.findings[0]
     assert first.id == "acting-bound"
-    assert "batch 4, no gradients" in first.evidence[0]
+    assert "batch size 4, without gradients" in first.evidence[0]
     assert "no_grad" not in first.remedy
 
 
@@ -691,7 +691,7 @@ def test_calls_of_one_name_are_added_up_whatever_lines_they_are_on() -> None:
     window = Replay([Interval(1e9 / len(seen), ((0, line),), name) for line, name in seen])
     facts: Any = SimpleNamespace(counted=counted([window], list))
     assert transfer(facts, 0.5).after == [
-        "`item` about 7 times per second", "`cpu` about 5 times per second"
+        "`item` is called about 7 times per second", "`cpu` is called about 5 times per second"
     ]  # fmt: skip
 
 

@@ -135,7 +135,7 @@ def test_the_operators_of_a_program_on_the_cpu_are_evidence(jax_on_cpu: Path) ->
     said = json.loads((jax_on_cpu / "said.json").read_text())
     evidence = [words for finding in said["findings"] for words in finding["evidence"]]
     (words,) = {words for words in [*evidence, *said["recorded"]] if "JAX's profiler" in words}
-    assert re.search(r"recorded [\d,]+ operators in \d+\.\d s; they took .*, of that `\w", words)
+    assert re.search(r"recorded [\d,]+ operators in \d+\.\d s; they took .*, of which `\w", words)
     assert words in (jax_on_cpu / "said.txt").read_text()
 
 
@@ -400,8 +400,9 @@ def test_the_samples_say_what_a_device_waits_for(tmp_path: Path) -> None:
     assert found.busy == {"gpu:0": pytest.approx(0.1, abs=0.01)}
     (words,) = found.recorded
     assert words.startswith(
-        "The GPU computes 10 % of 4.0 s that PyTorch's profiler recorded. It waits "
-        "60 % for environments (maze.py:60), 30 % for the host's launches (train.py:"
+        "The GPU computes 10 % of the 4.0 s that PyTorch's profiler recorded. It waits "
+        "60 % of the time for environments (maze.py:60), 30 % for the host to launch "
+        "work (train.py:"
     )
     assert found.verdict == "env-bound"
     assert "gpu:0 recorded" in [lane.name for lane in found.lanes]
@@ -424,7 +425,7 @@ def test_the_time_of_an_operator_is_its_own(tmp_path: Path) -> None:
     assert found.count == 30
     learning = joined(trace, driver, tmp_path).findings[0]
     assert learning.evidence[-1] == (
-        "PyTorch's profiler recorded 30 operators in 1.0 s; they took 0.5 ms, of that "
+        "PyTorch's profiler recorded 30 operators in 1.0 s; they took 0.5 ms, of which "
         "`aten::addmm` 60 %, `aten::linear` 30 %, `aten::item` 10 %"
     )
 

@@ -63,7 +63,7 @@ def test_work_that_is_smaller_than_its_messages_is_done_in_one_process() -> None
     assert found.remedy.startswith("Do this work in one process")
     assert found.share == pytest.approx(0.7, abs=0.01)  # the work is part of what is waited for
     assert "70 % of the time is spent waiting for other processes" in found.evidence[0]
-    assert "their own work takes 10 %" in found.evidence[0]
+    assert "whose own work takes 10 %" in found.evidence[0]
 
 
 def test_work_that_is_larger_than_its_messages_stays_where_it_is() -> None:

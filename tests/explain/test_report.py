@@ -191,10 +191,12 @@ def test_phases_above_one_per_cent_have_bars_of_their_length() -> None:
 def test_busy_and_how_full_are_two_rows() -> None:
     rows = {line[9:19]: line for line in piped(example()).splitlines() if "GPU 0" in line[:16]}
     assert set(rows) == {"GPU 0 busy", "GPU 0 full"}
-    assert rows["GPU 0 busy"].endswith("25 %  of the time some kernel ran")
+    assert rows["GPU 0 busy"].endswith("25 %  of the time a kernel ran")
     usage = tuple(replace(sample, gpu_full=(None,)) for sample in example().usage)
     unknown = piped(replace(example(), usage=usage))
-    assert "GPU 0 full      ?  of it in use while it ran: unknown here" in unknown
+    assert (
+        "GPU 0 full      ?  of its multiprocessors were in use meanwhile: unknown here" in unknown
+    )
 
 
 def test_nothing_is_tried_of_a_healthy_program_or_of_a_part() -> None:

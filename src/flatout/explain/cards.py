@@ -26,13 +26,13 @@ NO_MEMORY = re.compile(
 """Errors of a program whose GPU has no memory left, by their types and texts."""
 
 WAITS_FOR = {
-    "learn": "for the host's launches", "launch": "for the host's launches",
+    "learn": "for the host to launch work", "launch": "for the host to launch work",
     "env": "for environments", "act": "for choosing actions", "replay": "for batches",
     "input": "for batches", "ipc": "for messages between processes", "eval": "for evaluation",
     "io": "for files", "compile": "for compiling", "wait": "for other processes",
     "transfer": "for copies and syncs", "copy": "for copies", "communicate": "for other devices",
     "host": "for the host's own code", "other": "for the host's own code",
-    "unknown": "for what is not recorded", "queued": "with work in the queue",
+    "unknown": "for something that is not recorded", "queued": "with work in the queue",
 }  # fmt: skip
 """Causes of a GPU's waiting, in words: by the host's phase, or the part of a trace's idle time."""
 
@@ -123,8 +123,8 @@ def shared(cards: Sequence[CardUse]) -> str:
     found = [card for card in cards if card.works and card.others]
     if not found:
         return ""
-    words = "; ".join(f"on gpu:{card.index} {card.other_words}" for card in found)
-    return f"How busy a GPU is counts all programs on it: {words}."
+    words = "; ".join(f"on gpu:{card.index}, {card.other_words}" for card in found)
+    return f"The shares in which GPUs are busy include other programs: {words}."
 
 
 def _rows(samples: Sequence[MonitorSample]) -> list[tuple[GpuSample, ...]]:
@@ -174,14 +174,15 @@ def headline(
         place: gives the place of such a wait, ready to be appended; may be empty.
         of: the time that was observed, in words.
     """
+    largest = sorted(waited.items(), key=lambda wait: -wait[1])[:NAMED]
     parts = [
-        f"{percent(share)} {WAITS_FOR[name]}{place(name)}"
-        for name, share in sorted(waited.items(), key=lambda wait: -wait[1])[:NAMED]
+        f"{percent(share)}{'' if number else ' of the time'} {WAITS_FOR[name]}{place(name)}"
+        for number, (name, share) in enumerate(largest)
         if share >= LEAST
     ]
     computes, they = ("The GPU computes", "It waits")
     if count != 1:
-        computes, they = f"{count} GPUs compute", "They wait"
+        computes, they = f"On average, {count} GPUs compute", "They wait"
     words = f"{computes} {percent(busy)} {of}"
     return words + (f". {they} {', '.join(parts)}" if parts else "")
 
@@ -201,11 +202,12 @@ def unused(cards: Sequence[CardUse], learn: float, update_s: float | None) -> Fi
         return None
     if update_s is None or not worthwhile(update_s):
         return None
+    visible = "1 GPU" if len(cards) == 1 else f"{len(cards)} GPUs"
     seen = (
-        f"{len(cards)} GPU(s) ({cards[0].name or 'unknown'}) are visible, and this program "
-        f"computed on none; an update takes {1e3 * update_s:.3g} ms on the CPU"
+        f"this program can use {visible} ({cards[0].name or 'unknown'}) but did not compute there; "
+        f"an update takes {1e3 * update_s:.3g} ms on the CPU"
     )
-    words = "Move learning to the GPU (`.to('cuda')`; for JAX install its CUDA build)."
+    words = "Move learning to the GPU (PyTorch: `.to('cuda')`; JAX: install its CUDA build)."
     return Finding("gpu-unused", learn, (seen,), words)
 
 
@@ -219,25 +221,24 @@ def reserved(cards: Sequence[CardUse]) -> tuple[Finding | None, bool]:
     held = sum(card.held_mb for card in cards)
     wasted = sum(card.held_mb for card in idle)
     names = ", ".join(f"gpu:{card.index}" for card in working)
-    sizes = ", ".join(f"gpu:{card.index} {card.held_mb:,} MiB" for card in idle)
+    sizes = ", ".join(f"gpu:{card.index} ({card.held_mb:,} MiB)" for card in idle)
     evidence = [
-        f"only {names} {'computes' if len(working) == 1 else 'compute'}; this program also holds "
-        f"memory on {sizes}",
-        f"{wasted:,} of its {held:,} MiB are on cards that do not compute",
+        f"only {names} {'computes' if len(working) == 1 else 'compute'}, but this program also "
+        f"holds memory on {sizes}",
+        f"{wasted:,} of its {held:,} MiB are on GPUs that do not compute",
     ]
     if any(card.grown for card in idle):
         evidence.append(
-            "the driver hides each program's memory: the figures are by how much the memory in "
-            "use grew"
+            "the driver does not report memory by program: these figures are the growth of the "
+            "memory in use since the observation began"
         )
-    evidence += [f"on gpu:{card.index} {card.other_words}" for card in idle if card.others]
+    evidence += [f"on gpu:{card.index}, {card.other_words}" for card in idle if card.others]
     visible = ",".join(str(card.index) for card in working)
     words = (
-        f"Make one card visible (CUDA_VISIBLE_DEVICES={visible}), or let memory grow "
-        "(XLA_PYTHON_CLIENT_PREALLOCATE=false, set_memory_growth)."
+        f"Make only {'this GPU' if len(working) == 1 else 'these GPUs'} visible to the program "
+        f"(CUDA_VISIBLE_DEVICES={visible}), or let it allocate memory as needed (JAX: "
+        "XLA_PYTHON_CLIENT_PREALLOCATE=false; TensorFlow: set_memory_growth)."
     )
-    if len(working) > 1:
-        words = words.replace("one card", "only these cards")
     return Finding("devices-reserved", 0.0, tuple(evidence), words), 2 * wasted > held
 
 
@@ -248,7 +249,7 @@ def memory(cards: Sequence[CardUse]) -> Finding | None:
         return None
     evidence = [sentence for card in found for sentence in _memory_words(card)]
     words = (
-        "Cap the memory of each program (XLA_PYTHON_CLIENT_MEM_FRACTION, "
+        "Limit the memory of each program (JAX: XLA_PYTHON_CLIENT_MEM_FRACTION; PyTorch: "
         "torch.cuda.set_per_process_memory_fraction)."
     )
     return Finding("memory-contended", 0.0, tuple(evidence), words)
@@ -265,15 +266,17 @@ def memory_error(cards: Sequence[CardUse], kind: str, text: str) -> Finding | No
     ended = f"the program ended with {kind}: {shortened(text, SHOWN)}"
     words = "Use smaller batches, or keep less on the GPU (replay, histories of losses)"
     if card.others:
-        words += "; or free what the other programs hold, or use another card"
+        words += "; or stop the other programs on this GPU, or use another GPU"
     return Finding("memory-contended", 0.0, (ended, *_memory_words(card)), f"{words}.")
 
 
 def _memory_words(card: CardUse) -> list[str]:
-    left = f"gpu:{card.index} has {card.total_mb - card.used_mb:,} MiB left of {card.total_mb:,}"
+    left = f"gpu:{card.index} has {card.total_mb - card.used_mb:,} of {card.total_mb:,} MiB free"
     words = [f"{left}; {card.other_words}" if card.others else left]
     if card.grown:
-        words.append(f"since the first sample its memory in use grew by {card.held_mb:,} MiB")
+        words.append(
+            f"its memory in use has grown by {card.held_mb:,} MiB since the observation began"
+        )
     elif card.held_mb:
         words.append(f"this program holds {card.held_mb:,} MiB there")
     return words

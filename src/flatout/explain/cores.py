@@ -22,17 +22,17 @@ def contended(use: CoreUse | None) -> Finding | None:
     if use is None or use.taken < TAKEN:
         return None
     evidence = [
-        f"this program had {use.used:.1f} of {use.cores} cores and wanted "
+        f"this program had {use.used:.1f} of {use.cores} cores and could have used "
         f"{min(use.used + (use.delayed or 0.0) + use.stolen, use.cores):.1f}"
     ]
     names = [f"{name} ({percent(amount / use.cores)})" for name, amount in use.programs]
     if use.stolen >= 0.05 * use.cores:
         names.append(f"the host of this virtual machine ({percent(use.stolen / use.cores)})")
     if names:
-        evidence.append(f"the {use.cores} cores were also used by {', '.join(names)}")
+        evidence.append(f"shares of the {use.cores} cores that others used: {', '.join(names)}")
     remedy = (
         "Stop the other programs, or give this one cores of its own (taskset, a container's "
-        "limits), and explain it again: what follows is of the time in which it ran."
+        "limits), and explain it again: the other findings are only about the time in which it ran."
     )
     return Finding("contended", use.taken, tuple(evidence), remedy)
 
@@ -46,7 +46,7 @@ def oversubscribed(use: CoreUse | None) -> tuple[float, str] | None:
     # Where threads are seen to wait for a core, no core is free, even if switching takes its time.
     if use.delayed is None and use.used < SATURATED * use.cores:
         return None
-    return waiting(use), f"{threads:.1f} threads want to run at once on {use.cores} cores"
+    return waiting(use), f"on average {threads:.1f} threads want to run on {use.cores} cores"
 
 
 def waiting(use: CoreUse) -> float:
@@ -64,6 +64,6 @@ def slowdown(samples: Sequence[MonitorSample]) -> str:
     if after > SLOWER * before:
         return ""
     return (
-        f"The cores' frequency fell from {before:,.0f} to {after:,.0f} MHz: heat or a power limit "
-        "slows them."
+        f"The cores' frequency fell from {before:,.0f} to {after:,.0f} MHz during the observation: "
+        "heat or a power limit slows them."
     )

@@ -177,12 +177,13 @@ def interval_words(diagnosis: Diagnosis, finding: Finding) -> str:
 
 
 def tie_words(findings: Sequence[Finding]) -> str:
-    """A tie: ``acting-bound (41 %, 36 to 47) or launch-bound (38 %, 33 to 44)``."""
-    rows = [(one, one.interval or (one.share, one.share)) for one in findings]
-    return " or ".join(
-        f"{one.id} ({percent(one.share)}, {100 * low:.0f} to {100 * high:.0f})"
-        for one, (low, high) in rows
-    )
+    """A tie: ``acting-bound (41 % of the time, 36 to 47) or launch-bound (38 %, 33 to 44)``."""
+    said = list[str]()
+    for one in findings:
+        low, high = (100 * end for end in one.interval or (one.share, one.share))
+        share = percent(one.share) + ("" if said else " of the time")
+        said.append(f"{one.id} ({share}, {low:.0f} to {high:.0f})")
+    return " or ".join(said)
 
 
 def place_words(place: tuple[str, int]) -> str:
@@ -253,8 +254,8 @@ def meters(diagnosis: Diagnosis) -> list[Meter]:
             for every in zip(*((u.gpu_busy, u.gpu_full, u.gpu_memory) for u in usage), strict=True)
         )
         drawn += [
-            meter(f"{name} busy", "of the time some kernel ran", "busy", busy),
-            meter(f"{name} full", "of it in use while it ran", "full", full),
+            meter(f"{name} busy", "of the time a kernel ran", "busy", busy),
+            meter(f"{name} full", "of its multiprocessors were in use meanwhile", "full", full),
             meter(f"{name} memory", "of its memory in use", "memory", memory),
         ]
     return drawn if usage else []

@@ -124,16 +124,18 @@ def outcome(
 def _notes(runs: Sequence[Run], unit: str) -> Iterator[str]:
     fewest = min(run.counted.get(unit, FEW) for run in runs)
     if fewest < FEW:
-        yield f"only {fewest:.0f} were counted in a run: raise --seconds or count something else"
+        yield f"only {fewest:.0f} {unit} were counted in a run: raise --seconds, or use --count"
     share = evaluating(runs)
     if unit in (STEPS, UPDATES) and share >= EVALUATES:
-        rule = "those within it do not count" if unit == STEPS else "environment steps do not count"
+        rule = "steps within it are not counted"
+        if unit == UPDATES:
+            rule = "environment steps are not compared"
         yield f"evaluation takes up to {100 * share:.0f} % of a run: {rule}"
     contended = max(run.contended for run in runs)
     if contended > 0:
         yield (
-            "other programs had the cores that a run wanted for up to "
-            f"{100 * contended:.0f} % of its time: stop them"
+            f"other programs took up to {100 * contended:.0f} % of the core time that a run could "
+            "have used: stop them"
         )
     part = next((run.part for run in runs if run.part), "")
     if part:
@@ -154,15 +156,14 @@ def common_unit(first: Sequence[Run], second: Sequence[Run]) -> str:
     how = "name a function that both call with --count module:function"
     if not any(counted):
         raise FlatoutError(
-            "neither program steps an environment or an optimiser that can be counted (of "
-            f"Gymnasium or PyTorch), and neither has ended: {how}, or raise --seconds until both "
-            "programs end."
+            "neither program steps a Gymnasium environment or a PyTorch optimiser that can be "
+            f"counted, and not both have ended: {how}, or raise --seconds until both programs end."
         )
     words = [each or "nothing that can be counted" for each in counted]
     longer = ", or raise --seconds until both programs end" if WALL in have[0] ^ have[1] else ""
     raise FlatoutError(
-        f"the speeds have no unit in common: the first program has {words[0]}, the other one "
-        f"{words[1]}; {how}{longer}."
+        f"the two programs have nothing in common that can be counted: the first has {words[0]}, "
+        f"the second {words[1]}; {how}{longer}."
     )
 
 
@@ -235,7 +236,7 @@ def lines(found: Outcome, name: str, count: str = "") -> list[str]:
         if found.same:
             said = [f"{name}: no difference ({extent}) in {unit}, {pairs}"]
         else:
-            undecided = ": undecided, raise --minutes or --seconds" if found.same is None else ""
+            undecided = ": undecided; raise --minutes or --seconds" if found.same is None else ""
             said = [f"{name}: {ratio} ({extent}) {unit}, {pairs}{undecided}"]
     if found.unit == WALL:
         said.append(f"{1 / found.was:.1f} s before, {1 / found.now:.1f} s with it")

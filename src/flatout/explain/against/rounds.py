@@ -118,8 +118,9 @@ def check_count(count: str) -> None:
     words = re.split(r"[.:()]", count.removesuffix(")"))
     if count and not (matched and all(word.isidentifier() for word in words)):
         raise UsageError(
-            f"--count {count!r} is no function: write module:function, such as agent:Agent.learn "
-            "or __main__:step, module:function(argument) to count the sum of an argument, or steps."
+            f"--count {count!r} is not a function: write module:function, such as "
+            "agent:Agent.learn or __main__:step, module:function(argument) to count the sum of an "
+            "argument, or steps."
         )
 
 
@@ -246,7 +247,10 @@ def _counted(found: Comparison, side: int, run: Run) -> Run:
             "program's own file a function is __main__:NAME, and a method is module:Class.method."
         )
     if run.ended and not run.rates:
-        raise FlatoutError(f"{name} ended after {run.seconds:.1f} s, before anything was counted.")
+        raise FlatoutError(
+            f"{name} ended after {run.seconds:.1f} s, before anything was counted: let it run for "
+            "longer."
+        )
     return run
 
 
@@ -263,7 +267,8 @@ def refuse_brief(found: Comparison) -> None:
         if unit != WALL and brief and not all(other.ended for other in others):
             raise FlatoutError(
                 f"{shlex.join(found.commands[side])} ended after {run.seconds:.1f} s, with "
-                f"{run.counted_s:.1f} s of counted work: too little to tell its speed."
+                f"{run.counted_s:.1f} s of counted work, too little to tell its speed: let it run "
+                "for longer."
             )
 
 
@@ -302,15 +307,16 @@ def _continued(asked: Comparison, file: Path) -> Comparison:
         values.pop("flatout_evidence")
     except (OSError, AttributeError, LookupError, TypeError, ValueError):
         raise UsageError(
-            f"--save {file} is there already and holds no comparison; name another file."
+            f"--save {file} exists and holds no comparison of two programs; name another file."
         ) from None
     if (saved.commands, saved.count) != (asked.commands, asked.count):
         first, second = map(shlex.join, saved.commands)
         raise UsageError(
-            f"--save {file} holds another comparison ({first}; {second}); name another file."
+            f"--save {file} holds a comparison of other programs ({first}; {second}); name another "
+            "file."
         )
     if saved.files != asked.files:
-        say(f"the programs have changed since {file} was written: its runs do not count.")
+        say(f"the programs have changed since {file} was written, so its runs are not used.")
         return asked
     saved.recording = values, processes
     say(f"{file} has {len(saved.runs[0])} and {len(saved.runs[1])} runs already")

@@ -284,8 +284,8 @@ def _obstacles(
     ]
     if not (folder / LOCK).is_file():
         notes.append(
-            f"The program has deleted {folder}, where the probe wrote what it saw, and with it all "
-            "that was seen before. Let it spare the folders flatout-explain-*."
+            f"The program deleted {folder}, to which the probe writes, and with it everything that "
+            "was seen before. Keep it from deleting folders named flatout-explain-*."
         )
         return notes
     if rows:
@@ -294,15 +294,19 @@ def _obstacles(
     if flags := blocking_flags(command):
         why = (
             f"Python was started with {' '.join(flags)}, which keeps it from loading the probe: "
-            "only the hardware's use was seen. Run it without."
+            "only the use of the hardware was seen. Run it without."
         )
     elif shutil.which(command[0]) is None or "python" not in program:
         why = (
-            f"No Python process of {program} could be observed: it starts none, or clears its "
-            "environment."
+            f"No Python process of {program} could be observed: it starts none, or clears the "
+            "environment variables that load the probe. Start Python directly: flatout explain -- "
+            "python script.py."
         )
     else:
-        why = f"Python ended after {seconds:.1f} s, before anything could be seen."
+        why = (
+            f"Python ended after {seconds:.1f} s, before anything could be seen. Let the program "
+            "run for longer."
+        )
     return [*notes, why]
 
 

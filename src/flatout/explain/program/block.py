@@ -106,7 +106,7 @@ def explaining(*, show: bool = True, subject: str = "") -> Iterator[Explanation]
         raise UsageError("explaining() observes the main thread: enter it there.")
     explanation = Explanation()
     if "FLATOUT_EXPLAIN" in os.environ:
-        say("explaining() does nothing here: this program is being explained already")
+        say("explaining() does nothing here, because this program is being explained already.")
         yield explanation
         return
     from flatout.explain.program.attach import begun, machine, working_folder
@@ -177,7 +177,7 @@ def _explain(folder: Path, meta: dict[str, Any], explanation: Explanation, show:
         explanation.diagnosis = diagnose(build(meta | {"finished": True}, rows))
         explanation.diagnosis.check()
     except (ArithmeticError, LookupError, OSError, ValueError) as error:
-        say(f"this block cannot be explained ({damage(error)})")
+        say(f"this block cannot be explained: what was recorded is damaged ({damage(error)}).")
         return
     if show:
         print_report(explanation.diagnosis, Console())

@@ -141,12 +141,12 @@ def _uncounted(share: float, outside: bool) -> Finding | None:
         return None
     evidence = (
         f"learning takes {percent(share)} of the time; whether it is arithmetic or the overhead of "
-        "many small operations cannot be seen, because no calls are counted"
+        "many small operations cannot be seen, because its calls were not counted"
     )
     remedy = (
         "Start the program with flatout explain -- COMMAND, which counts its calls."
         if outside
-        else "Observe it longer (--seconds), so that calls of its learning are counted."
+        else "Observe it for longer (--seconds), so that calls within learning are counted."
     )
     return Finding(UNKNOWN, share, (evidence,), remedy)
 
@@ -155,14 +155,14 @@ def _indistinct(facts: Facts, share: float) -> Finding:
     """Threads that take turns with the interpreter's lock: where each works cannot be seen."""
     busy = facts.blame.busy_cores
     evidence = [
-        f"{facts.blame.threads} threads of one process take turns with Python's interpreter lock; "
-        "where each of them works cannot be distinguished"
+        f"{facts.blame.threads} threads of one process take turns holding Python's interpreter "
+        "lock, so that what each of them does cannot be distinguished"
     ]
     if busy is not None:
         evidence.append(f"together they keep {busy:.1f} of {facts.cores} cores busy")
     remedy = (
-        "Threads run Python code one at a time: use processes in their place, or run one thread "
-        "alone and explain that."
+        "Threads run Python code one at a time: use processes instead, or explain the program "
+        "with one thread."
     )
     return Finding(UNKNOWN, share, tuple(evidence), remedy)
 
@@ -175,16 +175,17 @@ def _headline(facts: Facts, ranked: Sequence[Finding]) -> str:
         seconds = facts.evidence.ended - facts.evidence.began
         return f"the program was still importing modules after {duration(seconds)}"
     if not ranked:
-        return "too little was seen to say what the time goes to"
+        return "too little was seen to say where the time goes"
     first, *others = ranked
     if first.id == "contended":
-        summary = f"{CAUSES[first.id]} ({percent(first.share)})"
+        summary = f"{CAUSES[first.id]}: {percent(first.share)} of what it could have used"
         rest = _headline(facts, others) if others else ""
-        return f"{summary}; of the time in which it ran: {_inner(rest)}" if rest else summary
+        return f"{summary}. While it ran, {_inner(rest)}" if rest else summary
     tie = tied(ranked)
-    share = f" ({percent(first.share)})" if first.share else ""
     on_gpu = _gpu_words(facts)
-    summary = first.evidence[0] if first.id == UNKNOWN else f"{CAUSES[first.id]}{share}"
+    summary = CAUSES.get(first.id, first.evidence[0] if first.evidence else "")
+    if first.id not in (UNKNOWN, *DEVICES):
+        summary += f" takes {percent(first.share)} of the time"
     if tie:
         summary = f"a tie: {tie_words(tie)}"
     if on_gpu:
@@ -192,12 +193,12 @@ def _headline(facts: Facts, ranked: Sequence[Finding]) -> str:
         summary = f"{summary}. {on_gpu}" if kept else on_gpu
     if facts.line.part and first.id != UNKNOWN:
         part = f"only a part of its work was seen ({facts.line.part})"
-        return f"{part}; in that part {_inner(summary)}"
+        return f"{part}; in that part, {_inner(summary)}"
     if on_gpu or first.id == UNKNOWN:
         return summary
     shares = [finding.share for finding in causes(ranked) if finding.id != "compute-bound"]
     if first.id not in ("compute-bound", *DEVICES) and max(shares) < FEW:
-        return f"no cause takes a fifth of the time; the first to look at: {summary}"
+        return f"no cause takes a fifth of the time; begin with the first one: {summary}"
     return summary
 
 
@@ -240,13 +241,14 @@ def _gpu_words(facts: Facts) -> str:
 
 def _inner(sentence: str) -> str:
     """A sentence in the middle of another."""
-    return sentence[:1].lower() + sentence[1:] if sentence.startswith("The ") else sentence
+    lower = sentence.startswith(("The ", "On "))
+    return sentence[:1].lower() + sentence[1:] if lower else sentence
 
 
 def _notes(facts: Facts) -> Iterator[str]:
     """Sentences about what limits the diagnosis."""
     blame, driver, part = facts.blame, facts.line.driver, facts.line.part
-    cheap = "small pieces of its own Python code seem to cost less than they do."
+    cheap = "the time of short pieces of Python code is underestimated there."
     ended = facts.evidence.finished
     if blame.seconds < SHORTEST_S and not (ended and facts.evidence.code):
         how = "Let the program do more work, such as more steps" if ended else "Raise --seconds"
@@ -258,15 +260,18 @@ def _notes(facts: Facts) -> Iterator[str]:
         )
     for process in facts.evidence.processes:
         if process.failure:
-            yield f"The probe of process {process.pid} ended early ({process.failure})."
+            yield (
+                f"Process {process.pid} was observed only in part: the probe in it failed "
+                f"({process.failure})."
+            )
     yield from marks.notes(facts.evidence)
     yield from filter(None, (cores.slowdown(facts.evidence.monitor), cards.shared(facts.cards)))
     if driver is not None and not driver.main and not blame.threads:
         yield f"The thread that does the work ({driver.name}) is not the main one: {cheap}"
     if any(card.ours and card.busy is None for card in facts.cards):
         yield (
-            "How busy the GPU is cannot be read (a MIG instance does not report it): the time in "
-            "which the program waits for it counts as its computing, and copies are not seen."
+            "How busy the GPU is cannot be read (a MIG instance does not report it): time in which "
+            "the program waits for the GPU counts as computing, and copies are not seen."
         )
     if blame.locked > 0.05 * blame.seconds:
         yield (

@@ -324,8 +324,8 @@ def from_json(values: Any, path: Path) -> Evidence:
     values.pop("against", None)  # runs of `--against`, whose first one this is
     if version != VERSION:
         raise FlatoutError(
-            f"{path} was recorded by another version of Flatout, whose evidence has form {version} "
-            f"and not {VERSION}: record the program again, or explain the file with that version."
+            f"{path} was recorded by another version of Flatout, in format {version} instead of "
+            f"{VERSION}: record the program again, or explain the file with that version."
         )
     evidence = build(values, values.pop("processes"))
     refuse_impossible(evidence)

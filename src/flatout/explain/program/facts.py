@@ -194,7 +194,9 @@ class Facts:
         words = [f"{place}  {text[:SHOWN]}" if place else ""]
         total = self.share(phase) * self.blame.seconds or 1.0
         if self.blame.device[phase] > MAINLY * total:
-            words.append(f"{percent(self.blame.device[phase] / total)} waiting for the device")
+            words.append(
+                f"{percent(self.blame.device[phase] / total)} of it waiting for the device"
+            )
         words += [
             f"marked by {by}" for by in (PROGRAM, FLAG)
             if self.blame.marked[phase, by] > MAINLY * total
@@ -206,7 +208,9 @@ class Facts:
         seconds = self.blame.seconds or 1.0
         shares = [(by, self.blame.marked[phase, by] / seconds) for by in (PROGRAM, FLAG)]
         whose = {PROGRAM: "the program's own marks", FLAG: FLAG}
-        return [f"by {whose[by]}: {percent(share)} of the time" for by, share in shares if share]
+        return [
+            f"decided by {whose[by]}: {percent(share)} of the time" for by, share in shares if share
+        ]
 
     @property
     def marked(self) -> dict[str, float]:

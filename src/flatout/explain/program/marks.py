@@ -44,7 +44,7 @@ class FunctionPhase:
         parts = (*module.split("."), *name.split("."))
         if not all(map(str.isidentifier, parts)):
             raise UsageError(
-                f"--phase {word}: it is PHASE=MODULE:FUNCTION, such as env=train:collect or "
+                f"--phase {word}: write PHASE=MODULE:FUNCTION, such as env=train:collect or "
                 "env=train:Maze.step."
             )
         if phase not in MARKABLE:
@@ -104,7 +104,7 @@ def notes(evidence: Evidence) -> Iterator[str]:
             for process in evidence.processes
             for code in process.codes
         ):
-            yield f"--phase {word}: no such function was seen."
+            yield f"--phase {word}: no such function was seen; check its module and name."
     several = {
         (process.codes[index].file, first): text
         for process in evidence.processes
@@ -114,6 +114,6 @@ def notes(evidence: Evidence) -> Iterator[str]:
     }
     for place, text in several.items():
         yield (
-            f"The mark around {place_words(place)} is not the same each time ({text}), and is "
-            "ignored: write one `with` for each phase."
+            f"The mark at {place_words(place)} is ignored, because its phase is not the same each "
+            f"time ({text}): write one `with` for each phase."
         )

@@ -67,7 +67,7 @@ def join(
             try:
                 found.append(_read(report, index))
             except FlatoutError as error:
-                notes.append(f"What {report['of']}'s profiler recorded was lost: {error}")
+                notes.append(f"The recording of {report['of']}'s profiler was lost: {error}")
     whys = dict.fromkeys(row["why"] for row in reports.values() if "why" in row)
     if not found and not notes:
         notes += [f"The program's profiler recorded nothing: {why}." for why in whys]
@@ -130,8 +130,8 @@ def _with_operators(diagnosis: Diagnosis, found: Sequence[Recorded], facts: Fact
     words, seconds = most.words(one.seconds), one.seconds
     if not words:
         why = (
-            f"The recording of {duration(seconds)} has no operator: none ran in it, or the thread "
-            "that computes is not the main one."
+            f"The recording of {duration(seconds)} has no operators: none ran meanwhile, or they "
+            "run in a thread other than the main one."
         )
         return replace(diagnosis, notes=(*diagnosis.notes, why))
     findings = list(diagnosis.findings)
@@ -171,7 +171,7 @@ def _sentence(one: Recorded, found: Found, facts: Facts) -> str:
         shares[part] = shares.get(part, 0.0) + found.share(part)
     return cards.headline(
         len(found.devices), found.share("learn"), shares, lambda phase: places.get(phase, ""),
-        f"of {duration(one.seconds)} that {one.trace.profiler}'s profiler recorded",
+        f"of the {duration(one.seconds)} that {one.trace.profiler}'s profiler recorded",
     )  # fmt: skip
 
 

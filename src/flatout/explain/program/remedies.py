@@ -23,7 +23,7 @@ from flatout.spans import PHASES
 FASTER = 1.15  # how much faster than now all cores together must be for processes to be proposed
 CHEAP_S = 150e-6  # a message to another process and its answer take about as long
 
-CHEAPER = "make the step itself cheaper, beginning with this line."
+CHEAPER = "make the step itself cheaper, and begin with this line."
 RARER = 10  # factor by which to write more rarely
 
 KEPT = (
@@ -88,7 +88,7 @@ TENSORS = "tensor|as_tensor|Tensor|FloatTensor|LongTensor|BoolTensor"
 CALLS = (
     (
         PHASES, "keras", r"\.predict(_on_batch)?\(", ".*",
-        "Call the model itself, model(x, training=False), in place of model.predict(x), which "
+        "Call the model itself, model(x, training=False), instead of model.predict(x), which "
         "builds a data pipeline and its callbacks for each call.",
     ),
     (
@@ -118,13 +118,11 @@ def env(facts: Facts, share: float) -> Remedy:
     spare, count = facts.spare, facts.cores
     now = max(1.0, min(facts.blame.workers, facts.capacity))
     if spare < 0.25:
-        words = (
-            "All cores are busy already: make the step itself cheaper, beginning with this line."
-        )
+        words = f"All cores are busy already: {CHEAPER}"
     elif facts.capacity < FASTER * now:
         words = (
-            f"Processes would gain little (together the {count} cores do {facts.capacity:.1f} "
-            f"times what one does): {CHEAPER}"
+            f"More processes would gain little (all {count} cores together are "
+            f"{facts.capacity:.1f} times as fast as one): {CHEAPER}"
         )
     elif steps and share / steps < CHEAP_S:
         words = (
@@ -134,8 +132,8 @@ def env(facts: Facts, share: float) -> Remedy:
         )
     else:
         words = (
-            f"Step environments in {max(2, count)} processes at once ({spare:.1f} of {count} "
-            "cores are idle), for example gymnasium.vector.AsyncVectorEnv."
+            f"Step environments in {max(2, count)} processes in parallel ({spare:.1f} of {count} "
+            "cores are idle), for example with gymnasium.vector.AsyncVectorEnv."
         )
     return Remedy(words, after=rate)
 
@@ -148,11 +146,14 @@ def acting(facts: Facts, share: float) -> Remedy:
     if acts:
         name, batch = Counter((call.owner, call.batch) for call in acts).most_common(1)[0][0]
         seen.append(
-            f"{name} is called about {facts.counted.rate(len(acts)):,.0f} times/s with batch "
-            f"{batch}, {'gradients on' if grads else 'no gradients'}: {percent(share)} of the time"
+            f"{name} is called about {facts.counted.rate(len(acts)):,.0f} times per second with "
+            f"batch size {batch}, {'with' if grads else 'without'} gradients: {percent(share)} of "
+            "the time"
         )
     elif any(process.outside for process in facts.evidence.processes):
-        seen.append("for how many environments one call chooses is unknown: no calls are counted")
+        seen.append(
+            "for how many environments each call chooses is unknown, because calls were not counted"
+        )
     return Remedy(
         "Choose actions for several environments in one call (stack their observations) "
         f"{'under torch.no_grad(), ' if grads else ''}and keep a small network on the CPU.",
@@ -161,8 +162,8 @@ def acting(facts: Facts, share: float) -> Remedy:
 
 
 REPLAY = Remedy(
-    "Store steps in preallocated arrays, and gather a batch with one fancy index: obs[indices] "
-    "instead of a list of tuples (for priorities a sum tree)."
+    "Store steps in preallocated arrays instead of a list of tuples, and gather each batch with "
+    "one index operation, obs[indices]; for priorities, use a sum tree."
 )
 
 
@@ -170,15 +171,15 @@ def inputs(facts: Facts, share: float) -> Remedy:
     """A data set: loaders on the idle cores."""
     workers = max(2, round(facts.spare) + (0 if facts.blame.workers else 1))
     return Remedy(
-        f"Load and augment in {workers} background processes "
-        "(DataLoader(num_workers=..., persistent_workers=True), tf.data .map(...).prefetch), and "
-        "do what is the same each time only once."
+        f"Load and augment in {workers} background processes (PyTorch: "
+        f"DataLoader(num_workers={workers}, persistent_workers=True); tf.data: "
+        ".map(...).prefetch(...)), and do work that is the same each time only once."
     )
 
 
-IO = Remedy(f"Write {RARER} times less often, without a flush each time.")
+IO = Remedy(f"Write {RARER} times less often, and do not flush after each write.")
 COMPILING = Remedy(
-    "Compile once: create jitted functions outside of the loop, pad arguments to a few fixed "
+    "Compile once: create jitted functions outside the loop, pad arguments to a few fixed "
     "shapes, and pass changing numbers as arrays, not as static arguments."
 )
 
@@ -188,28 +189,28 @@ def messages(facts: Facts, share: float) -> Remedy:
     if facts.blame.trivial:
         return Remedy(
             "Do this work in one process (environments with SyncVectorEnv or DummyVecEnv), or hand "
-            "out more of it at once (chunksize=): the work itself takes less time than that.",
+            "out more of it at once (chunksize=): the work takes less time than handing it out.",
             before=[
-                f"{percent(share)} of the time is spent waiting for other processes; "
-                f"their own work takes {percent(facts.blame.worker_seconds / facts.blame.seconds)}"
+                f"{percent(share)} of the time is spent waiting for other processes, whose own "
+                f"work takes {percent(facts.blame.worker_seconds / facts.blame.seconds)}"
             ],
         )
     return Remedy(
-        "Move arrays through multiprocessing.shared_memory (write in place, send only an index), "
-        "and several steps at once."
+        "Pass arrays through multiprocessing.shared_memory (write in place and send only an "
+        "index), and several steps in each message."
     )
 
 
 EVALUATION = Remedy(
-    f"Evaluate {RARER} times less often, or fewer episodes at once: nothing is learned meanwhile."
+    f"Evaluate {RARER} times less often, or with fewer episodes: nothing is learned meanwhile."
 )
 
 
 def waiting(facts: Facts, share: float) -> Remedy:
     """A lockstep, or a loop that sleeps."""
     words = (
-        "Do not wait for the slowest each time: take results as they come (gather whichever "
-        "workers are ready), or give the slow one less to do."
+        "Do not wait for the slowest worker each time: take results as they arrive, from whichever "
+        "workers are ready, or give the slowest one less to do."
     )
     driver = facts.line.driver
     # A slow worker may sleep, too.
@@ -229,20 +230,20 @@ COARSER = {
 """How to make operations coarser, by library."""
 
 MOVE_ONCE = (
-    "Move data once, not piece by piece: keep losses and parameters on the device, and fetch one "
-    "array for many updates."
+    "Move data together instead of piece by piece: keep losses and parameters on the device, and "
+    "fetch them as one array after many updates."
 )
 AVERAGE_ONCE = (
-    "Average all gradients in one flat piece (or DistributedDataParallel's buckets), less often, "
-    "or with a larger batch per process."
+    "Average all gradients as one flat array (or in DistributedDataParallel's buckets), average "
+    "less often, or use a larger batch per process."
 )
 
 
 def launch(facts: Facts, share: float) -> Remedy:
     """Tiny operations."""
     counted = [
-        f"learning makes about {facts.learning.operations:,.0f} operations per second; those "
-        f"under 0.06 ms take {percent(facts.learning.launch or 0)} of its time"
+        f"learning runs about {facts.learning.operations:,.0f} operations per second; those "
+        f"shorter than 0.06 ms take {percent(facts.learning.launch or 0)} of learning's time"
     ]
     libraries = facts.evidence.processes[facts.line.driver.process].libraries  # type: ignore[union-attr]
     hows = (COARSER[name] for name in COARSER if name in libraries)
@@ -265,7 +266,7 @@ def _rates(facts: Facts, names: Collection[str]) -> list[str]:
     """How often the two most frequent of some built-in functions are called."""
     counts = [count for count in facts.counted.names.most_common() if count[0] in names]
     return [
-        f"`{name}` about {facts.counted.rate(number):,.0f} times per second"
+        f"`{name}` is called about {facts.counted.rate(number):,.0f} times per second"
         for name, number in counts[:2]
     ]
 
@@ -275,13 +276,13 @@ def compute(facts: Facts, share: float) -> Remedy:
     busy = facts.blame.busy_cores
     seen = [] if busy is None else [f"{busy:.1f} of {facts.cores} cores are busy on average"]
     return Remedy(
-        "The time goes to the arithmetic itself: a faster device, a smaller network or fewer "
-        "updates per step would be next.",
+        "The time goes into the arithmetic itself: only a faster device, a smaller network or "
+        "fewer updates per step would shorten it.",
         after=seen,
     )
 
 
-WHILE_BUSY = "Make {} cheaper, move it to another process, or do it while the device works."
+WHILE_BUSY = "Make {} cheaper, move it to another process, or run it while the device computes."
 
 
 def own_code(facts: Facts, share: float) -> Remedy:
@@ -292,10 +293,10 @@ def own_code(facts: Facts, share: float) -> Remedy:
         words = WHILE_BUSY
     else:
         words = (
-            "Make {} cheaper: whole arrays in place of single elements, compiled code (Numba, "
-            "jax.jit), less often, or another process."
+            "Make {} cheaper: work on whole arrays instead of single elements, compile it (Numba, "
+            "jax.jit), run it less often, or move it to another process."
         )
-    seen = [f"{percent(part * share)} of the time is in `{name}`"] if name else []
+    seen = [f"`{name}` takes {percent(part * share)} of the time"] if name else []
     return Remedy(words.format(what), before=seen)
 
 
@@ -331,12 +332,12 @@ def oversubscribed(facts: Facts) -> Finding | None:
         return None
     evidence = [sentence]
     if threads:
-        evidence.append(f"torch uses {threads} threads in each process")
+        evidence.append(f"PyTorch uses up to {threads} threads in each process")
     each = max(1, facts.cores // max(1, facts.blame.workers + 1))
     each = min(each, threads) if threads else each
     words = (
-        f"Give each process its part of the cores: torch.set_num_threads({each}) (or "
-        f"OMP_NUM_THREADS={each})."
+        f"Give each process its share of the cores: torch.set_num_threads({each}), or "
+        f"OMP_NUM_THREADS={each}."
     )
     uses = [(core_use(samples, facts.cores), samples) for samples in facts.samples]
     shares = [
