@@ -36,7 +36,7 @@ PHASES: dict[str, str] = {
     "eval": "evaluation episodes",
     "compile": "tracing and compiling again",
     "wait": "waiting, nothing to do",
-    "other": "other",
+    "other": "everything else",
 }
 """Phases and their descriptions, in the order of reports."""
 

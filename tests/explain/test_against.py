@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,14 +20,15 @@ from flatout.explain.against.rates import (
     STEPS,
     UPDATES,
     WALL,
-    Observed,
     Run,
     counted,
     counted_outside,
+    observed,
     without_evaluation,
 )
 from flatout.explain.against.rounds import Comparison, check, command_of, refuse_brief
 from flatout.explain.program.evidence import Evidence, process
+from flatout.explain.program.facts import facts_of
 from flatout.explain.program.places import Mark
 from flatout.explain.program.timeline import Timeline
 from flatout.explain.program.tracks import Moment, Track
@@ -221,10 +223,10 @@ def test_environment_steps_of_evaluation_are_no_work(alone: bool) -> None:
 def test_a_program_too_short_for_a_steady_state_has_the_rate_of_its_counts() -> None:
     rows = counts(1, 0, [[6.0, 0, 0, 0], [10.0, 0, 0, 0], [10.5, 0, 500, 0]], ended=11.0)
     machine = {"cores": 2, "gpus": [], "cpu": "c"}
-    run = Observed(Evidence(["p"], machine, 5.0, 11.0, [process(rows)], [], [])).run()
+    run = observed(facts_of(Evidence(["p"], machine, 5.0, 11.0, [process(rows)], [], [])))
     assert run.rates == {STEPS: pytest.approx(1000), WALL: pytest.approx(1 / 6)}
     assert run.ended
-    assert Run.from_json(json.loads(json.dumps(asdict(run)))) == run
+    assert msgspec.convert(json.loads(json.dumps(asdict(run))), Run) == run
 
 
 # --- What is asked for ------------------------------------------------------------------------

@@ -14,11 +14,11 @@ import psutil
 import pytest
 
 from flatout.errors import FlatoutError
-from flatout.explain.against.outcome import ratio_words
 from flatout.explain.against.rounds import compare
-from flatout.explain.against.turns import Program, evidence_of, take_turns
+from flatout.explain.against.turns import Program, take_turns
 from flatout.explain.program import attach, watch
 from flatout.explain.program.evidence import CALL, Process
+from flatout.explain.report import ratio_words
 from tests.conftest import Result
 from tests.explain.test_program import explained, script, start
 from tests.kills import finish, wait_for
@@ -45,7 +45,7 @@ def counted_in(path: Path, count: str = "") -> list[Process]:
     with Program([sys.executable, str(path)], count, facts) as program:
         program.wait_for_imports()
         take_turns([program], 60.0, math.inf)
-        recording, evidence = evidence_of(program)
+        recording, evidence = program.finish()
     assert recording[0]["finished"]
     return evidence.processes
 
@@ -321,8 +321,8 @@ def test_two_programs_are_compared_and_the_file_goes_on_where_it_was(tmp_path: P
     again = against(second, first, *flags)  # three equal pairs are narrow: nothing is run
     said = json.loads(shown.read_text())["against"]
     assert (said["pairs"], said["same"]) == (3, False)
-    extent = f"({ratio_words(said['low'], said['high'])})"
-    assert f"second.py: {ratio_words(said['gain'])} {extent} calls of first:work" in again.err
+    gain, low, high = ratio_words(said["gain"], said["low"], said["high"])
+    assert f"second.py: {gain}x ({low} to {high}) calls of first:work" in again.err
     page = tmp_path / "r.html"
     reread = explained(save, "--json", shown, "--html", page)
     assert "Against a second program" in page.read_text()
@@ -427,7 +427,7 @@ def test_programs_that_end_are_compared_by_their_time(tmp_path: Path) -> None:
     ("text", "flags", "words"),
     [
         ("raise SystemExit('no such level')", (), r"py failed with .* 1 \(no such level\)\."),
-        ("import time\ntime.sleep(9)", (), "can be counted .* --count module:function"),
+        ("import time\ntime.sleep(9)", (), "can be counted, .* --count module:function"),
         ("import first\nfirst.main(0.01)", ("--count", "first:no"), "without calls of first:no"),
     ],
 )  # fmt: skip

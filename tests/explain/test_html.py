@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 
 from flatout.errors import FlatoutError
 from flatout.explain import drawing, html
-from flatout.explain.diagnosis import Diagnosis, Lane, Usage
+from flatout.explain.diagnosis import Diagnosis, Lane
 from flatout.explain.report import clean
+from flatout.hardware.monitor import MonitorSample
 from flatout.spans import PHASES
-from tests.explain.test_report import diagnoses, empty, example
+from tests.explain.test_report import diagnoses, empty, example, gpu_sample
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 TAGS = {
@@ -198,7 +199,10 @@ def test_a_curve_stays_between_its_samples(
 
 def test_idle_time_is_red() -> None:
     """The GPU is idle for the first half and busy for the second; the CPU is always half idle."""
-    usage = tuple(Usage(float(t), 0.25, 0.5, (float(t >= 50),), (0.1,), (0.3,)) for t in range(101))
+    usage = tuple(
+        MonitorSample(float(t), 1.0, 4, 0.25, 0.5, gpus=(gpu_sample(float(t >= 50), 0.1, 0.3),))
+        for t in range(101)
+    )
     page = read(replace(empty(), usage=usage))
     cpu, gpu = page.paths("--idle")
     assert set(re.findall(r"V(\d+)H", cpu)) == {"50"}
@@ -211,7 +215,8 @@ def test_idle_time_is_red() -> None:
 
 def test_samples_without_a_value_leave_a_gap() -> None:
     usage = tuple(
-        Usage(float(t), 0.5, None, (0.5,), (None if 3 <= t <= 6 else 0.5,)) for t in range(10)
+        MonitorSample(float(t), 1.0, 4, 0.5, gpus=(gpu_sample(0.5, None if 3 <= t <= 6 else 0.5),))
+        for t in range(10)
     )
     (full,) = read(replace(empty(), usage=usage)).paths("--full")
     assert full.count("M") == full.count("z") == 2

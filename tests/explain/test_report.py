@@ -16,8 +16,10 @@ from rich.console import Console
 
 from flatout.explain import html
 from flatout.explain.causes import CAUSES, HEALTHY
-from flatout.explain.diagnosis import Diagnosis, Finding, Lane, MeasuredGain, Usage, lanes
+from flatout.explain.diagnosis import Diagnosis, Finding, Lane, MeasuredGain, lanes
 from flatout.explain.report import advice, clean, show
+from flatout.hardware.gpus import GpuSample
+from flatout.hardware.monitor import MonitorSample
 from flatout.run.display import try_words
 from flatout.spans import PHASES
 
@@ -46,13 +48,19 @@ def example() -> Diagnosis:
     )
     gpu = lane("gpu:0", 11.3, {"learn": 0.19, "wait": 0.72})
     usage = tuple(
-        Usage(
+        MonitorSample(
             t=0.25 * tick,
+            seconds=0.25,
+            cores=8,
             cpu=(0.12 if tick < 36 else 0.52) + draw.uniform(-0.05, 0.05),
             cpu_all=(0.17 if tick < 36 else 0.58) + draw.uniform(-0.02, 0.05),
-            gpu_busy=(0.0 if tick < 45 else draw.choice((0.05, 0.22, 0.31, 0.4)),),
-            gpu_full=(0.0 if tick < 45 else draw.uniform(0.03, 0.09),),
-            gpu_memory=(0.02 if tick < 33 else 0.74,),
+            gpus=(
+                gpu_sample(
+                    0.0 if tick < 45 else draw.choice((0.05, 0.22, 0.31, 0.4)),
+                    0.0 if tick < 45 else draw.uniform(0.03, 0.09),
+                    0.02 if tick < 33 else 0.74,
+                ),
+            ),
             rss_mb=900.0 + 2 * tick,
         )
         for tick in range(240)
@@ -94,6 +102,10 @@ def example() -> Diagnosis:
     )  # fmt: skip
 
 
+def gpu_sample(busy: float | None, full: float | None, memory: float = 0.0) -> GpuSample:
+    return GpuSample(0, "L4", busy, full, round(22_000 * memory), 22_000)
+
+
 def empty() -> Diagnosis:
     """As little as a diagnosis can hold."""
     return Diagnosis("x.py", HEALTHY, "", (), 0.0)
@@ -119,10 +131,10 @@ def diagnoses() -> st.SearchStrategy[Diagnosis]:
     phases = st.sampled_from([*PHASES, "unheard-of <b>"])
     time = st.floats(0.0, 1e4)
     lanes = st.builds(Lane, texts(), st.lists(st.tuples(time, time, phases), max_size=9).map(tuple))
-    gpus = st.lists(share, max_size=2).map(tuple)
+    gpu = st.builds(gpu_sample, st.none() | share, st.none() | share, share)
     usage = st.builds(
-        Usage, time, share, st.none() | share, gpus,
-        st.lists(st.none() | share, max_size=2).map(tuple), gpus, st.none() | time,
+        MonitorSample, time, st.just(1.0), st.just(8), share, st.none() | share, st.none() | time,
+        gpus=st.lists(gpu, max_size=2).map(tuple),
     )  # fmt: skip
     return st.builds(
         Diagnosis, texts(), st.sampled_from([HEALTHY, *CAUSES]), texts(),
@@ -191,12 +203,10 @@ def test_phases_above_one_per_cent_have_bars_of_their_length() -> None:
 def test_busy_and_how_full_are_two_rows() -> None:
     rows = {line[9:19]: line for line in piped(example()).splitlines() if "GPU 0" in line[:16]}
     assert set(rows) == {"GPU 0 busy", "GPU 0 full"}
-    assert rows["GPU 0 busy"].endswith("25 %  of the time a kernel ran")
-    usage = tuple(replace(sample, gpu_full=(None,)) for sample in example().usage)
+    assert rows["GPU 0 busy"].endswith("25 %  of the time with a kernel running")
+    usage = tuple(replace(one, gpus=(replace(one.gpus[0], full=None),)) for one in example().usage)
     unknown = piped(replace(example(), usage=usage))
-    assert (
-        "GPU 0 full      ?  of its multiprocessors were in use meanwhile: unknown here" in unknown
-    )
+    assert "GPU 0 full      ?  of its multiprocessors in use meanwhile: unknown here" in unknown
 
 
 def test_nothing_is_tried_of_a_healthy_program_or_of_a_part() -> None:

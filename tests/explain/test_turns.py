@@ -23,7 +23,7 @@ import pytest
 from flatout.explain.against import rates
 from flatout.explain.against.outcome import lines, outcome
 from flatout.explain.against.rates import CALLS, STEPS, UPDATES, Course, Run, turn_ratios
-from flatout.explain.against.turns import Program, evidence_of, take_turns
+from flatout.explain.against.turns import Program, take_turns
 from flatout.explain.program.evidence import Evidence, build
 from flatout.explain.program.timeline import timeline
 from tests.conftest import Result
@@ -97,7 +97,7 @@ def test_the_time_in_which_a_program_is_held_is_in_no_figure(tmp_path: Path) -> 
             program.turn(0.7)
             time.sleep(1.5)  # it is held
         ran = program.turns_s
-        _, evidence = evidence_of(program)
+        _, evidence = program.finish()
     (process,) = evidence.processes
     spent = evidence.ended - evidence.began
     assert ran < spent < time.monotonic() - began - 2.9

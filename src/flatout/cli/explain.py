@@ -22,9 +22,9 @@ from flatout.cli.explain_arguments import (
     run_of,
     seconds_of,
 )
-from flatout.cli.explain_saved import read_saved
+from flatout.cli.explain_saved import intact, read_saved
 from flatout.cli.flags import existing, parse, take_all, take_file
-from flatout.errors import FlatoutError, UsageError, damage, one_line
+from flatout.errors import FlatoutError, UsageError, damage
 from flatout.output import json_text, say
 
 if TYPE_CHECKING:
@@ -93,11 +93,9 @@ def _traced(path: Path) -> Diagnosis:
     from flatout.explain.trace.load import load
 
     traces = load(path)
-    try:
+    with intact(f"{path} is a damaged trace", "record it again"):
         found = diagnose(traces, str(path))
         found.check()
-    except (ArithmeticError, LookupError, ValueError) as error:
-        raise FlatoutError(f"{path} is a damaged trace ({damage(error)}).") from None
     return found
 
 
@@ -107,19 +105,11 @@ def _run(path: Path, asked: ExplainArguments) -> Diagnosis:
 
     from flatout.explain.own.runs import diagnose_evidence, read_run
     from flatout.fleet.trial import show, try_first
-    from flatout.storage.span_records import DEVICES, SPANS
     from flatout.storage.trust import Consent
 
     evidence = read_run(path)
     evidence = replace(evidence, plan=_plan(path, asked))
     diagnosis = diagnose_evidence(evidence)
-    try:
-        diagnosis.check()
-    except ValueError as error:
-        raise FlatoutError(
-            f"{path} cannot be explained: its {SPANS} or {DEVICES} is damaged "
-            f"({one_line(error)[:200]})."
-        ) from None
     if asked.save is not None:
         _write(asked.save, evidence.as_json())
     _report(diagnosis, asked)

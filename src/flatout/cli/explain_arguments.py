@@ -78,8 +78,8 @@ class ExplainArguments:
     measure: bool = False
     """Run folders only: first measure the parts of this run here, for about 20 s, and save that."""
     trust: bool = False
-    """With --try or --measure: run the code that the folder names, though it is not of this user's
-    making."""
+    """With --try or --measure: run the code that the folder names, although another user created
+    it."""
 
 
 def check(asked: ExplainArguments, path: Path | None, kind: str, command: Sequence[str]) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flatout import documents
 from flatout.errors import FlatoutError, UsageError, damage, one_line
@@ -12,6 +13,15 @@ from flatout.errors import FlatoutError, UsageError, damage, one_line
 if TYPE_CHECKING:
     from flatout.explain.against.rounds import Comparison
     from flatout.explain.diagnosis import Diagnosis
+
+
+@contextmanager
+def intact(otherwise: str, remedy: str) -> Iterator[None]:
+    """Refuse damaged values, with a sentence in which the damage is in brackets."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise FlatoutError(f"{otherwise} ({damage(error)}): {remedy}.") from None
 
 
 def read_saved(
@@ -24,6 +34,7 @@ def read_saved(
         phases: more functions whose phase is given.
         profile: a file for the program's samples, in speedscope's form.
     """
+    from flatout.explain.against.rounds import Comparison
     from flatout.explain.own import runs
     from flatout.explain.program import diagnose, evidence, speedscope
 
@@ -35,39 +46,25 @@ def read_saved(
         ) from None
     parts = dict(values) if isinstance(values, dict) else {}  # `from_json` takes its parts out
     try:
-        if parts.get("kind") == "run":
-            if profile is not None:
-                raise UsageError("--save: evidence of a run has no samples for a profile.")
-            found = runs.diagnose_evidence(runs.Evidence.from_json(values))
-        else:
-            read = evidence.from_json(values, path)
-            read.phases = tuple(dict.fromkeys((*read.phases, *phases)))
-            found = diagnose.diagnose(read)
-            if profile is not None:
-                speedscope.write(Path(profile), read)
-        found.check()
-        return found, _comparison(path, parts)
+        with intact(f"{path} is damaged evidence", "record it again"):
+            if parts.get("kind") == "run":
+                if profile is not None:
+                    raise UsageError("--save: evidence of a run has no samples for a profile.")
+                found = runs.diagnose_evidence(runs.Evidence.from_json(values))
+            else:
+                read = evidence.from_json(values, path)
+                read.phases = tuple(dict.fromkeys((*read.phases, *phases)))
+                found = diagnose.diagnose(read)
+                if profile is not None:
+                    speedscope.write(Path(profile), read)
+            found.check()
+        if "against" not in parts:
+            return found, None
+        with intact(f"{path} holds a damaged comparison", "measure it again"):
+            comparison = Comparison.from_json(parts["against"])
+            _ = comparison.outcome  # which impossible figures make fail
+            return found, comparison
     except FlatoutError as error:
         if str(path) in str(error):
             raise
         raise FlatoutError(f"{path}: {error}") from None
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise FlatoutError(
-            f"{path} is damaged evidence ({damage(error)}); record it again."
-        ) from None
-
-
-def _comparison(path: Path, values: dict[str, Any]) -> Comparison | None:
-    """Return the comparison in saved evidence, or None."""
-    from flatout.explain.against.rounds import Comparison
-
-    if "against" not in values:
-        return None
-    try:
-        found = Comparison.from_json(values["against"])
-        _ = found.outcome  # which impossible figures make fail
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise FlatoutError(
-            f"{path} holds a damaged comparison ({damage(error)}); measure it again."
-        ) from None
-    return found

@@ -6,14 +6,14 @@ Plain values: the rules make them, the reports show them, nothing here measures 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, get_type_hints
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import msgspec
 
 from flatout.documents import LARGEST
 from flatout.explain.causes import HEALTHY, UNKNOWN
-
-if TYPE_CHECKING:
-    from flatout.hardware.monitor import MonitorSample
+from flatout.hardware.monitor import MonitorSample
 
 SCHEMA = 1
 """Version of the JSON report. Keys may be added to a version; none is removed or changed."""
@@ -102,33 +102,6 @@ def lanes(
 
 
 @dataclass(frozen=True)
-class Usage:
-    """How busy the hardware was at one moment."""
-
-    t: float  # seconds from the beginning
-    cpu: float  # share of all cores that this program used, 0 to 1
-    # share of all cores used by anybody, 0 to 1; None where it is unknown
-    cpu_all: float | None = None
-    # share of time with some kernel running, by GPU; None where unknown; empty without GPUs
-    gpu_busy: tuple[float | None, ...] = ()
-    # how full the GPU was while it ran (SM utilisation), by GPU; None where unknown
-    gpu_full: tuple[float | None, ...] = ()
-    gpu_memory: tuple[float, ...] = ()  # share of the memory in use, by GPU
-    rss_mb: float | None = None  # resident memory of the program, in MiB
-
-    @staticmethod
-    def of(sample: MonitorSample, began: float = 0.0) -> Usage:
-        """A monitor's sample, `began` on its clock being the beginning."""
-        return Usage(
-            sample.t - began, sample.cpu, sample.cpu_all,
-            tuple(gpu.busy for gpu in sample.gpus),
-            tuple(gpu.full for gpu in sample.gpus),
-            tuple(gpu.used_mb / max(gpu.total_mb, 1) for gpu in sample.gpus),
-            sample.rss_mb,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
 class LineShare:
     """A line's share of the explained time in one phase."""
 
@@ -171,7 +144,7 @@ class Diagnosis:
     apart: tuple[tuple[str, float], ...] = ()
     phases: dict[str, float] = field(default_factory=dict)  # share of that time; sums to 1
     lanes: tuple[Lane, ...] = ()  # the timeline
-    usage: tuple[Usage, ...] = ()  # utilisation over time
+    usage: tuple[MonitorSample, ...] = ()  # of the hardware; their times, from the beginning
     cores: int = 1  # logical cores that the program may use
     machine: str = ""  # one line about the machine
     notes: tuple[str, ...] = ()  # what could not be seen, one sentence each
@@ -198,7 +171,9 @@ class Diagnosis:
         Raises:
             ValueError: with the first one.
         """
-        _check(self, "the diagnosis")
+        values = msgspec.to_builtins(self)
+        msgspec.convert(values, Diagnosis)
+        _refuse_impossible(values)
         for phase, share in self.phases.items():
             if not -0.01 <= share <= 1.01:
                 raise ValueError(f"{100 * share:.0f} % of the time is {phase}")
@@ -218,21 +193,10 @@ class Diagnosis:
         return {"schema": SCHEMA} | shown | tie
 
 
-def _check(value: Any, name: str) -> None:
-    import typeguard
-
-    if is_dataclass(value) and not isinstance(value, type):
-        hints = get_type_hints(type(value))
-        every = typeguard.CollectionCheckStrategy.ALL_ITEMS
-        for each in fields(value):
-            inner = getattr(value, each.name)
-            try:
-                typeguard.check_type(inner, hints[each.name], collection_check_strategy=every)
-            except typeguard.TypeCheckError as error:
-                raise ValueError(f"{each.name}: {error}") from None
-            _check(inner, each.name)
-    elif isinstance(value, dict | tuple | list):
+def _refuse_impossible(value: Any) -> None:
+    """Refuse numbers that are not finite, or too large for a recording."""
+    if isinstance(value, dict | list | tuple):
         for inner in value.values() if isinstance(value, dict) else value:
-            _check(inner, name)
+            _refuse_impossible(inner)
     elif isinstance(value, int | float) and not abs(value) < LARGEST:
-        raise ValueError(f"{name} has {value:.3g} for a number")
+        raise ValueError(f"it has {value:.3g} for a number")

@@ -39,9 +39,7 @@ def write(diagnosis: Diagnosis, path: Path | str, compared: Sequence[str] = ()) 
 def page(diagnosis: Diagnosis, compared: Sequence[str] = ()) -> str:
     """The report as one self-contained HTML document."""
     template = (resources.files("flatout") / "explain" / "report.html").read_text(encoding="utf-8")
-    verdict = report.verdict_words(diagnosis)
-    name = "a tie" if verdict.startswith("a tie: ") else diagnosis.verdict
-    sentence = verdict.removeprefix(name).lstrip(": ")
+    name, sentence = report.verdict_parts(diagnosis)
     tried = report.advised(diagnosis)
     begin, end = report.extent(diagnosis)
     end = end or 1.0  # nothing is drawn then
@@ -61,7 +59,7 @@ def page(diagnosis: Diagnosis, compared: Sequence[str] = ()) -> str:
     )
     return Template(template).substitute(
         command="flatout explain",
-        title=_text(f"flatout explain: {verdict}"),
+        title=_text(": ".join(filter(None, ("flatout explain", name, sentence)))),
         state="healthy" if diagnosis.verdict == HEALTHY else "held-up",
         notice=f'<p class="notice">{_text(diagnosis.ended)}</p>' if diagnosis.ended else "",
         verdict=f'<span class="id">{_text(name)}</span> {_text(sentence)}',
@@ -92,48 +90,42 @@ def _items(sentences: Iterable[str]) -> list[str]:
 
 def _advice(diagnosis: Diagnosis, label: str, finding: Finding) -> str:
     """A card with a remedy."""
-    setting = report.setting_words(finding.setting)
-    code = f"<pre><code>{_text(setting)}</code></pre>" if setting else ""
-    remedy = f"<p>{_prose(finding.remedy)}</p>" if finding.remedy else ""
-    concern = ""
-    if finding.share:
-        concern = f"<strong>{_text(report.percent(finding.share))}</strong> of the time"
-        if sure := report.interval_words(diagnosis, finding):
-            concern += f" ({_text(sure)})"
-    concern += _place(finding)
+    concern = re.sub("^(.*?&nbsp;%)", r"<strong>\1</strong>", _concern(diagnosis, finding))
     return (
-        '<div class="card try"><div><p class="eyebrow">'
-        f"{label}</p>{code}{remedy}{_gain(finding)}</div>"
+        f'<div class="card try"><div><p class="eyebrow">{label}</p>{_remedy(finding)}</div>'
         f'<div class="concern soft">{concern}</div></div>'
     )
 
 
-def _place(finding: Finding) -> str:
+def _concern(diagnosis: Diagnosis, finding: Finding) -> str:
+    """A finding's share of the time, and its place."""
+    words = _text(report.concern_words(diagnosis, finding))
     if finding.place is None:
-        return ""
-    return f" (<code>{_text(report.place_words(finding.place))}</code>)"
+        return words
+    return f"{words} (<code>{_text(report.place_words(finding.place))}</code>)"
 
 
-def _gain(finding: Finding) -> str:
-    """A measured gain, and how it was measured."""
-    if finding.gain is None:
-        return ""
-    words = _text(report.gain_words(finding.gain))
-    return f'<p class="gain"><strong>{words}</strong>: {_prose(finding.gain.how)}</p>'
+def _remedy(finding: Finding) -> str:
+    """A setting, a remedy in words, and the gain with how it was measured, as far as known."""
+    setting = report.setting_words(finding.setting)
+    shown = f"<pre><code>{_text(setting)}</code></pre>" if setting else ""
+    shown += f"<p>{_prose(finding.remedy)}</p>" if finding.remedy else ""
+    if finding.gain is not None:
+        words = _text(report.gain_words(finding.gain))
+        shown += f'<p class="gain"><strong>{words}</strong>: {_prose(finding.gain.how)}</p>'
+    return shown
 
 
 def _finding(diagnosis: Diagnosis, finding: Finding, tried: Sequence[tuple[str, Finding]]) -> str:
     """A card; without remedy and gain if they are shown above, where it is `tried`."""
     shown = any(finding is one for _, one in tried)
     evidence = "".join(f"<li>{_prose(sentence)}</li>" for sentence in finding.evidence)
-    setting = report.setting_words(finding.setting)
-    remedy = _prose(finding.remedy) + (f" <code>{_text(setting)}</code>" if setting else "")
     return (
         f'<article class="card"><div class="head"><h3>{_text(finding.id)}</h3>'
-        f'<p class="soft">{_text(report.concern_words(diagnosis, finding))}{_place(finding)}</p>'
-        f'</div><p class="soft">{_text(CAUSES.get(finding.id, ""))}</p>'
+        f'<p class="soft">{_concern(diagnosis, finding)}</p></div>'
+        f'<p class="soft">{_text(CAUSES.get(finding.id, ""))}</p>'
         + (f"<ul>{evidence}</ul>" if evidence else "")
-        + (f"<p>{remedy}</p>{_gain(finding)}" if remedy and not shown else "")
+        + ("" if shown else _remedy(finding))
         + "</article>\n"
     )
 
@@ -159,16 +151,13 @@ def _row(name: str, words: str, drawing: str) -> str:
 
 
 def _bars(diagnosis: Diagnosis) -> list[str]:
-    phases = diagnosis.phases
     return [
         _row(
-            f"{report.percent(phases[phase])} {phase}",
-            _text(diagnosis.lines.get(phase) or _meaning(phase)),
-            f'<div class="bar {_class(phase)}"><i style="width:'
-            f'{100 * min(phases[phase], 1.0):.1f}%"></i></div>',
+            f"{report.percent(share)} {phase}",
+            _text(words),
+            f'<div class="bar {_class(phase)}"><i style="width:{100 * share:.1f}%"></i></div>',
         )
-        for phase in report.in_order(phases)
-        if phases[phase] > 0.0
+        for phase, share, words in report.time_rows(diagnosis)
     ]
 
 
@@ -191,11 +180,6 @@ def _ranks(diagnosis: Diagnosis) -> list[str]:
     return rows
 
 
-def _meaning(phase: str) -> str:
-    words = PHASES.get(phase, phase)
-    return "" if words == phase else words
-
-
 def _class(phase: str) -> str:
     return f"p-{phase if phase in PHASES else 'other'}"
 
@@ -213,7 +197,7 @@ def _timeline(lanes: Sequence[Lane], begin: float, end: float) -> list[str]:
         return []
     pixels = max(min(PIXELS, SEGMENTS // len(lanes)), 100)
     legend = [
-        (f'class="{_class(phase)}"', _text(f"{phase}: {_meaning(phase)}".removesuffix(": ")))
+        (f'class="{_class(phase)}"', _text(f"{phase}: {PHASES.get(phase, '')}".rstrip(": ")))
         for phase in report.in_order(phase for lane in lanes for _, _, phase in lane.spans)
     ]
     rows = [_lane(lane, begin, end, pixels) for lane in lanes]

@@ -1,9 +1,10 @@
 """A diagnosis in the terminal: the verdict, one thing to try, then what they rest on.
 
-The words and figures that every form of the report shares are made here: what to try
-(`advice`), shares and measured gains in words, and the mean use of the hardware (`meters`). Texts
-of the user (command lines, file names) are shown as they are, never read as markup; characters
-that could steer a terminal are replaced (`clean`).
+The rows, words and figures that every form of the report shares are made here: the verdict
+(`verdict_parts`), what to try (`advised`), the shares of the time (`time_rows`), measured gains in
+words, and the mean use of the hardware (`meters`). Texts of the user (command lines, file names)
+are shown as they are, never read as markup; characters that could steer a terminal are replaced
+(`clean`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from rich.text import Text
 from flatout.explain.causes import HEALTHY
 from flatout.explain.diagnosis import Diagnosis, Finding, MeasuredGain, Rank
 from flatout.explain.ranking import causes
+from flatout.hardware.gpus import GpuSample
 from flatout.output import plain, printable
 from flatout.spans import PHASES
 
@@ -50,7 +52,8 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
     """Print the report; in a pipe every paragraph is one line."""
     healthy = diagnosis.verdict == HEALTHY
     _say(console, "ENDED", [Text(words, style=BAD) for words in [diagnosis.ended] if words])
-    _say(console, "VERDICT", [Text(verdict_words(diagnosis), style=GOOD if healthy else BAD)])
+    words = ": ".join(filter(None, verdict_parts(diagnosis)))
+    _say(console, "VERDICT", [Text(words, style=GOOD if healthy else BAD)])
     for label, tried in advised(diagnosis):
         _try(console, label.upper(), diagnosis, tried)
     if diagnosis.findings:
@@ -111,13 +114,19 @@ def show_lines(label: str, lines: Sequence[str], console: Console) -> None:
     _say(console, label, [Text(line) for line in lines])
 
 
-def verdict_words(diagnosis: Diagnosis) -> str:
-    """The verdict's id and its sentence: ``env-bound: the learner is idle 71 % ...``."""
-    if not diagnosis.headline:
-        return diagnosis.verdict
-    if diagnosis.headline.startswith((diagnosis.verdict, "a tie: ")):
-        return diagnosis.headline
-    return f"{diagnosis.verdict}: {diagnosis.headline}"
+def verdict_parts(diagnosis: Diagnosis) -> tuple[str, str]:
+    """The verdict's id, or ``a tie``, and its sentence, which may be empty."""
+    name = "a tie" if diagnosis.headline.startswith("a tie: ") else diagnosis.verdict
+    return name, diagnosis.headline.removeprefix(f"{name}: ")
+
+
+def time_rows(diagnosis: Diagnosis) -> list[tuple[str, float, str]]:
+    """Each phase with its share of the time, at most 1, and its heaviest line or meaning."""
+    return [
+        (phase, min(share, 1.0), diagnosis.lines.get(phase) or PHASES.get(phase, ""))
+        for phase in in_order(diagnosis.phases)
+        if (share := diagnosis.phases[phase]) > 0.0
+    ]
 
 
 def advice(diagnosis: Diagnosis) -> Finding | None:
@@ -144,10 +153,15 @@ def setting_words(setting: Sequence[str]) -> str:
 
 def gain_words(gain: MeasuredGain) -> str:
     """A measured gain and its interval: ``measured 1.7x (1.5-1.9)``."""
-    # A gain of a few per cent needs the second digit to be seen at all.
-    digits = 2 if gain.gain < 1.2 else 1 if gain.gain < 10 else 0
-    ratio, low, high = (f"{x:.{digits}f}" for x in (gain.gain, gain.low, gain.high))
+    ratio, low, high = ratio_words(gain.gain, gain.low, gain.high)
     return f"measured {ratio}x ({low}-{high})"
+
+
+def ratio_words(gain: float, *ends: float) -> list[str]:
+    """A ratio of speeds, and the ends of its interval, with as many digits: ``1.7``, ``1.5``."""
+    # A gain of a few per cent needs the second digit to be seen at all.
+    digits = 2 if gain < 1.2 else 1 if gain < 10 else 0
+    return [f"{ratio:.{digits}f}" for ratio in (gain, *ends)]
 
 
 def action_words(finding: Finding) -> str:
@@ -247,15 +261,19 @@ def meters(diagnosis: Diagnosis) -> list[Meter]:
 
     cores = f"of {diagnosis.cores} {'core' if diagnosis.cores == 1 else 'cores'}"
     drawn = [meter("CPU", cores, "busy", [u.cpu for u in usage], [u.cpu_all for u in usage])]
-    for gpu in range(max((len(u.gpu_busy) for u in usage), default=0)):
-        name = f"GPU {gpu}"
-        busy, full, memory = (
-            [values[gpu] if gpu < len(values) else None for values in every]
-            for every in zip(*((u.gpu_busy, u.gpu_full, u.gpu_memory) for u in usage), strict=True)
-        )
+    for number in range(max((len(u.gpus) for u in usage), default=0)):
+        name, unknown = f"GPU {number}", GpuSample(number)
+        gpus = [u.gpus[number] if number < len(u.gpus) else unknown for u in usage]
+        memory = [gpu.used_mb / gpu.total_mb if gpu.total_mb else None for gpu in gpus]
+        full = [gpu.full for gpu in gpus]
         drawn += [
-            meter(f"{name} busy", "of the time a kernel ran", "busy", busy),
-            meter(f"{name} full", "of its multiprocessors were in use meanwhile", "full", full),
+            meter(
+                f"{name} busy",
+                "of the time with a kernel running",
+                "busy",
+                [gpu.busy for gpu in gpus],
+            ),
+            meter(f"{name} full", "of its multiprocessors in use meanwhile", "full", full),
             meter(f"{name} memory", "of its memory in use", "memory", memory),
         ]
     return drawn if usage else []
@@ -307,20 +325,17 @@ def _columns(rows: Sequence[tuple[str, str, str]]) -> list[Text]:
 
 
 def _bars(diagnosis: Diagnosis, console: Console) -> list[Text]:
-    phases = diagnosis.phases
-    shown = [phase for phase in in_order(phases) if phases[phase] > SHOWN_SHARE]
+    rows = [row for row in time_rows(diagnosis) if row[1] > SHOWN_SHARE]
     letter = "#" if console.options.ascii_only else "█"
     width = BAR if console.width >= 80 else BAR // 2
     room = max(console.width - (INDENT + 11 + 2 + 5 + 2 + width + 2), 0)
-    words = {phase: diagnosis.lines.get(phase) or PHASES.get(phase, "") for phase in shown}
-    if console.is_terminal and not diagnosis.lines:
-        # All rows have their words or none: ragged ones would be wrapped into the bars.
-        words = words if max(map(len, words.values()), default=0) <= room else {}
+    # All rows have their meaning or none: ragged ones would be wrapped into the bars.
+    ragged = not diagnosis.lines and any(len(words) > room for _, _, words in rows)
     lines = []
-    for phase in shown:
-        bar = letter * max(1, round(min(phases[phase], 1.0) * width))
-        line = Text(f"{phase:<11}  {percent(phases[phase]):>5}  ")
-        about = Text(words.get(phase, ""))
+    for phase, share, words in rows:
+        bar = letter * max(1, round(share * width))
+        line = Text(f"{phase:<11}  {percent(share):>5}  ")
+        about = Text("" if console.is_terminal and ragged else words)
         if console.is_terminal:
             about.truncate(room, overflow="ellipsis")
         lines.append(line.append(f"{bar:<{width}}", "cyan").append("  ").append_text(about))

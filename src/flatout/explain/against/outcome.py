@@ -21,6 +21,7 @@ from flatout.explain.against.rates import (
     units_in_order,
 )
 from flatout.explain.ranking import STUDENT
+from flatout.explain.report import percent, ratio_words
 
 NARROW = math.log(1.1)
 """No more rounds are made once half of the interval of the ratio's logarithm is this narrow."""
@@ -130,11 +131,11 @@ def _notes(runs: Sequence[Run], unit: str) -> Iterator[str]:
         rule = "steps within it are not counted"
         if unit == UPDATES:
             rule = "environment steps are not compared"
-        yield f"evaluation takes up to {100 * share:.0f} % of a run: {rule}"
+        yield f"evaluation takes up to {percent(share)} of a run: {rule}"
     contended = max(run.contended for run in runs)
     if contended > 0:
         yield (
-            f"other programs took up to {100 * contended:.0f} % of the core time that a run could "
+            f"other programs took up to {percent(contended)} of the core time that a run could "
             "have used: stop them"
         )
     part = next((run.part for run in runs if run.part), "")
@@ -228,16 +229,15 @@ def lines(found: Outcome, name: str, count: str = "") -> list[str]:
     counted = count_words(count) if found.unit == CALLS else found.unit
     unit = "speed of the whole program" if found.unit == WALL else f"{counted} per second"
     pairs = f"{found.pairs} {'pair' if found.pairs == 1 else 'pairs'}"
-    ratio = ratio_words(found.gain)
     if found.low is None or found.high is None:
-        said = [f"{name}: {ratio} {unit}, {pairs}: too few for an interval"]
+        (ratio,) = ratio_words(found.gain)
+        said = [f"{name}: {ratio}x {unit}, {pairs}: too few for an interval"]
     else:
-        extent = ratio_words(found.low, found.high)
+        ratio, low, high = ratio_words(found.gain, found.low, found.high)
+        undecided = ": undecided; raise --minutes or --seconds" if found.same is None else ""
+        said = [f"{name}: {ratio}x ({low} to {high}) {unit}, {pairs}{undecided}"]
         if found.same:
-            said = [f"{name}: no difference ({extent}) in {unit}, {pairs}"]
-        else:
-            undecided = ": undecided; raise --minutes or --seconds" if found.same is None else ""
-            said = [f"{name}: {ratio} ({extent}) {unit}, {pairs}{undecided}"]
+            said = [f"{name}: no difference ({low} to {high}) in {unit}, {pairs}"]
     if found.unit == WALL:
         said.append(f"{1 / found.was:.1f} s before, {1 / found.now:.1f} s with it")
     else:
@@ -249,15 +249,6 @@ def lines(found: Outcome, name: str, count: str = "") -> list[str]:
             line += f", {1e3 * one.was_s:.3g} to {1e3 * one.now_s:.3g} ms for {EACH[found.unit]}"
         said.append(line)
     return [*said, *found.notes]
-
-
-def ratio_words(*ratios: float) -> str:
-    """Ratios of speeds: ``3.2x``; of an interval ``2.9 to 3.5``."""
-    # A gain of a few per cent needs the second digit to be seen at all.
-    digits = 2 if min(abs(math.log(ratio)) for ratio in ratios) < 0.2 else 1
-    digits = 2 if min(ratios) < 1 else digits
-    words = [f"{ratio:.{0 if ratio >= 10 else digits}f}" for ratio in ratios]
-    return f"{words[0]}x" if len(words) == 1 else " to ".join(words)
 
 
 def speed_words(rate: float) -> str:

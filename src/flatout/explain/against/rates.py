@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Annotated
 
-from flatout.documents import plain_number
+import numpy as np
+from msgspec import Meta
+
+from flatout.documents import LARGEST
 from flatout.explain import cores
 from flatout.explain.diagnosis import STEPS, UPDATES
 from flatout.explain.program.evidence import Evidence, Process
-from flatout.explain.program.facts import facts_of
+from flatout.explain.program.facts import Facts
 from flatout.explain.program.timeline import Timeline
 from flatout.explain.program.tracks import APART
+from flatout.explain.trace.intervals import covered, union
 
 CALLS, WALL = "calls", "wall time"
 UNITS = (CALLS, STEPS, UPDATES, WALL)
@@ -46,65 +50,41 @@ def count_words(count: str) -> str:
     return f"{argument or 'calls'} of {function}"
 
 
+Amount = Annotated[float, Meta(ge=0, lt=LARGEST)]
+Positive = Annotated[float, Meta(gt=0, lt=LARGEST)]
+"""Limits of what is read from a file."""
+
+
 @dataclass(frozen=True)
 class Run:
     """The result of one run."""
 
     # by unit, how many of it per second; for `WALL`, 1 by the seconds from the start of the first
     # process to the end of the program, if it ended by itself
-    rates: dict[str, float]
-    phases: dict[str, float] = field(default_factory=dict)  # shares of the steady state
-    seconds: float = 0.0  # how long the program was observed
+    rates: dict[str, Positive]
+    phases: dict[str, Amount] = field(default_factory=dict)  # shares of the steady state
+    seconds: Amount = 0.0  # how long the program was observed
     ended: bool = False  # whether it ended by itself
     part: str = ""  # why only a part of what the program does was seen, or empty
-    counted: dict[str, float] = field(default_factory=dict)  # by unit, number behind its rate
-    counted_s: float = 0.0  # the longest time in which a unit was counted
-    contended: float = 0.0  # share of the time in which it waited for cores that others had
-
-    @staticmethod
-    def from_json(values: dict[str, Any]) -> Run:
-        """A saved run; raises `TypeError` or `ValueError` if it is damaged."""
-        run = Run(**values)
-        numbers = [*run.rates.values(), *run.phases.values(), *run.counted.values()]
-        numbers += [run.seconds, run.counted_s, run.contended]
-        if not all(plain_number(number) >= 0 for number in numbers):
-            raise ValueError("a rate below zero")
-        if not set(run.rates) <= set(UNITS) or not all(run.rates.values()):
-            raise ValueError(f"rates of {sorted(run.rates)}")
-        return run
+    counted: dict[str, Amount] = field(default_factory=dict)  # by unit, number behind its rate
+    counted_s: Amount = 0.0  # the longest time in which a unit was counted
+    contended: Amount = 0.0  # share of the time in which it waited for cores that others had
 
 
-class Observed:
-    """A program that was observed while its work was counted.
-
-    Args:
-        evidence: of the program.
-        edges: times at which its turns began and ended, in seconds on its clock.
-    """
-
-    def __init__(self, evidence: Evidence, edges: Sequence[float] = ()) -> None:
-        self.evidence, self.edges = evidence, edges
-        self.facts = facts_of(evidence)
-
-    def run(self) -> Run:
-        """Its speed."""
-        evidence, line = self.evidence, self.facts.line
-        rates, numbers, longest = dict[str, float](), dict[str, float](), 0.0
-        for unit, (number, seconds) in work(evidence, line).items():
-            rates[unit], numbers[unit] = number / seconds, number
-            longest = max(longest, seconds)
-        if evidence.finished and (wall := _wall(evidence)) > 0:
-            rates[WALL] = 1 / wall
-        contention = cores.contended(self.facts.blame.core_use)
-        return Run(
-            rates, dict(self.facts.blame.shares), evidence.ended - evidence.began,
-            evidence.finished, line.part, numbers, longest,
-            0.0 if contention is None else contention.share,
-        )  # fmt: skip
-
-    def course(self, unit: str) -> Course:
-        """How much was counted by the end of each turn of the steady state."""
-        return course(self.evidence, self.facts.line, self.edges, unit)
+def observed(facts: Facts) -> Run:
+    """The result of a run in which work was counted."""
+    evidence, line = facts.evidence, facts.line
+    rates, numbers, longest = dict[str, float](), dict[str, float](), 0.0
+    for unit, (number, seconds) in work(evidence, line).items():
+        rates[unit], numbers[unit] = number / seconds, number
+        longest = max(longest, seconds)
+    if evidence.finished and (wall := _wall(evidence)) > 0:
+        rates[WALL] = 1 / wall
+    contention = cores.contended(facts.blame.core_use)
+    return Run(
+        rates, dict(facts.blame.shares), evidence.ended - evidence.began, evidence.finished,
+        line.part, numbers, longest, 0.0 if contention is None else contention.share,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -138,7 +118,7 @@ def course(evidence: Evidence, line: Timeline, edges: Sequence[float], unit: str
     else:
         known, cycle_s = _changes(processes, unit), 0.0
     steady = [edges[at] for at in within]
-    done = [_between(known, t, lambda t: counted(processes, unit, 0.0, t)) for t in steady]
+    done = [_between(known, t, processes, unit) for t in steady]
     times = [t - _apart(line, t) for t in steady]
     if done[-1] > done[0]:
         cycle_s = max(cycle_s, (times[-1] - times[0]) / (done[-1] - done[0]))
@@ -221,8 +201,7 @@ def counted(processes: list[Process], unit: str, begin: float, end: float) -> fl
         started[None if parent == process.pid else parent].append(process)
 
     def whole(process: Process) -> float:
-        series = process.counts.get(unit, ())
-        own = _until(series, end) - _until(series, begin)
+        own = _until(process, unit, end) - _until(process, unit, begin)
         others = sum(map(whole, started[process.pid]))
         return max(own, others) if unit == STEPS else own + others
 
@@ -261,36 +240,20 @@ def counted_outside(
     series: Sequence[tuple[float, float]], spans: Iterable[tuple[float, float]]
 ) -> list[tuple[float, float]]:
     """A count over time, without what was counted in some spans of time."""
-    apart: list[list[float]] = []  # the spans in order, none within another
-    for begin, end in sorted(spans):
-        if apart and begin <= apart[-1][1]:
-            apart[-1][1] = max(apart[-1][1], end)
-        else:
-            apart.append([begin, end])
-    first, last = series[0][0], series[-1][0]
-    edges = {edge for span in apart for edge in span if first < edge < last}
-    begins, ends = [begin for begin, _ in apart], [end for _, end in apart]
-    found, before, total = list[tuple[float, float]](), series[0], float(series[0][1])
-    rows = [*series, *((edge, _until(series, edge)) for edge in edges)]
-    for t, number in sorted(rows):
-        middle = (before[0] + t) / 2
-        if bisect_right(begins, middle) == bisect_right(ends, middle):
-            total += number - before[1]
-        found.append((t, round(total, 6)))
-        before = (t, number)
-    return found
+    times, totals = np.array(series, float).T
+    begins, ends = np.array(sorted(spans)).reshape(-1, 2).T
+    apart = union(begins, ends)
+    edges = np.unique([*times, *apart.ravel().clip(times[0], times[-1])])
+    outside = covered(apart, edges) < np.diff(edges) / 2  # each piece is within a span, or in none
+    steps = np.diff(np.interp(edges, times, totals)) * outside
+    found = totals[0] + np.concatenate([[0.0], np.cumsum(steps)])
+    return list(zip(edges.tolist(), found.round(6).tolist(), strict=True))
 
 
-def _until(series: Iterable[tuple[float, float]], t: float) -> float:
-    """The count at a time, which lies between the counts noted before and after it."""
-    known = list(series)
-    at = bisect_right(known, t, key=lambda row: row[0])
-    if at == 0:
-        return 0.0
-    if at == len(known):
-        return float(known[-1][1])
-    (t0, before), (t1, after) = known[at - 1], known[at]
-    return before + (after - before) * (t - t0) / max(t1 - t0, 1e-9)
+def _until(process: Process, unit: str, t: float) -> float:
+    """A process's count at a time, which lies between the counts noted before and after it."""
+    series = process.counts.get(unit)
+    return float(np.interp(t, *zip(*series, strict=True), left=0.0)) if series else 0.0
 
 
 def _changes(processes: list[Process], unit: str) -> list[float]:
@@ -302,14 +265,11 @@ def _changes(processes: list[Process], unit: str) -> list[float]:
     return sorted(found)
 
 
-def _between(known: Sequence[float], t: float, count: Callable[[float], float]) -> float:
+def _between(known: Sequence[float], t: float, processes: list[Process], unit: str) -> float:
     """A count at a time, between those at the nearest known times before and after it."""
     at = bisect_left(known, t)
-    before, after = known[max(at - 1, 0)] if known else t, known[at] if at < len(known) else t
-    if not before < t <= after:
-        return count(t)
-    n, more = count(before), count(after)
-    return n + (more - n) * (t - before) / (after - before)
+    nearest = known[at - 1 : at + 1] if 0 < at < len(known) else [t]
+    return float(np.interp(t, nearest, [counted(processes, unit, 0.0, each) for each in nearest]))
 
 
 def _wall(evidence: Evidence) -> float:

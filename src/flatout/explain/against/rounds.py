@@ -10,25 +10,34 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from flatout import documents
-from flatout.documents import plain_number
 from flatout.errors import FlatoutError, Interrupt, UsageError, one_line
 from flatout.explain.against import turns
 from flatout.explain.against.outcome import (
     Outcome,
     common_unit,
     count_words,
-    evaluating,
     outcome,
     speed_words,
 )
-from flatout.explain.against.rates import CALLS, WALL, Observed, Run, turn_ratios, units_in_order
+from flatout.explain.against.rates import (
+    CALLS,
+    WALL,
+    Positive,
+    Run,
+    course,
+    observed,
+    turn_ratios,
+)
 from flatout.explain.program import attach, evidence
 from flatout.explain.program.evidence import Recording
+from flatout.explain.program.facts import Facts, facts_of
 from flatout.output import say
 
 COUNTABLE = re.compile(r"[\w.]+:[\w.]+(\(\w+\))?")
@@ -47,6 +56,14 @@ SHORTEST_COUNT_S = 1.0
 """Minimum time of counted work of a program that ends by itself, unless the other one ends too."""
 
 
+class Observed(NamedTuple):
+    """One of the programs in a round."""
+
+    recording: Recording
+    facts: Facts
+    edges: Sequence[float]  # times at which its turns began and ended, in seconds on its clock
+
+
 @dataclass
 class Comparison:
     """Two programs, and their runs so far."""
@@ -57,7 +74,7 @@ class Comparison:
     # of each program, one in each round
     runs: tuple[list[Run], list[Run]] = field(default_factory=lambda: ([], []))
     # of each round, by unit, the ratios of the speeds in its turns; empty if they are unknown
-    gains: list[dict[str, list[float]]] = field(default_factory=list)
+    gains: list[dict[str, list[Positive]]] = field(default_factory=list)
     recording: Recording | None = None  # the evidence of the first program's first run
 
     @property
@@ -72,25 +89,15 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         """The comparison as it is saved, without the evidence."""
-        runs = [[asdict(run) for run in runs] for runs in self.runs]
-        return {"commands": list(self.commands), "count": self.count, "files": self.files,
-                "runs": runs, "gains": self.gains}  # fmt: skip
+        return asdict(replace(self, recording=None))
 
     @staticmethod
-    def from_json(values: dict[str, Any]) -> Comparison:
-        """A saved comparison; raises as the rules do if it is damaged."""
-        first, second = values["commands"]
-        ours, theirs = ([Run.from_json(run) for run in runs] for runs in values["runs"])
-        gains = [
-            {str(unit): list(map(_above_zero, ratios)) for unit, ratios in known.items()}
-            for known in values.get("gains", [{}] * len(ours))  # an earlier version had none
-        ]
-        if not len(ours) == len(theirs) == len(gains):
+    def from_json(values: Any) -> Comparison:
+        """A saved comparison; raises `ValueError` if it is damaged."""
+        found = msgspec.convert(values, Comparison)
+        if not len(found.runs[0]) == len(found.runs[1]) == len(found.gains):
             raise ValueError("a round is incomplete")
-        return Comparison(
-            (list(map(str, first)), list(map(str, second))), str(values["count"]),
-            dict(values["files"]), (ours, theirs), gains,
-        )  # fmt: skip
+        return found
 
 
 def command_of(text: str) -> list[str]:
@@ -170,14 +177,14 @@ def compare(
                 return found
             order = (0, 1) if done % 2 == 0 else (1, 0)
             try:
-                observed = _round(found, order, seconds, began + limit - END_S, facts, in_turns)
+                sides = _round(found, order, seconds, began + limit - END_S, facts, in_turns)
             except turns.FailedError:  # perhaps because the other one was there
                 if proven or not in_turns:
                     raise
                 in_turns = False
                 continue
             proven = True
-            _add(found, observed)
+            _add(found, sides)
             slowest = max(slowest, time.monotonic() - now)
             if save is not None:
                 _save(found, save)
@@ -186,13 +193,13 @@ def compare(
 def _round(
     found: Comparison, order: Sequence[int], seconds: float, limit: float,
     facts: dict[str, Any], in_turns: bool,
-) -> dict[int, tuple[Recording, Observed]]:  # fmt: skip
+) -> dict[int, Observed]:  # fmt: skip
     """Observe both programs, in turns or one after the other, in this order.
 
     Raises:
         FlatoutError: a program has failed, or could not be observed.
     """
-    seen: dict[int, tuple[Recording, Observed]] = {}
+    seen: dict[int, Observed] = {}
     for group in [order] if in_turns else [[side] for side in order]:
         with ExitStack() as running:
             programs: list[turns.Program] = []
@@ -203,37 +210,40 @@ def _round(
             now = time.monotonic()
             turns.take_turns(programs, seconds, now + (limit - now) * len(group) / (2 - len(seen)))
             for side, program in zip(group, programs, strict=True):
-                recording, evidence = turns.evidence_of(program)
+                recording, evidence = program.finish()
                 # Turns at other times are no pairs.
-                observed = Observed(evidence, program.edges if in_turns else ())
-                if not observed.facts.ran and not evidence.finished:
+                seen[side] = Observed(
+                    recording, facts_of(evidence), program.edges if in_turns else ()
+                )
+                if not seen[side].facts.ran and not evidence.finished:
                     raise FlatoutError(
                         f"{shlex.join(program.command)} was still importing modules after "
                         f"{evidence.ended - evidence.began:.0f} s, so that its speed is unknown: "
                         "raise --seconds."
                     )
-                seen[side] = recording, observed
     return seen
 
 
-def _add(found: Comparison, observed: dict[int, tuple[Recording, Observed]]) -> None:
+def _add(found: Comparison, sides: dict[int, Observed]) -> None:
     """Add a round's speeds.
 
     Raises:
         FlatoutError: nothing could be counted.
     """
-    (recording, first), (_, second) = observed[0], observed[1]
-    if found.recording is None:
-        found.recording = recording
-    for side, one in enumerate((first, second)):
-        found.runs[side].append(_counted(found, side, one.run()))
+    first, second = sides[0], sides[1]
+    found.recording = found.recording or first.recording
+    for side, one in sides.items():
+        found.runs[side].append(_counted(found, side, observed(one.facts)))
     refuse_brief(found)
-    for side in (0, 1):
-        speed = _speed(found.runs[side][-1], evaluating(*found.runs), found.count)
-        say(f"{shlex.join(found.commands[side])}: {speed}")
+    unit = common_unit(*found.runs)
+    for command, runs in zip(found.commands, found.runs, strict=True):
+        say(f"{shlex.join(command)}: {_speed(runs[-1].rates[unit], unit, found.count)}")
     units = set(found.runs[0][-1].counted) & set(found.runs[1][-1].counted)
     found.gains.append({
-        unit: turn_ratios(first.course(unit), second.course(unit)) for unit in units
+        unit: turn_ratios(*(
+            course(one.facts.evidence, one.facts.line, one.edges, unit) for one in (first, second)
+        ))
+        for unit in units
     })  # fmt: skip
 
 
@@ -272,15 +282,12 @@ def refuse_brief(found: Comparison) -> None:
             )
 
 
-def _speed(run: Run, evaluation: float, count: str) -> str:
-    """A run's speed in words, where evaluation has at most this share of a run."""
-    unit = next((unit for unit in units_in_order(evaluation) if unit in run.rates), None)
-    if unit is None:
-        return "nothing was counted"
+def _speed(rate: float, unit: str, count: str) -> str:
+    """A speed in words."""
     if unit == WALL:
-        return f"{1 / run.rates[WALL]:.1f} s"
+        return f"{1 / rate:.1f} s"
     shown = count_words(count) if unit == CALLS else unit
-    return f"{speed_words(run.rates[unit])} {shown} per second"
+    return f"{speed_words(rate)} {shown} per second"
 
 
 def _digests(commands: Sequence[Sequence[str]]) -> dict[str, str]:
@@ -332,13 +339,6 @@ def _save(found: Comparison, file: Path) -> None:
     assert found.recording is not None
     meta, processes = found.recording
     evidence.save(file, {**meta, "against": found.as_json()}, processes)
-
-
-def _above_zero(value: object) -> float:
-    """A saved ratio; raises `ValueError` if it is none."""
-    if (ratio := plain_number(value)) <= 0:
-        raise ValueError(f"a ratio of {ratio}")
-    return ratio
 
 
 def _interrupt(signum: int, frame: object) -> None:

@@ -120,11 +120,13 @@ class Program:
             self._hold()
             self.edges.append(self.clock())
 
-    def finish(self) -> Recording:
-        """Stop the observation, after some last moments in which it runs.
+    def finish(self) -> tuple[Recording, Evidence]:
+        """Stop the observation, after some last moments in which it runs; the recording, and the
+        evidence built from it.
 
         Raises:
             FailedError: the program has failed.
+            FlatoutError: it could not be observed.
         """
         self._resume()
         self._watching.close()
@@ -135,7 +137,12 @@ class Program:
             why = f" ({last})." if last else "."
             code = code if code > 0 else 128 - code
             raise FailedError(f"{shlex.join(self.command)} failed with exit code {code}{why}")
-        return recording
+        seen = build(*recording)
+        if not seen.processes:
+            raise FlatoutError(
+                f"{shlex.join(self.command)} cannot be measured: {' '.join(seen.notes)}"
+            )
+        return recording, seen
 
     def _hold(self) -> None:
         """Stop all of its processes, and its clock."""
@@ -243,18 +250,3 @@ def _enough(programs: Sequence[Program]) -> bool:
         if all(each.done and each.done[-1] > 0 for each in courses):
             return len(turn_ratios(courses[0], courses[1])) >= LEAST_RATIOS
     return True
-
-
-def evidence_of(program: Program) -> tuple[Recording, Evidence]:
-    """Stop observing a program; its recording, and the evidence built from it.
-
-    Raises:
-        FlatoutError: the program has failed, or could not be observed.
-    """
-    recording = program.finish()
-    seen = build(*recording)
-    if not seen.processes:
-        raise FlatoutError(
-            f"{shlex.join(program.command)} cannot be measured: {' '.join(seen.notes)}"
-        )
-    return recording, seen

@@ -18,7 +18,6 @@ from flatout.explain.diagnosis import (
     UPDATES,
     Diagnosis,
     Finding,
-    Usage,
     WorkRate,
     lanes,
     verdict,
@@ -129,7 +128,9 @@ def diagnose_evidence(evidence: Evidence) -> Diagnosis:
         FlatoutError: it has recorded no iteration yet, or its files are damaged.
     """
     try:
-        return _diagnosed(evidence)
+        diagnosis = _diagnosed(evidence)
+        diagnosis.check()
+        return diagnosis
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise FlatoutError(
             f"{evidence.subject} cannot be explained: its {SPANS} or {DEVICES} is damaged "
@@ -189,7 +190,7 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
         apart=tuple((what, seconds) for what, seconds in excluded if seconds > 0.0),
         phases=facts_.phases,
         lanes=lanes(_spans(records)),
-        usage=tuple(map(Usage.of, samples[::every])),
+        usage=tuple(samples[::every]),
         cores=facts_.cores,
         machine=last.machine,
         notes=tuple(dict.fromkeys(notes)),

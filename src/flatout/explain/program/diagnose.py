@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from signal import Signals
 
 from flatout.explain import cards, cores
 from flatout.explain.against.rates import CALLS, count_words, counted, without_evaluation, work
 from flatout.explain.causes import CAUSE_OF_LOSS, CAUSES, DEVICES, UNKNOWN
-from flatout.explain.diagnosis import Diagnosis, Finding, Usage, WorkRate, lanes, verdict
+from flatout.explain.diagnosis import Diagnosis, Finding, WorkRate, lanes, verdict
 from flatout.explain.program import marks, ranks, remedies
 from flatout.explain.program.evidence import Evidence
 from flatout.explain.program.facts import Facts, facts_of
@@ -54,7 +55,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         lines={phase: facts.line_words(phase) for phase in facts.blame.shares},
         marked=facts.marked,
         lanes=lanes((track.name, _spans(evidence, track)) for track in tracks),
-        usage=tuple(Usage.of(sample, evidence.began) for sample in evidence.monitor),
+        usage=tuple(replace(one, t=one.t - evidence.began) for one in evidence.monitor),
         cores=facts.cores,
         machine=f"{evidence.machine['cpu']}, {evidence.machine['cores']} cores, {cards}",
         notes=(*evidence.notes, *_notes(facts), *ranks.notes(distributed, facts.gpu is not None)),
