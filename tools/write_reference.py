@@ -166,7 +166,7 @@ def causes() -> Iterator[str]:
     """Every verdict of explain."""
     yield (
         "# Causes\n\nThe causes of lost time in the reports of `flatout explain`, each with its "
-        "sentence in the verdict and the phase whose time it is. The verdict is `healthy` if "
+        "words in the verdict and the phase whose time it is. The verdict is `healthy` if "
         "`compute-bound` comes first, and `unknown` if too little was seen. The "
         "[rule, evidence and remedy](../explain-reference.md#causes) of each are in the reference."
     )
