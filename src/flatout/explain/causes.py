@@ -1,6 +1,6 @@
 """The causes by their ids, which stay the same between versions, and what each one means.
 
-A cause with a share of the time is what takes it: "choosing actions ... takes 41 % of the time".
+A cause with a share of the time is what takes it: "choosing actions takes 41 % of the time".
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ UNKNOWN = "unknown"  # the verdict if too little was seen
 CAUSES: dict[str, str] = {
     "contended": "other programs used cores that this one wanted",
     "env-bound": "stepping and resetting environments and preparing observations",
-    "acting-bound": "choosing actions in many small calls of the network",
+    "acting-bound": "choosing actions",
     "replay-bound": "choosing and gathering batches from stored experience",
     "input-bound": "loading and augmenting the data set",
     "ipc-bound": "moving data between processes",

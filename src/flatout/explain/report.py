@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.control import strip_control_codes
 from rich.text import Text
 
-from flatout.explain.causes import HEALTHY
+from flatout.explain.causes import HEALTHY, UNKNOWN
 from flatout.explain.diagnosis import Diagnosis, Finding, MeasuredGain, Rank
 from flatout.explain.ranking import causes
 from flatout.hardware.gpus import GpuSample
@@ -308,11 +308,12 @@ def _try(console: Console, label: str, diagnosis: Diagnosis, finding: Finding) -
 
 
 def _also(diagnosis: Diagnosis, finding: Finding) -> tuple[str, str, str]:
-    """Return a row for a finding that is not the first: its id, share and place, and a measured
-    gain."""
+    """Return a row for a finding that is not the first: its id, share and place, why it is unknown,
+    and a measured gain."""
     share = percent(finding.share) if finding.share else ""
     words = [f"({sure})"] if (sure := interval_words(diagnosis, finding)) else []
     words += [] if finding.place is None else [place_words(finding.place)]
+    words += finding.evidence[:1] if finding.id == UNKNOWN else ()
     if finding.gain is not None:
         words += [setting_words(finding.setting), f"{gain_words(finding.gain)}: {finding.gain.how}"]
     return finding.id, share, "   ".join(filter(None, words))

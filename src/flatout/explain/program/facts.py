@@ -191,7 +191,7 @@ class Facts:
     def line_words(self, phase: str) -> str:
         """Return a phase's heaviest line with its source, and the device's share of the phase."""
         (place, text), _ = next(iter(self._lines(phase)), (("", ""), 0.0))
-        words = [f"{place}  {text[:SHOWN]}" if place else ""]
+        words = [f"{place}  {shortened(text, SHOWN)}" if place else ""]
         total = self.share(phase) * self.blame.seconds or 1.0
         if self.blame.device[phase] > MAINLY * total:
             words.append(
