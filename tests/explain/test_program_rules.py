@@ -217,7 +217,7 @@ def test_processes_are_proposed_where_the_cores_do_more_together(cores: int, sha
     found = diagnose(build(about, [driver.written()])).findings[0]
     assert found.id == "env-bound"
     if times < 1.2:
-        assert "ake the step itself cheaper" in found.remedy
+        assert "make the step itself cheaper" in found.remedy
     else:
         assert "processes in parallel" in found.remedy
 
