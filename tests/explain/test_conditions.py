@@ -37,7 +37,7 @@ def test_what_is_unknown_is_said_and_holds_nothing(text: str) -> None:
 
 
 def test_a_gpu_whose_use_is_unknown_is_not_idle() -> None:
-    usage = tuple(replace(sample, gpu_busy=(None,)) for sample in example().usage)
+    usage = tuple(replace(one, gpus=(replace(one.gpus[0], busy=None),)) for one in example().usage)
     assert Condition.parse("gpu-idle > 5").share(replace(example(), usage=usage)) is None
 
 
@@ -105,7 +105,7 @@ def test_a_program_that_fails_keeps_its_exit_code(code: int, expected: int, tmp_
 @pytest.mark.parametrize(
     ("argv", "words"),
     [("--count steps --pid 1", "--count is for programs that explain starts"),
-     ("--count train -- python x.py", "--count 'train' is no function")],
+     ("--count train -- python x.py", "--count 'train' is not a function")],
 )  # fmt: skip
 def test_what_cannot_be_counted_is_refused(argv: str, words: str, flatout: Cli) -> None:
     result = flatout("explain", *argv.split())
