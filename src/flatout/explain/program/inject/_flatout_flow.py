@@ -26,7 +26,7 @@ FLOWS = {}  # id of a code -> (code, its flow)
 
 
 class Statement:
-    """Return what a statement makes and uses.
+    """The names that a statement makes and uses.
 
     `calls` are [line, name of the function, name of each argument], with None for what is no name.
     `values` are the names of an assignment's targets, in order; `unpacks`: whether these are three
