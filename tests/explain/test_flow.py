@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,7 +34,8 @@ class Program:
             lines = {line for _, _, line in code.co_lines() if line}
             found = source.described(name, str(file), {code.co_firstlineno} & lines)
             known: dict[str, Any] = {"k": "code", "i": len(self.functions), "file": str(file)}
-            rows.append({"plain": code.co_name, "line": code.co_firstlineno} | found | known)
+            known |= {"plain": code.co_name, "qualname": name}
+            rows.append({"line": code.co_firstlineno} | found | known)
             self.functions.append(name)
         self.process: Process = process(rows)
 
@@ -214,6 +216,120 @@ def main(world, store, net):
 
 def test_arguments_are_followed_through_functions_that_pass_them_on(program: Any) -> None:
     assert program(PASSED).goal(["collects", "passes", "calls"]) == "learns"
+
+
+SHARED = """
+seen = []
+
+def gather(world):
+    obs = world.reset()
+    while True:
+        obs, reward, done = world.step(obs)  # collects
+        seen.append(obs)
+
+def improve(net):
+    loss = net(seen)
+    loss.backward()  # learns
+
+def main(net, world):
+    rows = []
+    def play():
+        obs = world.reset()
+        while True:
+            obs, reward, done = world.step(obs)  # plays
+            rows.append(obs)
+    def show():
+        values, obs = [], world.reset()
+        while True:
+            obs, reward, done = world.step(obs)  # shows
+            values.append(obs)
+    play()
+    show()
+    loss = net(rows)
+    loss.backward()  # improves
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="functions have no qualified names")
+@pytest.mark.parametrize(
+    ("stack", "updates", "goal"),
+    [
+        ("collects", "learns", "learns"),
+        ("plays", "improves", "learns"),
+        ("shows", "improves", None),
+    ],
+)
+def test_variables_of_the_module_and_of_functions_around_carry_values(
+    program: Any, stack: str, updates: str, goal: str | None
+) -> None:
+    text = SHARED.replace("# learns", "").replace("# improves", "# learns")
+    assert program(SHARED if updates == "learns" else text).goal([stack]) == goal
+
+
+def test_a_block_that_runs_for_one_caller_keeps_no_value_of_another(program: Any) -> None:
+    """One function plays the episodes of training and of evaluation."""
+    found = program("""
+        def play(world, store, trains):
+            obs = world.reset()
+            while True:
+                obs, reward, done = world.step(obs)  # moves
+                if trains:
+                    store.append(obs)
+                    rest()  # rests
+
+        def rest():
+            pass  # waits
+
+        def main(world, net):
+            store = []
+            play(world, store, True)  # gathers
+            play(world, store, False)  # shows
+            loss = net(store)
+            loss.backward()  # learns
+    """)
+    stacks = (["moves", "gathers"], ["waits", "rests", "gathers"], ["moves", "shows"])
+    assert found.goal(["moves", "gathers"], *stacks) == "learns"
+    assert found.goal(["moves", "shows"], *stacks) is None
+
+
+def test_what_a_function_passes_on_as_its_rest_may_be_any_argument(program: Any) -> None:
+    found = program("""
+        def gather(world, scale, store):
+            obs = world.reset()
+            while True:
+                obs, reward, done = world.step(obs)  # collects
+                store.keep(obs)
+
+        def outer(*args):
+            return gather(*args)  # passes
+
+        def main(world, store, net):
+            outer(world, 2, store)  # calls
+            loss = net(store.some())
+            loss.backward()  # learns
+    """)
+    assert found.goal(["collects", "passes", "calls"]) == "learns"
+
+
+def test_functions_that_call_each_other_with_an_object_end_the_search(program: Any) -> None:
+    """Each changes the object that the other one has passed."""
+    found = program("""
+        def enter(rows, depth):
+            rows.append(depth)  # enters
+            descend(rows, depth)  # down
+            return rows
+
+        def descend(rows, depth):
+            rows.append(depth)
+            enter(rows, depth)  # again
+
+        def main(net, rows):
+            enter(rows, 0)  # begins
+            loss = net(rows)
+            loss.backward()  # learns
+    """)
+    stacks = (["enters", "again", "down", "begins"], ["learns"])
+    assert found.goal(["enters"], *stacks) == "learns"
 
 
 def test_what_a_function_returns_goes_to_the_caller_of_this_stack(program: Any) -> None:

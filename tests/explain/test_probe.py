@@ -337,6 +337,36 @@ def test_where_a_thread_has_to_sample_the_report_says_so(tmp_path: Path) -> None
     assert "signal" in seen.by_thread
 
 
+SERVED = """
+import multiprocessing, time
+
+def work():
+    end = time.process_time() + 0.9
+    while time.process_time() < end:
+        sum(n * n for n in range(500))
+
+if __name__ == "__main__":
+    worker = multiprocessing.get_context("forkserver").Process(target=work)
+    worker.start()
+    worker.join()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread samples always")
+def test_a_worker_of_a_fork_server_samples_itself(tmp_path: Path) -> None:
+    """The server has an event loop, for which it gives up the timer; its children have none."""
+    done, folder = observed(SERVED, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    seen = [process(rows) for rows in rows_of(folder)]
+    (worker,) = (one for one in seen if any(code.plain == "work" for code in one.codes)
+                 and "forkserver" in " ".join(one.argv))  # fmt: skip
+    number = next(at for at, code in enumerate(worker.codes) if code.plain == "work")
+    inside = {at for at, stack in worker.stacks.items() if number in dict(stack.frames)}
+    samples = [sample for sample in worker.samples if sample.stack in inside]
+    assert samples
+    assert all(sample.worked is not None for sample in samples)
+
+
 COLLECTS = """
 import gc, itertools, sys, time
 

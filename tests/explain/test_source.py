@@ -195,6 +195,8 @@ def test_kinds_of_a_steps_values_are_told() -> None:
     assert kinds_of((np.ones((3, 2)), np.ones(3), ends)) == "oNB"
     assert kinds_of((np.ones(2), 1.0, True, np.bool_(False), {})) == "Nnbbo"
     assert kinds_of((object(), np.float32(1.0))) == "?n"
+    assert kinds_of(([[0.0, 1.0]] * 2, [1.0, 0.5], [False, True], [{}, {}])) == "oNBo"
+    assert kinds_of(({"a": np.ones(2)}, {"a": 1.0}, {"a": np.bool_(True)}, [])) == "oNBo"
 
 
 HELPER = """\

@@ -61,6 +61,7 @@ class Code:
     loops: tuple[tuple[int, int], ...] = ()  # first and last line of each loop, outer ones first
     flow: Flow | None = None  # the values of its statements, if its source is known
     qualname: str = ""  # its name with its class's; empty before Python 3.11
+    yields: bool = False  # whether it is a generator
 
     @property
     def cls(self) -> tuple[str, str] | None:

@@ -256,7 +256,8 @@ def _code(row: dict[str, Any], inline: bool) -> Code:
     learns = bool(row.get("learns") or (owner and owner.get("learns")))
     loops = tuple((int(first), int(last)) for first, last in row.get("loops", ()))
     flow, qualname = _flow(row.get("flow")), str(row.get("qualname", ""))
-    return Code(file, row["plain"], row["line"], owner, learns, loops, flow, qualname)
+    yields = bool(row.get("yields"))
+    return Code(file, row["plain"], row["line"], owner, learns, loops, flow, qualname, yields)
 
 
 def _flow(row: dict[str, Any] | None) -> Flow | None:

@@ -22,6 +22,7 @@ Callers = tuple[Site, ...] | None  # of a function, innermost first; None where 
 
 MOST = 4000  # steps of one search
 DEEPEST = 8  # functions into which a value is followed
+MODULE = -1  # instead of a function, of variables
 
 
 class Values:
@@ -34,10 +35,15 @@ class Values:
     def __init__(self, process: Process, stacks: Iterable[Sequence[Site]]) -> None:
         self._codes = process.codes
         self._nodes: dict[Site, Node | None] = {}
+        self._owners: dict[tuple[int, str], int] = {}
         self._local: dict[tuple[Node, str], list[tuple[int, list[str]]]] = {}
         self._called: defaultdict[Site, set[int]] = defaultdict(set)
         self._callers: defaultdict[int, set[Site]] = defaultdict(set)
-        for sites in stacks:
+        # blocks of a function that were seen to run: for its callers, and ever
+        self._ran: defaultdict[tuple[int, Callers], set[int]] = defaultdict(set)
+        self._ever: defaultdict[int, set[int]] = defaultdict(set)
+        seen = [tuple(sites) for sites in stacks]
+        for sites in seen:
             for (callee, _), caller in pairwise(sites):
                 self._called[caller].add(callee)
                 self._callers[callee].add(caller)
@@ -49,6 +55,8 @@ class Values:
             self._of_file[code.file].add(number)
             if code.cls is not None:
                 self._methods[code.cls].add(number)
+        for sites in seen:
+            self._note_blocks(sites)
 
     def node(self, site: Site) -> Node | None:
         """Return the innermost statement of a line."""
@@ -70,6 +78,40 @@ class Values:
     def statement(self, node: Node) -> Statement:
         """Return the statement of a node."""
         return self._flow(node[0]).statements[node[1]]
+
+    def _note_blocks(self, sites: tuple[Site, ...]) -> None:
+        for at, site in enumerate(sites):
+            if (node := self.node(site)) is not None:
+                flow, block = self._flow(site[0]), self.statement(node).block
+                while block != -1:
+                    self._ran[site[0], sites[at + 1 :]].add(block)
+                    self._ever[site[0]].add(block)
+                    block = flow.blocks[block]
+
+    def changes(self) -> set[Node]:
+        """Return the statements that change an object."""
+        return {
+            (number, at)
+            for number in range(len(self._codes))
+            for at, one in enumerate(self._flow(number).statements)
+            if not one.used.isdisjoint(one.made)
+        }
+
+    def keeps(self, node: Node) -> bool:
+        """Return whether a statement changes an object that its function was given, or a variable
+        of others: where that gets to may not be seen."""
+        statement = self.statement(node)
+        own = self._assigned(node[0]).difference(self._flow(node[0]).args)
+        changed = (name.partition(".")[0] for name in statement.made if name in statement.used)
+        return any(root not in own for root in changed if root != RETURNED)
+
+    def runs(self, node: Node | None, callers: Callers) -> bool:
+        """Return whether a statement may run for these callers: if not, its block was seen to run
+        for others alone, as ``if training:`` does in a function that also evaluates."""
+        if node is None or not callers or (node[0], callers) not in self._ran:
+            return True
+        block = self.statement(node).block
+        return block in self._ran[node[0], callers] or block not in self._ever[node[0]]
 
     def calls_program(self, node: Node) -> bool:
         """Return whether a statement was seen to call another function of the program."""
@@ -177,19 +219,26 @@ class Values:
     def _users(
         self, node: Node, made: Iterable[str], callers: Callers
     ) -> Iterator[tuple[Node, Callers]]:
-        """The statements that use values which a statement made."""
-        code, at = node
-        flow = self._flow(code)
-        for name in made:
-            if name == RETURNED:
-                yield from self._returned(code, callers)
+        """Yield the statements that use values which a statement made."""
+        waiting = [(node, name, callers) for name in made]
+        done = set[tuple[Node, str, Callers]]()
+        while waiting:
+            one = waiting.pop(0)
+            if one in done:  # functions that call each other
                 continue
-            for other, used in self._here(node, name):
-                yield (code, other), callers
-                yield from self._passed((code, other), used, callers)
+            done.add(one)
+            (code, at), name, outer = one
+            if name == RETURNED:
+                yield from self._returned(code, outer)
+                continue
+            for other, used in self._here((code, at), name):
+                if self.runs((code, other), outer):
+                    yield (code, other), outer
+                    yield from self._passed((code, other), used, outer)
             yield from self._elsewhere(code, name)
+            flow = self._flow(code)
             if name in flow.args and name in flow.statements[at].used:
-                yield from self._changed(code, name, callers)
+                waiting += self._changed(code, name, outer)
 
     def _here(self, node: Node, name: str) -> list[tuple[int, list[str]]]:
         """The statements of the same function that use what a statement made under a name, with the
@@ -233,38 +282,60 @@ class Values:
                     if any(_linked(name, use) for use in one.used for name in args):
                         yield (callee, at), outer
 
-    def _changed(self, code: int, name: str, callers: Callers) -> Iterator[tuple[Node, Callers]]:
-        """The statements that use an object which a function has got as an argument and changed."""
+    def _changed(
+        self, code: int, name: str, callers: Callers
+    ) -> Iterator[tuple[Node, str, Callers]]:
+        """Yield the names, in the callers' statements, of an object that a function has got as an
+        argument and changed."""
         place = self._flow(code).args.index(name)
         for site in self._callers[code] if not callers else callers[:1]:
             if (node := self.node(site)) is None:
                 continue
-            outer = callers[1:] if callers else None
-            statement, flow = self.statement(node), self._flow(node[0])
+            statement = self.statement(node)
             calls = list(_arguments(self._codes[code], statement))
-            given = {names[place] for names in calls if place < len(names) and names[place]}
-            given = given or statement.used  # passed on as *args, say
-            yield from self._users(node, given, outer)
-            for passed in given & set(flow.args):
-                if outer is None or len(outer) < len(callers or ()):
-                    yield from self._changed(node[0], passed, outer)
+            last = len(self._flow(code).args)
+            rest = {len(names) > last for names in calls} == {True}  # it has ``*args``
+            given = {name for names in calls for name in names[place : None if rest else place + 1]}
+            given.discard("")
+            for passed in given or statement.used:  # as *args, say
+                yield node, passed, callers[1:] if callers else None
 
     def _elsewhere(self, code: int, name: str) -> Iterator[tuple[Node, Callers]]:
-        """The statements of other functions that use an attribute of the same object, or a variable
-        of the same module."""
-        cls, others = self._codes[code].cls, set[int]()
+        """Yield the statements of other functions that use an attribute of the same object, or the
+        same variable of the module or of a function around both."""
+        cls, root = self._codes[code].cls, name.partition(".")[0]
         if name.startswith("self.") and cls is not None:
             others = self._methods[cls]
-        elif self._codes[code].plain == "<module>":
-            others = self._of_file[self._codes[code].file]
+        else:
+            file, owner = self._of_file[self._codes[code].file], self._owner(code, root)
+            others = {other for other in file if self._owner(other, root) == owner}
         for other in others - {code}:
-            flow = self._flow(other)
-            local = () if name.startswith("self.") else {*flow.args, *_roots(flow)}
-            if name.partition(".")[0] in local:
-                continue
-            for at, one in enumerate(flow.statements):
+            for at, one in enumerate(self._flow(other).statements):
                 if any(_linked(name, use) for use in one.used):
                     yield (other, at), None
+
+    def _owner(self, code: int, name: str) -> int:
+        """Return the function that owns a variable which a function uses, or `MODULE`."""
+        if (code, name) not in self._owners:
+            around = code
+            while around != MODULE and not self._owns(around, name):
+                outer, _, inner = self._codes[around].qualname.rpartition(".<locals>.")
+                same = self._of_file[self._codes[code].file] if inner else ()
+                found = (at for at in same if _name(self._codes[at]) == outer)
+                around = next(found, MODULE)
+            self._owners[code, name] = around
+        return self._owners[code, name]
+
+    def _owns(self, code: int, name: str) -> bool:
+        own = name in self._assigned(code) or name in self._flow(code).args
+        return own and self._codes[code].plain != "<module>"
+
+    def _assigned(self, code: int) -> set[str]:
+        """Return the variables that a function assigns. What it only changes, as
+        ``rows.append(row)`` does, is of another one."""
+        statements = self._flow(code).statements
+        made = {name for one in statements for name in one.made if name not in one.used}
+        return {name for name in made if "." not in name}
 
     def _arrives(self, code: int, one: int, other: int, name: str) -> bool:
         """Whether a value that a statement made under a name may still be there when another
@@ -293,9 +364,8 @@ class Values:
         return Flow((), ()) if flow is None else flow
 
 
-def _roots(flow: Flow) -> set[str]:
-    """The names that a function assigns: its own variables."""
-    return {name for one in flow.statements for name in one.made if "." not in name}
+def _name(code: Code) -> str:
+    return code.qualname or code.plain
 
 
 def _length(statement: Statement) -> int:
@@ -324,8 +394,8 @@ def _parameters(
     calls = list(_arguments(code, statement))
     if not calls:
         return flow.args
-    if any("" in given[1:] for given in calls):
-        return flow.args  # something that is no name, such as *args
+    if any("" in given[1:] or len(given) > len(flow.args) for given in calls):
+        return flow.args  # something that is no name, or *args
     return {
         parameter
         for given in calls

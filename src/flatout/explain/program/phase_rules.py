@@ -12,7 +12,7 @@ from flatout.explain.program import tags
 from flatout.explain.program.roles import Roles
 from flatout.explain.program.survey import LEARN, MESSAGE, NETWORK, STEP, WRITE, Place
 
-UNDECIDED = (None, "network", "compiled", "document", "draw")
+UNDECIDED = (None, "network", "compiled", "document", "draw", "parameters")
 
 
 def by_evaluation(roles: Roles, place: Place) -> str | None:
@@ -27,22 +27,31 @@ def by_code(roles: Roles, place: Place) -> str | None:
     return None if place.tag in UNDECIDED else place.tag
 
 
-def in_compiled(roles: Roles, place: Place) -> str | None:
-    """Return the phase of a compiled function's call for a library's time below its line."""
-    survey = roles.survey
-    if place.tag is not None or not place.program or place.frames[0] == place.program[0]:
+def in_library(roles: Roles, place: Place) -> str | None:
+    """Return the phase of a call that is compiled, or learns, for a library's time below it."""
+    survey, program = roles.survey, place.program
+    if place.tag is not None or not program or place.frames[0] == program[0]:
         return None
     found = survey.made(place)
-    if found is None or found[0] != place.program[0]:
-        return None
+    if found is None or found[0] != program[0]:
+        return LEARN if survey.values.node(program[0]) in survey.nodes[LEARN] else None
     if found[1].learns:
         return LEARN
-    return roles.role(Place(place.frames, place.leaf, place.program, "compiled"))
+    return roles.role(Place(place.frames, place.leaf, program, "compiled"))
 
 
 def by_network(roles: Roles, place: Place) -> str | None:
     """Return the role of a call of a network, a distribution or a compiled function."""
     return roles.role(place) if place.tag in ("network", "compiled") else None
+
+
+def by_parameters(roles: Roles, place: Place) -> str | None:
+    """Return the phase of the loop around for listing and setting a network's parameters."""
+    if place.tag != "parameters":
+        return None
+    steps, learns = roles.survey.around(place.program)
+    acts = (steps and not learns) or (roles.survey.steps() and not roles.survey.learns())
+    return "act" if acts else LEARN
 
 
 def by_document(roles: Roles, place: Place) -> str | None:
@@ -84,25 +93,49 @@ def by_drawing(roles: Roles, place: Place) -> str | None:
     return "replay" if survey.steps() else "input"
 
 
-def by_goal(roles: Roles, place: Place) -> str | None:
-    """Making a network's input belongs to what the network is for. And what a function computes
-    that itself calls the network, or the environment, on the way to an action chooses it."""
+def by_reward(roles: Roles, place: Place) -> str | None:
+    """Return ``learn`` for what is computed from a reward, and decides later actions, in a program
+    without gradients."""
     survey = roles.survey
     begin = survey.values.start(place.program)
-    goal = survey.leads_to(place.program, STEP, LEARN)
-    if begin is None or goal is None or (goal == STEP and not survey.around(place.program)[0]):
+    if begin is None or begin[0] not in survey.rewarded or survey.fetches(place):
         return None
-    if place.leaf.word in tags.CONVERSIONS and tags.is_c(place.leaf):
-        return "act" if goal == STEP else LEARN
+    return LEARN if survey.leads_to(place.program, STEP) == STEP else None
+
+
+def by_goal(roles: Roles, place: Place) -> str | None:
+    """Return the phase of what is computed on the way to an action or an update.
+
+    Making a network's input belongs to what the network is for. To an action leads what uses an
+    observation, or is in a function that itself calls the network or the environment. To an update
+    leads what uses a network's output, once for each update. What generators yield to a network is
+    input, if there is no environment.
+    """
+    survey, program = roles.survey, place.program
+    begin = survey.values.start(program)
+    goal = survey.leads_to(program, STEP, LEARN)
+    if begin is None or goal is None or (goal == STEP and not survey.around(program)[0]):
+        return None
+    inside = tags.is_jax(survey.process.codes[place.frames[0][0]])
+    converts = place.leaf.word in tags.CONVERSIONS and tags.is_c(place.leaf) and not inside
+    if goal == LEARN:
+        if not survey.steps() and any(survey.process.codes[code].yields for code, _ in program):
+            return "input"
+        inner = next((loop for loop, _ in survey.loops(program)), None)
+        once = inner is None or survey.does(inner, NETWORK) or survey.does(inner, LEARN)
+        return LEARN if converts or (once and begin[0] in survey.computed) else None
+    if converts:
+        return "act"
     near = {node[0] for node in survey.nodes[STEP] | survey.nodes[NETWORK]}
-    first = survey.leads_to(place.program, STEP, NETWORK, LEARN)
-    return "act" if goal == STEP and first != LEARN and begin[0][0] in near else None
+    first = survey.leads_to(program, STEP, NETWORK, LEARN)
+    chooses = begin[0][0] in near or begin[0] in survey.observed
+    return "act" if first != LEARN and chooses else None
 
 
 Rule = Callable[[Roles, Place], str | None]
 
 RULES: tuple[Rule, ...] = (
-    by_evaluation, by_code, in_compiled, by_network, by_document, by_gradients, by_drawing,
-    by_goal,
+    by_evaluation, by_code, in_library, by_network, by_parameters, by_gradients,
+    by_drawing, by_document, by_reward, by_goal,
 )  # fmt: skip
 """How a place's phase is decided: the first rule that gives one."""

@@ -7,10 +7,11 @@ neither. So do the loops around its call.
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Sequence
 
 from flatout.explain.program import tags
-from flatout.explain.program.flow import Site
+from flatout.explain.program.flow import Node, Site
 from flatout.explain.program.survey import LEARN, STEP, Loop, Place, Survey
 
 
@@ -24,7 +25,8 @@ class Roles:
 
     def evaluates(self, place: Place) -> bool:
         """Return whether a place is in a loop that evaluates."""
-        return any(loop in self._evaluations for loop, _ in self.survey.loops(place.program))
+        loops = (loop for loop, _ in self.survey.loops(place.program))
+        return any(not self._evaluations.isdisjoint((loop, (*loop[:3], ()))) for loop in loops)
 
     def role(self, place: Place, grad: bool | None = None) -> str:
         """Return whether a network acts, learns or evaluates. A compiled function without gradients
@@ -53,26 +55,22 @@ class Roles:
         if first is not None:
             return "act" if first == STEP else "learn"
         if grad or self.survey.values.start(program) is None:
-            if steps or learns:
-                return "learn" if learns else "act"
-            return self._unfollowed(place, grad)
+            return LEARN if learns else self._unfollowed(place, grad)
         return self._without_update()
 
     def awaited(self, place: Place) -> str:
         """Return the phase of the work that a place waits for, where no call is known to have
         started it."""
-        program = place.program
-        begin = self.survey.values.start(program)
-        steps, learns = self.survey.around(program)
-        goal = self.survey.leads_to(program, STEP, LEARN)
+        survey, program = self.survey, place.program
+        begin = survey.values.start(program)
+        steps, learns = survey.around(program)
+        goal = survey.leads_to(program, STEP, LEARN)
         if steps and (goal == STEP or not learns):
             return "act"
-        if goal == LEARN or (
-            begin is not None and begin[0] in self.survey.learned | self.survey.nodes[LEARN]
-        ):
-            return "learn"
-        if learns or (begin is None and self.survey.learns()):
-            return "learn"
+        updates = survey.learned | survey.nodes[LEARN]
+        updated = survey.learns() if begin is None else begin[0] in updates
+        if goal == LEARN or learns or updated:
+            return LEARN
         return self.role(Place(place.frames, place.leaf, program, "compiled"))
 
     def _unfollowed(self, place: Place, grad: bool | None) -> str:
@@ -109,32 +107,67 @@ class Roles:
         return False
 
     def _find_evaluations(self) -> set[Loop]:
-        """Loops whose results no update uses: those that step environments, next to others that
-        collect; and those that call networks and neither step nor learn."""
-        learns = self.survey.learns() or any(code.learns for code in self.survey.process.codes)
-        if not learns:
-            return set()
-        found, feeding = set[Loop](), set[Loop]()
-        stacks = [
-            self.survey.outside(place.program) for place in self.survey.places if place.tag == STEP
-        ]
-        stacks += [
-            [(node[0], self.survey.values.statement(node).first)]
-            for node in self.survey.nodes[STEP]
-        ]  # too short to be sampled
-        for program in stacks:
-            loops = [loop for loop, _ in self.survey.loops(program)]
-            free = list(itertools.takewhile(lambda loop: not self.survey.does(loop, LEARN), loops))
-            if (loops and not free) or self.survey.leads_to(program, LEARN) is not None:
+        """Return loops whose results no update uses: those that step environments, next to others
+        that collect or, if they keep nothing, in one that learns; and those that call networks and
+        neither step nor learn."""
+        survey = self.survey
+        stdlib = survey.process.stdlib
+        codes = (code for code in survey.process.codes if tags.is_program(code, stdlib))
+        if not (survey.learns() or any(code.learns for code in codes)):
+            return self._only_played()
+        found, within, feeding = set[Loop](), set[Loop](), set[Loop]()
+        for program in self._stepping():
+            loops = [loop for loop, _ in survey.loops(program)]
+            free = list(itertools.takewhile(lambda loop: not survey.does(loop, LEARN), loops))
+            goal, reached = survey.values.leads_to(program, {LEARN: survey.nodes[LEARN]})
+            if (loops and not free) or goal is not None:
                 feeding.update(loops)
-            else:
-                found.update(free)
-        found = found - feeding if feeding else set()
-        for place in self.survey.places:
+                continue
+            found.update(free)
+            if len(free) < len(loops) and not any(map(survey.values.keeps, reached)):
+                within.update(free)
+        found = (found if feeding else within) - feeding
+        anywhere = {loop[:3] for loop in feeding}, {loop[:3] for loop in feeding if not loop[3]}
+        found = {loop for loop in found if loop[:3] not in anywhere[bool(loop[3])]}
+        for place in survey.places:
             if place.tag not in ("network", "compiled") or self.role(place) != "eval":
                 continue
-            for loop, _ in self.survey.loops(place.program):
-                if self.survey.does(loop, LEARN) or self.survey.does(loop, STEP):
+            for loop, _ in survey.loops(place.program):
+                if survey.does(loop, LEARN) or survey.does(loop, STEP):
                     break
                 found.add(loop)
+        return found
+
+    def _stepping(self) -> list[Sequence[Site]]:
+        """Return the stacks whose innermost line steps an environment."""
+        survey, values = self.survey, self.survey.values
+        seen = {tuple(survey.outside(place.program)): None
+                for place in survey.places if place.tag == STEP}  # fmt: skip
+        sampled = {values.node(program[0]) for program in seen if program}
+        short = [((node[0], values.statement(node).first),)
+                 for node in survey.nodes[STEP] - sampled]  # fmt: skip
+        return [*seen, *short]  # the latter are too short to be sampled, for unknown callers
+
+    def _only_played(self) -> set[Loop]:
+        """Return the loops of a program without gradients that evaluate: what another loop in the
+        same one steps decides their actions and its own, and what they step none of its."""
+        survey, values = self.survey, self.survey.values
+        around = defaultdict[Node, set[Loop]](set)
+        reached = defaultdict[Node, set[Node]](set)
+        stacks = [(program, begin[0]) for program in self._stepping()
+                  if (begin := values.start(program)) is not None]  # fmt: skip
+        for program, node in stacks:
+            around[node].update(loop for loop, _ in survey.loops(program))
+        for program, node in stacks:
+            for other in around:
+                if values.leads_to(program, {STEP: {other}})[0] is not None:
+                    reached[node].add(other)
+        found = set[Loop]()
+        for program, node in stacks:
+            loops = [loop for loop, _ in survey.loops(program)]
+            for other in around:
+                own = [loop for loop in loops if loop not in around[other]]
+                decides = {node, other} <= reached[other] and other not in reached[node]
+                if decides and len(own) < len(loops):
+                    found.update(own)
         return found

@@ -7,7 +7,7 @@ values of each line go. The rules of `flatout.explain.program.phase_rules` read 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from flatout.explain.program import tags
@@ -17,7 +17,7 @@ from flatout.explain.program.flow import Node, Site, Values
 
 Frames = tuple[tuple[int, int], ...]  # (code, line) of each frame, innermost first
 Seen = tuple[Frames, Leaf]
-Loop = tuple[int, int, int]  # function, first and last line
+Loop = tuple[int, int, int, tuple[Site, ...]]  # function, first and last line, callers
 
 CALLERS = 2  # number of callers by which a line's calls of a network are distinguished
 
@@ -37,8 +37,8 @@ class Place:
     frames: Frames
     leaf: Leaf
     program: tuple[Site, ...]  # the program's frames
-    # what the frames' code is: a phase, ``network``, ``compiled``, ``document``, ``draw`` (which
-    # depend on where their values go), or None
+    # what the frames' code is: a phase, ``network``, ``compiled``, ``document``, ``draw``,
+    # ``parameters`` (which depend on where their values go), or None
     tag: str | None
 
 
@@ -65,8 +65,10 @@ class Survey:
         values: where the values of the program's statements go.
         nodes: by tag, the statements whose own calls do that.
         lines: by tag, the lines of each function below which that was seen.
-        learned, drawn, received: the statements that get what an update has made, rows that are
-            drawn at random for an update, and messages.
+        learned, observed, computed: the statements that get what an update has made, an
+            environment's step, and a network, this one up to the objects that it changes.
+        rewarded: those that get a reward, up to these, in programs without gradients.
+        drawn, received: those that get rows drawn at random for an update, and messages.
     """
 
     def __init__(self, process: Process, networks: Networks, seen: Sequence[Seen]) -> None:
@@ -89,7 +91,12 @@ class Survey:
             self._count(place)
         self._count_unpacked()
         self._count_backward()
+        self.nodes[WRITE] -= self.nodes[LEARN] | self.nodes[NETWORK]  # such as a library's warning
         self.learned = self._reached(LEARN)
+        self.observed = self._reached(STEP)
+        self._changes = self.values.changes()
+        self.computed = self._reached(NETWORK, self._changes)
+        self.rewarded = self._reached_from_rewards()
         self.drawn = self._reached_from_draws()
         self.received = self._reached(MESSAGE)
 
@@ -232,6 +239,7 @@ class Survey:
             ("wait", waits),
             ("learn", "optimise" in both or (compiled and leaf.kind.get("learns"))),
             ("network", "network" in both),
+            ("parameters", "parameters" in inner),
             ("compiled", compiled),
             ("document", leaf.word in tags.PICKLES and tags.is_c(leaf)),
             ("draw", "draw" in inner or tags.is_draw(leaf)),
@@ -245,12 +253,13 @@ class Survey:
         for at, (code, line) in enumerate(program):
             for first, last in reversed(self.process.codes[code].loops):
                 if first <= line <= last:
-                    yield (code, first, last), at
+                    yield (code, first, last, tuple(program[at + 1 :])), at
 
     def does(self, loop: Loop, tag: str) -> bool:
-        """Return whether something was seen below a line of a loop."""
-        code, first, last = loop
-        return any(first <= line <= last for line in self.lines[tag].get(code, ()))
+        """Return whether something was seen below a line of a loop that runs for its callers."""
+        code, first, last, callers = loop
+        inside = (line for line in self.lines[tag].get(code, ()) if first <= line <= last)
+        return any(self.values.runs(self.values.node((code, line)), callers) for line in inside)
 
     def around(self, program: Sequence[Site]) -> tuple[bool, bool]:
         """Return whether environments step, and whether gradients are taken, in the innermost loop
@@ -321,12 +330,23 @@ class Survey:
         codes = (self.process.codes[i] for i, _ in place.frames if self.tag(i) == STEP)
         return any(code.plain == "reset" for code in codes)
 
-    def _reached(self, tag: str) -> set[Node]:
-        """Return the statements that are reached by the values of lines with a tag."""
+    def _reached(self, tag: str, barriers: Collection[Node] = ()) -> set[Node]:
+        """Return the statements that values of lines with a tag reach, up to barriers."""
         found = set[Node]()
         for code, at in self.nodes[tag]:
             site = code, self.values.statement((code, at)).first
-            found |= self.values.leads_to([site], {})[1]
+            found |= self.values.leads_to([site], {}, barriers=barriers)[1]
+        return found
+
+    def _reached_from_rewards(self) -> set[Node]:
+        """Return the statements that rewards reach, up to those that change an object."""
+        found = set[Node]()
+        for site in self.process.values if not self.learns() else ():
+            node = self.values.node(site)
+            if node is None or not self.unpacks_step(site) or self.tag(site[0]) == STEP:
+                continue
+            reward = self.values.statement(node).made[1:2]
+            found |= self.values.leads_to([site], {}, reward, self._changes)[1]
         return found
 
     def _reached_from_draws(self) -> set[Node]:

@@ -107,7 +107,7 @@ TAKES_GRADIENTS = {"vjp", "value_and_grad_f", "grad_f", "linearize", "cotangent_
 """JAX's functions that take gradients outside of compiled functions."""
 
 NETWORK_FILES = re.compile(
-    r"/torch/nn/modules/|/keras/src/(layers|models)/|/flax/(linen|nnx)/|/equinox/nn/|/haiku/"
+    r"/torch/nn/modules/|/keras/src/(layers|models)/|/flax/(linen|nnx)/(?!transforms)|/equinox/nn/|/haiku/"
 )
 DISTRIBUTION_FILES = re.compile(
     r"/torch/distributions/|/tensorflow_probability/|/distrax/|/numpyro/distributions/"
@@ -118,10 +118,9 @@ NETWORK_CALLS = {"forward", "__call__", "_call_impl", "_wrapped_call_impl", "cal
 """Functions that run a network; PyTorch's others copy, count or move its parameters."""
 
 PARAMETER_CALLS = {
-    "parameters", "named_parameters", "_named_members", "load_state_dict", "zero_grad",
-    "_load_from_state_dict",
+    "parameters", "named_parameters", "_named_members", "load_state_dict", "_load_from_state_dict",
 }  # fmt: skip
-"""PyTorch's functions that list a network's parameters, or set them."""
+"""PyTorch's functions that list a network's parameters, or set them: no sign of an update."""
 
 DIST_FILES = re.compile(r"/torch/distributed/|/horovod/|/mpi4py/")
 COLLECTIVES = {
@@ -173,8 +172,10 @@ def frame_tag(code: Code, stdlib: str) -> str | None:
         ("optimise", LEARN_FILES.search(file) and name not in NOT_LEARNING),
         ("optimise", "torch.Optimizer" in _bases(code) and name == "step"),
         ("network", NETWORK_FILES.search(file) and name in NETWORK_CALLS),
+        ("network", file.endswith("/torch/_dynamo/eval_frame.py")),  # calls what it has compiled
         ("network", DISTRIBUTION_FILES.search(file)),
-        ("optimise", "/torch/nn/modules/module.py" in file and name in PARAMETER_CALLS),
+        ("optimise", "/torch/nn/modules/module.py" in file and name == "zero_grad"),
+        ("parameters", "/torch/nn/modules/module.py" in file and name in PARAMETER_CALLS),
     )
     return next((tag for tag, holds in rules if holds), None)
 
@@ -190,8 +191,8 @@ def steps(kinds: str) -> bool:
     """Return whether values are a step's: an observation, a reward, and whether it ended."""
     if len(kinds) < 3:
         return False
-    scalar = kinds[0] in "oNn" and kinds[1] == "n" and "b" in kinds[2:4]
-    vector = kinds[0] in "oN" and kinds[1] == "N" and "B" in kinds[2:4]
+    scalar = kinds[0] in "oNBn" and kinds[1] == "n" and "b" in kinds[2:4]
+    vector = kinds[0] in "oNB" and kinds[1] == "N" and "B" in kinds[2:4]
     return scalar or vector
 
 
@@ -215,7 +216,8 @@ def _is_dataset(code: Code) -> bool:
 
 WAITS = {
     "acquire", "wait", "select", "poll", "sleep", "join", "epoll", "waitpid", "wait_for",
-    "lock", "sched_yield", "_recv_bytes", "recv_into", "accept", "sem_acquire",
+    "lock", "sched_yield", "_recv_bytes", "recv_into", "accept", "sem_acquire", "get_objects",
+    "run_task_loop",
 }  # fmt: skip
 TRANSFERS = {
     "item", "cpu", "cuda", "numpy", "tolist", "to", "device_put", "device_get", "from_numpy",

@@ -59,7 +59,9 @@ def timeline(evidence: Evidence) -> Timeline:
     tracks: list[Track] = []
     places: list[Places] = []
     for index, process in enumerate(evidence.processes):
-        if any("resource_tracker" in word or "forkserver" in word for word in process.argv):
+        helps = any("resource_tracker" in word or "forkserver" in word for word in process.argv)
+        files = {code.file for code in process.codes if is_program(code, process.stdlib)}
+        if helps and files <= {"<string>"}:  # not what a fork server has forked
             places.append(Places(process, {}))
             continue
         process_places = _places(process, Marks(evidence, process))

@@ -168,12 +168,21 @@ class Probe:
         self.main = _thread.get_ident()
         self.timer.main = self.main
         self.timer.running = False  # the kernel's is not inherited
+        self.timer.renew = self.renew if self.timer.gave_way else None
         if self.counter is not None:
             self.counter.forked()
         if done or self.writer.is_asked_to("stop"):
             self.cease()
         else:
             self.begin()
+
+    def renew(self):
+        """Sample by the timer again: a server that forked this process has an event loop, and this
+        process has none."""
+        self.before_fork()
+        self.forking = False
+        self.timer.handle(self.tick)
+        self.launch()
 
     def end(self):
         """The interpreter ends: write the rest."""

@@ -15,6 +15,7 @@ from _flatout_window import kind_of
 MAX_DEPTH = 100
 MAX_STACKS = 20000
 MAX_LEAVES = 4000
+GENERATOR = 0x20  # flag of a code
 TRIES = 12  # samples in which a line's values, and a function's calls, are looked for
 
 
@@ -128,7 +129,7 @@ class Seen:
                         known.valued[line] = tries - 1, statement
                     elif found:
                         self.line({"k": "values", "c": known.index, "line": line, **found})
-            if "jax" in sys.modules and known.tries in (TRIES - 1, 0):
+            if compiles() and known.tries in (TRIES - 1, 0):
                 lines = Search(known.code, partial(read.resolve, frame)).compiled()
                 for line, learns in lines.items():
                     self.line({"k": "compiled", "c": known.index, "line": line, "learns": learns})
@@ -193,6 +194,8 @@ class Seen:
                "line": code.co_firstlineno, "learns": uses_gradients(code)}  # fmt: skip
         if getattr(code, "co_qualname", name) != name:  # from Python 3.11 on
             row["qualname"] = code.co_qualname
+        if known.users and code.co_flags & GENERATOR:
+            row["yields"] = True
         if known.users:
             try:
                 row["loops"] = source.loops_of(code)
@@ -232,7 +235,7 @@ class Seen:
             row = self.site_row(known, line)
             if row is not None:
                 try:
-                    if "jax" in sys.modules or "tensorflow" in sys.modules:
+                    if compiles():
                         made = Search(known.code, partial(read.resolve, frame)).origin(line)
                         row.update({} if made is None else {"made": made})
                         self.sites[known.index, line] = made is None and is_given(known.code, line)
@@ -242,6 +245,11 @@ class Seen:
             if not self.sites.get((known.index, line)):
                 return
             frame = self.unhidden(frame.f_back)
+
+
+def compiles():
+    """Return whether the program uses a library whose compiled functions are objects."""
+    return "jax" in sys.modules or "tensorflow" in sys.modules
 
 
 def class_of(owner, method):

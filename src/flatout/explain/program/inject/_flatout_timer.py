@@ -35,6 +35,8 @@ class Timer:
         self.held = held  # whether `explain` stops the program from time to time
         self.running = False
         self.number = self.handler = self.stand_in = None
+        self.renew = None  # called where a forked child ends the event loop that it has inherited
+        self.gave_way = False  # whether it was given up for an event loop
         self.main = _thread.get_ident()
         self.say = say  # takes the reason why there is no timer
 
@@ -45,7 +47,8 @@ class Timer:
             self.handler = guarded(function)
             signal.signal(self.number, self.handler)
             signal.siginterrupt(self.number, False)
-            self.give_way_to_event_loops()
+            if self.stand_in is None:
+                self.give_way_to_event_loops()
         except Exception as error:
             self.give_up(str(error))
 
@@ -69,7 +72,14 @@ class Timer:
                     self.give_up(EVENTS)
                 except Exception:  # must not reach the program
                     pass
-            return original(fd, *arguments, **named)
+            before = original(fd, *arguments, **named)
+            if fd == -1 and self.renew is not None and _thread.get_ident() == self.main:
+                renew, self.renew = self.renew, None
+                try:
+                    renew()
+                except Exception:  # must not reach the program
+                    pass
+            return before
 
         self.stand_in = set_wakeup_fd
         replace_in_signal(original, set_wakeup_fd)
@@ -83,7 +93,7 @@ class Timer:
         self.stop()
         if self.number is not None and _thread.get_ident() == self.main and self.handled():
             signal.signal(self.number, signal.SIG_DFL)  # which drops one that is on its way
-        self.number = None
+        self.number, self.gave_way = None, why == EVENTS
         self.say(why)
 
     def start(self, seconds, clock):

@@ -11,6 +11,7 @@ COST = 0.003  # share of the time that windows may take
 WINDOWS = 40
 WINDOW_SECONDS = 0.020
 WINDOW_EVENTS = 6000
+FEW = 8  # items of a list that are looked at
 ARRAYS = ("numpy", "torch", "jax", "jaxlib", "tensorflow")
 
 
@@ -211,7 +212,7 @@ def given_to(kind, frame):
 
 
 def kinds_of(values):
-    """Return a tuple's kinds: o(bservation), n(umber), b(ool), N, B (arrays of those), ?."""
+    """Return a tuple's kinds: o(bservation), n(umber), b(ool), N, B (several of those), ?."""
     return "".join(map(value_kind, values[:6]))
 
 
@@ -223,11 +224,12 @@ def value_kind(value):
     shape = shape_of(value)
     dtype = "" if shape is None else str(getattr(value, "dtype", ""))
     scalar, row = dtype and len(shape) == 0, dtype and len(shape) == 1
+    inner = set(map(value_kind, items_of(value)[:FEW]))  # of each environment or agent
     kinds = (
         ("b", name in ("bool", "bool_") or (dtype == "bool" and scalar)),
         ("n", name in ("int", "float") or scalar),
-        ("B", dtype == "bool" and row),
-        ("N", row),
+        ("B", (dtype == "bool" and row) or inner == {"b"}),
+        ("N", row or inner == {"n"}),
         ("o", name in ("list", "tuple", "dict", "OrderedDict") or shape is not None),
     )
     return next((kind for kind, holds in kinds if holds), "?")
