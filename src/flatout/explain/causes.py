@@ -10,6 +10,7 @@ UNKNOWN = "unknown"  # the verdict if too little was seen
 
 CAUSES: dict[str, str] = {
     "contended": "other programs used cores that this one wanted",
+    "throttled": "waiting for the next period of a CPU quota",
     "env-bound": "stepping and resetting environments and preparing observations",
     "acting-bound": "choosing actions",
     "replay-bound": "choosing and gathering batches from stored experience",
@@ -20,6 +21,9 @@ CAUSES: dict[str, str] = {
     "compile-bound": "tracing and compiling again and again",
     "waiting": "waiting while cores are idle",
     "oversubscribed": "waiting for a core while more threads want to run than there are cores",
+    "garbage-bound": "Python's garbage collector",
+    "allocation-bound": "fetching memory again that was given back to the system",
+    "swapping": "reading memory back that had to leave because memory was full",
     "launch-bound": "starting the many small operations of learning",
     "host-bound": "the program's own code outside of environments and learning",
     "transfer-bound": "copying between host and device and waiting for single results",
@@ -28,10 +32,15 @@ CAUSES: dict[str, str] = {
     "gpu-unused": "a GPU is available, but the program never computes on it",
     "devices-reserved": "the program holds memory on GPUs that do not compute",
     "memory-contended": "a GPU's memory is full, or almost full and shared with other programs",
+    "memory-full": "the host's memory is full, or will be at this rate",
 }
 """First the machine, then phases, then the mechanisms of learning, then devices."""
 
-DEVICES = ("gpu-unused", "devices-reserved", "memory-contended")
+DEVICES = ("gpu-unused", "devices-reserved", "memory-contended", "memory-full")
+"""Findings about devices and full memory, whose shares of the time cannot be compared."""
+
+OVERLAPPING = ("oversubscribed", "throttled", "garbage-bound", "allocation-bound", "swapping")
+"""Causes whose time is also counted in the phases that they lengthen."""
 
 CAUSE_OF = {
     "env": "env-bound", "act": "acting-bound", "replay": "replay-bound", "input": "input-bound",

@@ -20,7 +20,7 @@ IDLE = "gpu-idle"
 """The mean share of the time in which GPUs compute nothing: of those that compute for more than
 `WORKS` of the time, or of all if none does."""
 
-WITHOUT_SHARE = ("devices-reserved", "memory-contended")
+WITHOUT_SHARE = ("devices-reserved", "memory-contended", "memory-full")
 WORDS = (*PHASES, *(cause for cause in CAUSES if cause not in WITHOUT_SHARE), IDLE)
 
 FORM = re.compile(r"\s*([\w-]+)\s*(>=|<=|>|<)\s*(\d+\.?\d*|\.\d+)\s*%?\s*")

@@ -12,6 +12,7 @@ from flatout.hardware.monitor import MonitorSample
 TAKEN = 0.2
 """Least share, of the core time that a program could have used, that others had."""
 
+STOPPED = 0.04  # the same for a CPU quota
 SATURATED = 0.85  # share of the cores in use from which on more threads only take turns
 CROWDED = 1.5  # runnable threads per core from which on there are too many
 SLOWER = 0.9  # a clock below this ratio of its earlier frequency is named
@@ -37,11 +38,28 @@ def contended(use: CoreUse | None) -> Finding | None:
     return Finding("contended", use.taken, tuple(evidence), remedy)
 
 
+def throttled(use: CoreUse | None) -> Finding | None:
+    """Return the finding of a CPU quota that stops the program once it is used up, or None."""
+    if use is None or use.stopped < STOPPED:
+        return None
+    evidence = (
+        f"a CPU quota of its control group left it {use.used:.1f} cores; it wanted "
+        f"{use.used + use.throttled:.1f}"
+    )
+    threads = f"{use.cores} thread{'s' if use.cores > 1 else ''}"
+    remedy = (
+        "Raise the quota (docker --cpus, Kubernetes limits.cpu, systemd CPUQuota), or compute "
+        f"with {threads} (OMP_NUM_THREADS, torch.set_num_threads): once the quota of a period is "
+        "used up, all threads are stopped until the next one."
+    )
+    return Finding("throttled", use.stopped, (evidence,), remedy)
+
+
 def oversubscribed(use: CoreUse | None) -> tuple[float, str] | None:
     """Return the share of a program's threads that wait for a core, and a sentence; None if there
-    are enough cores, or if other programs are the cause."""
+    are enough cores, or if other programs or a quota are the cause."""
     threads = None if use is None else use.wanting
-    if use is None or threads is None or threads < CROWDED * use.cores:
+    if use is None or threads is None or threads < CROWDED * use.cores or use.stopped >= TAKEN:
         return None
     # Where threads are seen to wait for a core, no core is free, even if switching takes its time.
     if use.delayed is None and use.used < SATURATED * use.cores:

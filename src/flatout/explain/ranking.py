@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from flatout.explain.causes import DEVICES, UNKNOWN
+from flatout.explain.causes import DEVICES, OVERLAPPING, UNKNOWN
 from flatout.explain.diagnosis import Finding
 
 LOST = 0.15
@@ -94,9 +94,9 @@ def ordered(findings: Iterable[Finding | None], busy: float | None = None) -> li
     """Findings in the order of the report: the larger share first, with four exceptions.
 
     - ``contended`` comes first, because the shares are of what other programs left.
-    - ``oversubscribed`` comes before ``compute-bound``, whose time it lengthens, and before
-      ``unknown``, learning that may be computing. Its time is also counted in the phases, so that
-      another, larger cause stands before it.
+    - Causes of `OVERLAPPING` of `LOST` or more come before ``compute-bound``, whose time they
+      lengthen, and before ``unknown``, learning that may be computing. Their time is also counted
+      in the phases, so that another, larger cause stands before them.
     - Where a device computes, causes of `LOST` or more come before its computing, smaller ones
       after it. Where it computes nearly always, the host is not late, and all causes come after it.
     - Findings about devices come last.
@@ -116,12 +116,12 @@ def ordered(findings: Iterable[Finding | None], busy: float | None = None) -> li
         return 0 if finding.id == "contended" else 1
 
     found = sorted(filter(None, findings), key=lambda finding: (group(finding), -finding.share))
-    place = {finding.id: number for number, finding in reversed([*enumerate(found)])}
-    computing = min(place.get(cause, len(found)) for cause in ("compute-bound", UNKNOWN))
-    crowded = place.get("oversubscribed", 0)
-    if computing < crowded and not healthy:
-        found.insert(computing, found.pop(crowded))
-    return found
+    may_compute = (at for at, one in enumerate(found) if one.id in ("compute-bound", UNKNOWN))
+    at = next(may_compute, len(found))
+    late = [one for one in found[at:] if one.id in OVERLAPPING and one.share >= LOST]
+    if healthy or not late:
+        return found
+    return [*found[:at], *late, *(one for one in found[at:] if one not in late)]
 
 
 def causes(findings: Sequence[Finding]) -> list[Finding]:

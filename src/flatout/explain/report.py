@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.control import strip_control_codes
 from rich.text import Text
 
-from flatout.explain.causes import HEALTHY, UNKNOWN
+from flatout.explain.causes import HEALTHY, OVERLAPPING, UNKNOWN
 from flatout.explain.diagnosis import Diagnosis, Finding, MeasuredGain, Rank
-from flatout.explain.ranking import causes
+from flatout.explain.ranking import LOST, causes
 from flatout.hardware.gpus import GpuSample
 from flatout.output import plain, printable
 from flatout.spans import PHASES
@@ -135,13 +135,15 @@ def advice(diagnosis: Diagnosis) -> Finding | None:
 
 
 def advised(diagnosis: Diagnosis) -> list[tuple[str, Finding]]:
-    """The finding of `advice`, with a label; of a tie, both findings that have remedies."""
+    """The finding of `advice`, with a label; of a tie, both findings that have remedies, and else
+    the largest cause whose time is a part of the first one's."""
     if diagnosis.part or (diagnosis.verdict == HEALTHY and not diagnosis.tie):
         return []
     found = [one for one in diagnosis.findings if one.remedy or one.setting]
     tied = [one for one in found if one.id in diagnosis.tie]
     if not tied:
-        return [("Try", one) for one in found[:1]]
+        within = [one for one in found[1:] if one.id in OVERLAPPING and one.share >= LOST]
+        return list(zip(["Try", "Or"], [*found[:1], *within], strict=False))
     first = [one for one in found if one.id == "contended"]
     return list(zip(["Try", "Then", "Or"] if first else ["Try", "Or"], first + tied, strict=False))
 
@@ -308,12 +310,12 @@ def _try(console: Console, label: str, diagnosis: Diagnosis, finding: Finding) -
 
 
 def _also(diagnosis: Diagnosis, finding: Finding) -> tuple[str, str, str]:
-    """Return a row for a finding that is not the first: its id, share and place, why it is unknown,
-    and a measured gain."""
+    """Return a row for a finding that is not the first: its id, share and place, its first
+    sentence if it is unknown or has no share, and a measured gain."""
     share = percent(finding.share) if finding.share else ""
     words = [f"({sure})"] if (sure := interval_words(diagnosis, finding)) else []
     words += [] if finding.place is None else [place_words(finding.place)]
-    words += finding.evidence[:1] if finding.id == UNKNOWN else ()
+    words += finding.evidence[:1] if finding.id == UNKNOWN or not finding.share else ()
     if finding.gain is not None:
         words += [setting_words(finding.setting), f"{gain_words(finding.gain)}: {finding.gain.how}"]
     return finding.id, share, "   ".join(filter(None, words))

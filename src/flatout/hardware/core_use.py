@@ -20,6 +20,7 @@ class CoreUse:
         runnable: threads of the program that ran or were ready to; None if unknown.
         stolen: cores that the host took.
         programs: cores that each of the busiest other programs used.
+        throttled: threads that a CPU quota stopped, which are not among `delayed`.
     """
 
     cores: int
@@ -29,12 +30,18 @@ class CoreUse:
     runnable: float | None = None
     stolen: float = 0.0
     programs: tuple[tuple[str, float], ...] = ()
+    throttled: float = 0.0
 
     @property
     def wanting(self) -> float | None:
         """Threads of the program that ran or were ready to, on average: as the kernel counts their
         time, or else by looks; None if unknown."""
         return self.runnable if self.delayed is None else self.used + self.delayed
+
+    @property
+    def stopped(self) -> float:
+        """Share of the core time that the program could have used without its CPU quota."""
+        return quota_share(self.throttled, self.used)
 
     @property
     def taken(self) -> float:
@@ -44,6 +51,11 @@ class CoreUse:
         wanted = min(self.used + self.delayed + self.stolen, float(self.cores))
         lost = min(max(wanted - self.used, 0.0), self.others)
         return lost / wanted if wanted else 0.0
+
+
+def quota_share(throttled: float, used: float) -> float:
+    """Return the share of the time of `used` cores and `throttled` threads that a quota took."""
+    return throttled / (throttled + used) if throttled else 0.0
 
 
 def core_use(samples: Sequence[MonitorSample], cores: int) -> CoreUse | None:
@@ -67,9 +79,12 @@ def core_use(samples: Sequence[MonitorSample], cores: int) -> CoreUse | None:
         ((name, sum(found) / len(found)) for name, found in programs.items()),
         key=lambda pair: -pair[1],
     )
+    throttled, delayed = mean("throttled") or 0.0, mean("delayed")
+    if delayed is not None:  # the kernel counts the same time as waiting for a core
+        delayed = max(delayed - throttled, 0.0)
     return CoreUse(
-        cores, used, (others or 0.0) + stolen, mean("delayed"), mean("runnable"), stolen,
-        tuple(named[:3]),
+        cores, used, (others or 0.0) + stolen, delayed, mean("runnable"), stolen,
+        tuple(named[:3]), throttled,
     )  # fmt: skip
 
 

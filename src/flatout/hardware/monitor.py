@@ -14,9 +14,18 @@ from typing import Any
 
 from flatout.documents import plain_fields, plain_number
 from flatout.hardware.cores import share_of_all, usable_cores, usable_cpus
+from flatout.hardware.counters import Counters
 from flatout.hardware.gpus import Gpus, GpuSample
 from flatout.hardware.others import Others
-from flatout.hardware.processes import LinuxTree, PortableTree, Reading, open_tree
+from flatout.hardware.processes import (
+    Faults,
+    LinuxTree,
+    PortableTree,
+    Reading,
+    brief_cores,
+    fault_rates,
+    open_tree,
+)
 from flatout.output import json_text
 from flatout.storage import nofollow
 from flatout.storage.kernel import kernel_text
@@ -55,6 +64,13 @@ class MonitorSample:
     busiest: float | None = None  # cores that the busiest thread used (at most 1), or None
     voluntary: float | None = None  # context switches per second, or None
     involuntary: float | None = None
+    # page faults per second, and cores that the kernel used, of processes with many of them
+    faults: dict[int, Faults] = field(default_factory=dict)
+    brief: float | None = None  # cores that processes used which began and ended in between
+    throttled: float | None = None  # threads that a CPU quota stopped, on average
+    stalled: float | None = None  # share of the time in which a thread waited for memory
+    swapped: float | None = None  # pages per second that the machine wrote out and read back
+    huge: float | None = None  # faults of the machine per second that fetched a huge page
     gpus: tuple[GpuSample, ...] = ()  # each visible GPU
     notes: tuple[str, ...] = ()  # what cannot be read; in the first sample only
 
@@ -62,6 +78,7 @@ class MonitorSample:
         """As JSON-compatible values, without unknown and empty ones."""
         values = asdict(self) | {"gpus": [_drop_empty(asdict(gpu)) for gpu in self.gpus]}
         values["processes"] = {str(pid): round(n, 4) for pid, n in self.processes.items()}
+        values["faults"] = {str(pid): list(row) for pid, row in self.faults.items()} or None
         return _drop_empty(values)
 
     @staticmethod
@@ -79,7 +96,12 @@ class MonitorSample:
         processes = {int(pid): plain_number(n) for pid, n in values.get("processes", {}).items()}
         others = {str(name): plain_number(n) for name, n in values.get("others", {}).items()}
         notes = tuple(str(note) for note in values.get("notes", ()))
-        read = {"processes": processes, "others": others, "gpus": gpus, "notes": notes}
+        faults = {
+            int(pid): Faults(*map(plain_number, row))
+            for pid, row in values.get("faults", {}).items()
+        }
+        read = {"processes": processes, "others": others, "gpus": gpus, "notes": notes,
+                "faults": faults}  # fmt: skip
         return MonitorSample(**plain_fields(MonitorSample, values) | read)
 
 
@@ -115,19 +137,26 @@ class Monitor:
         self._detailed, self._detailed_at = self._last, self._at  # the last reading of threads
         self._busy_s = _used_seconds(self._cpus, BUSY)
         self._stolen_s = _used_seconds(self._cpus, STOLEN)
+        self._counters = Counters(root_pid)
+        self._counted = self._counters.read()
         self._others = Others(root_pid)
         self._gpus.read(())  # fullness is measured between two readings
         self._paused = 0.0, 0.0, 0.0
+        self._counted_then = self._counted
 
     def pause(self) -> None:
         """The program is stopped: nothing counts until `resume`."""
         self._paused = self._now()
+        self._counted_then = self._counters.read()
 
     def resume(self) -> None:
         """The program goes on."""
         elapsed, busy_s, stolen_s = (
             now - then for now, then in zip(self._now(), self._paused, strict=True)
         )
+        for name, count in self._counters.read().items():
+            if name in self._counted:
+                self._counted[name] += count - self._counted_then.get(name, count)
         self._at += elapsed
         self._detailed_at += elapsed
         if self._busy_s is not None:
@@ -173,11 +202,23 @@ class Monitor:
             mhz=_frequency(self._cpus),
             rss_mb=None if gone or reading.rss_mb is None else round(reading.rss_mb, 1),
             processes=processes,
+            faults=fault_rates(last, reading, seconds),
+            brief=brief_cores(last, reading, seconds),
             threads=reading.threads,
             gpus=self._gpus.read({pid for pid, _ in reading.processes}),
             notes=notes,
+            **self._rates(seconds),
             **self._threads(reading, now),
         )
+
+    def _rates(self, seconds: float) -> dict[str, float]:
+        """Return the kernel's counters since they were last read, per second."""
+        before, self._counted = self._counted, self._counters.read()
+        return {
+            name: round(max(count - before[name], 0.0) / seconds, 4)
+            for name, count in self._counted.items()
+            if name in before
+        }
 
     def close(self) -> None:
         """Release the GPUs' driver."""
@@ -324,6 +365,15 @@ def merged(samples: Sequence[MonitorSample]) -> MonitorSample:
         seconds=round(sum(sample.seconds for sample in samples), 4),
         cpu=mean([sample.cpu for sample in samples]) or 0.0,
         processes={pid: mean([s.processes.get(pid, 0.0) for s in samples]) or 0.0 for pid in pids},
+        faults={
+            pid: Faults(
+                *(
+                    mean([s.faults[pid][at] if pid in s.faults else 0.0 for s in samples]) or 0.0
+                    for at in range(len(Faults._fields))
+                )
+            )
+            for pid in {pid for sample in samples for pid in sample.faults}
+        },
         gpus=tuple(
             replace(gpu, busy=of_gpu(index, "busy"), full=of_gpu(index, "full"))
             for index, gpu in enumerate(last.gpus)
@@ -340,6 +390,11 @@ def merged(samples: Sequence[MonitorSample]) -> MonitorSample:
                 "voluntary",
                 "involuntary",
                 "mhz",
+                "brief",
+                "throttled",
+                "stalled",
+                "swapped",
+                "huge",
             )
         },
     )

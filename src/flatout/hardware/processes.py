@@ -6,6 +6,7 @@ Elsewhere psutil does it.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import threading
@@ -13,16 +14,30 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from flatout.storage.kernel import kernel_text
 
 MiB = 1024 * 1024
 PATIENCE = 250.0  # seconds between two detailed readings, for each second that one takes
 
-STATE, UTIME, STIME, CUTIME, CSTIME, START = 0, 11, 12, 13, 14, 19
+STATE, MINOR, MAJOR, UTIME, STIME, CUTIME, CSTIME, START = 0, 7, 9, 11, 12, 13, 14, 19
 """Fields of a stat file, counted after the name."""
 
 _SWITCHES = re.compile(r"^((?:non)?voluntary)_ctxt_switches:\s*(\d+)", re.M)
+
+
+class Faults(NamedTuple):
+    """The page faults of a process: how often, or how often per second."""
+
+    minor: float  # memory that the system did not have to read
+    main: float  # those of the main thread
+    major: float  # memory that it had to read, such as from swap
+    system: float  # CPU seconds that the kernel spent for the process, or per second
+
+
+FEW_FAULTS = Faults(200.0, 200.0, 1.0, math.inf)
+"""Page faults per second of a process below which they are left out."""
 
 
 @dataclass
@@ -39,6 +54,35 @@ class Reading:
     # seconds that each thread was ready to run and had no core; empty if not measured
     delays: dict[int, float] = field(default_factory=dict)
     switches: tuple[int, int] | None = None  # voluntary and involuntary, of live threads
+    # of live processes, by (pid, start time); empty if not measured
+    faults: dict[tuple[int, int], Faults] = field(default_factory=dict)
+    reaped_s: float | None = None  # CPU seconds of the reaped processes alone; None if unknown
+
+
+def brief_cores(before: Reading, after: Reading, seconds: float) -> float | None:
+    """Return the cores that processes used which began after `before` and have ended since."""
+    if before.reaped_s is None or after.reaped_s is None:
+        return None
+    ended = before.processes.keys() - after.processes.keys()
+    known = sum(before.processes[process] for process in ended)
+    return round(max(after.reaped_s - before.reaped_s - known, 0.0) / seconds, 4) or None
+
+
+def fault_rates(before: Reading, after: Reading, seconds: float) -> dict[int, Faults]:
+    """Return the page faults per second of each process that had many."""
+    rates = {
+        key[0]: Faults(*(
+            round(max(new - old, 0.0) / seconds, 3)
+            for new, old in zip(faults, before.faults[key], strict=True)
+        ))
+        for key, faults in after.faults.items()
+        if key in before.faults
+    }  # fmt: skip
+    return {
+        pid: rate
+        for pid, rate in rates.items()
+        if any(number >= few for number, few in zip(rate, FEW_FAULTS, strict=True))
+    }
 
 
 def open_tree(root: int, proc: Path = Path("/proc")) -> LinuxTree | PortableTree:
@@ -76,7 +120,13 @@ class LinuxTree:
             used = (int(fields[UTIME]) + int(fields[STIME])) * self._second
             reaped = (int(fields[CUTIME]) + int(fields[CSTIME])) * self._second
             reading.total_s += used + reaped
+            reading.reaped_s = (reading.reaped_s or 0.0) + reaped
             reading.processes[pid, int(fields[START])] = used
+            main = _stat(f"{self._proc}/{pid}/task/{pid}/stat") or fields
+            reading.faults[pid, int(fields[START])] = Faults(
+                int(fields[MINOR]), int(main[MINOR]), int(fields[MAJOR]),
+                int(fields[STIME]) * self._second,
+            )  # fmt: skip
             if not detailed:
                 reading.threads += int(fields[17])
             pages = kernel_text(f"{self._proc}/{pid}/statm").split()

@@ -87,6 +87,14 @@ def oversubscribed(facts: RunFacts, cost: Costs, share: float) -> Finding | None
     return propose("oversubscribed", share, [sentence], otherwise, facts, proposals)
 
 
+def throttled(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
+    """Judge a CPU quota that stops the run."""
+    found = cores.throttled(facts.use.cores)
+    if found is None:
+        return None
+    return propose("throttled", found.share, list(found.evidence), found.remedy, facts)
+
+
 def gpu_unused(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
     """An unused GPU."""
     if not facts.gpus or any(device.kind == "gpu" for device in facts.placement.devices):

@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from flatout.explain import cards
 from flatout.explain.cards import CardUse
-from flatout.explain.causes import CAUSE_OF, DEVICES
+from flatout.explain.causes import CAUSE_OF, DEVICES, OVERLAPPING
 from flatout.explain.diagnosis import Finding
 from flatout.explain.own import collecting, learning, overheads
 from flatout.explain.own.costs import LEARN, Costs, costs
 from flatout.explain.own.proposals import WORTH_SAYING
-from flatout.explain.ranking import ordered, tied
+from flatout.explain.ranking import LOST, ordered, tied
 from flatout.explain.report import percent, tie_words
 from flatout.planning.facts import RunFacts
 
@@ -31,13 +31,13 @@ RULES: dict[Rule, tuple[str, ...]] = {
     learning.turns: (*LEARN, "publish", "other"), learning.arithmetic: ("learn",),
     overheads.writing: ("io",), overheads.evaluation: ("eval",),
     overheads.compiling: ("compile",), overheads.oversubscribed: (),
-    overheads.gpu_unused: ("learn",), overheads.memory: (),
+    overheads.throttled: (), overheads.gpu_unused: ("learn",), overheads.memory: (),
 }  # fmt: skip
 """Rules and their phases. A rule receives their share, and is skipped if it is small."""
 
 WEIGH = {
-    learning.turns, learning.arithmetic, overheads.oversubscribed, overheads.gpu_unused,
-    overheads.memory,
+    learning.turns, learning.arithmetic, overheads.oversubscribed, overheads.throttled,
+    overheads.gpu_unused, overheads.memory,
 }  # fmt: skip
 """Rules that find out themselves how much of the time they concern."""
 
@@ -54,7 +54,7 @@ def findings(facts: RunFacts) -> tuple[Finding, ...]:
             results.append(replace(finding, phases=phases))
     named = _named(results, facts) or _unattributed(facts)
     others = ordered(finding for finding in results if finding is not named)
-    crowded = [finding for finding in others if finding.id == "oversubscribed"]
+    crowded = [one for one in others if one.id in OVERLAPPING and one.share >= LOST]
     if crowded and named.id == "compute-bound":  # it is no healthy run
         return *crowded, named, *(finding for finding in others if finding not in crowded)
     return named, *others

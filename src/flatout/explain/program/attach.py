@@ -28,6 +28,8 @@ from flatout.errors import UsageError, one_line, writing
 from flatout.explain.program.capacity import together
 from flatout.explain.program.evidence import Recording, rows_of
 from flatout.explain.program.watch import POLL_S, Watch, lengths
+from flatout.hardware.counters import Counters, full_memory, page_fault_seconds
+from flatout.hardware.monitor import Monitor
 from flatout.storage import locks
 
 INJECT = Path(__file__).parent / "inject"
@@ -36,6 +38,8 @@ STEADY_S = 5.0  # time without imports and compiling before the program's profil
 WRITING_S = 60.0  # the longest time for it to write its trace
 
 STOP_S = 5.0
+
+KILLED = 128 + 9  # exit code of a program that SIGKILL ended
 
 PREFIX, LOCK = "flatout-explain-", "lock"
 YOUNG_S = 10.0
@@ -213,24 +217,42 @@ def finish(
 ) -> Recording:
     """Stop the probes and read their lines; `ended` is the time by the program's clock."""
     code = child.poll()
-    rows = last_lines(folder, code is None)
+    about: dict[str, Any] = {"ended": ended, "finished": code is not None}
+    if code is None:
+        samples = []
+        with closing(Monitor(child.pid, clock=time.monotonic)) as monitor:
+
+            def wait(seconds: float) -> None:
+                time.sleep(seconds)
+                samples.append(monitor.sample().as_json())
+
+            rows = last_lines(folder, True, wait)
+        about["unobserved"] = samples[-1] if len(samples) > 1 else None
+    else:
+        rows = last_lines(folder, False)
     meta["notes"] += _obstacles(meta["command"], folder, rows, ended - meta["began"])
-    about = {"ended": ended, "finished": code is not None}
     if code is not None:
-        about |= {"code": code if code >= 0 else 128 - code, "why": _why(meta["command"], code)}
+        code = code if code >= 0 else 128 - code
+        before = meta["machine"].get("oom_kills", (0, 0))
+        oom = full_memory(child.pid, code == KILLED, before, meta["began"])
+        about |= {"code": code, "oom": oom, "why": _why(meta["command"], code)}
+        if oom and code == KILLED:
+            about["why"] = f"the kernel's OOM killer ended it, because {oom} was full"
     return meta | about, rows
 
 
-def last_lines(folder: Path, running: bool) -> list[list[dict[str, Any]]]:
+def last_lines(
+    folder: Path, running: bool, wait: Callable[[float], None] = time.sleep
+) -> list[list[dict[str, Any]]]:
     """Stop the probes and return their lines; with running processes, once they stop writing.
 
-    Without its folder a probe ends by itself.
+    Without its folder a probe ends by itself. In the last `wait` no running probe observes.
     """
     with suppress(FileNotFoundError):
         (folder / "stop").touch()
     limit, before = time.monotonic() + PATIENCE_S, -1
     while running and time.monotonic() < limit:
-        time.sleep(0.7)
+        wait(0.7)
         size = 0
         with suppress(FileNotFoundError):  # the program deletes them
             size = sum(path.stat().st_size for path in folder.glob("*.jsonl"))
@@ -268,7 +290,11 @@ def machine(command: Sequence[str] = ()) -> dict[str, Any]:
 
     hardware = inventory()
     gpus = [gpu.name for gpu in hardware.gpus]
-    facts: dict[str, Any] = {"cores": hardware.cores, "cpu": hardware.cpu_name, "gpus": gpus}
+    facts: dict[str, Any] = {
+        "cores": hardware.cores, "cpu": hardware.cpu_name, "gpus": gpus,
+        "memory_mb": hardware.memory_total_mb, "free_mb": hardware.memory_available_mb,
+        "oom_kills": Counters().oom_kills(), "fault_s": page_fault_seconds(),
+    }  # fmt: skip
     if command and shutil.which(command[0]) is not None:  # else the error is reported at once
         facts["together"] = round(together(hardware.cores), 3)  # while the cores are free
     return facts

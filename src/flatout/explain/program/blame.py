@@ -117,7 +117,8 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
         for track in workers
         if track.process != driver.process
     )
-    result.threads = _taking_turns(line, driver, workers, span)
+    locks = evidence.processes[driver.process].gil
+    result.threads = _taking_turns(line, driver, workers, span) if locks else 0
     result.core_use = core_use(line.samples(evidence), int(evidence.machine["cores"]))
     silences: list[Moment] = []
     piped = 0.0
@@ -133,7 +134,7 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
         mark = moment.mark
         if moment.works or mark.phase == "input" or mark.marked:
             rest = moment.dt
-            for state, held in _lock_holders(moment, workers, driver):
+            for state, held in _lock_holders(moment, workers, driver) if locks else ():
                 spend(state.phase, driver.process, state, held, moment)
                 result.locked += held
                 rest -= held

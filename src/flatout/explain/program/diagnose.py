@@ -14,8 +14,9 @@ from signal import Signals
 
 from flatout.explain import cards, cores
 from flatout.explain.against.rates import CALLS, count_words, counted, without_evaluation, work
-from flatout.explain.causes import CAUSE_OF_LOSS, CAUSES, DEVICES, UNKNOWN
+from flatout.explain.causes import CAUSE_OF_LOSS, CAUSES, DEVICES, OVERLAPPING, UNKNOWN
 from flatout.explain.diagnosis import Diagnosis, Finding, WorkRate, lanes, verdict
+from flatout.explain.program import counted as exact
 from flatout.explain.program import marks, ranks, remedies
 from flatout.explain.program.evidence import Evidence
 from flatout.explain.program.facts import Facts, facts_of
@@ -88,17 +89,19 @@ def findings(facts: Facts) -> list[Finding]:
     """Return all findings, the one to act on first."""
     errors = [process.error for process in facts.evidence.processes if process.error]
     full = (cards.memory_error(facts.cards, *each) for each in errors)
-    error = next(filter(None, full), None)
+    error = next(filter(None, full), None) or exact.killed(facts.evidence)
     if facts.blame.seconds < SHORTEST_S:
         return [] if error is None else [error]
     reserved, wasted = cards.reserved(facts.cards)
     found = [*_causes(facts), cores.contended(facts.blame.core_use)]
+    found += exact.findings(facts)
     if not facts.blame.threads:
         found.append(remedies.oversubscribed(facts))
     learn = facts.share(*LEARNING)
     last = [
         None if wasted else reserved,
         None if error else cards.memory(facts.cards),
+        None if error else exact.growth(facts),
         cards.unused(facts.cards, learn, facts.learning.update_s) if any(found) and learn else None,
     ]
     first = (error, reserved if wasted else None)
@@ -190,7 +193,7 @@ def _headline(facts: Facts, ranked: Sequence[Finding]) -> str:
     if tie:
         summary = f"a tie: {tie_words(tie)}"
     if on_gpu:
-        kept = tie or first.id in (UNKNOWN, "oversubscribed", *DEVICES)
+        kept = tie or first.id in (UNKNOWN, *OVERLAPPING, *DEVICES)
         summary = f"{summary}. {on_gpu}" if kept else on_gpu
     if facts.line.part and first.id != UNKNOWN:
         part = f"only a part of its work was seen ({facts.line.part})"

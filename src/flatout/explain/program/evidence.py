@@ -26,6 +26,7 @@ from flatout.explain.program.codes import (
     Statement,
 )
 from flatout.explain.program.evidence_check import refuse_impossible
+from flatout.explain.program.garbage import Collections, collected, collections
 from flatout.hardware.monitor import MonitorSample
 from flatout.output import json_text
 
@@ -121,6 +122,10 @@ class Process:
     rank: int | None = None  # its number among processes that exchange data, if it has one
     # by what was counted, (time on the monotonic clock, how many until then)
     counts: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    garbage: list[Collections] = field(default_factory=list)  # in order; empty where not counted
+    # seconds of garbage collections by the program's own (code, line) where they began
+    collected: dict[tuple[int, int], float] = field(default_factory=dict)
+    gil: bool = True  # whether the interpreter has a lock
 
     def leaf(self, stack: Stack) -> Leaf:
         """The expression of a stack's innermost frame."""
@@ -143,6 +148,8 @@ class Evidence:
     finished: bool = True  # whether the program had ended
     code: int | None = None  # then its exit code, 128 + n if signal n ended it; None if unknown
     why: str = ""  # why it failed, if that is known and no exception says it
+    oom: str = ""  # whose full memory made the kernel end it, or one of its processes
+    unobserved: MonitorSample | None = None  # right after the observation, if it still ran
     phases: tuple[str, ...] = ()  # ``PHASE=MODULE:FUNCTION``: which phases the user's functions are
     count: str = ""  # the function whose calls were counted (``--count``), if any
 
@@ -230,6 +237,8 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
         outside=first.get("outside", False),
         ended=last("end", "t"), parent=last("counts", "parent"),
         counts=_counts(of["counts"]), rank=last("rank", "rank"),
+        garbage=collections(of["garbage"], started), collected=collected(of["garbage"]),
+        gil=bool(of["gil"][-1]["on"]) if of["gil"] else True,
     )  # fmt: skip
 
 
@@ -303,7 +312,11 @@ def build(meta: dict[str, Any], rows: Iterable[Sequence[dict[str, Any]]]) -> Evi
     processes = sorted(map(process, rows), key=lambda process: process.started)
     monitor = [MonitorSample.from_json(row) for row in meta["monitor"]]
     phases = tuple(map(str, meta.get("phases", ())))
-    about = {"monitor": monitor, "phases": phases, "count": str(meta.get("count", ""))}
+    last = meta.get("unobserved")
+    about = {
+        "monitor": monitor, "phases": phases, "count": str(meta.get("count", "")),
+        "unobserved": None if last is None else MonitorSample.from_json(last),
+    }  # fmt: skip
     return Evidence(**{**meta, **about}, processes=processes)
 
 

@@ -40,15 +40,23 @@ def refuse_impossible(evidence: Any) -> None:
         for series in process.counts.values():
             if min(map(plain_number, sum(series, ())), default=0) < 0:
                 raise ValueError("a count below zero")
+        for row in process.garbage:
+            if min(plain_number(n) for n in (*row.times, *row.seconds, row.asked)) < 0:
+                raise ValueError("a garbage collection that took less than no time")
         for window in process.windows:
             if any(plain_number(ns) < 0 for ns in (window.cost, *(ns for ns, *_ in window.events))):
                 raise ValueError("a call that took less than no time")
-    for use in evidence.monitor:
+    last = evidence.unobserved
+    for use in [*evidence.monitor, *([] if last is None else [last])]:
         shares = [use.cpu, use.cpu_all, *(gpu.busy for gpu in use.gpus)]
         used = [use.stolen, use.busiest, *use.others.values(), *use.processes.values()]
         limits = [MOST_SHARE] * len(shares) + [MOST_SHARE * max(use.cores, cores)] * len(used)
         for value, most in zip(shares + used, limits, strict=True):
             if value is not None and not 0 <= value <= most:
                 raise ValueError(f"a use of {value:g}, of {most / MOST_SHARE:g}")
+        counted = [use.brief, use.throttled, use.stalled, use.swapped, use.huge]
+        counted += [number for faults in use.faults.values() for number in faults]
+        if min(filter(None, counted), default=0) < 0:
+            raise ValueError("a counter that fell")
         if use.seconds < 0 or (use.delayed or 0) < 0 or (use.runnable or 0) < 0:
             raise ValueError(f"{use.seconds:g} s with {use.runnable} threads, {use.delayed} late")

@@ -21,7 +21,11 @@ from flatout.explain.program.survey import program_of
 from flatout.explain.program.timeline import Timeline, timeline
 from flatout.explain.ranking import interval
 from flatout.explain.report import percent, place_words, shortened
+from flatout.hardware.core_use import weighted_mean
 from flatout.hardware.monitor import MonitorSample
+
+STARTS = ("fork_exec", "posix_spawn", "posix_spawnp", "system")
+"""Python's built-in functions that start another program."""
 
 SHOWN = 60  # characters of a line that are shown
 MAINLY = 0.3  # share of a phase from which on something is said of all of it
@@ -104,7 +108,8 @@ class Facts:
     @property
     def restarts(self) -> int:
         """Processes that were started in the steady state, if they are at least twice as many as
-        ever lived at once; else 0."""
+        ever lived at once; else 0. Programs that Python starts, such as commands, are counted if
+        the kernel knows of processes that lived briefly."""
         begin, end = self.line.begin, self.line.end
         spans = [
             (process.started, process.samples[-1].t if process.samples else process.started)
@@ -112,7 +117,16 @@ class Facts:
             if begin < process.started <= end
         ]
         alive = max((sum(a <= t <= b for a, b in spans) for t, _ in spans), default=0)
-        return len(spans) if len(spans) >= 2 * max(alive, 1) else 0
+        again = len(spans) if len(spans) >= 2 * max(alive, 1) else 0
+        return max(again, self.commands)
+
+    @property
+    def commands(self) -> int:
+        """Return how many programs the driver's process started in the steady state that ended
+        soon, by the rate in its windows."""
+        used = weighted_mean((s.brief or 0.0, s.seconds) for s in self.line.samples(self.evidence))
+        begun = sum(self.counted.names[name] for name in STARTS)
+        return round(self.counted.rate(begun) * self.blame.seconds) if used else 0
 
     @property
     def ran(self) -> bool:

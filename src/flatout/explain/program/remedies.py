@@ -31,6 +31,11 @@ KEPT = (
     "persistent_workers=True, for all iterations)."
 )
 
+RUNNING = (
+    "Do not start a program in each turn: keep one running and send it work through a pipe, or "
+    "call a library."
+)
+
 
 @dataclass(frozen=True)
 class Remedy:
@@ -47,8 +52,11 @@ def finding(cause: str, facts: Facts, share: float) -> Finding:
     spent = share if facts.gpu is None else facts.share(phase)  # by the host
     remedy = rule if isinstance(rule, Remedy) else rule(facts, spent)
     if facts.restarts and phase in ("input", "ipc"):
-        started = f"{facts.restarts} worker processes were started in {facts.blame.seconds:.0f} s"
-        remedy = Remedy(KEPT, before=[started])
+        kind, words = ("worker processes", KEPT)
+        if facts.commands == facts.restarts:
+            kind, words = "programs", RUNNING
+        started = f"{facts.restarts} {kind} were started in {facts.blame.seconds:.0f} s"
+        remedy = Remedy(words, before=[started])
     words, line = _of_calls(facts, phase) or (remedy.words, facts.heaviest_line(phase))
     places = facts.heaviest(phase, facts.share(phase) if cause == "launch-bound" else spent)
     evidence = (*remedy.before, *places, *facts.marked_words(phase), *remedy.after)

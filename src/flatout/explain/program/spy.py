@@ -55,8 +55,8 @@ def record_pid(pid: int, seconds: float) -> Recording:
     if spy is None:
         raise FlatoutError(f"--pid needs py-spy: {install('explain')}.")
     note = (
-        f"Process {pid} was observed from outside, with py-spy: calls are not counted, and neither "
-        "the sizes of batches nor the start are seen."
+        f"Process {pid} was observed from outside, with py-spy: calls and garbage collections "
+        "are not counted, and neither the sizes of batches nor the start are seen."
     )
     meta = begun(argv or [f"process {pid}"], machine()) | {"notes": [note], "finished": False}
     with working_folder() as folder:

@@ -1,7 +1,7 @@
 """Samples the Python program that it is loaded into, and writes what it sees to a folder.
 
 Standard library only, Python 3.8 and later, and nothing of the program is patched (except where
-`explain --against` counts, see `_flatout_count`):
+`explain --against` counts, see `_flatout_count`; garbage collections have a callback):
 
 - about every 10 ms of its own work the main thread notes between two of its instructions where it
   is, by a timer of the kernel. A thread that asks for the interpreter's lock instead, as sampling
@@ -20,6 +20,7 @@ import atexit
 
 from _flatout_count import counter_of
 from _flatout_describe import ended_by
+from _flatout_garbage import Garbage
 from _flatout_own import CPU, STDLIB, __builtins__, _thread, os, sys, time  # noqa: F401
 from _flatout_pace import INTERVAL, Pace, Spent
 from _flatout_record import Recorder
@@ -68,6 +69,7 @@ class Probe:
         self.main = _thread.get_ident()
         self.timer = None
         self.counter = counter_of(folder)
+        self.garbage = Garbage(self)
         self.clear()
 
     def clear(self):
@@ -79,6 +81,7 @@ class Probe:
         self.seen = Seen(self.line)
         if self.counter is not None:
             self.seen.hidden = self.counter.hidden
+        self.garbage.clear()
         self.windows = Windows(self)
         self.samples = Samples(self)
         self.failures = self.stand_ins = 0
@@ -98,6 +101,7 @@ class Probe:
             "python": list(sys.version_info[:3]), "stdlib": STDLIB,
         })  # fmt: skip
         self.flush()
+        self.garbage.begin()
         if self.writer.is_asked_to("record"):
             self.recorder = Recorder(self.writer)
         if self.timer is None:
@@ -196,6 +200,8 @@ class Probe:
         self.windows.end()
         self.windows.close()  # nothing is counted after the end
         self.windows.write()
+        self.garbage.write()
+        self.garbage.end()
         if self.counter is not None:
             self.counter.note(time.monotonic())
         if self.recorder is not None:
@@ -238,6 +244,7 @@ class Probe:
         """Give up; the program goes on."""
         self.done, self.life = True, None
         try:
+            self.garbage.end()
             self.timer.stop()
             self.line({"k": "failed", "error": "%s: %s" % (type(error).__name__, error)})
             self.flush()
@@ -314,6 +321,7 @@ class Probe:
         """Write what there is, and look whether enough was seen."""
         self.samples.note_libraries()
         self.windows.write()
+        self.garbage.write()
         self.flush()
         stops = self.writer.is_asked_to("stop") and not self.samples.meet(ENVIRONMENT)
         if stops and (self.recorder is None or self.recorder.close()):
@@ -397,6 +405,7 @@ class Probe:
     def cease(self):
         """Observe no more, neither this process nor those that it starts."""
         self.done, self.life = True, None
+        self.garbage.end()
         restore, self.restore = self.restore, None
         if restore is not None:
             try:

@@ -94,7 +94,8 @@ class Samples:
         self.probe.writer.append("%d.ready" % os.getpid(), b"")
 
     def note_libraries(self):
-        """Note when the big libraries appear, with their versions; PyTorch's threads; the rank."""
+        """Note when the big libraries appear, with their versions; PyTorch's threads; the rank;
+        whether the interpreter has a lock."""
         for name in ("torch", "jax", "tensorflow", "numpy", "gymnasium", "gym", "ray", "keras"):
             version = None if name in self.libraries else read.loaded(name, "__version__")
             if version is not None:
@@ -103,6 +104,8 @@ class Samples:
         count = read.built_in("torch", "get_num_threads")
         self.note_number("torch", "threads", None if count is None else count())
         self.note_number("rank", "rank", rank_of_process())
+        locks = getattr(sys, "_is_gil_enabled", None)  # from Python 3.13 on
+        self.note_number("gil", "on", None if locks is None else locks())
 
     def note_number(self, kind, name, number):
         """Write a number of the process, if it is known and has changed."""

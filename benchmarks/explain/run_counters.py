@@ -1,0 +1,91 @@
+"""`flatout explain` on programs with causes that Python and the kernel count: its share of each
+cause, and the program's own reading of the same counters.
+
+Groups with limits need a writable cgroup file system of version 1, thus root; without one their
+programs are listed as not run. A file of a mapped data set lies in the current folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+GROUPS = Path("/sys/fs/cgroup")
+NEAR = 0.10  # a share is right within so much of the program's own
+PERIOD_US = 100_000
+
+
+@contextlib.contextmanager
+def group(case: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """A shell's words that join the case's control group, and the group's folder; empty without."""
+    limits = {
+        "cpu": [("cpu.cfs_quota_us", int(PERIOD_US * case.get("cores", 0)))],
+        "memory": [("memory.limit_in_bytes", case.get("memory_mb", 0) << 20)],
+    }
+    wanted = [(kind, files) for kind, files in limits.items() if files[0][1]]
+    if not wanted:
+        yield "", ""
+        return
+    ((kind, files),) = wanted
+    folder = GROUPS / kind / f"flatout-counters-{os.getpid()}"
+    folder.mkdir()
+    try:
+        for name, value in files:
+            (folder / name).write_text(str(value))
+        yield f"echo $$ > {folder}/cgroup.procs; ", str(folder)
+    finally:
+        folder.rmdir()
+
+
+def run(name: str, case: dict[str, Any], seconds: float) -> tuple[float, float, str]:
+    """(the share by the program's own counter, by explain, the first finding)."""
+    with tempfile.TemporaryDirectory() as kept, group(case) as (join, folder):
+        own, said = Path(kept) / "own.json", Path(kept) / "said.json"
+        program = [sys.executable, str(HERE / "counters" / f"{name}.py"), "--seconds", str(seconds)]
+        command = [sys.executable, "-m", "flatout", "explain", "--seconds", str(seconds + 60),
+                   "--json", str(said), "--", *program]  # fmt: skip
+        environment = os.environ | {"COUNTS": str(own), "GROUP": folder, "FILES": os.getcwd()}
+        subprocess.run(
+            ["sh", "-c", f'{join}exec "$@"', "sh", *command],
+            env=environment, check=True, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, timeout=300,
+        )  # fmt: skip
+        findings = json.loads(said.read_text())["findings"]
+        share = sum(one["share"] for one in findings if one["id"] == case["cause"])
+        return json.loads(own.read_text())["share"], share, findings[0]["id"]
+
+
+def main() -> None:
+    """Run the programs and print a table; the exit code is 1 if a share is wrong."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--seconds", type=float, default=12.0, help="that each program runs")
+    parser.add_argument("--cases", nargs="+", default=None, help="only these")
+    args = parser.parse_args()
+    cases = tomllib.loads((HERE / "counters" / "counters.toml").read_text())
+    wrong = 0
+    print("| program | cause | own counter | explain | first finding |\n" + "| --- " * 5 + "|")
+    for name in args.cases or cases:
+        try:
+            own, share, first = run(name, cases[name], args.seconds)
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            print(f"| {name} | {cases[name]['cause']} | not run: {error} | | |", flush=True)
+            continue
+        near = abs(own - share) <= NEAR
+        wrong += not near
+        shown = f"{share:.0%}" + ("" if near else " **wrong**")
+        print(f"| {name} | {cases[name]['cause']} | {own:.0%} | {shown} | {first} |", flush=True)
+    sys.exit(wrong > 0)
+
+
+if __name__ == "__main__":
+    main()
