@@ -165,7 +165,7 @@ def headline(
     count: int, busy: float, waited: Mapping[str, float], place: Callable[[str], str],
     of: str = "of the time",
 ) -> str:  # fmt: skip
-    """A sentence about how long cards compute, and the causes of their waiting.
+    """Return a sentence about how long cards compute, and what they wait for.
 
     Args:
         count: the number of cards.

@@ -37,7 +37,7 @@ def write(diagnosis: Diagnosis, path: Path | str, compared: Sequence[str] = ()) 
 
 
 def page(diagnosis: Diagnosis, compared: Sequence[str] = ()) -> str:
-    """The report as one self-contained HTML document."""
+    """Return the report as one self-contained HTML document."""
     template = (resources.files("flatout") / "explain" / "report.html").read_text(encoding="utf-8")
     name, sentence = report.verdict_parts(diagnosis)
     tried = report.advised(diagnosis)
@@ -89,7 +89,7 @@ def _items(sentences: Iterable[str]) -> list[str]:
 
 
 def _advice(diagnosis: Diagnosis, label: str, finding: Finding) -> str:
-    """A card with a remedy."""
+    """Return a card with a remedy."""
     concern = re.sub("^(.*?&nbsp;%)", r"<strong>\1</strong>", _concern(diagnosis, finding))
     return (
         f'<div class="card try"><div><p class="eyebrow">{label}</p>{_remedy(finding)}</div>'
@@ -98,7 +98,7 @@ def _advice(diagnosis: Diagnosis, label: str, finding: Finding) -> str:
 
 
 def _concern(diagnosis: Diagnosis, finding: Finding) -> str:
-    """A finding's share of the time, and its place."""
+    """Return a finding's share of the time, and its place."""
     words = _text(report.concern_words(diagnosis, finding))
     if finding.place is None:
         return words
@@ -106,7 +106,8 @@ def _concern(diagnosis: Diagnosis, finding: Finding) -> str:
 
 
 def _remedy(finding: Finding) -> str:
-    """A setting, a remedy in words, and the gain with how it was measured, as far as known."""
+    """Return a setting, a remedy in words, and the gain with how it was measured, as far as
+    known."""
     setting = report.setting_words(finding.setting)
     shown = f"<pre><code>{_text(setting)}</code></pre>" if setting else ""
     shown += f"<p>{_prose(finding.remedy)}</p>" if finding.remedy else ""
@@ -117,7 +118,7 @@ def _remedy(finding: Finding) -> str:
 
 
 def _finding(diagnosis: Diagnosis, finding: Finding, tried: Sequence[tuple[str, Finding]]) -> str:
-    """A card; without remedy and gain if they are shown above, where it is `tried`."""
+    """Return a card for a finding, without remedy and gain if it is one of `tried`, shown above."""
     shown = any(finding is one for _, one in tried)
     evidence = "".join(f"<li>{_prose(sentence)}</li>" for sentence in finding.evidence)
     return (

@@ -91,7 +91,7 @@ def interval_of_ratio(
 
 
 def ordered(findings: Iterable[Finding | None], busy: float | None = None) -> list[Finding]:
-    """Findings in the order of the report: the larger share first, with four exceptions.
+    """Sort findings in the order of the report: the larger share first, with four exceptions.
 
     - ``contended`` comes first, because the shares are of what other programs left.
     - Causes of `OVERLAPPING` of `LOST` or more come before ``compute-bound``, whose time they

@@ -1,4 +1,4 @@
-"""A diagnosis in the terminal: the verdict, one thing to try, then what they rest on.
+"""A diagnosis in the terminal: the verdict, one thing to try, then the evidence.
 
 The rows, words and figures that every form of the report shares are made here: the verdict
 (`verdict_parts`), what to try (`advised`), the shares of the time (`time_rows`), measured gains in
@@ -115,13 +115,13 @@ def show_lines(label: str, lines: Sequence[str], console: Console) -> None:
 
 
 def verdict_parts(diagnosis: Diagnosis) -> tuple[str, str]:
-    """The verdict's id, or ``a tie``, and its sentence, which may be empty."""
+    """Return the verdict's id, or ``a tie``, and its sentence, which may be empty."""
     name = "a tie" if diagnosis.headline.startswith("a tie: ") else diagnosis.verdict
     return name, diagnosis.headline.removeprefix(f"{name}: ")
 
 
 def time_rows(diagnosis: Diagnosis) -> list[tuple[str, float, str]]:
-    """Each phase with its share of the time, at most 1, and its heaviest line or meaning."""
+    """Return each phase with its share of the time, at most 1, and its heaviest line or meaning."""
     return [
         (phase, min(share, 1.0), diagnosis.lines.get(phase) or PHASES.get(phase, ""))
         for phase in in_order(diagnosis.phases)
@@ -135,8 +135,8 @@ def advice(diagnosis: Diagnosis) -> Finding | None:
 
 
 def advised(diagnosis: Diagnosis) -> list[tuple[str, Finding]]:
-    """The finding of `advice`, with a label; of a tie, both findings that have remedies, and else
-    the largest cause whose time is a part of the first one's."""
+    """Return the finding of `advice`, with a label; of a tie, both findings that have remedies, and
+    else the largest cause whose time is a part of the first one's."""
     if diagnosis.part or (diagnosis.verdict == HEALTHY and not diagnosis.tie):
         return []
     found = [one for one in diagnosis.findings if one.remedy or one.setting]
@@ -154,13 +154,14 @@ def setting_words(setting: Sequence[str]) -> str:
 
 
 def gain_words(gain: MeasuredGain) -> str:
-    """A measured gain and its interval: ``measured 1.7x (1.5-1.9)``."""
+    """Return a measured gain and its interval in words: ``measured 1.7x (1.5-1.9)``."""
     ratio, low, high = ratio_words(gain.gain, gain.low, gain.high)
     return f"measured {ratio}x ({low}-{high})"
 
 
 def ratio_words(gain: float, *ends: float) -> list[str]:
-    """A ratio of speeds, and the ends of its interval, with as many digits: ``1.7``, ``1.5``."""
+    """Return a ratio of speeds, and the ends of its interval, with as many digits: ``1.7``,
+    ``1.5``."""
     # A gain of a few per cent needs the second digit to be seen at all.
     digits = 2 if gain < 1.2 else 1 if gain < 10 else 0
     return [f"{ratio:.{digits}f}" for ratio in (gain, *ends)]
@@ -193,7 +194,8 @@ def interval_words(diagnosis: Diagnosis, finding: Finding) -> str:
 
 
 def tie_words(findings: Sequence[Finding]) -> str:
-    """A tie: ``acting-bound (41 % of the time, 36 to 47) or launch-bound (38 %, 33 to 44)``."""
+    """Return a tie: ``acting-bound (41 % of the time, 36 to 47) or launch-bound (38 %, 33 to
+    44)``."""
     said = list[str]()
     for one in findings:
         low, high = (100 * end for end in one.interval or (one.share, one.share))

@@ -72,7 +72,7 @@ class Run:
 
 
 def observed(facts: Facts) -> Run:
-    """The result of a run in which work was counted."""
+    """Return the result of a run in which work was counted."""
     evidence, line = facts.evidence, facts.line
     rates, numbers, longest = dict[str, float](), dict[str, float](), 0.0
     for unit, (number, seconds) in work(evidence, line).items():
@@ -239,7 +239,7 @@ def without_evaluation(evidence: Evidence, line: Timeline) -> list[Process]:
 def counted_outside(
     series: Sequence[tuple[float, float]], spans: Iterable[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """A count over time, without what was counted in some spans of time."""
+    """Return a count over time without the amounts that were counted in some spans of time."""
     times, totals = np.array(series, float).T
     begins, ends = np.array(sorted(spans)).reshape(-1, 2).T
     apart = union(begins, ends)
@@ -251,7 +251,8 @@ def counted_outside(
 
 
 def _until(process: Process, unit: str, t: float) -> float:
-    """A process's count at a time, which lies between the counts noted before and after it."""
+    """Return a process's count at a time, which lies between the counts noted before and after
+    it."""
     series = process.counts.get(unit)
     return float(np.interp(t, *zip(*series, strict=True), left=0.0)) if series else 0.0
 
@@ -266,7 +267,7 @@ def _changes(processes: list[Process], unit: str) -> list[float]:
 
 
 def _between(known: Sequence[float], t: float, processes: list[Process], unit: str) -> float:
-    """A count at a time, between those at the nearest known times before and after it."""
+    """Return a count at a time, interpolated between the nearest known times around it."""
     at = bisect_left(known, t)
     nearest = known[at - 1 : at + 1] if 0 < at < len(known) else [t]
     return float(np.interp(t, nearest, [counted(processes, unit, 0.0, each) for each in nearest]))

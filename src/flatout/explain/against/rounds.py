@@ -88,12 +88,12 @@ class Comparison:
         return outcome(*self.runs, self.gains) if all(self.runs) else None
 
     def as_json(self) -> dict[str, Any]:
-        """The comparison as it is saved, without the evidence."""
+        """Return the comparison as it is saved, without the evidence."""
         return asdict(replace(self, recording=None))
 
     @staticmethod
     def from_json(values: Any) -> Comparison:
-        """A saved comparison; raises `ValueError` if it is damaged."""
+        """Return a saved comparison; raises `ValueError` if it is damaged."""
         found = msgspec.convert(values, Comparison)
         if not len(found.runs[0]) == len(found.runs[1]) == len(found.gains):
             raise ValueError("a round is incomplete")
@@ -283,7 +283,7 @@ def refuse_brief(found: Comparison) -> None:
 
 
 def _speed(rate: float, unit: str, count: str) -> str:
-    """A speed in words."""
+    """Return a speed in words."""
     if unit == WALL:
         return f"{1 / rate:.1f} s"
     shown = count_words(count) if unit == CALLS else unit

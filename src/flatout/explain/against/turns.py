@@ -145,7 +145,7 @@ class Program:
         return recording, seen
 
     def _hold(self) -> None:
-        """Stop all of its processes, and its clock."""
+        """Stop all processes of the program, and its clock."""
         if self._held_since is not None or not CAN_STOP:
             return
         self._held_since = time.monotonic()

@@ -73,7 +73,7 @@ def fixed_share(facts: RunFacts) -> float:
 
 
 def _iterations(facts: RunFacts) -> str:
-    """How many iterations a run makes, and how large they are."""
+    """Return a sentence about how many iterations a run makes, and how large they are."""
     count = max(facts.iterations, 1)
     return (
         f"{facts.iterations / max(facts.seconds, 1e-9):,.0f} iterations per second, each with "

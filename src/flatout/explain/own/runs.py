@@ -122,7 +122,7 @@ def read_run(path: Path) -> Evidence:
 
 
 def diagnose_evidence(evidence: Evidence) -> Diagnosis:
-    """The diagnosis of a run. Pure.
+    """Diagnose a run. Pure.
 
     Raises:
         FlatoutError: it has recorded no iteration yet, or its files are damaged.

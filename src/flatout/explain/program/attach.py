@@ -132,7 +132,7 @@ def variables(folder: Path) -> dict[str, str]:
 
 
 def probe_module(name: str) -> Any:
-    """A module of the probe, for this process; others are found for this import only."""
+    """Return a module of the probe, for this process; others are found for this import only."""
     sys.path.insert(0, str(INJECT))
     try:
         return importlib.import_module(name)

@@ -156,7 +156,7 @@ def _uncounted(share: float, outside: bool) -> Finding | None:
 
 
 def _indistinct(facts: Facts, share: float) -> Finding:
-    """Threads that take turns with the interpreter's lock: where each works cannot be seen."""
+    """Return the finding about threads that take turns with the interpreter's lock."""
     busy = facts.blame.busy_cores
     evidence = [
         f"{facts.blame.threads} threads of one process take turns holding Python's interpreter "
@@ -244,13 +244,13 @@ def _gpu_words(facts: Facts) -> str:
 
 
 def _inner(sentence: str) -> str:
-    """A sentence in the middle of another."""
+    """Return a sentence as it is written in the middle of another."""
     lower = sentence.startswith(("The ", "On "))
     return sentence[:1].lower() + sentence[1:] if lower else sentence
 
 
 def _notes(facts: Facts) -> Iterator[str]:
-    """Sentences about what limits the diagnosis."""
+    """Yield sentences about what limits the diagnosis."""
     blame, driver, part = facts.blame, facts.line.driver, facts.line.part
     cheap = "the time of short pieces of Python code is underestimated there."
     ended = facts.evidence.finished

@@ -128,7 +128,7 @@ class Process:
     gil: bool = True  # whether the interpreter has a lock
 
     def leaf(self, stack: Stack) -> Leaf:
-        """The expression of a stack's innermost frame."""
+        """Return the expression of a stack's innermost frame."""
         return self.leaves.get((stack.frames[0][0], stack.at), Leaf())
 
 

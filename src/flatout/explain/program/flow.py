@@ -241,8 +241,8 @@ class Values:
                 waiting += self._changed(code, name, outer)
 
     def _here(self, node: Node, name: str) -> list[tuple[int, list[str]]]:
-        """The statements of the same function that use what a statement made under a name, with the
-        names by which they do."""
+        """Return the statements of the same function that use what a statement made under a name,
+        with the names by which they do."""
         if (node, name) not in self._local:
             code, at = node
             found = [
@@ -338,8 +338,8 @@ class Values:
         return {name for name in made if "." not in name}
 
     def _arrives(self, code: int, one: int, other: int, name: str) -> bool:
-        """Whether a value that a statement made under a name may still be there when another
-        statement uses it, in the same run of the loops around both or in the next."""
+        """Return whether a value that a statement made under a name may still exist when another
+        statement uses it, in the same turn of the loops around both or in the next."""
         flow = self._flow(code)
         makers = [at for at, each in enumerate(flow.statements) if name in each.made]
         first, second = flow.statements[one], flow.statements[other]

@@ -176,7 +176,7 @@ REPLAY = Remedy(
 
 
 def inputs(facts: Facts, share: float) -> Remedy:
-    """A data set: loaders on the idle cores."""
+    """Return a data set: loaders on the idle cores."""
     workers = max(2, round(facts.spare) + (0 if facts.blame.workers else 1))
     return Remedy(
         f"Load and augment in {workers} background processes (PyTorch: "
@@ -215,7 +215,7 @@ EVALUATION = Remedy(
 
 
 def waiting(facts: Facts, share: float) -> Remedy:
-    """A lockstep, or a loop that sleeps."""
+    """Return the remedy for waiting for the slowest worker, or for a loop that sleeps."""
     words = (
         "Do not wait for the slowest worker each time: take results as they arrive, from whichever "
         "workers are ready, or give the slowest one less to do."
@@ -248,7 +248,7 @@ AVERAGE_ONCE = (
 
 
 def launch(facts: Facts, share: float) -> Remedy:
-    """Tiny operations."""
+    """Return the remedy for many small operations."""
     counted = [
         f"learning runs about {facts.learning.operations:,.0f} operations per second; those "
         f"shorter than 0.06 ms take {percent(facts.learning.launch or 0)} of learning's time"
@@ -271,7 +271,7 @@ def communication(facts: Facts, share: float) -> Remedy:
 
 
 def _rates(facts: Facts, names: Collection[str]) -> list[str]:
-    """How often the two most frequent of some built-in functions are called."""
+    """Return how often the two most frequent of some built-in functions are called."""
     counts = [count for count in facts.counted.names.most_common() if count[0] in names]
     return [
         f"`{name}` is called about {facts.counted.rate(number):,.0f} times per second"

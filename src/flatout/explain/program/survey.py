@@ -63,8 +63,8 @@ class Survey:
     Attributes:
         places: all that was seen.
         values: where the values of the program's statements go.
-        nodes: by tag, the statements whose own calls do that.
-        lines: by tag, the lines of each function below which that was seen.
+        nodes: by tag, the statements whose own calls have it.
+        lines: by tag, the lines of each function below which code with the tag was seen.
         learned, observed, computed: the statements that get what an update has made, an
             environment's step, and a network, this one up to the objects that it changes.
         rewarded: those that get a reward, up to these, in programs without gradients.
@@ -126,7 +126,8 @@ class Survey:
         return bool(self.lines[STEP])
 
     def gradients(self, place: Place) -> bool | None:
-        """Whether gradients were on in a network's call, from counted calls; None if unknown."""
+        """Return whether gradients were on in a network's call, from counted calls; None if
+        unknown."""
         known = (self.networks[chain] for chain in chains(place.program) if chain in self.networks)
         return next(known, None)
 

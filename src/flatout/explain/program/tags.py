@@ -325,7 +325,7 @@ def is_transfer(leaf: Leaf, code: Code) -> bool:
 
 
 def takes_out(leaf: Leaf) -> bool:
-    """Whether the innermost frame takes numbers out of a tensor of PyTorch's."""
+    """Return whether the innermost frame takes numbers out of a tensor of PyTorch's."""
     of = leaf.kind.get("of", "")
     word = ("item", "cpu", "tolist", "numpy") if of.startswith("torch") else ("item", "cpu")
     return leaf.word in word and is_c(leaf) and (not of or of.startswith("torch"))

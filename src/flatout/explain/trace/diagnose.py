@@ -230,7 +230,7 @@ def _steps(traces: Sequence[Trace]) -> str:
 
 
 def _notes(found: Found) -> Iterator[str]:
-    """Sentences about events that are not understood."""
+    """Yield sentences about events that are not understood."""
     for trace in found.traces if found.devices else ():
         for name, count in trace.unknown.items():
             yield f"{count:,} events of the unknown category {name} were left out."

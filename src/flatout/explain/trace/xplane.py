@@ -89,7 +89,7 @@ class _Reader:
 
 
 def _event(event: memoryview, stat: int | None) -> tuple[int, int, int, int]:
-    """An event's kind, offset and duration in picoseconds, and correlation."""
+    """Return an event's kind, offset and duration in picoseconds, and correlation."""
     kind, offset, duration, correlation = 0, 0, 0, NONE
     for field, value in _fields(event):
         if field == EVENT_KIND:
@@ -105,7 +105,7 @@ def _event(event: memoryview, stat: int | None) -> tuple[int, int, int, int]:
 
 
 def _correlation(stat: memoryview, wanted: int) -> int | None:
-    """The value of a stat if it is the wanted one."""
+    """Return the value of a stat if it is the wanted one."""
     values = dict(_fields(stat))
     if values.get(STAT_KIND, 0) != wanted:
         return None
@@ -113,7 +113,7 @@ def _correlation(stat: memoryview, wanted: int) -> int | None:
 
 
 def _entry(entry: memoryview) -> tuple[int, str]:
-    """The key and the name of an entry of `EVENT_NAMES` or `STAT_NAMES`."""
+    """Return the key and the name of an entry of `EVENT_NAMES` or `STAT_NAMES`."""
     key, word = 0, ""
     for field, value in _fields(entry):
         if field == KEY:
@@ -132,7 +132,7 @@ NUMBER, EIGHT, PART, FOUR = 0, 1, 2, 5
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """The fields of a message in order: number, and value."""
+    """Yield the fields of a message in order: number, and value."""
     at, end = 0, len(data)
     while at < end:
         key, at = _varint(data, at)
@@ -154,7 +154,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """A number of seven bits a byte, and the position behind it."""
+    """Return a number of seven bits a byte, and the position behind it."""
     value = shift = 0
     while shift < 70:
         byte = data[at]
@@ -167,7 +167,7 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def _number(value: int | memoryview) -> int:
-    """A field's number; negative ones are the complement of 64 bits."""
+    """Return a field's number; negative ones are the complement of 64 bits."""
     if not isinstance(value, int):
         raise ValueError("not a readable XPlane file (a number is missing)")
     value &= (1 << 64) - 1

@@ -189,7 +189,7 @@ class Probe:
         self.launch()
 
     def end(self):
-        """The interpreter ends: write the rest."""
+        """Write the rest, as the interpreter ends."""
         self.finish(ended_by())
 
     def finish(self, error=None):
@@ -241,7 +241,7 @@ class Probe:
             life.release()
 
     def fail(self, error):
-        """Give up; the program goes on."""
+        """Give up; the program continues."""
         self.done, self.life = True, None
         try:
             self.garbage.end()

@@ -80,7 +80,7 @@ class Samples:
         return round(max(0.0, ran - before), 5)
 
     def mark_ready(self, codes):
-        """Tell, once, that the program has done its imports."""
+        """Report, once, that the program's imports are over."""
         files = [self.probe.seen.by_index[code].code.co_filename for code in codes]
         importing = any(file.startswith("<frozen importlib") for file in files)
         self.calm = 0 if importing else self.calm + 1

@@ -214,7 +214,7 @@ class Seen:
         return known
 
     def leaf(self, frame, place):
-        """Describe what the innermost frame was executing: the call's text, what is called."""
+        """Describe the call that the innermost frame executes: its text and the called object."""
         try:
             text, call = read.text_at(frame.f_code, frame.f_lasti)
             row = {"k": "leaf", "c": place[0], "at": place[1], "text": text, "call": call}

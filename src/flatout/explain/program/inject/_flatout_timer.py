@@ -89,7 +89,7 @@ class Timer:
         return self.number is None or signal.getsignal(self.number) == self.handler
 
     def give_up(self, why):
-        """End it for good: it would disturb the program. A thread samples instead."""
+        """End the timer, because it would disturb the program. A thread samples instead."""
         self.stop()
         if self.number is not None and _thread.get_ident() == self.main and self.handled():
             signal.signal(self.number, signal.SIG_DFL)  # which drops one that is on its way

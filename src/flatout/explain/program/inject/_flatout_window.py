@@ -84,7 +84,7 @@ class Window:
             frame = frame.f_back
 
     def hook(self, deadline):
-        """The profile function: as little as possible for each event."""
+        """Return the profile function, which does as little as possible for each event."""
         events, seen, returned = self.events, self.probe.seen, self.returned
         room = sys.getrecursionlimit() // ROOM - len(self.stack)  # calls before it is too deep
         clock, add, codes, hidden = time.perf_counter, events.append, seen.codes, seen.hidden
@@ -161,7 +161,7 @@ class Window:
         }  # fmt: skip
 
     def cost(self):
-        """Nanoseconds that one event costs the program on this machine, by calling the hook."""
+        """Measure the nanoseconds that an event costs the program, by calling the hook."""
         hook, frame = Window(self.probe, None).hook(float("inf")), sys._getframe()
         times = []
         for _ in range(5):  # of which garbage collection may disturb one
