@@ -40,6 +40,37 @@ PHASES: dict[str, str] = {
 }
 """Phases and their descriptions, in the order of reports."""
 
+PHASE_WORDS: dict[str, str] = {
+    "env": "stepping environments",
+    "act": "choosing actions",
+    "input": "waiting for examples",
+    "transfer": "moving data between devices",
+    "replay": "sampling replay",
+    "learn": "gradient steps",
+    "launch": "launching operations",
+    "fused": "acting, stepping, learning",
+    "communicate": "averaging across devices",
+    "publish": "handing parameters to acting",
+    "ipc": "moving data between processes",
+    "io": "writing logs and checkpoints",
+    "log": "logging",
+    "checkpoint": "writing checkpoints",
+    "wait": "waiting",
+    "eval": "evaluation",
+    "compile": "compiling",
+    "other": "start-up, imports and the rest",
+}
+"""The work of a run of Flatout in each phase or span, for its tables and its verdict."""
+
+
+def phase_words(name: str, updates: int) -> str:
+    """Name the work of a run in a phase of its steady state, in which it made `updates`."""
+    words = PHASE_WORDS | {"other": "the rest"}
+    if not updates:
+        words |= {"replay": "storing replay", "fused": "acting, stepping"}
+    return words[name]
+
+
 MARKABLE = tuple(each for each in PHASES if each not in ("launch", "fused", "publish"))
 """Phases that a program can give to its own code. The others are parts of Flatout's own runs."""
 

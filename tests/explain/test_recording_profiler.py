@@ -155,8 +155,8 @@ def test_planes_are_read_as_jax_reads_them(jax_on_cpu: Path) -> None:
     (trace,) = load(file)
     read, expected = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
     for row in [*trace.devices, *trace.threads]:
-        lengths = np.rint((row.events.end - row.events.begin) * 1e9).astype(int)
-        for name, length in zip(row.events.name, lengths, strict=True):
+        lengths = np.rint((row.events["end"] - row.events["begin"]) * 1e9).astype(int)
+        for name, length in zip(row.events["name"], lengths, strict=True):
             read[trace.names[name], int(length)] += 1
     for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
         if plane.name.startswith(("/device:", "/host:CPU")):
@@ -425,7 +425,7 @@ def test_the_time_of_an_operator_is_its_own(tmp_path: Path) -> None:
     assert found.count == 30
     learning = joined(trace, driver, tmp_path).findings[0]
     assert learning.evidence[-1] == (
-        "PyTorch's profiler recorded 30 operators in 1.0 s; they took 0.5 ms, of which "
+        "PyTorch's profiler recorded 30 operators in 1.0 s; they took 500 µs, of which "
         "`aten::addmm` 60 %, `aten::linear` 30 %, `aten::item` 10 %"
     )
 

@@ -173,6 +173,30 @@ def test_the_line_of_the_program_is_named(tmp_path: Path) -> None:
     assert "train.py:40" in found.lines["other"]
 
 
+@pytest.mark.parametrize(
+    ("main", "library"),
+    [("/home/me/train.py", "/opt/agents/replay.py"), ("work/train.py", "agents/replay.py"),
+     ("/venv/lib/python3.12/site-packages/work/train.py", "numba/core/replay.py")],
+)  # fmt: skip
+def test_code_outside_of_the_main_modules_folder_is_a_library(
+    main: str, library: str, tmp_path: Path
+) -> None:
+    """As in programs that are observed, wherever the main module lies."""
+    trace = Kineto()
+    trace.event("python_function", f"{main}(1): <module>", trace.t, 900 * MS)
+
+    def step(trace: Kineto) -> None:
+        trace.event("python_function", f"{main}(40): update", trace.t, 6 * MS)
+        trace.python(5 * MS, library, 3, "gather")
+        trace.launch(1 * MS)
+        trace.wait()
+
+    steps(trace, step)
+    found = explained(trace.write(tmp_path / "a.json"))
+    assert found.verdict == "host-bound"
+    assert "train.py:40" in found.headline
+
+
 @pytest.mark.parametrize(("env_ms", "tie"), [(6.0, True), (20.0, False)])
 def test_a_tie_is_named_where_steps_differ_more_than_the_causes(
     env_ms: float, tie: bool, tmp_path: Path

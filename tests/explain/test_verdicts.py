@@ -22,8 +22,7 @@ from flatout.explain.own.rules import LEARNING_HOLDS
 from flatout.explain.own.runs import Evidence, closing, diagnose_evidence
 from flatout.explain.report import percent
 from flatout.run.display import report
-from flatout.run.summary import PHASE_WORDS
-from flatout.spans import NAMES, PHASES
+from flatout.spans import NAMES, PHASE_WORDS, PHASES
 from flatout.storage.span_records import MAIN, SpanRecord, as_line
 from tests import tiny
 from tests.conftest import Result
@@ -118,7 +117,7 @@ def test_a_smaller_share_is_no_bottleneck() -> None:
     found = diagnosed({"env": 2.9, "learn": 4.1, "act": 2.0, "other": 1.0})
     assert found.verdict == "env-bound"
     assert found.headline == (
-        "the learner is idle 59 % of the time; 29 % of the time goes into waiting for env.step; "
+        "the learner is idle 59 % of the time; 29 % of the time goes into stepping environments; "
         "learning takes more: 41 % of the time"
     )
 

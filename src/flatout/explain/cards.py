@@ -31,7 +31,7 @@ WAITS_FOR = {
     "input": "for batches", "ipc": "for messages between processes", "eval": "for evaluation",
     "io": "for files", "compile": "for compiling", "wait": "for other processes",
     "transfer": "for copies and syncs", "copy": "for copies", "communicate": "for other devices",
-    "host": "for the host's own code", "other": "for the host's own code",
+    "other": "for the host's own code",
     "unknown": "for something that is not recorded", "queued": "with work in the queue",
 }  # fmt: skip
 """Causes of a GPU's waiting, in words: by the host's phase, or the part of a trace's idle time."""

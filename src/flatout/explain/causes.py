@@ -52,6 +52,5 @@ CAUSE_OF = {
 CAUSE_OF_LOSS = CAUSE_OF | {
     "transfer": "transfer-bound", "communicate": "communication-bound", "learn": "launch-bound",
     "launch": "launch-bound", "compute": "compute-bound", "other": "host-bound",
-    "host": "host-bound",
 }  # fmt: skip
 """The cause by phase, by mechanism of learning, and by part of a device's idle time."""

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 from flatout.explain.causes import DEVICES, OVERLAPPING, UNKNOWN
 from flatout.explain.diagnosis import Finding
 
+LEAST_SHARE = 0.04  # minimum share of a finding, or of what a sentence names
+
 LOST = 0.15
 """A smaller share of the time than this is lost to no cause that is worth naming before computing.
 """

@@ -13,7 +13,7 @@ from flatout.errors import FlatoutError, UsageError, damage
 from flatout.fleet.curves import curves, of_one_score, read
 from flatout.fleet.curves import text as curve_text
 from flatout.output import printable
-from flatout.run.summary import PHASE_WORDS
+from flatout.spans import PHASE_WORDS
 from flatout.storage import nofollow
 from flatout.storage.run_folder import load_config
 

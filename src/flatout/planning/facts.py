@@ -30,8 +30,6 @@ class Use:
         cpu_all: share of these that all programs used.
         cores: the use of the cores, by this run and by other programs.
         gpu_busy, gpu_full: of the GPU that the run used most.
-        gpu_memory: share of that GPU's memory in use.
-        gpu_others: whether other programs hold memory there.
     """
 
     cpu: float | None = None
@@ -39,8 +37,6 @@ class Use:
     cores: CoreUse | None = None
     gpu_busy: float | None = None
     gpu_full: float | None = None
-    gpu_memory: float | None = None
-    gpu_others: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,11 +86,6 @@ class RunFacts:
     def replays(self) -> bool:
         """Whether the run uses replay."""
         return "train_freq" in self.settings
-
-    @property
-    def overlapped(self) -> bool:
-        """Whether it collects while learning."""
-        return self.placement.schedule == "overlapped"
 
 
 def facts(totals: Totals, *, cores: int, use: Use | None = None, **given: Any) -> RunFacts:
@@ -198,11 +189,8 @@ def mean_use(samples: Sequence[MonitorSample]) -> Use:
         return use
     used_most = ours.index(max(ours))
     cards = [(s.gpus[used_most], s.seconds) for s in samples if used_most < len(s.gpus)]
-    memory = ((card.used_mb / max(card.total_mb, 1), weight) for card, weight in cards)
     return replace(
         use,
         gpu_busy=weighted_mean((card.busy, weight) for card, weight in cards),
         gpu_full=weighted_mean((card.full, weight) for card, weight in cards),
-        gpu_memory=weighted_mean(memory),
-        gpu_others=any(card.others for card, _ in cards),
     )

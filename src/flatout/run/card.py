@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from flatout.config.schema import REPORT, SPEED, TrainConfig, affecting
 from flatout.config.settings import build
+from flatout.explain.own.settings import flags
 from flatout.output import printable
 from flatout.run.curve import AXES, VALUES, Curve, points, svg
 from flatout.run.metric_rows import sampled
@@ -107,22 +107,7 @@ def command(config: TrainConfig, placement: str) -> str:
     """The command that trains the same again, with this placement."""
     words = ["flatout", "train", config.algorithm]
     words += ["--env", config.env.env] if config.hyper.acts else []
-    for name, value in changed(config).items():
-        words += _flag(f"--{name.replace('_', '-')}", value)
-    return shlex.join([*words, "--placement", placement])
-
-
-def _flag(flag: str, value: Any) -> Iterator[str]:
-    if isinstance(value, bool):
-        yield flag if value else f"--no-{flag[2:]}"
-        return
-    yield flag
-    if isinstance(value, dict):
-        yield from (f"{key}={json.dumps(one)}" for key, one in value.items())
-    elif isinstance(value, tuple):
-        yield from map(str, value)
-    else:
-        yield str(value)
+    return shlex.join([*words, *flags(changed(config)), "--placement", placement])
 
 
 def _plain(text: str) -> str:

@@ -10,8 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import flatout
+from flatout import spans
 from flatout.config.schema import TrainConfig
-from flatout.spans import Times
+from flatout.spans import PHASE_WORDS, Times
 
 if TYPE_CHECKING:
     from flatout.run.components import Components
@@ -121,35 +122,11 @@ def memory(components: Components) -> dict[str, dict[str, Any]]:
     }
 
 
-PHASE_WORDS = {
-    "env": "stepping environments",
-    "act": "choosing actions",
-    "input": "waiting for examples",
-    "transfer": "moving data between devices",
-    "replay": "sampling replay",
-    "learn": "gradient steps",
-    "launch": "launching operations",
-    "fused": "acting, stepping, learning",
-    "communicate": "averaging across devices",
-    "publish": "handing parameters to acting",
-    "ipc": "moving data between processes",
-    "io": "writing logs and checkpoints",
-    "log": "logging",
-    "checkpoint": "writing checkpoints",
-    "wait": "waiting",
-    "eval": "evaluation",
-    "compile": "compiling",
-    "other": "start-up, imports and the rest",
-}
-
-
 def phase_words(name: str, summary: dict[str, Any]) -> str:
     """The name of a phase in a run's summary."""
-    if name == "other" and summary.get("steady"):  # start-up is left out of those shares
-        return "the rest"
-    if summary["updates"]:
+    if name == "other" and not summary.get("steady"):  # start-up is a part of those shares
         return PHASE_WORDS[name]
-    return {"replay": "storing replay", "fused": "acting, stepping"}.get(name, PHASE_WORDS[name])
+    return spans.phase_words(name, summary["updates"])
 
 
 def flow_words(flow: dict[str, float]) -> list[str]:

@@ -178,6 +178,7 @@ class Totals:
     learner: dict[str, float] | None = None  # of the learner's thread (``other`` is idle), if any
     workers: tuple[Worker, ...] = ()  # the actor processes
     notes: tuple[str, ...] = ()  # remarks on the choice of the period
+    begin: float = 0.0  # of the period
 
 
 def steady(records: Sequence[SpanRecord]) -> tuple[Totals | None, list[tuple[str, float]]]:
@@ -224,6 +225,7 @@ def steady(records: Sequence[SpanRecord]) -> tuple[Totals | None, list[tuple[str
         learner=_summed(learners) if learners else None,
         workers=tuple(_worker(by_worker[name]) for name in by_number),
         notes=notes,
+        begin=useful[0].t,
     )
     return totals, left_out
 

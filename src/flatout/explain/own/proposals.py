@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flatout.config.placement import parse
 from flatout.config.workers import with_workers
 from flatout.explain.diagnosis import Finding, MeasuredGain
-from flatout.explain.own.costs import OUTSIDE
 from flatout.explain.own.settings import Changes, flags, possible
+from flatout.explain.report import percent
 from flatout.planning.facts import RunFacts
 from flatout.planning.predict import Prediction
-
-WORTH_SAYING = 0.05  # minimum share of the time for a finding
+from flatout.spans import phase_words
 
 LEAST_GAIN = 1.02
 """A proposal that was measured to gain less than this is not made."""
 
 BOTH = "planning measured both placements here"
 STAGES = "computed from stages that planning measured here"
+
+OUTSIDE = ("input", "io", "eval", "compile")
+"""Phases that planning does not measure, and that no placement changes."""
 
 
 @dataclass(frozen=True)
@@ -31,28 +33,40 @@ class Proposal:
     handicap: float = 1.0  # its gain is divided by this in comparisons, for its side effects
 
 
+@dataclass(frozen=True)
+class Advice:
+    """The answer of a rule: sentences of evidence, and what can be changed."""
+
+    evidence: Sequence[str]
+    otherwise: str  # what to change where no proposal can be made
+    proposals: Iterable[Proposal] = ()  # the preferred one first
+    share: float | None = None  # of the time, if it is not that of the rule's phases
+
+
+def takes(facts: RunFacts, phase: str, share: float) -> str:
+    """A sentence about the share of the time that a phase takes."""
+    return f"{phase_words(phase, facts.updates)} takes {percent(share)} of the time"
+
+
 def propose(
-    cause: str, share: float, evidence: Sequence[str], otherwise: str,
-    facts: RunFacts, proposals: Sequence[Proposal] = (),
-) -> Finding:  # fmt: skip
+    cause: str, phases: tuple[str, ...], share: float, advice: Advice, facts: RunFacts
+) -> Finding:
     """A finding with the proposal that was measured to gain most or, without measurements, the
-    first one that the run would accept; `otherwise` is the advice if there is none."""
-    best: tuple[float, Proposal, MeasuredGain | None] | None = None
-    for proposal in proposals if facts.updates else ():  # what learning takes is unknown before
+    first one that the run would accept."""
+    best: tuple[float, Proposal | None, MeasuredGain | None] = -1.0, None, None
+    for proposal in advice.proposals if facts.updates else ():  # else learning's time is unknown
         if not possible(facts.settings, proposal.changes, facts.cores):
             continue
         gain = measured_gain(facts, proposal.changes)
-        if gain is not None and gain.gain < LEAST_GAIN:
-            continue
         rank = 0.0 if gain is None else gain.gain / proposal.handicap
-        if best is None or rank > best[0]:
+        if rank > best[0] and (gain is None or gain.gain >= LEAST_GAIN):
             best = rank, proposal, gain
-    if best is None:
-        return Finding(cause, share, tuple(evidence), otherwise)
     _, proposal, gain = best
     return Finding(
-        cause, share, tuple(evidence), proposal.words, setting=flags(proposal.changes), gain=gain
-    )
+        cause, share if advice.share is None else advice.share, tuple(advice.evidence),
+        advice.otherwise if proposal is None else proposal.words, phases=phases, gain=gain,
+        setting=() if proposal is None else flags(proposal.changes),
+    )  # fmt: skip
 
 
 def measured_gain(facts: RunFacts, changes: Changes) -> MeasuredGain | None:
@@ -89,10 +103,3 @@ def measured_gain(facts: RunFacts, changes: Changes) -> MeasuredGain | None:
     (low, now, high), (least, then, most) = speeds(found[place]), speeds(found[other])
     how = BOTH if both else STAGES
     return MeasuredGain(gain(now, then), gain(high, least), gain(low, most), how)
-
-
-def time_words(seconds: float) -> str:
-    """A short time in words."""
-    if seconds >= 1.0:
-        return f"{seconds:.1f} s"
-    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f} µs"

@@ -14,45 +14,54 @@ from flatout.explain.cards import CardUse
 from flatout.explain.causes import CAUSE_OF, DEVICES, OVERLAPPING
 from flatout.explain.diagnosis import Finding
 from flatout.explain.own import collecting, learning, overheads
-from flatout.explain.own.costs import LEARN, Costs, costs
-from flatout.explain.own.proposals import WORTH_SAYING
-from flatout.explain.ranking import LOST, ordered, tied
+from flatout.explain.own.collecting import LEARN, LOCKSTEP
+from flatout.explain.own.proposals import Advice, propose
+from flatout.explain.ranking import LEAST_SHARE, LOST, ordered, tied
 from flatout.explain.report import percent, tie_words
 from flatout.planning.facts import RunFacts
+from flatout.spans import phase_words
 
 LEARNING_HOLDS = 0.5  # from this share on, learning itself is the bottleneck
 
-Rule = Callable[[RunFacts, Costs, float], Finding | None]
+UNNAMED = ("other", "publish")
+"""Phases that the live display does not name."""
 
-RULES: dict[Rule, tuple[str, ...]] = {
-    collecting.env: ("env",), collecting.act: ("act",), collecting.ipc: ("ipc",),
-    collecting.lockstep: ("wait",), learning.replay: ("replay",), learning.images: ("input",),
-    learning.fused: ("fused",), learning.transfer: ("transfer", "publish"),
-    learning.turns: (*LEARN, "publish", "other"), learning.arithmetic: ("learn",),
-    overheads.writing: ("io",), overheads.evaluation: ("eval",),
-    overheads.compiling: ("compile",), overheads.oversubscribed: (),
-    overheads.throttled: (), overheads.gpu_unused: ("learn",), overheads.memory: (),
-}  # fmt: skip
-"""Rules and their phases. A rule receives their share, and is skipped if it is small."""
+Rule = Callable[[RunFacts, float], Advice | None]
 
-WEIGH = {
-    learning.turns, learning.arithmetic, overheads.oversubscribed, overheads.throttled,
-    overheads.gpu_unused, overheads.memory,
-}  # fmt: skip
+RULES: tuple[tuple[str, Rule, tuple[str, ...]], ...] = (
+    ("env-bound", collecting.env, ("env",)), ("acting-bound", collecting.act, ("act",)),
+    ("ipc-bound", collecting.ipc, ("ipc",)), ("waiting", collecting.lockstep, ("wait",)),
+    ("replay-bound", learning.replay, ("replay",)), ("input-bound", learning.images, ("input",)),
+    ("compute-bound", learning.fused, ("fused",)),
+    ("transfer-bound", learning.transfer, ("transfer", "publish")),
+    ("launch-bound", learning.turns, (*LEARN, "publish", "other")),
+    ("launch-bound", learning.tiny_updates, ("learn",)),
+    ("compute-bound", learning.arithmetic, ("learn",)), ("io-bound", overheads.writing, ("io",)),
+    ("eval-bound", overheads.evaluation, ("eval",)),
+    ("compile-bound", overheads.compiling, ("compile",)),
+    ("oversubscribed", overheads.oversubscribed, ()),
+    ("throttled", overheads.throttled, ()), ("gpu-unused", overheads.gpu_unused, ("learn",)),
+)  # fmt: skip
+"""Causes, their rules, and the phases whose share of the time a rule receives. It is skipped if
+that is small."""
+
+WEIGH = {overheads.oversubscribed, overheads.throttled, overheads.gpu_unused}
 """Rules that find out themselves how much of the time they concern."""
 
 
-def findings(facts: RunFacts) -> tuple[Finding, ...]:
+def findings(facts: RunFacts, used: Sequence[CardUse] = ()) -> tuple[Finding, ...]:
     """All findings, at least one: first the one that the verdict names, then the others in the
-    order of `ordered`."""
+    order of `ordered`. `used` is the run's use of each GPU."""
     results: list[Finding] = []
-    cost = costs(facts)
-    for rule, phases in RULES.items():
+    for cause, rule, phases in RULES:
         share = sum(facts.phases[phase] for phase in phases)
-        finding = rule(facts, cost, share) if rule in WEIGH or share >= WORTH_SAYING else None
-        if finding is not None:
-            results.append(replace(finding, phases=phases))
+        advice = rule(facts, share) if rule in WEIGH or share >= LEAST_SHARE else None
+        if advice is not None:
+            results.append(propose(cause, phases, share, advice, facts))
     named = _named(results, facts) or _unattributed(facts)
+    if (memory := cards.memory(used)) is not None:
+        words = "Limit this run's memory with memory= in --placement, or use another GPU."
+        results.append(replace(memory, remedy=words))
     others = ordered(finding for finding in results if finding is not named)
     crowded = [one for one in others if one.id in OVERLAPPING and one.share >= LOST]
     if crowded and named.id == "compute-bound":  # it is no healthy run
@@ -60,34 +69,32 @@ def findings(facts: RunFacts) -> tuple[Finding, ...]:
     return named, *others
 
 
-def headline(ranked: tuple[Finding, ...], facts: RunFacts, used: Sequence[CardUse] = ()) -> str:
+def headline(ranked: Sequence[Finding], facts: RunFacts, used: Sequence[CardUse] = ()) -> str:
     """The verdict in one sentence: how idle the GPUs or else the learner is, and what they wait
     for; `used` is the run's use of each GPU."""
-    if tie := tied(ranked):
-        alone = tuple(replace(finding, interval=None) for finding in ranked)
-        return f"a tie: {tie_words(tie)}; {headline(alone, facts, used)}"
-    first, idle = ranked[0], 1.0 - facts.learner
-    busy = cards.computing(used)
+    words, busy = _summary(ranked[0], facts), cards.computing(used)
     if facts.updates and busy is not None:
         waited = cards.waits(_host(facts, busy), busy)
-        return cards.headline(sum(card.works for card in used), busy, waited, lambda phase: "")
-    words = first.evidence[0]
+        words = cards.headline(sum(card.works for card in used), busy, waited, lambda phase: "")
+    return f"a tie: {tie_words(tie)}; {words}" if (tie := tied(ranked)) else words
+
+
+def _summary(first: Finding, facts: RunFacts) -> str:
+    """Summarise the first finding, how idle the learner is, and what takes more time."""
+    words, idle = first.evidence[0], 1.0 - facts.learner
     if first.id == "compute-bound" and first.phases == ("learn",):
         words = f"learning takes {percent(facts.phases['learn'])} of the time"
-    elif len(first.phases) == 1 and first.phases[0] in _AWAITED:
+    elif len(first.phases) == 1 and first.phases[0] in CAUSE_OF and first.id != "eval-bound":
         (phase,) = first.phases
-        awaited = collecting.waits_for(facts) if phase == "wait" else _AWAITED[phase]
-        words = f"{percent(first.share)} of the time goes into {awaited}"
+        doing = LOCKSTEP if phase == "wait" else phase_words(phase, facts.updates)
+        words = f"{percent(first.share)} of the time goes into {doing}"
         if first.share <= idle + 0.02 and facts.updates:
-            words = (
-                f"the learner is idle {percent(idle)} of the time; {percent(first.share)} of the "
-                f"time goes into {awaited}"
-            )
+            words = f"the learner is idle {percent(idle)} of the time; {words}"
     most = max((facts.phases[phase] for phase in first.phases), default=1.0)
-    larger = {phase: share for phase, share in facts.phases.items() if share > most + WORTH_SAYING}
-    if larger:
-        phase = max(larger, key=lambda name: larger[name])
-        words += f"; {_LARGER.get(phase, phase)} takes more: {percent(larger[phase])} of the time"
+    phase = max(facts.phases, key=lambda name: facts.phases[name])
+    if facts.phases[phase] > most + LEAST_SHARE:
+        doing = "learning" if phase == "learn" else phase_words(phase, facts.updates)
+        words += f"; {doing} takes more: {percent(facts.phases[phase])} of the time"
     return words if facts.updates else f"nothing was learned yet: {words}"
 
 
@@ -109,27 +116,10 @@ def _host(facts: RunFacts, busy: float) -> dict[str, float]:
 
 def bottleneck(phases: dict[str, float]) -> tuple[str, float]:
     """The largest cause of the last seconds and its share, for the live display."""
-    named = {phase: share for phase, share in phases.items() if phase in _SHOWN and share > 0.0}
-    largest = max(named, key=lambda phase: named[phase], default=None)
-    return (_SHOWN[largest], named[largest]) if largest else ("", 0.0)
-
-
-_SHOWN = CAUSE_OF | {"eval": "evaluating", "transfer": "transfer-bound", "learn": "learning",
-                       "fused": "one program"}  # fmt: skip
-
-_AWAITED = {
-    "env": "waiting for env.step", "act": "choosing actions", "replay": "gathering batches",
-    "ipc": "moving data between processes", "input": "waiting for examples",
-    "io": "writing logs and checkpoints", "compile": "compiling again",
-    "wait": "waiting",
-}  # fmt: skip
-"""The phases in which the learner waits."""
-
-_LARGER = {
-    "learn": "learning", "fused": "the one program", "publish": "handing parameters to acting",
-    "other": "code outside the measured parts",
-}  # fmt: skip
-"""Phases that may take more than the one that a verdict names, where nothing shortens them."""
+    named = {phase: share for phase, share in phases.items() if phase not in UNNAMED and share}
+    largest = max(named, key=lambda phase: named[phase], default="")
+    words = CAUSE_OF.get(largest) or (phase_words(largest, 1) if largest else "")
+    return words, named.get(largest, 0.0)
 
 
 def _named(found: list[Finding], facts: RunFacts) -> Finding | None:

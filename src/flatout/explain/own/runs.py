@@ -13,6 +13,7 @@ from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve
 from flatout.errors import FlatoutError, UsageError, damage
 from flatout.explain.cards import card_uses
+from flatout.explain.cores import contended
 from flatout.explain.diagnosis import (
     STEPS,
     UPDATES,
@@ -43,8 +44,6 @@ from flatout.storage.span_records import (
     read_lines,
     steady,
 )
-
-CROWDED = 0.25  # share of the cores used by other programs from which on the diagnosis notes it
 
 MOST_RECORDS, MOST_SAMPLES = 400, 1000
 """Maximum to be drawn: beyond it records are merged and samples left out."""
@@ -160,8 +159,8 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
         machine=evidence.machine if evidence.machine.cores == last.cores else SHIPPED,
         plan=evidence.plan,
     )
-    parts = _blocks(records, totals, parse(last.placement))
-    ranked = tuple(_with_interval(finding, parts) for finding in findings(facts_))
+    parts, used = _blocks(records, totals, facts_.placement), card_uses(samples, steady_samples)
+    ranked = tuple(_with_interval(finding, parts) for finding in findings(facts_, used))
     notes = list(totals.notes)
     if not totals.updates:
         notes.append(
@@ -171,12 +170,9 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
     if not evidence.ended:
         notes.append("The run has not ended: only what it has written so far is explained.")
     notes += [note for sample in samples for note in sample.notes]
-    others_share = (facts_.use.cpu_all or 0.0) - (facts_.use.cpu or 0.0)
-    if facts_.use.cpu is not None and others_share > CROWDED:
-        notes.append(
-            f"Other programs used {100 * others_share:.0f} % of the cores, which made everything "
-            "slower: stop them, and run this again."
-        )
+    if (crowded := contended(facts_.use.cores)) is not None:
+        sentences = "; ".join(crowded.evidence)
+        notes.append(f"Other programs slowed this run: {sentences}. Stop them, and run it again.")
     compiling = sum(begin.compile_s for begin in begins)
     starting = sum(begin.startup_s for begin in begins) - compiling
     excluded = [("start-up", starting), ("compiling", compiling), *excluded]
@@ -184,7 +180,7 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
     return Diagnosis(
         subject=evidence.subject,
         verdict=verdict(ranked),
-        headline=headline(ranked, facts_, card_uses(samples, steady_samples)),
+        headline=headline(ranked, facts_, used),
         findings=ranked,
         seconds=facts_.seconds,
         apart=tuple((what, seconds) for what, seconds in excluded if seconds > 0.0),
@@ -212,14 +208,10 @@ def _blocks(
     state; empty before the first update."""
     if not totals.updates:
         return []
-    mains = [r for r in records if r.lane == MAIN and not r.first and not r.closing]
-    useful, seconds = list[SpanRecord](), 0.0
-    for record in reversed([record for record in mains if record.iterations]):
-        seconds += record.d
-        if seconds > totals.seconds + 1e-6:  # `totals` are of those after it
-            break
-        useful.append(record)
-    useful.reverse()
+    useful = [
+        r for r in records
+        if r.lane == MAIN and r.iterations and r.t >= totals.begin and not (r.first or r.closing)
+    ]  # fmt: skip
     if not useful:
         return []
     ends = block_ends(useful[0].t, useful[-1].end, [record.end for record in useful])

@@ -5,6 +5,7 @@ Proposals are validated as a user's settings are.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -32,15 +33,19 @@ def possible(settings: Mapping[str, Any], changes: Changes, cores: int) -> bool:
     return not (config.algorithm == "genetic" and placement.schedule == "overlapped")
 
 
-def flags(changes: Changes) -> tuple[str, ...]:
-    """Changes as command-line arguments."""
+def flags(changes: Mapping[str, Any]) -> tuple[str, ...]:
+    """Settings as command-line arguments."""
     words: list[str] = []
     for name, value in changes.items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
+            continue
+        words.append(f"--{flag}")
+        if isinstance(value, dict):
+            words += [f"{key}={json.dumps(one)}" for key, one in value.items()]
         else:
-            words += [f"--{flag}", str(value)]
+            words += map(str, value if isinstance(value, tuple) else [value])
     return tuple(words)
 
 

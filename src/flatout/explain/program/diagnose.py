@@ -21,11 +21,10 @@ from flatout.explain.program import marks, ranks, remedies
 from flatout.explain.program.evidence import Evidence
 from flatout.explain.program.facts import Facts, facts_of
 from flatout.explain.program.tracks import LEARNING, Track
-from flatout.explain.ranking import causes, interval_of_ratio, ordered, tied
+from flatout.explain.ranking import LEAST_SHARE, causes, interval_of_ratio, ordered, tied
 from flatout.explain.report import duration, percent, place_words, tie_words
 from flatout.spans import PHASES
 
-LEAST_SHARE = 0.04  # minimum share of a finding
 FEW = 0.2  # if all causes are below this share, no single cause is named
 
 SHORTEST_S = 0.5

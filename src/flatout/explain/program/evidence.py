@@ -221,7 +221,7 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
             if known(row["f"][::2])
         },
         lanes={row["i"]: row for row in of["lane"]},
-        folder=_folder(str(last("main", "file") or ""), str(last("main", "name") or "")),
+        folder=program_folder(str(last("main", "file") or ""), str(last("main", "name") or "")),
         samples=[Sample(started + t, *rest) for row in of["samples"] for t, *rest in row["d"]],
         windows=[
             Window(started + row["t"], tuple(map(tuple, row["events"])), tuple(row["names"]),
@@ -242,7 +242,7 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
     )  # fmt: skip
 
 
-def _folder(file: str, name: str) -> str:
+def program_folder(file: str, name: str) -> str:
     """The folder of the program's own files, by its main module's file and full name: that of the
     topmost package, else that of the script; empty of one that an installer has made."""
     parts = file.replace("\\", "/").split("/")

@@ -89,7 +89,7 @@ def _read(report: dict[str, Any], process: int) -> Recorded:
     """Read a trace; its window is the time of the recording, by the mark in it."""
     (trace,) = load(Path(report["path"]))
     marks = [
-        row.events.begin[row.events.name == trace.names.index(MARK)]
+        row.events["begin"][row.events["name"] == trace.names.index(MARK)]
         for row in trace.threads
         if MARK in trace.names
     ]

@@ -8,18 +8,10 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from flatout.explain.libraries import LIBRARIES
 from flatout.explain.program.codes import Code, Leaf
 
 # --- Where code comes from --------------------------------------------------------------------
-
-CORE = {
-    "torch", "jax", "jaxlib", "numpy", "tensorflow", "keras", "tf_keras", "optax", "equinox",
-    "flax", "haiku", "gymnasium", "gym", "scipy", "torchvision", "PIL", "cv2", "numba",
-    "functorch", "triton", "absl", "imageio", "matplotlib", "tensorboard", "tensorboardX",
-    "wandb", "ray", "zmq", "cloudpickle", "pandas", "h5py", "ale_py", "joblib", "einops",
-}  # fmt: skip
-"""Packages that are a training program's tools; others count as the program."""
-
 
 GENERATED = "/torchinductor_"
 """In the paths of files that `torch.compile` writes."""
@@ -36,7 +28,7 @@ def installed(file: str) -> str:
 
 @lru_cache(maxsize=100_000)
 def package(file: str, stdlib: str) -> str:
-    """``program``, ``stdlib``, ``import``, or the name of a `CORE` package."""
+    """``program``, ``stdlib``, ``import``, or the name of one of the `LIBRARIES`."""
     file = file.replace("\\", "/")
     if file.startswith("<frozen importlib"):
         return "import"
@@ -44,7 +36,7 @@ def package(file: str, stdlib: str) -> str:
         return "torch"
     if inner := installed(file):
         name = inner.split("/")[0].removesuffix(".py")
-        return name if name in CORE else "program"
+        return name if name in LIBRARIES else "program"
     if file.startswith((stdlib.replace("\\", "/") + "/", "<frozen ")):
         return "stdlib"
     return "program"
@@ -59,7 +51,7 @@ def is_own(code: Code, stdlib: str, folder: str) -> bool:
     """Whether a function is the program's own: of its main module's folder or package, wherever
     that lies; all else is a library. Where the folder is unknown, what is not installed."""
     file = code.file.replace("\\", "/")
-    if not folder or not file.startswith("/"):
+    if not folder or file.startswith("/") != folder.startswith("/"):
         return package(code.file, stdlib) == "program" and not installed(file)
     inside = file.startswith(folder + "/")
     return inside and installed(file[len(folder) :]) == ""

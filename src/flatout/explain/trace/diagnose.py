@@ -13,37 +13,25 @@ from flatout.explain.causes import CAUSE_OF_LOSS, UNKNOWN
 from flatout.explain.diagnosis import Diagnosis, Finding, Lane, Rank, WorkRate, verdict
 from flatout.explain.program.facts import MAINLY
 from flatout.explain.program.ranks import compared, remedied, slowest
-from flatout.explain.ranking import LOST, interval, ordered, tied
-from flatout.explain.report import percent, tie_words
+from flatout.explain.program.remedies import (
+    AVERAGE_ONCE,
+    COARSER,
+    MOVE_ONCE,
+    REMEDIES,
+    WHILE_BUSY,
+    Remedy,
+)
+from flatout.explain.ranking import LEAST_SHARE, LOST, interval, ordered, tied
+from flatout.explain.report import duration, percent, tie_words
 from flatout.explain.trace.events import Trace
-from flatout.explain.trace.facts import PHASE, Found, duration_words, line_words, shown, timeline
+from flatout.explain.trace.facts import PHASE, Found, line_words, shown, timeline
 from flatout.explain.trace.idle import BUSY, PARTS
-from flatout.explain.trace.remedies import remedy
 
 STARTING = 0.25
 """A single call of the driver that takes this share of the window, in which the device idles, is
 part of the start, not of a steady state."""
 
-LEAST = 0.02  # minimum share of a finding
-
 LANES = 64
-
-MEANING = {
-    "launch": "the devices wait for the host, which launches operations one by one",
-    "input": "the devices wait for batches",
-    "env": "the devices wait for environments",
-    "io": "the devices wait while files are written",
-    "compile": "the devices wait while programs are compiled",
-    "transfer": "the devices copy data and compute nothing, or the host waits for copies",
-    "communicate": "the devices exchange data and compute nothing",
-    "host": "the devices wait for code on the host that launches nothing",
-    "act": "the devices wait while actions are chosen",
-    "replay": "the devices wait for batches of stored experience",
-    "eval": "the devices wait for evaluation",
-    "ipc": "the devices wait while data moves between processes",
-    "wait": "the devices and the host wait",
-}
-"""Parts of the lost time in words."""
 
 KERNELS = {"learn": "kernels", "communicate": "exchanging data while nothing is computed"}
 TINY_S = 10e-6
@@ -115,7 +103,7 @@ def _line(found: Found, part: str) -> str:
 
 def findings(found: Found) -> list[Finding]:
     """All findings about the devices, the one to act on first."""
-    losses = {part: found.share(part) for part in MEANING}
+    losses = {part: found.share(part) for part in PARTS if part not in UNCLEAR}
     losses["transfer"] += found.share("copy")
     made = [
         Finding(
@@ -126,10 +114,10 @@ def findings(found: Found) -> list[Finding]:
             interval=interval(share, found.blocks(part, *["copy"] * (part == "transfer"))),
         )
         for part, share in losses.items()
-        if share >= LEAST
+        if share >= LEAST_SHARE
     ]
     computes = found.share("learn")
-    if computes < LEAST:
+    if computes < LEAST_SHARE:
         return ordered(made, computes)
     words = (
         "The time goes into the devices' arithmetic: only a faster device, a smaller network or "
@@ -137,6 +125,36 @@ def findings(found: Found) -> list[Finding]:
     )
     seen = (f"the devices compute for {percent(computes)} of the time",)
     return ordered([*made, Finding("compute-bound", computes, seen, words)], computes)
+
+
+def remedy(part: str, found: Found) -> str:
+    """Return the remedy for a part of the time: as for programs, where that needs no more facts."""
+    _, rule = REMEDIES[CAUSE_OF_LOSS[part]]
+    if isinstance(rule, Remedy):
+        return rule.words
+    if part == "launch":
+        profilers = " ".join(trace.profiler for trace in found.traces).lower()
+        hows = [how for name, how in COARSER.items() if name in profilers]
+        return f"Do more in each operation: {'; '.join(hows)}."
+    if part == "input" and any("MultiProcessing" in name for name, _ in found.lines(part)):
+        return (
+            "Load batches in more background processes (num_workers=), or make loading cheaper: "
+            "the present ones do not keep up."
+        )
+    return WORDS[part]
+
+
+WORDS = {
+    "input": "Load batches in background processes: DataLoader(num_workers=4, "
+    "persistent_workers=True, pin_memory=True), or tf.data's .map(..., "
+    "num_parallel_calls=AUTOTUNE).prefetch(AUTOTUNE).",
+    "env": "Step many environments in one call, or in other processes while the device learns.",
+    "transfer": MOVE_ONCE, "communicate": AVERAGE_ONCE, "other": WHILE_BUSY.format("this code"),
+    "act": "Choose actions for many environments in one call, without gradients.",
+    "ipc": "Pass arrays through shared memory, and several steps in each message.",
+    "wait": "Do not wait for the slowest worker each time: take results as they arrive.",
+}  # fmt: skip
+"""By part of the time: what to change."""
 
 
 def unclear(found: Found) -> Finding | None:
@@ -152,12 +170,12 @@ def unclear(found: Found) -> Finding | None:
             why = f"the trace has no events of a device, only ones of unknown categories: {words}"
             how = "Record it with PyTorch's, JAX's or TensorFlow's own profiler."
         return Finding(UNKNOWN, 1.0, (why,), how)
-    seconds, call = max(use.longest for _, use in found.devices)
+    seconds, call = max(use.longest_call for _, use in found.devices)
     window = max(use.seconds for _, use in found.devices)
     if seconds >= STARTING * window:
         why = (
             f"one call of {shown(call)}, during which the device is idle, takes "
-            f"{duration_words(seconds)} of the {duration_words(window)} recorded: this is the "
+            f"{duration(seconds)} of the {duration(window)} recorded: this is the "
             "program's start, not its steady state"
         )
         words = "Record later steps, once programs are compiled and memory is allocated."
@@ -181,11 +199,11 @@ UNCLEAR = {
 
 def _evidence(found: Found, part: str, share: float) -> Iterator[str]:
     """Sentences about a finding."""
-    yield f"{percent(share)} of the time: {MEANING[part]}"
+    yield f"the devices wait {percent(share)} of the time {cards.WAITS_FOR[part]}"
     if share < 0.95:
         yield f"without this the program would be at most {1 / (1 - share):.2f} times as fast"
     for name, seconds in found.lines(part)[:2]:
-        if seconds >= LEAST:
+        if seconds >= LEAST_SHARE:
             yield f"`{shown(name)}`: {percent(seconds)} of the time"
     if marked := found.marked(part):
         yield f"by the program's own marks: {percent(marked)} of the time"
@@ -196,7 +214,7 @@ def _evidence(found: Found, part: str, share: float) -> Iterator[str]:
             yield f"{len(kernels):,} kernels, {tiny} of them under {1e6 * TINY_S:.0f} us"
     elif part == "communicate":
         yield (
-            f"for another {percent(found.overlapping)} of the time they exchange data while they "
+            f"for another {percent(found.hidden)} of the time they exchange data while they "
             "compute, which costs nothing"
         )
 
@@ -226,7 +244,7 @@ def _steps(traces: Sequence[Trace]) -> str:
     if not len(steps):
         return ""
     which = "one step" if len(steps) == 1 else f"{len(steps)} steps"
-    return f"{which} in {duration_words(end - begin)}, by the program's own marks"
+    return f"{which} in {duration(end - begin)}, by the program's own marks"
 
 
 def _notes(found: Found) -> Iterator[str]:

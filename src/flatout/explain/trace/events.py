@@ -25,26 +25,14 @@ class Kind(IntEnum):
     WAIT = 8  # a call that waits for the device
 
 
-@dataclass(frozen=True)
-class Events:
-    """N events of one thread or device, in order of their beginnings."""
+NONE = -1  # no correlation, no name, no event
 
-    begin: np.ndarray  # float64
-    end: np.ndarray
-    kind: np.ndarray  # int8, of `Kind`
-    name: np.ndarray  # int32, positions in the trace's names
-    # int64: an operation of a device has that of the call that launched it; -1 if there is none
-    correlation: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.begin)
-
-    def where(self, chosen: np.ndarray) -> Events:
-        """Those for which ``chosen [N]`` is true."""
-        return Events(
-            self.begin[chosen], self.end[chosen], self.kind[chosen], self.name[chosen],
-            self.correlation[chosen],
-        )  # fmt: skip
+EVENT = np.dtype(
+    [("begin", "f8"), ("end", "f8"), ("correlation", "i8"), ("name", "i4"), ("kind", "i1")],
+    align=True,
+)
+"""An event: `kind` is of `Kind`, `name` a position in the trace's names. An operation of a device
+has the correlation of the call that launched it."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +40,7 @@ class Row:
     """A device or a thread."""
 
     name: str  # for a reader: ``gpu:0``, ``thread 4711``
-    events: Events
+    events: np.ndarray  # ``[N]`` of `EVENT`, in order of their beginnings
     model: str = ""  # of a device, if it is known
 
 
@@ -63,7 +51,7 @@ class Trace:
     profiler: str  # whose trace it is, in words
     names: list[str]  # of all events
     devices: list[Row]  # those with events
-    threads: list[Row]  # of the host
+    threads: list[Row]  # of the host, those with events
     steps: np.ndarray  # ``[N, 2]``: begin and end of each step that the program has marked
     # begin and end of the time between the profiler's start and stop; None if unknown
     recorded: tuple[float, float] | None
@@ -73,10 +61,9 @@ class Trace:
     @property
     def extent(self) -> tuple[float, float]:
         """The first event's begin and the last one's end."""
-        rows = [row.events for row in (*self.devices, *self.threads) if len(row.events)]
-        if not rows:
-            return 0.0, 0.0
-        return min(float(e.begin[0]) for e in rows), max(float(e.end.max()) for e in rows)
+        rows = [row.events for row in (*self.devices, *self.threads)]
+        begin = min((float(events["begin"][0]) for events in rows), default=0.0)
+        return begin, max((float(events["end"].max()) for events in rows), default=0.0)
 
     @property
     def window(self) -> tuple[float, float]:
@@ -84,3 +71,14 @@ class Trace:
         if len(self.steps):
             return float(self.steps[0, 0]), float(self.steps[:, 1].max())
         return self.recorded or self.extent
+
+
+def spans(rows: np.ndarray) -> np.ndarray:
+    """Begin and end of events, or of other rows that have both: ``[N, 2]``."""
+    return np.stack([rows["begin"], rows["end"]], axis=1)
+
+
+def begins_in(events: np.ndarray, window: tuple[float, float]) -> np.ndarray:
+    """Whether each event begins in a window."""
+    begin, end = window
+    return (events["begin"] >= begin) & (events["begin"] < end)

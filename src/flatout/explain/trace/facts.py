@@ -11,14 +11,14 @@ import numpy as np
 from flatout.explain.ranking import LEAST_BLOCK_S, block_ends
 from flatout.explain.report import place_words, shortened
 from flatout.explain.trace import names
-from flatout.explain.trace.events import Kind, Trace
-from flatout.explain.trace.idle import DeviceUse, Host, causes
-from flatout.explain.trace.intervals import clip, covered, length, segments, union, union_of
+from flatout.explain.trace.events import Kind, Trace, begins_in
+from flatout.explain.trace.idle import DeviceUse, Host, causes, lengths
+from flatout.explain.trace.intervals import covered, segments, union_of
 
 BINS = 600  # resolution of the timeline
 SHOWN = 70  # characters of a name
 
-PHASE = {"host": "other", "unknown": "other", "queued": "wait", "copy": "transfer"}
+PHASE = {"unknown": "other", "queued": "wait", "copy": "transfer"}
 """The phase of a part of a device's time; others have the phase of their name."""
 
 
@@ -37,9 +37,9 @@ class Found:
             host, window = Host(trace), trace.window
             rank = f"rank {number if trace.rank is None else trace.rank} " if traces[1:] else ""
             devices += [
-                (f"{rank}{device.name}", causes(trace, device, window, host))
+                (f"{rank}{device.name}", causes(device, window, host))
                 for device in trace.devices
-                if window[1] > window[0] and len(device.events)
+                if window[1] > window[0]
             ]
         return Found(traces, devices)
 
@@ -50,21 +50,22 @@ class Found:
     def blocks(self, *parts: str) -> list[tuple[float, float]]:
         """Return the devices' seconds in some parts, and all their seconds, for each block of their
         windows: whole steps where the program has marked these, else equal blocks."""
-        steps = {trace.window: trace.steps[:, 1].tolist() for trace in self.traces}
         found: list[tuple[np.ndarray, np.ndarray]] = []
         for _, use in self.devices:
-            begin, end = use.window
-            least_s = 0.0 if steps[use.window] else LEAST_BLOCK_S
-            edges = np.array([begin, *block_ends(begin, end, steps[use.window], least_s)])
-            spans = union_of([use.parts[part] for part in parts if part in use.parts])
-            found.append((covered(spans, edges), np.diff(edges)))
-        count = min(len(lengths) for _, lengths in found)
+            (begin, end), steps = use.window, use.trace.steps[:, 1].tolist()
+            least_s = 0.0 if steps else LEAST_BLOCK_S
+            edges = np.array([begin, *block_ends(begin, end, steps, least_s)])
+            some = union_of([use.parts[part] for part in parts if part in use.parts])
+            found.append((covered(some, edges), np.diff(edges)))
+        count = min(len(each) for each, _ in found)
         sums = (np.sum([rows[i][:count] for rows in found], axis=0).tolist() for i in (0, 1))
         return list(zip(*sums, strict=True))
 
     def marked(self, part: str) -> float:
         """The mean share of the devices' time that marks of the program say to be a part."""
-        return float(np.mean([use.marked[part] / use.seconds for _, use in self.devices]))
+        found = [(use.work_of(part), use.seconds) for _, use in self.devices]
+        shares = [lengths(work)[work["marked"]].sum() / seconds for work, seconds in found]
+        return float(np.mean(shares))
 
     def lines(self, part: str) -> list[tuple[str, float]]:
         """Names of the host's events in a part of the idle time, with shares of the time, largest
@@ -72,8 +73,9 @@ class Found:
         total = sum(use.seconds for _, use in self.devices)
         seconds: defaultdict[str, float] = defaultdict(float)
         for _, use in self.devices:
-            for name, value in use.lines[part].items():
-                seconds[name] += value / total
+            by_name = np.bincount(use.work_of(part)["name"], lengths(use.work_of(part)))
+            for name in np.flatnonzero(by_name):
+                seconds[use.trace.names[name]] += float(by_name[name]) / total
         return sorted(seconds.items(), key=lambda line: -line[1])
 
     def line(self, part: str) -> str:
@@ -82,19 +84,18 @@ class Found:
 
     @property
     def kernels(self) -> np.ndarray:
-        """The durations of all kernels, in seconds."""
-        return np.concatenate([_lasting(use) for _, use in self.devices])
+        """The durations of all kernels that begin in the window, in seconds."""
+        found = []
+        for _, use in self.devices:
+            events = use.device.events
+            kernels = begins_in(events, use.window) & (events["kind"] == Kind.KERNEL)
+            found.append(lengths(events[kernels]))
+        return np.concatenate(found)
 
     @property
-    def overlapping(self) -> float:
+    def hidden(self) -> float:
         """The share of the devices' time in which they exchange data while they compute."""
-        exchanging = [length(_exchanging(use)) / use.seconds for _, use in self.devices]
-        return float(np.mean(exchanging)) - self.share("communicate")
-
-
-def duration_words(seconds: float) -> str:
-    """A short time: ``4.0 ms``, ``12 s``."""
-    return f"{1e3 * seconds:.3g} ms" if seconds < 1.0 else f"{seconds:.3g} s"
+        return float(np.mean([use.hidden / use.seconds for _, use in self.devices]))
 
 
 def shown(name: str) -> str:
@@ -119,17 +120,3 @@ def timeline(use: DeviceUse) -> tuple[tuple[float, float, str], ...]:
         sets[PHASE.get(part, part)].append(intervals)
     runs = segments({phase: union_of(some) for phase, some in sets.items()}, edges)
     return tuple((float(edges[a] - begin), float(edges[b] - begin), phase) for a, b, phase in runs)
-
-
-def _lasting(use: DeviceUse) -> np.ndarray:
-    """The durations of the kernels in the window."""
-    events = use.device.events
-    begin, end = use.window
-    inside = (events.kind == Kind.KERNEL) & (events.begin >= begin) & (events.begin < end)
-    return (events.end - events.begin)[inside]
-
-
-def _exchanging(use: DeviceUse) -> np.ndarray:
-    events = use.device.events
-    some = events.where(events.kind == Kind.COLLECTIVE)
-    return clip(union(some.begin, some.end), *use.window)

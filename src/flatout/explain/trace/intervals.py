@@ -1,6 +1,6 @@
 """Unions, differences and overlaps of intervals, as arrays ``[N, 2]`` of begin and end.
 
-All but the arguments of `union` are disjoint and in order.
+All but the arguments of `union` and `nested` are disjoint and in order.
 """
 
 from __future__ import annotations
@@ -38,15 +38,31 @@ def clip(intervals: np.ndarray, begin: float, end: float) -> np.ndarray:
 
 def overlap(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """The intersection of two sets of times."""
-    return _pieces(one, other, True)
+    return union(*divided(one, other)[0].T)
 
 
 def without(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """The first set of times without the second."""
-    return _pieces(one, other, False)
+    spans, in_one, in_other = _cut(one, other[meeting(other, one)])
+    return union(*spans[in_one & ~in_other].T)
 
 
-def _pieces(one: np.ndarray, other: np.ndarray, in_other: bool) -> np.ndarray:
+def divided(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The pieces of the first set of intervals that lie in the second set.
+
+    Returns:
+        The pieces ``[N, 2]``, and the position ``[N]`` of the interval that each is a piece of.
+    """
+    met = np.flatnonzero(meeting(one, other))
+    one = one[met]
+    spans, in_one, in_other = _cut(one, other)
+    spans = spans[in_one & in_other]
+    return spans, met[np.searchsorted(one[:, 0], spans[:, 0], "right") - 1]
+
+
+def _cut(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The time between each two neighbouring ends of some intervals, and whether it lies in the
+    first set, and in the second."""
     points = np.unique(np.concatenate([one.ravel(), other.ravel()]))
     middles = (points[1:] + points[:-1]) / 2
 
@@ -54,8 +70,7 @@ def _pieces(one: np.ndarray, other: np.ndarray, in_other: bool) -> np.ndarray:
         begun, ended = (np.searchsorted(intervals[:, i], middles, "right") for i in (0, 1))
         return begun > ended
 
-    chosen = inside(one) & (inside(other) == in_other)
-    return union(points[:-1][chosen], points[1:][chosen])
+    return np.stack([points[:-1], points[1:]], axis=1), inside(one), inside(other)
 
 
 def meeting(one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -66,6 +81,33 @@ def meeting(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     np.add.at(met, first, 1)
     np.add.at(met, np.maximum(first, last), -1)
     return np.cumsum(met)[:-1] > 0
+
+
+def nested(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Divide time among events that lie within each other, in order of their beginnings.
+
+    Returns:
+        Disjoint intervals ``[N, 2]``, the innermost event ``[N]`` of each, and the event around
+        each event ``[M]``, -1 if there is none.
+    """
+    ends, at = end.tolist(), 0.0
+    open_events, around = list[int](), list[int]()
+    spans, inner = list[tuple[float, float]](), list[int]()
+    for event, start in enumerate([*begin.tolist(), float("inf")]):
+        while open_events:
+            innermost = open_events[-1]
+            stop = min(ends[innermost], start)
+            if stop > at:
+                spans.append((at, stop))
+                inner.append(innermost)
+                at = stop
+            if ends[innermost] > start:
+                break
+            open_events.pop()
+        at = max(at, start)
+        around.append(open_events[-1] if open_events else -1)
+        open_events.append(event)
+    return np.array(spans).reshape(-1, 2), np.array(inner, int), np.array(around[:-1], int)
 
 
 def length(intervals: np.ndarray) -> float:

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+from collections.abc import Iterable
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from flatout.explain.libraries import ENVIRONMENTS, LIBRARIES
 from flatout.explain.program import tags
 from flatout.explain.program.codes import Code
+from flatout.explain.program.evidence import program_folder
 from flatout.explain.trace.events import Kind
 from flatout.spans import MARKABLE
 
-COLLECTIVE = re.compile(
-    r"nccl|rccl|oneccl|msccl|all[_-]?reduce|all[_-]?gather|reduce[_-]?scatter|all[_-]?to[_-]?all",
-    re.IGNORECASE,
-)
-COPY = re.compile(r"memcpy|copyBuffer|copyimage", re.IGNORECASE)
-SET = re.compile(r"memset|fillBuffer", re.IGNORECASE)
+DEVICE_KINDS = {
+    Kind.COPY: re.compile(r"memcpy|copyBuffer|copyimage", re.IGNORECASE),
+    Kind.SET: re.compile(r"memset|fillBuffer", re.IGNORECASE),
+    Kind.COLLECTIVE: re.compile(
+        r"nccl|rccl|oneccl|msccl|all[_-]?reduce|all[_-]?gather|reduce[_-]?scatter"
+        r"|all[_-]?to[_-]?all",
+        re.IGNORECASE,
+    ),
+}
 WAIT = re.compile(
-    r"(cuda|hip|cu|ze|sycl)\w*Synchronize|(cu|hip)\w*(Event|Stream)Query|block_until_ready"
-    r"|BlockHostUntil|\bAwait\b|_local_scalar_dense|aten::item$|cuda(Memcpy)$|hipMemcpyWithStream"
+    r"(cuda|hip|cu|ze|sycl)\w*Synchronize|(cu|hip)\w*(Event|Stream)Query|BlockHostUntil|\bAwait\b"
+    rf"|{'|'.join(sorted(tags.BLOCKS))}|_local_scalar_dense|aten::item$|cuda(Memcpy)$"
+    r"|hipMemcpyWithStream"
 )
 """Calls that return when a device has finished; the last ones copy at once."""
 
@@ -41,30 +49,32 @@ COMPILE = re.compile(
 BACKWARD = re.compile(r"backward|autograd::engine|Engine", re.IGNORECASE)
 """Functions that wait for another thread, which runs the backward pass."""
 
-PYTORCH_FRAME = re.compile(r"(?P<file>.+)\((?P<line>\d{1,9})\): (?P<name>.+)")
-JAX_FRAME = re.compile(r"\$(?P<file>\S+):(?P<line>\d{1,9}) (?P<name>.+)")
-"""Python functions in PyTorch's and in JAX's traces."""
+FRAME = re.compile(
+    r"\$(?P<jax>\S+):(?P<at>\d{1,9}) (?P<what>.+)|(?P<file>.+)\((?P<line>\d{1,9})\): (?P<name>.+)"
+)
+"""Python functions in JAX's and in PyTorch's traces."""
+
+STDLIB = os.path.dirname(os.__file__)
 
 
 @lru_cache(maxsize=100_000)
-def device_kind(name: str, kind: Kind = Kind.KERNEL) -> Kind:
-    """The kind of a device's event; `kind` is the one that the profiler gives."""
-    if kind is not Kind.KERNEL:
-        return kind
-    if COPY.search(name):
-        return Kind.COPY
-    if SET.search(name):
-        return Kind.SET
-    return Kind.COLLECTIVE if COLLECTIVE.search(name) else Kind.KERNEL
+def device_kind(name: str) -> Kind:
+    """The kind of a device's event that its profiler calls a kernel."""
+    kinds = (kind for kind, pattern in DEVICE_KINDS.items() if pattern.search(name))
+    return next(kinds, Kind.KERNEL)
 
 
+@lru_cache(maxsize=100_000)
 def frame(name: str) -> tuple[str, int, str] | None:
     """File, line and name of a Python function; None if it is not one."""
-    found = PYTORCH_FRAME.fullmatch(name) or JAX_FRAME.fullmatch(name)
-    return None if found is None else (found["file"], int(found["line"]), found["name"])
+    found = FRAME.fullmatch(name)
+    if found is None:
+        return None
+    file, line, function = found.group(*(1, 2, 3) if found["jax"] else (4, 5, 6))
+    return file.replace("\\", "/"), int(line), function
 
 
-MARKED_PART = {phase: phase for phase in MARKABLE} | {"learn": "launch", "other": "host"}
+MARKED_PART = {phase: phase for phase in MARKABLE} | {"learn": "launch"}
 """The part of the time that belongs to a phase which the program has marked. What a device computes
 is learning; the host launches that."""
 
@@ -81,24 +91,22 @@ def part(name: str, kind: Kind) -> str | None:
     for the events around it to say."""
     if kind is Kind.PYTHON and (found := frame(name)) is not None:
         file, line, function = found
-        package = file.partition("/")[0]
-        if package in tags.CORE:  # PyTorch shortens the names of modules' files
-            file = f"/site-packages/{file}"
-        if COMPILE.search(file) or tags.COMPILERS.search(file):
+        path = whole_path(file)
+        if COMPILE.search(file) or tags.COMPILERS.search(path):
             return "compile"
-        if package in ("gymnasium", "gym"):
+        if tags.installed(path).partition("/")[0] in ENVIRONMENTS:
             return "env"
-        tag = tags.frame_tag(Code(file, function, line), "/usr/lib/python3")
-        if tag == "env" and "env" not in f"{file}.{function}".lower():
-            return None  # a function named `step` is often one that learns
-        return tag if tag in ("env", "input", "io") else None
+        if function in tags.BLOCKS and tags.installed(path):
+            return "transfer"
+        tag = tags.frame_tag(Code(path, function, line), STDLIB)
+        return tag if tag in ("input", "io") else None
     if INPUT.search(name):
         return "input"
     if COMPILE.search(name):
         return "compile"
-    if kind is Kind.RANGE and ENV.search(name):
-        return "env"
-    return None
+    if kind is Kind.WAIT:
+        return "transfer"
+    return "env" if kind is Kind.RANGE and ENV.search(name) else None
 
 
 def is_wait(name: str) -> bool:
@@ -106,22 +114,63 @@ def is_wait(name: str) -> bool:
     return WAIT.search(name) is not None
 
 
+# --- The program ------------------------------------------------------------------------------
+
+
+def folder(names: Iterable[str]) -> str:
+    """The folder of the program's own files, from a thread's Python functions in order; empty if
+    it is unknown. A recording begins with the functions that run already, the main module's
+    top-level code first."""
+    for found in map(frame, names):
+        if found is None:
+            continue
+        file, _, function = found
+        path = whole_path(file)
+        if tags.package(path, STDLIB) == "stdlib":
+            continue
+        module = "" if path == file and file.startswith("/") else file.removesuffix(".py")
+        main = function == "<module>" and tags.package(path, STDLIB) == "program"
+        return program_folder(path, module.replace("/", ".")) if main else ""
+    return ""
+
+
 @lru_cache(maxsize=100_000)
-def is_program(name: str) -> bool:
-    """Whether a Python function is the user's: of no library that is known."""
+def is_own(name: str, folder: str) -> bool:
+    """Whether a Python function is the program's own, by the definition for observed programs
+    (`tags.is_own`)."""
     found = frame(name)
-    if found is None or found[2] == "<module>":
+    if found is None or found[2] == "<module>" or found[0].startswith("<"):
         return False
-    file = found[0].replace("\\", "/")
-    package, stem = file.partition("/")[0], Path(file).stem
-    if "/site-packages/" in file or package in tags.CORE or file.startswith("<"):
+    return tags.is_own(Code(whole_path(found[0]), found[2], found[1]), STDLIB, folder)
+
+
+@cache
+def whole_path(file: str) -> str:
+    """The path of a file whose folders a profiler has left out: PyTorch leaves out those in which
+    modules are searched for, and JAX all of them."""
+    top, _, inner = file.partition("/")
+    name = top.removesuffix(".py")
+    if not top or file.startswith("<"):
+        return file
+    if name in sys.stdlib_module_names and (not inner or Path(STDLIB, top).is_dir()):
+        return f"{STDLIB}/{file}"
+    if name in LIBRARIES or (_is_installed(name) if inner else name in _jax_files()):
+        return f"/site-packages/{file}"
+    return file
+
+
+def _is_installed(name: str) -> bool:
+    """Whether a package is installed here."""
+    try:
+        spec = find_spec(name) if name.isidentifier() else None
+    except (ImportError, ValueError):  # a module without a specification
         return False
-    # PyTorch shortens the names of the standard library's files, JAX those of all files.
-    return not (package == file and (stem in sys.stdlib_module_names or stem in _jax_files()))
+    return spec is not None and bool(tags.installed(spec.origin or ""))
 
 
 @cache
 def _jax_files() -> frozenset[str]:
+    """The names of JAX's files."""
     spec = find_spec("jax")
     folders = spec.submodule_search_locations or [] if spec is not None else []
     return frozenset(path.stem for folder in folders for path in Path(folder).rglob("*.py"))

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from flatout.explain.report import duration, percent
-from flatout.explain.trace.events import Events, Kind, Trace
-from flatout.explain.trace.facts import duration_words
+from flatout.explain.trace.events import Kind, Trace, begins_in
+from flatout.explain.trace.intervals import nested
 from flatout.spans import MARKABLE
 
 XLA = re.compile(r"[a-z][\w.\-]*")
@@ -43,42 +43,24 @@ class Operators:
         )
         return (
             f"{self.profiler}'s profiler recorded {self.count:,} operators in "
-            f"{duration(lasted)}; they took {duration_words(self.total)}, of which {names}"
+            f"{duration(lasted)}; they took {duration(self.total)}, of which {names}"
         )
 
 
 def operators(trace: Trace) -> Operators:
     """The operators of a trace."""
-    sums: defaultdict[str, float] = defaultdict(float)
-    begin, end = trace.window
+    sums, count = defaultdict[str, float](float), 0
     is_operator = XLA.fullmatch if trace.profiler != "PyTorch" else bool
+    # The program's own marks are none.
     wanted = [bool(is_operator(name)) and name not in MARKABLE for name in trace.names]
-    wanted = np.array(wanted, bool)  # without the program's own marks
-    count = 0
     for row in trace.threads:
         events = row.events
-        chosen = wanted[events.name] & np.isin(events.kind, (Kind.OPERATION, Kind.WAIT))
-        chosen &= (events.begin >= begin) & (events.begin < end)
+        chosen = begins_in(events, trace.window) & np.array(wanted)[events["name"]]
+        chosen &= np.isin(events["kind"], (Kind.OPERATION, Kind.WAIT))
+        spans, inner, _ = nested(events["begin"], events["end"])
+        own = np.bincount(inner, spans[:, 1] - spans[:, 0], len(events))
+        for name, seconds in zip(events["name"][chosen], own[chosen].tolist(), strict=True):
+            sums[trace.names[name]] += seconds
         count += int(chosen.sum())
-        seconds = np.bincount(events.name[chosen], _own_times(events)[chosen])
-        for name in np.flatnonzero(seconds):
-            sums[trace.names[name]] += float(seconds[name])
-    largest = sorted(sums, key=lambda name: -sums[name])
-    return Operators(trace.profiler, count, {name: sums[name] for name in largest})
-
-
-def _own_times(events: Events) -> np.ndarray:
-    """The duration of each event of a thread, without the events within it."""
-    around: list[int] = []  # the events that are open
-    parents = np.full(len(events), -1)
-    ends = events.end.tolist()
-    for index, begin in enumerate(events.begin.tolist()):
-        while around and ends[around[-1]] <= begin:
-            around.pop()
-        if around:
-            parents[index] = around[-1]
-        around.append(index)
-    lasting = events.end - events.begin
-    within = parents >= 0
-    inner = np.bincount(parents[within], lasting[within], len(events))
-    return np.maximum(lasting - inner, 0.0)
+    largest = sorted(sums.items(), key=lambda item: -item[1])
+    return Operators(trace.profiler, count, {name: seconds for name, seconds in largest if seconds})

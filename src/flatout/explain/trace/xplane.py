@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flatout.explain.trace.chrome import TENSORFLOW, add
-from flatout.explain.trace.collecting import NONE, Collected
-from flatout.explain.trace.events import Trace
+from flatout.explain.trace.collecting import Collected
+from flatout.explain.trace.events import NONE, Trace
 
 PLANES = 1  # of a space
 NAME, LINES, EVENT_NAMES, STAT_NAMES = 2, 3, 4, 5  # of a plane; names are maps
