@@ -22,7 +22,7 @@ from flatout.hardware.monitor import MonitorSample
 LEAST_SHARE = 0.04  # minimum share of a finding
 CALLED = 0.5  # part of the collections' time from which on the program's calls of them are named
 UNSEEN = 0.1  # how much larger a share must be without the observation to be taken in its place
-MOSTLY = 0.5  # part of the kernel's time from which on page faults are taken for all of it
+MOSTLY = 0.35  # part of the kernel's time from which on page faults are taken for all of it
 READ_S = 1e-4  # seconds for reading a page, where the kernel does not count the waiting
 PAGES_PER_MB = 256  # of 4 KiB
 
