@@ -24,7 +24,7 @@ CALLED = 0.5  # part of the collections' time from which on the program's calls 
 UNSEEN = 0.1  # how much larger a share must be without the observation to be taken in its place
 MOSTLY = 0.35  # part of the kernel's time from which on page faults are taken for all of it
 READ_S = 1e-4  # seconds for reading a page, where the kernel does not count the waiting
-PAGES_PER_MB = 256  # of 4 KiB
+PAGES_PER_MB, PAGES_PER_HUGE = 256, 512  # of 4 KiB
 
 SOON_S = 4 * 3600.0  # memory that is full later than this is not reported
 SHORTEST_S, FEWEST = 8.0, 8  # seconds and samples in which memory's growth can be seen
@@ -132,7 +132,8 @@ def allocating(facts: Facts) -> Finding | None:
     minor, system = (statistics.fmean(of) for of in ([f.minor for f in faults],
                                                      [f.system for f in faults]))  # fmt: skip
     grown = max(_slope(samples), 0.0) * PAGES_PER_MB
-    share *= max(1.0 - grown / minor, 0.0)
+    huge = min(_mean(samples, lambda sample: sample.huge or 0.0), minor)
+    share *= max(1.0 - grown / (minor + (PAGES_PER_HUGE - 1) * huge), 0.0)
     evidence.insert(0, (
         f"{minor:,.0f} times per second a page of memory is fetched again (minor page faults), "
         f"which takes {percent(share)} of the time; the kernel works for {percent(system)} of a "
