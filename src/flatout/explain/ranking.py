@@ -16,8 +16,7 @@ from flatout.explain.diagnosis import Finding
 LEAST_SHARE = 0.04  # minimum share of a finding, or of what a sentence names
 
 LOST = 0.15
-"""A smaller share of the time than this is lost to no cause that is worth naming before computing.
-"""
+"""A cause with a smaller share of the time is not named before computing."""
 
 LEAST_BLOCK_S = 1.0
 """A shorter part of an observation has too few samples to say how its shares vary."""

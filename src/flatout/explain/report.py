@@ -220,7 +220,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A length of time in words: ``35 µs``, ``4.0 ms``, ``0.8 s``, ``12 min``, ``3.5 h``."""
+    """Return a length of time in words: ``35 µs``, ``4.0 ms``, ``0.8 s``, ``12 min``, ``3.5 h``."""
     if 0.0 < seconds < 0.1:
         return f"{1e3 * seconds:.1f} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.0f} µs"
     if not seconds < 7200:  # also what is not a number

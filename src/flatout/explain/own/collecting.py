@@ -44,7 +44,7 @@ class Costs:
 
 
 def costs(facts: RunFacts) -> Costs:
-    """The costs of a step, from the measured phases."""
+    """Return the costs of a step, from the measured phases."""
     phases, steps = facts.phases, max(facts.steps, 1)
     each = facts.seconds / steps
     working = facts.workers and any(worker.turns for worker in facts.workers)
@@ -64,7 +64,7 @@ def costs(facts: RunFacts) -> Costs:
 
 
 def _in_one_program(facts: RunFacts) -> Iterator[Proposal]:
-    """Environments that step in the program that acts and learns, where they can."""
+    """Propose environments that step in the program that acts and learns, if that is possible."""
     name, given = str(facts.settings.get("env", "")), facts.settings.get("env_kwargs") or {}
     if facts.settings.get("replay_trajectories", 1) > 1:  # one program keeps none
         return
@@ -91,7 +91,7 @@ def _in_one_program(facts: RunFacts) -> Iterator[Proposal]:
 
 
 def parts(facts: RunFacts) -> str:
-    """A sentence for evidence about the time that each part of a program takes alone."""
+    """Return a sentence about the time that each part of a program takes alone."""
     try:
         spent = in_program(facts.plan.stages, facts.placement) if facts.plan else {}
     except KeyError:  # measured on other devices
@@ -104,7 +104,7 @@ def parts(facts: RunFacts) -> str:
 
 
 def overlapping(facts: RunFacts) -> Iterator[Proposal]:
-    """Collecting while learning, if both take long enough and there is a core for each."""
+    """Propose collecting while learning, if both take long enough and there is a core for each."""
     place = facts.placement
     both = min(sum(map(facts.phases.__getitem__, phases)) for phases in (COLLECT, LEARN))
     if place.schedule != "serial" or place.sampler == "device" or both < LARGE:
@@ -118,7 +118,7 @@ def overlapping(facts: RunFacts) -> Iterator[Proposal]:
 
 
 def _processes(facts: RunFacts, cost: Costs) -> Iterator[Proposal]:
-    """More processes that step, if a turn takes longer than the way to them and back."""
+    """Propose more processes that step, if a turn takes longer than a message to them and back."""
     place, envs = facts.placement, facts.envs
     if place.inference == "local" or place.sampler == "device":
         return
@@ -138,7 +138,7 @@ def _processes(facts: RunFacts, cost: Costs) -> Iterator[Proposal]:
 
 
 def _larger_calls(facts: RunFacts) -> Iterator[Proposal]:
-    """More environments in each call; for images the call itself would grow as much on a CPU."""
+    """Propose more environments in each call, but not for images on a CPU."""
     for factor in (8, 4, 2) if not facts.images or facts.placement.act[0].kind != "cpu" else ():
         count, more = facts.envs * factor, more_envs(facts.settings, factor, facts.cores)
         if more is not None and count <= MOST_ENVS:
@@ -150,7 +150,7 @@ def _larger_calls(facts: RunFacts) -> Iterator[Proposal]:
 
 
 def env(facts: RunFacts, share: float) -> Advice:
-    """Stepping environments, in this process or in others."""
+    """Return the finding about stepping environments, in this process or in others."""
     cost, count = costs(facts), len(facts.workers)
     first = takes(facts, "env", share) + (f", in {count} processes" if count else "")
     evidence = [
@@ -177,7 +177,7 @@ def _environments(facts: RunFacts) -> str:
 
 
 def act(facts: RunFacts, share: float) -> Advice:
-    """Choosing actions."""
+    """Return the finding about choosing actions."""
     cost = costs(facts)
     calls = facts.steps / max(facts.seconds, 1e-9) / cost.together
     environments = "environment" if cost.together == 1 else "environments"
@@ -200,14 +200,14 @@ def act(facts: RunFacts, share: float) -> Advice:
 
 
 def _local(facts: RunFacts, words: str, handicap: float = 1.0) -> Iterator[Proposal]:
-    """Actor processes that choose their own actions, where they do not yet."""
+    """Propose actor processes that choose their own actions, where they do not yet."""
     if facts.placement.inference != "local":
         words = f"Let each process choose its own actions: {words}"
         yield Proposal(words, placed(facts.placement, inference="local"), handicap)
 
 
 def ipc(facts: RunFacts, share: float) -> Advice:
-    """Communication with actor processes."""
+    """Return the finding about communication with actor processes."""
     turns = max((worker.turns for worker in facts.workers), default=0)
     way_s = share * facts.seconds / max(turns, 1)
     stepping_s = sum(worker.busy_s for worker in facts.workers) / max(turns, 1)
@@ -240,7 +240,7 @@ LOCKSTEP = "waiting for the slowest actor process"
 
 
 def lockstep(facts: RunFacts, share: float) -> Advice:
-    """Waiting for the slowest actor process."""
+    """Return the finding about waiting for the slowest actor process."""
     evidence = [f"{LOCKSTEP} takes {percent(share)} of the time"]
     busy = sorted(worker.busy_s for worker in facts.workers)
     if busy and facts.seconds:

@@ -18,12 +18,12 @@ TINY_UPDATE_S = {"cpu": 50e-6, "gpu": 1e-3}
 
 
 def update_s(facts: RunFacts, share: float) -> float:
-    """Seconds of each update that a share of the time takes."""
+    """Return seconds of each update that a share of the time takes."""
     return share * facts.seconds / max(facts.updates, 1)
 
 
 def replay(facts: RunFacts, share: float) -> Advice:
-    """Choosing and gathering batches, or before the first update storing what was collected."""
+    """Return the finding about gathering batches, or before any update about storing steps."""
     evidence = takes(facts, "replay", share)
     if not facts.updates:
         return Advice([evidence], "Store less: use smaller observations, or fewer frames in each.")
@@ -36,20 +36,20 @@ def replay(facts: RunFacts, share: float) -> Advice:
 
 
 def _replay_on_device(facts: RunFacts, then: str) -> Iterator[Proposal]:
-    """The proposal to keep replay on the learning device, where it is not there already."""
+    """Propose replay on the learning device, unless it is there already."""
     if facts.replays and not facts.placement.replay_on_device:
         words = f"Keep replay on the learning device: {then}"
         yield Proposal(words, placed(facts.placement, replay="device"))
 
 
 def images(facts: RunFacts, share: float) -> Advice:
-    """Waiting for a dataset's batches, which another thread gathers."""
+    """Return the finding about waiting for a data set's batches, which another thread gathers."""
     otherwise = "Use smaller images, or a faster core: a single thread gathers all batches."
     return Advice([takes(facts, "input", share)], otherwise)
 
 
 def transfer(facts: RunFacts, share: float) -> Advice:
-    """Moving trajectories and parameters between devices."""
+    """Return the finding about moving trajectories and parameters between devices."""
     place = facts.placement
     proposals = [*_replay_on_device(facts, "trajectories must still be copied to it.")]
     if place.act != place.learn:
@@ -76,7 +76,7 @@ def _iterations(facts: RunFacts) -> str:
 
 
 def turns(facts: RunFacts, share: float) -> Advice | None:
-    """Many short iterations: their fixed cost."""
+    """Return the finding about the fixed cost of many short iterations."""
     share = fixed_share(facts)
     if share < LARGE or not facts.updates:
         return None
@@ -89,7 +89,7 @@ def turns(facts: RunFacts, share: float) -> Advice | None:
 
 
 def _longer(facts: RunFacts) -> Iterator[Proposal]:
-    """Longer iterations."""
+    """Propose longer iterations."""
     if facts.replays:
         names = ("train_freq", "gradient_steps")
         words = (
@@ -107,7 +107,7 @@ def _longer(facts: RunFacts) -> Iterator[Proposal]:
 
 
 def tiny_updates(facts: RunFacts, share: float) -> Advice | None:
-    """Updates so small that launching operations dominates."""
+    """Return the finding about updates so small that launching their operations takes the time."""
     if not _are_tiny(facts) or (rest := share - fixed_share(facts)) < LEAST_SHARE:
         return None
     evidence = [_updates(facts), "an update this short is mostly the cost of starting operations"]
@@ -129,7 +129,7 @@ def _updates(facts: RunFacts) -> str:
 
 
 def _coarser(facts: RunFacts) -> Iterator[Proposal]:
-    """Fewer and larger updates, or a device that starts them faster."""
+    """Propose fewer and larger updates, or a device that starts them faster."""
     batch = facts.settings.get("batch_size")
     if batch and "n_epochs" in facts.settings:
         words = (
@@ -146,7 +146,7 @@ def _coarser(facts: RunFacts) -> Iterator[Proposal]:
 
 
 def arithmetic(facts: RunFacts, share: float) -> Advice | None:
-    """The gradient steps themselves."""
+    """Return the gradient steps themselves."""
     if _are_tiny(facts) or (rest := share - fixed_share(facts)) < LEAST_SHARE:
         return None
     evidence, use = [_updates(facts)], facts.use
@@ -161,7 +161,7 @@ def arithmetic(facts: RunFacts, share: float) -> Advice | None:
 
 
 def fused(facts: RunFacts, share: float) -> Advice:
-    """The one program of a fused schedule."""
+    """Return the finding about the one program of a fused schedule."""
     does = "acts, steps and learns" if facts.updates else "acts and steps"
     evidence = [f"one program {does} for {percent(share)} of the time", _iterations(facts),
                 parts(facts)]  # fmt: skip

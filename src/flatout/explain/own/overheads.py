@@ -23,7 +23,7 @@ def _rarer(share: float, every: int) -> int:
 
 
 def writing(facts: RunFacts, share: float) -> Advice:
-    """Checkpoints and metrics."""
+    """Return the finding about writing checkpoints and metrics."""
     settings = facts.settings
     first = (
         f"{takes(facts, 'io', share)}: checkpoints {percent(facts.checkpoints)}, metrics "
@@ -46,7 +46,7 @@ def writing(facts: RunFacts, share: float) -> Advice:
 
 
 def evaluation(facts: RunFacts, share: float) -> Advice | None:
-    """Evaluation episodes."""
+    """Return the finding about evaluation episodes."""
     every = int(facts.settings.get("eval_every") or 0)
     if not every:
         return None
@@ -59,7 +59,7 @@ def evaluation(facts: RunFacts, share: float) -> Advice | None:
 
 
 def compiling(facts: RunFacts, share: float) -> Advice:
-    """Compiling after the start."""
+    """Return the finding about compiling after the start."""
     words = (
         "Shapes changed during training, because more episodes ended than the trajectory had room "
         "for. This settles by itself; compiled programs are cached for the next run."
@@ -68,7 +68,7 @@ def compiling(facts: RunFacts, share: float) -> Advice:
 
 
 def oversubscribed(facts: RunFacts, share: float) -> Advice | None:
-    """More threads than cores."""
+    """Return the finding about more threads than cores."""
     found = cores.oversubscribed(facts.use.cores)
     if found is None:
         return None
@@ -90,7 +90,7 @@ def throttled(facts: RunFacts, share: float) -> Advice | None:
 
 
 def gpu_unused(facts: RunFacts, share: float) -> Advice | None:
-    """An unused GPU."""
+    """Return the finding about an unused GPU."""
     used = any(device.kind == "gpu" for device in facts.placement.devices)
     if not facts.gpus or used or not facts.updates:
         return None

@@ -44,15 +44,15 @@ class Advice:
 
 
 def takes(facts: RunFacts, phase: str, share: float) -> str:
-    """A sentence about the share of the time that a phase takes."""
+    """Return a sentence about the share of the time that a phase takes."""
     return f"{phase_words(phase, facts.updates)} takes {percent(share)} of the time"
 
 
 def propose(
     cause: str, phases: tuple[str, ...], share: float, advice: Advice, facts: RunFacts
 ) -> Finding:
-    """A finding with the proposal that was measured to gain most or, without measurements, the
-    first one that the run would accept."""
+    """Return a finding with the proposal that was measured to gain most or, without measurements,
+    the first one that the run would accept."""
     best: tuple[float, Proposal | None, MeasuredGain | None] = -1.0, None, None
     for proposal in advice.proposals if facts.updates else ():  # else learning's time is unknown
         if not possible(facts.settings, proposal.changes, facts.cores):

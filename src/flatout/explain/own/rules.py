@@ -50,8 +50,8 @@ WEIGH = {overheads.oversubscribed, overheads.throttled, overheads.gpu_unused}
 
 
 def findings(facts: RunFacts, used: Sequence[CardUse] = ()) -> tuple[Finding, ...]:
-    """All findings, at least one: first the one that the verdict names, then the others in the
-    order of `ordered`. `used` is the run's use of each GPU."""
+    """Return all findings, at least one: first the one that the verdict names, then the others in
+    the order of `ordered`. `used` is the run's use of each GPU."""
     results: list[Finding] = []
     for cause, rule, phases in RULES:
         share = sum(facts.phases[phase] for phase in phases)
@@ -70,8 +70,8 @@ def findings(facts: RunFacts, used: Sequence[CardUse] = ()) -> tuple[Finding, ..
 
 
 def headline(ranked: Sequence[Finding], facts: RunFacts, used: Sequence[CardUse] = ()) -> str:
-    """The verdict in one sentence: how idle the GPUs or else the learner is, and what they wait
-    for; `used` is the run's use of each GPU."""
+    """Return the verdict in one sentence: how idle the GPUs or else the learner is, and what they
+    wait for; `used` is the run's use of each GPU."""
     words, busy = _summary(ranked[0], facts), cards.computing(used)
     if facts.updates and busy is not None:
         waited = cards.waits(_host(facts, busy), busy)
@@ -115,7 +115,7 @@ def _host(facts: RunFacts, busy: float) -> dict[str, float]:
 
 
 def bottleneck(phases: dict[str, float]) -> tuple[str, float]:
-    """The largest cause of the last seconds and its share, for the live display."""
+    """Return the largest cause of the last seconds and its share, for the live display."""
     named = {phase: share for phase, share in phases.items() if phase not in UNNAMED and share}
     largest = max(named, key=lambda phase: named[phase], default="")
     words = CAUSE_OF.get(largest) or (phase_words(largest, 1) if largest else "")

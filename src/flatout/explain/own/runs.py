@@ -204,8 +204,8 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
 def _blocks(
     records: Sequence[SpanRecord], totals: Totals, placement: Placement
 ) -> list[tuple[dict[str, float], float]]:
-    """Shares of the time by phase, and seconds, of each block of whole iterations in the steady
-    state; empty before the first update."""
+    """Return shares of the time by phase, and seconds, of each block of whole iterations in the
+    steady state; empty before the first update."""
     if not totals.updates:
         return []
     useful = [

@@ -34,7 +34,7 @@ def possible(settings: Mapping[str, Any], changes: Changes, cores: int) -> bool:
 
 
 def flags(changes: Mapping[str, Any]) -> tuple[str, ...]:
-    """Settings as command-line arguments."""
+    """Return settings as command-line arguments."""
     words: list[str] = []
     for name, value in changes.items():
         flag = name.replace("_", "-")

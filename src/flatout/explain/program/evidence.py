@@ -243,8 +243,9 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
 
 
 def program_folder(file: str, name: str) -> str:
-    """The folder of the program's own files, by its main module's file and full name: that of the
-    topmost package, else that of the script; empty of one that an installer has made."""
+    """Return the folder of the program's own files, from its main module's file and full name: that
+    of the topmost package, else that of the script. It is empty for a script that an installer has
+    made."""
     parts = file.replace("\\", "/").split("/")
     up = name.count(".") if name != "__main__" else 0
     folder = parts[: len(parts) - 1 - max(up - 1, 0)]

@@ -28,7 +28,7 @@ def installed(file: str) -> str:
 
 @lru_cache(maxsize=100_000)
 def package(file: str, stdlib: str) -> str:
-    """``program``, ``stdlib``, ``import``, or the name of one of the `LIBRARIES`."""
+    """Return ``program``, ``stdlib``, ``import``, or the name of one of the `LIBRARIES`."""
     file = file.replace("\\", "/")
     if file.startswith("<frozen importlib"):
         return "import"
@@ -48,8 +48,9 @@ def is_program(code: Code, stdlib: str) -> bool:
 
 
 def is_own(code: Code, stdlib: str, folder: str) -> bool:
-    """Whether a function is the program's own: of its main module's folder or package, wherever
-    that lies; all else is a library. Where the folder is unknown, what is not installed."""
+    """Return whether a function is the program's own: of its main module's folder or package,
+    wherever that lies; all else is a library. Where the folder is unknown, what is not
+    installed."""
     file = code.file.replace("\\", "/")
     if not folder or file.startswith("/") != folder.startswith("/"):
         return package(code.file, stdlib) == "program" and not installed(file)

@@ -73,7 +73,7 @@ class Collected:
         self._add(self.threads, thread, name, kind, begin, end, correlation)
 
     def trace(self, profiler: str, rank: int | None = None) -> Trace:
-        """The trace, in seconds from its first event.
+        """Return the trace, in seconds from its first event.
 
         Raises:
             ValueError: it has no events, too many devices or threads, or impossible times.

@@ -102,7 +102,7 @@ def _line(found: Found, part: str) -> str:
 
 
 def findings(found: Found) -> list[Finding]:
-    """All findings about the devices, the one to act on first."""
+    """Return all findings about the devices, the one to act on first."""
     losses = {part: found.share(part) for part in PARTS if part not in UNCLEAR}
     losses["transfer"] += found.share("copy")
     made = [
@@ -198,7 +198,7 @@ UNCLEAR = {
 
 
 def _evidence(found: Found, part: str, share: float) -> Iterator[str]:
-    """Sentences about a finding."""
+    """Yield sentences about a finding."""
     yield f"the devices wait {percent(share)} of the time {cards.WAITS_FOR[part]}"
     if share < 0.95:
         yield f"without this the program would be at most {1 / (1 - share):.2f} times as fast"

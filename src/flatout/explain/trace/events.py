@@ -79,6 +79,6 @@ def spans(rows: np.ndarray) -> np.ndarray:
 
 
 def begins_in(events: np.ndarray, window: tuple[float, float]) -> np.ndarray:
-    """Whether each event begins in a window."""
+    """Return whether each event begins in a window."""
     begin, end = window
     return (events["begin"] >= begin) & (events["begin"] < end)

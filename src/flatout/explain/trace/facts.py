@@ -62,14 +62,14 @@ class Found:
         return list(zip(*sums, strict=True))
 
     def marked(self, part: str) -> float:
-        """The mean share of the devices' time that marks of the program say to be a part."""
+        """Return the mean share of the devices' time that marks of the program say to be a part."""
         found = [(use.work_of(part), use.seconds) for _, use in self.devices]
         shares = [lengths(work)[work["marked"]].sum() / seconds for work, seconds in found]
         return float(np.mean(shares))
 
     def lines(self, part: str) -> list[tuple[str, float]]:
-        """Names of the host's events in a part of the idle time, with shares of the time, largest
-        first."""
+        """Return the names of the host's events in a part of the idle time, with their shares of
+        the time, the largest first."""
         total = sum(use.seconds for _, use in self.devices)
         seconds: defaultdict[str, float] = defaultdict(float)
         for _, use in self.devices:

@@ -78,7 +78,7 @@ class DeviceUse:
         return length(self.parts.get(part, NOTHING)) / self.seconds
 
     def work_of(self, part: str) -> np.ndarray:
-        """The host's work in a part of the idle time."""
+        """Return the host's work in a part of the idle time."""
         return self.work[self.work["cause"] == (PARTS.index(part) if part in PARTS else NONE)]
 
     @property
@@ -92,7 +92,7 @@ class DeviceUse:
 
 
 def lengths(work: np.ndarray) -> np.ndarray:
-    """The seconds of events, or of pieces of work."""
+    """Return the seconds of events, or of pieces of work."""
     return work["end"] - work["begin"]
 
 
@@ -158,7 +158,7 @@ class Host:
         return self.trace.names[name]
 
     def launches(self, correlation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """When operations of a device were launched, nan if that is unknown, and by which
+        """Return when operations of a device were launched (nan if that is unknown), and by which
         thread."""
         if not len(self._launches):
             return np.full(len(correlation), np.nan), np.full(len(correlation), NONE)
@@ -191,12 +191,12 @@ class Host:
         return rest, done
 
     def _working(self, thread: int) -> np.ndarray:
-        """A thread's work without that in which it only waits for a device."""
+        """Return a thread's work without that in which it only waits for a device."""
         work = self.work(thread)
         return work[~_waits(work)]
 
     def work(self, thread: int) -> np.ndarray:
-        """A thread's time as disjoint pieces (`WORK`).
+        """Return a thread's time as disjoint pieces (`WORK`).
 
         An event that has a cause gives it to all events within it, except to marks.
         """
@@ -250,5 +250,5 @@ def _attribute(work: np.ndarray, late: np.ndarray, done: list[np.ndarray]) -> np
 
 
 def _waits(work: np.ndarray) -> np.ndarray:
-    """Whether a thread only waits for a device in each piece of its work."""
+    """Return whether a thread only waits for a device in each piece of its work."""
     return (work["cause"] == TRANSFER) & ~work["marked"]

@@ -37,18 +37,18 @@ def clip(intervals: np.ndarray, begin: float, end: float) -> np.ndarray:
 
 
 def overlap(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """The intersection of two sets of times."""
+    """Return the intersection of two sets of times."""
     return union(*divided(one, other)[0].T)
 
 
 def without(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """The first set of times without the second."""
+    """Return the first set of times without the second."""
     spans, in_one, in_other = _cut(one, other[meeting(other, one)])
     return union(*spans[in_one & ~in_other].T)
 
 
 def divided(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The pieces of the first set of intervals that lie in the second set.
+    """Return the pieces of the first set of intervals that lie in the second set.
 
     Returns:
         The pieces ``[N, 2]``, and the position ``[N]`` of the interval that each is a piece of.
@@ -61,8 +61,8 @@ def divided(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 def _cut(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The time between each two neighbouring ends of some intervals, and whether it lies in the
-    first set, and in the second."""
+    """Return the time between each two neighbouring ends of some intervals, and whether it lies in
+    the first set, and in the second."""
     points = np.unique(np.concatenate([one.ravel(), other.ravel()]))
     middles = (points[1:] + points[:-1]) / 2
 

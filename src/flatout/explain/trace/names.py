@@ -59,14 +59,14 @@ STDLIB = os.path.dirname(os.__file__)
 
 @lru_cache(maxsize=100_000)
 def device_kind(name: str) -> Kind:
-    """The kind of a device's event that its profiler calls a kernel."""
+    """Return the kind of a device's event that its profiler calls a kernel."""
     kinds = (kind for kind, pattern in DEVICE_KINDS.items() if pattern.search(name))
     return next(kinds, Kind.KERNEL)
 
 
 @lru_cache(maxsize=100_000)
 def frame(name: str) -> tuple[str, int, str] | None:
-    """File, line and name of a Python function; None if it is not one."""
+    """Return file, line and name of a Python function; None for other names."""
     found = FRAME.fullmatch(name)
     if found is None:
         return None
@@ -87,8 +87,8 @@ def marked_part(name: str, kind: Kind) -> str | None:
 
 @lru_cache(maxsize=100_000)
 def part(name: str, kind: Kind) -> str | None:
-    """The phase that an event of the host belongs to with all that happens in it; None if that is
-    for the events around it to say."""
+    """Return the phase of an event of the host and of all that happens in it; None if the events
+    around it decide."""
     if kind is Kind.PYTHON and (found := frame(name)) is not None:
         file, line, function = found
         path = whole_path(file)
@@ -118,9 +118,9 @@ def is_wait(name: str) -> bool:
 
 
 def folder(names: Iterable[str]) -> str:
-    """The folder of the program's own files, from a thread's Python functions in order; empty if
-    it is unknown. A recording begins with the functions that run already, the main module's
-    top-level code first."""
+    """Return the folder of the program's own files, from a thread's Python functions in order;
+    empty if it is unknown. A recording begins with the functions that run already, the main
+    module's top-level code first."""
     for found in map(frame, names):
         if found is None:
             continue
@@ -136,8 +136,8 @@ def folder(names: Iterable[str]) -> str:
 
 @lru_cache(maxsize=100_000)
 def is_own(name: str, folder: str) -> bool:
-    """Whether a Python function is the program's own, by the definition for observed programs
-    (`tags.is_own`)."""
+    """Return whether a Python function is the program's own, by the definition for observed
+    programs (`tags.is_own`)."""
     found = frame(name)
     if found is None or found[2] == "<module>" or found[0].startswith("<"):
         return False
@@ -146,8 +146,8 @@ def is_own(name: str, folder: str) -> bool:
 
 @cache
 def whole_path(file: str) -> str:
-    """The path of a file whose folders a profiler has left out: PyTorch leaves out those in which
-    modules are searched for, and JAX all of them."""
+    """Return the path of a file whose folders a profiler has left out: PyTorch leaves out those in
+    which modules are searched for, and JAX all of them."""
     top, _, inner = file.partition("/")
     name = top.removesuffix(".py")
     if not top or file.startswith("<"):
@@ -160,7 +160,7 @@ def whole_path(file: str) -> str:
 
 
 def _is_installed(name: str) -> bool:
-    """Whether a package is installed here."""
+    """Return whether a package is installed here."""
     try:
         spec = find_spec(name) if name.isidentifier() else None
     except (ImportError, ValueError):  # a module without a specification
@@ -170,7 +170,7 @@ def _is_installed(name: str) -> bool:
 
 @cache
 def _jax_files() -> frozenset[str]:
-    """The names of JAX's files."""
+    """Return the names of JAX's files."""
     spec = find_spec("jax")
     folders = spec.submodule_search_locations or [] if spec is not None else []
     return frozenset(path.stem for folder in folders for path in Path(folder).rglob("*.py"))

@@ -48,7 +48,7 @@ class Operators:
 
 
 def operators(trace: Trace) -> Operators:
-    """The operators of a trace."""
+    """Return the operators of a trace."""
     sums, count = defaultdict[str, float](float), 0
     is_operator = XLA.fullmatch if trace.profiler != "PyTorch" else bool
     # The program's own marks are none.
