@@ -18,7 +18,7 @@ TINY_UPDATE_S = {"cpu": 50e-6, "gpu": 1e-3}
 
 
 def update_s(facts: RunFacts, share: float) -> float:
-    """Return seconds of each update that a share of the time takes."""
+    """Return the seconds that a share of the time takes for each update."""
     return share * facts.seconds / max(facts.updates, 1)
 
 
@@ -146,7 +146,7 @@ def _coarser(facts: RunFacts) -> Iterator[Proposal]:
 
 
 def arithmetic(facts: RunFacts, share: float) -> Advice | None:
-    """Return the gradient steps themselves."""
+    """Return the finding about the gradient steps themselves."""
     if _are_tiny(facts) or (rest := share - fixed_share(facts)) < LEAST_SHARE:
         return None
     evidence, use = [_updates(facts)], facts.use
