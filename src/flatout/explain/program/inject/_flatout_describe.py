@@ -13,7 +13,7 @@ from dis import findlinestarts
 from itertools import islice
 
 from _flatout_locals import local_of
-from _flatout_own import __builtins__, full_path, kept, source_line, sys  # noqa: F401
+from _flatout_own import LIBRARIES, __builtins__, full_path, kept, source_line, sys  # noqa: F401
 
 ast, types = kept(ast), kept(types)
 CALLED = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
@@ -32,12 +32,6 @@ COMPILING = (
     ("/numba/core/", ("compile", "compile_extra")),
 )  # fmt: skip
 """Libraries' folders, and their functions that trace or compile."""
-
-LIBRARIES = {
-    "jax", "jaxlib", "torch", "numpy", "scipy", "optax", "flax", "equinox", "haiku", "chex",
-    "tensorflow", "keras", "gymnasium", "gym", "ale_py",
-}  # fmt: skip
-"""Packages whose lines are not the user's, and that take gradients only where these ask for it."""
 
 IGNORED = [("ignore", None, Warning, None, 0)]
 ITEMS = 8  # of a value, that are looked at

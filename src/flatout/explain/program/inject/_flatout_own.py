@@ -89,6 +89,18 @@ def read(file, most=1024):
         os.close(descriptor)
 
 
+def libraries():
+    """Return the packages that are a program's tools, by what they are: Flatout's own table."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    table = json.loads(read(os.path.join(folder, "libraries.json"), MOST_BYTES).decode())
+    return {kind: frozenset(names) for kind, names in table.items()}
+
+
+TABLE = libraries()
+LIBRARIES = frozenset().union(*TABLE.values())
+"""Packages whose lines are not the user's, and that take gradients only where these ask for it."""
+
+
 def source_lines(file):
     """Return the lines of a source file; none unless it is a regular file of sensible size."""
     if file not in SOURCES:

@@ -1,7 +1,7 @@
 """Samples of all threads of a process, and the libraries that it has loaded."""
 
 import _flatout_describe as read
-from _flatout_own import __builtins__, os, sys  # noqa: F401
+from _flatout_own import LIBRARIES, __builtins__, os, sys  # noqa: F401
 from _flatout_timer import scheduled
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -96,7 +96,7 @@ class Samples:
     def note_libraries(self):
         """Note when the big libraries appear, with their versions; PyTorch's threads; the rank;
         whether the interpreter has a lock."""
-        for name in ("torch", "jax", "tensorflow", "numpy", "gymnasium", "gym", "ray", "keras"):
+        for name in LIBRARIES:
             version = None if name in self.libraries else read.loaded(name, "__version__")
             if version is not None:
                 self.libraries.add(name)

@@ -2,7 +2,7 @@
 
 from _flatout_describe import built_in, dynamo_used, items_of, line_of, name_of, package_of
 from _flatout_locals import local_of
-from _flatout_own import CPU, __builtins__, sys, time  # noqa: F401
+from _flatout_own import CPU, TABLE, __builtins__, sys, time  # noqa: F401
 from _flatout_timer import ROOM
 
 CALL, RETURN, C_CALL, C_RETURN = 0, 1, 2, 3
@@ -12,7 +12,7 @@ WINDOWS = 40
 WINDOW_SECONDS = 0.020
 WINDOW_EVENTS = 6000
 FEW = 8  # items of a list that are looked at
-ARRAYS = ("numpy", "torch", "jax", "jaxlib", "tensorflow")
+ARRAYS = TABLE["frameworks"] | TABLE["arrays"]
 
 
 class Windows:
