@@ -27,6 +27,8 @@ KINDS = {
     "gen_pipeline": ("input-bound", {"input": 0.81, "learn": 0.18}),
     # Flax's compiled functions are called like its networks, and learn
     "flax_moons": ("host-bound", {"learn": 0.57}),
+    # Adam by hand, operation by operation, between a compiled call for gradients and the next one
+    "own_adam_jax": ("launch-bound", {"learn": 0.95}),
 }  # fmt: skip
 """By program the first finding, and shares of the time by the program's own timers."""
 

@@ -37,12 +37,15 @@ def in_library(roles: Roles, place: Place) -> str | None:
         return LEARN if survey.values.node(program[0]) in survey.nodes[LEARN] else None
     if found[1].learns:
         return LEARN
-    return roles.role(Place(place.frames, place.leaf, program, "compiled"))
+    return by_network(roles, Place(place.frames, place.leaf, program, "compiled"))
 
 
 def by_network(roles: Roles, place: Place) -> str | None:
     """Return the role of a call of a network, a distribution or a compiled function."""
-    return roles.role(place) if place.tag in ("network", "compiled") else None
+    if place.tag not in ("network", "compiled"):
+        return None
+    role = roles.role(place)
+    return None if role == "other" else role
 
 
 def by_parameters(roles: Roles, place: Place) -> str | None:
@@ -103,6 +106,18 @@ def by_reward(roles: Roles, place: Place) -> str | None:
     return LEARN if survey.leads_to(place.program, STEP) == STEP else None
 
 
+def by_update(roles: Roles, place: Place) -> str | None:
+    """Return ``learn`` for what is computed between an update and the next one from what the first
+    has made, such as an optimiser."""
+    survey = roles.survey
+    begin = survey.values.start(place.program)
+    inner = next((loop for loop, _ in survey.loops(place.program)), None)
+    once = inner is None or survey.does(inner, LEARN)
+    if begin is None or begin[0] not in survey.updated or not once:
+        return None
+    return LEARN if survey.leads_to(place.program, STEP, NETWORK, LEARN) == LEARN else None
+
+
 def by_goal(roles: Roles, place: Place) -> str | None:
     """Return the phase of what is computed on the way to an action or an update.
 
@@ -136,6 +151,6 @@ Rule = Callable[[Roles, Place], str | None]
 
 RULES: tuple[Rule, ...] = (
     by_evaluation, by_code, in_library, by_network, by_parameters, by_gradients,
-    by_drawing, by_document, by_reward, by_goal,
+    by_drawing, by_document, by_reward, by_update, by_goal,
 )  # fmt: skip
 """How a place's phase is decided: the first rule that gives one."""

@@ -65,6 +65,7 @@ class Survey:
         values: where the values of the program's statements go.
         nodes: by tag, the statements whose own calls have it.
         lines: by tag, the lines of each function below which code with the tag was seen.
+        updated: the statements that get what an update has made from it, not by way of acting.
         learned, observed, computed: the statements that get what an update has made, an
             environment's step, and a network, this one up to the objects that it changes.
         rewarded: those that get a reward, up to these, in programs without gradients.
@@ -93,6 +94,8 @@ class Survey:
         self._count_backward()
         self.nodes[WRITE] -= self.nodes[LEARN] | self.nodes[NETWORK]  # such as a library's warning
         self.learned = self._reached(LEARN)
+        away = self.nodes[STEP] | self.nodes[NETWORK] | self.nodes[LEARN]
+        self.updated = self._reached(LEARN, away)
         self.observed = self._reached(STEP)
         self._changes = self.values.changes()
         self.computed = self._reached(NETWORK, self._changes)
