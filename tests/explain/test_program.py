@@ -435,12 +435,12 @@ def test_a_program_that_fails_says_so_itself(tmp_path: Path) -> None:
         for name, result in done.items()
     }
     for name, words in {
-        "missing": rf"exit code 2 after \S+ s: there is no file {tmp_path}/nothing.py",
-        "raising": r"exit code 1 after \S+ s: LookupError: of its own",
-        "opening": r"exit code 1 after \S+ s: FileNotFoundError: .*: 'weights.pt'",
-        "importing": r"exit code 1 after \S+ s: ModuleNotFoundError: No module named 'torchy'",
-        "at once": r"exit code 0 after \S+ s",
-        "no Python": r"exit code 9 after \S+ s",
+        "missing": rf"exit code 2 after \S+ m?s: there is no file {tmp_path}/nothing.py",
+        "raising": r"exit code 1 after \S+ m?s: LookupError: of its own",
+        "opening": r"exit code 1 after \S+ m?s: FileNotFoundError: .*: 'weights.pt'",
+        "importing": r"exit code 1 after \S+ m?s: ModuleNotFoundError: No module named 'torchy'",
+        "at once": r"exit code 0 after \S+ m?s",
+        "no Python": r"exit code 9 after \S+ m?s",
     }.items():
         assert re.fullmatch(rf"ENDED    the program ended with {words}", first[name]), first[name]
         assert "run it longer" not in done[name].err
