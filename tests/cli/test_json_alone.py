@@ -131,8 +131,8 @@ def test_a_runs_files_are_read_by_every_json_parser(tmp_path: Path) -> None:
 
 
 EXACT = (
-    "child", "config/", "envs/checking/process", "fleet/compare", "fleet/members",
-    "fleet/placement_table", "fleet/runs", "fleet/sweep/", "fleet/trial", "planning/", "run/auto",
+    "child", "config/", "envs/checking/process", "explain/own/settings", "fleet/compare",
+    "fleet/members", "fleet/placement_table", "fleet/runs", "fleet/sweep/", "fleet/trial", "planning/", "run/auto",
     "run/callbacks", "run/card", "run/probe_process", "samplers/processes/", "storage/",
     "cli/scale", "cli/plan",
 )  # fmt: skip
