@@ -28,6 +28,9 @@ PROTOCOLS = {
         reward_range np_random unwrapped env action observation reward wrapper_attr
         reset_async reset_wait step_async step_wait num_envs single_action_space
         single_observation_space env_is_wrapped env_method get_attr set_attr
+        agents possible_agents agent_selection agent_iter last observe rewards terminations
+        truncations infos state num_agents max_num_agents observation_spaces action_spaces
+        _cumulative_rewards _accumulate_rewards _was_dead_step _clear_rewards
     """,
     "Process": "run start join terminate kill close name daemon pid exitcode authkey sentinel",
     "Thread": "run start join name daemon ident native_id",
