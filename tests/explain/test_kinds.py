@@ -1,6 +1,6 @@
 """Kinds of programs that rules once took for something else, as they were recorded.
 
-Each has timers of its own; `tools/record_evidence.py FILE.json` puts a recording here.
+Where shares stand, a program's own timers gave them; `tools/record_evidence.py FILE.json` puts a recording here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ KINDS = {
     # Flax's compiled functions are called like its networks, and learn
     "flax_moons": ("host-bound", {"learn": 0.57}),
     # Adam by hand, operation by operation, between a compiled call for gradients and the next one
-    "own_adam_jax": ("launch-bound", {"learn": 0.95}),
+    "own_adam_jax": ("launch-bound", {}),
+    # environments that step in a comprehension, which has no statements of its own
+    "recurrent_jax": ("acting-bound", {}),
+    # three of four workers nearly always wait at a barrier for the slowest
+    "slowest_of_four": ("waiting", {}),
 }  # fmt: skip
 """By program the first finding, and shares of the time by the program's own timers."""
 

@@ -109,6 +109,12 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
         if track is not driver
         and (_worked(line, track) >= ACTIVE * span or _worked(line, track, WORK) >= TRAINS * span)
     ]
+    # Also those that nearly always wait for the slowest of them.
+    peers = [
+        track
+        for track in line.tracks
+        if track is not driver and _worked(line, track) >= TRAINS * span
+    ]
     result = Blame(sum(m.dt for m in moments), {}, workers=len(workers))
     ends = line.edges[1:]
     result.blocks = [defaultdict(float) for _ in ends]
@@ -146,7 +152,7 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
         busy = [(track, other.mark) for track, other in states if other.works]
         if mark.call == "sleep":  # it polls, and does not wait for a message of the others
             busy = [(track, state) for track, state in busy if state.phase != "ipc"]
-        alive = len({track.process for track, _ in states})
+        alive = len({track.process for track in peers if track.at(t) is not None})
         at_work = len({track.process for track, _ in busy})
         if not busy:
             piped += moment.dt * mark.piped

@@ -295,8 +295,9 @@ class Survey:
         outside = self.outside(program)
         for code, line in outside if not resets else ():
             self.lines[tag][code].add(line)
-        if not resets and outside and (node := self.values.node(outside[0])) is not None:
-            self.nodes[tag].add(node)
+        begin = None if resets else self.values.start(outside)
+        if begin is not None:  # around a comprehension, which has no statements of its own
+            self.nodes[tag].add(begin[0])
 
     def outside(self, program: Sequence[Site]) -> Sequence[Site]:
         """Return the lines of a stack outside of environments and of what these call."""
