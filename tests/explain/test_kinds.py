@@ -1,6 +1,7 @@
 """Kinds of programs that rules once took for something else, as they were recorded.
 
-Where shares stand, a program's own timers gave them; `tools/record_evidence.py FILE.json` puts a recording here.
+Where shares stand, a program's own timers gave them. `tools/record_evidence.py FILE.json` puts a
+recording here.
 """
 
 from __future__ import annotations
