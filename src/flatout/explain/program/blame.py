@@ -109,11 +109,14 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
         if track is not driver
         and (_worked(line, track) >= ACTIVE * span or _worked(line, track, WORK) >= TRAINS * span)
     ]
-    # Also those that nearly always wait for the slowest of them.
+    # Also those that run the same functions, and nearly always wait for the slowest of them.
+    functions = set[tuple[str, str]]().union(*(_functions(evidence, line, one) for one in workers))
     peers = [
         track
         for track in line.tracks
-        if track is not driver and _worked(line, track) >= TRAINS * span
+        if track is not driver
+        and _worked(line, track) >= TRAINS * span
+        and not functions.isdisjoint(_functions(evidence, line, track))
     ]
     result = Blame(sum(m.dt for m in moments), {}, workers=len(workers))
     ends = line.edges[1:]
@@ -175,6 +178,13 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
     total = sum(seconds.values()) or 1.0
     result.shares = {phase: spent / total for phase, spent in seconds.items() if spent}
     return result
+
+
+def _functions(evidence: Evidence, line: Timeline, track: Track) -> set[tuple[str, str]]:
+    """Return the program's functions in which a thread was seen: file and name."""
+    codes = evidence.processes[track.process].codes
+    sites = {moment.mark.site for moment in line.steady(track)}
+    return {(codes[site[0]].file, codes[site[0]].plain) for site in sites if site is not None}
 
 
 def _taking_turns(line: Timeline, driver: Track, workers: Sequence[Track], span: float) -> int:
