@@ -51,7 +51,7 @@ print(shown[0]["text/html"][:150])
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What the cells print and show."""
+    """The text that the cells print and show."""
     folder = tmp_path_factory.mktemp("notebook")
     environment = {"IPYTHONDIR": str(folder), "HOME": str(folder), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(

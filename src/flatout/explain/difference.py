@@ -18,10 +18,8 @@ from flatout.explain.against.rates import units_in_order
 from flatout.explain.causes import UNKNOWN
 from flatout.explain.diagnosis import LEAST_LINE, SCHEMA
 from flatout.explain.document import Interval, Report, WorkRate
+from flatout.explain.ranking import LEAST_SHARE
 from flatout.explain.report import duration, in_order, percent
-
-LEAST_SHARE = 0.04
-"""Reports list no cause with a smaller share of the time."""
 
 MOST = 8  # changes of a kind that are listed
 KIND = {"program": "a program", "run": "a run of Flatout", "trace": "a profiler's trace"}

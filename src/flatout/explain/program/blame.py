@@ -103,20 +103,18 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
         return Blame(0.0, {})
     moments = line.steady(driver)
     span = max(line.end - line.begin, 1e-9)
+    others = [(track, _worked(line, track)) for track in line.tracks if track is not driver]
     workers = [
         track
-        for track in line.tracks
-        if track is not driver
-        and (_worked(line, track) >= ACTIVE * span or _worked(line, track, WORK) >= TRAINS * span)
+        for track, worked in others
+        if worked >= ACTIVE * span or _worked(line, track, WORK) >= TRAINS * span
     ]
     # Also those that run the same functions, and nearly always wait for the slowest of them.
     functions = set[tuple[str, str]]().union(*(_functions(evidence, line, one) for one in workers))
     peers = [
         track
-        for track in line.tracks
-        if track is not driver
-        and _worked(line, track) >= TRAINS * span
-        and not functions.isdisjoint(_functions(evidence, line, track))
+        for track, worked in others
+        if worked >= TRAINS * span and not functions.isdisjoint(_functions(evidence, line, track))
     ]
     result = Blame(sum(m.dt for m in moments), {}, workers=len(workers))
     ends = line.edges[1:]

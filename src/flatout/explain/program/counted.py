@@ -14,12 +14,11 @@ from flatout.explain.diagnosis import Finding
 from flatout.explain.program.evidence import Evidence, Process
 from flatout.explain.program.facts import Facts
 from flatout.explain.program.garbage import collecting
-from flatout.explain.ranking import interval
+from flatout.explain.ranking import LEAST_SHARE, interval
 from flatout.explain.report import duration, percent, place_words
 from flatout.hardware.core_use import quota_share
 from flatout.hardware.monitor import MonitorSample
 
-LEAST_SHARE = 0.04  # minimum share of a finding
 CALLED = 0.5  # part of the collections' time from which on the program's calls of them are named
 UNSEEN = 0.1  # how much larger a share must be without the observation to be taken in its place
 MOSTLY = 0.35  # part of the kernel's time from which on page faults are taken for all of it
