@@ -1,22 +1,16 @@
 """Epochs over a mapped data set of 400 MB, in a group without room for it: each reads it all."""
 
 import argparse
-import os
-import tempfile
 
 import numpy as np
-from truth import Counts
+from truth import Counts, mapped
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--seconds", type=float, default=15)
 args = parser.parse_args()
 
 rng = np.random.default_rng(0)
-with tempfile.NamedTemporaryFile(dir=os.environ.get("FILES")) as file:
-    for _ in range(100):
-        file.write(rng.integers(256, size=4 << 20, dtype=np.uint8).tobytes())
-    file.flush()
-    examples = np.memmap(file.name, np.uint8, "r", shape=(100 << 10, 4096))
+with mapped(rng) as examples:
     weights, at, counts = np.zeros(4096, "f"), 0, Counts("memory", args.seconds)
     while counts.on():
         batch = examples[at : at + 64].astype("f") / 255

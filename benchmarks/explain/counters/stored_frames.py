@@ -1,22 +1,16 @@
 """Replay of 400 MB in a file that is mapped: random rows, in a group with less memory than that."""
 
 import argparse
-import os
-import tempfile
 
 import numpy as np
-from truth import Counts
+from truth import Counts, mapped
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--seconds", type=float, default=15)
 args = parser.parse_args()
 
 rng = np.random.default_rng(0)
-with tempfile.NamedTemporaryFile(dir=os.environ.get("FILES")) as file:
-    for _ in range(100):
-        file.write(rng.integers(256, size=4 << 20, dtype=np.uint8).tobytes())
-    file.flush()
-    frames = np.memmap(file.name, np.uint8, "r", shape=(100 << 10, 4096))
+with mapped(rng) as frames:
     weights, counts = np.zeros(4096, "f"), Counts("memory", args.seconds)
     while counts.on():
         rows = rng.integers(len(frames), size=32)

@@ -1,18 +1,32 @@
-"""What a program counts about itself, written as JSON to the file that COUNTS names.
+"""Counters that a program reads of itself and writes as JSON to the file that COUNTS names.
 
 `garbage`: Python's own callbacks. `faults`: the kernel's time for this thread, nearly all of which
 goes to page faults here. `memory` and `quota`: the kernel's pressure and throttling counters.
 """
 
+import contextlib
 import gc
 import json
 import os
 import re
 import resource
+import tempfile
 import time
 
 PATH = os.environ.pop("COUNTS", None)
 WARM_UP = 1.0  # seconds that are not counted
+
+
+@contextlib.contextmanager
+def mapped(rng):
+    """Map a new file of 400 MB in the folder FILES: 102,400 rows of random bytes."""
+    import numpy as np
+
+    with tempfile.NamedTemporaryFile(dir=os.environ.get("FILES")) as file:
+        for _ in range(100):
+            file.write(rng.integers(256, size=4 << 20, dtype=np.uint8).tobytes())
+        file.flush()
+        yield np.memmap(file.name, np.uint8, "r", shape=(100 << 10, 4096))
 
 
 def number(path, pattern):
