@@ -22,6 +22,7 @@ from flatout import PPO, FlatoutError, UsageError
 from flatout.installing import install
 from flatout.run.loggers import TensorBoard
 from tests import tiny
+from tests.kills import run_script
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
@@ -101,6 +102,42 @@ def test_rows_are_events_and_a_resumed_run_says_from_where_it_goes_on(tmp_path: 
     assert (version.step, version.file_version) == (11, "brain.Event:2")
     assert (start.step, start.session_log.status) == (11, SessionLog.START)
     assert (row.step, row.summary.value[0].simple_value) == (20, 3.5)
+
+
+AT_ONCE = """
+import sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from flatout.run.loggers import TensorBoard
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "tensorboardX.proto.summary_pb2":
+            importing.set()
+            time.sleep(0.5)
+
+def first():
+    TensorBoard(Path("first")).close()
+
+def second():
+    importing.wait()
+    TensorBoard(Path("second")).close()
+
+importing = threading.Event()
+sys.meta_path.insert(0, Slow())
+with ThreadPoolExecutor() as threads:
+    for started in [threads.submit(second), threads.submit(first)]:
+        started.result()
+assert importing.is_set()
+"""
+
+
+def test_two_threads_that_begin_at_once_both_import_the_writer(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "script.py").write_text(AT_ONCE)
+    done = run_script(tmp_path / "script.py", tmp_path)
+    assert done.code == 0, done.err
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO])

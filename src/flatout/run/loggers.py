@@ -79,6 +79,9 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path, purge_step: int | None = None) -> None:
+        # The package before its modules: it imports them too, and where two members of a
+        # population begin at once, each would wait for what the other imports.
+        import tensorboardX  # noqa: F401  # isort: split
         from tensorboardX.proto import event_pb2, summary_pb2
         from tensorboardX.record_writer import RecordWriter
 
