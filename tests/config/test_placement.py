@@ -20,8 +20,8 @@ from flatout.config.placement import (
     on_card,
     on_cards,
     parse,
-    refuse_unavailable,
 )
+from flatout.config.placement_checks import refuse_unavailable
 from flatout.errors import UsageError
 
 GPU = DeviceName("gpu")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flatout.config.placement import Placement, parse
 from flatout.config.workers import with_workers
-from flatout.planning.plan import Allowed, candidates, choose, kind, predictions, worker_counts
+from flatout.planning.plan import Allowed, candidates, choose, predictions, worker_counts
 from flatout.planning.predict import in_program, predict
 from flatout.planning.stages import Stages, at
 
@@ -108,8 +108,8 @@ def test_order_does_not_matter_and_what_does_not_fit_is_left_out(
         str(p.placement): p.rate for p in out_of_order
     }
     assert choose(in_order).placement == choose(out_of_order).placement
-    fits = Allowed(lag=True, fits=lambda p: kind(p) == "inline")
-    assert {kind(p) for p in candidates(stages, Placement(), fits)} == {"inline"}
+    fits = Allowed(lag=True, fits=lambda p: p.inline)
+    assert {p.collects for p in candidates(stages, Placement(), fits)} == {"inline"}
 
 
 def test_lag_is_never_taken_unasked() -> None:

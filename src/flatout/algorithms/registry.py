@@ -94,5 +94,5 @@ def shards_of(config: TrainConfig, placement: Placement | None) -> Shards:
     """Return the shards of the settings; `mapped` is False if the placement divides parameters."""
     run = config.run
     every = sync_every("sync", run.sync) if run.shards > 1 else 1
-    divided = placement is not None and placement.params == "sharded"
+    divided = placement is not None and placement.params_sharded
     return Shards(run.shards, every, run.reduce == "ordered", mapped=not divided)

@@ -53,7 +53,7 @@ def build_buffer(
             algorithm = replace(algorithm, replay=algorithm.replay.shard(shards))
         return _build_replay(config, task, algorithm, placement, each, least)
     kept = getattr(config.hyper, "replay_trajectories", 1)
-    if kept > 1 and placement.schedule == "fused":
+    if kept > 1 and placement.fused:
         raise UsageError(
             f"replay_trajectories = {kept} is not possible with schedule=fused, which keeps no "
             "trajectories: use --placement 'sampler=device', or replay_trajectories = 1."
@@ -83,7 +83,7 @@ def replay_mb(
     # Each update's batch holds two observations of each row; the rest of a batch is small.
     batches = replay.most(layout.num_envs) * replay.batch_size * 2 * one
     # On a CPU the compiled update reads the batches from host memory without a copy.
-    copied = batches if placement.learn[0].kind == "gpu" else 0
+    copied = batches if placement.learn[0].is_gpu else 0
     return (ring + priorities + batches) / MiB, copied / MiB
 
 
@@ -108,7 +108,7 @@ def expected_mb(
     replay = replay if shards == 1 else replay.shard(shards)
     host, device = replay_mb(ring_layout(replay, spec, each), replay, each, placement)
     # A chunk of a compiled loop keeps its initial replay until the host has read its results.
-    return shards * host, shards * device * (2 if placement.schedule == "fused" else 1)
+    return shards * host, shards * device * (2 if placement.fused else 1)
 
 
 def ring_layout(replay: ReplaySpec, spec: ObsSpec, shapes: Any) -> RingLayout:
@@ -138,6 +138,6 @@ def _build_replay(
             finals = num_envs * (rows // least + 2 if least else 1)
         return DeviceReplay(algorithm, layout, shapes, key, shards * finals)
     # On a GPU, two dispatches per trajectory: the host gathers the second while the first runs.
-    halve = placement.learn[0].kind == "gpu" and replay.most(num_envs) > 1
+    halve = placement.learn[0].is_gpu and replay.most(num_envs) > 1
     chunk = -(-replay.most(num_envs) // 2) if halve else None
     return HostReplay(algorithm, layout, shapes, key, backend.device(CPU), chunk)

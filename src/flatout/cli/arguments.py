@@ -119,7 +119,7 @@ def train_config(
     before = build(algorithm, *layers)
     config = _with_flags(before, argv, pairs, hyper)
     if resumed is not None:
-        if config.env.env_backend == "auto":  # where a run's environments step stays as it began
+        if config.env.backend_open:  # where a run's environments step stays as it began
             same = replace(config.env, env_backend=before.env.env_backend)
             config = replace(config, env=same)
         _refuse_changes(before, config, resumed)

@@ -45,11 +45,11 @@ def continued(config: TrainConfig, population: bool) -> tuple[TrainConfig, bool]
     keep_out(path)
     # Code that they name is code that the user named now, or they are refused.
     before = load_config(path, Consent(trust=True), names[0])
-    if config.env.env_backend == "auto":  # where a run's environments step stays as it began
+    if config.env.backend_open:  # where a run's environments step stays as it began
         same = replace(config.env, env_backend=before.env.env_backend)
         config = replace(config, env=same)
     _refuse_others(before, config, path)
-    if config.run.placement.strip() == "auto":
+    if config.run.placed is None:
         kept = before.run.placement
         kept = on_free_cards(kept) if config.run.devices is None else without_learn(kept)
         config = with_run(config, placement=kept)

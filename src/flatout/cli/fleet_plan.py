@@ -102,8 +102,9 @@ def on_gpu(base: TrainConfig) -> bool:
     """Whether trials learn on GPUs, as far as their settings tell."""
     from flatout.envs.ale_ids import is_atari
 
-    images = is_atari(base.env.env) or not base.hyper.acts
-    return "gpu" in base.run.placement or (base.run.placement.strip() == "auto" and images)
+    if base.run.placed is not None:
+        return bool(base.run.placed.gpus)
+    return is_atari(base.env.env) or not base.hyper.acts
 
 
 def dry_run(sweep: Sweep, hardware: Hardware, at_once: str | None, console: Console) -> int:

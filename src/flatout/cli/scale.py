@@ -104,7 +104,8 @@ def need_matplotlib(plot: str) -> None:
 def _new(
     argv: list[str], counts: list[int], search: bool, console: Console
 ) -> tuple[Scaling, dict[str, Any] | None]:
-    from flatout.config.placement import DeviceName, Placement, refuse_shards
+    from flatout.config.placement import DeviceName, Placement
+    from flatout.config.placement_checks import refuse_shards
     from flatout.hardware.inventory import inventory
 
     shards, rest = take(argv, "--shards")
@@ -230,7 +231,7 @@ def compared(folders: Sequence[Path]) -> Scaling:
             _refuse_impossible(rows[-1])
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise UsageError(f"{folder / 'summary.json'} is damaged ({damage(error)}).") from error
-        virtual |= placement.learn[0].kind == "cpu" and len(placement.learn) > 1
+        virtual |= not placement.learn[0].is_gpu and len(placement.learn) > 1
     _refuse_equal(folders, rows)
     refuse_unequal(work)
     from flatout.hardware.inventory import inventory

@@ -29,6 +29,10 @@ class DeviceName:
     kind: Literal["cpu", "gpu"]
     index: int = 0
 
+    @property
+    def is_gpu(self) -> bool:
+        return self.kind == "gpu"
+
     def __str__(self) -> str:
         return "cpu" if self.kind == "cpu" and self.index == 0 else f"{self.kind}:{self.index}"
 
@@ -75,14 +79,69 @@ class Placement:
     def devices(self) -> tuple[DeviceName, ...]:
         """The devices of the placement without duplicates, CPU devices first."""
         named = {*self.act, *self.learn}
-        if self.replay == "gpu" and not any(device.kind == "gpu" for device in named):
+        if self.replay == "gpu" and not any(device.is_gpu for device in named):
             named.add(DeviceName("gpu"))
         return tuple(sorted(named))
+
+    @property
+    def gpus(self) -> tuple[DeviceName, ...]:
+        """The GPUs of the placement without duplicates, in ascending order."""
+        return tuple(device for device in self.devices if device.is_gpu)
+
+    @property
+    def only_device(self) -> bool:
+        """Whether nothing but one device is named, which acts and learns."""
+        return len(self.learn) == 1 and self == Placement(self.learn, self.learn)
 
     @property
     def replay_on_device(self) -> bool:
         """Whether the replay buffer is in the learning device's memory."""
         return self.replay != "cpu"
+
+    @property
+    def inline(self) -> bool:
+        """Whether environments step in this process, in Python."""
+        return self.sampler == "inline"
+
+    @property
+    def in_processes(self) -> bool:
+        """Whether environments step in worker processes."""
+        return self.sampler == "processes"
+
+    @property
+    def steps_on_device(self) -> bool:
+        """Whether environments step in a compiled program."""
+        return self.sampler == "device"
+
+    @property
+    def acts_in_workers(self) -> bool:
+        """Whether each worker process chooses its own actions."""
+        return self.inference == "local"
+
+    @property
+    def collects(self) -> str:
+        """How trajectories are collected: ``inline``, ``central``, ``local`` or ``device``."""
+        return self.inference if self.in_processes else self.sampler
+
+    @property
+    def serial(self) -> bool:
+        """Whether collecting and learning alternate, in separate programs."""
+        return self.schedule == "serial"
+
+    @property
+    def overlapped(self) -> bool:
+        """Whether collecting and learning run at the same time."""
+        return self.schedule == "overlapped"
+
+    @property
+    def fused(self) -> bool:
+        """Whether collecting and learning are one compiled program."""
+        return self.schedule == "fused"
+
+    @property
+    def params_sharded(self) -> bool:
+        """Whether parameters are divided over the learning devices."""
+        return self.params == "sharded"
 
     def __str__(self) -> str:
         """Return the shortest text that `parse` reads back as this placement."""
@@ -96,9 +155,9 @@ class Placement:
             if spec.name == "workers":
                 value = f"{value[0]}x{value[1]}"
             pairs.append(f"{spec.name}={value}")
-        if self.schedule == "overlapped" and self.lag == 1:  # the default of an overlapped schedule
+        if self.overlapped and self.lag == 1:  # the default of an overlapped schedule
             pairs.remove("lag=1")
-        if self.schedule == "fused" and self.replay == "device":
+        if self.fused and self.replay == "device":
             pairs.remove("replay=device")
         text = " ".join(pairs)
         return next((word for word, meaning in _SHORT_FORMS.items() if meaning == text), text)
@@ -127,6 +186,11 @@ def on_card(text: str, card: int) -> str:
 def on_cards(text: str, numbers: Mapping[int, int]) -> str:
     """Return the text with the GPU numbers replaced that are keys of `numbers` (old to new)."""
     return _NUMBERED_GPU.sub(lambda match: f"gpu:{numbers.get(int(match[1]), int(match[1]))}", text)
+
+
+def parse_or_auto(text: str) -> Placement | None:
+    """Return the placement that a text describes, or None for ``auto``; raises as `parse`."""
+    return None if text.strip() == "auto" else parse(text)
 
 
 KEYS = tuple(spec.name for spec in fields(Placement))
@@ -175,17 +239,17 @@ def parse(text: str) -> Placement:
         raise UsageError("--placement is empty; give cpu, gpu, cpu+gpu, auto or KEY=VALUE pairs.")
     pairs.setdefault("learn", pairs.get("act", "cpu"))
     placement = Placement(**{key: _parse_value(key, value) for key, value in pairs.items()})
-    if placement.schedule == "overlapped" and "lag" not in pairs:
+    if placement.overlapped and "lag" not in pairs:
         placement = replace(placement, lag=1)
-    if placement.schedule == "overlapped" and placement.lag < 1:
+    if placement.overlapped and placement.lag < 1:
         raise UsageError("--placement: schedule=overlapped needs lag of at least 1.")
-    if placement.schedule != "overlapped" and placement.lag:
+    if placement.lag and not placement.overlapped:
         raise UsageError(f"--placement: lag={placement.lag} needs schedule=overlapped.")
-    if placement.schedule == "fused":
+    if placement.fused:
         placement = _check_fused(placement, pairs)
-    if placement.sampler == "device" and (placement.groups or 1) > 1:
+    if placement.steps_on_device and (placement.groups or 1) > 1:
         raise UsageError("--placement: with sampler=device all environments are one group.")
-    if placement.workers and placement.sampler != "processes":
+    if placement.workers and not placement.in_processes:
         raise UsageError(f"--placement: workers={pairs['workers']} needs sampler=processes.")
     return placement
 
@@ -248,80 +312,6 @@ def _parse_value(key: str, text: str) -> Any:
             f"--placement: {key}={text} is not one of {', '.join(choices)}.{nearest(text, choices)}"
         )
     return text
-
-
-def refuse_unavailable(placement: Placement) -> None:
-    """Refuse combinations of values that Flatout cannot run.
-
-    Raises:
-        UsageError: the message names the key and a value that is possible.
-    """
-    if placement.replay == "gpu" and placement.learn[0].kind != "gpu":
-        raise UsageError(
-            f"--placement: replay=gpu needs learn=gpu:0, but learn={names(placement.learn)}; "
-            "replay=device keeps it in the learning device's memory, replay=cpu in the host's."
-        )
-    if placement.schedule == "fused" and placement.params == "sharded":
-        raise UsageError("--placement: schedule=fused does not support params=sharded.")
-    if placement.inference == "local" and placement.sampler != "processes":
-        raise UsageError("--placement: inference=local needs sampler=processes.")
-    if placement.sampler != "processes" and placement.schedule != "fused" and (
-        len(placement.act) > 1
-    ):  # fmt: skip
-        raise UsageError(
-            f"--placement: act={names(placement.act)} names {len(placement.act)} devices, but in "
-            f"this version one process acts on one; write act={placement.act[0]} or add "
-            "sampler=processes."
-        )
-    if len({device.kind for device in placement.learn}) > 1:
-        raise UsageError(
-            f"--placement: learn={names(placement.learn)} mixes kinds of devices; one program "
-            "learns on GPUs or on CPU devices."
-        )
-
-
-def with_devices(
-    placement: Placement, text: str, devices: int | None, gpus: tuple[int, ...]
-) -> Placement:
-    """Return the placement with ``--devices K``: it learns on K GPUs, or CPU devices without GPUs.
-
-    Args:
-        text: the placement's text, which may not name learning devices itself.
-        devices: K, or None to return the placement unchanged.
-        gpus: numbers of the GPUs to use: K of them, or all if there are fewer.
-
-    Raises:
-        UsageError: the text names learning devices, or there are fewer than K GPUs.
-    """
-    if devices is None:
-        return placement
-    if "learn=" in text:
-        raise UsageError(f"--devices {devices} and --placement '{text}' both say where to learn.")
-    if gpus and devices > len(gpus):
-        raise UsageError(f"--devices {devices}: this machine has {len(gpus)} usable GPUs.")
-    kind, numbers = ("gpu", gpus) if gpus else ("cpu", range(devices))
-    learn = tuple(DeviceName(kind, number) for number in numbers)
-    return replace(placement, learn=learn)
-
-
-def refuse_shards(placement: Placement, shards: int) -> None:
-    """Refuse learning devices over which the shards do not divide evenly.
-
-    Raises:
-        UsageError: the message gives a possible number of shards.
-    """
-    count = len(placement.learn)
-    if placement.params == "sharded" and count < 2:
-        raise UsageError(
-            "--placement: params=sharded divides parameters over several learning devices; name "
-            "them (learn=gpu:0,gpu:1, or --devices 2) and pass --shards 2."
-        )
-    if shards % count:
-        raise UsageError(
-            f"learn={names(placement.learn)} are {count} devices, over which --shards {shards} "
-            f"does not divide evenly: pass --shards {count} or a multiple. The number of shards "
-            "changes what is learned, so Flatout never chooses it from the devices."
-        )
 
 
 def _parse_devices(key: str, text: str) -> tuple[DeviceName, ...]:

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from flatout.config.hyper import HYPER
-from flatout.config.placement import parse
+from flatout.config.placement import Placement, parse_or_auto
 from flatout.config.schedules import check_float32
 from flatout.config.values import Count, Probability, Range, check, need
 from flatout.errors import UsageError, refuse_empty
@@ -76,8 +76,7 @@ def sync_every(name: str, text: str) -> int:
 
 def refuse_placement(name: str, text: str) -> None:
     """Refuse a text that describes no possible placement on any machine; raises as `parse`."""
-    if text.strip() != "auto":
-        parse(text)
+    parse_or_auto(text)
 
 
 @dataclass(frozen=True)
@@ -117,6 +116,16 @@ class EnvConfig:
     """Train without the environment's action masks, as if every action were always allowed."""
     clip_reward: bool = False
     """Learn from the sign of each reward; reported returns use the raw rewards."""
+
+    @property
+    def backend_open(self) -> bool:
+        """Whether Flatout decides where environments step."""
+        return self.env_backend == "auto"
+
+    @property
+    def backend_device(self) -> bool:
+        """Whether environments are to step on a device."""
+        return self.env_backend == "device"
 
 
 @dataclass(frozen=True)
@@ -210,6 +219,16 @@ class RunConfig:
     """Show no live display and no report."""
     json: bool = field(default=False, metadata=REPORT)
     """Print the summary as JSON, alone on stdout."""
+
+    @cached_property
+    def placed(self) -> Placement | None:
+        """The placement that the user names; None if Flatout chooses it."""
+        return parse_or_auto(self.placement)
+
+    @property
+    def chosen_here(self) -> bool:
+        """Whether Flatout chooses the placement, the number of devices included."""
+        return self.placed is None and self.devices is None
 
     @cached_property
     def goals(self) -> list[float]:

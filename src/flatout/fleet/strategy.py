@@ -95,7 +95,7 @@ def choose(
 
 def _obstacle(config: TrainConfig, placement: Placement) -> str:
     """Why one program cannot train members of this placement; empty where it can."""
-    if placement.schedule != "fused":
+    if not placement.fused:
         return (
             f"one program needs environments on the device (--env-backend device, "
             f"schedule=fused), and these members' placement is '{placement}'"
@@ -116,7 +116,7 @@ def _fitting(
             free, capped = available_mb(device, placement, hardware)
             each = sum(sizes.values())
             on = 1  # all devices of a CPU share the host's memory
-            if device.kind == "gpu":  # all on it share one context
+            if device.is_gpu:  # all on it share one context
                 free, each = free - backend.CUDA_CONTEXT_MB, each - backend.CUDA_CONTEXT_MB
                 on = len(placements)
             words = f"about {each:,.1f} MiB each of {free:,.0f} MiB on {device}{capped}"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatout import child, output_file
-from flatout.config.placement import Placement, parse
+from flatout.config.placement import Placement, parse_or_auto
 from flatout.config.schema import BEST, REPORT, affecting
 from flatout.config.workers import with_workers
 from flatout.errors import FlatoutError
@@ -274,6 +274,4 @@ def _parameters(run: Path) -> dict[str, bytes]:
 
 def _placement(text: str, settings: Mapping[str, Any], cores: int) -> Placement:
     """A placement with its workers; ``auto`` acts in one group, wherever that is."""
-    if text.strip() == "auto":
-        return Placement()
-    return with_workers(parse(text), int(settings["envs"]), cores)
+    return with_workers(parse_or_auto(text) or Placement(), int(settings["envs"]), cores)

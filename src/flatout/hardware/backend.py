@@ -30,7 +30,7 @@ def show_virtual_devices(count: int | None) -> None:
 
 def start(placement: Placement) -> list[str]:
     """Configure JAX for a placement before its first use; returns notes on ignored settings."""
-    gpus = sorted(device.index for device in placement.devices if device.kind == "gpu")
+    gpus = [device.index for device in placement.gpus]
     notes: list[str] = []
     if placement.memory is not None and not gpus:
         notes.append("memory= caps GPUs only, and this placement names none")
@@ -90,14 +90,14 @@ def device(name: DeviceName) -> Any:
     import jax
 
     try:
-        devices = jax.devices("cpu" if name.kind == "cpu" else "cuda")
+        devices = jax.devices("cuda" if name.is_gpu else "cpu")
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         _refuse_full(name)
         raise FlatoutError(f"JAX cannot open {name}: {reason}. {_EARLIER}") from error
     visible = str(jax.config.values.get("jax_cuda_visible_devices", "all"))
     local = name.index
-    if name.kind == "gpu" and visible != "all":  # JAX numbers visible GPUs from 0
+    if name.is_gpu and visible != "all":  # JAX numbers visible GPUs from 0
         opened = visible.split(",")
         local = opened.index(str(name.index)) if str(name.index) in opened else len(devices)
     if local >= len(devices):
@@ -113,7 +113,7 @@ def _refuse_full(name: DeviceName) -> None:
         NoRoomError: there is less; it says how much, and which programs hold it.
     """
     gpu = next((gpu for gpu in visible_gpus()[0] if gpu.index == name.index), None)
-    if name.kind != "gpu" or gpu is None or gpu.memory_free_mb >= CUDA_CONTEXT_MB:
+    if not name.is_gpu or gpu is None or gpu.memory_free_mb >= CUDA_CONTEXT_MB:
         return
     users = ", ".join(f"{one.name} (process {one.pid})" for one in gpu.processes)
     raise NoRoomError(

@@ -18,8 +18,9 @@ from flatout.config.placement import (
     on_card,
     on_cards,
     parse,
-    with_devices,
+    parse_or_auto,
 )
+from flatout.config.placement_checks import with_devices
 from flatout.errors import UsageError
 from flatout.hardware.control_groups import group_folders
 from flatout.hardware.cores import usable_cores
@@ -138,7 +139,7 @@ def resolve_placement(
     """
     notes: list[str] = []
     original = text
-    if text.strip() == "auto":
+    if parse_or_auto(text) is None:
         word = "gpu" if images and hardware.usable_gpus else "cpu"
         reason = "image observations and a GPU" if word == "gpu" else (
             "no GPU that JAX can use" if images else "vector observations: small networks are "
@@ -148,8 +149,8 @@ def resolve_placement(
         text = word
     cards, asked, chosen = hardware.freest(), text, list[Gpu]()
     if cards and names_any_card(text):
-        named = cards_in(text)
-        chosen = [next((gpu for gpu in cards if gpu.index not in named), cards[0])]
+        taken = cards_in(text)
+        chosen = [next((gpu for gpu in cards if gpu.index not in taken), cards[0])]
         text = on_card(text, chosen[0].index)
     if devices is not None:
         chosen = list(dict.fromkeys([*chosen, *cards[:devices]]))
@@ -218,7 +219,7 @@ def _soften(placement: Placement, available: set[DeviceName], cards: list[int]) 
         chosen = (next(one for one in some if one in available) for some in options)
         return tuple(dict.fromkeys(chosen))
 
-    has_gpu = any(device.kind == "gpu" for device in available)
+    has_gpu = any(device.is_gpu for device in available)
     return replace(
         placement,
         act=substitute(placement.act),

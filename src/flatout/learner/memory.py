@@ -70,7 +70,7 @@ def available_mb(device: DeviceName, placement: Placement, hardware: Hardware) -
     The phrase names the limit: ``memory=``, an environment variable (of processes that share a
     card), or memory that is already in use. It is empty without a limit.
     """
-    if device.kind == "cpu":
+    if not device.is_gpu:
         return float(hardware.memory_available_mb), ""
     gpu = next(gpu for gpu in hardware.usable_gpus if gpu.index == device.index)
     share, by = memory_share(placement)
@@ -105,7 +105,7 @@ class Expectation:
 
     def learned(self, placement: Placement) -> tuple[float, float]:
         """Return the MiB of the model and of the optimiser's state on each learning device."""
-        absent = 1.0 - 1.0 / len(placement.learn) if placement.params == "sharded" else 0.0
+        absent = 1.0 - 1.0 / len(placement.learn) if placement.params_sharded else 0.0
         model, optimiser = (absent * size for size in self.divided)
         return self.model - model, self.optimiser - optimiser
 
@@ -138,7 +138,7 @@ class Expectation:
             add(learner, "replay", self.replay[1] / len(placement.learn))
             add(learner, "workspace", self.workspace)
         for device in taken:
-            if device.kind == "gpu":
+            if device.is_gpu:
                 add(device, "runtime", CUDA_CONTEXT_MB)
         return taken
 
@@ -151,7 +151,7 @@ class Expectation:
         named ``cpu``; each GPU has its own memory."""
         taken: dict[DeviceName, dict[str, float]] = {}
         for device, sizes in self.by_purpose(placement).items():
-            together = taken.setdefault(CPU if device.kind == "cpu" else device, {})
+            together = taken.setdefault(device if device.is_gpu else CPU, {})
             for what, size in sizes.items():
                 together[what] = together.get(what, 0.0) + size
         return taken
@@ -188,7 +188,7 @@ class Expectation:
         if max(parts, key=lambda what: parts[what]) == "actor processes":
             words = "start fewer of them (workers=WORKERSxENVIRONMENTS)"
         others = replace(placement, params="sharded")
-        if placement.schedule != "fused" and len(placement.learn) > 1 and (
+        if not placement.fused and len(placement.learn) > 1 and (
             sum(self.by_memory(others)[device].values()) < 0.9 * sum(sizes.values())
         ):  # fmt: skip
             words += ", or divide the parameters over the learning devices (params=sharded)"
@@ -197,8 +197,8 @@ class Expectation:
 
 def names_of(memory: DeviceName, placement: Placement) -> str:
     """Return a phrase that names the devices of a placement that share a memory."""
-    cpus = [str(device) for device in placement.devices if device.kind == "cpu"]
-    if memory.kind == "gpu" or len(cpus) < 2:
+    cpus = [str(device) for device in placement.devices if not device.is_gpu]
+    if memory.is_gpu or len(cpus) < 2:
         return str(memory)
     return f"{cpus[0]} to {cpus[-1]} together" if len(cpus) > 2 else " and ".join(cpus)
 

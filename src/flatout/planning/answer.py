@@ -9,7 +9,7 @@ from typing import Any
 from flatout.config.placement import CPU, DeviceName, Placement, parse
 from flatout.config.schema import TrainConfig
 from flatout.errors import UsageError
-from flatout.planning.plan import choose, kind
+from flatout.planning.plan import choose
 from flatout.planning.predict import Prediction
 from flatout.planning.stages import InvalidNumberError, Stages, misfit
 
@@ -141,7 +141,8 @@ def _row(prediction: Prediction) -> dict[str, Any]:
     if prediction.measured is not None:
         error = prediction.rate / prediction.measured - 1.0
     return asdict(prediction) | {
-        "placement": str(prediction.placement), "kind": kind(prediction.placement), "error": error,
+        "placement": str(prediction.placement), "kind": prediction.placement.collects,
+        "error": error,
     }  # fmt: skip
 
 

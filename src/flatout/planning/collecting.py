@@ -16,9 +16,9 @@ def collecting(
     stages: Stages, placement: Placement, iterations: int, threads: dict[str, Thread]
 ) -> Callable[[int], Iterator[Request]]:
     """The main thread's part of collecting; adds the other processes to `threads`."""
-    if placement.sampler != "processes":
+    if not placement.in_processes:
         return lambda k: _inline(stages, placement)
-    if placement.inference == "local":
+    if placement.acts_in_workers:
         return _local(stages, placement, iterations, threads)
     return _central(stages, placement, iterations, threads)
 
@@ -28,7 +28,7 @@ def _inline(stages: Stages, placement: Placement) -> Iterator[Request]:
     turns, n = stages.horizon, stages.envs
     groups = placement.groups or 1
     act = groups * at(stages.act[str(placement.act[0])], n // groups)
-    if placement.act[0].kind == "gpu":
+    if placement.act[0].is_gpu:
         yield Work(turns * act, 1.0, "gpu")
         act = 0.0
     env = env_turn(stages)
@@ -77,7 +77,7 @@ def _central(
                         yield Wait(answers[r][g], t * count)
                     calls = share.count // share.batch
                     act = calls * at(stages.act[str(share.device)], share.batch)
-                    on = CPU if share.device.kind == "cpu" else "gpu"
+                    on = "gpu" if share.device.is_gpu else CPU
                     yield Work(act, 1.0, on)
                     yield Work(count * stages.message + stages.turn)
                     orders[r][g].value += 1

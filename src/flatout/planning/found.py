@@ -9,7 +9,7 @@ from typing import Any
 from flatout.config.placement import parse
 from flatout.errors import FlatoutError, UsageError
 from flatout.planning.answer import Answer, Question
-from flatout.planning.plan import kind, ranked
+from flatout.planning.plan import ranked
 from flatout.planning.predict import Prediction, predict
 from flatout.planning.stages import Stages, misfit
 
@@ -72,7 +72,7 @@ def predictions(found: Found) -> list[Prediction]:
     made: list[Prediction] = []
     for text, memory in found.memory.items():
         placement = parse(text)
-        prediction = predict(found.stages, placement, known=kind(placement) in found.known)
+        prediction = predict(found.stages, placement, known=placement.collects in found.known)
         made.append(replace(prediction, memory=dict(memory)))
     return made
 

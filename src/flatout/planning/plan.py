@@ -115,9 +115,9 @@ def _complexity(placement: Placement) -> tuple[int, ...]:
     count, _ = placement.workers or (0, 0)
     # One group acts as this process alone does: what it has trained stays valid to the bit.
     groups = placement.groups not in (None, 1)
-    elsewhere = placement.replay_on_device, placement.inference == "local"
+    elsewhere = placement.replay_on_device, placement.acts_in_workers
     # One program is simplest; where it is allowed it is the rule, and runs begin with it.
-    order = placement.schedule != "fused", placement.sampler != "device"
+    order = not placement.fused, not placement.steps_on_device
     return len(set(placement.devices)), *order, placement.lag, count, *elsewhere, groups
 
 
@@ -125,12 +125,7 @@ def predictions(
     stages: Stages, placements: Sequence[Placement], known: Mapping[str, bool] | None = None
 ) -> list[Prediction]:
     """A prediction for each placement whose stages were measured."""
-    return [predict(stages, p, known=(known or {}).get(kind(p), False)) for p in placements]
-
-
-def kind(placement: Placement) -> str:
-    """The way to collect."""
-    return placement.inference if placement.sampler == "processes" else placement.sampler
+    return [predict(stages, p, known=(known or {}).get(p.collects, False)) for p in placements]
 
 
 def larger(
@@ -148,7 +143,7 @@ def larger(
             rollout={},  # how a program grows was not measured
         )  # fmt: skip
         for placement in candidates(more, base, allowed):
-            found = predict(more, placement, known=kind(placement) in known)
+            found = predict(more, placement, known=placement.collects in known)
             if best is None or found.rate > best[1].rate:
                 best = more.envs, found
     return best
@@ -157,7 +152,7 @@ def larger(
 def why(chosen: Prediction, stages: Stages) -> str:
     """What holds the chosen placement up, in one sentence."""
     seconds = stages.steps / max(chosen.rate, 1e-12)
-    if chosen.placement.sampler == "device":
+    if chosen.placement.steps_on_device:
         parts = in_program(stages, chosen.placement)
     else:
         env, learn = stages.env_s * stages.steps, min(stages.learn.values())

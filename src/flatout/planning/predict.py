@@ -100,7 +100,7 @@ def iteration_s(
     stages: Stages, placement: Placement, turns: int = TURNS
 ) -> tuple[float, dict[str, float]]:
     """Seconds of an iteration in the steady state, and the share of it that each part waits."""
-    if placement.sampler == "device":
+    if placement.steps_on_device:
         return sum(in_program(stages, placement).values()), {}
     short, times = _scaled(stages, turns)
     spent = [_run(short, placement, count) for count in (1, ITERATIONS)]
@@ -125,7 +125,7 @@ def in_program(stages: Stages, placement: Placement) -> dict[str, float]:
     place = ",".join(map(str, placement.act))
     rollout = stages.rollout[place]
     env = min(stages.stepping.get(place, 0.0), rollout)
-    if placement.schedule == "fused":
+    if placement.fused:
         learn = stages.inside[place]
         rest = TOLD_S + CHUNK_HOST_S * (rollout + learn) / CHUNK_S
     else:
@@ -155,13 +155,13 @@ def fitted(stages: Stages, placement: Placement, step_s: float, horizon: int) ->
         learn={learning(str(where.learn[0]), "cpu"): 0.0, key: 0.0},
     )  # fmt: skip
     measured = step_s * bare.steps
-    if placement.sampler != "processes":
+    if not placement.in_processes:
         turn = stages.turn + (measured - iteration_s(bare, where)[0]) / horizon
         kept = min(max(turn, 0.0), LONGEST_TURN_S)
         # More than that is chance: rare slow steps were more often seen there, or here.
         scale = max(1.0 + (turn - kept) / max(env_turn(stages), 1e-12), 0.1)
         return replace(stages, turn=kept, env=tuple(seconds * scale for seconds in stages.env))
-    if placement.inference == "local":
+    if placement.acts_in_workers:
         none = iteration_s(replace(bare, trajectory=0.0), where)[0]
         return replace(stages, trajectory=max(measured - none, 0.0))
     low, high = 0.0, LONGEST_TRIP_S
@@ -209,7 +209,7 @@ def _run(stages: Stages, placement: Placement, iterations: int) -> dict[str, Spe
     """What every thread does in so many iterations."""
     collected, learned = Counter(), Counter()
     learn = stages.learn[learning_of(placement)]
-    resource = CPU if placement.learn[0].kind == "cpu" else "gpu"
+    resource = "gpu" if placement.learn[0].is_gpu else CPU
     width = stages.width if resource == CPU else 1.0
     threads: dict[str, Thread] = {}
     collect = collecting(stages, placement, iterations, threads)
@@ -219,16 +219,15 @@ def _run(stages: Stages, placement: Placement, iterations: int) -> dict[str, Spe
             yield Work(learn, width, resource)
 
     def main() -> Thread:
-        overlapped = placement.schedule == "overlapped"
         for k in range(iterations):
-            if overlapped:
+            if placement.overlapped:
                 yield Wait(learned, k - placement.lag)
             yield from collect(k)
             collected.value += 1
-            if not overlapped:
+            if not placement.overlapped:
                 yield from learns()
             yield Work(stages.iteration)
-        if overlapped:
+        if placement.overlapped:
             yield Wait(learned, iterations)
 
     def learner() -> Thread:
@@ -238,7 +237,7 @@ def _run(stages: Stages, placement: Placement, iterations: int) -> dict[str, Spe
             learned.value += 1
 
     threads["main"] = main()
-    if placement.schedule == "overlapped":
+    if placement.overlapped:
         threads["learner"] = learner()
     speeds = {CPU: shared(stages.cores, stages.full), "gpu": shared(1, 1.0)}
     return simulate(threads, speeds)

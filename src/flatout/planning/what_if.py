@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from flatout.config.placement import Placement
 from flatout.errors import UsageError, nearest
 from flatout.planning.answer import Answer
-from flatout.planning.plan import Allowed, candidates, choose, kind, worker_counts
+from flatout.planning.plan import Allowed, candidates, choose, worker_counts
 from flatout.planning.predict import ACT, ENV, LEARN, Prediction, in_program, predict
 from flatout.planning.stages import Stages
 
@@ -157,27 +157,27 @@ def _best(answer: Answer, lag: bool, untried: bool) -> Prediction:
         untried: actor processes could not be of use where it was measured.
     """
     measured = {_where(p.placement) for p in (*answer.predictions, *answer.lagged)}
-    kinds = {kind(p.placement) for p in answer.predictions}
+    kinds = {p.placement.collects for p in answer.predictions}
 
     def fits(placement: Placement) -> bool:
-        possible = kind(placement) in kinds or (untried and placement.sampler == "processes")
+        possible = placement.collects in kinds or (untried and placement.in_processes)
         return possible and _where(placement) in measured
 
     found = candidates(answer.stages, answer.base, Allowed(lag=lag, fits=fits))
     known = answer.known
-    return choose([predict(answer.stages, p, known=kind(p) in known) for p in found])
+    return choose([predict(answer.stages, p, known=p.collects in known) for p in found])
 
 
 def _where(placement: Placement) -> tuple[object, ...]:
     """The parts of a placement on which its memory depends."""
-    device = placement.sampler == "device"
-    return placement.act, placement.learn, placement.replay, device, placement.schedule == "fused"
+    program = placement.steps_on_device, placement.fused
+    return placement.act, placement.learn, placement.replay, program
 
 
 def bottleneck(stages: Stages, prediction: Prediction) -> str:
     """What holds a placement up most, in a few words."""
     placement = prediction.placement
-    if placement.sampler == "device":
+    if placement.steps_on_device:
         parts = in_program(stages, placement)
         return max(parts, key=lambda name: parts[name])
     count, _ = placement.workers or (1, 0)

@@ -15,13 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flatout.config.placement import (
-    CPU,
-    DeviceName,
-    Placement,
-    refuse_shards,
-    refuse_unavailable,
-)
+from flatout.config.placement import CPU, DeviceName, Placement
+from flatout.config.placement_checks import refuse_shards, refuse_unavailable
 from flatout.config.schema import LENGTH, REPORT, SPEED, TrainConfig, affecting
 from flatout.config.workers import with_workers
 from flatout.errors import FlatoutError, UsageError
@@ -72,16 +67,14 @@ def question(config: TrainConfig, base: Placement, hardware: Hardware, budget_s:
         base: the rule's placement.
     """
     base = with_workers(base, config.env.envs, hardware.cores)
-    named = [device for device in base.devices if device.kind == "gpu"]
-    gpus = named or [DeviceName("gpu", gpu.index) for gpu in hardware.freest()]
+    gpus = base.gpus or [DeviceName("gpu", gpu.index) for gpu in hardware.freest()]
     return Question(config, base, budget_s, config.run.allow_lag, devices=(CPU, *gpus[:1]))
 
 
 def plannable(config: TrainConfig) -> bool:
     """Whether a run's placement is to be chosen by measuring."""
     run = config.run
-    chosen = run.placement.strip() != "auto" or run.devices is not None
-    return not chosen and run.virtual_devices is None and config.hyper.acts
+    return run.chosen_here and run.virtual_devices is None and config.hyper.acts
 
 
 def key(config: TrainConfig, hardware: Hardware, without: Iterable[str] = ()) -> str:
@@ -103,8 +96,8 @@ def key(config: TrainConfig, hardware: Hardware, without: Iterable[str] = ()) ->
 def plan_file(config: TrainConfig, hardware: Hardware) -> Path:
     """Where the plan of a run is kept: by `key`, and by the devices that the settings name."""
     run, name = config.run, key(config, hardware)
-    named = [run.placement.strip(), run.devices, run.virtual_devices]
-    if named != ["auto", None, None]:
+    if not run.chosen_here or run.virtual_devices is not None:
+        named = [run.placement.strip(), run.devices, run.virtual_devices]
         name = hashlib.sha256(json.dumps([name, named]).encode()).hexdigest()[:32]
     return plans() / f"{name}.json"
 
@@ -181,7 +174,7 @@ def measured(config: TrainConfig, text: str, hardware: Hardware, budget_s: float
 def asked_about(config: TrainConfig) -> list[TrainConfig]:
     """A begun run's settings as planning is asked about them: where its environments step on a
     device, how else they can there; else where they could."""
-    device = "sampler=device" in config.run.placement
+    device = (config.run.placed or Placement()).steps_on_device
     return [
         replace(
             config, env=replace(config.env, env_backend=backend),
@@ -254,7 +247,7 @@ class Planner:
         total = self._config.run.steps
         left_s = (total - steps) * spent / (steps - self._steps)
         budget = min(SHARE * left_s, MOST_S) - STARTING_S
-        least = COMPILING_S if self._placement.sampler == "device" else 0.0
+        least = COMPILING_S if self._placement.steps_on_device else 0.0
         if left_s < SHORT_S or budget <= least:
             return None
         most = (self._movable() - self._movable_s) / spent * left_s  # seconds that could be saved
@@ -267,7 +260,7 @@ class Planner:
     def _movable(self) -> float:
         """Seconds that went so far into what another placement can do elsewhere."""
         names = (*MOVABLE, "learn", "fused") if self._hardware.usable_gpus else MOVABLE
-        if self._config.env.env_backend == "auto":  # the host may be faster
+        if self._config.env.backend_open:  # the host may be faster
             names = {*names, "fused"}
         return sum(self._spans.seconds(name) for name in names)
 
@@ -321,7 +314,7 @@ class Planner:
             return None
         if self._keeps and not same:
             why = "it acts in other groups"
-            if "device" in (chosen.sampler, asked.base.sampler):
+            if chosen.steps_on_device or asked.base.steps_on_device:
                 why = "its environments step in another program"
             self._announce(
                 f"{why}, so that the run would have to begin again: it stays as "
@@ -334,14 +327,13 @@ class Planner:
 def _bits(placement: Placement) -> tuple[Any, ...]:
     """What a run's bits depend on: environments on a device draw other episodes than on the host,
     and one program rounds otherwise than two."""
-    device = placement.sampler == "device"
-    return placement.groups or 1, device, device and placement.schedule == "fused"
+    return placement.groups or 1, placement.steps_on_device, placement.fused
 
 
 def with_placement(config: TrainConfig, placement: Placement) -> TrainConfig:
     """The settings with this placement; a run goes on where its environments began."""
     env = config.env
-    if env.env_backend == "auto":
-        env = replace(env, env_backend="device" if placement.sampler == "device" else "host")
+    if env.backend_open:
+        env = replace(env, env_backend="device" if placement.steps_on_device else "host")
     run = replace(config.run, placement=str(placement), devices=None)  # which it names itself
     return replace(config, env=env, run=run)

@@ -119,7 +119,7 @@ def _compile(job: Job) -> Components:
         if pool is not None:
             undo.callback(pool.close)
         schedule, update = None, partial(learner.compile_update, factory.shapes)
-        if run.placement.schedule == "fused":
+        if run.placement.fused:
             schedule = factory.fused(learner)
             update = schedule.compile
         compiles = [] if schedule is not None else factory.policies(pool)
@@ -134,7 +134,7 @@ def _compile(job: Job) -> Components:
             sampler = factory.sampler(pool)
             undo.callback(sampler.close)
             schedule = factory.schedule(sampler, learner, pool)
-        if run.placement.sampler != "inline":
+        if not run.placement.inline:
             run.close()  # what was made to look at is not stepped here
         undo.pop_all()
         return Components(

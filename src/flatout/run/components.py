@@ -66,13 +66,13 @@ def learning_mesh(config: TrainConfig, placement: Placement) -> Mesh:
     from flatout.learner.mesh import Mesh
 
     devices = [backend.device(name) for name in placement.learn]
-    return Mesh(devices, config.run.shards, placement.params == "sharded")
+    return Mesh(devices, config.run.shards, placement.params_sharded)
 
 
 def compile_all(job: Job, update: Callable[[], Any], others: list[Callable[[], Any]]) -> float:
     """Compile the update and all else side by side; returns the update's workspace in MiB."""
     run, programs = job.run, job.programs
-    fused = run.placement.schedule == "fused"
+    fused = run.placement.fused
     told = nullcontext()
     if (programs.together is None or not fused) and programs.first("told"):
         told = compiling(

@@ -115,7 +115,7 @@ class Factory:
                 None if self._run.env is None else least_truncation(self._run.env),
             )
         # A learner in a thread of its own has spans of its own.
-        spans = Spans() if self._run.placement.schedule == "overlapped" else job.spans
+        spans = Spans() if self._run.placement.overlapped else job.spans
         return Learner(
             self.algorithm, buffer, learning_mesh(self._run.config, self._run.placement),
             raw_key(run.seed, INIT), raw_key(run.seed, LEARN), spans, run.precision,
@@ -142,7 +142,7 @@ class Factory:
     def pool(self) -> WorkerPool | None:
         """The actor processes, started; None with ``sampler=inline``."""
         job = self._job
-        if self._run.placement.sampler != "processes":
+        if not self._run.placement.in_processes:
             return None
 
         def report(note: str) -> None:
@@ -151,12 +151,12 @@ class Factory:
 
         return start_workers(
             self._run.config, self._task, self.acting, self.rollout, report, code=self._run.code,
-            local=self._run.placement.inference == "local",
+            local=self._run.placement.acts_in_workers,
         )  # fmt: skip
 
     def sampler(self, pool: WorkerPool | None = None) -> Sampler:
         """The sampler, its environments open."""
-        if self._run.placement.sampler == "device":
+        if self._run.placement.steps_on_device:
             return self.device_sampler
         return make_sampler(
             self._run.config, self._task, self.acting, self.rollout, self._job.spans, pool
@@ -173,7 +173,7 @@ class Factory:
 
     def policies(self, pool: WorkerPool | None = None) -> list[Callable[[], Any]]:
         """What compiles the policies of this process."""
-        if self._run.placement.sampler == "device":
+        if self._run.placement.steps_on_device:
             return [self.device_sampler.compile]
         if pool is not None and pool.local:
             return []
@@ -183,12 +183,12 @@ class Factory:
         """The data flow between a sampler and a learner."""
         job = self._job
         policies: Sequence[Any] = self.acting.policies
-        if self._run.placement.sampler == "device":
+        if self._run.placement.steps_on_device:
             policies = [sampler]
         if pool is not None and pool.local:
             policies = [self.acting.remote(pool)]
         flow = (sampler, policies, learner, job.spans, job.discardable, self.algorithm.advanced)
-        if self._run.placement.schedule == "overlapped":
+        if self._run.placement.overlapped:
             return OverlappedSchedule(*flow, lag=self._run.placement.lag)
         return SerialSchedule(*flow)
 

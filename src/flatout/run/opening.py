@@ -21,13 +21,11 @@ def backends(config: TrainConfig, task: Task) -> tuple[bool, bool]:
     Both is ``--env-backend auto`` with a proven twin: the faster is to be taken. An environment
     written in JAX steps on the host only where that is asked for.
     """
-    placement, backend = config.run.placement.strip(), config.env.env_backend
-    if backend == "auto":
+    placed, device = config.run.placed, config.env.backend_device
+    if config.env.backend_open:
         return task.device is None, task.compiles
-    device = backend == "device"
-    if backend is None:
-        automatic = task.device is not None and placement == "auto"
-        device = automatic or "sampler=device" in placement
+    if config.env.env_backend is None:
+        device = task.device is not None if placed is None else placed.steps_on_device
     return not device, device
 
 
@@ -46,7 +44,7 @@ def member_devices(
     first, *others = placement.learn
     if others:
         return placement.learn if config.run.shards == 1 else ()
-    if config.run.placement.strip() != "auto" or config.run.devices is not None:
+    if not config.run.chosen_here:
         return ()
     names = {DeviceName("gpu", gpu.index): gpu.name for gpu in hardware.usable_gpus}
     alike = tuple(device for device, name in names.items() if name == names.get(first))

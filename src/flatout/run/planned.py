@@ -44,7 +44,7 @@ def answer(question: Question, code: UserCode, report: Report = unheard) -> Answ
             memory = probe.memory()
             if probe.stages is None or all(parse(t).lag and not question.lag for t in memory):
                 return None
-            if question.base.sampler == "device" and str(probe.parts.base) not in memory:
+            if question.base.steps_on_device and str(probe.parts.base) not in memory:
                 return None  # another would be chosen only because this one was not measured
             rates = {text: (rate.rate, rate.spread) for text, rate in probe.rates.items()}
             return Found(

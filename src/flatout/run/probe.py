@@ -21,7 +21,7 @@ from flatout.errors import FlatoutError, one_line
 from flatout.planning import measure
 from flatout.planning.answer import LEFT_OUT, Question
 from flatout.planning.measure import Rate
-from flatout.planning.plan import candidates, kind, worker_counts
+from flatout.planning.plan import candidates, worker_counts
 from flatout.planning.predict import Prediction, fitted, loaded
 from flatout.planning.stages import Stages, learning_of
 from flatout.run.probe_parts import ProbeParts
@@ -80,7 +80,7 @@ class Probe:
             return {}
         allowed = replace(self.parts.allowed(True), fits=lambda placement: True)
         found = candidates(self.stages, self._base, allowed)
-        here = [p for p in found if kind(p) in self.known or p == self._base]
+        here = [p for p in found if p.collects in self.known or p == self._base]
         sizes = {str(p): self.parts.memory(p) for p in here if str(p) not in self._failed}
         return {text: each for text, each in sizes.items() if each}
 
@@ -201,7 +201,7 @@ class Probe:
             sampler, horizon = self.parts.sampler(placement, stages, limit_s, stack)
             step_s = measure.collect_s(sampler, limit_s, lambda: done.append(sampler.work()))
             done.append(sampler.work())
-        if placement.inference == "local":
+        if placement.acts_in_workers:
             count, each = placement.workers or (1, 1)
             batch = stages.envs // (placement.groups or count)
             before, after = map(_told, done)

@@ -145,10 +145,10 @@ class ProbeParts:
         if rollout.episodes is None and most < rollout.horizon:
             rollout = replace(rollout, horizon=most)
         pool = None
-        if placement.sampler == "processes":
+        if placement.in_processes:
             pool = start_workers(
                 self._config, self.task, acting, rollout, self._note, code=self._code,
-                local=placement.inference == "local",
+                local=placement.acts_in_workers,
             )  # fmt: skip
             stack.callback(pool.close)
         for compile_ in factory.policies(pool):
@@ -163,7 +163,7 @@ class ProbeParts:
 
     def started(self, placement: Placement, stack: ExitStack) -> tuple[Schedule, Iterator[int]]:
         """A started schedule and its iterations' steps; the first have been made."""
-        if placement.schedule == "fused":
+        if placement.fused:
             return self.device.started(placement)
         factory = self._make(placement)
         pool = factory.pool()
@@ -173,7 +173,7 @@ class ProbeParts:
             compile_()
         sampler = factory.sampler(pool)
         stack.callback(sampler.close)
-        learner = self.learners.learner(learning_of(placement), placement.sampler == "device")
+        learner = self.learners.learner(learning_of(placement), placement.steps_on_device)
         schedule = factory.schedule(sampler, learner, pool)
         stack.callback(schedule.close)
         schedule.start()
@@ -183,7 +183,7 @@ class ProbeParts:
         return schedule, (metrics.steps for metrics in iterations)
 
     def _make(self, placement: Placement) -> Factory:
-        env = self.env if placement.sampler == "device" else None
+        env = self.env if placement.steps_on_device else None
         return Factory(
             Job(ResolvedRun(self._config, placement, self.hardware, self.task, env, self._code))
         )

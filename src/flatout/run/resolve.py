@@ -19,9 +19,8 @@ from flatout.config.placement import (
     on_cards,
     on_device,
     parse,
-    refuse_shards,
-    refuse_unavailable,
 )
+from flatout.config.placement_checks import refuse_shards, refuse_unavailable
 from flatout.config.schema import TrainConfig
 from flatout.config.workers import with_workers
 from flatout.envs.check import making, refuse, undisturbed
@@ -161,16 +160,16 @@ def _device_env(config: TrainConfig, task: Task) -> DeviceEnv | None:
     Raises:
         UsageError: it has no twin, or the settings contradict each other.
     """
-    placement = config.run.placement.strip()
-    named = "sampler=device" in placement
+    placed = config.run.placed
+    named = placed is not None and placed.steps_on_device
     if not backends(config, task)[1]:
         if named:
             raise UsageError("--env-backend host does not go with sampler=device.")
         return None
-    if not named and placement not in ("auto", "cpu", "gpu"):
+    if placed is not None and not (named or placed.only_device):
         raise UsageError(
             f"--env-backend {config.env.env_backend} needs sampler=device in --placement "
-            f"'{placement}'."
+            f"'{config.run.placement.strip()}'."
         )
     return task.on_device()
 
@@ -181,14 +180,14 @@ def _placement(
     """The placement on this machine, with JAX started there; the devices that members share; and
     sentences for the user."""
     run, text = config.run, config.run.placement
-    if env is not None and text.strip() == "auto" and hardware.usable_gpus:
+    if env is not None and run.placed is None and hardware.usable_gpus:
         text = "gpu"
     placement, notes = resolve_placement(
         text, hardware, images=images, soft=run.soft_placement, devices=run.devices
     )
-    if env is not None and placement.sampler != "device":
+    if env is not None and not placement.steps_on_device:
         placement, name = on_device(placement), config.env.env
-        automatic = config.env.env_backend == "auto" and has_twin(name, config.env.env_kwargs)
+        automatic = config.env.backend_open and has_twin(name, config.env.env_kwargs)
         twin = f" ({name} has a proven twin)" if automatic else ""
         notes.append(f"environments on the device{twin}: {placement}")
     shared: tuple[DeviceName, ...] = ()
@@ -198,7 +197,7 @@ def _placement(
         placement = moved(placement, shared[0]) if shared else placement
     refuse_unavailable(placement)
     refuse_shards(placement, run.shards)
-    if config.hyper.only_serial and placement.schedule == "overlapped":
+    if config.hyper.only_serial and placement.overlapped:
         raise UsageError(f"{config.algorithm} needs schedule=serial: {config.hyper.only_serial}.")
     placement = with_workers(placement, config.env.envs, hardware.cores)
     if hardware.unused_gpu_warning:

@@ -78,7 +78,7 @@ def make_parts(
         UsageError: the placement, the data or the network do not fit.
         FlatoutError: memory does not suffice for a layer.
     """
-    if placement.sampler != "inline" or placement.schedule != "serial":
+    if not placement.inline or not placement.serial:
         raise UsageError(
             "classify has no environments: leave sampler= and schedule= out of --placement."
         )

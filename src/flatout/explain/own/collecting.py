@@ -50,7 +50,7 @@ def costs(facts: RunFacts) -> Costs:
     working = facts.workers and any(worker.turns for worker in facts.workers)
     env = sum(w.env_s for w in facts.workers) / steps if working else phases["env"] * each
     together = facts.envs
-    if working and facts.placement.inference == "central":
+    if working and not facts.placement.acts_in_workers:
         together = -(-facts.envs // min(len(facts.workers), 2 * len(facts.placement.act)))
     act = phases["act"] * each * together
     computing = 1.0
@@ -69,7 +69,7 @@ def _in_one_program(facts: RunFacts) -> Iterator[Proposal]:
     if facts.settings.get("replay_trajectories", 1) > 1:  # one program keeps none
         return
     words = f"Step {name} in the same compiled program as acting and learning"
-    if facts.placement.sampler == "device":
+    if facts.placement.steps_on_device:
         words += ", instead of in a separate one."
     elif in_library(name) or has_twin(name, given):
         words += (
@@ -79,7 +79,7 @@ def _in_one_program(facts: RunFacts) -> Iterator[Proposal]:
     else:
         return
     plan, where = facts.plan, "auto"
-    there = [p for p in plan.predictions if p.placement.schedule == "fused"] if plan else []
+    there = [p for p in plan.predictions if p.placement.fused] if plan else []
     if there:
         then = max(there, key=lambda p: p.best_known)
         where = str(then.placement)
@@ -107,9 +107,9 @@ def overlapping(facts: RunFacts) -> Iterator[Proposal]:
     """Propose collecting while learning, if both take long enough and there is a core for each."""
     place = facts.placement
     both = min(sum(map(facts.phases.__getitem__, phases)) for phases in (COLLECT, LEARN))
-    if place.schedule != "serial" or place.sampler == "device" or both < LARGE:
+    if not place.serial or place.steps_on_device or both < LARGE:
         return
-    if facts.cores > 1 or place.learn[0].kind != "cpu":
+    if facts.cores > 1 or place.learn[0].is_gpu:
         words = (
             "Collect while learning: an iteration then takes as long as the longer of the two, and "
             "acting uses parameters that are one version old."
@@ -120,7 +120,7 @@ def overlapping(facts: RunFacts) -> Iterator[Proposal]:
 def _processes(facts: RunFacts, cost: Costs) -> Iterator[Proposal]:
     """Propose more processes that step, if a turn takes longer than a message to them and back."""
     place, envs = facts.placement, facts.envs
-    if place.inference == "local" or place.sampler == "device":
+    if place.acts_in_workers or place.steps_on_device:
         return
     count = len(facts.workers) or (place.workers[0] if place.workers else 0)
     # ALE's vector environment starts threads itself.
@@ -139,7 +139,7 @@ def _processes(facts: RunFacts, cost: Costs) -> Iterator[Proposal]:
 
 def _larger_calls(facts: RunFacts) -> Iterator[Proposal]:
     """Propose more environments in each call, but not for images on a CPU."""
-    for factor in (8, 4, 2) if not facts.images or facts.placement.act[0].kind != "cpu" else ():
+    for factor in (8, 4, 2) if not facts.images or facts.placement.act[0].is_gpu else ():
         count, more = facts.envs * factor, more_envs(facts.settings, factor, facts.cores)
         if more is not None and count <= MOST_ENVS:
             words = (
@@ -162,7 +162,7 @@ def env(facts: RunFacts, share: float) -> Advice:
             f"they compute for only {percent(cost.computing)} of that time: for the rest they "
             "sleep, or wait for something else"
         )
-    if facts.placement.sampler == "device":
+    if facts.placement.steps_on_device:
         does = "a separate program steps environments and chooses actions"
         evidence = [first, does, parts(facts)]
     proposals = [*_in_one_program(facts), *_processes(facts, cost), *overlapping(facts)]
@@ -187,13 +187,13 @@ def act(facts: RunFacts, share: float) -> Advice:
         f"{duration(cost.act)} a call",
     ]
     proposals = list(_in_one_program(facts))
-    if facts.placement.act[0].kind == "gpu" and not facts.images and cost.together < 64:
+    if facts.placement.act[0].is_gpu and not facts.images and cost.together < 64:
         words = (
             "Choose actions on the CPU: for a small network that takes less time than copying to "
             "the GPU and back. Parameters must still be copied from the GPU."
         )
         proposals.append(Proposal(words, placed(facts.placement, act=(CPU,))))
-    if facts.placement.sampler != "device":
+    if not facts.placement.steps_on_device:
         proposals += [*_larger_calls(facts), *overlapping(facts)]
     otherwise = "Choose the actions of more environments in each call, or use a smaller network."
     return Advice(evidence, otherwise, proposals)
@@ -201,7 +201,7 @@ def act(facts: RunFacts, share: float) -> Advice:
 
 def _local(facts: RunFacts, words: str, handicap: float = 1.0) -> Iterator[Proposal]:
     """Propose actor processes that choose their own actions, where they do not yet."""
-    if facts.placement.inference != "local":
+    if not facts.placement.acts_in_workers:
         words = f"Let each process choose its own actions: {words}"
         yield Proposal(words, placed(facts.placement, inference="local"), handicap)
 

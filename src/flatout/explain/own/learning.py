@@ -137,7 +137,7 @@ def _coarser(facts: RunFacts) -> Iterator[Proposal]:
             f"arithmetic in all. {COMPARE}"
         )
         yield Proposal(words, {"batch_size": int(batch) * 4})
-    if facts.placement.learn[0].kind == "gpu":
+    if facts.placement.learn[0].is_gpu:
         words = (
             "Learn on the CPU: one core is enough for updates this small, and starts operations "
             "faster than a GPU."

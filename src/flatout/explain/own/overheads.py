@@ -91,8 +91,7 @@ def throttled(facts: RunFacts, share: float) -> Advice | None:
 
 def gpu_unused(facts: RunFacts, share: float) -> Advice | None:
     """Return the finding about an unused GPU."""
-    used = any(device.kind == "gpu" for device in facts.placement.devices)
-    if not facts.gpus or used or not facts.updates:
+    if not facts.gpus or facts.placement.gpus or not facts.updates:
         return None
     update = update_s(facts, share)
     evidence = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from flatout.config.placement import parse
+from flatout.config.placement import parse_or_auto
 from flatout.config.workers import with_workers
 from flatout.explain.diagnosis import Finding, MeasuredGain
 from flatout.explain.own.settings import Changes, flags, possible
@@ -77,11 +77,11 @@ def measured_gain(facts: RunFacts, changes: Changes) -> MeasuredGain | None:
     """
     if facts.plan is None or not changes.keys() <= {"placement", "env_backend"}:
         return None
-    placement = str(changes.get("placement", "auto"))
-    if placement == "auto":
+    placement = parse_or_auto(str(changes.get("placement", "auto")))
+    if placement is None:
         return None
     place, other = (
-        with_workers(each, facts.envs, facts.cores) for each in (facts.placement, parse(placement))
+        with_workers(each, facts.envs, facts.cores) for each in (facts.placement, placement)
     )
     found = {p.placement: p for p in (*facts.plan.lagged, *facts.plan.predictions)}
     if place not in found or other not in found:

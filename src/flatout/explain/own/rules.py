@@ -105,7 +105,7 @@ def _host(facts: RunFacts, busy: float) -> dict[str, float]:
     """
     place = facts.placement
     on_gpu = {"learn": place.learn, "fused": place.learn, "act": place.act}
-    spans = [name for name, devices in on_gpu.items() if any(d.kind == "gpu" for d in devices)]
+    spans = [name for name, devices in on_gpu.items() if any(d.is_gpu for d in devices)]
     total = sum(facts.phases[name] for name in spans)
     rest = 1.0 - min(busy / total, 1.0) if total else 1.0
     host = {name: share * (rest if name in spans else 1.0) for name, share in facts.phases.items()}

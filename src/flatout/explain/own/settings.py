@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from flatout.config.placement import Placement, parse, refuse_unavailable
+from flatout.config.placement import Placement, parse
+from flatout.config.placement_checks import refuse_unavailable
 from flatout.config.settings import resolve
 from flatout.config.workers import with_workers
 from flatout.errors import FlatoutError
@@ -23,14 +24,14 @@ def possible(settings: Mapping[str, Any], changes: Changes, cores: int) -> bool:
     values = {name: value for name, value in settings.items() if name != "algorithm"}
     try:
         config = resolve(str(settings["algorithm"]), values | changes)
-        if config.run.placement.strip() == "auto":
+        placement = config.run.placed
+        if placement is None:
             return True
-        placement = parse(config.run.placement)
         refuse_unavailable(placement)
         with_workers(placement, config.env.envs, cores)
     except (FlatoutError, KeyError):
         return False
-    return not (config.algorithm == "genetic" and placement.schedule == "overlapped")
+    return not (config.hyper.only_serial and placement.overlapped)
 
 
 def flags(changes: Mapping[str, Any]) -> tuple[str, ...]:
@@ -61,7 +62,7 @@ def named(setting: tuple[str, ...]) -> set[str]:
 def placed(placement: Placement, **changes: Any) -> Changes:
     """Return a changed placement as a setting."""
     changed = replace(placement, **changes)
-    if changed.schedule == "overlapped" and changed.lag == 0:
+    if changed.overlapped and changed.lag == 0:
         changed = replace(changed, lag=1)
     text = str(changed)
     # The CPU is the default device.

@@ -298,10 +298,10 @@ def populations(found: Sequence[Trial], parts: int) -> dict[str, list[str]]:
 
 def _compiled(config: TrainConfig) -> bool:
     """Whether environments and learning are one program, which can be mapped over members."""
-    placement = config.run.placement.strip()
+    placed = config.run.placed
     return (
-        config.env.env_backend == "device" and config.hyper.acts
+        config.env.backend_device and config.hyper.acts
         and not isinstance(config.hyper, OwnConfig)
-        and (placement in ("auto", "cpu", "gpu") or "schedule=fused" in placement)
+        and (placed is None or placed.only_device or placed.fused)
         and getattr(config.hyper, "rollout_episodes", None) is None
     )  # fmt: skip
