@@ -67,7 +67,7 @@ def _is_traced(frame: FrameType | None) -> bool:
 
 def iteration(placement: str) -> list[str]:
     """Train a small agent; return the files of its third iteration, and those traced before."""
-    from flatout import PPO as Agent
+    import flatout
     from flatout.run.callbacks import Callback
 
     files = Files()
@@ -79,7 +79,7 @@ def iteration(placement: str) -> list[str]:
             files.counts = run.progress.steps == 2 * 64
 
     backend = "device" if "fused" in placement else "host"
-    agent = Agent("CartPole-v1", envs=2, env_backend=backend, placement=placement, **PPO)
+    agent = flatout.PPO("CartPole-v1", envs=2, env_backend=backend, placement=placement, **PPO)
     threading.setprofile(files)  # programs are compiled in threads of their own
     sys.setprofile(files)
     agent.learn(6 * 64, callback=Third())
