@@ -28,7 +28,7 @@ ENVS = {
 
 def measure(env: str, settings: dict[str, Any], inference: str) -> dict[str, list[float]]:
     """Start a worker pool, step, look at it, end it: seconds, and MiB of each process."""
-    from flatout.algorithms.base import ACT, INIT, LEARN, RolloutSpec, raw_key
+    from flatout.algorithms.base import RolloutSpec
     from flatout.algorithms.registry import build_algorithm
     from flatout.buffers.on_policy import OnPolicyBuffer
     from flatout.config.placement import CPU, parse
@@ -38,6 +38,7 @@ def measure(env: str, settings: dict[str, Any], inference: str) -> dict[str, lis
     from flatout.hardware import backend
     from flatout.learner.learner import Learner
     from flatout.learner.mesh import Mesh
+    from flatout.randomness import ACT, INIT, LEARN, raw_key
     from flatout.samplers.make import ActingPolicies, make_sampler, start_workers
     from flatout.spans import Spans
 

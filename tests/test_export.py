@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from flatout import PPO, Agent, UsageError
-from flatout.algorithms.base import raw_key
 from flatout.api.load import AGENTS
+from flatout.randomness import raw_key
 from flatout.storage import checkpoint
 from flatout.types import ContinuousSpec, DiscreteSpec
 from tests import tiny

@@ -16,8 +16,8 @@ FOLDERS = (
     "algorithms", "buffers", "config", "envs", "learner", "networks", "samplers", "schedules",
     "supervised",
 )  # fmt: skip
-FILES = ("child", "documents", "errors", "evaluation", "hashes", "installing", "output",
-         "output_file", "casts", "spans", "types")  # fmt: skip
+FILES = ("child", "documents", "errors", "evaluation", "installing", "output",
+         "output_file", "packing", "purity", "randomness", "casts", "spans", "types")  # fmt: skip
 SCOPE = [
     *(f"{root}/{name}" for name in FOLDERS for root in ("src/flatout", "tests")),
     *(f"src/flatout/{name}.py" for name in FILES),

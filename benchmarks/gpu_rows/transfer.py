@@ -56,7 +56,7 @@ def dispatch(bench: Bench) -> list[Figures]:
     import jax
     import numpy as np
 
-    from flatout.algorithms.parallel.packing import PackedParams
+    from flatout.packing import PackedParams
 
     device = bench.device()
     one = jax.device_put(np.float32(0), device)

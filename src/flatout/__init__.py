@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import sys
 
+from flatout.version import __version__ as __version__
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # names are imported on first use, because every command imports this file
     from typing import Any
@@ -38,8 +40,6 @@ if TYPE_CHECKING:  # names are imported on first use, because every command impo
     from flatout.explain.program.block import explaining
     from flatout.run.callbacks import Callback, Run
     from flatout.spans import phase
-
-__version__ = "0.1.0"
 
 if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
     # `python -m flatout` puts the working folder first in `sys.path`: a file numpy.py in a

@@ -19,13 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flatout import UsageError
-from flatout.algorithms.base import Algorithm, BuildSpec, State, raw_key, wrap_key
+from flatout.algorithms.base import Algorithm, BuildSpec, State
 from flatout.algorithms.common.continuous import Bounds, ContinuousActorParams
-from flatout.algorithms.common.randomness import normals
 from flatout.algorithms.sac import sac
 from flatout.algorithms.td3 import td3
 from flatout.config.hyper import HYPER
 from flatout.config.schema import NetworkConfig
+from flatout.randomness import normals, raw_key, wrap_key
 from flatout.types import Batch, ContinuousSpec, DiscreteSpec, ObservationSpec
 from tests.algorithms.test_optimiser import ByHand, assert_close, slopes
 from tests.tiny_envs import BOX

@@ -16,11 +16,12 @@ import pytest
 import scipy.stats
 
 from flatout import DQN, SAC, CheckpointError, UsageError
-from flatout.algorithms.base import Algorithm, BuildSpec, State, raw_key, wrap_key
+from flatout.algorithms.base import Algorithm, BuildSpec, State
 from flatout.algorithms.dqn import DQNActorParams, DQNParams, Noise, dqn
 from flatout.config.hyper import DQNConfig
 from flatout.config.schema import NetworkConfig
 from flatout.networks.torsos import NatureCNN
+from flatout.randomness import raw_key, wrap_key
 from flatout.types import Batch, ContinuousSpec, DiscreteSpec, ObservationSpec
 from tests import tiny
 from tests.algorithms.test_optimiser import ByHand, assert_close, slopes

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from flatout import Genetic, UsageError
-from flatout.algorithms.base import Algorithm, BuildSpec, raw_key, wrap_key
+from flatout.algorithms.base import Algorithm, BuildSpec
 from flatout.algorithms.genetic import genetic
 from flatout.config.hyper import GeneticConfig
 from flatout.config.schema import NetworkConfig
 from flatout.config.settings import resolve
+from flatout.randomness import raw_key, wrap_key
 from flatout.run.build import assemble
 from flatout.run.resolve import resolve_run
 from flatout.spans import Spans

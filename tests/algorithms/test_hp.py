@@ -10,9 +10,10 @@ import jax
 import numpy as np
 import pytest
 
-from flatout.algorithms.base import Algorithm, wrap_key
+from flatout.algorithms.base import Algorithm
 from flatout.algorithms.hp import hyper_parameters
 from flatout.config.hyper import HYPER
+from flatout.randomness import wrap_key
 from tests.algorithms import test_continuous, test_dqn, test_ppo
 from tests.algorithms.test_ppo import KEY
 

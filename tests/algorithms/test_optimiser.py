@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flatout.algorithms.common.optimiser import KINDS, Optimiser, polyak, schedule
-from flatout.algorithms.parallel.packing import OutputLayout, PackedParams, Packing
 from flatout.config.schedules import entropy_coefficient, linear
 from flatout.errors import UsageError
+from flatout.packing import OutputLayout, PackedParams, Packing
 
 SHAPES = {
     "bias": jax.ShapeDtypeStruct((3,), np.float32),

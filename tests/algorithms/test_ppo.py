@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout.algorithms.base import Algorithm, BuildSpec, State, raw_key, wrap_key
+from flatout.algorithms.base import Algorithm, BuildSpec, State
 from flatout.algorithms.common.returns import RunningMoments
 from flatout.algorithms.ppo import ppo
 from flatout.config.hyper import PPOConfig
 from flatout.config.schema import NetworkConfig
+from flatout.randomness import raw_key, wrap_key
 from flatout.types import (
     ActionSpec,
     ContinuousSpec,

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flatout import DDPG, SAC, TD3, CheckpointError
-from flatout.algorithms.base import raw_key, wrap_key
 from flatout.algorithms.sac import LOG_STD, squashed
 from flatout.config.hyper import SACConfig
 from flatout.networks.torsos import NatureCNN
+from flatout.randomness import raw_key, wrap_key
 from flatout.types import Batch, ObservationSpec
 from tests.algorithms.test_continuous import (
     HALF,

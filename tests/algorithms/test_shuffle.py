@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from flatout.algorithms.base import wrap_key
 from flatout.algorithms.common.shuffle import permutations
+from flatout.randomness import wrap_key
 
 
 @partial(jax.jit, static_argnums=(2, 3))

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from flatout.algorithms.base import Algorithm, BuildSpec, raw_key, shapes_of
+from flatout.algorithms.base import Algorithm, BuildSpec, shapes_of
 from flatout.algorithms.dqn import dqn
 from flatout.algorithms.sac import sac
 from flatout.buffers.device import DeviceReplay
@@ -23,6 +23,7 @@ from flatout.config.hyper import DQNConfig, SACConfig
 from flatout.config.schema import NetworkConfig
 from flatout.learner.learner import Learner
 from flatout.learner.mesh import Mesh
+from flatout.randomness import raw_key
 from flatout.spans import Spans
 from flatout.storage import checkpoint
 from flatout.storage.segments import SavedRows, SegmentStore

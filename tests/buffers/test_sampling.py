@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout.algorithms.base import raw_key
 from flatout.buffers.ring import RingLayout
 from flatout.buffers.sampling import (
     EPSILON,
@@ -27,6 +26,7 @@ from flatout.buffers.sampling import (
     saved,
     set_priorities,
 )
+from flatout.randomness import raw_key
 from flatout.types import ObservationSpec
 
 SPEC = ObservationSpec((2, 2, 3), "uint8", 255, 3)

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout.algorithms.base import raw_key, shapes_of
+from flatout.algorithms.base import shapes_of
 from flatout.buffers.trajectories import TrajectoryReplay
 from flatout.errors import CheckpointError
 from flatout.learner.learner import Learner
 from flatout.learner.mesh import Mesh
+from flatout.randomness import raw_key
 from flatout.spans import Spans
 from flatout.types import Finals, Trajectory
 from tests.algorithms.test_ppo import (

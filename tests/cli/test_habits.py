@@ -24,7 +24,7 @@ from flatout.config.settings import resolve
 from flatout.errors import LONGEST, EnvironmentFailure, FlatoutError, one_line
 from flatout.hardware.inventory import inventory
 from flatout.output import Output
-from flatout.run import auto
+from flatout.run import auto, planner
 from flatout.run.display import LiveDisplay
 from flatout.run.evaluate import greedy_episode
 from flatout.run.progress import Progress
@@ -157,7 +157,7 @@ def test_a_plan_is_printed_and_written_although_a_question_fails(
     def fails(*_: Any) -> Any:
         raise FlatoutError("the probe ended.")
 
-    monkeypatch.setattr(auto, "measured", fails)
+    monkeypatch.setattr(planner, "measured", fails)
     file = tmp_path / "plan.json"
     result = flatout("plan", *SMALL, "--what-if", "cores=4", "hidden=8,8", "--json", file)
     assert (result.code, result.message) == (1, "the probe ended.")

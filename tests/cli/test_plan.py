@@ -24,9 +24,10 @@ from flatout.planning.stages import Stages
 from flatout.run import auto, probe_process
 from flatout.run.device_probe import in_time
 from flatout.run.planned import answer
+from flatout.run.planner import ask
 from flatout.run.probe import Probe
 from flatout.run.probe_parts import ProbeParts
-from flatout.run.probe_process import MeasuringError, ask
+from flatout.run.probe_process import MeasuringError
 from flatout.types import NAMED, UserCode
 
 SMALL = ("ppo", "--env", "CartPole-v1", "--envs", "4", "--n-steps", "16", "--batch-size", "32")

@@ -24,6 +24,7 @@ from flatout.errors import CheckpointError, FlatoutError, UsageError
 from flatout.explain.cards import card_uses
 from flatout.explain.causes import CAUSES, HEALTHY
 from flatout.explain.diagnosis import Diagnosis, lanes, verdict
+from flatout.explain.facts import RunFacts, Use, facts, mean_use, shared_out
 from flatout.explain.own.proposals import measured_gain
 from flatout.explain.own.rules import bottleneck, findings, headline
 from flatout.explain.own.runs import Evidence, _spans, diagnose_evidence, read_run
@@ -33,7 +34,6 @@ from flatout.hardware.gpus import GpuSample
 from flatout.hardware.inventory import inventory
 from flatout.hardware.monitor import MonitorSample
 from flatout.planning.answer import Answer
-from flatout.planning.facts import RunFacts, Use, facts, mean_use, shared_out
 from flatout.planning.predict import Prediction
 from flatout.planning.stages import Stages
 from flatout.run import auto

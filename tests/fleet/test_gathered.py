@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 
-from flatout import __version__
 from flatout.config.settings import resolve
 from flatout.errors import FlatoutError
 from flatout.fleet.sweep import place
@@ -35,6 +34,7 @@ from flatout.fleet.sweep.gathered import (
 )
 from flatout.fleet.sweep.plan import Group, trials
 from flatout.storage import signing, trees
+from flatout.version import __version__
 from tests.kill_within import fatal
 
 BASE = resolve("ppo", {"env": "CartPole-v1", "steps": 320})

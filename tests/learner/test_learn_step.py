@@ -12,16 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flatout.algorithms.base import (
-    Algorithm,
-    BuildSpec,
-    Counters,
-    State,
-    Updated,
-    raw_key,
-    shapes_of,
-)
-from flatout.algorithms.parallel.packing import PackedParams
+from flatout.algorithms.base import Algorithm, BuildSpec, Counters, State, Updated, shapes_of
 from flatout.algorithms.sac import sac
 from flatout.algorithms.td3 import td3
 from flatout.buffers.base import Buffer
@@ -34,6 +25,8 @@ from flatout.errors import FlatoutError
 from flatout.learner.learn_step import ActorLayout, LearnerState, make_learn_step
 from flatout.learner.learner import Learner
 from flatout.learner.mesh import Mesh
+from flatout.packing import PackedParams
+from flatout.randomness import raw_key
 from flatout.spans import Spans
 from tests.algorithms import test_continuous, test_dqn, test_ppo
 from tests.worlds import World

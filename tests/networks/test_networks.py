@@ -18,15 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.extend.random import threefry_2x32
 
-from flatout.algorithms.base import Algorithm, BuildSpec, raw_key, wrap_key
+from flatout.algorithms.base import Algorithm, BuildSpec
 from flatout.algorithms.common.distributions import distribution
-from flatout.algorithms.common.randomness import uniforms
-from flatout.algorithms.parallel.packing import PackedParams
 from flatout.algorithms.ppo import ppo
 from flatout.config.hyper import PPOConfig
 from flatout.config.schema import NetworkConfig
 from flatout.errors import UsageError
-from flatout.hashes import hashes
 from flatout.learner.policy import NOISE_BLOCK, Policy
 from flatout.networks import torsos as nets
 from flatout.networks.boards import Centred, Compass, Grid, WideGrid
@@ -35,6 +32,8 @@ from flatout.networks.encoder import Encoder
 from flatout.networks.layers import MLP, FanIn, Linear, orthogonal
 from flatout.networks.torsos import NatureCNN, make_torso
 from flatout.networks.winograd import convolve_tiles, tiles_for
+from flatout.packing import PackedParams
+from flatout.randomness import hashes, raw_key, uniforms, wrap_key
 from flatout.spans import Spans
 from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec
 

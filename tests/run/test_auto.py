@@ -19,7 +19,8 @@ from flatout.hardware.inventory import inventory
 from flatout.planning.answer import Answer, Question
 from flatout.planning.predict import Prediction
 from flatout.planning.stages import Stages
-from flatout.run import auto, probe_process
+from flatout.run import auto
+from flatout.run.planner import Planner
 from flatout.spans import Spans
 from flatout.types import NAMED
 from tests import tiny
@@ -49,8 +50,8 @@ def soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run is long enough to be planned, at once."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in ("LOOK_S", "SHORT_S", "STARTING_S", "WORTH"):
-        monkeypatch.setattr(auto, name, 0.0)
-    monkeypatch.setattr(auto, "SHARE", 1e9)
+        monkeypatch.setattr(f"flatout.run.planner.{name}", 0.0)
+    monkeypatch.setattr("flatout.run.planner.SHARE", 1e9)
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer | FlatoutError]
                 raise answer
             return answer
 
-        monkeypatch.setattr(probe_process, "ask", ask)
+        monkeypatch.setattr("flatout.run.planner.ask", ask)
         return asked
 
     return set_
@@ -173,7 +174,7 @@ def test_a_run_moves_to_the_host_only_from_its_start(
 def test_a_run_that_somebody_watches_stays_on_the_device(answers: Any) -> None:
     notes: list[str] = []
     answers(planned("cpu"))
-    planner = auto.Planner(
+    planner = Planner(
         resolve("ppo", SETTINGS | {"steps": 10**9, "env_backend": "auto"}), parse(FUSED),
         inventory(), NAMED, notes.append, Spans(), keeps=True,
     )  # fmt: skip
@@ -186,7 +187,7 @@ def test_a_run_that_somebody_watches_stays_on_the_device(answers: Any) -> None:
 def test_a_run_that_has_saved_a_checkpoint_does_not_begin_again(answers: Any) -> None:
     answers(planned(TWO_GROUPS))
     for saved, begins_again in ((False, True), (True, False)):
-        planner = auto.Planner(
+        planner = Planner(
             resolve("ppo", SETTINGS | {"steps": 10**9}), Placement(), inventory(), NAMED,
             lambda note: None, Spans(),
         )  # fmt: skip
@@ -230,7 +231,7 @@ def test_a_callback_never_sees_a_run_begin_again(placement: str, taken: str, ans
 def test_a_run_with_nothing_to_do_elsewhere_is_not_measured(
     flatout: Callable[..., Any], answers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auto, "WORTH", 1e9)
+    monkeypatch.setattr("flatout.run.planner.WORTH", 1e9)
     asked = answers(planned(TWO_GROUPS))
     assert flatout(*RUN, "--run-dir", tmp_path / "a").code == 0
     assert asked == []
@@ -239,7 +240,7 @@ def test_a_run_with_nothing_to_do_elsewhere_is_not_measured(
 def test_what_differs_from_its_prediction_is_said_once() -> None:
     notes: list[str] = []
     config = resolve("ppo", SETTINGS | {"steps": 10**9})
-    planner = auto.Planner(
+    planner = Planner(
         config, Placement(), inventory(), NAMED, notes.append, Spans(),
         planned("cpu", 1e12, 0.9e12, 1.1e12).predictions[0],
     )  # fmt: skip
@@ -253,7 +254,7 @@ def test_a_run_that_is_faster_than_predicted_is_no_news(answers: Any) -> None:
     """It said that something was not as measured, and measured again with --replan."""
     asked, notes = answers(planned(TWO_GROUPS)), list[str]()
     config = resolve("ppo", SETTINGS | {"steps": 10**9, "replan": True})
-    planner = auto.Planner(
+    planner = Planner(
         config, Placement(), inventory(), NAMED, notes.append, Spans(),
         planned("cpu", 1e-9, 0.9e-9, 1.1e-9).predictions[0],
     )  # fmt: skip
@@ -266,7 +267,7 @@ def test_replanning_keeps_what_was_learned(answers: Any) -> None:
     config = replace(config, run=replace(config.run, replan=True))
     for placement, goes_on in ((ONE_GROUP, True), (TWO_GROUPS, False)):
         answers(planned(placement))
-        planner = auto.Planner(
+        planner = Planner(
             config, Placement(), inventory(), NAMED, lambda note: None, Spans(),
             planned("cpu", 1e12, 0.9e12, 1.1e12).predictions[0],
         )  # fmt: skip
@@ -278,8 +279,8 @@ def test_replanning_keeps_what_was_learned(answers: Any) -> None:
 def test_a_run_that_has_much_to_lose_does_not_begin_again(
     flatout: Callable[..., Any], answers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auto, "SHARE", 1e-9)
-    monkeypatch.setattr(auto, "STARTING_S", -1.0)
+    monkeypatch.setattr("flatout.run.planner.SHARE", 1e-9)
+    monkeypatch.setattr("flatout.run.planner.STARTING_S", -1.0)
     answers(planned(TWO_GROUPS))
     assert flatout(*UNSAVED, "--run-dir", tmp_path / "a").code == 0
     assert json.loads((tmp_path / "a" / "summary.json").read_text())["placement"] == "cpu"

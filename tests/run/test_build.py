@@ -15,8 +15,7 @@ from flatout.algorithms.registry import horizon
 from flatout.buffers.rollout import RolloutBuffer
 from flatout.config.settings import resolve
 from flatout.learner.programs import Programs
-from flatout.run.build import assemble
-from flatout.run.components import Components
+from flatout.run.build import Components, assemble
 from flatout.run.resolve import resolve_run
 from flatout.spans import Spans
 from flatout.types import UserCode

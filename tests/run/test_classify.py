@@ -19,10 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flatout.__main__ import main
-from flatout.algorithms.base import DATA, INIT, BuildSpec, raw_key
+from flatout.algorithms.base import BuildSpec
 from flatout.config.hyper import ClassifyConfig
 from flatout.config.schema import NetworkConfig
 from flatout.errors import UsageError
+from flatout.randomness import DATA, INIT, raw_key
 from flatout.spans import Spans
 from flatout.storage.checkpoint import named_leaves
 from flatout.supervised.classify import classify

@@ -15,7 +15,7 @@ from flatout.config.placement import parse
 from flatout.errors import Interrupt
 from flatout.planning.predict import Prediction
 from flatout.run import trainer
-from flatout.run.auto import Planner, Replanned
+from flatout.run.planner import Planner, Replanned
 from tests import tiny
 
 pytestmark = pytest.mark.usefixtures("shared_programs")

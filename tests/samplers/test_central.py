@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from flatout.algorithms.base import RolloutSpec
-from flatout.algorithms.parallel.packing import OutputLayout
 from flatout.buffers.rollout import RolloutBuffer
 from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.errors import CheckpointError
+from flatout.packing import OutputLayout
 from flatout.samplers import episodes as kept
 from flatout.samplers.central import CentralSampler
 from flatout.samplers.env_group import ActingGroup, InlineEnvGroup

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flatout.algorithms.base import RolloutSpec
-from flatout.algorithms.parallel.packing import OutputLayout
 from flatout.buffers.rollout import RolloutBuffer
+from flatout.packing import OutputLayout
 from flatout.samplers.central import CentralSampler
 from flatout.samplers.env_group import ActingGroup, InlineEnvGroup
 from flatout.spans import Spans

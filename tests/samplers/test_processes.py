@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from flatout import EnvironmentFailure, UsageError
-from flatout.algorithms.base import RolloutSpec, raw_key
+from flatout.algorithms.base import RolloutSpec
 from flatout.algorithms.registry import build_algorithm
 from flatout.buffers.finals import truncations
 from flatout.config.placement import parse
@@ -28,6 +28,7 @@ from flatout.config.workers import assign_groups, with_workers
 from flatout.envs.task import open_task
 from flatout.errors import Interrupt
 from flatout.hardware import backend
+from flatout.randomness import raw_key
 from flatout.samplers.make import ActingPolicies, make_sampler, start_workers
 from flatout.samplers.processes import pool as pool
 from flatout.spans import Spans

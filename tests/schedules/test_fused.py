@@ -16,8 +16,7 @@ import pytest
 from flatout.config.settings import resolve
 from flatout.errors import CheckpointError, EnvironmentFailure, FlatoutError
 from flatout.learner.programs import Programs
-from flatout.run.build import assemble
-from flatout.run.components import Components
+from flatout.run.build import Components, assemble
 from flatout.run.resolve import resolve_run
 from flatout.run.trainer import Trainer
 from flatout.samplers import rollout

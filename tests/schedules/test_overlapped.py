@@ -20,8 +20,7 @@ import pytest
 from flatout import FlatoutError
 from flatout.config.settings import resolve
 from flatout.errors import EnvironmentFailure
-from flatout.run.build import assemble
-from flatout.run.components import Components
+from flatout.run.build import Components, assemble
 from flatout.run.resolve import resolve_run
 from flatout.schedules.overlapped import OverlappedSchedule
 from flatout.spans import Spans

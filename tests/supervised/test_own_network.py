@@ -15,7 +15,7 @@ import optax
 import pytest
 
 from flatout import PPO, CheckpointError, Classifier, UsageError, evaluate_policy
-from flatout.algorithms.base import DATA, INIT, raw_key, wrap_key
+from flatout.randomness import DATA, INIT, raw_key, wrap_key
 from flatout.spans import Spans
 from flatout.supervised.datasets import load_dataset
 from flatout.supervised.sampler import DatasetSampler

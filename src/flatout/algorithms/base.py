@@ -15,13 +15,13 @@ import numpy as np
 
 from flatout import tree
 from flatout.algorithms.parallel.accumulate import Gradient, Loss, gradient
-from flatout.algorithms.parallel.packing import OutputLayout
 from flatout.algorithms.parallel.shards import UNSHARDED, Shards
 from flatout.config.hyper import ReplayConfig
 from flatout.config.schema import NetworkConfig
 from flatout.errors import FlatoutError, UsageError, one_line
 from flatout.networks.encoder import Encoder
 from flatout.networks.torsos import OwnNetwork
+from flatout.packing import OutputLayout
 from flatout.types import ActionSpec, Array, Finals, ObsSpec, Trajectory
 
 Params = Any
@@ -354,20 +354,6 @@ def guarded(name: str, function: str, call: Callable[..., Any], *arguments: Any)
         raise UsageError(
             f"{name}: {function} failed: {type(error).__name__}: {one_line(error).rstrip('.')}."
         ) from error
-
-
-INIT, LEARN, ACT, REPLAY, DATA, ENVS = range(6)
-"""The numbers of a run's independent random streams (see `raw_key`)."""
-
-
-def wrap_key(data: Any) -> jax.Array:
-    """Return the typed random key of raw data, uint32 ``[2]`` (Threefry)."""
-    return jax.random.wrap_key_data(data, impl="threefry2x32")
-
-
-def raw_key(seed: int, *stream: int) -> np.ndarray:
-    """Return the raw key, uint32 ``[2]``, of one of a run's independent random streams."""
-    return np.random.SeedSequence(seed, spawn_key=stream).generate_state(2, np.uint32)
 
 
 def named_leaves(state: Any) -> Iterator[tuple[str, Any]]:

@@ -20,13 +20,13 @@ import optax
 from flatout.algorithms.base import Acted, Algorithm, BuildSpec, State, Updated, replay_spec
 from flatout.algorithms.common.masks import FORBIDDEN, drawn, masked
 from flatout.algorithms.common.optimiser import Optimiser, polyak, schedule
-from flatout.algorithms.common.randomness import uniforms
 from flatout.algorithms.hp import hyper_parameters
 from flatout.algorithms.parallel.accumulate import Losses
 from flatout.config.actions import refuse_actions
 from flatout.config.hyper import DQNConfig
 from flatout.networks.layers import Draw, FanIn, Linear
 from flatout.networks.torsos import Torso
+from flatout.randomness import uniforms
 from flatout.types import Array, Batch, DiscreteSpec, Obs, mask_path
 
 VALUED_EVERY = 8

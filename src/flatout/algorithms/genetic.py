@@ -29,11 +29,11 @@ from flatout.algorithms.common.actor_critic import Actor, build_networks, policy
 from flatout.algorithms.common.distributions import distribution
 from flatout.algorithms.common.masks import parameter_mask
 from flatout.algorithms.common.optimiser import schedule
-from flatout.algorithms.common.randomness import normals
 from flatout.algorithms.hp import hyper_parameters
-from flatout.algorithms.parallel.packing import Packing
 from flatout.config.hyper import GeneticConfig
 from flatout.errors import UsageError
+from flatout.packing import Packing
+from flatout.randomness import normals
 from flatout.types import Obs, Trajectory
 
 METRICS = ("fitness_mean", "fitness_max", "fitness_elite", "noise", "updates")

@@ -19,18 +19,17 @@ from flatout.algorithms.base import (
     State,
     guarded,
     named_leaves,
-    raw_key,
     spec_shapes,
     trajectory_shapes,
-    wrap_key,
 )
-from flatout.algorithms.parallel.packing import OutputLayout
 from flatout.algorithms.parallel.shards import UNSHARDED
 from flatout.config.hyper import HYPER
 from flatout.config.modules import import_function
 from flatout.config.schema import NetworkConfig
-from flatout.envs.device.check import traced
 from flatout.errors import UsageError, nearest, short
+from flatout.packing import OutputLayout
+from flatout.purity import traced
+from flatout.randomness import raw_key, wrap_key
 from flatout.types import Batch, ContinuousSpec, DiscreteSpec, ObservationSpec
 
 MakeAlgorithm = Callable[[BuildSpec], Algorithm]

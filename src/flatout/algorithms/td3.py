@@ -26,9 +26,9 @@ from flatout.algorithms.common.continuous import (
     squared_errors,
 )
 from flatout.algorithms.common.optimiser import Optimiser, polyak
-from flatout.algorithms.common.randomness import normals
 from flatout.algorithms.parallel.accumulate import Losses
 from flatout.config.hyper import DDPGConfig, TD3Config
+from flatout.randomness import normals
 from flatout.types import Array, Batch
 
 METRICS = ("actor_loss", "critic_loss", "td_error", "q_mean", "grad_norm", "learning_rate")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flatout import tree
-from flatout.algorithms.base import REPLAY, Algorithm, ReplaySpec, raw_key
+from flatout.algorithms.base import Algorithm, ReplaySpec
 from flatout.buffers.arrays import arrays_of, shard_shapes
 from flatout.buffers.base import Buffer
 from flatout.buffers.device import DeviceReplay
@@ -23,6 +23,7 @@ from flatout.config.placement import CPU, Placement
 from flatout.errors import UsageError
 from flatout.hardware import backend
 from flatout.hardware.inventory import MiB
+from flatout.randomness import REPLAY, raw_key
 from flatout.types import ObsSpec, Trajectory
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from typing import Any
 
 import jax
 
-from flatout.algorithms.base import Algorithm, shapes_of, wrap_key
+from flatout.algorithms.base import Algorithm, shapes_of
 from flatout.buffers.base import Buffer, Learned
+from flatout.randomness import wrap_key
 from flatout.types import Trajectory
 
 

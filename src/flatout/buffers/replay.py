@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.base import Algorithm, ReplaySpec, wrap_key
+from flatout.algorithms.base import Algorithm, ReplaySpec
 from flatout.algorithms.common.optimiser import schedule
 from flatout.buffers.base import Arrays, Buffer, Data, Learned, Saved, Scalars, check_shards
 from flatout.buffers.ring import Gathered, Ring, RingLayout, gather, merge, ring_bytes, ring_shapes
@@ -32,6 +32,7 @@ from flatout.buffers.sampling import (
     saved,
     set_priorities,
 )
+from flatout.randomness import wrap_key
 from flatout.types import Device, Obs, RowSource, Trajectory
 
 RANDOM_BLOCK = 256

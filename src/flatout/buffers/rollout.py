@@ -9,9 +9,9 @@ import numpy as np
 
 from flatout import tree
 from flatout.algorithms.base import RolloutSpec
-from flatout.algorithms.parallel.packing import OutputLayout
 from flatout.buffers.finals import pack_finals
 from flatout.envs.base import invalid_return
+from flatout.packing import OutputLayout
 from flatout.types import Obs, ObsSpec, Trajectory
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.buffers.ring import RingLayout
-from flatout.hashes import hashes
+from flatout.randomness import hashes
 from flatout.types import Array
 
 EPSILON = 1e-6

@@ -97,7 +97,7 @@ def _refuse_misfit(folder: Path, before: TrainConfig, config: TrainConfig, start
     run."""
     import jax
 
-    from flatout.hashes import is_typed_key
+    from flatout.randomness import is_typed_key
     from flatout.run.build import algorithm_of
     from flatout.storage.checkpoint import PREFIX, leaf_names, unmatched
 

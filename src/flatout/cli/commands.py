@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import flatout
 from flatout.cli.arguments import given_settings, train_config
 from flatout.cli.flags import take, take_all
 from flatout.config.schema import ALGORITHMS, TrainConfig
 from flatout.config.settings import presets, with_run
 from flatout.errors import FlatoutError, UsageError, nearest
+from flatout.version import __version__
 
 HELP = """\
 usage: flatout COMMAND ...
@@ -87,7 +87,7 @@ def dispatch(argv: list[str]) -> int:
         print(HELP.format(algorithms=", ".join(ALGORITHMS), presets=", ".join(presets())))
         return 0 if argv else 2
     if argv[0] == "--version":
-        print(f"flatout {flatout.__version__}")
+        print(f"flatout {__version__}")
         return 0
     if argv[0] not in commands:
         raise UsageError(

@@ -125,7 +125,7 @@ def _run(path: Path, asked: ExplainArguments) -> Diagnosis:
 def _plan(path: Path, asked: ExplainArguments) -> Answer | None:
     """Return planning's measurements of a run on this machine: made now, or before."""
     from flatout.hardware.inventory import inventory
-    from flatout.run import auto
+    from flatout.run import auto, planner
     from flatout.storage.run_folder import load_config
     from flatout.storage.trust import Consent, import_here
 
@@ -137,7 +137,7 @@ def _plan(path: Path, asked: ExplainArguments) -> Answer | None:
         import_here(config.env.env, config.algorithm, folder=path)
         say(f"measuring the parts of this run for about {MEASURE_S:.0f} s")
         asks, *_ = auto.asked_about(config)
-        found = auto.measured(asks, config.run.placement, inventory(), MEASURE_S)
+        found = planner.measured(asks, config.run.placement, inventory(), MEASURE_S)
         for note in found.notes:  # what could not be measured
             say(note)
         return found

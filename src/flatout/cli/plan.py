@@ -149,11 +149,11 @@ def _seconds(text: str | None) -> float:
 
 
 def _answer(config: TrainConfig, hardware: Hardware, budget: float) -> Answer:
-    from flatout.run import auto
+    from flatout.run import auto, planner
     from flatout.types import NAMED
 
     found, _ = auto.recall(config, hardware, NAMED)
-    return found or auto.measured(config, config.run.placement, hardware, budget)
+    return found or planner.measured(config, config.run.placement, hardware, budget)
 
 
 def _with(change: Change, config: TrainConfig, machine: str | None) -> TrainConfig | None:

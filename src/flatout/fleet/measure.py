@@ -30,7 +30,7 @@ def measured(config: TrainConfig) -> dict[str, Any]:
     """Train, then measure; gives `summary` (as summary.json), `examples`, and `costs` as
     `flatout.fleet.scaling.split` takes them."""
     from flatout.config.placement import parse
-    from flatout.run.components import learning_mesh
+    from flatout.run.job import learning_mesh
     from flatout.run.trainer import Trainer
     from flatout.storage.checkpoint import PREFIX
 

@@ -12,10 +12,10 @@ from typing import Any
 from flatout import child, output_file
 from flatout.config.settings import load_preset, resolve
 from flatout.errors import FlatoutError, writing
+from flatout.explain.facts import mean_use
 from flatout.fleet.figure import figure
 from flatout.hardware.inventory import Hardware, resolve_placement
 from flatout.hardware.monitor import read_samples
-from flatout.planning.facts import mean_use
 from flatout.storage.span_records import DEVICES, json_lines
 
 HIDDEN = ((64,), (64, 64), (128,), (128, 128), (256,), (256, 256))
@@ -159,7 +159,7 @@ def planned(
 ) -> str:
     """The placement that planning takes, or why it took none."""
     from flatout.run.auto import question
-    from flatout.run.probe_process import ask
+    from flatout.run.planner import ask
     from flatout.types import NAMED
 
     values = settings(mode, hidden, episodes)

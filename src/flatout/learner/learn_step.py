@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.algorithms.base import Algorithm, State
-from flatout.algorithms.parallel.packing import PackedParams
 from flatout.buffers.base import Buffer
+from flatout.packing import PackedParams
 
 
 class LearnerState(NamedTuple):

@@ -11,7 +11,6 @@ import jax
 import numpy as np
 
 from flatout.algorithms.base import Algorithm, named_leaves, shapes_of
-from flatout.algorithms.parallel.packing import Packing
 from flatout.buffers.base import Arrays, Buffer, Data, Saved
 from flatout.config.placement import CPU
 from flatout.errors import FlatoutError
@@ -21,6 +20,7 @@ from flatout.learner.learn_step import ActorLayout, LearnerState, make_learn_ste
 from flatout.learner.memory import live_mb
 from flatout.learner.mesh import Mesh
 from flatout.learner.programs import Programs
+from flatout.packing import Packing
 from flatout.spans import Spans
 from flatout.types import RowSource, Trajectory
 

@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.base import Algorithm, spec_shapes, wrap_key
-from flatout.algorithms.parallel.packing import OutputLayout, PackedParams
+from flatout.algorithms.base import Algorithm, spec_shapes
 from flatout.hardware.backend import compiled, matmul_precision
 from flatout.learner.programs import Programs
+from flatout.packing import OutputLayout, PackedParams
+from flatout.randomness import wrap_key
 from flatout.spans import Spans
 from flatout.types import Device, Obs, ObsSpec
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from flatout import tree
 from flatout.algorithms.base import Acted, Algorithm, shapes_of
-from flatout.algorithms.common.randomness import uniforms
 from flatout.envs.device.base import DeviceEnv
+from flatout.randomness import uniforms
 from flatout.schedules.chunks import Carry, ChunkOutput, Iteration
 from flatout.schedules.fused import FusedSchedule
 from flatout.types import Obs, Trajectory

@@ -13,8 +13,7 @@ import numpy as np
 
 from flatout import tree
 from flatout.actions import forbids_all
-from flatout.algorithms.base import ACT, Algorithm, raw_key
-from flatout.algorithms.parallel.packing import PackedParams
+from flatout.algorithms.base import Algorithm
 from flatout.algorithms.registry import build_algorithm
 from flatout.casts import stored
 from flatout.config.actions import refuse_actions
@@ -28,9 +27,10 @@ from flatout.errors import CheckpointError, UsageError, described
 from flatout.evaluation import Evaluation
 from flatout.hardware import backend
 from flatout.hardware.inventory import inventory, resolve_placement
-from flatout.hashes import is_typed_key
 from flatout.learner.policy import Policy
 from flatout.output import say
+from flatout.packing import PackedParams
+from flatout.randomness import ACT, is_typed_key, raw_key
 from flatout.run.evaluate import Evaluator
 from flatout.run.opening import open_environment
 from flatout.spans import Spans

@@ -4,25 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flatout.config.placement import Placement, moved
+from flatout.config.placement import DeviceName, Placement, moved
 from flatout.config.schema import TrainConfig
 from flatout.hardware.inventory import Hardware
 from flatout.learner.programs import Programs
 from flatout.planning.predict import Prediction
-from flatout.run.auto import Planner, plannable
-from flatout.run.components import Components, Job, compile_all, learning_mesh
+from flatout.run.auto import plannable
+from flatout.run.job import Job, compile_all, learning_mesh
+from flatout.run.planner import Planner
 from flatout.run.resolve import Announce, ResolvedRun, resolve_run, silent
 from flatout.spans import Spans
 
 if TYPE_CHECKING:
     from flatout.algorithms.base import Algorithm
     from flatout.learner.memory import Expectation
+    from flatout.run.evaluate import Evaluator
     from flatout.run.factory import Factory
+    from flatout.schedules.base import Schedule
     from flatout.supervised.parts import Parts
+    from flatout.supervised.tester import Tester
+
+
+@dataclass
+class Components:
+    """What a run is made of, compiled and ready to start."""
+
+    placement: Placement
+    hardware: Hardware
+    algorithm: Algorithm
+    schedule: Schedule
+    evaluator: Evaluator | Tester | None
+    memory_mb: dict[DeviceName, dict[str, float]]  # expected, by device and what takes it, MiB
+    notes: list[str]  # sentences for the user
+    planner: Planner | None = None  # chooses another placement, if nobody gave one
+
+    def close(self) -> None:
+        self.schedule.close()
+        if self.evaluator is not None:
+            self.evaluator.close()
 
 
 def assemble(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flatout.algorithms.base import ACT, ENVS, INIT, LEARN, RolloutSpec, raw_key, trajectory_shapes
+from flatout.algorithms.base import RolloutSpec, trajectory_shapes
 from flatout.algorithms.registry import build_algorithm
 from flatout.buffers.finals import truncations
 from flatout.buffers.make import build_buffer, expected_mb
@@ -19,8 +19,9 @@ from flatout.hardware import backend
 from flatout.learner.learner import Learner
 from flatout.learner.memory import Expectation, divided_mb, learned_mb, size_mb
 from flatout.learner.policy import Policy
-from flatout.run.components import Job, learning_mesh
+from flatout.randomness import ACT, ENVS, INIT, LEARN, raw_key
 from flatout.run.evaluate import Evaluator
+from flatout.run.job import Job, learning_mesh
 from flatout.samplers.base import Sampler
 from flatout.samplers.device import DeviceSampler
 from flatout.samplers.make import ActingPolicies, make_sampler, start_workers

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from flatout.config.schema import TrainConfig
+from flatout.envs.ale_ids import is_atari
 from flatout.errors import FlatoutError
 from flatout.explain.own.rules import bottleneck
 from flatout.explain.own.runs import Evidence, closing, diagnose_evidence, recent_phases
 from flatout.explain.report import percent
 from flatout.hardware.inventory import Hardware
 from flatout.hardware.monitor import MonitorSample, Sampler
-from flatout.planning.facts import shows_images
 from flatout.planning.kept import this_machine
 from flatout.run.auto import recalled
-from flatout.run.components import Components
+from flatout.run.build import Components
 from flatout.run.progress import Progress
 from flatout.run.recording import RunRecording
 from flatout.spans import RunClock, Spans
@@ -95,3 +95,10 @@ def closing_verdict(
         return closing(diagnose_evidence(evidence))
     except FlatoutError:  # no iteration was made, or its files are too large to be read
         return closing(None)
+
+
+def shows_images(settings: Mapping[str, Any]) -> bool:
+    """Whether a run's observations are images, by its settings."""
+    pixels = settings.get("network") in ("nature", "nature_same")
+    prepared = bool(settings.get("grayscale")) or settings.get("resize") is not None
+    return pixels or prepared or is_atari(str(settings.get("env", "")))

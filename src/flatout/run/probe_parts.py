@@ -21,9 +21,9 @@ from flatout.learner.memory import Expectation
 from flatout.planning.answer import Question
 from flatout.planning.plan import Allowed
 from flatout.planning.stages import Stages, learning, learning_of
-from flatout.run.components import Job
 from flatout.run.device_probe import DeviceProbe
 from flatout.run.factory import Factory
+from flatout.run.job import Job
 from flatout.run.learner_probe import LearnerProbe
 from flatout.run.opening import backends
 from flatout.run.resolve import ResolvedRun

@@ -17,18 +17,14 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Protocol
 
 from flatout import child
 from flatout.errors import FlatoutError, one_line
 from flatout.hardware.others import busiest_others
 from flatout.output import say
-from flatout.planning.answer import LEFT_OUT, Answer, Question
-from flatout.planning.found import Found, conclude
 from flatout.samplers.processes import protocol
 from flatout.storage.kernel import PASSES_DESCRIPTORS, close_in_children
-from flatout.types import UserCode
 
 STARTING_S = 60.0
 """Seconds that a process may take to start and to import: nothing is measured yet."""
@@ -59,26 +55,6 @@ class MeasuringError(FlatoutError):
     def __init__(self, why: str, slow: bool, so_far: Any = None) -> None:
         super().__init__(why)
         self.slow, self.so_far = slow, so_far
-
-
-def ask(
-    question: Question, code: UserCode, limit_s: float, total_s: float = math.inf,
-    announce: Callable[[str], None] = say,
-) -> Answer:  # fmt: skip
-    """Measure and predict in a child process; arguments and exceptions are those of `call`.
-
-    Where that ends too early, what was measured by then is the answer, with a note.
-    """
-    try:
-        return Answer.from_json(
-            call("flatout.run.planned:as_json", (question, code), limit_s, total_s, announce)
-        )
-    except MeasuringError as stop:
-        if stop.so_far is None:
-            raise
-        answer = conclude(question, Found.from_json(stop.so_far))
-        note = f"{stop}: what was measured before is used, other placements {LEFT_OUT}"
-        return replace(answer, notes=(*answer.notes, note))
 
 
 def call(

@@ -9,19 +9,19 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-import flatout
 from flatout import spans
 from flatout.config.schema import TrainConfig
 from flatout.spans import PHASE_WORDS, Times
+from flatout.version import __version__
 
 if TYPE_CHECKING:
-    from flatout.run.components import Components
+    from flatout.run.build import Components
     from flatout.run.progress import Progress
 
 
 def versions() -> dict[str, str]:
     """Versions of what the numbers depend on."""
-    installed = {"python": platform.python_version(), "flatout": flatout.__version__}
+    installed = {"python": platform.python_version(), "flatout": __version__}
     for name in ("jax", "equinox", "optax", "gymnasium", "numpy"):
         installed[name] = "unknown"
         with suppress(PackageNotFoundError):

@@ -29,15 +29,15 @@ from flatout.hardware.monitor import Sampler
 from flatout.learner.programs import Programs
 from flatout.planning.predict import Prediction
 from flatout.run.acting import Acting
-from flatout.run.auto import Replanned, with_placement
-from flatout.run.build import assemble
+from flatout.run.auto import with_placement
+from flatout.run.build import Components, assemble
 from flatout.run.callbacks import SAVED, CallbackLike, Callbacks, Run
-from flatout.run.components import Components
 from flatout.run.curve import Points
 from flatout.run.input_checks import check_inputs
 from flatout.run.interrupts import Interrupts
 from flatout.run.loggers import WANDB, RunLogs
 from flatout.run.observe import closing_verdict, current_load, start_recording
+from flatout.run.planner import Replanned
 from flatout.run.progress import Display, Progress
 from flatout.run.recording import RunRecording
 from flatout.run.resolve import resolve_run

@@ -12,7 +12,6 @@ import jax
 import numpy as np
 
 from flatout.algorithms.base import spec_shapes
-from flatout.algorithms.parallel.packing import PackedParams
 from flatout.buffers import finals
 from flatout.buffers.arrays import arrays_of, env_axis, with_arrays
 from flatout.envs.device.check import too_early
@@ -21,6 +20,7 @@ from flatout.envs.masks import STUCK
 from flatout.errors import CheckpointError, EnvironmentFailure
 from flatout.hardware.backend import compiled, matmul_precision
 from flatout.learner.programs import Programs
+from flatout.packing import PackedParams
 from flatout.samplers.base import ENVIRONMENTS, Sampler
 from flatout.samplers.rollout import Rollout
 from flatout.samplers.rollout_state import Ends, RolloutState

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from flatout import tree
 from flatout.algorithms.base import Algorithm, RolloutSpec
-from flatout.algorithms.parallel.packing import OutputLayout, PackedParams
 from flatout.buffers.rollout import RolloutBuffer
 from flatout.config.placement import DeviceName
 from flatout.config.workers import GroupSpec
 from flatout.envs.base import TRAINING
 from flatout.errors import UsageError
 from flatout.learner.policy import Policy
+from flatout.packing import OutputLayout, PackedParams
 from flatout.samplers.base import Sampler
 from flatout.samplers.central import CentralSampler
 from flatout.samplers.env_group import ActingGroup, EnvGroup, InlineEnvGroup

@@ -17,11 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.base import Algorithm, RolloutSpec, wrap_key
-from flatout.envs.device.base import DeviceEnv
-from flatout.envs.device.check import select
-from flatout.hashes import hashes
+from flatout.algorithms.base import Algorithm, RolloutSpec
+from flatout.envs.device.base import DeviceEnv, select
 from flatout.networks.layers import by_inputs
+from flatout.randomness import hashes, wrap_key
 from flatout.samplers.rollout_rows import Rows, Writer, pack_flags
 from flatout.samplers.rollout_state import Ends, Pool, RolloutState
 from flatout.types import Array, Trajectory

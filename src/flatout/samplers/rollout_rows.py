@@ -13,9 +13,8 @@ import jax.numpy as jnp
 from flatout import tree
 from flatout.actions import forbids_all
 from flatout.algorithms.base import Algorithm, RolloutSpec
-from flatout.algorithms.parallel.packing import OutputLayout
-from flatout.envs.device.base import DeviceEnv
-from flatout.envs.device.check import select
+from flatout.envs.device.base import DeviceEnv, select
+from flatout.packing import OutputLayout
 from flatout.samplers.rollout_state import Ends, RolloutState, least_truncation
 from flatout.types import Array, Finals, Obs, Trajectory, mask_path
 

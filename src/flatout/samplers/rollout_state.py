@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from flatout.envs.device.base import DeviceEnv
-from flatout.envs.device.check import action_shape
+from flatout.envs.device.base import DeviceEnv, action_shape
 from flatout.types import Array, Obs
 
 

@@ -26,7 +26,7 @@ from safetensors.numpy import save as dump_tensors
 
 from flatout.documents import parse_json
 from flatout.errors import CheckpointError, DamagedError, FlatoutError, damage, writing
-from flatout.hashes import is_typed_key, raw
+from flatout.randomness import is_typed_key, raw
 from flatout.storage import nofollow, signing
 from flatout.storage.segments import Reference, SavedRows, SegmentStore
 from flatout.types import Snapshot

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.base import wrap_key
 from flatout.config.hyper import ClassifyConfig
 from flatout.errors import FlatoutError, UsageError, failure
 from flatout.networks.convolution import convolve
 from flatout.networks.layers import Conv, FanIn, Linear
 from flatout.networks.torsos import Network
+from flatout.randomness import wrap_key
 from flatout.types import Array
 
 DENSE = 100

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flatout.algorithms.base import DATA, INIT, LEARN, Algorithm, BuildSpec, raw_key, shapes_of
+from flatout.algorithms.base import Algorithm, BuildSpec, shapes_of
 from flatout.algorithms.registry import shards_of
 from flatout.buffers.make import build_buffer
 from flatout.config.hyper import BUILT_IN
@@ -18,6 +18,7 @@ from flatout.learner.learner import Learner
 from flatout.learner.memory import Expectation, divided_mb, learned_mb, size_mb
 from flatout.learner.mesh import Mesh
 from flatout.learner.programs import Programs
+from flatout.randomness import DATA, INIT, LEARN, raw_key
 from flatout.spans import Spans
 from flatout.supervised.classify import classify
 from flatout.supervised.datasets import Dataset, load_dataset

@@ -17,7 +17,6 @@ import numpy as np
 from flatout.algorithms.base import Acted, Algorithm, BuildSpec, State, replay_spec
 from flatout.algorithms.common.distributions import inwards
 from flatout.algorithms.common.optimiser import schedule
-from flatout.algorithms.common.randomness import uniforms
 from flatout.algorithms.hp import hyper_parameters
 from flatout.algorithms.parallel.accumulate import Losses
 from flatout.config.actions import refuse_actions
@@ -25,6 +24,7 @@ from flatout.config.hyper import DDPGConfig, SACConfig
 from flatout.networks.encoder import Encoder
 from flatout.networks.layers import MLP, Draw, FanIn, Linear
 from flatout.networks.torsos import Torso
+from flatout.randomness import uniforms
 from flatout.types import ActionSpec, Array, Batch, ContinuousSpec, Obs
 
 Tree = TypeVar("Tree")

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.actions import CompositeSpec, MultiDiscreteSpec
-from flatout.algorithms.common.randomness import gumbels, normals
+from flatout.randomness import gumbels, normals
 from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec
 
 

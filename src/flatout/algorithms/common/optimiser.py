@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from flatout.algorithms.parallel.packing import PackedParams
+from flatout.packing import PackedParams
 
 
 class Averages(NamedTuple):

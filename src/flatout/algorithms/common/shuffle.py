@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.hashes import mix
+from flatout.randomness import mix
 
 ROUNDS = 8
 SMALL = 256

@@ -16,7 +16,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from flatout.algorithms.parallel.packing import Packing
+from flatout.packing import Packing
 
 DEVICES, SHARDS = "devices", "shards"
 """The axes of a sharded program: devices, and the shards on each device."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flatout.types import ActionSpec, Array, Obs, ObsSpec
+
+if TYPE_CHECKING:
+    import jax
 
 EnvState = Any
 """A pytree of arrays; its structure, shapes and dtypes are the same after every call."""
@@ -75,3 +78,19 @@ def step_key(seed: Array, t: Array) -> Key:
     import jax
 
     return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), t + 1)
+
+
+def action_shape(env: DeviceEnv) -> jax.ShapeDtypeStruct:
+    """Return the shape and dtype of one action: int32 ``[]`` or float32 ``[A]``."""
+    import jax
+    import numpy as np
+
+    spec = env.action_spec
+    return jax.ShapeDtypeStruct(spec.choice_shape, np.dtype(spec.choice_dtype))
+
+
+def select(mask: Array, new: Array, old: Array) -> Array:
+    """Return `new` where `mask` is set, else `old`. The mask covers their leading axes."""
+    import jax.numpy as jnp
+
+    return jnp.where(mask.reshape(mask.shape + (1,) * (new.ndim - mask.ndim)), new, old)

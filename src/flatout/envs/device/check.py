@@ -3,24 +3,21 @@ called when an environment is made, and by users' tests."""
 
 from __future__ import annotations
 
-import gc
 import math
-import re
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Trace, Tracer
 
 from flatout import tree
 from flatout.actions import allowed
-from flatout.envs.device.base import DeviceEnv, reset_key, step_key
+from flatout.envs.device.base import DeviceEnv, action_shape, reset_key, select, step_key
 from flatout.envs.masks import masked_device
 from flatout.errors import UsageError, one_line
-from flatout.hashes import raw
+from flatout.purity import traced
+from flatout.randomness import raw
 from flatout.types import ActionSpec, Array, Obs, ObservationSpec, ObsSpec, mask_path
 
 COPIES = 16
@@ -153,12 +150,6 @@ def _info_problems(env: DeviceEnv, state: Any) -> Iterator[str]:
                 yield f"{env.name}: info returns {name} as {_describe(leaf)}; it must be a scalar."
 
 
-def action_shape(env: DeviceEnv) -> jax.ShapeDtypeStruct:
-    """Return the shape and dtype of one action: int32 ``[]`` or float32 ``[A]``."""
-    spec = env.action_spec
-    return jax.ShapeDtypeStruct(spec.choice_shape, np.dtype(spec.choice_dtype))
-
-
 def random_actions(env: DeviceEnv, key: Array, count: int) -> Array:
     """Draw actions ``[count, ...]`` uniformly from the space (`ActionSpec.from_uniform`)."""
     spec = env.action_spec
@@ -279,11 +270,6 @@ def too_early(env: DeviceEnv, length: int) -> str:
     )
 
 
-def select(mask: Array, new: Array, old: Array) -> Array:
-    """Return `new` where `mask` is set, else `old`. The mask covers their leading axes."""
-    return jnp.where(mask.reshape(mask.shape + (1,) * (new.ndim - mask.ndim)), new, old)
-
-
 def _try(function: Callable[..., Any], *given: Any) -> tuple[Any, str]:
     """Call a function; return its result and an empty string, or None and why it failed."""
     try:
@@ -292,42 +278,6 @@ def _try(function: Callable[..., Any], *given: Any) -> tuple[Any, str]:
         text = one_line(error)
         text = text if len(text) <= 300 else text[:297] + "..."
         return None, f"{type(error).__name__}: {text.rstrip('.')}."
-
-
-def traced(function: Callable[..., Any], *given: Any) -> tuple[tuple[str, list[bytes]], bool]:
-    """Trace a function; return its program (text and constants), and whether a traced value
-    outlived the call.
-
-    A traced value that outlives the call keeps its whole trace alive. So if a weak reference to the
-    trace is dead, no value was kept. If the trace is alive, which has other causes, too, the heap
-    is searched once for values that refer to it. (`jax.checking_leaks` also searches the heap for
-    the holders of each value, repeatedly, which takes minutes in a large program.)
-    """
-    traces: list[weakref.ref[Any]] = []
-
-    def watched(*arguments: Any) -> Any:  # a new function each time, so JAX has no cached trace
-        traces.append(weakref.ref(jax.tree.leaves(arguments)[0]._trace))
-        return function(*arguments)
-
-    closed = jax.make_jaxpr(watched)(*given)
-    program = re.sub(r"0x[0-9a-f]+", "", str(closed.jaxpr))  # addresses of functions differ
-    arrays = [np.asarray(const).tobytes() for const in closed.consts]
-    del closed
-    if any(trace() is not None for trace in traces):
-        gc.collect()  # frees values that only a reference cycle holds: these count as not kept
-    return (program, arrays), any(_has_live_values(trace()) for trace in traces)
-
-
-def _has_live_values(trace: Any) -> bool:
-    """Return whether a value of a trace, or of a trace within it, is alive. A live trace
-    alone does not show that: JAX's caches hold traces, too."""
-    if trace is None:
-        return False
-    holders = gc.get_referrers(trace)
-    return any(
-        isinstance(holder, Tracer) or (isinstance(holder, Trace) and _has_live_values(holder))
-        for holder in holders
-    )
 
 
 def _bits_equal(one: Any, other: Any) -> bool:

@@ -78,7 +78,7 @@ class EnvPrograms:
     def step(self) -> Any:
         """``(states, actions, seeds, times, active)`` to what `DeviceEnv.step` and `info` return,
         all with N rows. `truncated` includes `limit`. Inactive environments keep their state."""
-        from flatout.envs.device.check import action_shape, select
+        from flatout.envs.device.base import action_shape, select
 
         env, vmap, N = self._env, self._jax.vmap, self._count
 

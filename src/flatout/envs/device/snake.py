@@ -16,7 +16,7 @@ import numpy as np
 
 from flatout.envs.device.base import DeviceEnv
 from flatout.envs.snake import BODY, EMPTY, FRUIT, HEAD, MOVES, SYMBOLS
-from flatout.hashes import word
+from flatout.randomness import word
 from flatout.types import Array, DiscreteSpec, ObservationSpec
 
 NO_FRUIT = -1

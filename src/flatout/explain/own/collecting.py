@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from flatout.config.placement import CPU
 from flatout.envs.ale_ids import is_atari
 from flatout.envs.device.make import has_twin, in_library
+from flatout.explain.facts import RunFacts
 from flatout.explain.own.proposals import Advice, Proposal, takes
 from flatout.explain.own.settings import more_envs, placed, worker_count
 from flatout.explain.report import duration, percent
-from flatout.planning.facts import RunFacts
 from flatout.planning.predict import in_program
 
 COMPARE = "This changes what is learned: compare returns."

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from flatout.config.placement import parse_or_auto
 from flatout.config.workers import with_workers
 from flatout.explain.diagnosis import Finding, MeasuredGain
+from flatout.explain.facts import RunFacts
 from flatout.explain.own.settings import Changes, flags, possible
 from flatout.explain.report import percent
-from flatout.planning.facts import RunFacts
 from flatout.planning.predict import Prediction
 from flatout.spans import phase_words
 

@@ -13,12 +13,12 @@ from flatout.explain import cards
 from flatout.explain.cards import CardUse
 from flatout.explain.causes import CAUSE_OF, DEVICES, OVERLAPPING
 from flatout.explain.diagnosis import Finding
+from flatout.explain.facts import RunFacts
 from flatout.explain.own import collecting, learning, overheads
 from flatout.explain.own.collecting import LEARN, LOCKSTEP
 from flatout.explain.own.proposals import Advice, propose
 from flatout.explain.ranking import LEAST_SHARE, LOST, ordered, tied
 from flatout.explain.report import percent, tie_words
-from flatout.planning.facts import RunFacts
 from flatout.spans import phase_words
 
 LEARNING_HOLDS = 0.5  # from this share on, learning itself is the bottleneck

@@ -23,12 +23,12 @@ from flatout.explain.diagnosis import (
     lanes,
     verdict,
 )
+from flatout.explain.facts import facts, mean_use
 from flatout.explain.own.rules import findings, headline
 from flatout.explain.ranking import block_ends, interval, tied
 from flatout.explain.report import advice
 from flatout.hardware.monitor import MonitorSample, read_samples
 from flatout.planning.answer import Answer
-from flatout.planning.facts import facts, mean_use
 from flatout.planning.kept import this_machine
 from flatout.planning.machine import SHIPPED, Machine
 from flatout.spans import OF_SPAN, PHASES

@@ -21,7 +21,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flatout import __version__
 from flatout.errors import FlatoutError, UsageError, one_line, writing
 from flatout.fleet.sweep.engine import LOST, Job
 from flatout.fleet.sweep.gathered import ARRIVING, pieces, put, recover, settle
@@ -29,6 +28,7 @@ from flatout.fleet.sweep.place import Place
 from flatout.installing import install
 from flatout.storage import trees
 from flatout.storage.run_folder import POPULATION, mark_own
+from flatout.version import __version__
 
 ANSWER_S = 3.0
 """A cluster answers within this time, or there is none."""

@@ -16,12 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from flatout import __version__
 from flatout.errors import UsageError
 from flatout.fleet.sweep.engine import SHARE, Job, Local
 from flatout.fleet.sweep.gathered import METRICS, PIECE, Leaving, Piece, newest, put
 from flatout.fleet.sweep.plan import Trial
 from flatout.storage import locks, nofollow, trees
+from flatout.version import __version__
 
 HOME_S, PART = 5.0, 20.0
 """A running job's checkpoints come home not more often than this, and for each second that sending

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from flatout.algorithms.base import ACT, raw_key
 from flatout.algorithms.registry import build_algorithm
 from flatout.buffers.finals import used_finals
 from flatout.buffers.rollout import RolloutBuffer
@@ -16,6 +15,7 @@ from flatout.config.placement import CPU, Placement
 from flatout.envs.task import open_task
 from flatout.hardware import backend
 from flatout.learner.policy import Policy
+from flatout.randomness import ACT, raw_key
 from flatout.samplers.central import CentralSampler
 from flatout.samplers.env_group import ActingGroup, InlineEnvGroup
 from flatout.samplers.processes.protocol import (

@@ -1,4 +1,4 @@
-"""The compiled components of one run."""
+"""A resolved run that is being assembled, and the compilation of its programs."""
 
 from __future__ import annotations
 
@@ -8,45 +8,20 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from flatout.config.placement import DeviceName, Placement
+from flatout.config.placement import Placement
 from flatout.config.schema import TrainConfig
 from flatout.hardware import backend
-from flatout.hardware.inventory import Hardware
 from flatout.learner.programs import Programs
 from flatout.run.forecast import compiling, shape_key
 from flatout.run.resolve import Announce, ResolvedRun, silent
 from flatout.spans import Spans
 
 if TYPE_CHECKING:
-    from flatout.algorithms.base import Algorithm
     from flatout.learner.mesh import Mesh
-    from flatout.run.auto import Planner
-    from flatout.run.evaluate import Evaluator
-    from flatout.schedules.base import Schedule
-    from flatout.supervised.tester import Tester
 
 
 FUSED = "the program of the whole loop"
 """What is compiled with ``schedule=fused``."""
-
-
-@dataclass
-class Components:
-    """What a run is made of, compiled and ready to start."""
-
-    placement: Placement
-    hardware: Hardware
-    algorithm: Algorithm
-    schedule: Schedule
-    evaluator: Evaluator | Tester | None
-    memory_mb: dict[DeviceName, dict[str, float]]  # expected, by device and what takes it, MiB
-    notes: list[str]  # sentences for the user
-    planner: Planner | None = None  # chooses another placement, if nobody gave one
-
-    def close(self) -> None:
-        self.schedule.close()
-        if self.evaluator is not None:
-            self.evaluator.close()
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Facts that planning reads from a run's settings."""
+"""How the recording of a run reads its settings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flatout.planning.facts import shows_images
+from flatout.run.observe import shows_images
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Numbers for the rules, from sums over a run's steady state. Pure."""
+"""Numbers for the rules about Flatout's own runs, from sums over a run's steady state. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flatout.config.placement import Placement
-from flatout.envs.ale_ids import is_atari
 from flatout.hardware.core_use import CoreUse, core_use, weighted_mean
 from flatout.hardware.monitor import MonitorSample
 from flatout.planning.answer import Answer
@@ -126,13 +125,6 @@ def facts(totals: Totals, *, cores: int, use: Use | None = None, **given: Any) -
         use=use or Use(),
         **given,
     )
-
-
-def shows_images(settings: Mapping[str, Any]) -> bool:
-    """Whether a run's observations are images, by its settings."""
-    pixels = settings.get("network") in ("nature", "nature_same")
-    prepared = bool(settings.get("grayscale")) or settings.get("resize") is not None
-    return pixels or prepared or is_atari(str(settings.get("env", "")))
 
 
 def shared_out(waited: float, workers: Sequence[Worker]) -> dict[str, float]:

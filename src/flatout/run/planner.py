@@ -1,0 +1,231 @@
+"""Measuring placements in a child process: before a run, or while it begins."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from flatout.config.placement import Placement
+from flatout.config.placement_checks import refuse_shards
+from flatout.config.schema import TrainConfig
+from flatout.errors import FlatoutError
+from flatout.hardware.inventory import Hardware, resolve_placement
+from flatout.output import say
+from flatout.planning.answer import LEFT_OUT, Answer, Question
+from flatout.planning.predict import Prediction
+from flatout.run.auto import question, remember
+from flatout.spans import Spans
+from flatout.types import NAMED, UserCode
+
+SHORT_S = 60.0
+"""Runs that are expected to take less follow the rule or the cache."""
+
+SHARE = 0.05
+"""Most of the expected time that is spent on planning."""
+
+LOOK_S = 2.0
+"""Training time after which a run's length is estimated."""
+
+MOST_S = 30.0
+"""Most seconds that planning is given, however long the run."""
+
+MOVABLE = ("env", "act", "replay")
+"""Spans of what another placement can do elsewhere; with a GPU learning, too."""
+
+COMPILING_S = 10.0
+"""Of a run in one program, measuring takes so long at least: it compiles several."""
+
+WORTH = 2.0
+"""Planning is worth its time if another placement could save so many times that at most."""
+
+STARTING_S = 3.0
+"""What a child process takes to import and to begin: not given to probes."""
+
+
+def ask(
+    question: Question, code: UserCode, limit_s: float, total_s: float = math.inf,
+    announce: Callable[[str], None] = say,
+) -> Answer:  # fmt: skip
+    """Measure and predict in a child process; arguments and exceptions are those of
+    `probe_process.call`.
+
+    Where that ends too early, what was measured by then is the answer, with a note.
+    """
+    from flatout.planning.found import Found, conclude
+    from flatout.run.probe_process import MeasuringError, call
+
+    try:
+        return Answer.from_json(
+            call("flatout.run.planned:as_json", (question, code), limit_s, total_s, announce)
+        )
+    except MeasuringError as stop:
+        if stop.so_far is None:
+            raise
+        answer = conclude(question, Found.from_json(stop.so_far))
+        note = f"{stop}: what was measured before is used, other placements {LEFT_OUT}"
+        return replace(answer, notes=(*answer.notes, note))
+
+
+def measured(config: TrainConfig, text: str, hardware: Hardware, budget_s: float) -> Answer:
+    """Measure, and keep the plan.
+
+    Args:
+        text: the placement that the search starts from.
+
+    Raises:
+        UsageError: the settings name devices that are not here, or cannot carry their shards.
+        FlatoutError: it failed.
+    """
+    run = config.run
+    base, _ = resolve_placement(text, hardware, soft=run.soft_placement, devices=run.devices)
+    refuse_shards(base, run.shards)
+    answer = ask(question(config, base, hardware, budget_s), NAMED, 2 * budget_s + 60.0)
+    remember(config, hardware, NAMED, answer)
+    return answer
+
+
+class Replanned(Exception):  # noqa: N818 - an event, not an error
+    """The run goes on with another placement.
+
+    Attributes:
+        chosen: that one, and what is expected of it.
+        same: its bits are the same, so that what was trained is kept.
+    """
+
+    def __init__(self, chosen: Prediction, same: bool) -> None:
+        super().__init__(str(chosen.placement))
+        self.chosen, self.same = chosen, same
+
+
+class Planner:
+    """Plans once, when a run's length can be told, and holds the run against what was predicted.
+
+    Args:
+        config: the run's settings.
+        placement: that it runs with.
+        expected: the prediction by which `placement` was chosen; None if nothing was planned.
+        announce: receives sentences for the user.
+        spans: where the run's time goes.
+        keeps: the run may not begin again: it was resumed, or somebody watches it.
+    """
+
+    def __init__(
+        self, config: TrainConfig, placement: Placement, hardware: Hardware, code: UserCode,
+        announce: Callable[[str], None], spans: Spans, expected: Prediction | None = None,
+        keeps: bool = False,
+    ) -> None:  # fmt: skip
+        self._config, self._placement, self._hardware = config, placement, hardware
+        self._code, self._announce = code, announce
+        self._keeps, self._born, self._began = keeps, 0.0, 0.0
+        self._spans, self._movable_s = spans, 0.0
+        self._steps: int | None = None
+        self._done, self.expected = expected is not None, expected
+        self._checked: tuple[int, float] | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether the run will not begin again with another placement."""
+        return self._done or self._keeps
+
+    def look(self, steps: int) -> Replanned | None:
+        """Plan, if it is time to and the run is long enough.
+
+        Args:
+            steps: made so far.
+
+        Returns:
+            Another placement, if that is faster.
+        """
+        now = time.perf_counter()
+        self._born = self._born or now
+        if self._steps is None:  # the first iteration is not steady
+            self._steps, self._began, self._movable_s = steps, now, self._movable()
+        spent = now - self._began
+        if spent < LOOK_S or steps == self._steps or self._done:
+            return None
+        self._done = True
+        total = self._config.run.steps
+        left_s = (total - steps) * spent / (steps - self._steps)
+        budget = min(SHARE * left_s, MOST_S) - STARTING_S
+        least = COMPILING_S if self._placement.steps_on_device else 0.0
+        if left_s < SHORT_S or budget <= least:
+            return None
+        most = (self._movable() - self._movable_s) / spent * left_s  # seconds that could be saved
+        if most < WORTH * (budget + STARTING_S):
+            return None
+        # A run whose first iterations took long has more to lose than to gain by beginning again.
+        self._keeps = self._keeps or now - self._born > SHARE * left_s
+        return self._plan(budget)
+
+    def _movable(self) -> float:
+        """Seconds that went so far into what another placement can do elsewhere."""
+        names = (*MOVABLE, "learn", "fused") if self._hardware.usable_gpus else MOVABLE
+        if self._config.env.backend_open:  # the host may be faster
+            names = {*names, "fused"}
+        return sum(self._spans.seconds(name) for name in names)
+
+    def check(self, steps: int) -> Replanned | None:
+        """At a checkpoint: say once where the run is not as fast as predicted.
+
+        Returns:
+            With ``--replan`` another placement that is faster now and acts in the same groups.
+        """
+        now = time.perf_counter()
+        self._keeps = True  # what is saved is never thrown away
+        before, self._checked = self._checked, (steps, now)
+        if self.expected is None or before is None or now - before[1] < LOOK_S:
+            return None
+        rate, expected = (steps - before[0]) / (now - before[1]), self.expected
+        if rate >= expected.low:  # a faster run is no news
+            return None
+        self._checked, self.expected = None, None  # once
+        again = self._config.run.replan
+        self._announce(
+            f"{rate:,.0f} steps/s, and {expected.low:,.0f} to {expected.high:,.0f} were predicted: "
+            "something here is not as it was measured"
+            + ("" if again else "; --replan measures again at a checkpoint")
+        )
+        left_s = (self._config.run.steps - steps) / max(rate, 1e-9)
+        budget = min(SHARE * left_s, MOST_S) - STARTING_S
+        if not again or budget <= 0.0:
+            return None
+        return self._plan(budget)
+
+    def _plan(self, budget: float) -> Replanned | None:
+        self._announce(f"measuring this machine for about {budget + STARTING_S:.0f} s")
+        asked = question(self._config, self._placement, self._hardware, budget)
+        try:
+            answer = ask(asked, self._code, budget + 30.0, 2 * budget + 30.0, self._announce)
+        except FlatoutError as error:
+            self._announce(f"placement auto: measuring failed ({error}); the rule is followed")
+            return None
+        # A run that was planned before names what was chosen then.
+        automatic = replace(self._config, run=replace(self._config.run, placement="auto"))
+        remember(automatic, self._hardware, self._code, answer)
+        for note in answer.notes:
+            self._announce(note)
+        self._announce(f"placement auto: {answer.words()}")
+        chosen = answer.chosen.placement
+        same = _bits(chosen) == _bits(asked.base)
+        if chosen == asked.base:
+            self.expected = answer.chosen
+            return None
+        if self._keeps and not same:
+            why = "it acts in other groups"
+            if chosen.steps_on_device or asked.base.steps_on_device:
+                why = "its environments step in another program"
+            self._announce(
+                f"{why}, so that the run would have to begin again: it stays as "
+                f"it is; --placement '{chosen}' takes it"
+            )
+            return None
+        return Replanned(answer.chosen, same)
+
+
+def _bits(placement: Placement) -> tuple[Any, ...]:
+    """What a run's bits depend on: environments on a device draw other episodes than on the host,
+    and one program rounds otherwise than two."""
+    return placement.groups or 1, placement.steps_on_device, placement.fused
