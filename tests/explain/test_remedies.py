@@ -9,7 +9,7 @@ import pytest
 from flatout.explain.program.diagnose import diagnose
 from flatout.explain.program.evidence import Process, build, process
 from flatout.explain.program.remedies import call_remedy
-from tests.explain.test_program_rules import Recorded, meta
+from tests.explain.test_program_rules import Recorded, meta, told
 
 
 def with_library(name: str) -> Process:
@@ -43,6 +43,31 @@ def test_a_call_that_is_known_to_be_slow_has_its_own_remedy(
 )
 def test_other_calls_keep_the_remedy_of_their_phase(library: str, line: str, call: str) -> None:
     assert call_remedy(with_library(library), "env", line, call) == ""
+
+
+@pytest.mark.parametrize(("ns", "line", "words"), [
+    (2_000_000, 61, "`advantages` computes on whole arrays already"),
+    (20_000, 61, "Make `advantages` cheaper: work on whole arrays"),
+    (2_000_000, 66, "Make `advantages` cheaper: work on whole arrays"),  # nothing in it calls
+])  # fmt: skip
+def test_code_that_computes_on_whole_arrays_is_not_told_to(ns: int, line: int, words: str) -> None:
+    """Each second's window sees operations without a name between calls of a loop."""
+    driver = Recorded(1).spend(12.0, "own").loads("numpy")
+    codes = {row["plain"]: row["i"] for row in driver.rows if row["k"] == "code"}
+    for row in driver.rows:
+        if row.get("plain") == "advantages":
+            row["loops"] = [[60, 64]]
+    for second in range(12):
+        events = [[0, 0, codes["advantages"], 63]]
+        for _ in range(12_000_000 // ns):
+            events += [[ns, 2, 0, line], [100, 3, 0, 0]]
+        driver.rows.append(
+            {"k": "window", "t": second + 0.5, "events": events, "names": ["append"],
+             "details": [], "stack": [codes["main"], 63], "cost": 0.0}
+        )  # fmt: skip
+    found = told(driver).findings[0]
+    assert found.id == "host-bound"
+    assert found.remedy.startswith(words)
 
 
 def driven(work_s: float, waits_s: float) -> Any:

@@ -1,10 +1,11 @@
-"""Learning's mechanism: arithmetic, or the overhead of many tiny operations."""
+"""Learning's mechanism, arithmetic or the overhead of many tiny operations; and the same question
+about the program's own code."""
 
 from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from flatout.explain.program import tags
@@ -24,7 +25,10 @@ OFTEN = 0.05
 """From this share of a line's intervals without a name on, the long ones are operators. Fewer are
 moments in which the thread had lost its core."""
 
-LEAST_S = 0.002  # minimum learning time in windows
+LEAST_S = 0.002  # minimum time in windows that is judged
+FEW_SHORT, LARGE = 0.05, 0.3
+"""Of code that computes on whole arrays: maximum share of its time between short steps of Python,
+and minimum share in long operations."""
 
 
 @dataclass(frozen=True)
@@ -76,17 +80,9 @@ def _launching(
             backward += sum(values)
             continue
         count += len(values) if name else 0
-        limit = EAGER_NS if tags.is_jax(code) else SHORT_NS
-        large = [] if name else [ns for ns in values if ns >= limit]
-        # The median: a thread that loses its core for some milliseconds looks busy.
-        median = statistics.median(values)
-        if len(large) >= OFTEN * len(values):  # operators, which have no names, within a line
-            long += sum(large)
-            short += sum(values) - sum(large)
-        elif median >= limit:
-            long += median * len(values)
-        else:
-            short += median * len(values)
+        shorter, longer = _divided(name, values, EAGER_NS if tags.is_jax(code) else SHORT_NS)
+        short += shorter
+        long += longer
     total = short + long + backward
     if total < LEAST_S * 1e9:
         return _uncounted(process, moments)
@@ -94,6 +90,48 @@ def _launching(
         short / ((short + long) or 1.0), operations=count / (total / 1e9), exact=True,
         update_s=total / 1e9 / updates if updates else None,
     )  # fmt: skip
+
+
+def _divided(name: str, values: Sequence[float], limit: float) -> tuple[float, float]:
+    """Return the time of a line's intervals that is overhead, and that of operations longer than a
+    limit."""
+    large = [] if name else [ns for ns in values if ns >= limit]
+    if len(large) >= OFTEN * len(values):  # operators, which have no names, within a line
+        return sum(values) - sum(large), sum(large)
+    # The median: a thread that loses its core for some milliseconds looks busy.
+    median = statistics.median(values)
+    return (0.0, median * len(values)) if median >= limit else (median * len(values), 0.0)
+
+
+def on_whole_arrays(process: Process, places: Places, windows: Iterable[Replay]) -> bool:
+    """Return whether the program's own code spends its time in NumPy's operations on large arrays.
+
+    These have no names in windows. A loop in which nothing is called may also look like one long
+    operation: its time counts for neither.
+    """
+    if "numpy" not in process.libraries:
+        return False
+    durations, calls = defaultdict[tuple[Site, str], list[float]](list), set[Site]()
+    for interval in (interval for window in windows for interval in window.intervals):
+        calls.update(interval.frames[0 if interval.name else 1 :])
+        if places.mark(interval.frames, Leaf(interval.name, interval.name)).phase == "other":
+            durations[interval.frames[0], interval.name].append(interval.ns)
+    total = short = large = 0.0
+    for (site, name), values in durations.items():
+        shorter, longer = _divided(name, values, SHORT_NS)
+        total += shorter + longer
+        short += shorter
+        large += 0.0 if name or _loops_silently(process, site[0], calls) else longer
+    enough = total >= LEAST_S * 1e9
+    return enough and short <= FEW_SHORT * total and large >= LARGE * total
+
+
+def _loops_silently(process: Process, number: int, calls: Collection[Site]) -> bool:
+    """Return whether a function has a loop from which no call was seen, or is a comprehension."""
+    code = process.codes[number]
+    lines = [line for other, line in calls if other == number]
+    heard = (any(first < line <= last for line in lines) for first, last in code.loops)
+    return code.plain.startswith("<") or not all(heard)
 
 
 def _uncounted(process: Process, moments: list[Moment]) -> Learning:

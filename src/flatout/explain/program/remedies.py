@@ -15,6 +15,7 @@ from flatout.explain.program.blame import Where
 from flatout.explain.program.calls import mostly_with_gradients
 from flatout.explain.program.evidence import Process
 from flatout.explain.program.facts import MAINLY, Facts
+from flatout.explain.program.mechanism import on_whole_arrays
 from flatout.explain.ranking import interval
 from flatout.explain.report import percent
 from flatout.hardware.core_use import core_use
@@ -160,7 +161,7 @@ def acting(facts: Facts, share: float) -> Remedy:
         )
     elif any(process.outside for process in facts.evidence.processes):
         seen.append(
-            "for how many environments each call chooses is unknown, because calls were not counted"
+            "how many environments each call chooses for is unknown, because calls were not counted"
         )
     return Remedy(
         "Choose actions for several environments in one call (stack their observations) "
@@ -181,7 +182,7 @@ def inputs(facts: Facts, share: float) -> Remedy:
     return Remedy(
         f"Load and augment in {workers} background processes (PyTorch: "
         f"DataLoader(num_workers={workers}, persistent_workers=True); tf.data: "
-        ".map(...).prefetch(...)), and do work that is the same each time only once."
+        ".map(...).prefetch(...)), and do once what is the same each time."
     )
 
 
@@ -299,6 +300,12 @@ def own_code(facts: Facts, share: float) -> Remedy:
     what = f"`{name}`" if name else "this code"
     if facts.gpu is not None:
         words = WHILE_BUSY
+    elif _on_whole_arrays(facts):
+        words = (
+            "{} computes on whole arrays already. Use float32 instead of float64, larger arrays in "
+            "each call, fewer temporary arrays (out=), a compiled version (jax.jit, Numba), or a "
+            "GPU."
+        )
     else:
         words = (
             "Make {} cheaper: work on whole arrays instead of single elements, compile it (Numba, "
@@ -306,6 +313,16 @@ def own_code(facts: Facts, share: float) -> Remedy:
         )
     seen = [f"`{name}` takes {percent(part * share)} of the time"] if name else []
     return Remedy(words.format(what), before=seen)
+
+
+def _on_whole_arrays(facts: Facts) -> bool:
+    """Return whether the driver's process, if most of the own code is there, computes on large
+    arrays."""
+    driver, by_process = facts.line.driver, facts.summed("other", lambda where: where.process)
+    if driver is None or max(by_process, key=lambda one: by_process[one]) != driver.process:
+        return False
+    process, places = facts.evidence.processes[driver.process], facts.line.places[driver.process]
+    return on_whole_arrays(process, places, facts.line.windows)
 
 
 REMEDIES: dict[str, tuple[str, Remedy | Callable[[Facts, float], Remedy]]] = {
