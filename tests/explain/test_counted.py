@@ -180,7 +180,7 @@ def test_a_program_that_observing_makes_faster_is_named() -> None:
     one = found(diagnose(build(about, [steps().written()])), "allocation-bound")
     assert one is not None
     assert one.share == pytest.approx(0.5)
-    assert any(words.startswith("observing keeps the memory") for words in one.evidence)
+    assert any("right after that" in words for words in one.evidence)
 
 
 def test_waiting_for_pages_that_had_to_leave_is_named() -> None:
@@ -204,11 +204,11 @@ def test_memory_that_will_soon_be_full_is_named_with_the_time_that_is_left() -> 
     assert one is not None
     assert one == said.findings[-1]
     assert "grows by 180 MiB per minute" in one.evidence[0]
-    assert "in 40 min the 24 GiB are full" in one.evidence[0]
+    assert "the 24 GiB are full in 40 min" in one.evidence[0]
     file = io.StringIO()
     show(said, Console(file=file, width=200))
     assert "ALSO" in file.getvalue()
-    assert "in 40 min the 24 GiB are full" in file.getvalue()
+    assert "the 24 GiB are full in 40 min" in file.getvalue()
     for row in about["monitor"]:  # it has come to an end
         row["rss_mb"] = min(row["rss_mb"], 1030.0)
     assert found(diagnose(build(about, [driver.written()])), "memory-full") is None

@@ -160,9 +160,9 @@ def test_marks_of_the_program_decide_the_phase_of_what_the_host_does_in_them(
         assert found.phases[phase] == pytest.approx(share, abs=0.03)
         assert found.marked[phase] == pytest.approx(share, abs=0.03)
         assert found.lines[phase].endswith("marked by the program")
-    assert f"by the program's own marks: {max(phases.values()):.0%}".replace("%", " %") in " ".join(
-        found.findings[0].evidence
-    )
+    assert f"decided by the program's own marks: {max(phases.values()):.0%}".replace(
+        "%", " %"
+    ) in " ".join(found.findings[0].evidence)
 
 
 def test_the_line_of_the_program_is_named(tmp_path: Path) -> None:

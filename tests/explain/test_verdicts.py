@@ -102,7 +102,7 @@ def test_a_verdict_and_the_table_above_it_agree(
     if not updates:  # no share of learning, and no proposal for a run that learns
         assert phases["learn"] == 0.0
         assert "gradient steps" not in text
-        assert "nothing was learned yet" in text
+        assert "nothing has been learned yet" in text
         assert not any(one.setting for one in found.findings)
         assert "TRY" not in text
     assert set(phases) == set(PHASES)
@@ -150,7 +150,7 @@ def test_before_the_first_update_nothing_is_proposed() -> None:
     assert table == {"stepping environments": 70.0, "choosing actions": 20.0,
                      "storing replay": 10.0}  # fmt: skip
     assert "TRY" not in text
-    assert "VERDICT  env-bound: nothing was learned yet: 70 % of the time" in text
+    assert "VERDICT  env-bound: nothing has been learned yet: 70 % of the time" in text
     assert any("No update was made" in note for note in found.notes)
     assert "TRY" in shown(diagnosed({"env": 7.0, "learn": 1.0, "act": 2.0}, "dqn"), 1)[1]
 

@@ -93,7 +93,7 @@ class Tree:
 
 class NoGpus(Gpus):
     def __init__(self) -> None:
-        self.notes = ["No GPU is seen: NVML says no."]
+        self.notes = ["No NVIDIA GPU was found (no)."]
 
     def read(self, pids: Any) -> tuple[GpuSample, ...]:
         return ()
@@ -125,7 +125,7 @@ def test_cpu_is_a_share_of_all_cores_and_counted_once(clock: SimpleNamespace) ->
     assert sample.cpu == 0.5
     assert sample.processes == {1: 1.0, 2: 1.0}
     assert sample.threads == 5
-    assert sample.notes == ("No GPU is seen: NVML says no.",)
+    assert sample.notes == ("No NVIDIA GPU was found (no).",)
     clock.t += 2.0
     sample = monitor.sample()
     assert sample.cpu == round(2.5 / 2 / 4, 4)

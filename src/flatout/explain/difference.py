@@ -242,9 +242,7 @@ def _verdict(found: Difference) -> str:
         if (most := next(sure, None)) is not None:
             words.append(f"{most.name} {word} most ({_figures(most, found.unit)})")
     if not found.phases or len(words) == bool(found.unit):
-        words.append(
-            f"no phase changed by more than {100 * MOVED:.0f} % of the time and its interval"
-        )
+        words.append(f"no phase is certain to have changed by {100 * MOVED:.0f} % of the time")
     return "; ".join(words)
 
 

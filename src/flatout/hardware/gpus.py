@@ -45,19 +45,19 @@ class Gpus:
         import pynvml  # the import name of nvidia-ml-py
 
         nvml: Any = pynvml
-        self._nvml, failure = nvml, "No GPU is seen: NVML says"
+        self._nvml, failure = nvml, "No NVIDIA GPU was found"
         try:
             nvml.nvmlInit()
             self._undo.callback(nvml.nvmlShutdown)
-            failure = "The NVIDIA driver does not list its GPUs:"
+            failure = "The NVIDIA driver does not list its GPUs"
             handles = [handle for _, handle in visible_handles(nvml)]
             self._names = [str(nvml.nvmlDeviceGetName(handle)) for handle in handles]
             self._handles = handles
         except nvml.NVMLError as error:
-            self.notes.append(f"{failure} {_words(error)}.")
+            self.notes.append(f"{failure} ({_words(error)}).")
         self._gpm = [self._prepare(handle) for handle in self._handles]
         if self._handles and not any(self._gpm):
-            self.notes.append("How full the GPU is cannot be seen on this card, only how busy.")
+            self.notes.append("How busy a GPU is can be read here, but not how full.")
 
     def read(self, pids: Collection[int]) -> tuple[GpuSample, ...]:
         """Each visible GPU now; fullness since the last reading. `pids` are the program's."""

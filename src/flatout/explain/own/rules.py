@@ -95,7 +95,7 @@ def _summary(first: Finding, facts: RunFacts) -> str:
     if facts.phases[phase] > most + LEAST_SHARE:
         doing = "learning" if phase == "learn" else phase_words(phase, facts.updates)
         words += f"; {doing} takes more: {percent(facts.phases[phase])} of the time"
-    return words if facts.updates else f"nothing was learned yet: {words}"
+    return words if facts.updates else f"nothing has been learned yet: {words}"
 
 
 def _host(facts: RunFacts, busy: float) -> dict[str, float]:

@@ -318,9 +318,10 @@ def _obstacles(
         return notes
     program = Path(command[0]).name
     if flags := blocking_flags(command):
+        named = " ".join(flags)
         why = (
-            f"Python was started with {' '.join(flags)}, which keeps it from loading the probe: "
-            "only the use of the hardware was seen. Run it without."
+            f"Python was started with {named}, which keeps it from loading the probe: only the use "
+            f"of the hardware was seen. Start it without {named}."
         )
     elif shutil.which(command[0]) is None or "python" not in program:
         why = (

@@ -82,7 +82,7 @@ def garbage(facts: Facts) -> Finding | None:
     evidence = [f"garbage collections take {percent(own)} of the time: {counts or 'short ones'}"]
     place = _place(process)
     if place is not None:
-        evidence.append(f"most of it begins at {place_words(place)}")
+        evidence.append(f"most of this time is in collections that begin at {place_words(place)}")
     if last.asked > CALLED * sum(last.seconds):
         remedy = "Call gc.collect() less often, or not at all: Python collects by itself."
     else:
@@ -122,8 +122,8 @@ def allocating(facts: Facts) -> Finding | None:
     share, last, evidence = _mean(samples, spent), facts.evidence.unobserved, list[str]()
     if last is not None and spent(last) > share + UNSEEN:
         evidence = [
-            f"observing keeps the memory: page faults took {percent(share)} of the time while the "
-            f"program was observed, and {percent(spent(last))} right after that"
+            f"page faults took {percent(share)} of the time while the program was observed, which "
+            f"keeps memory from being given back, and {percent(spent(last))} right after that"
         ]
         share, faults = spent(last), [last.faults[pid]]
     if not faults:
@@ -135,8 +135,7 @@ def allocating(facts: Facts) -> Finding | None:
     share *= max(1.0 - grown / (minor + (PAGES_PER_HUGE - 1) * huge), 0.0)
     evidence.insert(0, (
         f"{minor:,.0f} times per second a page of memory is fetched again (minor page faults), "
-        f"which takes {percent(share)} of the time; the kernel works for {percent(system)} of a "
-        "core"
+        f"which takes {percent(share)} of the time; the kernel uses {percent(system)} of a core"
     ))  # fmt: skip
     remedy = (
         "Let glibc keep memory: start the program with MALLOC_TRIM_THRESHOLD_=4294967296 "
@@ -162,7 +161,7 @@ def _fetching(facts: Facts, sample: MonitorSample, pid: int, costs: Sequence[flo
 
 
 def swapping(facts: Facts) -> Finding | None:
-    """Judge major page faults: memory that had to leave, and is read back."""
+    """Judge major page faults: memory that was swapped out, and is read back."""
 
     def faults(sample: MonitorSample) -> float:
         return sum(faults.major for faults in sample.faults.values())
@@ -197,10 +196,10 @@ def growth(facts: Facts) -> Finding | None:
     steady = min(steps) >= EVEN * statistics.fmean(steps)
     if not steady or left_s > SOON_S or samples[-1].t - samples[0].t < SHORTEST_S:
         return None
-    when = f"in {duration(max(left_s, 0.0))} the {machine['memory_mb'] / 1024:.0f} GiB are full"
+    when = f"the {machine['memory_mb'] / 1024:.0f} GiB are full in {duration(max(left_s, 0.0))}"
     evidence = (
         f"memory grows by {60 * slope:,.0f} MiB per minute, from {edges[0]:,.0f} to "
-        f"{edges[-1]:,.0f} MiB; if that continues, {when}"
+        f"{edges[-1]:,.0f} MiB; at this rate {when}"
     )
     remedy = (
         "Find what grows: a list or buffer without a limit, losses that keep their graph (append "

@@ -144,7 +144,7 @@ def _uncounted(share: float, outside: bool) -> Finding | None:
         return None
     evidence = (
         f"learning takes {percent(share)} of the time; whether it is arithmetic or the overhead of "
-        "many small operations cannot be seen, because its calls were not counted"
+        "many small operations is unknown, because its calls were not counted"
     )
     remedy = (
         "Start the program with flatout explain -- COMMAND, which counts its calls."
@@ -181,7 +181,8 @@ def _headline(facts: Facts, ranked: Sequence[Finding]) -> str:
         return "too little was seen to say where the time goes"
     first, *others = ranked
     if first.id == "contended":
-        summary = f"{CAUSES[first.id]}: {percent(first.share)} of what it could have used"
+        taken = f"{percent(first.share)} of the core time that it could have used"
+        summary = f"{CAUSES[first.id]}: {taken}"
         rest = _headline(facts, others) if others else ""
         return f"{summary}. While it ran, {_inner(rest)}" if rest else summary
     tie = tied(ranked)

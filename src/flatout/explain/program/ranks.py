@@ -78,8 +78,8 @@ def remedied(finding: Finding, every: Sequence[Rank]) -> Finding:
     most = max(own, key=lambda phase: own[phase], default="")
     part = f" (most of its time: {most}, {percent(own[most])})" if most else ""
     remedy = (
-        f"Make {name} as fast as the other ranks{part}, or give it less work: most of the "
-        "exchanges' time is waiting for it."
+        f"Make {name} as fast as the other ranks{part}, or give it less work: the "
+        "exchanges mostly consist of waiting for it."
     )
     return replace(finding, remedy=remedy, place=None)
 
@@ -89,7 +89,7 @@ def notes(every: Sequence[Rank], on_gpu: bool) -> Iterator[str]:
     if every and on_gpu:
         yield (
             "How long ranks wait for each other on GPUs is not seen here: record a trace of each "
-            "(--record), and explain these."
+            "rank (--record), and explain the traces."
         )
 
 

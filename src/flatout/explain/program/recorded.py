@@ -71,7 +71,7 @@ def join(
     whys = dict.fromkeys(row["why"] for row in reports.values() if "why" in row)
     if not found and not notes:
         notes += [f"The program's profiler recorded nothing: {why}." for why in whys]
-        early = "the program ended, or the observation did, before it was steady for long enough"
+        early = "the program or the observation ended before the program was steady for long enough"
         notes = notes or [f"The program's profiler recorded nothing: {early}."]
     if save is not None:
         notes += _keep([row for row in reports.values() if "path" in row], save)
@@ -130,8 +130,8 @@ def _with_operators(diagnosis: Diagnosis, found: Sequence[Recorded], facts: Fact
     words, seconds = most.words(one.seconds), one.seconds
     if not words:
         why = (
-            f"The recording of {duration(seconds)} has no operators: none ran meanwhile, or they "
-            "run in a thread other than the main one."
+            f"The recording of {duration(seconds)} contains no operators: none ran during it, or "
+            "they ran in a thread other than the main one."
         )
         return replace(diagnosis, notes=(*diagnosis.notes, why))
     findings = list(diagnosis.findings)

@@ -56,7 +56,7 @@ def record_pid(pid: int, seconds: float) -> Recording:
         raise FlatoutError(f"--pid needs py-spy: {install('explain')}.")
     note = (
         f"Process {pid} was observed from outside, with py-spy: calls and garbage collections "
-        "are not counted, and neither the sizes of batches nor the start are seen."
+        "were not counted, and the sizes of batches and the program's start were not seen."
     )
     meta = begun(argv or [f"process {pid}"], machine()) | {"notes": [note], "finished": False}
     with working_folder() as folder:

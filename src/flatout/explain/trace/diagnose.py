@@ -206,7 +206,7 @@ def _evidence(found: Found, part: str, share: float) -> Iterator[str]:
         if seconds >= LEAST_SHARE:
             yield f"`{shown(name)}`: {percent(seconds)} of the time"
     if marked := found.marked(part):
-        yield f"by the program's own marks: {percent(marked)} of the time"
+        yield f"decided by the program's own marks: {percent(marked)} of the time"
     if part == "launch":
         kernels = found.kernels
         if len(kernels):

@@ -20,8 +20,8 @@ from _flatout_own import __builtins__, _thread, os, read, sys, time  # noqa: F40
 MARK = "flatout explain"  # an event of the trace, at a time that is known
 LEVEL, SILENT = "KINETO_LOG_LEVEL", "6"  # PyTorch's profiler writes to stderr otherwise
 UNMET = (
-    "its main thread could not start it; a profile or trace function keeps it from that, and so "
-    "does one long call"
+    "its main thread could not start it, as happens while a profile or trace function is set, or "
+    "during one long call"
 )
 NEITHER = "it uses neither PyTorch nor JAX"
 GUARDED = (
