@@ -187,6 +187,35 @@ play(agent)
     assert source.count("sample(") == 2  # the object may be either
 
 
+def test_an_option_that_is_called_as_an_attribute_of_the_program_stays(
+    twin: Twin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "program.py"
+    script.write_text("""
+import argparse
+
+class Loop:
+    def __init__(self):
+        self.updates = self.rounds = 0
+
+    def run(self, most):
+        self.updates, self.rounds = most, 1
+
+parser = argparse.ArgumentParser()
+add = parser.add_argument
+add("--updates", type=int, default=3)
+add("-n", dest="rounds", type=int, default=2)
+args = parser.parse_args([])
+loop = Loop()
+loop.run(args.updates + args.rounds)
+print(loop.updates, loop.rounds)
+""")
+    other = twin(script, tmp_path / "twin")
+    assert output(other, monkeypatch) == output(script, monkeypatch) == "5 1\n"
+    assert {"updates", "rounds"} <= names(other)  # of the command line
+    assert other.read_text().count("updates") == 2  # the option, and where it is read
+
+
 @pytest.mark.slow
 def test_the_twin_of_each_program_of_the_benchmark_compiles(twin: Twin, tmp_path: Path) -> None:
     scripts = [one for one in sorted(PROGRAMS.glob("*/*.py")) if one.parent.name != "renaming"]

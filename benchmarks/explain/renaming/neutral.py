@@ -36,6 +36,7 @@ class Renaming:
         self.trees, self.program = trees, Program(trees)
         self.nodes = [node for tree in trees.values() for node in ast.walk(tree)]
         self.defined = set[str]().union(*(one.defined for one in self.program.classes))
+        self.parsed = set(_options(self.nodes))
         self.taken = set(_identifiers(self.nodes))
         self.neutral: dict[tuple[str, str], str] = {}
         self.counts = collections.Counter[str]()
@@ -154,7 +155,8 @@ class Renaming:
         others = any(not (kind in ("inst", "cls") and one.has(name)) for kind, one in tokens)
         if ours and not others:
             return True
-        if name not in LIBRARY and not any(kind == "mod" for kind, _ in tokens):
+        known = name in LIBRARY or name in self.parsed
+        if not known and not any(kind == "mod" for kind, _ in tokens):
             return True  # no library's object has it
         if tokens and not ours and not wrapped:
             return False
@@ -318,6 +320,16 @@ def _root(node: Any) -> str:
 
 def _is_string(node: Any) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def _options(nodes: list[ast.AST]) -> Iterator[str]:
+    """The attributes that a parsed command line may have: the names of options, and those given
+    with `dest`."""
+    for node in nodes:
+        if _is_string(node) and (text := ast.literal_eval(node)).startswith("-"):
+            yield text.lstrip("-").replace("-", "_")
+        elif isinstance(node, ast.keyword) and node.arg == "dest" and _is_string(node.value):
+            yield ast.literal_eval(node.value)
 
 
 def _identifiers(nodes: list[ast.AST]) -> Iterator[str]:
