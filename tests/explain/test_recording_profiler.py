@@ -19,8 +19,9 @@ import pytest
 
 from flatout.explain.diagnosis import Diagnosis
 from flatout.explain.program.attach import INJECT
-from flatout.explain.program.diagnose import diagnose
+from flatout.explain.program.diagnose import diagnosis_of
 from flatout.explain.program.evidence import build, rows_of
+from flatout.explain.program.facts import facts_of
 from flatout.explain.program.recorded import MARK, join
 from flatout.explain.report import show
 from flatout.explain.trace.load import load
@@ -374,8 +375,8 @@ def joined(trace: Kineto, driver: Recorded, folder: Path, save: Path | None = No
     report = {"k": "recorded", "of": "PyTorch", "path": str(trace.write(folder / "1.trace.json")),
               "t": 100.0, "seconds": driver.clock}  # fmt: skip
     rows = [[*driver.written(), report]]
-    evidence = build(meta(driver.clock), rows)
-    found = join(diagnose(evidence), evidence, rows, None if save is None else str(save))
+    facts = facts_of(build(meta(driver.clock), rows))
+    found = join(diagnosis_of(facts), facts, rows, None if save is None else str(save))
     found.check()
     return found
 
@@ -458,7 +459,7 @@ def test_a_kept_trace_of_pytorch_is_compressed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("report", "said"),
     [
-        (None, "recorded nothing: the program ended"),
+        (None, "recorded nothing: the program or the observation ended"),
         ({"why": "it uses JAX's profiler itself"}, "nothing: it uses JAX's profiler itself."),
         ({"path": "/no/such.json", "of": "JAX", "t": 1.0, "seconds": 1.0}, "was lost: /no/such"),
     ],
@@ -466,9 +467,9 @@ def test_a_kept_trace_of_pytorch_is_compressed(tmp_path: Path) -> None:
 def test_why_nothing_was_recorded_is_one_note(report: dict[str, Any] | None, said: str) -> None:
     rows = [Recorded(1).spend(1.0, "learn").written()]
     rows[0] += [] if report is None else [{"k": "recorded"} | report]
-    evidence = build(meta(1.0), rows)
-    before = diagnose(evidence)
-    found = join(before, evidence, rows)
+    facts = facts_of(build(meta(1.0), rows))
+    before = diagnosis_of(facts)
+    found = join(before, facts, rows)
     (note,) = found.notes[len(before.notes) :]
     assert said in note
     assert (found.findings, found.recorded) == (before.findings, ())

@@ -192,8 +192,9 @@ def _compare(command: list[str], against: str, asked: ExplainArguments) -> int:
 
 def _diagnosed(recording: Recording, asked: ExplainArguments) -> Diagnosis:
     from flatout.explain.program import speedscope
-    from flatout.explain.program.diagnose import diagnose
+    from flatout.explain.program.diagnose import diagnosis_of
     from flatout.explain.program.evidence import build, save
+    from flatout.explain.program.facts import facts_of
 
     if asked.phase:
         recording = recording[0] | {"phases": list(asked.phase)}, recording[1]
@@ -205,11 +206,12 @@ def _diagnosed(recording: Recording, asked: ExplainArguments) -> Diagnosis:
     with _said():
         if asked.save is not None and profile:
             speedscope.write(Path(asked.save), built)
+    facts = facts_of(built)
     if asked.record is None:
-        return diagnose(built)
+        return diagnosis_of(facts)
     from flatout.explain.program.recorded import join
 
-    return join(diagnose(built), built, recording[1], asked.save)
+    return join(diagnosis_of(facts), facts, recording[1], asked.save)
 
 
 @contextmanager

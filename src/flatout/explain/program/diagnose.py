@@ -32,8 +32,12 @@ SHORTEST_S = 0.5
 
 def diagnose(evidence: Evidence) -> Diagnosis:
     """Return the verdict and its findings."""
-    facts = facts_of(evidence)
-    ranked = findings(facts)
+    return diagnosis_of(facts_of(evidence))
+
+
+def diagnosis_of(facts: Facts) -> Diagnosis:
+    """Return the same from the evidence's facts."""
+    evidence, ranked = facts.evidence, findings(facts)
     gpus = evidence.machine["gpus"]
     cards = f"{len(gpus)} x {gpus[0]}" if gpus else "no GPU"
     driver, distributed = facts.line.driver, ranks.ranks(evidence, facts.line)

@@ -17,8 +17,7 @@ from flatout.explain import cards
 from flatout.explain.cards import WAITS_FOR
 from flatout.explain.causes import UNKNOWN
 from flatout.explain.diagnosis import Diagnosis, Lane
-from flatout.explain.program.evidence import Evidence
-from flatout.explain.program.facts import Facts, facts_of
+from flatout.explain.program.facts import Facts
 from flatout.explain.report import duration, place_words
 from flatout.explain.trace.events import Trace
 from flatout.explain.trace.facts import Found, timeline
@@ -50,18 +49,19 @@ class Recorded:
 
 
 def join(
-    diagnosis: Diagnosis, evidence: Evidence, rows: Iterable[Sequence[dict[str, Any]]],
+    diagnosis: Diagnosis, facts: Facts, rows: Iterable[Sequence[dict[str, Any]]],
     save: str | None = None,
 ) -> Diagnosis:  # fmt: skip
     """Add to a diagnosis what the program's profiler has recorded.
 
     Args:
+        facts: what was diagnosed.
         rows: the probe's lines, by process.
         save: the file of the evidence; traces are kept next to it.
     """
     reports = {each[0]["pid"]: row for each in rows for row in each if row["k"] == "recorded"}
     found, notes = list[Recorded](), list[str]()
-    for index, process in enumerate(evidence.processes):
+    for index, process in enumerate(facts.evidence.processes):
         report = reports.get(process.pid, {})
         if "path" in report:
             try:
@@ -78,7 +78,6 @@ def join(
     result = replace(diagnosis, notes=(*diagnosis.notes, *notes))
     if not found:
         return result
-    facts = facts_of(evidence)
     with_devices = [one for one in found if one.trace.devices]
     if with_devices:
         return _with_devices(result, with_devices, facts)
