@@ -15,7 +15,7 @@ from dataclasses import replace
 from flatout.explain.diagnosis import Finding, Rank
 from flatout.explain.program.evidence import Evidence
 from flatout.explain.program.timeline import Timeline
-from flatout.explain.program.tracks import LEARNING, Track
+from flatout.explain.program.tracks import Track, learner
 from flatout.explain.report import percent, waited
 
 EXCHANGES = 0.01
@@ -23,8 +23,6 @@ EXCHANGES = 0.01
 
 HELD_UP = 0.05
 """Minimum share of the others' time that they wait for the slowest rank before it is named."""
-
-LEARNS_S = 0.1  # seconds of learning from which on a thread is a process's learner
 
 
 def ranks(evidence: Evidence, line: Timeline) -> tuple[Rank, ...]:
@@ -98,11 +96,8 @@ def _phases(line: Timeline, tracks: Sequence[Track]) -> dict[str, float]:
     most, or else of its main thread."""
     if not tracks:
         return {}
-    track = max(tracks, key=lambda each: each.seconds(LEARNING))
-    if track.seconds(LEARNING) < LEARNS_S:
-        track = next((each for each in tracks if each.main), tracks[0])
     spent: defaultdict[str, float] = defaultdict(float)
-    for moment in line.steady(track):
+    for moment in line.steady(learner(tracks)):
         idle = moment.mark.waits and moment.mark.phase not in ("communicate", "input")
         spent["wait" if idle else moment.mark.phase] += moment.dt
     total = sum(spent.values())

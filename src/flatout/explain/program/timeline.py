@@ -13,7 +13,7 @@ from flatout.explain.program.marks import Marks
 from flatout.explain.program.places import Mark, Places
 from flatout.explain.program.survey import Site, program_of
 from flatout.explain.program.tags import is_program
-from flatout.explain.program.tracks import APART, LEARNING, Moment, Track
+from flatout.explain.program.tracks import APART, Moment, Track, learner
 from flatout.explain.ranking import block_ends
 from flatout.hardware.monitor import MonitorSample
 
@@ -70,9 +70,7 @@ def timeline(evidence: Evidence) -> Timeline:
         tracks += _tracks(index, process, process_places, device)
     if not tracks:
         return Timeline(tracks, places, None, evidence.began, evidence.ended, [])
-    driver = max(tracks, key=lambda track: track.seconds(LEARNING))
-    if driver.seconds(LEARNING) < 0.1:  # without learning the first process's main thread
-        driver = next((track for track in tracks if track.main), tracks[0])
+    driver = learner(tracks)
     process = evidence.processes[driver.process]
     stepping = places[driver.process].stepping
     unseen = _learns_unseen(process, places[driver.process], driver)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from flatout.explain.program.places import Mark
 
 LEARNING = ("learn", "transfer", "communicate")
+
+LEARNS_S = 0.1  # seconds of learning from which on a thread is known to learn
 
 APART = ("import", "first compilation")
 """Phases that the steady state does not contain."""
@@ -63,3 +65,11 @@ class Track:
     def seconds(self, phases: Collection[str], begin: float = 0.0, end: float = 1e300) -> float:
         """Return the seconds in some phases between two times."""
         return spent((m for m in self.moments if begin < m.t <= end), phases)
+
+
+def learner(tracks: Sequence[Track]) -> Track:
+    """Return the thread that learns most; if none learns, the first main thread."""
+    most = max(tracks, key=lambda track: track.seconds(LEARNING))
+    if most.seconds(LEARNING) >= LEARNS_S:
+        return most
+    return next((track for track in tracks if track.main), tracks[0])
