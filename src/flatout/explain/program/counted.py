@@ -16,7 +16,7 @@ from flatout.explain.program.facts import Facts
 from flatout.explain.program.garbage import collecting
 from flatout.explain.ranking import LEAST_SHARE, interval
 from flatout.explain.report import duration, percent, place_words
-from flatout.hardware.core_use import quota_share
+from flatout.hardware.core_use import quota_share, weighted_mean
 from flatout.hardware.monitor import MonitorSample
 
 CALLED = 0.5  # part of the collections' time from which on the program's calls of them are named
@@ -253,8 +253,7 @@ def _pid(facts: Facts) -> int | None:
 
 def _mean(samples: Sequence[MonitorSample], of: Callable[[MonitorSample], float]) -> float:
     """Return the mean over time."""
-    total = sum(sample.seconds for sample in samples)
-    return sum(of(sample) * sample.seconds for sample in samples) / total if total else 0.0
+    return weighted_mean((of(sample), sample.seconds) for sample in samples) or 0.0
 
 
 def _parts(facts: Facts, of: Callable[[MonitorSample], float]) -> list[tuple[float, float]]:
