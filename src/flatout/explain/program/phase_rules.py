@@ -111,9 +111,9 @@ def by_update(roles: Roles, place: Place) -> str | None:
     has made, such as an optimiser."""
     survey = roles.survey
     begin = survey.values.start(place.program)
-    inner = next((loop for loop, _ in survey.loops(place.program)), None)
-    once = inner is None or survey.does(inner, LEARN)
-    if begin is None or begin[0] not in survey.updated or not once:
+    if begin is None or begin[0] not in survey.updated:
+        return None
+    if not survey.turns_with(place.program, LEARN):
         return None
     return LEARN if survey.leads_to(place.program, STEP, NETWORK, LEARN) == LEARN else None
 
@@ -136,9 +136,8 @@ def by_goal(roles: Roles, place: Place) -> str | None:
     if goal == LEARN:
         if not survey.steps() and any(survey.process.codes[code].yields for code, _ in program):
             return "input"
-        inner = next((loop for loop, _ in survey.loops(program)), None)
-        once = inner is None or survey.does(inner, NETWORK) or survey.does(inner, LEARN)
-        return LEARN if converts or (once and begin[0] in survey.computed) else None
+        once = begin[0] in survey.computed and survey.turns_with(program, NETWORK, LEARN)
+        return LEARN if converts or once else None
     if converts:
         return "act"
     near = {node[0] for node in survey.nodes[STEP] | survey.nodes[NETWORK]}

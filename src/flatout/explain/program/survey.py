@@ -265,6 +265,11 @@ class Survey:
         inside = (line for line in self.lines[tag].get(code, ()) if first <= line <= last)
         return any(self.values.runs(self.values.node((code, line)), callers) for line in inside)
 
+    def turns_with(self, program: Sequence[Site], *tags: str) -> bool:
+        """Return whether the innermost loop around a stack does one of these; also without one."""
+        inner = next((loop for loop, _ in self.loops(program)), None)
+        return inner is None or any(self.does(inner, tag) for tag in tags)
+
     def around(self, program: Sequence[Site]) -> tuple[bool, bool]:
         """Return whether environments step, and whether gradients are taken, in the innermost loop
         that does either."""
