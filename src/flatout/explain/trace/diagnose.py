@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -24,8 +24,8 @@ from flatout.explain.program.remedies import (
 from flatout.explain.ranking import LEAST_SHARE, LOST, interval, ordered, tied
 from flatout.explain.report import duration, percent, tie_words
 from flatout.explain.trace.events import Trace
-from flatout.explain.trace.facts import PHASE, Found, line_words, shown, timeline
-from flatout.explain.trace.idle import BUSY, PARTS
+from flatout.explain.trace.facts import PHASE, Found, by_phase, line_words, shown, timeline
+from flatout.explain.trace.idle import PARTS
 
 STARTING = 0.25
 """A single call of the driver that takes this share of the window, in which the device idles, is
@@ -51,11 +51,6 @@ def diagnose(traces: Sequence[Trace], subject: str) -> Diagnosis:
         ranked += findings(found)
     if steps := _steps(traces):
         ranked[0] = replace(ranked[0], evidence=(*ranked[0].evidence, steps))
-    phases: defaultdict[str, float] = defaultdict(float)
-    marked: defaultdict[str, float] = defaultdict(float)
-    for part in dict.fromkeys((*BUSY, *PARTS)) if devices else ():
-        phases[PHASE.get(part, part)] += found.share(part)
-        marked[PHASE.get(part, part)] += found.marked(part)
     distributed = _ranks(found)
     ranked = [remedied(finding, distributed) for finding in ranked]
     models = sorted({row.model for trace in traces for row in trace.devices if row.model})
@@ -65,9 +60,9 @@ def diagnose(traces: Sequence[Trace], subject: str) -> Diagnosis:
         headline=headline(found, ranked),
         findings=tuple(ranked),
         seconds=max((trace.window[1] - trace.window[0] for trace in traces), default=0.0),
-        phases={phase: share for phase, share in phases.items() if share > 0.0},
+        phases=by_phase(found.share) if devices else {},
         lines=KERNELS | {PHASE.get(p, p): _line(found, p) for p in PARTS if found.line(p)},
-        marked={phase: share for phase, share in marked.items() if share > 0.0},
+        marked=by_phase(found.marked) if devices else {},
         lanes=tuple(Lane(name, timeline(use)) for name, use in devices[:LANES]),
         busy={name: use.busy for name, use in devices},
         machine=", ".join(models),
@@ -85,13 +80,8 @@ def _ranks(found: Found) -> tuple[Rank, ...]:
     nothing else runs."""
     every = list[Rank]()
     for name, use in found.devices if found.traces[1:] else ():
-        shares = {part: use.share(part) for part in dict.fromkeys((*BUSY, *PARTS))}
-        phases = defaultdict[str, float](float)
-        for part, share in shares.items():
-            if share > 0.0:
-                phases[PHASE.get(part, part)] += share
-        exchanges = shares["communicate"]
-        every.append(Rank(name, 0, 1.0 - exchanges, exchanges, 0.0, dict(phases)))
+        exchanges = use.share("communicate")
+        every.append(Rank(name, 0, 1.0 - exchanges, exchanges, 0.0, by_phase(use.share)))
     return compared(every)
 
 

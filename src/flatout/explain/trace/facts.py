@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from flatout.explain.ranking import LEAST_BLOCK_S, block_ends
 from flatout.explain.report import place_words, shortened
 from flatout.explain.trace import names
 from flatout.explain.trace.events import Kind, Trace, begins_in
-from flatout.explain.trace.idle import DeviceUse, Host, causes, lengths
+from flatout.explain.trace.idle import BUSY, PARTS, DeviceUse, Host, causes, lengths
 from flatout.explain.trace.intervals import covered, segments, union_of
 
 BINS = 600  # resolution of the timeline
@@ -96,6 +96,14 @@ class Found:
     def hidden(self) -> float:
         """The share of the devices' time in which they exchange data while they compute."""
         return float(np.mean([use.hidden / use.seconds for _, use in self.devices]))
+
+
+def by_phase(share: Callable[[str], float]) -> dict[str, float]:
+    """Return the shares of all parts of a device's time, above 0, by phase."""
+    sums: defaultdict[str, float] = defaultdict(float)
+    for part in dict.fromkeys((*BUSY, *PARTS)):
+        sums[PHASE.get(part, part)] += share(part)
+    return {phase: total for phase, total in sums.items() if total > 0.0}
 
 
 def shown(name: str) -> str:
