@@ -23,12 +23,14 @@ from rich.text import Text
 
 from flatout.explain.causes import HEALTHY, OVERLAPPING, UNKNOWN
 from flatout.explain.diagnosis import Diagnosis, Finding, MeasuredGain, Rank
-from flatout.explain.ranking import LOST, causes
+from flatout.explain.ranking import LOST, causes, tied
 from flatout.hardware.gpus import GpuSample
 from flatout.output import plain, printable
 from flatout.spans import PHASES
 
 SHOWN_SHARE = 0.01  # phases below this share of the time are not listed in a terminal
+
+TIE = "a tie"  # the verdict's name where two causes may be the largest
 
 INDENT = 9
 BAR = 24
@@ -116,7 +118,7 @@ def show_lines(label: str, lines: Sequence[str], console: Console) -> None:
 
 def verdict_parts(diagnosis: Diagnosis) -> tuple[str, str]:
     """Return the verdict's id, or ``a tie``, and its sentence, which may be empty."""
-    name = "a tie" if diagnosis.headline.startswith("a tie: ") else diagnosis.verdict
+    name = TIE if diagnosis.headline.startswith(f"{TIE}: ") else diagnosis.verdict
     return name, diagnosis.headline.removeprefix(f"{name}: ")
 
 
@@ -140,12 +142,12 @@ def advised(diagnosis: Diagnosis) -> list[tuple[str, Finding]]:
     if diagnosis.part or (diagnosis.verdict == HEALTHY and not diagnosis.tie):
         return []
     found = [one for one in diagnosis.findings if one.remedy or one.setting]
-    tied = [one for one in found if one.id in diagnosis.tie]
-    if not tied:
+    two = [one for one in found if one.id in diagnosis.tie]
+    if not two:
         within = [one for one in found[1:] if one.id in OVERLAPPING and one.share >= LOST]
         return list(zip(["Try", "Or"], [*found[:1], *within], strict=False))
     first = [one for one in found if one.id == "contended"]
-    return list(zip(["Try", "Then", "Or"] if first else ["Try", "Or"], first + tied, strict=False))
+    return list(zip(["Try", "Then", "Or"] if first else ["Try", "Or"], first + two, strict=False))
 
 
 def setting_words(setting: Sequence[str]) -> str:
@@ -194,14 +196,14 @@ def interval_words(diagnosis: Diagnosis, finding: Finding) -> str:
 
 
 def tie_words(findings: Sequence[Finding]) -> str:
-    """Return a tie: ``acting-bound (41 % of the time, 36 to 47) or launch-bound (38 %, 33 to
-    44)``."""
+    """Return a tie: ``a tie: acting-bound (41 % of the time, 36 to 47) or launch-bound (38 %, 33 to
+    44)``; an empty text if the first two findings are none."""
     said = list[str]()
-    for one in findings:
+    for one in tied(findings):
         low, high = (100 * end for end in one.interval or (one.share, one.share))
         share = percent(one.share) + ("" if said else " of the time")
         said.append(f"{one.id} ({share}, {low:.0f} to {high:.0f})")
-    return " or ".join(said)
+    return f"{TIE}: {' or '.join(said)}" if said else ""
 
 
 def place_words(place: tuple[str, int]) -> str:

@@ -17,7 +17,7 @@ from flatout.explain.facts import RunFacts
 from flatout.explain.own import collecting, learning, overheads
 from flatout.explain.own.collecting import LEARN, LOCKSTEP
 from flatout.explain.own.proposals import Advice, propose
-from flatout.explain.ranking import LEAST_SHARE, LOST, ordered, tied
+from flatout.explain.ranking import LEAST_SHARE, LOST, ordered
 from flatout.explain.report import percent, tie_words
 from flatout.spans import phase_words
 
@@ -76,7 +76,7 @@ def headline(ranked: Sequence[Finding], facts: RunFacts, used: Sequence[CardUse]
     if facts.updates and busy is not None:
         waited = cards.waits(_host(facts, busy), busy)
         words = cards.headline(sum(card.works for card in used), busy, waited, lambda phase: "")
-    return f"a tie: {tie_words(tie)}; {words}" if (tie := tied(ranked)) else words
+    return "; ".join(filter(None, (tie_words(ranked), words)))
 
 
 def _summary(first: Finding, facts: RunFacts) -> str:

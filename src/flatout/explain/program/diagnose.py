@@ -189,13 +189,13 @@ def _headline(facts: Facts, ranked: Sequence[Finding]) -> str:
         summary = f"{CAUSES[first.id]}: {taken}"
         rest = _headline(facts, others) if others else ""
         return f"{summary}. While it ran, {_inner(rest)}" if rest else summary
-    tie = tied(ranked)
+    tie = tie_words(ranked)
     on_gpu = _gpu_words(facts)
     summary = CAUSES.get(first.id, first.evidence[0] if first.evidence else "")
     if first.id not in (UNKNOWN, *DEVICES):
         summary += f" takes {percent(first.share)} of the time"
     if tie:
-        summary = f"a tie: {tie_words(tie)}"
+        summary = tie
     if on_gpu:
         kept = tie or first.id in (UNKNOWN, *OVERLAPPING, *DEVICES)
         summary = f"{summary}. {on_gpu}" if kept else on_gpu

@@ -217,9 +217,8 @@ def headline(found: Found, ranked: Sequence[Finding]) -> str:
     words = cards.headline(
         len(found.devices), found.share("learn"), waits, lambda part: line_words(found.line(part))
     )
-    if tie := tied(ranked):
-        return f"a tie: {tie_words(tie)}. {words}"
-    return f"{ranked[0].evidence[0]}. {words}" if ranked[0].id == UNKNOWN else words
+    first = ranked[0].evidence[0] if ranked[0].id == UNKNOWN else tie_words(ranked)
+    return f"{first}. {words}" if first else words
 
 
 def _work(traces: Sequence[Trace]) -> dict[str, WorkRate]:
