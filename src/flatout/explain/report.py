@@ -179,8 +179,9 @@ def action_words(finding: Finding) -> str:
 
 def concern_words(diagnosis: Diagnosis, finding: Finding) -> str:
     """Return how much of the time a finding is about: ``55 % of the time (50 to 60)``; an empty
-    text for findings without a share."""
-    words = f"{percent(finding.share)} of the time" if finding.share else ""
+    text for findings without a share. What others took is a share of the core time."""
+    whole = "the core time" if finding.id == "contended" else "the time"
+    words = f"{percent(finding.share)} of {whole}" if finding.share else ""
     sure = interval_words(diagnosis, finding)
     return f"{words} ({sure})" if sure else words
 
