@@ -241,8 +241,10 @@ def _verdict(found: Difference) -> str:
         sure = (one for one in found.phases if one.moved * sign > 0 and one.sure is not False)
         if (most := next(sure, None)) is not None:
             words.append(f"{most.name} {word} most ({_figures(most, found.unit)})")
-    if not found.phases or len(words) == bool(found.unit):
-        words.append(f"no phase is certain to have changed by {100 * MOVED:.0f} % of the time")
+    if not found.phases:
+        words.append(f"no phase changed by more than {100 * MOVED:.0f} % of the time")
+    elif len(words) == bool(found.unit):
+        words.append("no phase is certain to have changed: the intervals overlap")
     return "; ".join(words)
 
 
