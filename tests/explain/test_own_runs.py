@@ -634,11 +634,6 @@ def test_what_planning_kept_of_a_run_is_used(
     assert plans == [answer], "and by the verdict at a run's end"
 
 
-def test_what_measure_needs_is_said(flatout: Cli, tmp_path: Path) -> None:
-    result = flatout("explain", "--measure", "--", "python", "x.py")
-    assert (result.code, "run folders" in result.message) == (2, True)
-
-
 @pytest.mark.slow
 def test_a_fused_run_is_measured_where_it_is_explained(
     flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

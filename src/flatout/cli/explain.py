@@ -18,12 +18,13 @@ from flatout.cli.explain_arguments import (
     ExplainArguments,
     check,
     count_of,
+    flag_words,
     kind_of,
     run_of,
     seconds_of,
 )
 from flatout.cli.explain_saved import intact, read_saved
-from flatout.cli.flags import existing, parse, take_all, take_file
+from flatout.cli.flags import existing, given_twice, parse, take_all, take_file
 from flatout.errors import FlatoutError, UsageError, damage
 from flatout.output import json_text, say
 
@@ -47,6 +48,10 @@ def explain(argv: list[str]) -> int:
             raise UsageError("nothing follows --: flatout explain -- python script.py ARGUMENTS.")
     phases, argv = take_all(argv, "--phase", 1, "PHASE=MODULE:FUNCTION: --phase env=train:collect")
     conditions, argv = take_all(argv, "--fail-if", 1, 'a condition: --fail-if "env > 50"')
+    words = 'a flag: --measure-flag "--workers 4"'
+    given, argv = take_all(argv, "--measure-flag", 1, words, flags=True)
+    if len(given) > 1:
+        raise UsageError(given_twice("--measure-flag"))
     compared, rest = take_all(argv, "--diff", 2, "two files: --diff BEFORE.json AFTER.json")
     if len(compared) != 2 and rest != argv:
         raise UsageError("--diff needs two files: flatout explain --diff BEFORE.json AFTER.json.")
@@ -56,6 +61,7 @@ def explain(argv: list[str]) -> int:
     asked = replace(
         parse(ExplainArguments(), "flatout explain", argv),
         phase=tuple(phases), fail_if=tuple(conditions), diff=tuple(compared),
+        measure_flag=given[0] if given else None,
     )  # fmt: skip
     path = None if asked.path is None else existing(asked.path)
     kind = "" if path is None else kind_of(path)
@@ -151,12 +157,14 @@ def _program(command: Sequence[str], asked: ExplainArguments) -> int:
     from flatout.explain.program.attach import record
 
     failed, finished = 0, True
+    seen: list[Diagnosis] = []
 
     def observed(recording: Recording) -> None:
         nonlocal failed, finished
         finished = bool(recording[0]["finished"])
         try:
             diagnosis = _diagnosed(recording, asked)
+            seen.append(diagnosis)
             with _said():
                 _report(diagnosis, asked, stderr=True)
             failed = _judge(diagnosis, asked)
@@ -169,7 +177,31 @@ def _program(command: Sequence[str], asked: ExplainArguments) -> int:
         count=count_of(asked),
     )  # fmt: skip
     by_itself = finished or not asked.stop
+    if asked.measure and seen:
+        if code and by_itself:
+            say(f"--measure: nothing is measured, because the program ended with exit code {code}.")
+        else:
+            _measure(seen[0], list(command), asked)
     return code if code and by_itself else failed or code
+
+
+def _measure(diagnosis: Diagnosis, command: list[str], asked: ExplainArguments) -> None:
+    """Measure what a program gains from the first remedy that needs no change of its source, and
+    print that. If it cannot be measured, a sentence says why."""
+    from flatout.explain.against import rounds, trial
+
+    count, minutes = count_of(asked) or "", MINUTES if asked.minutes is None else asked.minutes
+    with _said():
+        tried = trial.first(diagnosis, command, flag_words(asked))
+        say(
+            f"measuring {tried.change}: two copies of the program run in turns, without output, "
+            f"for at most about {minutes:g} min"
+        )
+        commands = command, tried.command
+        rounds.check(commands, count)
+        found = rounds.compare(commands, asked.seconds, minutes, count, None)
+        gained = trial.with_gain(diagnosis, tried, found)
+        _report(gained, asked, stderr=True, comparison=found, again=True)
 
 
 def _compare(command: list[str], against: str, asked: ExplainArguments) -> int:
@@ -216,7 +248,7 @@ def _diagnosed(recording: Recording, asked: ExplainArguments) -> Diagnosis:
 
 @contextmanager
 def _said() -> Iterator[None]:
-    """Print why a file cannot be written; the report follows."""
+    """Print why a file cannot be written or a gain is unknown, and continue."""
     try:
         yield
     except FlatoutError as error:
@@ -228,15 +260,20 @@ def _report(
     asked: ExplainArguments,
     stderr: bool = False,
     comparison: Comparison | None = None,
+    again: bool = False,
 ) -> None:
     """Print the diagnosis and the comparison with a second program, and write the files that were
-    asked for."""
+    asked for.
+
+    Args:
+        again: of the diagnosis, which was printed before, only print what to try.
+    """
     from rich.console import Console
 
-    from flatout.explain.report import show, show_lines
+    from flatout.explain.report import show, show_advice, show_lines
 
     console, compared, said = Console(stderr=stderr), list[str](), diagnosis.as_json()
-    show(diagnosis, console)
+    (show_advice if again else show)(diagnosis, console)
     if comparison is not None and (outcome := comparison.outcome) is not None:
         from flatout.explain.against.outcome import lines
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -59,7 +61,7 @@ class ExplainArguments:
     of a function (module:function), the sum of its argument (module:function(argument)), or steps
     of environments and optimisers (the word steps, and the default of --against)."""
     minutes: float | None = None
-    """With --against: no round begins that would end later (5)."""
+    """With --against, and with --measure of a program: no round begins that would end later (5)."""
     json: str | None = None
     """Write verdict and findings to this JSON file."""
     fail_if: tuple[str, ...] = ()
@@ -76,7 +78,15 @@ class ExplainArguments:
     try_: Annotated[bool, tyro.conf.arg(name="try")] = False
     """Run folders only: apply the first remedy that is a setting, and measure what it gains."""
     measure: bool = False
-    """Run folders only: first measure the parts of this run here, for about 20 s, and save that."""
+    """Of a run's folder: first measure the parts of this run here, for about 20 s, and save that.
+    Of a program, with --twice: once it has ended, start it again as it was and with the first
+    remedy that is an environment variable or a flag of its command, and measure the gain."""
+    twice: bool = False
+    """With --measure of a program: allow two copies of it to run at the same time, which write
+    the same files."""
+    measure_flag: str | None = None
+    """With --measure of a program: the flag with which it loads data in more processes, such as
+    "--workers 4", appended to its command if that is the remedy."""
     trust: bool = False
     """With --try or --measure: run the code that the folder names, although another user created
     it."""
@@ -114,8 +124,12 @@ def check(asked: ExplainArguments, path: Path | None, kind: str, command: Sequen
             "--against compares two programs: flatout explain --against "
             '"python fixed.py" -- python script.py.'
         )
-    if asked.minutes is not None and asked.against is None:
-        raise UsageError("--minutes is for --against: it says how long two programs are compared.")
+    measured = asked.measure and bool(command)
+    if asked.minutes is not None and asked.against is None and not measured:
+        raise UsageError(
+            "--minutes is for --against, and for --measure of a program: it says how long two "
+            "programs are compared."
+        )
     if asked.count is not None:
         if not command:
             raise UsageError(
@@ -142,7 +156,14 @@ def check(asked: ExplainArguments, path: Path | None, kind: str, command: Sequen
     if asked.try_ and not run:
         raise UsageError("--try is for run folders: flatout explain RUN_DIR --try.")
     if asked.measure and not run:
-        raise UsageError("--measure is for run folders: flatout explain RUN_DIR --measure.")
+        _check_measure(asked, command)
+    flagged = asked.measure_flag is not None
+    for flag, given in (("--twice", asked.twice), ("--measure-flag", flagged)):
+        if given and not measured:
+            raise UsageError(
+                f"{flag} is for --measure of a program: flatout explain --measure --twice -- "
+                "python script.py."
+            )
     if asked.record is not None and not command:
         raise UsageError(
             "--record is for programs that explain starts: flatout explain --record 2 -- python "
@@ -173,6 +194,43 @@ def check(asked: ExplainArguments, path: Path | None, kind: str, command: Sequen
             with writing(file):
                 _check_file(flag, Path(file), path)
                 output_file.check_writable(Path(file))
+
+
+def _check_measure(asked: ExplainArguments, command: Sequence[str]) -> None:
+    """Refuse to measure a program that cannot be measured, or that nobody said may run twice."""
+    from flatout.explain.against import rounds
+
+    if not command:
+        raise UsageError(
+            "--measure is for run folders and for programs that explain starts: flatout explain "
+            "RUN_DIR --measure, or flatout explain --measure --twice -- python script.py."
+        )
+    if asked.against is not None:
+        raise UsageError("--measure and --against cannot be combined.")
+    if not asked.twice:
+        raise UsageError(
+            f"--measure starts {shlex.join(command)} again once it has ended, two copies at the "
+            "same time, and both write its results again: add --twice if that does no harm."
+        )
+    rounds.check([command], count_of(asked) or "")
+    flag_words(asked)
+
+
+def flag_words(asked: ExplainArguments) -> list[str]:
+    """Return the words of ``--measure-flag``; none without it.
+
+    Raises:
+        UsageError: they cannot be read.
+    """
+    if asked.measure_flag is None:
+        return []
+    with suppress(ValueError):
+        if words := shlex.split(asked.measure_flag):
+            return words
+    raise UsageError(
+        f"--measure-flag {asked.measure_flag!r} is no flag: write it as on a command line, "
+        '--measure-flag "--workers 4".'
+    )
 
 
 def _check_file(flag: str, file: Path, path: Path | None) -> None:

@@ -192,22 +192,24 @@ def existing(path: str, name: str = "RUN_DIR") -> Path:
 
 
 def take_all(
-    argv: list[str], flag: str, each: float = math.inf, needs: str = "a value"
+    argv: list[str], flag: str, each: float = math.inf, needs: str = "a value", flags: bool = False
 ) -> tuple[list[str], list[str]]:
     """All values of a flag, which takes `each` of them each time, and the arguments without it.
 
     Args:
         needs: what a value is, for the message where there is none.
+        flags: whether a value may be a flag itself, of another program.
     """
     values, rest, room = list[str](), list[str](), 0.0
     for argument in [*argv, "--"]:  # which ends what a flag takes
         name, separator, text = argument.partition("=")
-        if room == 1 and argument.startswith("--"):
+        value = argument != "--" if flags else not argument.startswith("--")
+        if room == 1 and not value:
             raise UsageError(f"{flag} needs {needs}.")
         if name.replace("_", "-") == flag:
             room = each - bool(separator)
             values += [text] if separator else []
-        elif room and not argument.startswith("--"):
+        elif room and value:
             room -= 1
             values.append(argument)
         else:

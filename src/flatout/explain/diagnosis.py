@@ -33,9 +33,17 @@ class MeasuredGain:
     second."""
 
     gain: float
-    low: float  # the interval of the measurements
-    high: float
+    low: float | None  # the interval of the measurements; None of a single one
+    high: float | None
     how: str  # what was measured, in words
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A remedy that needs no change of the source, only another start of the program."""
+
+    variables: tuple[str, ...] = ()  # of the environment, NAME=VALUE
+    processes: int | None = None  # which load data; the program has a flag of its own for them
 
 
 @dataclass(frozen=True)
@@ -51,9 +59,10 @@ class Finding:
     phases: tuple[str, ...] = ()  # whose time it is, as far as that is known
     gain: MeasuredGain | None = None  # of the remedy; None unless it was measured
     interval: tuple[float, float] | None = None  # holds the share with 95 %; None if unknown
+    trial: Trial | None = None  # of the remedy; None if it needs a change of the source
 
     def as_json(self) -> dict[str, Any]:
-        """Return flat JSON; ``interval``, ``setting`` and the gain's keys only if known."""
+        """Return JSON; ``interval``, ``setting``, ``trial`` and the gain's keys only if known."""
         shown: dict[str, Any] = {
             "id": self.id, "share": self.share, "evidence": list(self.evidence),
             "remedy": self.remedy, "place": None if self.place is None else list(self.place),
@@ -62,6 +71,10 @@ class Finding:
             shown["interval"] = list(self.interval)
         if self.setting:
             shown["setting"] = list(self.setting)
+        if self.trial is not None:
+            shown["trial"] = {
+                "variables": list(self.trial.variables), "processes": self.trial.processes,
+            }  # fmt: skip
         return shown if self.gain is None else shown | asdict(self.gain)
 
 

@@ -25,6 +25,13 @@ def says(words: str) -> Meta:
 Share = Annotated[float, Meta(description="A share of the time, 0 to 1.", ge=-0.01, le=1.01)]
 
 
+class Start(msgspec.Struct):
+    """A remedy that needs no change of the source, only another start of the program."""
+
+    variables: Annotated[list[str], says("Variables of its environment, NAME=VALUE.")]
+    processes: Annotated[int | None, says("Number of background processes that load data.")]
+
+
 class Finding(msgspec.Struct, omit_defaults=True):
     """A cause of lost time."""
 
@@ -37,6 +44,9 @@ class Finding(msgspec.Struct, omit_defaults=True):
         None
     )
     setting: Annotated[list[str], says("Flags of Flatout that apply the remedy.")] = []
+    trial: Annotated[
+        Start | None, says("How to start the program with the remedy, if that is all it needs.")
+    ] = None
     gain: Annotated[
         float | None, says("The measured ratio of speeds, with the remedy to without.")
     ] = None

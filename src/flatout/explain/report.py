@@ -56,8 +56,7 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
     _say(console, "ENDED", [Text(words, style=BAD) for words in [diagnosis.ended] if words])
     words = ": ".join(filter(None, verdict_parts(diagnosis)))
     _say(console, "VERDICT", [Text(words, style=GOOD if healthy else BAD)])
-    for label, tried in advised(diagnosis):
-        _try(console, label.upper(), diagnosis, tried)
+    show_advice(diagnosis, console)
     if diagnosis.findings:
         first = diagnosis.findings[0]
         _say(console, "EVIDENCE", [Text(sentence) for sentence in first.evidence])
@@ -76,6 +75,12 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
     _say(console, "NOTES", [Text(note) for note in diagnosis.notes])
     about = [f"{duration(diagnosis.seconds)} of {diagnosis.subject}", diagnosis.machine]
     _say(console, "OF", [Text(words, style=QUIET) for words in about if words])
+
+
+def show_advice(diagnosis: Diagnosis, console: Console) -> None:
+    """Print what to try, with the gains that were measured."""
+    for label, tried in advised(diagnosis):
+        _try(console, label.upper(), diagnosis, tried)
 
 
 def rank_lines(diagnosis: Diagnosis) -> list[str]:
@@ -138,10 +143,23 @@ def advice(diagnosis: Diagnosis) -> Finding | None:
 
 def advised(diagnosis: Diagnosis) -> list[tuple[str, Finding]]:
     """Return the finding of `advice`, with a label; of a tie, both findings that have remedies, and
-    else the largest cause whose time is a part of the first one's."""
-    if diagnosis.part or (diagnosis.verdict == HEALTHY and not diagnosis.tie):
+    else the largest cause whose time is a part of the first one's. A finding whose trial has a
+    measured gain is always among them."""
+    if diagnosis.part:
         return []
     found = [one for one in diagnosis.findings if one.remedy or one.setting]
+    shown = _proposed(diagnosis, found)
+    for one in found:
+        measured = one.trial is not None and one.gain is not None
+        if measured and all(one is not proposed for _, proposed in shown):
+            shown.append(("Or" if shown else "Try", one))
+    return shown
+
+
+def _proposed(diagnosis: Diagnosis, found: Sequence[Finding]) -> list[tuple[str, Finding]]:
+    """Return the findings to act on, of those that have remedies."""
+    if diagnosis.verdict == HEALTHY and not diagnosis.tie:
+        return []
     two = [one for one in found if one.id in diagnosis.tie]
     if not two:
         within = [one for one in found[1:] if one.id in OVERLAPPING and one.share >= LOST]
@@ -157,6 +175,8 @@ def setting_words(setting: Sequence[str]) -> str:
 
 def gain_words(gain: MeasuredGain) -> str:
     """Return a measured gain and its interval in words: ``measured 1.7x (1.5-1.9)``."""
+    if gain.low is None or gain.high is None:
+        return f"measured {ratio_words(gain.gain)[0]}x"
     ratio, low, high = ratio_words(gain.gain, gain.low, gain.high)
     return f"measured {ratio}x ({low}-{high})"
 

@@ -226,9 +226,7 @@ def lines(found: Outcome, name: str, count: str = "") -> list[str]:
         name: the second program's command line.
         count: the function whose calls were counted, if that was asked for.
     """
-    counted = count_words(count) if found.unit == CALLS else found.unit
-    unit = "speed of the whole program" if found.unit == WALL else f"{counted} per second"
-    pairs = f"{found.pairs} {'pair' if found.pairs == 1 else 'pairs'}"
+    unit, pairs = unit_words(found, count), pair_words(found)
     if found.low is None or found.high is None:
         (ratio,) = ratio_words(found.gain)
         said = [f"{name}: {ratio}x {unit}, {pairs}: too few for an interval"]
@@ -249,6 +247,17 @@ def lines(found: Outcome, name: str, count: str = "") -> list[str]:
             line += f", {1e3 * one.was_s:.3g} to {1e3 * one.now_s:.3g} ms for {EACH[found.unit]}"
         said.append(line)
     return [*said, *found.notes]
+
+
+def unit_words(found: Outcome, count: str = "") -> str:
+    """Return the unit of speed in words: ``environment steps per second``."""
+    counted = count_words(count) if found.unit == CALLS else found.unit
+    return "speed of the whole program" if found.unit == WALL else f"{counted} per second"
+
+
+def pair_words(found: Outcome) -> str:
+    """Return the number of pairs of speeds in words."""
+    return f"{found.pairs} {'pair' if found.pairs == 1 else 'pairs'}"
 
 
 def speed_words(rate: float) -> str:

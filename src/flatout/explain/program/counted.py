@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 from flatout.explain import cores
-from flatout.explain.diagnosis import Finding
+from flatout.explain.diagnosis import Finding, Trial
 from flatout.explain.program.evidence import Evidence, Process
 from flatout.explain.program.facts import Facts
 from flatout.explain.program.garbage import collecting
+from flatout.explain.program.remedies import with_threads
 from flatout.explain.ranking import LEAST_SHARE, interval
 from flatout.explain.report import duration, percent, place_words
 from flatout.hardware.core_use import quota_share, weighted_mean
@@ -30,6 +31,12 @@ SHORTEST_S, FEWEST = 8.0, 8  # seconds and samples in which memory's growth can 
 PARTS = 4  # of these, in each of which memory must have grown
 EVEN = 0.4  # minimum growth in each part, of the mean growth
 
+KEEPING = (
+    "MALLOC_TRIM_THRESHOLD_=4294967296", "MALLOC_TOP_PAD_=67108864",
+    "MALLOC_MMAP_THRESHOLD_=33554432",
+)  # fmt: skip
+"""Variables with which glibc does not give memory back to the system."""
+
 LESS = (
     "Use less memory: smaller buffers or types (observations as uint8), fewer processes; or give "
     "the program more."
@@ -43,13 +50,13 @@ def findings(facts: Facts) -> list[Finding | None]:
 
 def _found(cause: str, facts: Facts, share: float, parts: Iterable[tuple[float, float]],
            evidence: Sequence[str], remedy: str, place: tuple[str, int] | None = None,
-           ) -> Finding | None:  # fmt: skip
+           trial: Trial | None = None) -> Finding | None:  # fmt: skip
     """Return a finding, unless its share is small: of the time, or of a working GPU's waits."""
     share *= 1.0 - (facts.gpu or 0.0)
     if share < LEAST_SHARE:
         return None
     sure = interval(share, parts)
-    return Finding(cause, share, tuple(evidence), remedy, place, interval=sure)
+    return Finding(cause, share, tuple(evidence), remedy, place, interval=sure, trial=trial)
 
 
 # --- Garbage ----------------------------------------------------------------------------------
@@ -138,11 +145,11 @@ def allocating(facts: Facts) -> Finding | None:
         f"which takes {percent(share)} of the time; the kernel uses {percent(system)} of a core"
     ))  # fmt: skip
     remedy = (
-        "Let glibc keep memory: start the program with MALLOC_TRIM_THRESHOLD_=4294967296 "
-        "MALLOC_TOP_PAD_=67108864 MALLOC_MMAP_THRESHOLD_=33554432. Make arrays of more than 32 MiB "
-        "once, and write into them (out=)."
+        f"Let glibc keep memory: start the program with {' '.join(KEEPING)}. Make arrays of more "
+        "than 32 MiB once, and write into them (out=)."
     )
-    return _found("allocation-bound", facts, share, _parts(facts, spent), evidence, remedy)
+    parts, trial = _parts(facts, spent), Trial(KEEPING)
+    return _found("allocation-bound", facts, share, parts, evidence, remedy, trial=trial)
 
 
 def _fetching(facts: Facts, sample: MonitorSample, pid: int, costs: Sequence[float]) -> float:
@@ -240,7 +247,8 @@ def throttled(facts: Facts) -> Finding | None:
         return quota_share(sample.throttled or 0.0, sample.cpu * sample.cores)
 
     parts = _parts(facts, stopped)
-    return _found("throttled", facts, found.share, parts, found.evidence, found.remedy)
+    trial = with_threads(facts, facts.cores)
+    return _found("throttled", facts, found.share, parts, found.evidence, found.remedy, trial=trial)
 
 
 # --- Samples of the monitor -------------------------------------------------------------------

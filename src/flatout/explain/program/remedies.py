@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from flatout.explain import cores
 from flatout.explain.cards import WAITS_FOR
-from flatout.explain.diagnosis import Finding
+from flatout.explain.diagnosis import Finding, Trial
 from flatout.explain.program import tags
 from flatout.explain.program.blame import Where
 from flatout.explain.program.calls import mostly_with_gradients
@@ -45,6 +45,7 @@ class Remedy:
     words: str  # what to change, at the phase's heaviest line
     before: Sequence[str] = ()  # evidence before the heaviest places
     after: Sequence[str] = ()  # and after them
+    trial: Trial | None = None  # how the program is started with it, if that is all
 
 
 def finding(cause: str, facts: Facts, share: float) -> Finding:
@@ -58,7 +59,9 @@ def finding(cause: str, facts: Facts, share: float) -> Finding:
             kind, words = "programs", RUNNING
         started = f"{facts.restarts} {kind} were started in {facts.blame.seconds:.0f} s"
         remedy = Remedy(words, before=[started])
-    words, line = _of_calls(facts, phase) or (remedy.words, facts.heaviest_line(phase))
+    words, line, trial = remedy.words, facts.heaviest_line(phase), remedy.trial
+    if (call := _of_calls(facts, phase)) is not None:
+        (words, line), trial = call, None
     places = facts.heaviest(phase, facts.share(phase) if cause == "launch-bound" else spent)
     evidence = (*remedy.before, *places, *facts.marked_words(phase), *remedy.after)
     if facts.gpu is not None:
@@ -68,7 +71,7 @@ def finding(cause: str, facts: Facts, share: float) -> Finding:
     sure = facts.interval(cause, phase, share)
     if cause == "compute-bound" and facts.gpu is not None:
         sure = None  # how long a GPU computes does not decide where that stands
-    return Finding(cause, share, evidence, words, line, interval=sure)
+    return Finding(cause, share, evidence, words, line, interval=sure, trial=trial)
 
 
 def _of_calls(facts: Facts, phase: str) -> tuple[str, tuple[str, int] | None] | None:
@@ -182,7 +185,8 @@ def inputs(facts: Facts, share: float) -> Remedy:
     return Remedy(
         f"Load and augment in {workers} background processes (PyTorch: "
         f"DataLoader(num_workers={workers}, persistent_workers=True); tf.data: "
-        ".map(...).prefetch(...)), and do once what is the same each time."
+        ".map(...).prefetch(...)), and do once what is the same each time.",
+        trial=Trial(processes=workers),
     )
 
 
@@ -360,9 +364,10 @@ def oversubscribed(facts: Facts) -> Finding | None:
         evidence.append(f"PyTorch uses up to {threads} threads in each process")
     each = max(1, facts.cores // max(1, facts.blame.workers + 1))
     each = min(each, threads) if threads else each
+    trial = with_threads(facts, each)
     words = (
         f"Give each process its share of the cores: torch.set_num_threads({each}), or "
-        f"OMP_NUM_THREADS={each}."
+        f"{' '.join(trial.variables)}."
     )
     uses = [(core_use(samples, facts.cores), samples) for samples in facts.samples]
     shares = [
@@ -371,4 +376,12 @@ def oversubscribed(facts: Facts) -> Finding | None:
         if use is not None and (seconds := sum(sample.seconds for sample in samples))
     ]
     sure = interval(share, shares)
-    return Finding("oversubscribed", share, tuple(evidence), words, interval=sure)
+    return Finding("oversubscribed", share, tuple(evidence), words, interval=sure, trial=trial)
+
+
+def with_threads(facts: Facts, count: int) -> Trial:
+    """Return how each process of the program is started with `count` computing threads."""
+    variables = [f"OMP_NUM_THREADS={count}"]
+    if any("jax" in process.libraries for process in facts.evidence.processes):
+        variables.append(f"PJRT_NPROC={count}")
+    return Trial(tuple(variables))

@@ -1,0 +1,93 @@
+"""The program against itself with a remedy that needs no change of its source (`--measure`)."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from flatout.errors import FlatoutError
+from flatout.explain.against.outcome import Outcome, pair_words, unit_words
+from flatout.explain.against.rounds import Comparison
+from flatout.explain.diagnosis import Diagnosis, Finding, MeasuredGain
+
+
+class Tried(NamedTuple):
+    """A finding whose remedy is tried."""
+
+    finding: Finding
+    change: str  # the variables or the flag, as one types them
+    command: list[str]  # the program's command line with that change
+
+
+def first(diagnosis: Diagnosis, command: Sequence[str], flag: Sequence[str]) -> Tried:
+    """Return the first finding whose remedy is another start of the program.
+
+    A remedy counts only if it changes something: a variable that the environment has already with
+    this value does not.
+
+    Args:
+        command: the program's command line.
+        flag: the words that set how many processes load its data; none if they are unknown.
+
+    Raises:
+        FlatoutError: there is none.
+    """
+    if diagnosis.part:
+        raise FlatoutError(
+            "--measure: nothing is measured, because only a part of what the program does was "
+            f"seen ({diagnosis.part}), and nothing is proposed: raise --seconds."
+        )
+    unknown = None
+    for finding in diagnosis.findings:
+        if finding.trial is None:
+            continue
+        if finding.trial.processes is None:
+            if changed := [each for each in finding.trial.variables if _changes(each)]:
+                return Tried(finding, shlex.join(changed), ["env", *changed, *command])
+        elif flag:
+            return Tried(finding, shlex.join(flag), [*command, *flag])
+        else:
+            unknown = unknown or finding.trial.processes
+    if unknown is not None:
+        raise FlatoutError(
+            f"--measure: nothing is measured, because the remedy is to load data in {unknown} "
+            "processes, and the program's flag for that is unknown: name it with --measure-flag "
+            f'"--workers {unknown}".'
+        )
+    raise FlatoutError(
+        "--measure: nothing is measured, because no remedy is an environment variable or a flag "
+        "of the command."
+    )
+
+
+def with_gain(diagnosis: Diagnosis, tried: Tried, found: Comparison) -> Diagnosis:
+    """Return the diagnosis with the gain that was measured."""
+    outcome = found.outcome
+    assert outcome is not None
+    how = f"{unit_words(outcome, found.count)} with {tried.change}, {pair_words(outcome)}"
+    how += _certainty(outcome)
+    gain = MeasuredGain(outcome.gain, outcome.low, outcome.high, how)
+    return replace(
+        diagnosis,
+        findings=tuple(
+            replace(one, gain=gain) if one is tried.finding else one for one in diagnosis.findings
+        ),
+    )
+
+
+def _certainty(outcome: Outcome) -> str:
+    """Return what follows where the gain is none, or is not known to be one."""
+    if outcome.low is None:
+        return ": too few for an interval"
+    if outcome.same is None:
+        return ": undecided; raise --minutes or --seconds"
+    return ": no difference" if outcome.same else ""
+
+
+def _changes(variable: str) -> bool:
+    """Return whether the environment does not have this variable with this value."""
+    name, _, value = variable.partition("=")
+    return os.environ.get(name) != value
