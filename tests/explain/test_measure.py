@@ -29,6 +29,7 @@ from tests.explain.test_counted import found, steps, told
 from tests.explain.test_json_report import SCHEMA
 from tests.explain.test_program import explained, script
 from tests.explain.test_program_rules import Recorded
+from tests.explain.test_program_rules import told as told_of
 from tests.explain.test_report import empty
 from tests.explain.test_report import example as example_run
 
@@ -74,8 +75,6 @@ def test_a_data_set_is_tried_with_the_proposed_number_of_processes() -> None:
         worker = Recorded(2 + number)
         worker.rows[0]["t"] = 101.0 + number * 0.7
         workers.append(worker.spend(0.5, "input"))
-    from tests.explain.test_program_rules import told as told_of
-
     again = found(told_of(driver, *workers), "input-bound")
     assert again is not None
     assert again.remedy.startswith("Keep the worker processes")
@@ -119,9 +118,9 @@ def test_nothing_is_tried_where_nothing_is_proposed() -> None:
 
 def compared(*pairs: tuple[float, float]) -> Comparison:
     """A measurement of pairs of speeds."""
-    runs = tuple([Run({STEPS: pair[side]}) for pair in pairs] for side in (0, 1))
+    was, now = ([Run({STEPS: speed}) for speed in speeds] for speeds in zip(*pairs, strict=True))
     commands = COMMAND, ["env", "MALLOC_TOP_PAD_=67108864", *COMMAND]
-    return Comparison(commands, runs=runs, gains=[{}] * len(pairs))  # type: ignore[arg-type]
+    return Comparison(commands, runs=(was, now), gains=[{}] * len(pairs))
 
 
 def gained(diagnosis: Diagnosis, *pairs: tuple[float, float]) -> Diagnosis:
@@ -129,9 +128,9 @@ def gained(diagnosis: Diagnosis, *pairs: tuple[float, float]) -> Diagnosis:
 
 
 def advice_lines(diagnosis: Diagnosis) -> str:
-    console = Console(file=io.StringIO(), width=300)
-    show_advice(diagnosis, console)
-    return console.file.getvalue()  # type: ignore[attr-defined]
+    file = io.StringIO()
+    show_advice(diagnosis, Console(file=file, width=300))
+    return file.getvalue()
 
 
 WITH = "environment steps per second with MALLOC_TOP_PAD_=67108864"
