@@ -82,7 +82,7 @@ def test_a_data_set_is_tried_with_the_proposed_number_of_processes() -> None:
 
 
 def test_a_remedy_that_changes_the_source_is_not_tried() -> None:
-    assert all(one.trial is None for one in told(steps("replay")).findings)
+    assert all(one.trial is None for one in told(steps("env")).findings)
     with pytest.raises(FlatoutError, match="no remedy is an environment variable or a flag"):
         trial.first(example(REWRITE), COMMAND, ["--workers", "4"])
 
@@ -98,7 +98,7 @@ def test_the_first_remedy_of_that_kind_is_tried() -> None:
 
 
 def test_a_flag_that_is_unknown_is_asked_for() -> None:
-    with pytest.raises(FlatoutError, match=r'in 3 processes, .* --measure-flag "--workers 3"\.'):
+    with pytest.raises(FlatoutError, match=r'in 3 processes, .* --measure-flag="--workers 3"\.'):
         trial.first(example(LOADS), COMMAND, [])
 
 

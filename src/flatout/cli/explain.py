@@ -48,7 +48,7 @@ def explain(argv: list[str]) -> int:
             raise UsageError("nothing follows --: flatout explain -- python script.py ARGUMENTS.")
     phases, argv = take_all(argv, "--phase", 1, "PHASE=MODULE:FUNCTION: --phase env=train:collect")
     conditions, argv = take_all(argv, "--fail-if", 1, 'a condition: --fail-if "env > 50"')
-    words = 'a flag: --measure-flag "--workers 4"'
+    words = 'a flag: --measure-flag="--workers 4"'
     given, argv = take_all(argv, "--measure-flag", 1, words, flags=True)
     if len(given) > 1:
         raise UsageError(given_twice("--measure-flag"))

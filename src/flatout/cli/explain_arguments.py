@@ -85,8 +85,8 @@ class ExplainArguments:
     """With --measure of a program: allow two copies of it to run at the same time, which write
     the same files."""
     measure_flag: str | None = None
-    """With --measure of a program: the flag with which it loads data in more processes, such as
-    "--workers 4", appended to its command if that is the remedy."""
+    """With --measure of a program: the flag and value with which it loads data in more processes,
+    appended to its command if that is the remedy."""
     trust: bool = False
     """With --try or --measure: run the code that the folder names, although another user created
     it."""
@@ -229,7 +229,7 @@ def flag_words(asked: ExplainArguments) -> list[str]:
             return words
     raise UsageError(
         f"--measure-flag {asked.measure_flag!r} is no flag: write it as on a command line, "
-        '--measure-flag "--workers 4".'
+        '--measure-flag="--workers 4".'
     )
 
 

@@ -54,8 +54,8 @@ def first(diagnosis: Diagnosis, command: Sequence[str], flag: Sequence[str]) -> 
     if unknown is not None:
         raise FlatoutError(
             f"--measure: nothing is measured, because the remedy is to load data in {unknown} "
-            "processes, and the program's flag for that is unknown: name it with --measure-flag "
-            f'"--workers {unknown}".'
+            "processes, and the program's flag for that is unknown: name it with "
+            f'--measure-flag="--workers {unknown}".'
         )
     raise FlatoutError(
         "--measure: nothing is measured, because no remedy is an environment variable or a flag "

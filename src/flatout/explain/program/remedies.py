@@ -383,5 +383,5 @@ def with_threads(facts: Facts, count: int) -> Trial:
     """Return how each process of the program is started with `count` computing threads."""
     variables = [f"OMP_NUM_THREADS={count}"]
     if any("jax" in process.libraries for process in facts.evidence.processes):
-        variables.append(f"PJRT_NPROC={count}")
+        variables.append(f"PJRT_NPROC={count}")  # XLA's threads on a CPU, which OpenMP's are not
     return Trial(tuple(variables))
