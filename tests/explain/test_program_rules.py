@@ -327,7 +327,13 @@ def test_whatever_is_recorded_the_figures_make_sense(
         assert one.gain is None, "nothing was measured"
         assert one.remedy
         assert all(one.evidence)
-        assert set(one.as_json()) - {"interval"} == {"id", "share", "evidence", "remedy", "place"}
+        assert set(one.as_json()) - {"interval", "trial"} == {
+            "id",
+            "share",
+            "evidence",
+            "remedy",
+            "place",
+        }
         low, high = one.interval or (0, 1)
         assert 0 <= low <= one.share <= high <= 1
     assert all(a.share >= b.share for a, b in pairwise(found.findings))
