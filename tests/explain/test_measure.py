@@ -177,6 +177,18 @@ def test_a_measured_remedy_is_shown_wherever_its_cause_stands() -> None:
     assert "1.7x" in advice_lines(example_run()), "gains of runs stand where they stood"
 
 
+def test_threads_that_the_program_sets_itself_are_no_measurement_of_the_remedy() -> None:
+    threads = Trial(("OMP_NUM_THREADS=2",))
+    diagnosis = example(Finding("oversubscribed", 0.5, ("threads",), "Fewer.", trial=threads))
+    tried, found = trial.first(diagnosis, COMMAND, []), compared(*[(100.0, 101.0)] * 4)
+    for each in (0, 2):
+        found.runs[1][:] = [replace(run, torch_threads=each) for run in found.runs[1]]
+        assert trial.with_gain(diagnosis, tried, found).findings[0].gain is not None
+    found.runs[1][:] = [replace(run, torch_threads=16) for run in found.runs[1]]
+    with pytest.raises(FlatoutError, match="has 16 threads with OMP_NUM_THREADS=2, too: the prog"):
+        trial.with_gain(diagnosis, tried, found)
+
+
 # --- The command ------------------------------------------------------------------------------
 
 

@@ -164,9 +164,9 @@ def _program(command: Sequence[str], asked: ExplainArguments) -> int:
         finished = bool(recording[0]["finished"])
         try:
             diagnosis = _diagnosed(recording, asked)
-            seen.append(diagnosis)
             with _said():
                 _report(diagnosis, asked, stderr=True)
+            seen.append(diagnosis)
             failed = _judge(diagnosis, asked)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             # The program goes on, and keeps its exit code.

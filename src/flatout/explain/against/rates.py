@@ -69,6 +69,7 @@ class Run:
     counted: dict[str, Amount] = field(default_factory=dict)  # by unit, number behind its rate
     counted_s: Amount = 0.0  # the longest time in which a unit was counted
     contended: Amount = 0.0  # share of the time in which it waited for cores that others had
+    torch_threads: int = 0  # the most of PyTorch's threads in one of its processes
 
 
 def observed(facts: Facts) -> Run:
@@ -84,6 +85,7 @@ def observed(facts: Facts) -> Run:
     return Run(
         rates, dict(facts.blame.shares), evidence.ended - evidence.began, evidence.finished,
         line.part, numbers, longest, 0.0 if contention is None else contention.share,
+        max((process.torch_threads or 0 for process in evidence.processes), default=0),
     )  # fmt: skip
 
 

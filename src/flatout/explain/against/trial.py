@@ -13,6 +13,8 @@ from flatout.explain.against.outcome import Outcome, pair_words, unit_words
 from flatout.explain.against.rounds import Comparison
 from flatout.explain.diagnosis import Diagnosis, Finding, MeasuredGain
 
+THREADS = "OMP_NUM_THREADS"
+
 
 class Tried(NamedTuple):
     """A finding whose remedy is tried."""
@@ -64,7 +66,12 @@ def first(diagnosis: Diagnosis, command: Sequence[str], flag: Sequence[str]) -> 
 
 
 def with_gain(diagnosis: Diagnosis, tried: Tried, found: Comparison) -> Diagnosis:
-    """Return the diagnosis with the gain that was measured."""
+    """Return the diagnosis with the gain that was measured.
+
+    Raises:
+        FlatoutError: the program computes with other threads than the remedy says.
+    """
+    _refuse_own_threads(tried, found)
     outcome = found.outcome
     assert outcome is not None
     how = f"{unit_words(outcome, found.count)} with {tried.change}, {pair_words(outcome)}"
@@ -76,6 +83,23 @@ def with_gain(diagnosis: Diagnosis, tried: Tried, found: Comparison) -> Diagnosi
             replace(one, gain=gain) if one is tried.finding else one for one in diagnosis.findings
         ),
     )
+
+
+def _refuse_own_threads(tried: Tried, found: Comparison) -> None:
+    """Refuse a program on which the number of threads in its environment has no effect.
+
+    Raises:
+        FlatoutError: PyTorch has more threads in its processes than the remedy says.
+    """
+    for variable in tried.finding.trial.variables if tried.finding.trial else ():
+        name, _, value = variable.partition("=")
+        had = min(run.torch_threads for run in found.runs[1])
+        if name == THREADS and had > int(value):
+            raise FlatoutError(
+                f"--measure: the remedy is not measured, because PyTorch has {had} threads with "
+                f"{variable}, too: the program sets their number itself (torch.set_num_threads). "
+                "Change that in a copy of the program, and compare it with --against."
+            )
 
 
 def _certainty(outcome: Outcome) -> str:
