@@ -241,7 +241,7 @@ def measured(
         monkeypatch.setattr(attach, "together", float)
         monkeypatch.setattr(rounds, "compare", compare)
         monkeypatch.setattr(
-            "flatout.explain.program.diagnose.diagnose", lambda _: example(*findings)
+            "flatout.explain.program.diagnose.diagnosis_of", lambda _: example(*findings)
         )
         command = [sys.executable, "-c", f"raise SystemExit({code})"]
         flags = ("--measure", "--twice", *flags)
