@@ -271,11 +271,7 @@ PYTHON = ("builtins.function", "builtins.method", "builtins.type")
 def is_c(leaf: Leaf) -> bool:
     """Return whether what the innermost frame calls is written in C: a function of Python's would
     have a frame of its own."""
-    return leaf.kind.get("type", "") not in (
-        "builtins.function",
-        "builtins.method",
-        "builtins.type",
-    )
+    return leaf.kind.get("type", "") not in PYTHON
 
 
 def is_draw(leaf: Leaf) -> bool:
