@@ -76,7 +76,7 @@ def observed(facts: Facts) -> Run:
     """Return the result of a run in which work was counted."""
     evidence, line = facts.evidence, facts.line
     rates, numbers, longest = dict[str, float](), dict[str, float](), 0.0
-    for unit, (number, seconds) in work(evidence, line).items():
+    for unit, (number, seconds) in work(without_evaluation(evidence, line), line).items():
         rates[unit], numbers[unit] = number / seconds, number
         longest = max(longest, seconds)
     if evidence.finished and (wall := _wall(evidence)) > 0:
@@ -160,9 +160,8 @@ def turn_ratios(first: Course, second: Course) -> list[float]:
     return ratios if len(ratios) > 1 else []
 
 
-def work(evidence: Evidence, line: Timeline) -> dict[str, tuple[float, float]]:
+def work(processes: list[Process], line: Timeline) -> dict[str, tuple[float, float]]:
     """Return, by unit, how much of it was counted in the steady state, and in how many seconds."""
-    processes = without_evaluation(evidence, line)
     found = {unit: _steadily(processes, unit, line) for unit in (CALLS, STEPS, UPDATES)}
     return {unit: (number, seconds) for unit, (number, seconds) in found.items() if number > 0}
 

@@ -80,7 +80,7 @@ def _work(facts: Facts) -> dict[str, WorkRate]:
         return {}
     processes, found = without_evaluation(evidence, line), dict[str, WorkRate]()
     edges = list(pairwise(line.edges))
-    for unit, (number, seconds) in work(evidence, line).items():
+    for unit, (number, seconds) in work(processes, line).items():
         parts = [(counted(processes, unit, begin, end), end - begin) for begin, end in edges]
         name = count_words(evidence.count) if unit == CALLS else unit
         rate = number / seconds
