@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flatout.explain.diagnosis import Finding
+from flatout.explain.ranking import LEAST_SHARE
 from flatout.explain.report import percent
 from flatout.hardware.core_use import CoreUse
 from flatout.hardware.monitor import MonitorSample
@@ -12,7 +13,6 @@ from flatout.hardware.monitor import MonitorSample
 TAKEN = 0.2
 """Least share, of the core time that a program could have used, that others had."""
 
-STOPPED = 0.04  # the same for a CPU quota
 SATURATED = 0.85  # share of the cores in use from which on more threads only take turns
 CROWDED = 1.5  # runnable threads per core from which on there are too many
 SLOWER = 0.9  # a clock below this ratio of its earlier frequency is named
@@ -40,7 +40,7 @@ def contended(use: CoreUse | None) -> Finding | None:
 
 def throttled(use: CoreUse | None) -> Finding | None:
     """Return the finding of a CPU quota that stops the program once it is used up, or None."""
-    if use is None or use.stopped < STOPPED:
+    if use is None or use.stopped < LEAST_SHARE:
         return None
     evidence = (
         f"a CPU quota of its control group left it {use.used:.1f} cores; it wanted "
