@@ -282,7 +282,7 @@ def _range(interval: Interval | None, scale: float) -> str:
 
 def _seconds(was: float, now: float, ranges: Iterable[Interval | None] = (None, None)) -> str:
     """Return two times in their common unit: ``1.65 to 0.814 ms``."""
-    units = ((1e6, "us"), (1e3, "ms"))
+    units = ((1e6, "µs"), (1e3, "ms"))
     scale, name = next((each for each in units if max(was, now) * each[0] < 1e3), (1.0, "s"))
     shown = [
         f"{scale * seconds:.3g}"

@@ -17,7 +17,7 @@ from flatout.explain.program.evidence import Process
 from flatout.explain.program.facts import MAINLY, Facts
 from flatout.explain.program.mechanism import on_whole_arrays
 from flatout.explain.ranking import interval
-from flatout.explain.report import percent
+from flatout.explain.report import duration, percent
 from flatout.hardware.core_use import core_use
 from flatout.spans import PHASES
 
@@ -138,7 +138,7 @@ def env(facts: Facts, share: float) -> Remedy:
         )
     elif steps and share / steps < CHEAP_S:
         words = (
-            f"Step many environments in one call: a step takes {1e6 * share / steps:,.0f} us, less "
+            f"Step many environments in one call: a step takes {duration(share / steps)}, less "
             "than a message to another process. A vectorised environment "
             "(gymnasium.make_vec(id, num_envs=64), EnvPool, or one in JAX) steps them as arrays."
         )

@@ -201,7 +201,7 @@ def _evidence(found: Found, part: str, share: float) -> Iterator[str]:
         kernels = found.kernels
         if len(kernels):
             tiny = percent(float(np.mean(kernels < TINY_S)))
-            yield f"{len(kernels):,} kernels, {tiny} of them under {1e6 * TINY_S:.0f} us"
+            yield f"{len(kernels):,} kernels, {tiny} of them under {duration(TINY_S)}"
     elif part == "communicate":
         yield (
             f"for another {percent(found.hidden)} of the time they exchange data while they "
