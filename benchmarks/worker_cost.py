@@ -68,9 +68,9 @@ def measure(env: str, settings: dict[str, Any], inference: str) -> dict[str, lis
         raw_key(0, LEARN),
         spans,
     )
-    learner.start()
+    params = learner.publish(learner.start().learned)
     for publisher in [acting.remote(pool)] if pool.local else acting.policies:
-        publisher.publish(learner.packed_params, 0, spans)
+        publisher.publish(params, 0, spans)
     sampler.start()
     sampler.collect()
     children = psutil.Process().children()

@@ -48,26 +48,26 @@ def compare(name: str, bench: Bench) -> list[Figures]:
     spec = task.obs_spec
     cpu.schedule.start()
     sampler, learner = cpu.schedule._sampler, cpu.schedule.learner
-    obs = sampler.state()["obs"]
+    state, obs = cpu.schedule.state, sampler.state()["obs"]
     acted = _acted(cpu, spec, obs, "highest")
-    before = named_leaves(learner.host_state(), "")
+    before = named_leaves(learner.host_state(state.learned), "")
     trajectories, learned = [], before
     while not _changed(before, learned):  # the first ones may only fill a replay
         if len(trajectories) == MOST:
             raise BenchmarkError(f"{algorithm} made no update, so that nothing was compared")
-        trajectories.append(copy.deepcopy(sampler.collect()))
-        learner.update(trajectories[-1])
-        learned = named_leaves(learner.host_state(), "")
+        trajectories.append(copy.deepcopy(sampler.collect()[0]))
+        state, _, _ = learner.learn(state, trajectories[-1])
+        learned = named_leaves(learner.host_state(state.learned), "")
     lines = []
     for precision, parts in sides.items():
         other = parts.schedule.learner
-        other.start()
-        for array, mine in named_leaves(other.host_state(), "").items():
+        state = other.start()
+        for array, mine in named_leaves(other.host_state(state.learned), "").items():
             assert np.array_equal(mine, before[array]), f"{array} starts otherwise"
         act = _furthest(acted, _acted(parts, spec, obs, precision))
         for trajectory in trajectories:
-            other.update(trajectory)
-        update = _furthest(learned, named_leaves(other.host_state(), ""))
+            state, _, _ = other.learn(state, trajectory)
+        update = _furthest(learned, named_leaves(other.host_state(state.learned), ""))
         lines.append({
             "algorithm": name, "precision": precision,
             "act: largest relative difference": f"{act[0]:.1e}", "of": act[1],
@@ -120,7 +120,8 @@ def _acted(parts: Any, spec: Any, obs: Any, precision: str) -> dict[str, Any]:
         (drawing, lambda: drawing.act(obs, 0)),
         (greedy, lambda: greedy.greedy(obs)),
     ):
-        policy.publish(parts.schedule.params, 0, Spans())
+        learner = parts.schedule.learner
+        policy.publish(learner.publish(learner.start().learned), 0, Spans())
         how = "greedy" if policy is greedy else "drawn"
         row = policy.layout.read(act()[None])
         made |= {f"{output}, {how}": value for output, value in row.items()}

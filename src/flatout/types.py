@@ -362,6 +362,11 @@ class Episodes(NamedTuple):
     q_max: Array
 
 
+Restart = tuple[int, Obs, Obs]
+"""A restart of an environment within an episode: the environment's number, its last observation,
+and the first observation of its new episode."""
+
+
 @dataclass
 class Metrics:
     """The results of one iteration."""

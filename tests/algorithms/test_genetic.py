@@ -174,7 +174,8 @@ def test_every_generation_begins_its_own_episodes(placement: str) -> None:
                 saved = flow.snapshot()
             else:
                 assert flow.restore(saved) == []
-            return saved, np.array(flow._sampler.collect().obs[0])
+            trajectory, _ = flow._sampler.collect(flow.state.environments, flow.params)
+            return saved, np.array(trajectory.obs[0])
         finally:
             parts.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -88,8 +89,8 @@ class Agent:
             algorithm, self.buffer, Mesh([cpus[number]], 1), raw_key(0, 0), raw_key(0, 1), Spans()
         )
         self.learner.compile_update(shapes)
-        self.learner.start()
-        self.initial = self.learner.host_state(), *self.learner.buffer_state()
+        self.run = self.learner.start()
+        self.initial = self.state(), *copy.deepcopy(self.saved())
 
     def enter(self, rates: Rates | None = None) -> None:
         """Start a new world."""
@@ -99,24 +100,31 @@ class Agent:
 
     def step(self) -> dict[str, float]:
         """Collect a trajectory and learn from it. Return the metrics without ``replay_mb``."""
-        metrics = self.learner.update(self.world.collect(self.rows))
+        self.run, _, metrics = self.learner.learn(self.run, self.world.collect(self.rows))
         del metrics["replay_mb"]
         self.updates += round(metrics["updates"])
         return metrics
 
     def cut(self, lane: int) -> None:
         """Lose the lane's episode, as if it could not be restored."""
-        self.learner.truncate(lane, *self.world.restart(lane))
+        self.run = self.learner.truncate(self.run, (lane, *self.world.restart(lane)))
 
     def state(self) -> list[np.ndarray]:
         """Return the leaves of the learning state."""
-        return jax.tree.leaves(self.learner.host_state())
+        return jax.tree.map(np.array, self.run.learned)
+
+    def saved(self) -> Any:
+        """Return what a checkpoint holds of the buffer."""
+        return self.buffer.saved(self.run.store, self.run.counts)
+
+    def restore(self, learned: list[np.ndarray], *saved: Any) -> None:
+        """Continue from a result of `state` and of `saved`."""
+        self.run = self.learner.restored(learned, *saved)
 
     def assert_ring_right(self) -> None:
         """Check all transitions of the ring against the world's steps."""
-        held = self.learner._device_state
-        ring = Ring(*map(np.asarray, held.ring if held else self.buffer._ring))
-        rows_written = self.buffer.ring_counters.rows_written
+        ring = Ring(*map(np.asarray, self.run.store.ring))
+        rows_written = self.run.counts.rows_written
         row, lane = grid(self.layout, rows_written)
         found = gather(np, self.layout, ring, rows_written, row, lane)
         batch = plain(self.layout, found, self.gamma)
@@ -134,7 +142,7 @@ def agent(
     Agents with replay on a device learn on another CPU device than those with replay on the host.
     """
     found = compiled(case, kind, chunk, int(kind == "device"))
-    found.learner.restore(*found.initial)
+    found.restore(*found.initial)
     found.enter(rates)
     return found
 
@@ -190,28 +198,27 @@ def test_dispatching_in_parts_changes_no_bit(case: str) -> None:
 def test_each_rows_priority_is_the_size_of_its_last_error(chunk: int | None) -> None:
     """A trajectory has 0, 2 or 5 updates, of which several may draw the same row."""
     one = agent("several", chunk=chunk)
-    seen: list[np.ndarray] = []
+    seen: list[Any] = []
     update = one.buffer.update_priorities
-    with mock.patch.object(
-        one.buffer,
-        "update_priorities",
-        lambda ingest_in_graph: (
-            seen.extend(map(np.asarray, ingest_in_graph)),
-            update(ingest_in_graph),
-        ),
-    ):
+
+    def look(store: Any, due: Any, feedback: list[Any]) -> Any:
+        seen.extend((due.drawn, *map(np.asarray, feedback)))
+        return update(store, due, feedback)
+
+    with mock.patch.object(one.buffer, "update_priorities", look):
         for count in (0, 2, 5, 5, 5):
             seen.clear()
             metrics = one.step()
             assert metrics["updates"] == count
             if not count:
                 continue
-            errors = np.concatenate(seen)[:count]
+            drawn, *fed_back = seen
+            errors = np.concatenate(fed_back)[:count]
             assert errors.mean() == pytest.approx(metrics["td_error"], rel=1e-5)
-            row, lane = (drawn[:count] for drawn in one.buffer._drawn)
+            row, lane = (each[:count] for each in drawn)
             place = row % one.layout.length * LANES + lane
             last = dict(zip(place.reshape(-1).tolist(), errors.reshape(-1), strict=True))
-            own = leaves(one.layout, one.buffer._priorities)
+            own = leaves(one.layout, one.run.store.priorities)
             wanted = [(error + EPSILON) ** 0.6 for error in last.values()]
             np.testing.assert_allclose(own[list(last)], wanted, rtol=1e-5)
 
@@ -226,8 +233,8 @@ def test_truncation_with_every_step_makes_room() -> None:
         assert_same(one.state(), other.state())
         one.assert_ring_right()
         other.assert_ring_right()
-    assert LANES * ROWS <= len(one.buffer._ring.finals) < 2 * LANES * ROWS
-    assert len(one.buffer._ring.finals) == len(other.learner._device_state.ring.finals)
+    assert LANES * ROWS <= len(one.run.store.ring.finals) < 2 * LANES * ROWS
+    assert len(one.run.store.ring.finals) == len(other.run.store.ring.finals)
 
 
 @pytest.mark.parametrize("kind", ["host", "device"])
@@ -253,11 +260,11 @@ def test_a_saved_and_restored_buffer_continues_with_the_same_bits(
     for _ in range(steps):
         one.step()
         other.world.collect(other.rows)
-    arrays, data, rows = one.learner.buffer_state()
+    arrays, data, rows = one.saved()
     assert rows is not None
     saved = SavedRows(tmp_path, SegmentStore(tmp_path).save(rows), rows.stored)
     arrays = {name: array.copy() for name, array in arrays.items()}
-    other.learner.restore(one.learner.host_state(), arrays, data, saved)
+    other.restore(one.state(), arrays, data, saved)
     other.updates = one.updates
     assert_equal(one, other, steps=12, cuts=(0, 5))
     one.assert_ring_right()
@@ -269,9 +276,8 @@ def test_the_fill_and_the_memory_are_reported() -> None:
         one = agent("stacks", kind)
         fill = [one.step()["replay_fill"] for _ in range(8)]
         assert fill == [min(2 * n, ROWS) / ROWS for n in range(1, 9)]
-        mb = one.buffer.memory_mb()
-        assert mb[kind == "device"] == one.buffer.stats()["replay_mb"] > 0
-        assert mb[kind == "host"] == 0
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(one.run.store.ring))
+        assert one.buffer.stats(one.run.store, one.run.counts)["replay_mb"] == size / 2**20 > 0
 
 
 @pytest.mark.parametrize(
@@ -281,7 +287,7 @@ def test_the_updates_that_are_due_are_made(kind: str, case: str, each: int) -> N
     one = agent(case, kind)
     made = [round(one.step()["updates"]) for _ in range(12)]
     assert np.cumsum(made).tolist() == [max(4 * n - 6, 0) * each // 4 for n in range(1, 13)]
-    state: Any = one.learner.host_state()
+    state: Any = one.learner.host_state(one.run.learned)
     assert (state.counters.updates, state.counters.step) == (sum(made), 48)
 
 

@@ -35,10 +35,11 @@ ALGORITHM = agent()
 PLAIN = ("obs", "actions", "rewards", "terminated", "truncated")
 
 
-def ingest(buffer: TrajectoryReplay, trajectory: Trajectory) -> list[Trajectory]:
+def ingest(buffer: TrajectoryReplay, store: Any, trajectory: Trajectory) -> list[Trajectory]:
     """Ingest a trajectory and return the inputs of the learner's dispatches."""
-    buffer.ingest(trajectory)
-    return list(buffer.batches())
+    same, due = buffer.ingest(store, (), trajectory)
+    assert same is store
+    return list(due.batches)
 
 
 def collect(world: World, rows: int, masked: bool) -> Trajectory:
@@ -105,49 +106,50 @@ def test_it_holds_the_last_trajectories(
     world = World(spec, num_envs, seed)
     shapes = shapes_of(collect(World(spec, num_envs, 0, Rates(0, 0, 0)), rows, masked))
     buffer = TrajectoryReplay(ALGORITHM, count, shapes)
+    store = buffer.store()
     kept: list[Trajectory] = []
     for number in range(1, data.draw(st.integers(1, 9)) + 1):
         world.rates = Rates(0.1, data.draw(st.sampled_from([0, 0.3, 1])), 0.1)
         new = collect(world, rows, masked)
         kept = [copied(new), *kept][:count]
-        (found,) = ingest(buffer, new)
+        (found,) = ingest(buffer, store, new)
         assert_holds(found, kept, count)
-        assert buffer.stats()["replay_fill"] == min(number, count) / count
+        assert buffer.stats(store, ())["replay_fill"] == min(number, count) / count
         jax.tree.map(lambda array: array.fill(1), new)  # as the sampler's next trajectory does
         assert_holds(found, kept, count)
         if data.draw(st.integers(0, 3)) == 3:
-            arrays, books, source = buffer.state(())
+            arrays, books, source = buffer.saved(store, ())
             assert source is None
-            buffer = TrajectoryReplay(ALGORITHM, count, shapes)
-            assert buffer.restore({k: v.copy() for k, v in arrays.items()}, books, None) == ()
+            store, _ = buffer.restored({k: v.copy() for k, v in arrays.items()}, books, None)
 
 
 def test_the_inputs_shapes_and_the_memory_are_known_in_advance() -> None:
     world = World(VECTOR, 2, 0)
     shapes = shapes_of(collect(world, 3, False))
     buffer = TrajectoryReplay(ALGORITHM, 3, shapes)
-    (found,) = ingest(buffer, collect(world, 3, False))
+    store = buffer.store()
+    (found,) = ingest(buffer, store, collect(world, 3, False))
     assert [shapes_of(found)] == buffer.inputs(shapes)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(found)) / 2**20
-    assert buffer.memory_mb() == (size, 0.0)
-    assert buffer.stats() == {"replay_fill": pytest.approx(1 / 3), "replay_mb": size}
+    assert buffer.stats(store, ()) == {"replay_fill": pytest.approx(1 / 3), "replay_mb": size}
 
 
 @pytest.mark.parametrize("name", ["obs", "log_prob", "valid"])
 def test_saved_arrays_that_do_not_fit_are_refused(name: str) -> None:
     shapes = shapes_of(collect(World(VECTOR, 2, 0), 3, False))
     buffer = TrajectoryReplay(ALGORITHM, 3, shapes)
-    arrays, books, _ = buffer.state(())
+    arrays, books, _ = buffer.saved(buffer.store(), ())
     for wrong in (arrays[name][:, :-1], arrays[name].astype(np.float16)):
         with pytest.raises(CheckpointError, match=name):
-            buffer.restore(arrays | {name: wrong}, books, None)
+            buffer.restored(arrays | {name: wrong}, books, None)
 
 
 def replayed(count: int, trajectories: list[Trajectory]) -> Trajectory:
     """Return the learner's input after these trajectories, from a buffer of `count`."""
     buffer = TrajectoryReplay(ALGORITHM, count, shapes_of(trajectories[0]))
+    store = buffer.store()
     for one in trajectories:
-        (found,) = ingest(buffer, one)
+        (found,) = ingest(buffer, store, one)
     return copied(found)
 
 
@@ -208,13 +210,15 @@ def test_a_restored_learner_continues_with_the_same_numbers() -> None:
         buffer = TrajectoryReplay(many, 3, shapes_of(parts[0]))
         device = jax.devices("cpu")[0]
         learner = Learner(many, buffer, Mesh([device], 1), raw_key(0, 0), raw_key(0, 1), Spans())
-        learner.start()
         learners.append(learner)
     one, other = learners
+    state = one.start()
     for x in parts[:2]:
-        one.update(x)
-    arrays, books, rows = one.buffer_state()
-    other.restore(one.host_state(), arrays, books, rows)
+        state, _, _ = one.learn(state, x)
+    saved = one.buffer.saved(state.store, state.counts)
+    again = other.restored(jax.tree.map(np.array, one.host_state(state.learned)), *saved)
     for x in parts[2:]:
-        assert one.update(x) == other.update(x)
-    assert_close(one.host_state(), other.host_state(), atol=0.0)
+        state, _, metrics = one.learn(state, x)
+        again, _, same = other.learn(again, x)
+        assert metrics == same
+    assert_close(one.host_state(state.learned), other.host_state(again.learned), atol=0.0)

@@ -366,13 +366,13 @@ def test_lost_lives_and_clipped_rewards_reach_the_learner_and_raw_returns_the_lo
     parts = assemble(resolve_run(resolve("dqn", settings)), Spans())
     try:
         flow: Any = parts.schedule
-        update, seen = flow.learner.update, list[Any]()
+        learn, seen = flow.learner.learn, list[Any]()
 
-        def look(trajectory: Any) -> Any:
+        def look(state: Any, trajectory: Any) -> Any:
             seen.append(jax.tree.map(np.array, trajectory))
-            return update(trajectory)
+            return learn(state, trajectory)
 
-        flow.learner.update = look
+        flow.learner.learn = look
         flow.start()
         metrics = list(flow.advance(2))
     finally:

@@ -25,6 +25,7 @@ from flatout.errors import FlatoutError
 from flatout.learner.learn_step import ActorLayout, LearnerState, make_learn_step
 from flatout.learner.learner import Learner
 from flatout.learner.mesh import Mesh
+from flatout.learner.state import RunState
 from flatout.packing import PackedParams
 from flatout.randomness import raw_key
 from flatout.spans import Spans
@@ -61,9 +62,10 @@ def replayed(algorithm: Algorithm, box: int) -> Step:
     trajectories = [world.collect(rows) for _ in range(3)]
     buffer = DeviceReplay(algorithm, geometry, shapes_of(trajectories[0]), raw_key(0, 3), 2 * rows)
     inputs: list[Any] = []
+    store, counts = buffer.store(), buffer.counts()
     for trajectory in trajectories:
-        buffer.ingest(trajectory)
-        inputs += jax.tree.map(np.array, list(buffer.batches()))
+        store, due = buffer.ingest(store, counts, trajectory)
+        inputs += jax.tree.map(np.array, list(due.batches))
     return algorithm, buffer, inputs
 
 
@@ -157,7 +159,7 @@ FEWER = [pytest.param(n, marks=pytest.mark.slow if n in ("td3", "sac") else ()) 
 
 
 def begin(algorithm: Algorithm, buffer: Buffer) -> LearnerState:
-    return LearnerState(algorithm.init(raw_key(0, 0), algorithm.hp), buffer.device_state())
+    return LearnerState(algorithm.init(raw_key(0, 0), algorithm.hp), buffer.store())
 
 
 def same(one: Any, other: Any) -> bool:
@@ -273,42 +275,40 @@ def learner(step: Step) -> Learner:
     device = jax.devices("cpu")[0]
     one = Learner(algorithm, buffer, Mesh([device], 1), raw_key(0, 0), KEY, Spans())
     one.compile_update(shapes_of(inputs[0]))
-    one.start()
     return one
 
 
 @pytest.mark.parametrize("name", ["ppo", "doubling"])
 def test_a_learners_bundle_has_the_acting_parameters_before_and_after_updates(name: str) -> None:
-    """That holds also after `Learner.adopt`."""
+    """`Learner.learn` returns them, and `Learner.publish` packs the same bits."""
     step = algorithm, _, inputs = STEPS[name]()
     one, unpack = learner(step), jax.jit(PackedParams(algorithm.actor_shapes).unpack)
     acting = jax.jit(algorithm.actor)
 
-    def check(one: Learner) -> None:
-        wanted = acting(one.host_state(), algorithm.hp)
-        assert same(unpack(one.packed_params), wanted)
+    def check(state: RunState, packed: tuple[Any, ...]) -> None:
+        wanted = acting(one.host_state(state.learned), algorithm.hp)
+        assert same(unpack(packed), wanted)
 
-    check(one)
+    state = one.start()
+    check(state, one.publish(state.learned))
     for data in inputs[:2]:
-        one.update(data)
-        check(one)
-    other = learner(step)
-    other.adopt(one.host_state())
-    check(other)
-    assert same(list(other.packed_params), list(one.packed_params))
+        state, packed, _ = one.learn(state, data)
+        check(state, packed)
+        assert same(list(one.publish(state.learned)), list(packed))
+    assert same(list(one.publish(one.put(one.host_state(state.learned)))), list(packed))
 
 
 def test_the_reward_normaliser_forgets_the_return_of_an_episode_that_was_cut() -> None:
     """No trajectory shows such an end: an environment was restarted between two of them."""
     algorithm, buffer, (data, *_) = on_policy()
     one = Learner(algorithm, buffer, Mesh(jax.devices("cpu")[:1], 1), raw_key(0, 0), KEY, Spans())
-    one.start()
-    state, obs = one.host_state(), data.last_obs[0]
-    returns = 1 + np.arange(len(state.counters.returns), dtype=np.float32)
-    one.adopt(state._replace(counters=state.counters._replace(returns=returns)))
-    one.truncate(1, obs, obs)
+    state, obs = one.start(), data.last_obs[0]
+    learned = one.host_state(state.learned)
+    returns = 1 + np.arange(len(learned.counters.returns), dtype=np.float32)
+    learned = learned._replace(counters=learned.counters._replace(returns=returns))
+    state = one.truncate(state._replace(learned=one.put(learned)), (1, obs, obs))
     returns[1] = 0
-    np.testing.assert_array_equal(one.host_state().counters.returns, returns)
+    np.testing.assert_array_equal(one.host_state(state.learned).counters.returns, returns)
 
 
 # Numbers that are not finite
@@ -326,9 +326,10 @@ def test_numbers_that_are_not_finite_are_flagged(broken: str) -> None:
         assert published.scalars.dtype == np.float32
         assert np.asarray(published.scalars)[-1] == finite
     one = learner(whole)
-    assert one.update(good) == {"loss": 1.0, "updates": 1.0}
+    state, _, metrics = one.learn(one.start(), good)
+    assert metrics == {"loss": 1.0, "updates": 1.0}
     with pytest.raises(FlatoutError, match=f"learning diverged: .*{broken}.* became NaN"):
-        one.update(bad)
+        one.learn(state, bad)
 
 
 @pytest.mark.parametrize(
@@ -344,7 +345,7 @@ def test_statistics_that_are_not_finite_have_another_cause(
     one = learner((algorithm, buffer, (bad, bad, bad)))
     monkeypatch.setattr("flatout.learner.learner._not_finite", lambda state: [leaf])
     with pytest.raises(FlatoutError, match=cause) as raised:
-        one.update(bad)
+        one.learn(one.start(), bad)
     assert other not in str(raised.value)
 
 

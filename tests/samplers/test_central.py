@@ -168,7 +168,7 @@ def made(
 
 def collect(sampler: CentralSampler) -> Trajectory:
     """Collect and commit a trajectory; return a copy."""
-    trajectory = jax.tree.map(np.array, sampler.collect())
+    trajectory = jax.tree.map(np.array, sampler.collect()[0])
     sampler.commit()
     return trajectory
 
@@ -253,10 +253,10 @@ def test_a_policy_acts_while_another_group_steps() -> None:
 
 def test_a_trajectory_stays_while_the_next_is_collected() -> None:
     one = made(slots=2)
-    first = one.sampler.collect()
+    first = one.sampler.collect()[0]
     copy = jax.tree.map(np.array, first)
     one.sampler.commit()
-    second = one.sampler.collect()
+    second = one.sampler.collect()[0]
     jax.tree.map(np.testing.assert_array_equal, first, copy)
     np.testing.assert_array_equal(second.obs[0], first.last_obs)
 

@@ -58,13 +58,13 @@ def trajectories(env: DeviceEnv) -> Iterator[Trajectory]:
     rollout, act = Rollout(env, algorithm, spec, ENVS), np.zeros(2, np.uint32)
     sampler = DeviceSampler(rollout, jax.devices("cpu")[0], act, act, Spans())
     sampler.compile()
-    sampler.publish((np.zeros(8, np.float32),), 0, Spans())
+    params = (np.zeros(8, np.float32),)
     for seed in range(SEEDS):
         sampler._env_keys = np.array([seed, 7], np.uint32)
-        sampler.start()
+        environments = sampler.start()
         for _ in range(2):
-            yield sampler.collect()
-            sampler.commit()
+            trajectory, environments = sampler.collect(environments, params)
+            yield trajectory
 
 
 def assert_final_observations(trajectory: Trajectory) -> int:

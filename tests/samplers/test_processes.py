@@ -100,7 +100,7 @@ def copied(trajectory: Trajectory) -> Trajectory:
 def collected(made: Any, count: int) -> list[Trajectory]:
     found = []
     for _ in range(count):
-        found.append(copied(made.collect()))
+        found.append(copied(made.collect()[0]))
         made.commit()
     return found
 
@@ -176,7 +176,7 @@ def test_processes_and_this_process_collect_the_same(
                 state, other = here.state() | old, there.state() | old
                 assert here.restore(other) == []
                 assert there.restore(state) == []
-            ours, theirs = copied(here.collect()), copied(there.collect())
+            ours, theirs = copied(here.collect()[0]), copied(there.collect()[0])
             assert_same([ours], [theirs])
             assert [e[:3] for e in here.episodes] == [e[:3] for e in there.episodes]
             here.commit()
@@ -379,7 +379,7 @@ def test_a_trajectory_may_take_longer_than_a_step() -> None:
         first = collected(made, 1)[0]
         state = made.state()
         made.restore(state)  # this replays the same steps
-        np.testing.assert_array_equal(made.collect().obs[0], first.last_obs)
+        np.testing.assert_array_equal(made.collect()[0].obs[0], first.last_obs)
     assert not notes
 
 
@@ -403,7 +403,7 @@ def test_the_state_of_a_worker_that_is_not_restarted_has_no_actions(
         notes = made.restore(state)
         assert [env for env, _, _ in made.restarted] == lost
         assert len(notes) == 2
-        trajectory = made.collect()
+        trajectory = made.collect()[0]
     np.testing.assert_array_equal(
         trajectory.obs[0, :, 1], [0 if env in lost else 16 for env in range(4)]
     )

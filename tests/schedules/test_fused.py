@@ -184,14 +184,12 @@ def test_compaction_does_not_change_whole_episodes(
         monkeypatch.setattr(rollout, "LEAST_LEFT", least)
         with parts(algorithm, learns=False, **more) as made:
             flow: Any = made.schedule
-            sampler = flow._sampler
-            sampler.publish(flow.params, 0, Spans())
+            sampler, environments = flow._sampler, flow.state.environments
             for _ in range(3):  # environments continue between trajectories
-                trajectory = sampler.collect()
-                sampler.commit()
+                trajectory, environments = sampler.collect(environments, flow.params)
                 episodes = sorted(episode[:3] for episode in sampler.episodes)
                 told.append((trajectory, episodes, sampler.steps_collected))
-            told.append((jax.device_get(sampler.rolling), [], 0))
+            told.append((jax.device_get(environments), [], 0))
     for (one, episodes, steps), (other, theirs, others) in zip(told[:4], told[4:], strict=True):
         assert episodes == theirs
         assert steps == others
@@ -289,8 +287,7 @@ def test_final_observations_have_the_places_of_their_truncations() -> None:
     env = {"env": "tests.device_envs:corridor", "env_kwargs": {"patience": 5}}
     with parts("ppo", learns=False, placement="sampler=device", envs=4, **env) as made:
         flow: Any = made.schedule
-        flow._sampler.publish(flow.params, 0, Spans())
-        trajectory = jax.device_get(flow._sampler.collect())
+        trajectory, _ = flow._sampler.collect(flow.state.environments, flow.params)
     step, column = np.nonzero(trajectory.truncated)
     assert {*column} == {0, 1, 2, 3}
     steps, envs = trajectory.truncated.shape

@@ -49,7 +49,8 @@ def parts(
 
 
 def learned(made: Components) -> Any:
-    return jax.tree.map(np.array, made.schedule.learner.host_state())
+    schedule = made.schedule
+    return jax.tree.map(np.array, schedule.learner.host_state(schedule.state.learned))
 
 
 def by_hand(algorithm: str, lag: int, iterations: int) -> Any:
@@ -57,19 +58,19 @@ def by_hand(algorithm: str, lag: int, iterations: int) -> Any:
     with parts(algorithm, "cpu") as made:
         flow: Any = made.schedule
         sampler, learner = flow._sampler, flow.learner
-        bundles = [jax.tree.map(np.array, learner.packed_params)]
+        state, bundles = flow.state, [jax.tree.map(np.array, flow.params)]
         waiting: list[Any] = []
         collected = 0
         for iteration in range(iterations):
             while collected <= iteration + lag:
                 version = max(0, collected - lag)
                 flow._publish(jax.device_put(bundles[version]), version)
-                waiting.append(jax.tree.map(np.array, sampler.collect()))
+                waiting.append(jax.tree.map(np.array, sampler.collect()[0]))
                 sampler.commit()
                 collected += 1
-            learner.update(waiting.pop(0))
-            bundles.append(jax.tree.map(np.array, learner.packed_params))
-        return learned(made)
+            state, packed, _ = learner.learn(state, waiting.pop(0))
+            bundles.append(jax.tree.map(np.array, packed))
+        return jax.tree.map(np.array, learner.host_state(state.learned))
 
 
 class Dawdling(gym.Wrapper[Any, Any, Any, Any]):
@@ -101,14 +102,14 @@ def test_timing_changes_nothing(algorithm: str, lag: int) -> None:
         source = (lambda **k: Dawdling(gym.make(env, **k), lag)) if slow_env else None
         with parts(algorithm, f"schedule=overlapped lag={lag}", source) as made:
             flow: Any = made.schedule
-            update, delays = flow.learner.update, random.Random(lag)
+            learn, delays = flow.learner.learn, random.Random(lag)
 
-            def dawdle(trajectory: Any) -> Any:
+            def dawdle(state: Any, trajectory: Any) -> Any:
                 time.sleep(delays.choice((0.0, 0.02)))  # noqa: B023
-                return update(trajectory)  # noqa: B023
+                return learn(state, trajectory)  # noqa: B023
 
             if slow_learner:
-                flow.learner.update = dawdle
+                flow.learner.learn = dawdle
             history = list(flow.advance(iterations))
             jax.tree.map(np.testing.assert_array_equal, expected, learned(made))
         lags = [metrics.values["policy_lag"] for metrics in history if metrics.updates]
@@ -145,16 +146,16 @@ def test_collecting_and_learning_happen_at_the_same_time() -> None:
     with parts("ppo", "schedule=overlapped", lambda **k: Barrier(gym.make("CartPole-v1", **k)),
                envs=1, n_steps=16, batch_size=16) as made:  # fmt: skip
         flow: Any = made.schedule
-        update = flow.learner.update
+        learn = flow.learner.learn
         steps[0] = 0  # environments are checked before the run begins
         list(flow.advance(1))
         meets[0] = True
 
-        def meet(trajectory: Any) -> Any:
+        def meet(state: Any, trajectory: Any) -> Any:
             meeting.wait()
-            return update(trajectory)
+            return learn(state, trajectory)
 
-        flow.learner.update = meet
+        flow.learner.learn = meet
         list(flow.advance(3))
         meets[0] = False
     assert steps[0] == 5 * 16
@@ -163,13 +164,13 @@ def test_collecting_and_learning_happen_at_the_same_time() -> None:
 def test_statistics_report_waiting_times() -> None:
     with parts("ppo", "schedule=overlapped") as made:
         flow: Any = made.schedule
-        update = flow.learner.update
+        learn = flow.learner.learn
 
-        def slowly(trajectory: Any) -> Any:
+        def slowly(state: Any, trajectory: Any) -> Any:
             time.sleep(0.3)
-            return update(trajectory)
+            return learn(state, trajectory)
 
-        flow.learner.update = slowly
+        flow.learner.learn = slowly
         list(flow.advance(4))
         facts = flow.stats()
     assert facts["policy_lag"] == 3 / 4  # the first trajectory has lag 0
@@ -222,10 +223,10 @@ def test_a_learner_that_raises_ends_the_run() -> None:
         flow: Any = made.schedule
         list(flow.advance(1))
 
-        def fail(trajectory: Any) -> Any:
+        def fail(state: Any, trajectory: Any) -> Any:
             raise FlatoutError("learning diverged")
 
-        flow.learner.update = fail
+        flow.learner.learn = fail
         with pytest.raises(FlatoutError, match="diverged"):
             list(flow.advance(2))
 

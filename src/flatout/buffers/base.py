@@ -5,37 +5,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from flatout.algorithms.base import Algorithm
 from flatout.errors import CheckpointError
-from flatout.types import Obs, RowSource, Trajectory
+from flatout.types import Restart, RowSource, Trajectory
 
 Scalars = dict[str, jax.Array]
 Learned = tuple[Any, Any, Scalars, Any]
-"""The learning state, the device state, scalars and feedback after the updates."""
+"""The learning state, the store, scalars and feedback after the updates."""
 Arrays = dict[str, np.ndarray]
 Data = dict[str, Any]
 Saved = tuple[Arrays, Data, RowSource | None]
 """A buffer's state: arrays, JSON-compatible data, and rows of experience or None."""
 
 
-class Buffer:
-    """The base of buffers, on the host or on a device. It keeps no data itself.
+class Due(NamedTuple):
+    """The work that a trajectory makes due.
 
-    `learn` is pure and becomes a part of the learner's compiled program. That program takes and
-    returns the device state, which is the data that a buffer keeps in device memory.
+    Attributes:
+        updates: the number of updates.
+        batches: yields the inputs of each dispatch of `Buffer.learn`, at least one.
+        drawn: the sampled rows and environments, for `Buffer.update_priorities`.
+    """
+
+    updates: int
+    batches: Iterator[Any]
+    drawn: Any = ()
+
+
+Ingested = tuple[Any, Due]
+"""The store after a trajectory, and the work that is due."""
+Restored = tuple[Any, Any]
+"""A store and its counts."""
+
+
+class Buffer:
+    """The base of buffers. It keeps no data: `RunState.store` and `RunState.counts` have them.
+
+    Methods that take a store and counts may write into both; they return the store to use from
+    then on. `learn` is pure and becomes a part of the learner's compiled program.
 
     Args:
         algorithm: the algorithm that learns from the data.
 
     Attributes:
         metrics: the names of the scalars that `learn` returns.
-        member_counts: the vmap axes of `counts` for the members of a population, as a pytree
+        in_program: whether the compiled program takes and returns the store, on the learning
+            devices; otherwise it takes ().
+        member_counts: the vmap axes of `loop_counts` for the members of a population, as a pytree
             prefix: None for counts that all members share, else 0.
         shard_counts: the same for shards.
         key: raw key data of the sampling stream, ``[2]``, or ``[S, 2]`` for S shards; () if
@@ -43,6 +65,8 @@ class Buffer:
         axes: a pytree prefix of the inputs of a sharded learner: 0 where each shard has an array,
             None where all shards share one.
     """
+
+    in_program = False
 
     def __init__(self, algorithm: Algorithm) -> None:
         self._algorithm = algorithm
@@ -57,78 +81,66 @@ class Buffer:
         entry is for dispatches with updates."""
         raise NotImplementedError
 
-    def device_state(self) -> Any:
-        """Return the initial device state as NumPy arrays; () for none."""
+    def store(self) -> Any:
+        """Return the initial store."""
         return ()
 
-    def ingest(self, trajectory: Trajectory) -> None:
+    def counts(self) -> Any:
+        """Return the initial counts, as the host advances them."""
+        return ()
+
+    def ingest(self, store: Any, counts: Any, trajectory: Trajectory) -> Ingested:
         """Do the host's part of ingesting a trajectory; `learn` does the rest on the device."""
         raise NotImplementedError
 
-    @property
-    def has_updates(self) -> bool:
-        """Whether the trajectory that was ingested last makes any updates due."""
-        return True
-
-    def batches(self) -> Iterable[Any]:
-        """Yield the inputs of each dispatch of `learn` for the last trajectory, at least one."""
-        raise NotImplementedError
-
-    def resized(self, device_state: Any) -> Any:
-        """Return the device state with the shapes that the next inputs need."""
-        return device_state
-
-    def learn(self, state: Any, device_state: Any, inputs: Any, key: jax.Array, hp: Any) -> Learned:
+    def learn(self, state: Any, store: Any, inputs: Any, key: jax.Array, hp: Any) -> Learned:
         """Make the updates of one dispatch. Pure: it is traced into the learner's program."""
         raise NotImplementedError
 
-    def counts(self) -> Any:
-        """Return the counts with which `ingest_in_graph` continues, as NumPy arrays."""
-        return ()
+    def update_priorities(self, store: Any, due: Due, feedback: list[Any]) -> Any:
+        """Use the feedback that `learn` returned. Called once after all updates of a trajectory."""
+        return store
 
-    def ingest_in_graph(self, trajectory: Trajectory, counts: Any, key: Any) -> tuple[Any, Any]:
-        """Do the work of `ingest` and `batches` within a compiled program. Pure.
+    def loop_counts(self, counts: Any) -> Any:
+        """Return the counts, of the host or of a compiled loop, as arrays for a compiled loop."""
+        return counts
+
+    def ingest_in_graph(
+        self, trajectory: Trajectory, store: Any, counts: Any, key: Any
+    ) -> tuple[Any, Any]:
+        """Do the work of `ingest` within a compiled program. Pure.
 
         Args:
             counts: the counts before the trajectory.
             key: this buffer's `key`; runs that share the program may have different keys.
 
         Returns:
-            The inputs of the one dispatch, and the counts after it. Host counters do not change.
+            The inputs of the one dispatch, and the counts after it.
         """
         raise NotImplementedError
 
-    def advance_counters(self, rows: int) -> None:
-        """Count `rows` rows that a compiled program ingested, for `stats`."""
+    def stats(self, store: Any, counts: Any, later: int = 0) -> dict[str, float]:
+        """Return the buffer's metrics, which are reported with the learner's.
 
-    def sync_counters(self, counts: Any) -> None:
-        """Replace the host's counters by those that a compiled program returned."""
-
-    def update_priorities(self, feedback: list[Any]) -> None:
-        """Use the feedback that `learn` returned. Called once after all updates of a trajectory."""
-
-    def stats(self) -> dict[str, float]:
-        """Return the buffer's metrics, which are reported with the learner's."""
+        Args:
+            store: the store, or its shapes.
+            later: rows that a compiled loop has stored since `counts`.
+        """
         return {}
 
-    def memory_mb(self) -> tuple[float, float]:
-        """Return the MiB that it occupies in host memory and in the learning devices' memory."""
-        return 0.0, 0.0
-
-    def state(self, device_state: Any) -> Saved:
-        """Return the state that a checkpoint needs."""
+    def saved(self, store: Any, counts: Any) -> Saved:
+        """Return what a checkpoint needs of the store and the counts."""
         return {}, {}, None
 
-    def restore(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Any:
-        """Restore a state that `state` returned, and return the device state; raise a
-        `CheckpointError` if it does not fit this buffer."""
-        return ()
+    def restored(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Restored:
+        """Return the store and the counts of a result of `saved`; raise a `CheckpointError` if it
+        does not fit this buffer."""
+        return (), ()
 
-    def truncate(self, env: int, last_obs: Obs, first_obs: Obs, device_state: Any) -> Any:
+    def truncate(self, store: Any, counts: Any, restart: Restart) -> Any:
         """Truncate an environment's stored episode after its newest step, because it could not be
-        continued. That step led to `last_obs`; the next episode begins with `first_obs`. Return
-        the device state."""
-        return device_state
+        continued. That step led to the restart's last observation."""
+        return store
 
 
 def check_shards(data: Data, shards: int) -> None:

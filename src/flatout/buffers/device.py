@@ -5,7 +5,6 @@ The learner calls it. Only the newest trajectory is copied to the device, never 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -14,8 +13,16 @@ import numpy as np
 
 from flatout import tree
 from flatout.algorithms.base import Algorithm
-from flatout.buffers.base import Arrays, Data, Learned, Saved, check_shards
-from flatout.buffers.replay import COUNT, STEPS, Replay, averages, one_update, weights_exponent
+from flatout.buffers.base import Arrays, Data, Due, Ingested, Learned, Restored, Saved
+from flatout.buffers.replay import (
+    COUNT,
+    STEPS,
+    Replay,
+    Store,
+    averages,
+    one_update,
+    weights_exponent,
+)
 from flatout.buffers.ring import (
     Ring,
     RingLayout,
@@ -23,22 +30,15 @@ from flatout.buffers.ring import (
     final_ids,
     gather,
     next_age,
-    ring_bytes,
     ring_shapes,
 )
+from flatout.buffers.ring_counters import RingCounters
 from flatout.buffers.rows import by_shard, side_by_side
-from flatout.buffers.sampling import Priorities, draw, insert_priorities, set_priorities
-from flatout.types import Obs, RowSource, Trajectory
+from flatout.buffers.sampling import draw, insert_priorities, set_priorities
+from flatout.types import Obs, Restart, RowSource, Trajectory
 
 ROWS_WRITTEN, UPDATES_DONE = 2, 3
 """Indices in a dispatch's counters: rows stored before it, and updates made before it."""
-
-
-class DeviceState(NamedTuple):
-    """The replay that is in device memory; `priorities` is None for uniform sampling."""
-
-    ring: Ring
-    priorities: Priorities | None
 
 
 class Counts(NamedTuple):
@@ -64,12 +64,14 @@ class DispatchInputs(NamedTuple):
 class DeviceReplay(Replay):
     """A ring in the learning devices' memory. Each shard's ring is on the shard's device.
 
-    Every shard keeps the final observations of all shards, because they are few.
+    Every shard keeps the final observations of all shards, because they are few. Their capacity is
+    the store's.
 
     Args:
-        trajectory: the shapes of trajectories, or of a shard's. For the other arguments see
-            `Replay`.
+        finals: the initial capacity for final observations. For the other arguments see `Replay`.
     """
+
+    in_program = True
 
     def __init__(
         self,
@@ -79,11 +81,8 @@ class DeviceReplay(Replay):
         key: np.ndarray,
         finals: int,
     ) -> None:
-        super().__init__(algorithm, layout, key, finals)
-        self._like = trajectory
-        self._shapes = ring_shapes(layout, trajectory, self.ring_counters.final_capacity)
-        self._before = 0  # the number of the next final observation when `finals` last grew
-        self._ingested: tuple[Any, ...] = ()
+        super().__init__(algorithm, layout, trajectory, key, finals)
+        self._shapes = ring_shapes(layout, trajectory, self.counts().final_capacity)
         self.axes: Any = DispatchInputs(0, None, None, 0, None)
         self.member_counts, self.shard_counts = Counts(None, 0, 0), Counts(None, None, 0)
 
@@ -110,42 +109,38 @@ class DeviceReplay(Replay):
         )
         return [inputs]
 
-    def device_state(self) -> Any:
+    def store(self) -> Store:
         ring = jax.tree.map(lambda s: np.zeros(self._shards + s.shape, s.dtype), self._shapes)
-        return DeviceState(ring, self._empty_priorities())
+        return Store(ring, self._empty_priorities())
 
-    def ingest(self, trajectory: Trajectory) -> None:
+    def ingest(self, store: Store, counts: RingCounters, trajectory: Trajectory) -> Ingested:
         counters = np.zeros(4, np.int32)
-        counters[[ROWS_WRITTEN, UPDATES_DONE]] = (
-            self.ring_counters.rows_written,
-            self.ring_counters.updates_done,
-        )
-        before = self.ring_counters.finals
-        piece, finals, numbers = self.ring_counters.ingest(trajectory)
-        counters[[COUNT, STEPS]] = self.ring_counters.updates_due, piece.rewards.size
+        counters[[ROWS_WRITTEN, UPDATES_DONE]] = counts.rows_written, counts.updates_done
+        before = counts.finals
+        piece, finals, numbers = counts.ingest(trajectory)
+        counters[[COUNT, STEPS]] = counts.updates_due, piece.rewards.size
         if self._shards:
             piece = jax.tree.map(lambda array: by_shard(array, self._count), piece)
-        self._ingested = (piece, finals, numbers, before, len(trajectory.finals.index), counters)
-
-    def batches(self) -> Iterator[Any]:
-        piece, finals, numbers, before, space, counters = self._ingested
-        if self.ring_counters.final_capacity > self._room:
-            self._resize(self.ring_counters.final_capacity)
-            self._before = before
-        room, count = self._room, len(numbers)
+        if counts.final_capacity > self._room(store):
+            old = tree.map(np.asarray, store.ring.finals)
+            old = tree.take(old, 0) if self._shards else old
+            larger = counts.grow_finals(old, counts.final_capacity, before)
+            ring = store.ring._replace(finals=self._copy_to_shards(larger))
+            store = store._replace(ring=ring)
+        room, space, count = self._room(store), len(trajectory.finals.index), len(numbers)
         frames = tree.zeros(self._shard.frames, space)
         places = np.full((space,), room, np.int32)
         tree.put(frames, slice(count), finals)
         places[:count] = numbers % room
-        yield DispatchInputs(piece, frames, places, self.key, counters)
+        inputs = DispatchInputs(piece, frames, places, self.key, counters)
+        return store, Due(counts.updates_due, iter([inputs]))
 
-    def counts(self) -> Counts:
-        ring_counters = self.ring_counters
-        ages = ring_counters.age.copy().reshape(*self._shards, -1)
-        return Counts(np.int32(ring_counters.rows_written), np.int32(ring_counters.finals), ages)
+    def loop_counts(self, counts: RingCounters | Counts) -> Counts:
+        ages = np.asarray(counts.age).copy().reshape(*self._shards, -1)
+        return Counts(np.int32(counts.rows_written), np.int32(counts.finals), ages)
 
     def ingest_in_graph(
-        self, trajectory: Trajectory, counts: Counts, key: Any
+        self, trajectory: Trajectory, store: Store, counts: Counts, key: Any
     ) -> tuple[DispatchInputs, Counts]:
         """See `Buffer.ingest_in_graph`. The host's counterpart is `RingCounters.ingest`."""
         assert trajectory.ended is not None
@@ -160,7 +155,7 @@ class DeviceReplay(Replay):
         # The final observations of all shards are numbered together, in the order of their steps.
         every = shards.gather(truncated.T).T
         final_id = shards.local(final_ids(jnp, counts.finals, every).T).T
-        room = self._room
+        room = len(tree.first(store.ring.finals))
         number = jnp.take(final_id.reshape(-1), trajectory.finals.index, mode="clip") % room
         used = trajectory.finals.index < rows * num_envs
         finals = shards.gather(layout.newest(trajectory.finals.obs))
@@ -186,40 +181,18 @@ class DeviceReplay(Replay):
         inputs = DispatchInputs(piece, finals, places, key, counters)
         return inputs, Counts(counts.rows_written + rows, ingested, last)
 
-    def advance_counters(self, rows: int) -> None:
-        self.ring_counters.rows_written += rows
-
-    def sync_counters(self, counts: Counts) -> None:
-        self.ring_counters.set_counters(
-            int(counts.rows_written), int(counts.finals), np.ravel(counts.age)
-        )
-
-    @property
-    def _room(self) -> int:
-        """F, the capacity of `Ring.finals`."""
-        return tree.first(self._shapes.finals).shape[0]
-
-    def _resize(self, room: int) -> None:
-        self._shapes = self._shapes._replace(finals=_with_room(self._shapes.finals, room))
-
-    def resized(self, device_state: DeviceState) -> DeviceState:
-        old, room = device_state.ring.finals, self._room
-        if tree.first(old).shape[len(self._shards)] == room:
-            return device_state
-        finals = tree.map(lambda a: np.asarray(a)[0] if self._shards else np.asarray(a), old)
-        larger = self.ring_counters.grow_finals(finals, room, self._before)
-        ring = device_state.ring._replace(finals=self._copy_to_shards(larger))
-        return device_state._replace(ring=ring)
+    def _room(self, store: Store) -> int:
+        """F, the capacity of a store's `Ring.finals`."""
+        return tree.first(store.ring.finals).shape[len(self._shards)]
 
     def learn(
-        self, state: Any, device_state: DeviceState, inputs: DispatchInputs, key: jax.Array,
-        hp: Any,
-    ) -> Learned:  # fmt: skip
+        self, state: Any, store: Store, inputs: DispatchInputs, key: jax.Array, hp: Any
+    ) -> Learned:
         """Insert the new rows, then draw, learn and set priorities, one update after the other."""
         algorithm, layout, replay = self._algorithm, self._shard, self._replay
         counters = inputs.counters
         rows_written = counters[ROWS_WRITTEN] + inputs.piece.rewards.shape[0]
-        ring, priorities = self._insert(device_state, inputs)
+        ring, priorities = self._insert(store, inputs)
         assert algorithm.advance is not None
         state, scalars = algorithm.advance(state, counters[STEPS], hp)
 
@@ -244,11 +217,11 @@ class DeviceReplay(Replay):
         carry = (state, zeros, priorities)
         state, totals, priorities = jax.lax.fori_loop(0, count, body, carry)
         scalars |= averages(algorithm, totals, count)
-        return state, DeviceState(ring, priorities), scalars, ()
+        return state, Store(ring, priorities), scalars, ()
 
-    def _insert(self, state: DeviceState, inputs: DispatchInputs) -> DeviceState:
+    def _insert(self, store: Store, inputs: DispatchInputs) -> Store:
         """Write a trajectory's rows into the ring, with the largest priority so far."""
-        layout, (ring, priorities) = self._shard, state
+        layout, (ring, priorities) = self._shard, store
         rows, rows_written = inputs.piece.rewards.shape[0], inputs.counters[ROWS_WRITTEN]
         places = (rows_written + jnp.arange(rows + 1)) % layout.length
         arrays: dict[str, Any] = {}
@@ -265,32 +238,23 @@ class DeviceReplay(Replay):
         )  # fmt: skip
         if priorities is not None:
             priorities = insert_priorities(layout, priorities, rows_written, rows)
-        return DeviceState(Ring(finals=finals, **arrays), priorities)
+        return Store(Ring(finals=finals, **arrays), priorities)
 
-    def stats(self) -> dict[str, float]:
-        return self.ring_counters.stats(self._count * ring_bytes(self._shapes))
+    def saved(self, store: Store, counts: RingCounters | Counts) -> Saved:
+        if isinstance(counts, Counts):
+            loop, counts = counts, self.counts()
+            counts.set_counters(int(loop.rows_written), int(loop.finals), np.ravel(loop.age))
+            counts.final_capacity = self._room(store)
+        return self._saved(store, counts, self._shard)
 
-    def memory_mb(self) -> tuple[float, float]:
-        return 0.0, self._count * ring_bytes(self._shapes) / 2**20
+    def restored(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Restored:
+        store, counts = super().restored(arrays, data, rows)
+        return store._replace(ring=self._split_ring(store.ring)), counts
 
-    def state(self, device_state: DeviceState) -> Saved:
-        return self._state(device_state.ring, device_state.priorities, self._shard)
-
-    def restore(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Any:
-        check_shards(data, self._count)
-        shapes = ring_shapes(self._layout, self._like, self.ring_counters.final_capacity)
-        empty = jax.tree.map(lambda shape: np.zeros(shape.shape, shape.dtype), shapes)
-        ring = self.ring_counters.restore(empty, arrays, data, rows)
-        self._resize(len(tree.first(ring.finals)))
-        return DeviceState(self._split_ring(ring), self._restored(arrays))
-
-    def truncate(self, env: int, last_obs: Obs, first_obs: Obs, device_state: DeviceState) -> Any:
+    def truncate(self, store: Store, counts: RingCounters, restart: Restart) -> Store:
         """See `Buffer.truncate`. The ring is copied to host memory, changed and returned."""
-        ring = self.ring_counters.truncate(
-            self._join_ring(device_state.ring), env, last_obs, first_obs
-        )
-        self._resize(len(tree.first(ring.finals)))
-        return device_state._replace(ring=self._split_ring(ring))
+        ring = counts.truncate(self._join_ring(store.ring), *restart)
+        return store._replace(ring=self._split_ring(ring))
 
     def _join_ring(self, ring: Ring) -> Ring:
         """Join the shards' rings to one ring of all environments, in NumPy arrays."""

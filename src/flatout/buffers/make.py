@@ -63,7 +63,7 @@ def build_buffer(
         buffers = [OnPolicyBuffer(algorithm) for _ in range(shards)]
     else:
         buffers = [TrajectoryReplay(algorithm, kept, each) for _ in range(shards)]
-    return buffers[0] if shards == 1 else ShardedBuffer(buffers, each.rewards.shape[1])
+    return buffers[0] if shards == 1 else ShardedBuffer(buffers)
 
 
 def replay_mb(

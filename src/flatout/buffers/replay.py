@@ -1,7 +1,8 @@
 """Replay in host memory: a ring of NumPy arrays, from which batches are gathered for the learner.
 
-The learner calls it. A compiled function of (seed, update) draws the rows, as for replay in device
-memory. Priorities are set once per trajectory, after all of its updates.
+The learner calls it, with the ring (`Store`) and its counters. A compiled function of (seed,
+update) draws the rows, as for replay in device memory. Priorities are set once per trajectory,
+after all of its updates.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import functools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,18 @@ import numpy as np
 
 from flatout.algorithms.base import Algorithm, ReplaySpec
 from flatout.algorithms.common.optimiser import schedule
-from flatout.buffers.base import Arrays, Buffer, Data, Learned, Saved, Scalars, check_shards
+from flatout.buffers.base import (
+    Arrays,
+    Buffer,
+    Data,
+    Due,
+    Ingested,
+    Learned,
+    Restored,
+    Saved,
+    Scalars,
+    check_shards,
+)
 from flatout.buffers.ring import Gathered, Ring, RingLayout, gather, merge, ring_bytes, ring_shapes
 from flatout.buffers.ring_counters import RingCounters
 from flatout.buffers.sampling import (
@@ -33,13 +45,25 @@ from flatout.buffers.sampling import (
     set_priorities,
 )
 from flatout.randomness import wrap_key
-from flatout.types import Device, Obs, RowSource, Trajectory
+from flatout.types import Device, Restart, RowSource, Trajectory
 
 RANDOM_BLOCK = 256
 """Updates whose random bits are computed in one dispatch. The number does not change the bits."""
 
 COUNT, STEPS = range(2)
 """Indices in a dispatch's counters: updates to make, and environment steps of the trajectory."""
+
+
+class Store(NamedTuple):
+    """A ring and its priorities, which are None for uniform sampling.
+
+    On the learning devices, JAX arrays ``[S, ...]`` with an axis for shards if there are several.
+    In host memory, NumPy arrays that all shards share and that are written in place, with
+    priorities on the CPU device that draws.
+    """
+
+    ring: Ring
+    priorities: Any
 
 
 class Replay(Buffer):
@@ -52,16 +76,15 @@ class Replay(Buffer):
     Args:
         algorithm: the algorithm that learns from the ring, built for one shard.
         layout: the sizes of the ring, or of one shard's ring.
+        trajectory: the shapes of trajectories, or of one shard's trajectories.
         key: raw key data of the sampling stream, uint32 ``[2]``, or ``[S, 2]`` for S shards.
         finals: the initial capacity for final observations.
-
-    Attributes:
-        ring_counters: the counters of the ring, on the host.
     """
 
     def __init__(
-        self, algorithm: Algorithm, layout: RingLayout, key: np.ndarray, finals: int = 0
-    ) -> None:
+        self, algorithm: Algorithm, layout: RingLayout, trajectory: Trajectory, key: np.ndarray,
+        finals: int = 0,
+    ) -> None:  # fmt: skip
         assert algorithm.replay is not None
         super().__init__(algorithm)
         self._replay = algorithm.replay
@@ -69,19 +92,33 @@ class Replay(Buffer):
         self._shards = key.shape[:-1]  # () or (S,)
         self._count = math.prod(self._shards)
         self._layout = replace(layout, num_envs=layout.num_envs * self._count)
-        self.ring_counters = RingCounters(self._layout, self._replay.whole(), finals)
+        self._finals = finals
+        self._whole = ring_shapes(self._layout, trajectory, self.counts().final_capacity)
         self.metrics = (*algorithm.advanced, *algorithm.metrics, "updates")
 
-    def _state(self, ring: Ring, priorities: Priorities | None, layout: RingLayout) -> Saved:
-        arrays, data, rows = self.ring_counters.saved(ring, layout)
-        return arrays | saved(self._shard, priorities), data | {"shards": self._count}, rows
+    def counts(self) -> RingCounters:
+        return RingCounters(self._layout, self._replay.whole(), self._finals)
 
-    def _restored(self, arrays: Arrays) -> Priorities | None:
-        return restored(self._shard, arrays) if self._replay.prioritized else None
+    def stats(self, store: Store, counts: Any, later: int = 0) -> dict[str, float]:
+        rows = min(int(counts.rows_written) + later, self._layout.rows)
+        megabytes = ring_bytes(store.ring) / 2**20
+        return {"replay_fill": rows / self._layout.rows, "replay_mb": megabytes}
 
-    @property
-    def has_updates(self) -> bool:
-        return self.ring_counters.updates_due > 0
+    def _saved(self, store: Store, counts: RingCounters, layout: RingLayout) -> Saved:
+        arrays, data, rows = counts.saved(store.ring, layout)
+        priorities = saved(self._shard, store.priorities)
+        return arrays | priorities, data | {"shards": self._count}, rows
+
+    def restored(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Restored:
+        """See `Buffer.restored`. The ring is that of all shards."""
+        check_shards(data, self._count)
+        counts = self.counts()
+        ring = counts.restore(self._empty(), arrays, data, rows)
+        priorities = restored(self._shard, arrays) if self._replay.prioritized else None
+        return Store(ring, priorities), counts
+
+    def _empty(self) -> Ring:
+        return jax.tree.map(lambda shape: np.zeros(shape.shape, shape.dtype), self._whole)
 
     def _empty_priorities(self) -> Priorities | None:
         if not self._replay.prioritized:
@@ -94,7 +131,6 @@ class HostReplay(Replay):
     """A ring in host memory, which all shards share.
 
     Args:
-        trajectory: the shapes of trajectories, or of one shard's trajectories.
         host: the CPU device that draws rows.
         chunk: the most updates in one dispatch. If a trajectory needs several dispatches, the next
             batches are gathered while the device works. For the other arguments see `Replay`.
@@ -109,19 +145,14 @@ class HostReplay(Replay):
         host: Device,
         chunk: int | None = None,
     ) -> None:
-        super().__init__(algorithm, layout, key)
+        super().__init__(algorithm, layout, trajectory, key)
         first = layout.num_envs * np.arange(self._count, dtype=np.int32)
         self._first = first.reshape(*self._shards, 1, 1)  # each shard's first environment
         self._most = self._replay.most(layout.num_envs)
         self._chunk = min(chunk or self._most, self._most)
-        shapes = ring_shapes(self._layout, trajectory, self.ring_counters.final_capacity)
-        self._ring = jax.tree.map(lambda shape: np.zeros(shape.shape, shape.dtype), shapes)
-        self._bytes = ring_bytes(self._ring)
-        self._drawn: tuple[np.ndarray, np.ndarray] | None = None
-        self._ingested = (0, 0)
         self.axes: Any = (0, None)
         self._host = host
-        self._priorities: Any = self._put_on_host(self._empty_priorities())
+        priorities = self._empty_priorities()
         counters = np.zeros(2, np.int32)
         self._beta = self._alpha = np.ones(2, np.float32)
         if self._replay.prioritized:
@@ -129,27 +160,27 @@ class HostReplay(Replay):
         rows = trajectory.rewards.shape[0]
         self._block = max(RANDOM_BLOCK, 2 * self._most)
         self._words = (-1, *(np.zeros(0, np.uint32),) * 2)  # the block's first update, its bits
-        if self._priorities is None:
+        if priorities is None:
             self._bits = self._compile(self._draw_bits, (0, None), key, np.int32(0))
         else:
             self._draw = self._compile(
-                self._draw_all, (0, 0, None, None), self._priorities, key, counters, self._beta
+                self._draw_all, (0, 0, None, None), priorities, key, counters, self._beta
             )
             self._insert_priorities = self._compile(
                 lambda pri, written: insert_priorities(layout, pri, written, rows), (0, None),
-                self._priorities, np.int32(0), donate=(0,),
+                priorities, np.int32(0), donate=(0,),
             )  # fmt: skip
             drawn = np.zeros((*self._shards, self._most, self._replay.batch_size), np.int32)
             self._set_priorities = self._compile(
-                self._set_all_priorities, (0, 0, 0, 0, None, None), self._priorities, drawn, drawn,
+                self._set_all_priorities, (0, 0, 0, 0, None, None), priorities, drawn, drawn,
                 drawn.astype(np.float32), np.int32(0), self._alpha, donate=(0,),
             )  # fmt: skip
         none = np.zeros((*self._shards, self._chunk, self._replay.batch_size), np.int32)
-        batches = self._gather(none, none)
+        batches = self._gather(self._empty(), 0, none, none)
         self._batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batches)
 
-    def _put_on_host(self, tree: Any) -> Any:
-        return jax.device_put(tree, self._host)
+    def store(self) -> Store:
+        return Store(self._empty(), jax.device_put(self._empty_priorities(), self._host))
 
     def _compile(
         self, function: Any, axes: tuple[int | None, ...], *arguments: Any,
@@ -166,41 +197,36 @@ class HostReplay(Replay):
         counters = jax.ShapeDtypeStruct((2,), np.int32)
         return [(self._batches, counters), ((), counters)]
 
-    def ingest(self, trajectory: Trajectory) -> None:
-        rows_written, updates_done = (
-            self.ring_counters.rows_written,
-            self.ring_counters.updates_done,
-        )
-        ring, piece = self.ring_counters.write(self._ring, trajectory)
-        if ring is not self._ring:  # its capacity for final observations has grown
-            self._ring, self._bytes = ring, ring_bytes(ring)
-        if self._priorities is not None:
-            self._priorities = self._insert_priorities(self._priorities, np.int32(rows_written))
-        self._ingested = (updates_done, piece.rewards.size)
-
-    def batches(self) -> Iterator[Any]:
-        ring_counters, (updates_done, steps) = self.ring_counters, self._ingested
-        count = ring_counters.updates_due
+    def ingest(self, store: Store, counts: RingCounters, trajectory: Trajectory) -> Ingested:
+        rows_written, updates_done = counts.rows_written, counts.updates_done
+        ring, piece = counts.write(store.ring, trajectory)
+        priorities = store.priorities
+        if priorities is not None:
+            priorities = self._insert_priorities(priorities, np.int32(rows_written))
+        store, count, steps = Store(ring, priorities), counts.updates_due, piece.rewards.size
         if not count:
             # () selects a program without the loop: XLA computes its constants even for 0 updates.
-            yield (), np.array([0, steps], np.int32)
-            return
-        weights = None
-        if self._priorities is None:
-            row, env = self._uniform(updates_done)
+            return store, Due(0, iter([((), np.array([0, steps], np.int32))]))
+        weights, rows_written = None, counts.rows_written
+        if priorities is None:
+            row, env = self._uniform(updates_done, rows_written)
         else:
-            counters = np.array([updates_done, ring_counters.rows_written], np.int32)
-            drawn = self._draw(self._priorities, self.key, counters, self._beta)
+            counters = np.array([updates_done, rows_written], np.int32)
+            drawn = self._draw(priorities, self.key, counters, self._beta)
             row, env, weights = map(np.asarray, drawn)
-        self._drawn = (row, env)
-        for start in range(0, count, self._chunk):
-            stop = min(start + self._chunk, count)
-            batch = self._gather(_slice(row, start, self._chunk), _slice(env, start, self._chunk))
-            if weights is not None:
-                batch = batch._replace(weights=_slice(weights, start, self._chunk))
-            yield batch, np.array([stop - start, 0 if start else steps], np.int32)
 
-    def learn(self, state: Any, device_state: Any, inputs: Any, key: jax.Array, hp: Any) -> Learned:
+        def batches() -> Iterator[Any]:
+            for start in range(0, count, self._chunk):
+                stop = min(start + self._chunk, count)
+                part = (_slice(drawn, start, self._chunk) for drawn in (row, env))
+                batch = self._gather(ring, rows_written, *part)
+                if weights is not None:
+                    batch = batch._replace(weights=_slice(weights, start, self._chunk))
+                yield batch, np.array([stop - start, 0 if start else steps], np.int32)
+
+        return store, Due(count, batches(), (row, env))
+
+    def learn(self, state: Any, store: Any, inputs: Any, key: jax.Array, hp: Any) -> Learned:
         """Make all updates of a dispatch, one batch after the other; none if there is no batch."""
         batches, counters = inputs
         algorithm, layout = self._algorithm, self._shard
@@ -209,7 +235,7 @@ class HostReplay(Replay):
         zeros = jnp.zeros((len(algorithm.metrics),), jnp.float32)
         if batches == ():
             scalars |= averages(algorithm, zeros, counters[COUNT])
-            return state, device_state, scalars, ()
+            return state, store, scalars, ()
 
         def body(u: jax.Array, carry: Any) -> Any:
             state, totals, errors = carry
@@ -221,51 +247,35 @@ class HostReplay(Replay):
         count = counters[COUNT]
         state, totals, errors = jax.lax.fori_loop(0, count, body, (state, zeros, errors))
         feedback = errors if self._replay.prioritized else ()
-        return state, device_state, scalars | averages(algorithm, totals, count), feedback
+        return state, store, scalars | averages(algorithm, totals, count), feedback
 
-    def update_priorities(self, feedback: list[Any]) -> None:
-        if self._priorities is None or not self.ring_counters.updates_due:
-            return
-        assert self._drawn is not None
+    def update_priorities(self, store: Store, due: Due, feedback: list[Any]) -> Store:
+        if store.priorities is None or not due.updates:
+            return store
         errors = np.zeros((*self._shards, self._most, self._replay.batch_size), np.float32)
         fed_back = np.concatenate([np.asarray(one) for one in feedback], -2)[..., : self._most, :]
         errors[..., : fed_back.shape[-2], :] = fed_back
-        row, env = self._drawn
-        self._priorities = self._set_priorities(
-            self._priorities,
-            row,
-            env,
-            errors,
-            np.int32(self.ring_counters.updates_due),
-            self._alpha,
+        count = np.int32(due.updates)
+        return store._replace(
+            priorities=self._set_priorities(
+                store.priorities, *due.drawn, errors, count, self._alpha
+            )
         )
 
-    def stats(self) -> dict[str, float]:
-        return self.ring_counters.stats(self._bytes)
+    def saved(self, store: Store, counts: RingCounters) -> Saved:
+        return self._saved(store, counts, self._layout)
 
-    def memory_mb(self) -> tuple[float, float]:
-        return self._bytes / 2**20, 0.0
+    def restored(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Restored:
+        (ring, priorities), counts = super().restored(arrays, data, rows)
+        return Store(ring, jax.device_put(priorities, self._host)), counts
 
-    def state(self, device_state: Any) -> Saved:
-        return self._state(self._ring, self._priorities, self._layout)
+    def truncate(self, store: Store, counts: RingCounters, restart: Restart) -> Store:
+        return store._replace(ring=counts.truncate(store.ring, *restart))
 
-    def restore(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Any:
-        check_shards(data, self._count)
-        self._ring = self.ring_counters.restore(self._ring, arrays, data, rows)
-        self._bytes = ring_bytes(self._ring)
-        self._priorities = self._put_on_host(self._restored(arrays))
-        return ()
+    def _gather(self, ring: Ring, rows_written: int, row: np.ndarray, env: np.ndarray) -> Gathered:
+        return gather(np, self._layout, ring, rows_written, row, env + self._first)
 
-    def truncate(self, env: int, last_obs: Obs, first_obs: Obs, device_state: Any) -> Any:
-        self._ring = self.ring_counters.truncate(self._ring, env, last_obs, first_obs)
-        self._bytes = ring_bytes(self._ring)
-        return device_state
-
-    def _gather(self, row: np.ndarray, env: np.ndarray) -> Gathered:
-        rows_written = self.ring_counters.rows_written
-        return gather(np, self._layout, self._ring, rows_written, row, env + self._first)
-
-    def _uniform(self, updates_done: int) -> tuple[np.ndarray, np.ndarray]:
+    def _uniform(self, updates_done: int, rows_written: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the uniform draws of `draw` for K updates, of which `updates_done` is the first:
         rows and environments ``[..., K, B]``. Random bits are computed for many updates at once."""
         start, word, other = self._words
@@ -273,7 +283,7 @@ class HostReplay(Replay):
             bits = self._bits(self.key, np.int32(updates_done))
             start, word, other = self._words = (updates_done, *map(np.asarray, bits))
         updates = (..., slice(updates_done - start, updates_done - start + self._most), slice(None))
-        first, rows = self._shard.window(self.ring_counters.rows_written)
+        first, rows = self._shard.window(rows_written)
         row = (word[updates] % np.uint32(rows)).astype(np.int32) + np.int32(first)
         return row, (other[updates] % np.uint32(self._shard.num_envs)).astype(np.int32)
 

@@ -149,7 +149,7 @@ def ring_shapes(layout: RingLayout, trajectory: Trajectory, finals: int) -> Ring
 def ring_bytes(ring: Any) -> int:
     """Return the bytes of a ring's arrays, or of arrays with these shapes."""
     leaves = jax.tree.leaves(ring)
-    return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves)
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
 
 
 def next_age(xp: Any, age: Array, ended: Array) -> Array:

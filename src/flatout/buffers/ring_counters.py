@@ -1,6 +1,6 @@
 """The counters of a replay ring, and how the ring is written, saved and restored.
 
-Host replay and device replay call it. Both keep these counters on the host; they differ only in
+Host replay and device replay call it, with the counters in `RunState.counts`; they differ only in
 where the ring's arrays are.
 """
 
@@ -137,13 +137,8 @@ class RingCounters:
 
         return tree.map(grow, finals)
 
-    def stats(self, size: int) -> dict[str, float]:
-        """Return the metrics of a ring of `size` bytes: its share of used rows, and its MiB."""
-        rows = min(self.rows_written, self._layout.rows)
-        return {"replay_fill": rows / self._layout.rows, "replay_mb": size / 2**20}
-
     def saved(self, ring: Ring, layout: RingLayout | None = None) -> Saved:
-        """Return the result of `Buffer.state`: the newest frames and ages, counters, and the rows.
+        """Return the result of `Buffer.saved`: the newest frames and ages, counters, and the rows.
 
         Args:
             ring: its arrays, with a leading axis if it has shards. Rows are not copied.

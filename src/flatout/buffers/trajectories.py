@@ -8,6 +8,7 @@ trajectories as one of K * N environments. Before K have been collected, the res
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ import numpy as np
 
 from flatout.algorithms.base import Algorithm, shapes_of
 from flatout.buffers.arrays import arrays_of, by_env, env_axis, shard_shapes, with_arrays
-from flatout.buffers.base import Arrays, Data, Saved
+from flatout.buffers.base import Arrays, Data, Due, Ingested, Restored, Saved
 from flatout.buffers.finals import join_along_envs, pack_finals, split_finals, used_finals
 from flatout.buffers.on_policy import OnPolicyBuffer
 from flatout.storage.checkpoint import refuse_other
@@ -27,8 +28,24 @@ def kept_shapes(trajectory: Trajectory, kept: int) -> Trajectory:
     return shard_shapes(trajectory._replace(valid=trajectory.terminated, ended=None), 1, kept)
 
 
+@dataclass
+class KeptTrajectories:
+    """The last K trajectories, written in place.
+
+    Attributes:
+        arrays: all of them as one. The newest one is in the first N environments.
+        count: trajectories ever ingested.
+        finals: per trajectory, newest first: positions of final observations, and these
+            observations.
+    """
+
+    arrays: Trajectory
+    count: int
+    finals: deque[tuple[np.ndarray, Obs]]
+
+
 class TrajectoryReplay(OnPolicyBuffer):
-    """A buffer of the last K trajectories. The newest one is in the first N environments.
+    """A buffer of the last K trajectories; its store is `KeptTrajectories`.
 
     Args:
         algorithm: the algorithm that learns from them. It must mask steps that are not valid.
@@ -40,56 +57,54 @@ class TrajectoryReplay(OnPolicyBuffer):
         super().__init__(algorithm)
         self._kept = kept
         self._num_envs = trajectory.rewards.shape[1]
-        self._count = 0  # trajectories ever ingested
-        self._all = self._zeros(trajectory)
-        self._least_finals = len(self._all.finals.index)
-        # Per trajectory, newest first: positions of final observations, and these observations.
-        self._finals: deque[tuple[np.ndarray, Obs]] = deque(maxlen=kept)
+        self._like = trajectory
+        self._least_finals = kept_shapes(trajectory, kept).finals.index.shape[0]
 
     def inputs(self, trajectory: Trajectory) -> list[Any]:
         return [shapes_of(self._zeros(trajectory))]
 
-    def ingest(self, trajectory: Trajectory) -> None:
-        num_envs, new = self._num_envs, arrays_of(trajectory)
+    def store(self) -> KeptTrajectories:
+        return KeptTrajectories(self._zeros(self._like), 0, deque(maxlen=self._kept))
+
+    def ingest(self, store: KeptTrajectories, counts: Any, trajectory: Trajectory) -> Ingested:
+        num_envs, new, kept = self._num_envs, arrays_of(trajectory), store.arrays
         if trajectory.valid is None:
             new["valid"] = np.ones_like(trajectory.terminated)
-        for name, array in arrays_of(self._all).items():
+        for name, array in arrays_of(kept).items():
             if env_axis(name) is not None:
                 envs = by_env(name, array)
                 envs[num_envs:] = envs[:-num_envs].copy()
                 envs[:num_envs] = by_env(name, new[name])
-        self._finals.appendleft(used_finals(trajectory.finals, trajectory.rewards.size))
-        index, obs = join_along_envs(self._finals, num_envs, num_envs * self._kept)
-        finals = pack_finals(index, obs, self._all.rewards.size, self._least_finals)
-        self._all = self._all._replace(finals=finals)
-        self._count += 1
-        self._ingested = self._all
+        store.finals.appendleft(used_finals(trajectory.finals, trajectory.rewards.size))
+        index, obs = join_along_envs(store.finals, num_envs, num_envs * self._kept)
+        finals = pack_finals(index, obs, kept.rewards.size, self._least_finals)
+        store.arrays = kept._replace(finals=finals)
+        store.count += 1
+        return store, Due(1, iter([store.arrays]))
 
-    def stats(self) -> dict[str, float]:
-        fill = min(self._count, self._kept) / self._kept
-        return {"replay_fill": fill, "replay_mb": self.memory_mb()[0]}
+    def stats(self, store: KeptTrajectories, counts: Any, later: int = 0) -> dict[str, float]:
+        size = sum(array.nbytes for array in arrays_of(store.arrays).values())
+        fill = min(store.count, self._kept) / self._kept
+        return {"replay_fill": fill, "replay_mb": size / 2**20}
 
-    def memory_mb(self) -> tuple[float, float]:
-        return sum(array.nbytes for array in arrays_of(self._all).values()) / 2**20, 0.0
+    def saved(self, store: KeptTrajectories, counts: Any) -> Saved:
+        arrays = {name: array.copy() for name, array in arrays_of(store.arrays).items()}
+        return arrays, {"count": store.count}, None
 
-    def state(self, device_state: Any) -> Saved:
-        arrays = {name: array.copy() for name, array in arrays_of(self._all).items()}
-        return arrays, {"count": self._count}, None
-
-    def restore(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Any:
-        restored: Arrays = {}
-        for name, array in arrays_of(self._all).items():
+    def restored(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Restored:
+        store, restored = self.store(), Arrays()
+        for name, array in arrays_of(store.arrays).items():
             saved = restored[name] = np.array(arrays[name])
             like = array
             if env_axis(name) is None:  # the saved capacity may be larger
                 like = np.empty((len(saved), *array.shape[1:]), array.dtype)
             refuse_other(f"buffer/{name}", saved, like, "this run")
-        self._all = with_arrays(self._all, restored)
-        steps, total = self._all.rewards.shape
-        each = split_finals(self._all.finals, steps, total, self._kept)
-        self._finals.extend(used_finals(one, steps * self._num_envs) for one in each)
-        self._count = int(data["count"])
-        return ()
+        store.arrays = with_arrays(store.arrays, restored)
+        steps, total = store.arrays.rewards.shape
+        each = split_finals(store.arrays.finals, steps, total, self._kept)
+        store.finals.extend(used_finals(one, steps * self._num_envs) for one in each)
+        store.count = int(data["count"])
+        return store, ()
 
     def _zeros(self, trajectory: Trajectory) -> Trajectory:
         """Return the arrays as they are before the first trajectory: zeros, all masked."""

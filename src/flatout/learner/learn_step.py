@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from flatout.algorithms.base import Algorithm, State
 from flatout.buffers.base import Buffer
@@ -15,7 +14,7 @@ from flatout.packing import PackedParams
 
 
 class LearnerState(NamedTuple):
-    """All that learning changes: the algorithm's state, and the buffer's device state."""
+    """All that learning changes: the algorithm's state, and the buffer's store."""
 
     learned: State
     store: Any
@@ -55,10 +54,8 @@ class ActorLayout:
         self.origin = [places.get(id(variable)) for variable in outputs]
 
     def publish(self, state: State, hp: Any) -> tuple[Any, ...]:
-        """Return `Published.arrays` for a state. A state of NumPy arrays is packed by NumPy."""
-        params = self._actor(state, hp)
-        on_host = isinstance(jax.tree.leaves(state)[0], np.ndarray)
-        vector, *large = self.packing.pack(params, np if on_host else jnp)
+        """Return `Published.arrays` for a state. Pure."""
+        vector, *large = self.packing.pack(self._actor(state, hp))
         computed = zip(large, self.origin, strict=True)
         return (vector, *(array for array, origin in computed if origin is None))
 

@@ -11,8 +11,7 @@ import jax
 import numpy as np
 
 from flatout.algorithms.base import Algorithm, named_leaves, shapes_of
-from flatout.buffers.base import Arrays, Buffer, Data, Saved
-from flatout.config.placement import CPU
+from flatout.buffers.base import Arrays, Buffer, Data
 from flatout.errors import FlatoutError
 from flatout.hardware import backend
 from flatout.hardware.backend import matmul_precision
@@ -20,16 +19,22 @@ from flatout.learner.learn_step import ActorLayout, LearnerState, make_learn_ste
 from flatout.learner.memory import live_mb
 from flatout.learner.mesh import Mesh
 from flatout.learner.programs import Programs
+from flatout.learner.state import RunState
 from flatout.packing import Packing
 from flatout.spans import Spans
-from flatout.types import RowSource, Trajectory
+from flatout.types import Restart, RowSource, Trajectory
 
 MOST_NAMED = 6
 """Maximum number of metrics and leaves that a message about divergence names."""
 
 
+LearnResult = tuple[RunState, tuple[Any, ...], dict[str, float]]
+"""The new state; the acting parameters, packed, of which large arrays are the state's and valid
+until it is learned from; and the metrics by name."""
+
+
 class Learner:
-    """The learning state and the compiled programs that turn trajectories into new parameters.
+    """The compiled programs that turn a state and a trajectory into a new state.
 
     Args:
         algorithm: the algorithm's pure functions.
@@ -43,8 +48,7 @@ class Learner:
 
     Attributes:
         shapes: the shapes of the learning state.
-        packed_params: the newest acting parameters, packed.
-        hp: packed hyper-parameters, as `learn` takes them.
+        hp: packed hyper-parameters, as `step` takes them.
     """
 
     def __init__(
@@ -73,9 +77,6 @@ class Learner:
         self._learn_step = make_learn_step(algorithm, buffer)
         self._hp_layout = Packing(algorithm.hp)  # passing one array is faster than many
         self.hp = mesh.put(self._hp_layout.pack(algorithm.hp, np), None)
-        self._leaves: list[Any] = []
-        self._device_state: Any = None
-        self.packed_params: tuple[Any, ...] = ()
         self.trajectory: Trajectory | None = None  # its shapes
         self._shared, self._programs = programs or Programs(), dict[Any, Any]()
 
@@ -86,86 +87,116 @@ class Learner:
             trajectory: arrays or `jax.ShapeDtypeStruct`.
         """
         self.trajectory = trajectory
-        device_state = self._device_state
-        if device_state is None:
-            device_state = self.buffer.device_state()
-        shapes = self.buffer.inputs(trajectory)
-        first, *_ = [self._compile(shapes_of(device_state), inputs) for inputs in shapes]
+        store = shapes_of(self._inside(self.buffer.store()))
+        first, *_ = [self._compile(store, inputs) for inputs in self.buffer.inputs(trajectory)]
         return first
 
-    def _compile(self, device_state: Any, inputs: Any) -> Any:
-        shapes = signature((device_state, inputs))
+    def _inside(self, store: Any) -> Any:
+        """Return what the compiled program takes of a store."""
+        return store if self.buffer.in_program else ()
+
+    def _compile(self, store: Any, inputs: Any) -> Any:
+        shapes = signature((store, inputs))
 
         def make() -> Any:
             program = self.mesh.program(
-                self.learn, (None, 0, self.buffer.axes, None, None), (None, 0, None, None, 0),
+                self.step, (None, 0, self.buffer.axes, None, None), (None, 0, None, None, 0),
                 self._shardings,
             )  # fmt: skip
             with matmul_precision(self.device, self.precision):
-                lowered = program.lower(self._leaf_shapes, device_state, inputs, self.key, self.hp)
+                lowered = program.lower(self._leaf_shapes, store, inputs, self.key, self.hp)
                 return backend.compiled(lowered, self.device)
 
         if shapes not in self._programs:
             self._programs[shapes] = self._shared.get(("learn", shapes), make)
         return self._programs[shapes]
 
-    def start(self) -> None:
+    def start(self) -> RunState:
         """Draw the initial state."""
-        self._device_state = self.mesh.put(self.buffer.device_state(), 0)
-        self.adopt(self._algorithm.init(self._init_key, self._algorithm.hp))
+        learned = self.put(self._algorithm.init(self._init_key, self._algorithm.hp))
+        return RunState(learned, self._placed(self.buffer.store()), self.buffer.counts())
 
-    def update(self, trajectory: Trajectory) -> dict[str, float]:
-        """Learn from a trajectory, wait for the device, and return the metrics by name.
+    def restored(
+        self, learned: Any, arrays: Arrays, data: Data, rows: RowSource | None
+    ) -> RunState:
+        """Return the state with a saved learning state (NumPy arrays) and a buffer's saved data;
+        see `Buffer.restored`."""
+        store, counts = self.buffer.restored(arrays, data, rows)
+        return RunState(self.put(learned), self._placed(store), counts)
+
+    def put(self, learned: Any) -> list[Any]:
+        """Return `RunState.learned` for a learning state of NumPy arrays."""
+        return jax.device_put(jax.tree.leaves(learned), self._shardings)
+
+    def host_state(self, learned: list[Any], optimiser: bool = True) -> Any:
+        """Return the learning state of `RunState.learned` as NumPy arrays, with or without the
+        optimiser's."""
+        state = jax.tree.unflatten(self._tree, learned)
+        return jax.device_get(state if optimiser else state._replace(opt=()))
+
+    def _placed(self, store: Any) -> Any:
+        """Return a store where the compiled program, or the host, takes it."""
+        return self.mesh.put(store, 0) if self.buffer.in_program else store
+
+    def learn(self, state: RunState, trajectory: Trajectory) -> LearnResult:
+        """Learn from a trajectory, and wait for the device. The state is consumed.
 
         Raises:
             FlatoutError: the loss or the parameters are no longer finite.
         """
-        spans, buffer = self.spans, self.buffer
+        spans, buffer, counts = self.spans, self.buffer, state.counts
+        on_cpu = self.device.platform == "cpu"
         feedback: list[Any] = []
         values: list[Any] = []
         published: Any = ()
         with spans.span("replay"):
-            buffer.ingest(trajectory)
-            batches = iter(buffer.batches())
-            inputs = next(batches, None)
-        working = "learn" if buffer.has_updates else "replay"  # without updates it stores rows
+            store, due = buffer.ingest(state.store, counts, trajectory)
+            inputs = next(due.batches, None)
+        if store is not state.store:
+            store = self._placed(store)
+        learned, inside = state.learned, self._inside(store)
+        working = "learn" if due.updates else "replay"  # without updates it stores rows
         while inputs is not None:
-            resized = buffer.resized(self._device_state)
-            if resized is not self._device_state:
-                self._device_state = self.mesh.put(resized, 0)
-            if self.device.platform != "cpu":
+            if not on_cpu:
                 with spans.span("transfer"):
                     inputs = jax.block_until_ready(self.mesh.put(inputs, buffer.axes))
-            program = self._program(inputs)
+            program = self._program(inside, inputs)
             with spans.span(working):
-                self._leaves, self._device_state, published, scalars, errors = program(
-                    self._leaves, self._device_state, inputs, self.key, self.hp
+                learned, inside, published, scalars, errors = program(
+                    learned, inside, inputs, self.key, self.hp
                 )
-                if self.device.platform == "cpu":
+                if on_cpu:
                     scalars = np.asarray(scalars)
             feedback.append(errors)
             values.append(scalars)
             with spans.span("replay"):
-                inputs = next(batches, None)
-        if self.device.platform != "cpu":  # the device worked while batches were gathered
+                inputs = next(due.batches, None)
+        if not on_cpu:  # the device worked while batches were gathered
             with spans.span(working):
                 values = [np.asarray(scalars) for scalars in values]  # waits for the device
+        store = inside if buffer.in_program else store
         if jax.tree.leaves(feedback):
             with spans.span("replay"):
-                buffer.update_priorities(feedback)
-        self.packed_params = self._layout.joined(published, self._leaves)
-        return self.metrics(values)
+                store = buffer.update_priorities(store, due, feedback)
+        metrics = self.metrics(values, lambda: learned) | buffer.stats(store, counts)
+        state = RunState(learned, store, counts, state.environments)
+        return state, self._layout.joined(published, learned), metrics
 
-    def _program(self, inputs: Any) -> Callable[..., Any]:
+    def _program(self, store: Any, inputs: Any) -> Callable[..., Any]:
         """Return the program for a dispatch with inputs of these shapes; compile it if needed."""
-        program = self._programs.get(signature((self._device_state, inputs)))
+        program = self._programs.get(signature((store, inputs)))
         if program is None:
             with self.spans.span("compile"):
-                program = self._compile(shapes_of(self._device_state), shapes_of(inputs))
+                program = self._compile(shapes_of(store), shapes_of(inputs))
         return program
 
-    def metrics(self, values: list[np.ndarray]) -> dict[str, float]:
+    def metrics(
+        self, values: list[np.ndarray], learned: Callable[[], list[Any]]
+    ) -> dict[str, float]:
         """Return the metrics by name, from `Published.scalars` of one or more dispatches.
+
+        Args:
+            learned: returns the leaves of the learning state after them, for a message.
 
         Raises:
             FlatoutError: the loss or the parameters are no longer finite.
@@ -174,7 +205,7 @@ class Learner:
         metrics = dict(zip(names, _merge(values, names).tolist(), strict=True))
         if not metrics.pop("finite"):
             bad = [name for name, value in metrics.items() if not np.isfinite(value)]
-            bad += _not_finite(self.host_state())
+            bad += _not_finite(self.host_state(learned()))
             rest = [f"{len(bad) - MOST_NAMED} more"] if len(bad) > MOST_NAMED else []
             what = " and ".join([", ".join(bad[:MOST_NAMED]) or "the acting parameters", *rest])
             advice = (
@@ -185,65 +216,46 @@ class Learner:
                     advice = f"{seen} are too large to be normalised in float32: scale or clip them"
                     break
             raise FlatoutError(f"learning diverged: {what} became NaN or infinite; {advice}.")
-        return metrics | self.buffer.stats()
+        return metrics
 
-    def host_state(self) -> Any:
-        """Return the learning state as NumPy arrays."""
-        return jax.tree.unflatten(self._tree, jax.device_get(self._leaves))
-
-    def live_mb(self) -> dict[str, dict[str, float]]:
+    def live_mb(self, state: RunState) -> dict[str, dict[str, float]]:
         """See `flatout.learner.memory.live_mb`."""
-        state = jax.tree.unflatten(self._tree, self._leaves)
-        return live_mb({"model": state._replace(opt=()), "optimiser": state.opt,
-                        "replay": self._device_state})  # fmt: skip
+        learned = jax.tree.unflatten(self._tree, state.learned)
+        return live_mb({"model": learned._replace(opt=()), "optimiser": learned.opt,
+                        "replay": self._inside(state.store)})  # fmt: skip
 
-    def buffer_state(self) -> Saved:
-        """See `Buffer.state`."""
-        return self.buffer.state(self._device_state)
-
-    def restore(self, state: Any, arrays: Arrays, data: Data, rows: RowSource | None) -> None:
-        """Restore the learning state (NumPy arrays) and the buffer's."""
-        device_state = self.buffer.restore(arrays, data, rows)
-        self._device_state = self.mesh.put(device_state, 0)
-        self.adopt(state)
-
-    def truncate(self, env: int, last_obs: np.ndarray, first_obs: np.ndarray) -> None:
+    def truncate(self, state: RunState, restart: Restart) -> RunState:
         """Truncate an environment's episode after the newest step; see `Buffer.truncate` and
         `Algorithm.forget`."""
-        device_state = self.buffer.truncate(env, last_obs, first_obs, self._device_state)
-        self._device_state = self.mesh.put(device_state, 0)
+        store = self.buffer.truncate(state.store, state.counts, restart)
+        learned = state.learned
         if (forget := self._algorithm.forget) is not None:
-            state = forget(self.host_state(), env)
-            self._leaves = jax.device_put(jax.tree.leaves(state), self._shardings)
+            learned = self.put(forget(self.host_state(learned), restart[0]))
+        return state._replace(learned=learned, store=self._placed(store))
 
-    def adopt(self, state: Any) -> None:
-        """Set the learning state from NumPy arrays. The buffer does not change."""
-        self._leaves = jax.device_put(jax.tree.leaves(state), self._shardings)
-        with jax.default_device(backend.device(CPU)):
-            published = self._layout.publish(state, self._algorithm.hp)
-        arrays = self.mesh.put(tuple(map(np.asarray, published)), (None,) * len(published))
-        self.packed_params = self._layout.joined(arrays, self._leaves)
+    def publish(self, learned: list[Any]) -> tuple[Any, ...]:
+        """Return the packed acting parameters of `RunState.learned`. A program on the learning
+        devices packs them, so that nothing else is moved; large arrays are the state's."""
 
-    @property
-    def carried(self) -> tuple[list[Any], Any]:
-        """The learning state's leaves and the buffer's device state, as `learn` takes them."""
-        return self._leaves, self._device_state
+        def pack(learned: list[Any], hp: jax.Array) -> tuple[Any, ...]:
+            state = jax.tree.unflatten(self._tree, learned)
+            return self._layout.publish(state, self._hp_layout.unpack(hp))
 
-    def carry(self, leaves: list[Any], device_state: Any) -> None:
-        """Set the values of `carried` to those that a compiled loop returned. `packed_params` is
-        empty until `publish` is called."""
-        self._leaves, self._device_state, self.packed_params = leaves, device_state, ()
+        def make() -> Any:
+            whole = self.mesh.whole
+            program = jax.jit(pack, in_shardings=(self._shardings, whole), out_shardings=whole)
+            with matmul_precision(self.device, self.precision):
+                return backend.compiled(program.lower(self._leaf_shapes, self.hp), self.device)
 
-    def publish(self) -> None:
-        """Pack the acting parameters of the newest state into `packed_params`."""
-        self.adopt(self.host_state())
+        program = self._shared.get(("publish", self.device), make)
+        return self._layout.joined(program(learned, self.hp), learned)
 
     def acting(self, leaves: list[Any], hp: jax.Array) -> Any:
-        """Return the acting parameters from the first and last arguments of `learn`. Pure."""
+        """Return the acting parameters from the first and last arguments of `step`. Pure."""
         state = jax.tree.unflatten(self._tree, leaves)
         return self._algorithm.actor(state, self._hp_layout.unpack(hp))
 
-    def learn(self, leaves: list[Any], store: Any, data: Any, key: jax.Array, hp: jax.Array) -> Any:
+    def step(self, leaves: list[Any], store: Any, data: Any, key: jax.Array, hp: jax.Array) -> Any:
         """Call `learn_step` with the state as leaves, because each leaf may have a sharding, and
         with packed hyper-parameters. Pure."""
         state = LearnerState(jax.tree.unflatten(self._tree, leaves), store)

@@ -139,29 +139,35 @@ def looped_s(run: Callable[[int], Any], limit_s: float, first: int = 1) -> float
 def learn_s(learner: Learner, trajectory: Trajectory, limit_s: float) -> float:
     """Mean seconds of an iteration's learning, from the first one that makes updates on."""
     until = time.perf_counter() + 10 * limit_s
-    while not learner.update(trajectory)["updates"] and time.perf_counter() < until:
-        pass
+    state, updates = learner.start(), 0.0
+    while not updates and time.perf_counter() < until:
+        state, _, metrics = learner.learn(state, trajectory)
+        updates = metrics["updates"]
     durations: list[float] = []
     until = time.perf_counter() + limit_s
     while len(durations) < LEAST or time.perf_counter() < until:
         begin = time.perf_counter()
-        learner.update(trajectory)
+        state, _, _ = learner.learn(state, trajectory)
         durations.append(time.perf_counter() - begin)
     return float(np.mean(durations))
 
 
-def collect_s(sampler: Sampler, limit_s: float, warm: Callable[[], None]) -> float:
+def collect_s(
+    sampler: Sampler, limit_s: float, warm: Callable[[], None], environments: Any = None,
+    params: Any = (),
+) -> float:  # fmt: skip
     """Seconds of a collected step, summed over environments, in a sampler that has started.
 
     Args:
         warm: called after the first trajectory, which does not count.
+        environments, params: see `Sampler.collect`.
     """
-    sampler.collect()
+    _, environments = sampler.collect(environments, params)
     sampler.commit()
     warm()
     steps, begin, rounds = 0, time.perf_counter(), 0
     while rounds < 2 or time.perf_counter() - begin < limit_s:
-        sampler.collect()
+        _, environments = sampler.collect(environments, params)
         sampler.commit()
         steps += sampler.steps_collected
         rounds += 1

@@ -17,8 +17,9 @@ import numpy as np
 from flatout import tree
 from flatout.algorithms.base import Acted, Algorithm, shapes_of
 from flatout.envs.device.base import DeviceEnv
+from flatout.learner.state import RunState
 from flatout.randomness import uniforms
-from flatout.schedules.chunks import Carry, ChunkOutput, Iteration
+from flatout.schedules.chunks import ChunkOutput, Iteration
 from flatout.schedules.fused import FusedSchedule
 from flatout.types import Obs, Trajectory
 
@@ -26,27 +27,27 @@ TINY = 1e-30
 """So much of a parameter is added to rewards: learning from them cannot be moved out of a loop."""
 
 
-def loop(schedule: FusedSchedule, part: Iteration, rolling: Any = None) -> Callable[[int], None]:
+def loop(schedule: FusedSchedule, part: Iteration, instead: Any = None) -> Callable[[int], None]:
     """Compile a loop over one part of a started schedule's iterations.
 
     Args:
-        rolling: what it carries instead of the environments, of one shard.
+        instead: what it carries instead of the environments, of one shard.
 
     Returns:
         What makes so many of them, from where the last call ended, and waits.
     """
-    carry, room = schedule.loop.initial_carry(), schedule.loop.empty()
-    if rolling is not None:
+    state, room = schedule.state, schedule.loop.empty()
+    if instead is not None:
         mesh = schedule.learner.mesh
         if mesh.shards > 1:
-            rolling = jax.tree.map(lambda leaf: np.stack([leaf] * mesh.shards), rolling)
-        carry = carry._replace(rolling=mesh.put(rolling, 0))
-    program = schedule.loop.compiled(part, shapes_of(carry.rolling))
+            instead = jax.tree.map(lambda leaf: np.stack([leaf] * mesh.shards), instead)
+        state = state._replace(environments=mesh.put(instead, 0))
+    program = schedule.loop.compiled(part, shapes_of(state.environments))
 
     def run(count: int) -> None:
-        nonlocal carry, room
-        carry, room = program(carry, room, np.int32(count), *schedule.loop.keys)
-        jax.block_until_ready((carry, room))
+        nonlocal state, room
+        state, room = program(state, room, np.int32(count), *schedule.loop.keys)
+        jax.block_until_ready((state, room))
 
     return run
 
@@ -58,15 +59,15 @@ def rollout(schedule: FusedSchedule, acts: bool = True) -> Iteration:
         plays = replace(plays, algorithm=_random(plays.algorithm, plays.env))
 
     def part(
-        carry: Carry, key: Any, buffer_key: Any, act_key: Any, hp: Any
-    ) -> tuple[Carry, ChunkOutput]:
-        params = schedule.learner.acting(carry.leaves, hp)
-        trajectory, ends, rolling = plays(params, carry.rolling, act_key)
+        state: RunState, key: Any, buffer_key: Any, act_key: Any, hp: Any
+    ) -> tuple[RunState, ChunkOutput]:
+        params = schedule.learner.acting(state.learned, hp)
+        trajectory, ends, environments = plays(params, state.environments, act_key)
         # Nobody learns from it: what is not used would not be computed.
         used = sum(jnp.sum(leaf, dtype=jnp.float32) for leaf in jax.tree.leaves(trajectory))
         scalars = jnp.zeros(schedule.loop.output.scalars.shape[1:])
         output = ChunkOutput(scalars, jnp.asarray(used > 0, jnp.int32), ends)
-        return carry._replace(rolling=rolling), output
+        return state._replace(environments=environments), output
 
     return part
 
@@ -75,18 +76,18 @@ def learning(schedule: FusedSchedule) -> Iteration:
     """Learning from a trajectory, the same one each time, which is carried."""
 
     def part(
-        carry: Carry, key: Any, buffer_key: Any, act_key: Any, hp: Any
-    ) -> tuple[Carry, ChunkOutput]:
+        state: RunState, key: Any, buffer_key: Any, act_key: Any, hp: Any
+    ) -> tuple[RunState, ChunkOutput]:
         learner = schedule.learner
-        parameter = jax.tree.leaves(carry.leaves)[0].ravel()[0]
-        data: Any = carry.rolling
-        data = data._replace(rewards=data.rewards + TINY * parameter)
-        inputs, counts = learner.buffer.ingest_in_graph(data, carry.counts, buffer_key)
-        leaves, store, *published = learner.learn(carry.leaves, carry.store, inputs, key, hp)
+        learned, store, counts, data = state
+        parameter = jax.tree.leaves(learned)[0].ravel()[0]
+        seen = data._replace(rewards=data.rewards + TINY * parameter)
+        inputs, counts = learner.buffer.ingest_in_graph(seen, store, counts, buffer_key)
+        learned, store, *published = learner.step(learned, store, inputs, key, hp)
         room = schedule.loop.output
         ends = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), room.ends)
         output = ChunkOutput(published[-2], jnp.int32(0), ends)
-        return Carry(leaves, store, counts, carry.rolling), output
+        return RunState(learned, store, counts, data), output
 
     return part
 

@@ -20,7 +20,6 @@ from flatout.planning import measure, pieces
 from flatout.planning.stages import Stages
 from flatout.run.factory import Factory
 from flatout.schedules.fused import FusedSchedule
-from flatout.spans import Spans
 from flatout.types import Trajectory
 
 LEAST_COMPILING_S = 10.0
@@ -82,9 +81,9 @@ class DeviceProbe:
         )
         if len(fused.act) > 1:  # one device acts where nothing is fused
             return stages
-        sampler.publish(schedule.learner.packed_params, 0, Spans())
-        sampler.start()
-        alone = measure.collect_s(sampler, limit_s / 2, lambda: None) * stages.steps
+        environments, params = sampler.start(), schedule.params
+        step_s = measure.collect_s(sampler, limit_s / 2, lambda: None, environments, params)
+        alone = step_s * stages.steps
         return replace(stages, apart={**stages.apart, place: max(alone - rollout, 0.0)})
 
     def started(self, fused: Placement) -> tuple[FusedSchedule, Iterator[int]]:

@@ -185,7 +185,7 @@ class Factory:
         job = self._job
         policies: Sequence[Any] = self.acting.policies
         if self._run.placement.steps_on_device:
-            policies = [sampler]
+            policies = []
         if pool is not None and pool.local:
             policies = [self.acting.remote(pool)]
         flow = (sampler, policies, learner, job.spans, job.discardable, self.algorithm.advanced)

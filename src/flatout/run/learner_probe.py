@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from flatout import tree
@@ -48,14 +49,14 @@ class LearnerProbe:
             factory = self._make(replace(where, sampler="device") if on_device else where)
             learner = factory.learner()
             learner.compile_update(factory.shapes)
-            learner.start()
             self._learners[key, on_device] = learner
         return self._learners[key, on_device]
 
-    @property
+    @cached_property
     def packed_params(self) -> tuple[Any, ...]:
         """Parameters to act with, once there is a learner."""
-        return next(iter(self._learners.values())).packed_params
+        learner = next(iter(self._learners.values()))
+        return learner.publish(learner.start().learned)
 
     def act_s(self, device: DeviceName, batch: int, limit_s: float) -> float:
         """Seconds to choose so many environments' actions."""

@@ -240,7 +240,6 @@ class Probe:
                     continue
                 schedule, iterations, rate = running[text]
                 with self._finalist(text):
-                    schedule.publish_newest()  # they share learners, which reuse its memory
                     rate.time(iterations, each)
                     if isinstance(schedule, FusedSchedule):
                         schedule.idle()

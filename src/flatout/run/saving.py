@@ -102,10 +102,9 @@ class Saver:
             return
         self._folder.check()
         with self._spans.span("checkpoint"):
-            arrays = schedule.snapshot().arrays
             save_parameters(
-                self._folder.path / BEST, self._config, arrays, progress.best_return,
-                steps=progress.steps,
+                self._folder.path / BEST, self._config, schedule.learned(optimiser=False),
+                progress.best_return, steps=progress.steps,
             )  # fmt: skip
 
     def save_final(self, progress: Progress, snapshot: Snapshot, ended: str) -> None:

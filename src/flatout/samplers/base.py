@@ -8,18 +8,18 @@ from typing import Any
 from flatout import tree
 from flatout.errors import CheckpointError
 from flatout.spans import Work
-from flatout.types import Episode, Obs, Trajectory
+from flatout.types import Episode, Obs, Restart, Trajectory
 
 ENVIRONMENTS = "environments/"
 """Prefix, in a sampler's state, of the arrays of device environments, whose state is all arrays."""
 
-Restart = tuple[int, Obs, Obs]
-"""A restart of an environment within an episode: the environment's number, its last observation,
-and the first observation of its new episode."""
-
 
 class Sampler(ABC):
-    """A source of trajectories, which are collected with the parameters that its policies hold.
+    """A source of trajectories.
+
+    Environments on the host are objects and processes that the sampler owns, and their policies
+    hold the parameters. The state of environments on a device is the caller's: `start` and
+    `collect` return it, and `collect` takes it with the parameters.
 
     Attributes:
         episodes: the episodes that ended within the last trajectory.
@@ -45,28 +45,43 @@ class Sampler(ABC):
         return None
 
     @abstractmethod
-    def start(self) -> None:
-        """Reset every environment."""
+    def start(self) -> Any:
+        """Reset every environment; return the state of device environments, else None."""
 
     @abstractmethod
-    def collect(self) -> Trajectory:
-        """Collect a trajectory; its arrays are valid until its buffer is used again."""
+    def collect(self, environments: Any = None, params: Any = ()) -> tuple[Trajectory, Any]:
+        """Collect a trajectory; its arrays are valid until its buffer is used again.
 
-    @abstractmethod
-    def commit(self) -> None:
-        """Accept the last trajectory for learning: `state` moves to its end."""
+        Args:
+            environments: the state of device environments; None for others.
+            params: packed acting parameters for these.
+
+        Returns:
+            The trajectory, and the state of device environments after it, else None.
+        """
+
+    def commit(self) -> None:  # noqa: B027 - there is nothing to do for device environments
+        """Accept the last trajectory for learning: `state` moves to its end on the host."""
 
     def work(self) -> dict[str, Work]:
         """Return the work of its processes so far, by name; empty if it has none."""
         return {}
 
     @abstractmethod
-    def state(self) -> dict[str, Any]:
-        """Return JSON-compatible state and NumPy arrays at the last committed trajectory's end."""
+    def state(self, environments: Any = None) -> dict[str, Any]:
+        """Return JSON-compatible state and NumPy arrays at the last committed trajectory's end.
+
+        Args:
+            environments: the state of device environments.
+        """
 
     @abstractmethod
     def restore(self, state: dict[str, Any]) -> list[str]:
         """Restore a result of `state`; return sentences about what could not be restored."""
+
+    def environments(self, state: dict[str, Any]) -> Any:
+        """Return the state of device environments from a result of `state`; None for others."""
+        return None
 
     @abstractmethod
     def close(self) -> None:

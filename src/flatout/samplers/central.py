@@ -89,7 +89,9 @@ class CentralSampler(Sampler):
         self.steps, self._slot, self._row = steps, slot, 0
         self._mark()
 
-    def collect(self, slot: int | None = None) -> Trajectory:
+    def collect(
+        self, environments: Any = None, params: Any = (), slot: int | None = None
+    ) -> tuple[Trajectory, None]:
         """Collect a trajectory into a slot, by default the next one; see `Sampler.collect`."""
         buffer = self._next_buffer(slot)
         self.episodes, self._ends, self.restarted = [], [], []
@@ -125,7 +127,7 @@ class CentralSampler(Sampler):
                 spans.add(name, duration)
             self._waited.clear()
         carries = [carry for group in self._groups for carry in group.first_carry]
-        return self._trajectory(buffer)._replace(carry=_joined(carries))
+        return self._trajectory(buffer)._replace(carry=_joined(carries)), None
 
     def commit(self, steps: int | None = None) -> None:
         """Accept the last trajectory for learning; see `Sampler.commit`.
@@ -165,7 +167,7 @@ class CentralSampler(Sampler):
     def work(self) -> dict[str, Work]:
         return {n: w for group in self._groups for n, w in group.envs.work().items()}
 
-    def state(self) -> dict[str, Any]:
+    def state(self, environments: Any = None) -> dict[str, Any]:
         """Return counters and, for each environment, its episode, the actions since its last seeded
         reset, and its observation."""
         return self._boundary | {"actions": self._log.current()}

@@ -1,6 +1,6 @@
 """The sampler of device environments: they step in a compiled program, which also acts.
 
-Serial and overlapped schedules collect with it; `FusedSchedule` uses only its state and checks."""
+Serial and overlapped schedules collect with it; `FusedSchedule` uses its rollout and checks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from flatout.types import Device, Episode, Episodes, Obs, Trajectory
 
 
 class DeviceSampler(Sampler):
-    """A sampler that collects a trajectory in one dispatch, with the newest published parameters.
+    """A sampler that collects a trajectory in one dispatch. It keeps no environments: their state
+    is `RunState.environments`, with a leading axis of shards if there are several.
 
     Args:
         rollout: the function that it compiles.
@@ -41,11 +42,6 @@ class DeviceSampler(Sampler):
         spans: records where the time goes.
         precision: precision of matrix products on a GPU, see `RunConfig`.
         programs: compiled programs that runs of this shape share.
-
-    Attributes:
-        rolling: the environments' state at the last committed trajectory's end, with a leading
-            axis of shards if there are several.
-        shapes: the shapes of one shard's `rolling`.
     """
 
     def __init__(
@@ -59,24 +55,15 @@ class DeviceSampler(Sampler):
         self._precision = precision
         self._programs = programs or Programs()
         self._packing = PackedParams(rollout.algorithm.actor_shapes)
-        self.rolling: RolloutState | None = None
-        self._next: RolloutState | None = None
         self._steps = 0
-        self._params: tuple[jax.Array, ...] = ()
 
     @cached_property
     def shapes(self) -> RolloutState:
-        """The shapes of one shard's `rolling`."""
+        """The shapes of one shard's environments."""
         return self._programs.get("rolling", self._start_shapes)
 
     def _start_shapes(self) -> RolloutState:
         return jax.eval_shape(self.rollout.start, self._env_keys.reshape(-1, 2)[0], np.int32(0))
-
-    @cached_property
-    def starting(self) -> Any:
-        """The compiled function that makes `rolling` from keys and first environment numbers."""
-        start = jax.vmap(self.rollout.start) if self._shards else self.rollout.start
-        return self._programs.get("start", lambda: jax.jit(start))
 
     def compile(self) -> None:
         """Compile before the first trajectory."""
@@ -92,7 +79,7 @@ class DeviceSampler(Sampler):
 
     @property
     def all_shapes(self) -> RolloutState:
-        """The shapes of `rolling`, of all shards."""
+        """The shapes of the environments of all shards."""
         return jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct((*self._shards, *leaf.shape), leaf.dtype), self.shapes
         )
@@ -103,11 +90,6 @@ class DeviceSampler(Sampler):
             return self.rollout(actor, state, key)
         return jax.vmap(self.rollout, (None, 0, None))(actor, state, key)
 
-    def publish(self, packed: tuple[Any, ...], version: int, spans: Spans) -> None:
-        """Set the parameters that act; see `Policy.publish`."""
-        with spans.span("publish"):
-            self._params = jax.block_until_ready(jax.device_put(packed, self._device))
-
     @property
     def obs_shapes(self) -> Obs:
         return spec_shapes(self.rollout.env.obs_spec)
@@ -116,16 +98,20 @@ class DeviceSampler(Sampler):
     def steps_collected(self) -> int:
         return self._steps
 
-    def start(self) -> None:
+    def start(self) -> RolloutState:
         each = self.rollout.num_envs
+        start = jax.vmap(self.rollout.start) if self._shards else self.rollout.start
         first = each * np.arange(math.prod(self._shards), dtype=np.int32).reshape(self._shards)
         with self._spans.span("env"), jax.default_device(self._device):
-            self.rolling = self.starting(self._env_keys, first)
+            return self._programs.get("start", lambda: jax.jit(start))(self._env_keys, first)
 
-    def collect(self) -> Trajectory:
+    def collect(
+        self, environments: Any = None, params: Any = ()
+    ) -> tuple[Trajectory, RolloutState]:
+        with self._spans.span("publish"):
+            params = jax.block_until_ready(jax.device_put(params, self._device))
         with self._spans.span("env"):  # includes acting
-            found = self._program(self._params, self.rolling, self.act_key)
-            trajectory, ends, self._next = found
+            trajectory, ends, environments = self._program(params, environments, self.act_key)
             trajectory, ends = jax.device_get((trajectory, ends))
         if self._shards:
             trajectory, ends = join_shards(trajectory), side_by_side(ends)
@@ -136,7 +122,8 @@ class DeviceSampler(Sampler):
         self.episodes = [Episode(*one) for one in rows]
         valid = trajectory.valid
         self._steps = int(trajectory.rewards.size if valid is None else valid.sum())
-        return trajectory._replace(finals=finals.sort_finals(trajectory.finals))
+        trajectory = trajectory._replace(finals=finals.sort_finals(trajectory.finals))
+        return trajectory, environments
 
     def check(self, finite: np.ndarray, stuck: np.ndarray | None, early: np.ndarray) -> None:
         """Raise `EnvironmentFailure` if an observation or a reward was not finite, a mask allowed
@@ -155,16 +142,16 @@ class DeviceSampler(Sampler):
         if early.any():
             raise EnvironmentFailure(too_early(self.rollout.env, int(early.max())))
 
-    def commit(self) -> None:
-        self.rolling = self._next
-
-    def state(self) -> dict[str, Any]:
-        assert self.rolling is not None
-        arrays = named_leaves(jax.device_get(self.rolling), ENVIRONMENTS)
-        obs = jax.tree.map(np.asarray, self.rolling.obs)
-        return {"arrays": arrays, "obs": obs, "actions": []}
+    def state(self, environments: Any = None) -> dict[str, Any]:
+        found = jax.device_get(environments)
+        arrays = named_leaves(found, ENVIRONMENTS)
+        return {"arrays": arrays, "obs": found.obs, "actions": []}
 
     def restore(self, state: dict[str, Any]) -> list[str]:
+        """Do nothing: `environments` returns all that was saved."""
+        return []
+
+    def environments(self, state: dict[str, Any]) -> RolloutState:
         arrays = state.get("arrays")
         if arrays is None:
             raise CheckpointError(
@@ -172,9 +159,8 @@ class DeviceSampler(Sampler):
                 "sampler=device."
             )
         shapes = self.all_shapes
-        rolling = rebuild(leaf_names(shapes, ENVIRONMENTS), shapes, arrays)
-        self.rolling = jax.device_put(rolling, self._device)
-        return []
+        environments = rebuild(leaf_names(shapes, ENVIRONMENTS), shapes, arrays)
+        return jax.device_put(environments, self._device)
 
     def close(self) -> None:
         """Do nothing: device environments hold nothing open."""

@@ -11,21 +11,22 @@ import numpy as np
 
 from flatout import tree
 from flatout.errors import CheckpointError
-from flatout.learner.learner import Learner
+from flatout.learner.learner import Learner, LearnResult
 from flatout.learner.policy import Policy
-from flatout.samplers.base import ENVIRONMENTS, Restart, Sampler
+from flatout.learner.state import RunState
+from flatout.samplers.base import ENVIRONMENTS, Sampler
 from flatout.samplers.processes.local import ParamBroadcast
 from flatout.schedules.pending import Pending
 from flatout.spans import Spans, Work
 from flatout.storage.checkpoint import PREFIX, leaf_names, named_leaves, rebuild
-from flatout.types import Metrics, Snapshot
+from flatout.types import Metrics, Restart, Snapshot
 
 BUFFER, PENDING, OBS, CARRIED = "buffer/", "pending/", "sampler/obs", "sampler/carry/"
 """Prefixes, in snapshots, of the buffer's arrays and of pending trajectories."""
 
 
 class Schedule:
-    """The owner of the data flow; a subclass defines the order of its steps.
+    """The owner of a run's state and of its data flow; a subclass defines the order of its steps.
 
     Args:
         sampler: collects trajectories.
@@ -33,7 +34,7 @@ class Schedule:
         learner: learns from trajectories.
         spans: the spans of this thread.
         discardable: makes a context in which a signal may interrupt work, which is then discarded.
-            Trajectories are collected in such a context; `Learner.update` runs outside of it.
+            Trajectories are collected in such a context; `Learner.learn` runs outside of it.
         always: names of metrics that are also valid in an iteration without updates.
     """
 
@@ -52,13 +53,25 @@ class Schedule:
         self._spans = spans
         self._discardable = discardable
         self._always = frozenset((*always, "replay_fill", "replay_mb"))
+        self._state: Any = None  # a `RunState`, or a member's view of one; None before `start`
+        self._published: tuple[Any, ...] = ()  # the packed parameters that act
         self._version = 0  # iterations that the parameters have learned from
         self._pending: deque[Pending] = deque()  # collected, not yet learned from
 
     @property
+    def state(self) -> RunState:
+        """The state at the last iteration's boundary. The next iteration consumes it."""
+        return self._settled()
+
+    def _settled(self) -> Any:
+        """Return the state, or a member's view, at the last iteration's boundary."""
+        return self._state
+
+    @property
     def params(self) -> tuple[Any, ...]:
-        """The newest actor parameters, packed by `PackedParams`."""
-        return self.learner.packed_params
+        """The newest actor parameters, packed by `PackedParams`. Large arrays are the state's: a
+        caller that keeps them beyond the next iteration copies them."""
+        return self._published
 
     def stats(self) -> dict[str, float]:
         """Return statistics of this process, for `flow` in the run's summary."""
@@ -70,7 +83,7 @@ class Schedule:
 
     def memory(self) -> dict[str, dict[str, float]]:
         """Return the learner's memory in MiB; see `flatout.learner.memory.live_mb`."""
-        return self.learner.live_mb()
+        return self.learner.live_mb(self.state)
 
     def advance(self, n: int, inspect_after: int = 0) -> Iterator[Metrics]:
         """Yield the metrics of the next `n` iterations; the caller may stop earlier.
@@ -88,9 +101,13 @@ class Schedule:
 
     def start(self) -> None:
         """Draw the initial parameters and reset the environments."""
-        self.learner.start()
-        self.publish_newest()
-        self._sampler.start()
+        environments = self._sampler.start()
+        self._continue_from(self.learner.start()._replace(environments=environments))
+
+    def _continue_from(self, state: RunState) -> None:
+        """Make a state this schedule's own, and publish its parameters."""
+        self._state = state
+        self._publish(self.learner.publish(state.learned), self._version)
 
     def adopt(self, initial: Snapshot, counters: bool = False) -> None:
         """Continue, after `start`, from another run's parameters, normalisers and optimiser state,
@@ -99,19 +116,20 @@ class Schedule:
         Args:
             counters: also take over its counters, except arrays, which are of its environments.
         """
-        state, arrays = self.learner.host_state(), initial.arrays
-        fresh = named_leaves(state, PREFIX)
-        learned = named_leaves(state._replace(counters=()), PREFIX)
+        state, learner, arrays = self._state, self.learner, initial.arrays
+        learned = learner.host_state(state.learned)
+        fresh = named_leaves(learned, PREFIX)
+        lasting = named_leaves(learned._replace(counters=()), PREFIX)
         for name in fresh.keys() & arrays.keys():
-            if name in learned or (counters and not arrays[name].ndim):
+            if name in lasting or (counters and not arrays[name].ndim):
                 fresh[name] = arrays[name]
+        learned = self._rebuild_state(fresh)
         if initial.rows is None:
-            self.learner.adopt(self._rebuild_state(fresh))
+            state = state._replace(learned=learner.put(learned))
         else:
             self._refuse_other_obs(arrays)
-            buffer = {n.removeprefix(BUFFER): a for n, a in arrays.items() if n.startswith(BUFFER)}
-            state = self._rebuild_state(fresh)
-            self.learner.restore(state, buffer, initial.data["buffer"], initial.rows)
+            environments = state.environments
+            state = self._restored(learned, initial)._replace(environments=environments)
             # The other run's last episodes are truncated here: this run has new environments.
             # Trajectories that the other run had not yet learned from are dropped.
             waiting = tree.found(f"{PENDING}0/obs", arrays)
@@ -121,28 +139,29 @@ class Schedule:
                     lambda like, leaf: np.asarray(leaf).reshape(-1, *like.shape),
                     self._sampler.obs_shapes, each,
                 )
-                for each in (last, self._sampler.state()["obs"])
+                for each in (last, self._sampler.state(environments)["obs"])
             )  # fmt: skip
             envs = range(len(tree.first(first)))
-            self._truncate((env, tree.take(last, env), tree.take(first, env)) for env in envs)
-        self.publish_newest()
+            restarted = ((env, tree.take(last, env), tree.take(first, env)) for env in envs)
+            state = self._truncated(state, restarted)
+        self._continue_from(state)
 
-    def learned(self) -> dict[str, np.ndarray]:
-        """Return the current learning state as named arrays."""
-        _ = self.params  # a fused schedule first brings the learner to the current iteration
-        return named_leaves(self.learner.host_state(), PREFIX)
+    def learned(self, optimiser: bool = True) -> dict[str, np.ndarray]:
+        """Return the current learning state as named arrays, with or without the optimiser's."""
+        return named_leaves(self.learner.host_state(self._settled().learned, optimiser), PREFIX)
 
     def snapshot(self) -> Snapshot:
         """Return all state at the last iteration's boundary."""
-        arrays = named_leaves(self.learner.host_state(), PREFIX)
-        sampler = self._sampler.state()
+        state = self.state
+        arrays = named_leaves(self.learner.host_state(state.learned), PREFIX)
+        sampler = self._sampler.state(state.environments)
         arrays |= tree.named(OBS, sampler.pop("obs"))
         arrays |= {f"sampler/{name}": a for name, a in sampler.pop("arrays", {}).items()}
         arrays |= {f"{CARRIED}{n}": leaf for n, leaf in enumerate(sampler.pop("carry", []))}
         actions = sampler.pop("actions")
         has_actions = [array is not None for array in actions]
         arrays |= {f"sampler/actions/{env}": actions[env] for env in np.flatnonzero(has_actions)}
-        buffer_arrays, counters, rows = self.learner.buffer_state()
+        buffer_arrays, counters, rows = self.learner.buffer.saved(state.store, state.counts)
         arrays |= {BUFFER + name: array for name, array in buffer_arrays.items()}
         pending: list[dict[str, Any]] = []
         for number, trajectory in enumerate(self._pending):
@@ -159,14 +178,12 @@ class Schedule:
         """Restore a snapshot; return sentences about what could not be restored. Raise
         `CheckpointError` if the snapshot does not fit this run."""
         arrays, data = snapshot.arrays, snapshot.data
-        buffer = {n.removeprefix(BUFFER): a for n, a in arrays.items() if n.startswith(BUFFER)}
-        counters, learned = data.get("buffer", {}), self._rebuild_state(arrays)
+        learned = self._rebuild_state(arrays)
         self._refuse_other_obs(arrays)
-        self.learner.restore(learned, buffer, counters, snapshot.rows)
+        restored = self._restored(learned, snapshot)
         self._version = int(data["version"])
         if self._version < 0:
             raise CheckpointError(f"its version {self._version} is impossible.")
-        self.publish_newest()
         state = dict(data["sampler"])
         state["actions"] = [
             arrays[f"sampler/actions/{env}"] if has_actions else None
@@ -181,6 +198,7 @@ class Schedule:
             n.removeprefix("sampler/"): a for n, a in arrays.items() if n.startswith(prefix)
         }
         state |= {"arrays": env_arrays} if env_arrays else {}
+        self._continue_from(restored._replace(environments=self._sampler.environments(state)))
         # A serial schedule that continues an overlapped run first learns from pending trajectories.
         self._pending = deque(
             Pending.loaded(f"{PENDING}{number}/", arrays, values)
@@ -194,8 +212,15 @@ class Schedule:
             for restart in self._sampler.restarted:
                 self._pending[-1].truncate(*restart)
         else:
-            self._truncate(self._sampler.restarted)
+            self._state = self._truncated(self._state, self._sampler.restarted)
         return notes
+
+    def _restored(self, learned: Any, snapshot: Snapshot) -> RunState:
+        """Return a state, without environments, with a learning state and a snapshot's replay."""
+        arrays = snapshot.arrays.items()
+        buffer = {n.removeprefix(BUFFER): array for n, array in arrays if n.startswith(BUFFER)}
+        counters = snapshot.data.get("buffer", {})
+        return self.learner.restored(learned, buffer, counters, snapshot.rows)
 
     def close(self) -> None:
         """Close the environments and end every process and thread."""
@@ -205,22 +230,23 @@ class Schedule:
         """Collect a trajectory with the parameters of a version; an interrupt discards it."""
         sampler = self._sampler
         with self._discardable():
-            trajectory = sampler.collect()
+            trajectory, environments = sampler.collect(self._state.environments, self._published)
+        self._state = self._state._replace(environments=environments)
         return Pending(
             trajectory, version, sampler.steps_collected, list(sampler.episodes),
             list(sampler.restarted),
         )  # fmt: skip
 
-    def _learn(self, pending: Pending) -> dict[str, float]:
-        """Learn from a trajectory. If episodes were restarted before it was collected, first
-        truncate them in the replay."""
-        self._truncate(pending.restarted)
-        return self.learner.update(pending.trajectory)
+    def _learn(self, state: RunState, pending: Pending) -> LearnResult:
+        """Learn from a trajectory; see `Learner.learn`. If episodes were restarted before it was
+        collected, first truncate them in the replay."""
+        return self.learner.learn(self._truncated(state, pending.restarted), pending.trajectory)
 
-    def _truncate(self, restarted: Iterable[Restart]) -> None:
+    def _truncated(self, state: RunState, restarted: Iterable[Restart]) -> RunState:
         """Truncate the stored episodes of environments that were restarted."""
         for restart in restarted:
-            self.learner.truncate(*restart)
+            state = self.learner.truncate(state, restart)
+        return state
 
     def _metrics(self, values: dict[str, float], pending: Pending) -> Metrics:
         """Return the metrics of an iteration; averages are left out if it made no update."""
@@ -229,11 +255,9 @@ class Schedule:
             values = {name: values[name] for name in values if name in self._always}
         return Metrics(pending.steps, updates, pending.ended(), values, pending.infos())
 
-    def publish_newest(self) -> None:
-        """Publish the newest parameters to the policies."""
-        self._publish(self.params, self._version)
-
     def _publish(self, packed: tuple[Any, ...], version: int) -> None:
+        """Act with these parameters from now on."""
+        self._published = packed
         for policy in self._policies:
             policy.publish(packed, version, self._spans)
 

@@ -12,19 +12,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from flatout.samplers.rollout_state import Ends, RolloutState
+from flatout.learner.state import RunState
+from flatout.samplers.rollout_state import Ends
 from flatout.schedules.members import MemberSlice
 from flatout.types import Episodes
-
-
-class Carry(NamedTuple):
-    """The state between two iterations: the leaves of the learning state, the buffer's device state
-    and counts, and the environments."""
-
-    leaves: list[Any]
-    store: Any
-    counts: Any
-    rolling: RolloutState
 
 
 class ChunkOutput(NamedTuple):
@@ -36,8 +27,8 @@ class ChunkOutput(NamedTuple):
     ends: Ends
 
 
-Iteration = Callable[[Carry, jax.Array, Any, jax.Array, jax.Array], tuple[Carry, ChunkOutput]]
-"""One iteration of one shard, pure: ``(carry, key, buffer_key, act_key, hp) -> carry, outputs``."""
+Iteration = Callable[[RunState, jax.Array, Any, jax.Array, jax.Array], tuple[RunState, ChunkOutput]]
+"""One iteration of one shard, pure: ``(state, key, buffer_key, act_key, hp) -> state, outputs``."""
 
 OUTPUT_AXES = ChunkOutput(None, None, 0)  # type: ignore[arg-type]
 """Shard axes of an iteration's outputs: None for those that all shards share, 0 for the others."""
@@ -48,7 +39,7 @@ class Chunk:
     """The iterations that one dispatch made, with their outputs on the host.
 
     Attributes:
-        before: the carry before the first iteration.
+        before: the state before the first iteration.
         count: the number of iterations.
         consumed: the number of iterations that the caller of `advance` has received so far.
         episodes: the episodes that ended, in the order of iterations.
@@ -56,7 +47,7 @@ class Chunk:
         infos: the final `info` scalars of these episodes; empty if there are none.
     """
 
-    before: Carry | MemberSlice
+    before: RunState | MemberSlice
     count: int
     output: ChunkOutput
     episodes: Episodes
@@ -66,10 +57,10 @@ class Chunk:
 
 
 class ChunkResult(NamedTuple):
-    """The result of one run of the program: the carry after the last iteration, the outputs (in a
+    """The result of one run of the program: the state after the last iteration, the outputs (in a
     buffer that a later chunk overwrites), and the seconds that it took."""
 
-    after: Carry
+    after: RunState
     out_buffer: ChunkOutput
     took: float
 
@@ -78,16 +69,16 @@ class PrefetchedChunk(NamedTuple):
     """A chunk started in advance. While the host reads, it runs or waits for the previous chunk.
 
     Attributes:
-        after: the carry from which it continues, or the chunk that computes this carry.
+        after: the state from which it continues, or the chunk that computes this state.
         length: its number of iterations.
         future: its result.
     """
 
-    after: Carry | Future[ChunkResult]
+    after: RunState | Future[ChunkResult]
     length: int
     future: Future[ChunkResult]
 
     @property
-    def before(self) -> Carry:
-        """The carry before its first iteration; waits until this is computed."""
+    def before(self) -> RunState:
+        """The state before its first iteration; waits until this is computed."""
         return self.after.result().after if isinstance(self.after, Future) else self.after

@@ -12,12 +12,14 @@ from typing import Any
 import jax
 import numpy as np
 
+from flatout.algorithms.base import shapes_of
 from flatout.errors import CheckpointError
 from flatout.learner.memory import size_mb
 from flatout.learner.programs import Programs
+from flatout.learner.state import RunState
 from flatout.samplers.device import DeviceSampler, ended, infos, side_by_side, where_ended
 from flatout.schedules.base import Schedule
-from flatout.schedules.chunks import Carry, Chunk, ChunkOutput, ChunkResult, PrefetchedChunk
+from flatout.schedules.chunks import Chunk, ChunkOutput, ChunkResult, PrefetchedChunk
 from flatout.schedules.fused_population import FusedPopulation
 from flatout.schedules.loop import Loop
 from flatout.schedules.members import MemberSlice
@@ -70,10 +72,9 @@ class FusedSchedule(Schedule):
         self._asked = 1  # iterations requested by the last `advance`
         self._inspect_at = 0  # the iteration up to which the caller will not read the state
         self._thread = ThreadPoolExecutor(1, "chunks")
-        self._runs_ahead = size_mb(self.learner.buffer.device_state()) < MOST_AHEAD_MB
+        self._stored = shapes_of(self.learner.buffer.store())
+        self._runs_ahead = size_mb(self._stored) < MOST_AHEAD_MB
         self._rows = self._sampler.rollout.spec.horizon
-        # The carry after the newest chunk; None before the first chunk.
-        self._carry: Carry | MemberSlice | None = None
         self._chunk: Chunk | None = None
         self._each_s = CHUNK_S  # measured seconds of an iteration
         self._last = 0  # iterations of the newest chunk
@@ -90,7 +91,7 @@ class FusedSchedule(Schedule):
     def advance(self, n: int, inspect_after: int = 0) -> Iterator[Metrics]:
         self._asked, self._inspect_at, chunk = n, self._version + inspect_after, self._chunk
         if chunk is not None and (chunk.consumed == chunk.count or self._together is not None):
-            self._sync_state()
+            self._settled()
         while n > 0:
             chunk = self._chunk
             if chunk is None or chunk.consumed == chunk.count:
@@ -135,12 +136,7 @@ class FusedSchedule(Schedule):
     def _dispatch(self, count: int) -> Chunk:
         """Compute a chunk of `count` iterations, or use one that was started in advance. An
         interrupt discards the chunk."""
-        learner = self.learner
-        if self._carry is None:
-            self._carry = self.loop.initial_carry()
-        before = self._carry
-        if isinstance(before, Carry):
-            learner.carry(before.leaves, before.store)
+        before = self._state
         with self._discardable(), self._spans.span("fused"):
             if self._together is not None:
                 begin = time.perf_counter()
@@ -149,7 +145,7 @@ class FusedSchedule(Schedule):
                 )
                 took = time.perf_counter() - begin
             else:
-                assert isinstance(before, Carry)
+                assert isinstance(before, RunState)
                 ahead = self._pop_ahead(before, count)
                 result = self._call(before, count) if ahead is None else ahead.future.result()
                 count = count if ahead is None else ahead.length
@@ -159,7 +155,7 @@ class FusedSchedule(Schedule):
                     self._read(result.out_buffer, count),
                 )
             self._each_s, self._last = took / count, count
-        self._carry = after
+        self._state = after
         if self._together is None and self._runs_ahead and took < AHEAD_S:
             self._begin_ahead(after, count)
         ends = output.ends
@@ -168,17 +164,17 @@ class FusedSchedule(Schedule):
         self._chunk = Chunk(before, count, output, ended(ends), places, infos(ends))
         return self._chunk
 
-    def _begin_ahead(self, carry: Carry, count: int) -> None:
+    def _begin_ahead(self, state: RunState, count: int) -> None:
         """Start the chunks that will probably be requested after that of `count` iterations."""
         first = self._version + count + sum(ahead.length for ahead in self._ahead)
         while len(self._ahead) < AHEAD:
-            after = self._ahead[-1].future if self._ahead else carry
+            after = self._ahead[-1].future if self._ahead else state
             length = self._length(self._asked, first)
             result = self._thread.submit(self._call, after, length)
             self._ahead.append(PrefetchedChunk(after, length, result))
             first += length
 
-    def _pop_ahead(self, before: Carry | MemberSlice | None, count: int) -> PrefetchedChunk | None:
+    def _pop_ahead(self, before: Any, count: int) -> PrefetchedChunk | None:
         """Return the next chunk started in advance if it continues from `before` and fits the
         request; else discard all of them and return None."""
         if not self._ahead:
@@ -197,12 +193,11 @@ class FusedSchedule(Schedule):
         self._sampler.check(
             ends.finite[number], None if stuck is None else stuck[number], ends.early[number]
         )
-        if not output.scalars[number][
-            -1
-        ]:  # so that the message names the leaves that are not finite
-            self._sync_state()
-        learner.buffer.advance_counters(self._rows)
-        values = learner.metrics([output.scalars[number]])
+        values = learner.metrics([output.scalars[number]], lambda: self._settled().learned)
+        # The members of one program share the counters that metrics need.
+        before = chunk.before.whole if isinstance(chunk.before, MemberSlice) else chunk.before
+        rows = self._rows * chunk.consumed
+        values |= learner.buffer.stats(self._stored, before.counts, rows)
         updates = round(values.pop("updates"))
         if not updates:  # there are no averages
             values = {name: values[name] for name in values if name in self._always}
@@ -210,24 +205,24 @@ class FusedSchedule(Schedule):
         episodes = Episodes(*(array[mine] for array in chunk.episodes))
         return Metrics(int(output.steps[number]), updates, episodes, values, chunk.infos[mine])
 
-    def _sync_state(self) -> None:
-        """Bring learner, buffer and sampler to the state after the last iteration consumed."""
+    @property
+    def state(self) -> RunState:
+        state = self._settled()
+        return state.extract() if isinstance(state, MemberSlice) else state
+
+    def _settled(self) -> RunState | MemberSlice:
+        """Return the state, or a member's view, after the last iteration consumed. If that is
+        within a chunk, the chunk's first iterations are computed again."""
         chunk = self._chunk
-        if chunk is None:
-            return
-        if chunk.consumed < chunk.count:
+        if chunk is not None and chunk.consumed < chunk.count:
             with self._spans.span("fused"):
                 self._pop_ahead(chunk.before, 0)
-                self._carry = self._replay_first(chunk)
-        carry, self._chunk = self._carry, None
-        carry = carry.extract() if isinstance(carry, MemberSlice) else carry
-        assert carry is not None
-        self.learner.carry(carry.leaves, carry.store)
-        self.learner.buffer.sync_counters(carry.counts)
-        self._sampler.rolling = carry.rolling
+                self._state = self._replay_first(chunk)
+        self._chunk = None  # only now: an interrupt meanwhile leaves the chunk to be settled
+        return self._state
 
-    def _replay_first(self, chunk: Chunk) -> Carry:
-        """Compute a chunk's consumed iterations again, and return the carry after them."""
+    def _replay_first(self, chunk: Chunk) -> RunState:
+        """Compute a chunk's consumed iterations again, and return the state after them."""
         if isinstance(chunk.before, MemberSlice):
             assert self._together is not None
             return self._together.rerun(self.loop, chunk.before, chunk.consumed)
@@ -235,17 +230,17 @@ class FusedSchedule(Schedule):
         self._out_buffers.append(result.out_buffer)
         return result.after
 
-    def _call(self, after: Carry | Future[ChunkResult], count: int) -> ChunkResult:
-        """Run the program for `count` iterations, from a carry or after a chunk in flight."""
+    def _call(self, after: RunState | Future[ChunkResult], count: int) -> ChunkResult:
+        """Run the program for `count` iterations, from a state or after a chunk in flight."""
         before = after.result().after if isinstance(after, Future) else after
         try:
             out_buffer = self._out_buffers.popleft()
         except IndexError:
             out_buffer = self.loop.empty()
         begin = time.perf_counter()
-        carry, out_buffer = self._program(before, out_buffer, np.int32(count), *self.loop.keys)
+        state, out_buffer = self._program(before, out_buffer, np.int32(count), *self.loop.keys)
         jax.block_until_ready(out_buffer)
-        return ChunkResult(carry, out_buffer, time.perf_counter() - begin)
+        return ChunkResult(state, out_buffer, time.perf_counter() - begin)
 
     def _read(self, out_buffer: ChunkOutput, count: int) -> ChunkOutput:
         """Copy a chunk's outputs to the host, and free their buffer for a later chunk."""
@@ -260,18 +255,12 @@ class FusedSchedule(Schedule):
 
     @property
     def params(self) -> tuple[Any, ...]:
-        self._sync_state()
-        if not self.learner.packed_params:
-            self.learner.publish()
-        return self.learner.packed_params
+        return self.learner.publish(self._settled().learned)
 
-    def adopt(self, initial: Snapshot, counters: bool = False) -> None:
-        super().adopt(initial, counters)
-        self._carry = None
-
-    def snapshot(self) -> Snapshot:
-        self._sync_state()
-        return super().snapshot()
+    def _continue_from(self, state: RunState) -> None:
+        """See `Schedule`. Nothing is published: the program acts with its own state."""
+        self._state, self._chunk = self.loop.placed(state), None
+        self._stored = shapes_of(state.store)
 
     def restore(self, snapshot: Snapshot) -> list[str]:
         notes = super().restore(snapshot)
@@ -280,12 +269,8 @@ class FusedSchedule(Schedule):
                 "it contains a trajectory that was not learned from yet: resume it with "
                 "schedule=overlapped."
             )
-        self._carry = self._chunk = None
         return notes
 
     def close(self) -> None:
         self._thread.shutdown()
         super().close()
-
-    def publish_newest(self) -> None:
-        """Do nothing: the program acts with its own state."""

@@ -2,7 +2,7 @@
 
 Each member's `FusedSchedule` requests chunks from its own thread. When all members that still train
 have made a request, one dispatch computes all chunks. All chunks have the same number of
-iterations: if it differed, the loop would copy its whole carry, replay included, in each iteration.
+iterations: if it differed, the loop would copy its whole state, replay included, in each iteration.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from flatout.algorithms.base import shapes_of
 from flatout.errors import CheckpointError, Interrupt
 from flatout.hardware.backend import compiled, matmul_precision
+from flatout.learner.state import RunState
 from flatout.schedules.barrier import Barrier
 from flatout.schedules.loop import Loop
 from flatout.schedules.members import MEMBERS, MemberSlice
@@ -60,15 +61,15 @@ class Group:
 
 @dataclass
 class Request:
-    """A request for a chunk: `count` iterations from a member's carry."""
+    """A request for a chunk: `count` iterations from a member's state."""
 
     loop: Loop
-    carry: Any
+    state: RunState | MemberSlice
     count: int
 
 
 class FusedPopulation(Barrier):
-    """A barrier that dispatches the chunks of all members at once.
+    """A barrier that dispatches the chunks of all members at once, and owns their state.
 
     Args:
         count: the number of members; each must call `leave` when it has ended.
@@ -95,7 +96,7 @@ class FusedPopulation(Barrier):
         self._keys: tuple[Any, ...] = ()
         self._member_indices: dict[int, int] = {}
         self._size = 0  # the length of the axis of members; ended members may still be on it
-        self._carry: Any = None  # of all members
+        self._state: Any = None  # the `RunState` of all members
         if group is not None:
             self._assign_indices(range(len(group.names)))
             if (saved := group.saved) is not None:
@@ -105,14 +106,14 @@ class FusedPopulation(Barrier):
                     numbers[name]: member_index for name, member_index in saved.slots.items()
                 }
 
-    def run(self, member: int, loop: Loop, carry: Any, count: int) -> Any:
+    def run(self, member: int, loop: Loop, state: Any, count: int) -> Any:
         """Compute a chunk for one member; first wait until all other members have made a request.
 
         Returns:
             The member's `MemberSlice` before the chunk and after it, the chunk's outputs, and its
             number of iterations, at most `count`. `rerun` can repeat iterations from the first.
         """
-        return self.ask(member, Request(loop, carry, count))
+        return self.ask(member, Request(loop, state, count))
 
     def save(self, member: int, step: int, snapshot: Snapshot) -> None:
         """Write the checkpoint of all members, once every member has called this with its state.
@@ -131,11 +132,11 @@ class FusedPopulation(Barrier):
             return saved.path, saved.step, saved.of(self.group.names[member])
 
     def rerun(self, loop: Loop, before: MemberSlice, count: int) -> Any:
-        """Compute the first `count` iterations of a chunk again, and return a member's carry after
+        """Compute the first `count` iterations of a chunk again, and return a member's state after
         them; `before` is the member's slice before the chunk."""
         with self._condition:
-            carry, _ = self._call(loop, before.whole, before.keys, count)
-        return replace(before, whole=carry).extract()
+            state, _ = self._call(loop, before.whole, before.keys, count)
+        return replace(before, whole=state).extract()
 
     def _note_end(self, member: int, error: str, lost: bool) -> None:
         self._can_save &= not lost  # a checkpoint needs the states of all members
@@ -155,7 +156,7 @@ class FusedPopulation(Barrier):
         self._member_indices = {
             member: member_index for member_index, member in enumerate(sorted(members))
         }
-        self._size, self._carry = len(self._member_indices), None
+        self._size, self._state = len(self._member_indices), None
 
     def _write(self, saves: dict[int, Save]) -> None:
         group = self.group
@@ -178,17 +179,17 @@ class FusedPopulation(Barrier):
         count = min(request.count for request in asked.values())
         axes = loop.member_axes
         unchanged = all(
-            isinstance(r.carry, MemberSlice) and r.carry.whole is self._carry
+            isinstance(r.state, MemberSlice) and r.state.whole is self._state
             for r in asked.values()
         )
         if not unchanged or (self.group is None and 2 * len(asked) <= self._size):
             if self.group is None:
                 self._assign_indices(asked)
             self._gather(asked, axes)
-        before = self._carry
+        before = self._state
         after, output = self._call(loop, before, self._keys, count)
         output = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :count], output)
-        self._carry = after
+        self._state = after
         answers: dict[int, Any] = {}
         for member in asked:
             member_index = self._member_indices[member]
@@ -198,16 +199,16 @@ class FusedPopulation(Barrier):
         return answers
 
     def _gather(self, asked: dict[int, Request], axes: Any) -> None:
-        """Stack the carries of the requesting members, each at its member index. The other indices
+        """Stack the states of the requesting members, each at its member index. The other indices
         get a copy of one of them."""
         found = {
             self._member_indices[member]: (
-                r.carry.extract() if isinstance(r.carry, MemberSlice) else r.carry, r.loop.keys
+                r.state.extract() if isinstance(r.state, MemberSlice) else r.state, r.loop.keys
             )
             for member, r in asked.items()
         }  # fmt: skip
         fill = next(iter(found.values()))
-        carries, keys = zip(
+        states, keys = zip(
             *(found.get(member_index, fill) for member_index in range(self._size)), strict=True
         )
 
@@ -222,7 +223,7 @@ class FusedPopulation(Barrier):
                 return trees[0]
             return _stack(list(trees))
 
-        self._carry = jax.tree.map(stack_axis, axes, *carries, is_leaf=lambda axis: axis is None)
+        self._state = jax.tree.map(stack_axis, axes, *states, is_leaf=lambda axis: axis is None)
         self._keys = jax.tree.map(lambda *each: np.stack(each), *keys)
 
     def _call(self, loop: Loop, whole: Any, keys: tuple[Any, ...], count: int) -> Any:

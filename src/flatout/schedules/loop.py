@@ -15,8 +15,9 @@ from flatout.algorithms.base import shapes_of
 from flatout.hardware.backend import compiled, matmul_precision
 from flatout.learner.learner import Learner
 from flatout.learner.programs import Programs
+from flatout.learner.state import RunState
 from flatout.samplers.device import DeviceSampler
-from flatout.schedules.chunks import OUTPUT_AXES, Carry, ChunkOutput, Iteration
+from flatout.schedules.chunks import OUTPUT_AXES, ChunkOutput, Iteration
 
 MAX_CHUNK_STEPS = 1 << 20
 """The most environment steps of one chunk: device memory holds the ends of their episodes."""
@@ -52,37 +53,35 @@ class Loop:
 
     @property
     def member_axes(self) -> Any:
-        """Member axes of the carry: None for parts that all members share, 0 for the others."""
-        return Carry(0, 0, self.learner.buffer.member_counts, 0)  # type: ignore[arg-type]
+        """Member axes of the state: None for parts that all members share, 0 for the others."""
+        return RunState(0, 0, self.learner.buffer.member_counts, 0)  # type: ignore[arg-type]
 
-    def initial_carry(self) -> Carry:
-        """Return the carry before the first iteration."""
-        learner, rolling = self.learner, self._sampler.rolling
-        assert rolling is not None
-        leaves, store = learner.carried
-        buffer = learner.buffer
-        counts, rolling = learner.mesh.put((buffer.counts(), rolling), (buffer.shard_counts, 0))
-        return Carry(leaves, store, counts, rolling)
+    def placed(self, state: RunState) -> RunState:
+        """Return a state as the program takes it, with counters and environments on the devices."""
+        buffer = self.learner.buffer
+        counts, environments = self.learner.mesh.put(
+            (buffer.loop_counts(state.counts), state.environments), (buffer.shard_counts, 0)
+        )
+        return state._replace(counts=counts, environments=environments)
 
-    def compiled(self, iteration: Iteration | None = None, rolling: Any = None) -> Any:
+    def compiled(self, iteration: Iteration | None = None, environments: Any = None) -> Any:
         """Compile `iterate`.
 
         Args:
             iteration: a replacement for the whole iteration; planning times parts of it.
-            rolling: the shapes of what this replacement carries instead of the environments.
+            environments: the shapes of what this replacement carries instead of the environments.
         """
-        learner, sampler = self.learner, self._sampler
-        store, counts = learner.buffer.device_state(), learner.buffer.counts()
-        leaves = jax.tree.leaves(learner.shapes)
-        rolling = sampler.all_shapes if rolling is None else rolling
-        carry = Carry(leaves, shapes_of(store), shapes_of(counts), rolling)
-        carried = Carry(None, 0, learner.buffer.shard_counts, 0)  # type: ignore[arg-type]
+        learner, buffer = self.learner, self.learner.buffer
+        environments = self._sampler.all_shapes if environments is None else environments
+        store, counts = shapes_of((buffer.store(), buffer.loop_counts(buffer.counts())))
+        state = RunState(jax.tree.leaves(learner.shapes), store, counts, environments)
+        axes = RunState(None, 0, buffer.shard_counts, 0)  # type: ignore[arg-type]
         program = learner.mesh.program(
             partial(self.iterate, iteration=iteration),
-            (carried, OUTPUT_AXES, None, None, 0, None, None), (carried, OUTPUT_AXES), donate=(1,),
+            (axes, OUTPUT_AXES, None, None, 0, None, None), (axes, OUTPUT_AXES), donate=(1,),
         )  # fmt: skip
         with matmul_precision(learner.device, learner.precision):
-            lowered = program.lower(carry, self.empty(), np.int32(0), *self.keys)
+            lowered = program.lower(state, self.empty(), np.int32(0), *self.keys)
             return compiled(lowered, learner.device)
 
     @cached_property
@@ -112,36 +111,40 @@ class Loop:
         return mesh.put(ChunkOutput(scalars, steps, ends), OUTPUT_AXES)
 
     def iterate(
-        self, carry: Carry, output: ChunkOutput, count: jax.Array, *keys: Any,
+        self, state: RunState, output: ChunkOutput, count: jax.Array, *keys: Any,
         iteration: Iteration | None = None,
-    ) -> tuple[Carry, ChunkOutput]:  # fmt: skip
+    ) -> tuple[RunState, ChunkOutput]:  # fmt: skip
         """Run `count` iterations, whose outputs overwrite the output buffer's first rows. Pure;
         `keys` are those of the property `keys`."""
         once = iteration or self.iteration
 
-        def body(number: jax.Array, loop: tuple[Carry, ChunkOutput]) -> tuple[Carry, ChunkOutput]:
-            carry, output = loop
-            carry, one = once(carry, *keys)
+        def body(
+            number: jax.Array, carry: tuple[RunState, ChunkOutput]
+        ) -> tuple[RunState, ChunkOutput]:
+            state, output = carry
+            state, one = once(state, *keys)
 
             def put(all_: jax.Array, new: jax.Array) -> jax.Array:
                 return jax.lax.dynamic_update_index_in_dim(all_, new, number, 0)
 
-            return carry, jax.tree.map(put, output, one)
+            return state, jax.tree.map(put, output, one)
 
-        return jax.lax.fori_loop(0, count, body, (carry, output))
+        return jax.lax.fori_loop(0, count, body, (state, output))
 
     def iteration(
-        self, carry: Carry, key: jax.Array, buffer_key: Any, act_key: jax.Array, hp: jax.Array
-    ) -> tuple[Carry, ChunkOutput]:
+        self, state: RunState, key: jax.Array, buffer_key: Any, act_key: jax.Array, hp: jax.Array
+    ) -> tuple[RunState, ChunkOutput]:
         """Collect a trajectory and make the updates that it pays for. Pure."""
         learner, rollout = self.learner, self._sampler.rollout
-        params = learner.acting(carry.leaves, hp)
-        trajectory, ends, rolling = rollout(params, carry.rolling, act_key)
-        inputs, counts = learner.buffer.ingest_in_graph(trajectory, carry.counts, buffer_key)
-        leaves, store, *published = learner.learn(carry.leaves, carry.store, inputs, key, hp)
+        learned, store, counts, environments = state
+        params = learner.acting(learned, hp)
+        trajectory, ends, environments = rollout(params, environments, act_key)
+        inputs, counts = learner.buffer.ingest_in_graph(trajectory, store, counts, buffer_key)
+        learned, store, *published = learner.step(learned, store, inputs, key, hp)
         scalars = published[-2]
         shards = rollout.algorithm.shards
         steps = jnp.int32(trajectory.rewards.size * shards.count)
         if trajectory.valid is not None:
             steps = shards.sum(trajectory.valid.sum(dtype=jnp.int32))
-        return Carry(leaves, store, counts, rolling), ChunkOutput(scalars, steps, ends)
+        state = RunState(learned, store, counts, environments)
+        return state, ChunkOutput(scalars, steps, ends)

@@ -1,4 +1,4 @@
-"""The axis of members in the carry of one program that several runs share (`FusedPopulation`)."""
+"""The axis of members in the state of one program that several runs share (`FusedPopulation`)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 import jax
 import numpy as np
+
+from flatout.learner.state import RunState
 
 MEMBERS = "members"
 """The name of the axis of members."""
@@ -20,22 +22,27 @@ def for_all(flag: jax.Array) -> jax.Array:
 
 @dataclass(frozen=True)
 class MemberSlice:
-    """One member's part of the carry of all members.
+    """A view of one member's part of the state of all members, which `FusedPopulation` owns.
 
     Attributes:
-        whole: the carry of all members.
+        whole: the state of all members.
         keys: the `Loop.keys` of all members.
         member_index: the member's index on the axis of members.
         axes: member axes of `whole`: None for parts that all members share, 0 for the others.
     """
 
-    whole: Any
+    whole: RunState
     keys: tuple[Any, ...]
     member_index: int
     axes: Any
 
-    def extract(self) -> Any:
-        """Return this member's carry, without the axis of members."""
+    @property
+    def learned(self) -> list[Any]:
+        """A copy of this member's `RunState.learned`."""
+        return _row(self.whole.learned, np.int32(self.member_index))
+
+    def extract(self) -> RunState:
+        """Return a copy of this member's state, without the axis of members."""
         axes, structure = jax.tree.flatten(self.axes, is_leaf=lambda axis: axis is None)
         parts = structure.flatten_up_to(self.whole)
         of_members = [part for axis, part in zip(axes, parts, strict=True) if axis is not None]

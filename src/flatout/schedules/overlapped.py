@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.errors import CheckpointError, EnvironmentFailure, Interrupt
+from flatout.learner.learner import LearnResult
+from flatout.learner.state import RunState
 from flatout.schedules.base import Schedule
 from flatout.schedules.pending import Pending
 from flatout.spans import Work
@@ -46,9 +48,13 @@ class OverlappedSchedule(Schedule):
         self._learned_from = 0  # trajectories in this process
         self._totals = dict.fromkeys(WAITS, 0.0)
 
-    def publish_newest(self) -> None:
-        super().publish_newest()
-        self._versions = {self._version: self._copy_newest()}
+    @property
+    def params(self) -> tuple[Any, ...]:
+        return self._versions[self._version]
+
+    def _continue_from(self, state: RunState) -> None:
+        super()._continue_from(state)
+        self._versions = {self._version: _copied(self._published)}
 
     def stats(self) -> dict[str, float]:
         """Return also the mean policy lag and queue time, and both threads' total waiting time."""
@@ -106,7 +112,7 @@ class OverlappedSchedule(Schedule):
         idle = time.perf_counter() - begin
         pending = self._pending.popleft()
         queued = time.perf_counter() - pending.ready
-        job = self._thread.submit(self._learn, pending)
+        job = self._thread.submit(self._learn, self._state, pending)
         try:
             # Collect at least one trajectory, then more until learning ends or the lag is reached.
             while self._collected <= self._version + self._lag and not (
@@ -123,9 +129,11 @@ class OverlappedSchedule(Schedule):
                 wait([job])
             waited = time.perf_counter() - begin
             idle += max(begin - self._learned_at, 0.0) if job.done() else 0.0
-        values = job.result()
+        state, packed, values = job.result()
+        # Meanwhile, collecting has advanced the environments.
+        self._state = state._replace(environments=self._state.environments)
         self._version += 1
-        self._versions[self._version] = self._copy_newest()
+        self._versions[self._version] = _copied(packed)
         oldest = self._acting(self._collected)
         self._versions = {v: packed for v, packed in self._versions.items() if v >= oldest}
         values |= {
@@ -153,16 +161,17 @@ class OverlappedSchedule(Schedule):
         """Return the version that acts in a trajectory: `lag` behind it, or the oldest one left."""
         return max(trajectory - self._lag, min(self._versions))
 
-    def _learn(self, pending: Pending) -> dict[str, float]:
+    def _learn(self, state: RunState, pending: Pending) -> LearnResult:
         begin = time.perf_counter()
-        values = super()._learn(pending)
+        state, packed, values = super()._learn(state, pending)
         self._learned_at = time.perf_counter()
         took = self._learned_at - begin
         # Without an update the trajectory was only stored.
         self._worked["learn" if values["updates"] else "replay"] += took
-        return values | {"time/learn_s": took}
+        return state, packed, values | {"time/learn_s": took}
 
-    def _copy_newest(self) -> tuple[Any, ...]:
-        """Return the newest parameters, copied where the next update reuses their memory."""
-        vector, *large = self.params
-        return (vector, *(jnp.copy(array) for array in large))
+
+def _copied(packed: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return published parameters, copied where the next update reuses their memory."""
+    vector, *large = packed
+    return (vector, *(jnp.copy(array) for array in large))

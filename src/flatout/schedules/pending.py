@@ -13,8 +13,7 @@ from flatout import tree
 from flatout.buffers.arrays import CARRY, FINAL_INDEX, FINAL_OBS, TREES, arrays_of, env_axis
 from flatout.buffers.finals import append_final
 from flatout.errors import CheckpointError
-from flatout.samplers.base import Restart
-from flatout.types import Episode, Episodes, Finals, Obs, Trajectory
+from flatout.types import Episode, Episodes, Finals, Obs, Restart, Trajectory
 
 NO_EPISODES = Episodes(*(np.zeros(0, kind) for kind in (int, float, int, float)))
 

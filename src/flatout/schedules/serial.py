@@ -12,9 +12,9 @@ class SerialSchedule(Schedule):
     def _iterate(self) -> Metrics:
         resumed = bool(self._pending)  # from an overlapped run
         pending = self._pending.popleft() if resumed else self._collect(self._version)
-        values = self._learn(pending)
+        self._state, packed, values = self._learn(self._state, pending)
         if not resumed:
             self._sampler.commit()
         self._version += 1
-        self._publish(self.params, self._version)
+        self._publish(packed, self._version)
         return self._metrics(values, pending)

@@ -63,18 +63,18 @@ class DatasetSampler(Sampler):
         self._ready.append(self._thread.submit(self.gathered, self._gathered))
         self._gathered += self._steps
 
-    def collect(self) -> Trajectory:
+    def collect(self, environments: Any = None, params: Any = ()) -> tuple[Trajectory, None]:
         """Wait for the next U batches and return them; re-raise an exception of the thread."""
         with self._spans.span("input"):
             trajectory = self._ready[0].result()
         self._ready.popleft()
         self._gather_next()
-        return trajectory
+        return trajectory, None
 
     def commit(self) -> None:
         self._position += self._steps
 
-    def state(self) -> dict[str, Any]:
+    def state(self, environments: Any = None) -> dict[str, Any]:
         return {"position": self._position, "obs": np.zeros(0, np.uint8), "actions": []}
 
     def restore(self, state: dict[str, Any]) -> list[str]:

@@ -104,7 +104,7 @@ class LocalActor:
             packed = tuple(jax.device_put(np.array(array), self._device) for array in self._params)
             self._policy.publish(packed, version, Spans())
         sampler, worker_times = self._sampler, self._worker_times
-        trajectory = sampler.collect(slot)
+        trajectory, _ = sampler.collect(slot=slot)
         index, final_obs = used_finals(trajectory.finals, trajectory.rewards.size)
         ends = list(zip(sampler.ends, sampler.episodes, strict=True))
         took = time.perf_counter() - begin

@@ -73,7 +73,7 @@ class WorkerActingSampler(Sampler):
     def start(self) -> None:
         self._pool.ask("begin", {worker: self._begin_args(worker, 0) for worker in self._workers})
 
-    def collect(self) -> Trajectory:
+    def collect(self, environments: Any = None, params: Any = ()) -> tuple[Trajectory, None]:
         slot = self._slot = (self._slot + 1) % len(self._buffers)
         buffer = self._buffers[slot]
         buffer.forget()
@@ -111,7 +111,7 @@ class WorkerActingSampler(Sampler):
             tree.put(buffer.obs, (most, columns), tree.take(buffer.obs, (last, columns)))
         self._newest = tree.map(lambda leaf: leaf[most].copy(), buffer.obs)
         carry = jax.tree.map(lambda *leaves: np.concatenate(leaves), *carries)
-        return buffer.trajectory()._replace(carry=carry)
+        return buffer.trajectory()._replace(carry=carry), None
 
     def commit(self) -> None:
         self._steps += self._rows
@@ -126,7 +126,7 @@ class WorkerActingSampler(Sampler):
     def work(self) -> dict[str, Work]:
         return self._pool.work(self._workers)
 
-    def state(self) -> dict[str, Any]:
+    def state(self, environments: Any = None) -> dict[str, Any]:
         """Return the workers' states (`CentralSampler.state`), concatenated."""
         able = [worker for worker in self._workers if worker not in self._stateless]
         with self._pool.fatal():
