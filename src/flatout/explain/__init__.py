@@ -1,1 +1,1 @@
-"""Why the hardware is idle: evidence is recorded, pure rules name the cause, a report tells it."""
+"""Diagnosis of Flatout's runs: recording, and rules."""

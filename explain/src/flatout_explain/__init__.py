@@ -1,0 +1,1 @@
+"""Why the hardware is idle: evidence is recorded, pure rules name the cause, a report tells it."""

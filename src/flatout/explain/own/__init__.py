@@ -1,1 +1,0 @@
-"""Diagnosis of Flatout's runs: recording, and rules."""
