@@ -10,11 +10,11 @@ export PYTHONDONTWRITEBYTECODE :=
 
 install: .venv/.installed
 
-.venv/.installed: pyproject.toml
+.venv/.installed: pyproject.toml explain/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Flatout needs Python 3.11 or newer; pass PYTHON=/path/to/python3.11")'
 	@echo "setting up .venv (20 to 90 seconds, once)"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ./explain -e .
 	@touch $@
 
 .venv/.developing: .venv/.installed
@@ -69,8 +69,8 @@ faults: install .venv/.developing
 	done
 
 lint: install .venv/.developing
-	$(BIN)/ruff check src tests benchmarks examples tools
-	$(BIN)/ruff format --check src tests benchmarks examples tools
+	$(BIN)/ruff check src explain tests benchmarks examples tools
+	$(BIN)/ruff format --check src explain tests benchmarks examples tools
 	$(BIN)/pyright
 
 # Into site/. A link or an anchor that leads nowhere, or a page that no menu names, is an error.

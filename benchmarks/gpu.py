@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-SOURCE = HERE.parent / "src"
-for _folder in (SOURCE, HERE):  # from a source tree, installed or not
+SOURCES = HERE.parent / "src", HERE.parent / "explain" / "src"
+for _folder in (*SOURCES, HERE):  # from a source tree, installed or not
     if str(_folder) not in sys.path:
         sys.path.insert(0, str(_folder))
 
@@ -261,7 +261,7 @@ def answer(row: Row, args: argparse.Namespace, results: Results, deadline: float
 
 def environment(args: argparse.Namespace) -> dict[str, str | None]:
     """Of the rows: the source tree first, and compiled programs kept between them."""
-    paths = [str(SOURCE), str(HERE), os.environ.get("PYTHONPATH", "")]
+    paths = [*map(str, SOURCES), str(HERE), os.environ.get("PYTHONPATH", "")]
     cache = Path(args.results).resolve() / "xla"
     hidden = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""} if args.dry else {}
     return {

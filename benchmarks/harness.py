@@ -262,7 +262,7 @@ class Store:
 def source_id() -> str:
     """Twelve hex digits over Flatout's source: other code's results are not resumed from."""
     digest = hashlib.sha256()
-    for path in sorted((REPO / "src").rglob("*")):
+    for path in sorted([*(REPO / "src").rglob("*"), *(REPO / "explain" / "src").rglob("*")]):
         if path.suffix in (".py", ".toml"):
             digest.update(path.relative_to(REPO).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:12]

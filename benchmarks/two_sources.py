@@ -36,7 +36,8 @@ SOLVED = ("ppo", "--preset", "cartpole-ppo")
 
 def child(repo: Path, *words: str, cache: Path | None = None) -> str:
     """Run Python in a source tree; returns what it printed."""
-    variables = os.environ | {"PYTHONPATH": str(repo / "src")}
+    paths = repo / "src", repo / "explain" / "src"  # older commits have only the first
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
     if cache is not None:
         variables["JAX_COMPILATION_CACHE_DIR"] = str(cache)
     done = subprocess.run(

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ CHEAP_COMPILATION = [
     "--xla_llvm_disable_expensive_passes=true",
 ]
 """Flags with which XLA compiles in a fifth of the time and optimises little."""
-if tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 11):
+ALONE = find_spec("flatout") is None
+"""Whether these are the tests of flatout-explain in an environment without Flatout."""
+if not ALONE and tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 11):
     # Later versions do not have this flag, and XLA ends a process that passes an unknown one.
     CHEAP_COMPILATION.append("--xla_cpu_use_fusion_emitters=false")
 os.environ.setdefault(
@@ -132,8 +135,16 @@ def small_heap() -> None:
 @pytest.fixture
 def flatout(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
     """Run the command line in this process: ``flatout("train", "ppo", ...) -> Result``; see
-    `tiny.latest` for flags that are given twice, except with ``exact=True``."""
-    from flatout.__main__ import main
+    `tiny.latest` for flags that are given twice, except with ``exact=True``. Without Flatout it is
+    the tool's command, whose messages have another name for it."""
+    if ALONE:
+        from flatout_explain.__main__ import main as tool
+
+        def main(argv: list[str]) -> int:
+            assert argv[0] == "explain"
+            return tool(argv[1:])
+    else:
+        from flatout.__main__ import main
 
     def run(*argv: object, exact: bool = False) -> Result:
         words = [str(argument) for argument in argv]
@@ -143,7 +154,11 @@ def flatout(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
         except SystemExit as stop:  # the argument parser's own refusals and --help
             code = stop.code if isinstance(stop.code, int) else 1
         captured = capsys.readouterr()
-        return Result(code, captured.out, captured.err)
+        said = captured.err
+        if ALONE:
+            said = said.replace("flatout-explain: ", "flatout: ")
+            said = said.replace("flatout-explain", "flatout explain")
+        return Result(code, captured.out, said)
 
     return run
 

@@ -305,7 +305,7 @@ EXPLAINED: dict[bytes, Any] = {}
 
 def explain(run: Path) -> None:
     """Read a run's evidence and diagnose it, unless the same evidence was diagnosed before."""
-    from flatout.explain.own.runs import diagnose_evidence, read_run
+    from flatout.explain.runs import diagnose_evidence, read_run
 
     evidence = read_run(run)
     name = pickle.dumps(evidence)

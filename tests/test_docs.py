@@ -26,12 +26,12 @@ from flatout.api.load import AGENTS
 from flatout.cli.arguments import take, take_all, train_config
 from flatout.config.aliases import RENAMED
 from flatout.config.schema import NetworkConfig
-from flatout.explain.causes import CAUSES
+from flatout_explain.causes import CAUSES
 from tests import tiny
 from tests.kills import run_script
 
 ROOT = Path(__file__).parent.parent
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+PAGES = [*ROOT.glob("*.md"), ROOT / "explain" / "README.md", *(ROOT / "docs").rglob("*.md")]
 EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 RUN = [ROOT / "docs" / "start.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 

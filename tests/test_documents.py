@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from flatout.documents import (
+from flatout.errors import CheckpointError
+from flatout.storage.run_folder import load_config
+from flatout_explain.documents import (
     DEPTH,
     LONGEST_LINE,
     bounded_lines,
@@ -17,9 +19,7 @@ from flatout.documents import (
     parse_toml,
     read_json,
 )
-from flatout.errors import CheckpointError
-from flatout.storage import nofollow
-from flatout.storage.run_folder import load_config
+from flatout_explain.files import nofollow
 from tests.cli.test_bad_input import Cli
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from flatout.samplers.processes.shared_memory import SharedArrays
-from flatout.storage import nofollow
+from flatout_explain.files import nofollow
 from tests import tiny
 
 PACKAGES = (
@@ -57,16 +57,19 @@ def no_proc(path, *given, **named):
 builtins.open = no_proc
 
 def all_modules(platform):
-    import flatout
+    import flatout, flatout_explain
     real, sys.platform = sys.platform, platform
-    names = [m.name for m in pkgutil.walk_packages(flatout.__path__, "flatout.")]
+    names = [
+        m.name for package in (flatout, flatout_explain)
+        for m in pkgutil.walk_packages(package.__path__, f"{{package.__name__}}.")
+    ]
     assert len(names) > 200
     for name in names:
         if ".inject." not in name and not name.endswith("__main__"):
             importlib.import_module(name)
     import flatout.__main__
     sys.platform = real  # other packages must again see Linux
-    from flatout.hardware import processes
+    from flatout_explain.hardware import processes
     processes.open_tree.__defaults__ = (processes.Path("/nowhere"),)
 """
 WINDOWS = f"""
@@ -79,7 +82,7 @@ class msvcrt:
     locking = staticmethod(lambda file, how, size: real_flock(file, 2 | 4))  # exclusive, no waiting
 
 sys.modules["msvcrt"] = msvcrt
-from flatout.storage import kernel
+from flatout_explain.files import kernel
 kernel.PASSES_DESCRIPTORS = False
 """
 MACOS = f"""

@@ -12,11 +12,16 @@ from pathlib import Path
 
 import pytest
 
+import flatout
+import flatout_explain
 from flatout import installing
 from flatout.installing import install
+from flatout_explain import installing as tool
 
 ROOT = Path(__file__).parent.parent
-EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+OF_TOOL = tomllib.loads((ROOT / "explain" / "pyproject.toml").read_text())["project"]
 
 
 @pytest.fixture
@@ -29,7 +34,16 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_checkout_installs_its_own_extra() -> None:
     words = shlex.split(install("plot"))
-    assert words[-3:] == ["install", "-e", f"{ROOT}[plot]"]
+    assert words[-5:] == ["install", "-e", f"{ROOT}/explain", "-e", f"{ROOT}[plot]"]
+
+
+def test_the_tools_checkout_installs_its_own_extra() -> None:
+    assert shlex.split(tool.install("traces"))[-2:] == ["-e", f"{ROOT}/explain[traces]"]
+
+
+def test_flatout_needs_the_tool_of_the_same_version() -> None:
+    assert flatout.__version__ == flatout_explain.__version__
+    assert f"flatout-explain=={flatout_explain.__version__}" in PROJECT["dependencies"]
 
 
 @pytest.mark.parametrize("text", ["", "[project]\nname = 'mine'", "no TOML", "project = 3"])
@@ -51,7 +65,7 @@ def test_an_installed_flatout_installs_the_requirements_of_an_extra(
         'pygame>=2.6; extra == "video"',
         'jax-envelope>=0.6; python_version >= "3.12" and extra == "envelope"',
     ]  # fmt: skip
-    monkeypatch.setattr(installing, "requires", lambda name: lines)
+    monkeypatch.setattr(tool, "requires", lambda name: lines)
     named = {extra: shlex.split(install(extra)) for extra in ("plot", "video", "envelope")}
     assert named["plot"][-2:] == ["install", "matplotlib>=3.9"]
     assert named["video"][-3:] == ["install", "pillow>=11", "pygame>=2.6"]
@@ -60,7 +74,7 @@ def test_an_installed_flatout_installs_the_requirements_of_an_extra(
     def unknown(name: str) -> list[str]:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(installing, "requires", unknown)
+    monkeypatch.setattr(tool, "requires", unknown)
     assert "the extra 'plot' of Flatout's pyproject.toml" in install("plot")
 
 
@@ -76,24 +90,27 @@ def test_an_installed_flatout_installs_the_requirements_of_an_extra(
 def test_packages_are_installed_into_the_running_python(
     on_path: str | None, has_pip: bool, begins: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(installing.shutil, "which", lambda name: on_path)
-    monkeypatch.setattr(installing.importlib.util, "find_spec", lambda name: has_pip or None)
+    monkeypatch.setattr(tool.shutil, "which", lambda name: on_path)
+    monkeypatch.setattr(tool.importlib.util, "find_spec", lambda name: has_pip or None)
     assert shlex.split(install("plot"))[: len(begins)] == begins
 
 
 def test_windows_quotes_with_double_quotes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installing.os, "name", "nt")
-    assert installing._quoted(r"C:\my\flatout") == r"C:\my\flatout"
-    assert installing._quoted("matplotlib>=3.9") == '"matplotlib>=3.9"'
+    monkeypatch.setattr(tool.os, "name", "nt")
+    assert tool._quoted(r"C:\my\flatout") == r"C:\my\flatout"
+    assert tool._quoted("matplotlib>=3.9") == '"matplotlib>=3.9"'
 
 
 def test_no_text_names_an_unknown_extra_or_installs_flatout_from_an_index() -> None:
     """Every extra that the code names exists, and no text says `pip install flatout`."""
-    code = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
-    asked = set(re.findall(r"\binstall\(['\"](\w+)['\"]\)", code))
-    assert asked
-    assert asked <= set(EXTRAS)
-    texts = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", *(ROOT / "src").rglob("*.py")]
+    sources = list((ROOT / "src").rglob("*.py")), list((ROOT / "explain" / "src").rglob("*.py"))
+    for files, extras in zip(sources, (EXTRAS, OF_TOOL["optional-dependencies"]), strict=True):
+        code = "".join(path.read_text() for path in files)
+        asked = set(re.findall(r"\binstall\(['\"](\w+)['\"]\)", code))
+        assert asked
+        assert asked <= set(extras)
+    pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "explain" / "README.md"]
+    texts = [*pages, *sources[0], *sources[1]]
     wrong = re.compile(r"pip install (-\S+ )*['\"]?flatout\b(?!/)")
     assert [path.name for path in texts if wrong.search(path.read_text())] == []
 
@@ -105,4 +122,4 @@ def test_wheel_and_source_archive_work_in_a_fresh_environment() -> None:
         [sys.executable, ROOT / "tools" / "smoke.py"], capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stderr
-    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == ["passed"] * 3
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == ["passed"] * 4

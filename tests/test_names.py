@@ -288,7 +288,11 @@ def test_pyright_knows_every_setting(tmp_path: Path) -> None:
         "SAC.load('agent', learning_rate=1e-4).learn(10, lambda progress, metrics: None)": False,
     }
     script.write_text("from flatout import DQN, PPO, SAC\n\n" + "\n".join(lines) + "\n")
-    config = {"venvPath": str(ROOT), "venv": ".venv", "extraPaths": [str(ROOT / "src")]}
+    config = {
+        "venvPath": str(ROOT),
+        "venv": ".venv",
+        "extraPaths": [str(ROOT / "src"), str(ROOT / "explain" / "src")],
+    }
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(config))
     done = subprocess.run(
         [Path(sys.executable).parent / "pyright", "--outputjson", "-p", tmp_path],

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flatout.errors import FlatoutError
-from flatout.output_file import write
+from flatout_explain.output_file import write
 
 
 def test_an_earlier_file_stays_if_the_disk_is_full(

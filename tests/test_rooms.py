@@ -10,40 +10,64 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import flatout
+import flatout_explain
 
-SRC = Path(flatout.__file__).parent
+SRC, TOOL = (Path(package.__file__).parent for package in (flatout, flatout_explain))
 
 ORDER = (
     "__init__", "__main__", "cli", "api", "fleet", "run", "supervised", "explain", "planning",
     "schedules", "samplers", "learner", "buffers", "algorithms", "networks", "envs", "hardware",
-    "storage", "config", "child", "documents", "output_file", "packing", "purity", "randomness",
-    "installing", "spans", "errors", "output", "evaluation", "actions", "types", "casts", "tree",
-    "version",
+    "storage", "config", "child", "packing", "purity", "randomness", "installing", "spans",
+    "errors", "output", "evaluation", "actions", "types", "casts", "tree", "version",
 )  # fmt: skip
-"""Packages and modules from the highest to the lowest; each may import only from later ones. The
-highest is the package itself, which imports its public names on first use."""
+"""Packages and modules from the highest to the lowest; each may import only from later ones, and
+from `flatout_explain`. The highest is the package itself, which imports its public names on first
+use."""
+
+RULES = (
+    "notebook", "difference", "against", "program", "trace", "conditions", "html", "drawing",
+    "document", "ranking", "cards", "cores", "report", "diagnosis", "causes", "libraries",
+)  # fmt: skip
+"""Rooms of `flatout_explain` that import from each other, without circles of modules."""
+
+TOOL_ORDER = (
+    ("__init__",), ("__main__",), ("cli",), RULES, ("hardware",), ("files",), ("documents",),
+    ("output_file",), ("installing", "timespans", "phases"), ("errors",), ("output",), ("version",),
+)  # fmt: skip
+"""The same for `flatout_explain`, which imports nothing of Flatout."""
 
 PROGRAM = "flatout.__main__:main"
 """The whole program, which a module may start in another process as a user would."""
 
-MUTUAL = [{"explain.against", "explain.program", "explain.trace"}]
+MUTUAL = [{f"flatout_explain.{folder}" for folder in ("against", "program", "trace")}]
 """Folders that still import from each other; their modules do so without circles."""
 
-MODULES = {
-    ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__"): path
-    for path in SRC.rglob("*.py")
-    if path.parent.name != "inject"  # runs inside other people's programs
-}
+
+def modules_of(root: Path) -> dict[str, Path]:
+    """Return a package's modules by their full names."""
+    found = {
+        ".".join(path.relative_to(root.parent).with_suffix("").parts): path
+        for path in root.rglob("*.py")
+        if path.parent.name != "inject"  # runs inside other people's programs
+    }
+    own = f"{root.name}.__init__"
+    return {n if n == own else n.removesuffix(".__init__"): path for n, path in found.items()}
+
+
+OURS, TOOLS = modules_of(SRC), modules_of(TOOL)
+MODULES = OURS | TOOLS
+PACKAGES = (SRC.name, TOOL.name)
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Yield Flatout's modules that a file imports, also inside functions and only for types.
+    """Yield the modules of both packages that a file imports, also inside functions and only for
+    types.
 
     A text ``flatout.module:function`` as an argument of a call imports that module, too: such a
     call starts the function in another process.
     """
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "flatout":
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in PACKAGES:
             for alias in node.names:
                 yield module_of(f"{node.module}.{alias.name}") or module_of(node.module or "")
         elif isinstance(node, ast.Import):
@@ -56,24 +80,38 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def module_of(name: str) -> str:
-    """Return a module's name within the package, or an empty text for all other names."""
-    inside = "__init__" if name == "flatout" else name.removeprefix("flatout.")
-    return inside if name.split(".")[0] == "flatout" and inside in MODULES else ""
+    """Return a module's full name, or an empty text for names of something else."""
+    full = f"{name}.__init__" if name in PACKAGES else name
+    return full if full in MODULES else ""
+
+
+def room_of(module: str) -> str:
+    """Return the folder or module of a package in which a module lies."""
+    return module.split(".")[1]
 
 
 def test_every_package_has_a_place_in_the_order() -> None:
-    assert {name.partition(".")[0] for name in MODULES} == set(ORDER)
+    assert {room_of(name) for name in OURS} == set(ORDER)
+    assert {room_of(name) for name in TOOLS} == {room for group in TOOL_ORDER for room in group}
 
 
 def test_no_module_imports_from_a_higher_package() -> None:
-    rank = {room: number for number, room in enumerate(ORDER)}
+    groups = [*((f"flatout.{room}",) for room in ORDER),
+              *([f"flatout_explain.{room}" for room in group] for group in TOOL_ORDER)]  # fmt: skip
+    rank = {room: number for number, group in enumerate(groups) for room in group}
     up = [
         f"{module} imports {other}"
         for module, path in MODULES.items()
         for other in imported(path)
-        if rank[module.partition(".")[0]] > rank[other.partition(".")[0]]
+        if rank[".".join(module.split(".")[:2])] > rank[".".join(other.split(".")[:2])]
     ]
     assert up == []
+
+
+def test_the_tool_imports_nothing_of_flatout() -> None:
+    files = [*TOOLS.items(), *((str(file), file) for file in TOOL.rglob("inject/*.py"))]
+    wrong = [name for name, file in files for other in imported(file) if other in OURS]
+    assert wrong == []
 
 
 def test_no_imports_are_circular() -> None:
@@ -98,7 +136,8 @@ def test_folders_in_one_folder_do_not_import_from_each_other() -> None:
 
 def folders_of(module: str) -> list[str]:
     """Return the folders in which a module lies, each with those above it."""
-    parts = MODULES[module].relative_to(SRC).parts[:-1]
+    root = (SRC if module in OURS else TOOL).parent
+    parts = MODULES[module].relative_to(root).parts[:-1]
     return [".".join(parts[: n + 1]) for n in range(len(parts))]
 
 
@@ -127,7 +166,9 @@ def test_no_folder_outgrows_the_lines_that_the_design_states() -> None:
     rows = re.findall(r"^\| (`.+?) \| ([\d,]+) \|", DESIGN.read_text(), re.MULTILINE)
     stated = {name: int(lines.replace(",", "")) for names, lines in rows
               for name in [" ".join(re.findall(r"`([^`]+)`", names))]}  # fmt: skip
-    assert {part.strip("/") for names in stated for part in names.split()} == set(ORDER)
+    tool = {f"flatout_explain/{room}" for group in TOOL_ORDER for room in group}
+    parts = {part.strip("/") for names in stated for part in names.split()}
+    assert parts == {*ORDER, *tool}
     grown = {
         names: f"{found:,} lines; docs/design.md states {stated[names]:,}"
         for names in stated
@@ -138,8 +179,6 @@ def test_no_folder_outgrows_the_lines_that_the_design_states() -> None:
 
 def lines_of(room: str) -> int:
     """Return the number of lines of Python in a folder (``run/``) or a module."""
-    if room.endswith("/"):
-        files = list((SRC / room).rglob("*.py"))
-    else:
-        files = [SRC / f"{room}.py"]
+    place = TOOL.parent / room if room.startswith("flatout_explain/") else SRC / room
+    files = list(place.rglob("*.py")) if room.endswith("/") else [place.with_suffix(".py")]
     return sum(len(file.read_text().splitlines()) for file in files)

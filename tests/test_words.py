@@ -16,12 +16,13 @@ FOLDERS = (
     "algorithms", "buffers", "config", "envs", "learner", "networks", "samplers", "schedules",
     "supervised",
 )  # fmt: skip
-FILES = ("child", "documents", "errors", "evaluation", "installing", "output",
-         "output_file", "packing", "purity", "randomness", "casts", "spans", "types")  # fmt: skip
+FILES = ("child", "errors", "evaluation", "installing", "output", "packing", "purity", "randomness",
+         "casts", "spans", "types")  # fmt: skip
 SCOPE = [
     *(f"{root}/{name}" for name in FOLDERS for root in ("src/flatout", "tests")),
     *(f"src/flatout/{name}.py" for name in FILES),
     "src/flatout/explain",
+    "explain/src/flatout_explain",
 ]
 UNCLEAR = re.compile(
     r"\b(anew|beside|amid|of\s+late|told|goes\s+on\s+with|go\s+on\s+with|so\s+many|whoever"

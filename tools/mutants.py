@@ -33,12 +33,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+PACKAGE, TOOL = "src/flatout", "explain/src/flatout_explain"
+CORE = ("algorithms", "buffers", "samplers", "schedules", "storage", "planning")
+AROUND = ("cli", "api", "config", "fleet", "envs", "run", "explain")
 GROUPS = {
-    "core": ("algorithms", "buffers", "samplers", "schedules", "storage", "planning"),
-    "around": ("cli", "api", "config", "fleet", "envs", "run", "explain"),
+    "core": tuple(f"{PACKAGE}/{name}" for name in CORE),
+    "around": (*(f"{PACKAGE}/{name}" for name in AROUND), TOOL),
 }
-"""Folders of `src/flatout` by the name with which `--group` chooses them."""
-OTHER_PYTHONS = "explain/program/inject"
+"""Folders of the checkout by the name with which `--group` chooses them."""
+OTHER_PYTHONS = "program/inject"
 """Runs in the Pythons of other programs, where nothing can be recorded."""
 COMPARISONS = {
     ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"),
@@ -70,7 +73,7 @@ class Fault:
     """One changed expression.
 
     Attributes:
-        file: path below `src/flatout`.
+        file: path below the checkout.
         kind: comparison, constant, sign, index or dropped call.
         line: the source line, stripped, before the change.
         changed: the same line after it.
@@ -132,24 +135,24 @@ def faults_of(file: Path, source: str) -> list[Fault]:
     return found
 
 
-def files_of(package: Path, group: str) -> list[Path]:
+def files_of(root: Path, group: str) -> list[Path]:
     """The modules of a group's folders in which faults can be recorded."""
-    found = [path for folder in GROUPS[group] for path in (package / folder).rglob("*.py")]
+    found = [path for folder in GROUPS[group] for path in (root / folder).rglob("*.py")]
     return sorted(path for path in found if OTHER_PYTHONS not in path.as_posix())
 
 
-def draw(package: Path, count: int, seed: int, group: str = "core") -> list[Fault]:
+def draw(root: Path, count: int, seed: int, group: str = "core") -> list[Fault]:
     """`count` faults, each in another line, with the kinds in equal numbers on average."""
-    files = files_of(package, group)
+    files = files_of(root, group)
     by_kind: dict[str, list[Fault]] = {}
     for file in files:
-        for fault in faults_of(file.relative_to(package), file.read_text()):
+        for fault in faults_of(file.relative_to(root), file.read_text()):
             by_kind.setdefault(fault.kind, []).append(fault)
     rng, chosen = random.Random(seed), dict[tuple[str, str, int], Fault]()
     while len(chosen) < count:
         fault = rng.choice(by_kind[rng.choice(sorted(by_kind))])
         try:
-            ast.parse(broken(fault, (package / fault.file).read_text()))
+            ast.parse(broken(fault, (root / fault.file).read_text()))
         except SyntaxError:  # within an f-string, for example
             continue
         chosen.setdefault((fault.file, fault.line, fault.nth), fault)
@@ -205,7 +208,6 @@ class Copy:
 
     def __init__(self, root: Path, folder: Path) -> None:
         self.root, self.folder = root, folder
-        self.package = folder / "src" / "flatout"
         self.failing: list[str] = []
         names = subprocess.run(
             ["git", "ls-files", "-z"], cwd=root, check=True, capture_output=True, text=True
@@ -215,7 +217,7 @@ class Copy:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(root / name, folder / name)
         self.env = os.environ | {
-            "PYTHONPATH": str(folder / "src"),
+            "PYTHONPATH": os.pathsep.join(map(str, (folder / "src", folder / "explain" / "src"))),
             "PYTHONDONTWRITEBYTECODE": "1",
             "JAX_COMPILATION_CACHE_DIR": str(root / ".cache" / "xla"),
             "MUTANTS_RECORD": str(folder / "reached.txt"),
@@ -241,17 +243,17 @@ class Copy:
 
     def reached(self, faults: list[Fault]) -> dict[int, dict[str, int]]:
         """How many tests of each file reach each fault's line."""
-        sources = {fault.file: (self.package / fault.file).read_text() for fault in faults}
-        (self.package / "_reached.py").write_text(RECORD)
+        sources = {fault.file: (self.folder / fault.file).read_text() for fault in faults}
+        (self.folder / PACKAGE / "_reached.py").write_text(RECORD)
         for file, source in sources.items():
             here = {n: fault for n, fault in enumerate(faults) if fault.file == file}
-            (self.package / file).write_text(recording(here, source))
+            (self.folder / file).write_text(recording(here, source))
         _, out = self.pytest("-n", "3", "--dist", "worksteal")
         print("recording:", out.strip().splitlines()[-1], flush=True)
         self.failing = _failed(out)  # without any fault: they say nothing about one
         for file, source in sources.items():
-            (self.package / file).write_text(source)
-        (self.package / "_reached.py").unlink()
+            (self.folder / file).write_text(source)
+        (self.folder / PACKAGE / "_reached.py").unlink()
         found: dict[int, dict[str, int]] = {n: {} for n in range(len(faults))}
         record = Path(self.env["MUTANTS_RECORD"])
         for line in set(record.read_text().splitlines() if record.exists() else ()):
@@ -263,9 +265,10 @@ class Copy:
 
     def caught_by(self, fault: Fault, files: dict[str, int], limit: float) -> str:
         """The first test that fails with the fault in place, or what happened instead."""
-        target = self.package / fault.file
+        target = self.folder / fault.file
         source = target.read_text()
-        own = f"tests/{fault.file.partition('/')[0]}/"
+        tool = fault.file.startswith(TOOL)
+        own = f"tests/{'explain' if tool else fault.file.split('/')[2]}/"
         ordered = sorted(files, key=lambda file: (not file.startswith(own), -files[file]))
         if not ordered:
             return "survived: no test reaches the line"
@@ -305,7 +308,7 @@ def main() -> int:
     if chosen.list is not None and chosen.list.exists():
         faults = [Fault(**one) for one in json.loads(chosen.list.read_text())]
     else:
-        faults = draw(root / "src" / "flatout", chosen.count, chosen.seed, chosen.group)
+        faults = draw(root, chosen.count, chosen.seed, chosen.group)
         if chosen.list is not None:
             chosen.list.write_text(json.dumps([asdict(one) for one in faults], indent=1) + "\n")
     survived = 0

@@ -24,7 +24,7 @@ WINDOWS, FEW = 12, 2  # windows of counted calls that are kept of each process
 
 PATHS = (
     (r'(?<=")[^"]*/torchinductor_[^/"]*', "/home/me/torchinductor_me"),
-    (r'(?<=")/[^"]*(?=/src/flatout/explain/program/inject/)', "/home/me/flatout"),
+    (r'(?<=")/[^"]*(?=/src/flatout_explain/program/inject/)', "/home/me/flatout"),
     (re.escape(str(REPO)), "/home/me/flatout"),
     (r'(?<=")/[^"]*?(?=/lib/python3\.\d+/site-packages/)', "/home/me/venv"),
     (r'(?<=")/[^"]*?(?=/lib/python3\.\d+(/|"))', "/usr"),

@@ -110,6 +110,7 @@ RUNS: dict[str, tuple[str, ...]] = {
 
 def trained(source: Path, words: tuple[str, ...]) -> str:
     """The hash of what a run learned, or how it failed."""
+    paths = os.pathsep.join(map(str, (source, source.parent / "explain" / "src")))
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         for number, command in enumerate(_commands(words)):
@@ -117,7 +118,7 @@ def trained(source: Path, words: tuple[str, ...]) -> str:
             quiet = ["--quiet"] if number else ["--quiet", "--no-tensorboard"]
             done = subprocess.run(
                 [sys.executable, "-m", "flatout", "train", *command, *target, *quiet],
-                env=os.environ | {"PYTHONPATH": str(source), "XLA_FLAGS": AVX2}, cwd=folder,
+                env=os.environ | {"PYTHONPATH": paths, "XLA_FLAGS": AVX2}, cwd=folder,
                 capture_output=True, text=True, check=False,
             )  # fmt: skip
             if done.returncode:

@@ -3,10 +3,11 @@
     python tools/smoke.py                       # with this Python
     python tools/smoke.py --python python3.13   # with another one (make smoke PYTHON=python3.13)
 
-Builds the source archive, and the wheel from it; installs the wheel into a new virtual environment
-in a temporary folder; trains, predicts, explains and exports in an empty folder with an empty
-home; installs what a message there says; and checks that the source archive installs the same
-files. Needs a package index. Everything is removed afterwards.
+Builds the source archives of Flatout and of flatout-explain, and the wheels from them. Installs the
+wheel of flatout-explain alone into a new virtual environment in a temporary folder, and explains a
+program. Installs both wheels, in one command; trains, predicts, explains and exports in an empty
+folder with an empty home; installs what a message there says; and checks that the source archives
+install the same files. Needs a package index. Everything is removed afterwards.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+PROJECTS = {"flatout": ROOT, "flatout_explain": ROOT / "explain"}
+"""The folder of each package."""
 BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "src")
 """What the archives need; a build must not find this checkout's other files, nor write into it."""
 
@@ -104,26 +107,50 @@ def _pip_cache(python: str) -> str:
     return done.stdout.strip()
 
 
-def build(place: Place, folder: Path) -> tuple[Path, Path]:
-    """The source archive, and the wheel that is made from it."""
-    source = folder / "source"
-    source.mkdir()
-    for name in BUILT_FROM:
-        if (ROOT / name).is_dir():
-            ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-            shutil.copytree(ROOT / name, source / name, ignore=ignored)
-        else:
-            shutil.copy(ROOT / name, source)
+def build(place: Place, folder: Path) -> tuple[list[Path], list[Path]]:
+    """The source archives, and the wheels that are made from them; flatout-explain comes last."""
     place.run("python", "-m", "pip", "install", "--quiet", "build")
-    place.run("python", "-m", "build", "--outdir", folder / "dist", source)
+    built = [
+        build_one(place, package, root, folder / package) for package, root in PROJECTS.items()
+    ]
     place.run("python", "-m", "pip", "uninstall", "--quiet", "--yes", "build", "pyproject_hooks")
+    archives, wheels = zip(*built, strict=True)
+    return list(archives), list(wheels)
+
+
+def build_one(place: Place, package: str, root: Path, folder: Path) -> tuple[Path, Path]:
+    """A package's source archive, and the wheel that is made from it."""
+    source = folder / "source"
+    source.mkdir(parents=True)
+    for name in BUILT_FROM:
+        if (root / name).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+            shutil.copytree(root / name, source / name, ignore=ignored)
+        else:
+            shutil.copy(root / name, source)
+    place.run("python", "-m", "build", "--outdir", folder / "dist", source)
     (archive,), (wheel,) = (folder / "dist").glob("*.tar.gz"), (folder / "dist").glob("*.whl")
-    there = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("flatout/")}
+    there = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith(f"{package}/")}
     ours = {path.relative_to(source / "src").as_posix() for path in (source / "src").rglob("*.*")
             if path.is_file() and "egg-info" not in str(path)}  # fmt: skip
     if ours != there:
         raise SmokeError(f"the wheel lacks {sorted(ours - there)}, has {sorted(there - ours)}")
     return archive, wheel
+
+
+def check_tool(place: Place) -> None:
+    """Use flatout-explain, without Flatout, NumPy and JAX."""
+    place.fresh()
+    (place.work / "program.py").write_text(PROGRAM)
+    there = place.run("python", "-m", "pip", "list", "--format", "freeze").lower()
+    if found := {"flatout==", "jax==", "numpy=="} & {f"{line.partition('==')[0]}==" for line in
+                                                    there.split()}:  # fmt: skip
+        raise SmokeError(f"flatout-explain installs {sorted(found)}")
+    words = ("--seconds", "2", "--stop", "--html", "program.html", "--", place.python, "program.py")
+    expect(place.run("flatout-explain", *words, code=143), "VERDICT")
+    expect((place.work / "program.html").read_text(), "program.py:")  # the probe was there
+    (place.work / "trace.json").write_text('{"traceEvents": []}')
+    expect(place.run("flatout-explain", "trace.json", code=2), "needs NumPy")
 
 
 def check(place: Place) -> None:
@@ -151,12 +178,17 @@ def check(place: Place) -> None:
 
 
 def installed(place: Place) -> dict[str, str]:
-    """The package's files and their SHA-256."""
-    root = Path(place.run("python", "-c", "import flatout; print(flatout.__file__)").strip()).parent
-    return {
-        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts
-    }  # fmt: skip
+    """The packages' files and their SHA-256."""
+    found = dict[str, str]()
+    for package in PROJECTS:
+        said = place.run("python", "-c", f"import {package}; print({package}.__file__)")
+        root = Path(said.strip()).parent
+        found |= {
+            f"{package}/{path.relative_to(root).as_posix()}":
+            hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+        }  # fmt: skip
+    return found
 
 
 def obey(place: Place) -> None:
@@ -181,19 +213,22 @@ def main() -> None:
         place = Place(folder, shutil.which(asked.python) or asked.python)
         place.fresh()
         try:
-            archive, wheel = build(place, folder)
-            place.run("python", "-m", "pip", "install", "--quiet", wheel)
+            archives, wheels = build(place, folder)
+            place.run("python", "-m", "pip", "install", "--quiet", wheels[-1])
+            check_tool(place)
+            print(f"passed: {wheels[-1].name}, after {time.monotonic() - began:.0f} s", flush=True)
+            place.run("python", "-m", "pip", "install", "--quiet", *wheels)
             check(place)
             place.run("python", "-m", "pip", "check")
-            print(f"passed: {wheel.name}, after {time.monotonic() - began:.0f} s", flush=True)
+            print(f"passed: {wheels[0].name}, after {time.monotonic() - began:.0f} s", flush=True)
             of_wheel = installed(place)
             flags = ("--no-deps", "--force-reinstall")
-            place.run("python", "-m", "pip", "install", "--quiet", *flags, archive)
+            place.run("python", "-m", "pip", "install", "--quiet", *flags, *archives)
             if installed(place) != of_wheel:
-                raise SmokeError(f"{archive.name} installs other files than {wheel.name}")
+                raise SmokeError("the source archives install other files than the wheels")
             place.run("flatout", "--help")
             place.run("python", "-m", "pip", "check")
-            print(f"passed: {archive.name}, after {time.monotonic() - began:.0f} s", flush=True)
+            print(f"passed: {archives[0].name}, after {time.monotonic() - began:.0f} s", flush=True)
             obey(place)
             versions = place.run("python", "-c", "import sys, jax, numpy, gymnasium as g; print(\
                 'Python', sys.version.split()[0], 'jax', jax.__version__, 'numpy',\

@@ -21,16 +21,16 @@ from flatout.api.describe import sentences
 from flatout.cli.arguments import arguments_class
 from flatout.cli.check import CheckArguments
 from flatout.cli.devices import DevicesArguments
-from flatout.cli.explain_arguments import USAGE, ExplainArguments
+from flatout.cli.explain import RunArguments
 from flatout.cli.export import ExportArguments
 from flatout.cli.play import EvalArguments, WatchArguments
 from flatout.config.hyper import HYPER, check_schedule, entropy_coefficient
 from flatout.config.schema import RESUMABLE, EnvConfig, NetworkConfig, RunConfig
 from flatout.config.settings import presets
 from flatout.config.values import Range, hints
-from flatout.explain import document
-from flatout.explain.causes import CAUSES
-from flatout.explain.program.remedies import REMEDIES
+from flatout_explain import document
+from flatout_explain.causes import CAUSES
+from flatout_explain.program.remedies import REMEDIES
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "reference"
@@ -41,7 +41,10 @@ BY_CLASS: dict[str, tuple[str, type]] = {
     "eval": ("flatout eval RUN_DIR", EvalArguments),
     "watch": ("flatout watch RUN_DIR", WatchArguments),
     "export": ("flatout export RUN_DIR --numpy FILE", ExportArguments),
-    "explain": (USAGE.replace(", or ", "\n").replace(", ", "\n"), ExplainArguments),
+    "explain": (
+        "\n".join(f"flatout explain {words}" for words in RunArguments.usage),
+        RunArguments,
+    ),
     "check": ("flatout check ENV", CheckArguments),
     "devices": ("flatout devices", DevicesArguments),
 }
@@ -109,7 +112,8 @@ def settings(part: type) -> str:
         default = spec.default if spec.default_factory is MISSING else spec.default_factory()
         if spec.name != "path":  # what stands without a flag
             values = possible(*hints(part)[spec.name])
-            rows.append((flag(spec.name), shown(default), values, texts[spec.name]))
+            text = texts[spec.name] or spec.metadata["help"]
+            rows.append((flag(spec.name), shown(default), values, text))
     return table(("flag", "default", "values", "meaning"), rows)
 
 

@@ -28,8 +28,8 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 from renamed import twin  # noqa: E402
 from run_ordinary import NEAR, agreeing  # noqa: E402
 
-from flatout.explain.program.diagnose import diagnose as judge  # noqa: E402
-from flatout.explain.program.evidence import load as load_evidence  # noqa: E402
+from flatout_explain.program.diagnose import diagnose as judge  # noqa: E402
+from flatout_explain.program.evidence import load as load_evidence  # noqa: E402
 from harness import (  # noqa: E402
     NO_CACHE,
     BenchmarkError,

@@ -37,9 +37,9 @@ if TYPE_CHECKING:  # names are imported on first use, because every command impo
     from flatout.envs.device.base import DeviceEnv
     from flatout.envs.device.check import check_device_env
     from flatout.errors import CheckpointError, EnvironmentFailure, FlatoutError, UsageError
-    from flatout.explain.program.block import explaining
     from flatout.run.callbacks import Callback, Run
     from flatout.spans import phase
+    from flatout_explain.program.block import explaining
 
 if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
     # `python -m flatout` puts the working folder first in `sys.path`: a file numpy.py in a
@@ -50,10 +50,11 @@ if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
     del module
 
 _ROOMS = (
-    "errors", "spans", "config.placement", "explain.program.block", "run.callbacks",
-    "envs.device.base", "envs.checking.check_env", "envs.checking.findings", "envs.device.check",
-    "algorithms.base", "api", "api.agents", "api.callbacks", "api.classifier", "api.evaluation",
-    "api.population", "api.plots",
+    "flatout.errors", "flatout.spans", "flatout.config.placement", "flatout_explain.program.block",
+    "flatout.run.callbacks", "flatout.envs.device.base", "flatout.envs.checking.check_env",
+    "flatout.envs.checking.findings", "flatout.envs.device.check", "flatout.algorithms.base",
+    "flatout.api", "flatout.api.agents", "flatout.api.callbacks", "flatout.api.classifier",
+    "flatout.api.evaluation", "flatout.api.population", "flatout.api.plots",
 )  # fmt: skip
 """The modules of the public names. Those that import quickly come first."""
 
@@ -68,7 +69,7 @@ __all__ = [
 
 def load_ipython_extension(shell: Any) -> None:
     """Register the magic commands %explain and %%explain (``%load_ext flatout``)."""
-    from flatout.explain.notebook import register
+    from flatout_explain.notebook import register
 
     register(shell)
 
@@ -86,7 +87,7 @@ def __getattr__(name: str) -> Any:
     for room in _ROOMS if name in __all__ else ():
         from importlib import import_module
 
-        if hasattr(module := import_module(f"flatout.{room}"), name):
+        if hasattr(module := import_module(room), name):
             found = globals()[name] = getattr(module, name)  # `phase` may be used in a hot loop
             return found
     if not name.startswith("_"):

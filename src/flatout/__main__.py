@@ -75,9 +75,9 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 def _run(arguments: list[str]) -> int:
     """Run one command and return its exit code; print a sentence for an expected exception."""
     from flatout.cli.commands import dispatch
-    from flatout.cli.flags import HelpShown
     from flatout.errors import FlatoutError, Interrupt, failure, full_memory
     from flatout.output import say
+    from flatout_explain.cli.parsing import HelpShown
 
     try:
         return dispatch(arguments)

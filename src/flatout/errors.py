@@ -7,38 +7,34 @@ is a defect of Flatout.
 
 from __future__ import annotations
 
-import difflib
-import signal
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from flatout.output import on_one_line, printable
+import flatout_explain
+from flatout_explain.errors import (
+    FlatoutError,
+    Interrupt,
+    NotInstalledError,
+    UsageError,
+    damage,
+    nearest,
+    one_line,
+    refuse_empty,
+    short,
+    writing,
+)
 
 if TYPE_CHECKING:
     import traceback
 
+__all__ = [
+    "CallbackFailure", "CheckpointError", "DamagedError", "EnvironmentFailure", "FlatoutError",
+    "Interrupt", "InvalidReturn", "NoRoomError", "NotInstalledError", "UsageError", "damage",
+    "described", "failure", "full_memory", "is_library", "nearest", "one_line", "raised_at",
+    "refuse_empty", "short", "writing",
+]  # fmt: skip
 
-class FlatoutError(Exception):
-    """A failure of the run. The message says what is wrong, with which value, and what to do.
-
-    It is always one line, even if it names a file whose name has line breaks.
-    """
-
-    exit_code = 1
-
-    def __str__(self) -> str:
-        return on_one_line(super().__str__())
-
-
-class UsageError(FlatoutError):
-    """An invalid request (unknown name, impossible value). Nothing was started."""
-
-    exit_code = 2
-
-
-class NotInstalledError(UsageError):
-    """A required package or library is missing, or does not work on this machine."""
+for _kind in (FlatoutError, UsageError, NotInstalledError, Interrupt):
+    _kind.__module__ = __name__  # the name that users of Flatout import, in tracebacks and help
 
 
 class NoRoomError(FlatoutError):
@@ -65,80 +61,12 @@ class DamagedError(CheckpointError):
     """A saved file was changed or removed."""
 
 
-class Interrupt(BaseException):
-    """SIGINT, SIGTERM or SIGHUP arrived, and it is safe to stop.
-
-    It is a `BaseException`, as `KeyboardInterrupt` is, so that an environment's
-    ``except Exception`` does not swallow it.
-    """
-
-    signals = tuple(
-        getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-    )  # Windows has no SIGHUP
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(signum)
-        self.signum = signum
-
-
-@contextmanager
-def writing(what: object) -> Generator[None, None, None]:
-    """Turn an `OSError` of the block into a `FlatoutError` that says what cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        raise FlatoutError(f"cannot write {what}: {error.strerror or one_line(error)}.") from error
-
-
-def refuse_empty(name: str, path: object) -> None:
-    """Check that a path is not the empty text.
-
-    Args:
-        name: the flag or argument that gives the path, for the message.
-
-    Raises:
-        UsageError: it is empty.
-    """
-    if path == "":
-        raise UsageError(f"{name} is empty: give a path.")
-
-
-LONGEST = 500
-"""Maximum characters that a message quotes of an exception's text."""
-
-
-def one_line(error: BaseException) -> str:
-    """Return an exception's text on one line; for a long text only its beginning and its end."""
-    try:
-        text = str(error)
-        if len(text) > LONGEST:  # JAX's messages have the reason at the end
-            begin, end = text[: LONGEST // 2], text[-LONGEST // 2 :]
-            text = f"{begin} [... {len(text) - LONGEST:,} characters ...] {end}"
-        return printable(" ".join(text.split())) or "no message"
-    except Exception:  # `str` of a user's exception may fail
-        return "no message"
-
-
 def failure(error: BaseException) -> str:
     """Return an exception's type and text for the middle of a sentence, and the line of the user's
     code that raised it, if one did: ``KeyError: 'x' (data.py:3)``."""
     frame = _own_frame(error)
     line = "" if frame is None else f" ({frame.filename}:{frame.lineno})"
     return f"{type(error).__name__}: {one_line(error).rstrip('.')}{line}"
-
-
-def damage(error: BaseException) -> str:
-    """Explain an exception that reading a file's values raised. Python's own messages would mean
-    nothing to the user of the file."""
-    if isinstance(error, KeyError) and error.args:
-        return f"{short(error.args[0])} is missing"
-    if isinstance(error, TypeError | AttributeError | LookupError):
-        return "a value in it has the wrong type"
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return one_line(error)[:300]
 
 
 def full_memory(error: BaseException) -> str:
@@ -178,16 +106,11 @@ def is_library(file: str) -> bool:
     import sysconfig
 
     libraries = [sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib")]
-    return file.startswith((*libraries, __file__.removesuffix("errors.py"), "<"))
-
-
-def short(value: object) -> str:
-    """Return the text of any value for a message: one line of at most 60 characters."""
-    try:
-        text = " ".join(repr(value).split())
-    except Exception:  # `repr` of a user's object may fail
-        text = f"of type {type(value).__name__}"
-    return text if len(text) <= 60 else text[:57] + "..."
+    ours = (
+        __file__.removesuffix("errors.py"),
+        flatout_explain.__file__.removesuffix("__init__.py"),
+    )
+    return file.startswith((*libraries, *ours, "<"))
 
 
 def described(value: object) -> str:
@@ -197,9 +120,3 @@ def described(value: object) -> str:
     if isinstance(shape, tuple) and getattr(dtype, "kind", None) in ("f", "i", "u", "b"):
         return f"{dtype}{[*shape]}"
     return type(value).__name__
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Return ``" Did you mean 'a' or 'b'?"`` with the names closest to `name`, or ``""``."""
-    matches = map(repr, difflib.get_close_matches(name, list(names), cutoff=0.5))
-    return f" Did you mean {words}?" if (words := " or ".join(matches)) else ""

@@ -12,33 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from flatout.errors import UsageError
+from flatout_explain.errors import UsageError
+from flatout_explain.phases import MARKABLE, no_phase
 
 NAMES = (
     "env", "act", "input", "transfer", "replay", "learn", "publish", "log", "checkpoint", "wait",
     "eval", "compile", "fused",
 )  # fmt: skip
 """Spans of the main process, in the order of reports."""
-
-PHASES: dict[str, str] = {
-    "env": "environment steps, resets and observations",
-    "act": "choosing actions",
-    "replay": "choosing and gathering batches from stored experience",
-    "input": "loading and augmenting a data set",
-    "learn": "learning",
-    "launch": "launching a device's operations",
-    "fused": "acting, stepping and learning in one program",
-    "transfer": "copies and syncs between host and device",
-    "communicate": "averaging across devices",
-    "publish": "publishing parameters",
-    "ipc": "moving data between processes",
-    "io": "checkpoints, logs, rendering",
-    "eval": "evaluation episodes",
-    "compile": "tracing and compiling again",
-    "wait": "waiting, nothing to do",
-    "other": "everything else",
-}
-"""Phases and their descriptions, in the order of reports."""
 
 PHASE_WORDS: dict[str, str] = {
     "env": "stepping environments",
@@ -70,9 +51,6 @@ def phase_words(name: str, updates: int) -> str:
         words |= {"replay": "storing replay", "fused": "acting, stepping"}
     return words[name]
 
-
-MARKABLE = tuple(each for each in PHASES if each not in ("launch", "fused", "publish"))
-"""Phases that a program can give to its own code. The others are parts of Flatout's own runs."""
 
 OF_SPAN = {name: name for name in (*NAMES, "other")} | {"log": "io", "checkpoint": "io"}
 """The phase of each span."""
@@ -118,11 +96,6 @@ def phase(name: str) -> PhaseMark:
         return PHASE_MARKS[name]
     except (KeyError, TypeError):
         raise UsageError(no_phase(name)) from None
-
-
-def no_phase(name: object) -> str:
-    """The sentence for a name that is no phase which a program can mark."""
-    return f"{name!r} is no phase: a phase is one of {', '.join(MARKABLE)}."
 
 
 @dataclass(frozen=True)

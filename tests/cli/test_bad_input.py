@@ -136,7 +136,7 @@ NESTED, DIGITS = "[" * 99999, "9" * 400
         ("report a --json out.json", "--json is a flag and takes no file"),
         ("explain run --json", "--json needs a file: --json FILE"),
         ("explain run --html --stop", "--html needs a file: --html FILE"),
-        ("explain --json run", "--json took run as its FILE|flatout explain RUN_DIR"),
+        ("explain --json run", "--json took run as its FILE|flatout explain PATH"),
         ("plan ppo --env CartPole-v1 --json", "--json needs a file: --json FILE"),
         ("plan --json ppo --env CartPole-v1", "--json took ppo|--json FILE"),
         ("plan ppo --env CartPole-v1 --machine", "--machine needs a file: --machine FILE"),

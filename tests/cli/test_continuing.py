@@ -14,8 +14,8 @@ from flatout.__main__ import main
 from flatout.cli.arguments import train_config
 from flatout.cli.continuing import continued
 from flatout.errors import UsageError
-from flatout.storage import locks
 from flatout.storage.run_folder import RunFolder
+from flatout_explain.files import locks
 from tests import tiny
 from tests.cli.test_bad_input import sentence
 from tests.conftest import Result

@@ -21,7 +21,7 @@ from flatout.cli import plan as plan_command
 from flatout.cli.arguments import train_config
 from flatout.cli.bench import bench
 from flatout.config.settings import resolve
-from flatout.errors import LONGEST, EnvironmentFailure, FlatoutError, one_line
+from flatout.errors import EnvironmentFailure, FlatoutError, one_line
 from flatout.hardware.inventory import inventory
 from flatout.output import Output
 from flatout.run import auto, planner
@@ -30,6 +30,7 @@ from flatout.run.evaluate import greedy_episode
 from flatout.run.progress import Progress
 from flatout.run.summary import next_commands
 from flatout.types import NAMED
+from flatout_explain.errors import LONGEST
 from tests import tiny
 from tests.bad_envs import Good, Raises
 from tests.cli.test_plan import KNOWN, SMALL

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flatout
+import flatout_explain
 from flatout.output import json_text
 from flatout.run.loggers import JsonLines
 from flatout.storage.run_folder import RunFolder
@@ -131,19 +132,19 @@ def test_a_runs_files_are_read_by_every_json_parser(tmp_path: Path) -> None:
 
 
 EXACT = (
-    "child", "config/", "envs/checking/process", "explain/own/settings", "fleet/compare",
+    "child", "config/", "envs/checking/process", "explain/settings", "fleet/compare",
     "fleet/members", "fleet/placement_table", "fleet/runs", "fleet/sweep/", "fleet/trial",
     "planning/", "run/auto", "run/callbacks", "run/card", "run/probe_process",
-    "samplers/processes/", "storage/", "cli/scale", "cli/plan",
+    "samplers/processes/", "storage/", "cli/scale", "cli/plan", "files/",
 )  # fmt: skip
 """Modules and folders that write JSON for Flatout itself: state that is restored to the bit, signed
 settings, messages between its processes, keys of caches. All other JSON is for any program."""
 
 
 def test_json_for_other_programs_is_written_in_one_place() -> None:
-    root = Path(flatout.__file__).parent
     found = [
         name
+        for root in (Path(one.__file__).parent for one in (flatout, flatout_explain))
         for path in root.rglob("*.py")
         if not (name := path.relative_to(root).as_posix()).startswith(("output.py", *EXACT))
         and "/inject/" not in name

@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from flatout.explain.diagnosis import Diagnosis
-from flatout.explain.program.diagnose import diagnose
-from flatout.explain.program.evidence import Evidence, from_json
+from flatout_explain.diagnosis import Diagnosis
+from flatout_explain.program.diagnose import diagnose
+from flatout_explain.program.evidence import Evidence, from_json
 
 FOLDER = Path(__file__).parent / "evidence"
 

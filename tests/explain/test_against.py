@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from flatout.errors import FlatoutError, UsageError
-from flatout.explain.against.outcome import Outcome, interval, lines, moved, outcome
-from flatout.explain.against.rates import (
+from flatout_explain.against.outcome import Outcome, interval, lines, moved, outcome
+from flatout_explain.against.rates import (
     CALLS,
     STEPS,
     UPDATES,
@@ -26,12 +25,13 @@ from flatout.explain.against.rates import (
     observed,
     without_evaluation,
 )
-from flatout.explain.against.rounds import Comparison, check, command_of, refuse_brief
-from flatout.explain.program.evidence import Evidence, process
-from flatout.explain.program.facts import facts_of
-from flatout.explain.program.places import Mark
-from flatout.explain.program.timeline import Timeline
-from flatout.explain.program.tracks import Moment, Track
+from flatout_explain.against.rounds import Comparison, check, command_of, refuse_brief
+from flatout_explain.errors import FlatoutError, UsageError
+from flatout_explain.program.evidence import Evidence, process
+from flatout_explain.program.facts import facts_of
+from flatout_explain.program.places import Mark
+from flatout_explain.program.timeline import Timeline
+from flatout_explain.program.tracks import Moment, Track
 
 
 def runs(*rates: float, unit: str = STEPS, **phases: float) -> list[Run]:

@@ -13,12 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flatout.errors import FlatoutError
-from flatout.explain.against.rounds import compare
-from flatout.explain.against.turns import Program, take_turns
-from flatout.explain.program import attach, watch
-from flatout.explain.program.evidence import CALL, Process
-from flatout.explain.report import ratio_words
+from flatout_explain.against.rounds import compare
+from flatout_explain.against.turns import Program, take_turns
+from flatout_explain.errors import FlatoutError
+from flatout_explain.program import attach, watch
+from flatout_explain.program.evidence import CALL, Process
+from flatout_explain.report import ratio_words
 from tests.conftest import Result
 from tests.explain.test_program import explained, script, start
 from tests.kills import finish, wait_for

@@ -97,7 +97,7 @@ def test_another_thread_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["report.pdf", "report"])
 def test_a_report_of_another_kind_is_refused(name: str, tmp_path: Path) -> None:
-    from flatout.explain.program.block import Explanation
+    from flatout_explain.program.block import Explanation
 
     with pytest.raises(flatout.UsageError, match=r"a report is an \.html or a \.json file"):
         Explanation().save(tmp_path / name)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flatout.explain.conditions import WORDS, Condition
+from flatout_explain.conditions import WORDS, Condition
 from tests.conftest import Result
 from tests.explain.recorded import unpacked
 from tests.explain.test_program import explained, script

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flatout.explain.cores import TAKEN, contended, oversubscribed, slowdown
-from flatout.hardware.core_use import CoreUse, core_use
-from flatout.hardware.monitor import MonitorSample
+from flatout_explain.cores import TAKEN, contended, oversubscribed, slowdown
+from flatout_explain.hardware.core_use import CoreUse, core_use
+from flatout_explain.hardware.monitor import MonitorSample
 
 
 def sample(**values: float) -> MonitorSample:

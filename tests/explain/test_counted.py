@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flatout.explain.causes import OVERLAPPING
-from flatout.explain.diagnosis import Diagnosis, Finding
-from flatout.explain.program import attach
-from flatout.explain.program.attach import finish
-from flatout.explain.program.diagnose import diagnose
-from flatout.explain.program.evidence import build, process, rows_of
-from flatout.explain.ranking import ordered
-from flatout.explain.report import advised, show
-from flatout.hardware import counters
+from flatout_explain.causes import OVERLAPPING
+from flatout_explain.diagnosis import Diagnosis, Finding
+from flatout_explain.hardware import counters
+from flatout_explain.program import attach
+from flatout_explain.program.attach import finish
+from flatout_explain.program.diagnose import diagnose
+from flatout_explain.program.evidence import build, process, rows_of
+from flatout_explain.ranking import ordered
+from flatout_explain.report import advised, show
 from tests.explain.test_probe import observed
 from tests.explain.test_program_rules import Recorded, meta
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from flatout.explain.diagnosis import Diagnosis
-from flatout.explain.program.diagnose import diagnose
-from flatout.explain.program.evidence import build
+from flatout_explain.diagnosis import Diagnosis
+from flatout_explain.program.diagnose import diagnose
+from flatout_explain.program.evidence import build
 from tests.explain.test_program_rules import Recorded, card, meta, told
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from flatout.errors import UsageError
-from flatout.explain.diagnosis import Diagnosis, Finding, LineShare, WorkRate
-from flatout.explain.difference import Difference, difference, lines
-from flatout.explain.document import Report, read
+from flatout_explain.diagnosis import Diagnosis, Finding, LineShare, WorkRate
+from flatout_explain.difference import Difference, difference, lines
+from flatout_explain.document import Report, read
+from flatout_explain.errors import UsageError
 from tests.conftest import Result
 from tests.explain.recorded import unpacked, values_of
 from tests.explain.test_report import empty
@@ -181,7 +181,7 @@ def test_evidence_of_another_form_is_refused(flatout: Cli, tmp_path: Path) -> No
     old.write_text(json.dumps(values_of("two_ranks_torch") | {"flatout_evidence": 1}))
     result = flatout("explain", "--diff", good, old)
     assert result.code == 1
-    assert f"{old} was recorded by another version of Flatout" in result.message
+    assert f"{old} was recorded by another version of this tool" in result.message
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from flatout.errors import FlatoutError
-from flatout.explain.program.attach import working_folder
-from flatout.explain.program.evidence import VERSION, from_json
+from flatout_explain.errors import FlatoutError
+from flatout_explain.program.attach import working_folder
+from flatout_explain.program.evidence import VERSION, from_json
 from tests.conftest import Result
 
 RECORDED = Path(__file__).parent / "evidence" / "mlp_metrics_jax.json.gz"
@@ -58,7 +58,7 @@ def test_evidence_with_an_impossible_use_of_the_machine_is_refused(change: dict[
 
 HOLDS = """
 import time
-from flatout.explain.program.attach import working_folder
+from flatout_explain.program.attach import working_folder
 
 with working_folder() as folder:
     print(folder, flush=True)
@@ -71,7 +71,7 @@ def test_evidence_of_another_form_is_refused_in_one_sentence(version: object) ->
     with pytest.raises(FlatoutError) as refused:
         from_json({"flatout_evidence": version}, Path("old.json"))
     assert str(refused.value) == (
-        f"old.json was recorded by another version of Flatout, in format {version} instead of "
+        f"old.json was recorded by another version of this tool, in format {version} instead of "
         f"{VERSION}: record the program again, or explain the file with that version."
     )
 

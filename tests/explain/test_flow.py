@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from flatout.explain.program.evidence import Process, process
-from flatout.explain.program.flow import Node, Site, Values
-from flatout.explain.program.spy import Source
+from flatout_explain.program.evidence import Process, process
+from flatout_explain.program.flow import Node, Site, Values
+from flatout_explain.program.spy import Source
 
 GIVEN = {"k": "process", "pid": 1, "t": 0.0, "python": [3], "argv": ["python"], "stdlib": "/usr"}
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout.explain.cards import WAITS_FOR
-from flatout.explain.cards import waits as waits_of
-from flatout.explain.diagnosis import Diagnosis
-from flatout.explain.program.diagnose import diagnose
-from flatout.explain.program.evidence import build
-from flatout.explain.ranking import LOST
-from flatout.explain.report import advice
-from flatout.spans import PHASES
+from flatout_explain.cards import WAITS_FOR
+from flatout_explain.cards import waits as waits_of
+from flatout_explain.diagnosis import Diagnosis
+from flatout_explain.phases import PHASES
+from flatout_explain.program.diagnose import diagnose
+from flatout_explain.program.evidence import build
+from flatout_explain.ranking import LOST
+from flatout_explain.report import advice
 from tests.explain.test_program_rules import PLACES, Recorded, card, meta
 
 Card = dict[str, Any]

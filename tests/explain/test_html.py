@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout.errors import FlatoutError
-from flatout.explain import drawing, html
-from flatout.explain.diagnosis import Diagnosis, Lane
-from flatout.explain.report import clean
-from flatout.hardware.monitor import MonitorSample
-from flatout.spans import PHASES
+from flatout_explain import drawing, html
+from flatout_explain.diagnosis import Diagnosis, Lane
+from flatout_explain.errors import FlatoutError
+from flatout_explain.hardware.monitor import MonitorSample
+from flatout_explain.phases import PHASES
+from flatout_explain.report import clean
 from tests.explain.test_report import diagnoses, empty, example, gpu_sample
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -237,7 +237,7 @@ def contrast(one: str, other: str) -> float:
 
 def test_colours_can_be_told_from_the_paper() -> None:
     """Text has a contrast of 4.5 or more, drawings of 3 or more, in light and in dark."""
-    template = (resources.files("flatout") / "explain" / "report.html").read_text()
+    template = (resources.files("flatout_explain") / "report.html").read_text()
     light, dark = (
         dict(re.findall(r"--(\w+): (#\w{6})", block))
         for block in re.findall(r":root \{(.*?)\}", template, re.DOTALL)

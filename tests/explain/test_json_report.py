@@ -12,11 +12,11 @@ import jsonschema
 import msgspec
 import pytest
 
-from flatout.errors import FlatoutError
-from flatout.explain import document
-from flatout.explain.diagnosis import Diagnosis
-from flatout.explain.trace import load
-from flatout.explain.trace.diagnose import diagnose as diagnose_trace
+from flatout_explain import document
+from flatout_explain.diagnosis import Diagnosis
+from flatout_explain.errors import FlatoutError
+from flatout_explain.trace import load
+from flatout_explain.trace.diagnose import diagnose as diagnose_trace
 from tests.conftest import Result
 from tests.explain.recorded import diagnosed, unpacked
 from tests.explain.recorded_traces import MS, Kineto
@@ -66,7 +66,7 @@ def test_the_schema_in_the_documentation_is_that_of_the_code() -> None:
 
 
 def test_a_comparison_with_a_second_program_has_its_form(tmp_path: Path) -> None:
-    from flatout.explain.against.outcome import Moved, Outcome
+    from flatout_explain.against.outcome import Moved, Outcome
 
     found = Outcome("environment steps", 10.0, 20.0, 2.0, 1.8, None, 3, (Moved("env", 0.5, 0.2),))
     about = {"command": "python fixed.py", "count": None}
@@ -77,7 +77,7 @@ def test_a_comparison_with_a_second_program_has_its_form(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [({"schema": 2}, "a report of version 2, and this Flatout reads version 1"),
+    [({"schema": 2}, "a report of version 2, and this tool reads version 1"),
      ({"schema": None}, "a report without a version"),
      ({"phases": {"env": "much"}}, r"a damaged report \(Expected `float`, got `str`"),
      ({"phases": {"env": 40.0}}, "a damaged report"),

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import flatout
-from flatout.explain.program.attach import probe_module
-from flatout.explain.program.codes import Code
-from flatout.explain.program.diagnose import diagnose
-from flatout.explain.program.evidence import build
-from flatout.explain.program.marks import FunctionPhase
+from flatout_explain.program.attach import probe_module
+from flatout_explain.program.codes import Code
+from flatout_explain.program.diagnose import diagnose
+from flatout_explain.program.evidence import build
+from flatout_explain.program.marks import FunctionPhase
 from tests.conftest import Result
 from tests.explain.test_program import BUSY, explained, script
 from tests.explain.test_program_rules import Recorded, meta, told

@@ -15,15 +15,15 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from flatout.errors import FlatoutError
-from flatout.explain import document, html
-from flatout.explain.against import rounds, trial
-from flatout.explain.against.rates import STEPS, Run
-from flatout.explain.against.rounds import Comparison
-from flatout.explain.diagnosis import Diagnosis, Finding, Trial
-from flatout.explain.program import attach
-from flatout.explain.program.counted import KEEPING
-from flatout.explain.report import advised, show_advice
+from flatout_explain import document, html
+from flatout_explain.against import rounds, trial
+from flatout_explain.against.rates import STEPS, Run
+from flatout_explain.against.rounds import Comparison
+from flatout_explain.diagnosis import Diagnosis, Finding, Trial
+from flatout_explain.errors import FlatoutError
+from flatout_explain.program import attach
+from flatout_explain.program.counted import KEEPING
+from flatout_explain.report import advised, show_advice
 from tests.conftest import Result
 from tests.explain.test_counted import found, steps, told
 from tests.explain.test_json_report import SCHEMA
@@ -241,7 +241,7 @@ def measured(
         monkeypatch.setattr(attach, "together", float)
         monkeypatch.setattr(rounds, "compare", compare)
         monkeypatch.setattr(
-            "flatout.explain.program.diagnose.diagnosis_of", lambda _: example(*findings)
+            "flatout_explain.program.diagnose.diagnosis_of", lambda _: example(*findings)
         )
         command = [sys.executable, "-c", f"raise SystemExit({code})"]
         flags = ("--measure", "--twice", *flags)

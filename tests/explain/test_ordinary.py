@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from flatout.explain.diagnosis import Diagnosis
-from flatout.explain.program.diagnose import diagnose
-from flatout.explain.program.evidence import from_json
+from flatout_explain.diagnosis import Diagnosis
+from flatout_explain.program.diagnose import diagnose
+from flatout_explain.program.evidence import from_json
 
 RECORDED = sorted((Path(__file__).parent / "evidence").glob("*.json.gz"))
 PROGRAMS = Path(__file__).parents[2] / "benchmarks" / "explain"

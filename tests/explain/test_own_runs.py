@@ -21,24 +21,18 @@ from flatout.config.placement import Placement, parse
 from flatout.config.settings import resolve
 from flatout.config.workers import with_workers
 from flatout.errors import CheckpointError, FlatoutError, UsageError
-from flatout.explain.cards import card_uses
-from flatout.explain.causes import CAUSES, HEALTHY
-from flatout.explain.diagnosis import Diagnosis, lanes, verdict
 from flatout.explain.facts import RunFacts, Use, facts, mean_use, shared_out
-from flatout.explain.own.proposals import measured_gain
-from flatout.explain.own.rules import bottleneck, findings, headline
-from flatout.explain.own.runs import Evidence, _spans, diagnose_evidence, read_run
-from flatout.explain.own.settings import flags, more_envs, placed, possible
-from flatout.hardware.core_use import CoreUse
-from flatout.hardware.gpus import GpuSample
+from flatout.explain.proposals import measured_gain
+from flatout.explain.rules import bottleneck, findings, headline
+from flatout.explain.runs import Evidence, _spans, diagnose_evidence, read_run
+from flatout.explain.settings import flags, more_envs, placed, possible
 from flatout.hardware.inventory import inventory
-from flatout.hardware.monitor import MonitorSample
 from flatout.planning.answer import Answer
 from flatout.planning.predict import Prediction
 from flatout.planning.stages import Stages
 from flatout.run import auto
 from flatout.run.observe import load_words
-from flatout.spans import NAMES, PHASES
+from flatout.spans import NAMES
 from flatout.storage.run_folder import load_config
 from flatout.storage.span_records import (
     MAIN,
@@ -49,6 +43,13 @@ from flatout.storage.span_records import (
     as_line,
 )
 from flatout.types import NAMED
+from flatout_explain.cards import card_uses
+from flatout_explain.causes import CAUSES, HEALTHY
+from flatout_explain.diagnosis import Diagnosis, lanes, verdict
+from flatout_explain.hardware.core_use import CoreUse
+from flatout_explain.hardware.gpus import GpuSample
+from flatout_explain.hardware.monitor import MonitorSample
+from flatout_explain.phases import PHASES
 from tests import tiny
 from tests.conftest import TINY, Result
 from tests.kills import finish, spawn, wait_for
@@ -656,7 +657,7 @@ def test_samples_of_the_steady_state_are_the_ones_that_count() -> None:
     config = resolve("ppo", {"env": "Hopper-v5", "placement": "cpu"})
     lines = [{"begin": {"t": 0}}, as_line(record(0, first=True)), as_line(record(10)),
              as_line(record(11))]  # fmt: skip
-    from flatout.hardware.monitor import MonitorSample
+    from flatout_explain.hardware.monitor import MonitorSample
 
     busy = MonitorSample(t=0.9, seconds=1.0, cores=2, cpu=1.0)
     calm = replace(busy, t=11.5, cpu=0.2)

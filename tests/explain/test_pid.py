@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flatout.explain.diagnosis import Diagnosis
-from flatout.explain.program.diagnose import diagnose
-from flatout.explain.program.evidence import build, process
-from flatout.explain.program.spy import rows_of_profiles
+from flatout_explain.diagnosis import Diagnosis
+from flatout_explain.program.diagnose import diagnose
+from flatout_explain.program.evidence import build, process
+from flatout_explain.program.spy import rows_of_profiles
 from tests.explain.test_program_rules import meta
 
 PROGRAM = """\

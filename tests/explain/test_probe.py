@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from flatout.explain.program.attach import INJECT
-from flatout.explain.program.evidence import process, rows_of
+from flatout_explain.program.attach import INJECT
+from flatout_explain.program.evidence import process, rows_of
 
 VERSIONS = [f"3.{minor}" for minor in range(8, 15)]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flatout.explain.program.attach import INJECT
-from flatout.explain.program.evidence import process, rows_of
+from flatout_explain.program.attach import INJECT
+from flatout_explain.program.evidence import process, rows_of
 from tests.explain.test_probe import interpreter, observed
 
 REPLACES = """

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from flatout.explain.program.evidence import load
+from flatout_explain.program.evidence import load
 from tests.conftest import Result
 from tests.kills import finish, wait_for
 
@@ -39,7 +39,7 @@ def script(folder: Path, text: str, name: str = "script.py") -> Path:
 EXPLAIN = """
 import sys
 from flatout.__main__ import main
-from flatout.explain.program import attach
+from flatout_explain.program import attach
 
 attach.together = float  # the cores' speed together, which takes 0.3 s of work to measure
 sys.argv[0] = "flatout"

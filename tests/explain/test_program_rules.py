@@ -16,19 +16,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout.config.settings import resolve
-from flatout.explain.diagnosis import Diagnosis
-from flatout.explain.own.runs import Evidence as RunEvidence
-from flatout.explain.program import capacity
-from flatout.explain.program.attach import blocking_flags
-from flatout.explain.program.calls import Interval, Replay, counted
-from flatout.explain.program.diagnose import diagnose
-from flatout.explain.program.evidence import build, rows_of, save
-from flatout.explain.program.remedies import transfer
-from flatout.explain.program.tags import steps
-from flatout.explain.report import advice
-from flatout.hardware.monitor import MonitorSample
-from flatout.spans import PHASES
+from flatout_explain.diagnosis import Diagnosis
+from flatout_explain.hardware.monitor import MonitorSample
+from flatout_explain.phases import PHASES
+from flatout_explain.program import capacity
+from flatout_explain.program.attach import blocking_flags
+from flatout_explain.program.calls import Interval, Replay, counted
+from flatout_explain.program.diagnose import diagnose
+from flatout_explain.program.evidence import build, rows_of, save
+from flatout_explain.program.remedies import transfer
+from flatout_explain.program.tags import steps
+from flatout_explain.report import advice
 from tests import tiny
 from tests.conftest import Result
 
@@ -770,8 +768,11 @@ def of_a_run() -> dict[str, Any]:
             "spans": {"env": 0.9, "learn": 0.1}}  # fmt: skip
     begin = {"begin": {"t": 0.5, "cores": 4, "envs": 2, "placement": "cpu"}}
     sample = MonitorSample(3.0, 1.0, 4, 0.5, cpu_all=0.6, rss_mb=300.0)
-    config = resolve("ppo", tiny.settings("ppo"))
+    settings = pytest.importorskip("flatout.config.settings", reason="evidence of a run of Flatout")
+    config = settings.resolve("ppo", tiny.settings("ppo"))
     lines = [begin, line | {"t": 1.0, "first": True}, line, line | {"t": 3.0}]
+    from flatout.explain.runs import Evidence as RunEvidence
+
     return RunEvidence("run", config, lines, [sample], True).as_json()
 
 

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from flatout.explain import html
-from flatout.explain.diagnosis import Finding, Rank
-from flatout.explain.program import tags
-from flatout.explain.program.attach import INJECT
-from flatout.explain.program.codes import Leaf
-from flatout.explain.program.evidence import Evidence, process
-from flatout.explain.program.places import Mark
-from flatout.explain.program.ranks import notes, ranks, remedied, slowest
-from flatout.explain.program.timeline import Timeline
-from flatout.explain.program.tracks import Moment, Track
-from flatout.explain.trace.diagnose import diagnose
-from flatout.explain.trace.load import load
+from flatout_explain import html
+from flatout_explain.diagnosis import Finding, Rank
+from flatout_explain.program import tags
+from flatout_explain.program.attach import INJECT
+from flatout_explain.program.codes import Leaf
+from flatout_explain.program.evidence import Evidence, process
+from flatout_explain.program.places import Mark
+from flatout_explain.program.ranks import notes, ranks, remedied, slowest
+from flatout_explain.program.timeline import Timeline
+from flatout_explain.program.tracks import Moment, Track
+from flatout_explain.trace.diagnose import diagnose
+from flatout_explain.trace.load import load
 from tests.explain.recorded import diagnosed
 from tests.explain.recorded_traces import MS, Kineto
 from tests.explain.test_report import empty, piped

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from flatout.explain.program.attach import INJECT
+from flatout_explain.program.attach import INJECT
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks" / "explain"

@@ -17,15 +17,15 @@ import jax
 import numpy as np
 import pytest
 
-from flatout.explain.diagnosis import Diagnosis
-from flatout.explain.program.attach import INJECT
-from flatout.explain.program.diagnose import diagnosis_of
-from flatout.explain.program.evidence import build, rows_of
-from flatout.explain.program.facts import facts_of
-from flatout.explain.program.recorded import MARK, join
-from flatout.explain.report import show
-from flatout.explain.trace.load import load
-from flatout.explain.trace.operators import operators
+from flatout_explain.diagnosis import Diagnosis
+from flatout_explain.program.attach import INJECT
+from flatout_explain.program.diagnose import diagnosis_of
+from flatout_explain.program.evidence import build, rows_of
+from flatout_explain.program.facts import facts_of
+from flatout_explain.program.recorded import MARK, join
+from flatout_explain.report import show
+from flatout_explain.trace.load import load
+from flatout_explain.trace.operators import operators
 from tests.conftest import Result
 from tests.explain import test_program
 from tests.explain.recorded_traces import MS, Kineto

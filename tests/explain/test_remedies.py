@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from flatout.explain.program.diagnose import diagnose
-from flatout.explain.program.evidence import Process, build, process
-from flatout.explain.program.remedies import call_remedy
+from flatout_explain.program.diagnose import diagnose
+from flatout_explain.program.evidence import Process, build, process
+from flatout_explain.program.remedies import call_remedy
 from tests.explain.test_program_rules import Recorded, meta, told
 
 

@@ -134,6 +134,7 @@ if __name__ == "__main__":
 def test_a_twin_prints_the_same_and_keeps_only_names_that_others_read(
     twin: Twin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("gymnasium", reason="the program imports it")
     (tmp_path / "replay_buffer.py").write_text(PROGRAM)
     (tmp_path / "helpers.py").write_text(HELPERS)
     other = twin(tmp_path / "replay_buffer.py", tmp_path / "twin")

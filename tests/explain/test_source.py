@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flatout.explain.program.attach import probe_module
+from flatout_explain.program.attach import probe_module
 
 TRAINING = """\
 def train(step, evaluate, batches, log):

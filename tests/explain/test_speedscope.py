@@ -13,8 +13,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from flatout.explain.program.speedscope import profile
-from flatout.explain.program.timeline import timeline
+from flatout_explain.program.speedscope import profile
+from flatout_explain.program.timeline import timeline
 from tests.conftest import Result
 from tests.explain.recorded import recorded, unpacked
 

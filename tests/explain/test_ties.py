@@ -9,12 +9,12 @@ from itertools import pairwise
 import pytest
 from rich.console import Console
 
-from flatout.explain import html
-from flatout.explain.diagnosis import Diagnosis, Finding
-from flatout.explain.program.diagnose import diagnose
-from flatout.explain.program.evidence import build
-from flatout.explain.ranking import MOST_BLOCKS, block_ends, interval, ordered, tied
-from flatout.explain.report import show
+from flatout_explain import html
+from flatout_explain.diagnosis import Diagnosis, Finding
+from flatout_explain.program.diagnose import diagnose
+from flatout_explain.program.evidence import build
+from flatout_explain.ranking import MOST_BLOCKS, block_ends, interval, ordered, tied
+from flatout_explain.report import show
 from tests.explain.test_program_rules import Recorded, meta, told
 
 

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flatout.errors import FlatoutError
-from flatout.explain.diagnosis import Diagnosis
-from flatout.explain.trace import chrome, collecting, load
-from flatout.explain.trace.diagnose import diagnose
-from flatout.explain.trace.intervals import length, meeting, overlap, union, without
+from flatout_explain.diagnosis import Diagnosis
+from flatout_explain.errors import FlatoutError
+from flatout_explain.trace import chrome, collecting, load
+from flatout_explain.trace.diagnose import diagnose
+from flatout_explain.trace.intervals import length, meeting, overlap, union, without
 from tests.explain.recorded_traces import MS, Framework, Kineto
 
 Write = Callable[[Kineto], None]

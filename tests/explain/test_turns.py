@@ -20,12 +20,12 @@ from typing import Any
 import psutil
 import pytest
 
-from flatout.explain.against import rates
-from flatout.explain.against.outcome import lines, outcome
-from flatout.explain.against.rates import CALLS, STEPS, UPDATES, Course, Run, turn_ratios
-from flatout.explain.against.turns import Program, take_turns
-from flatout.explain.program.evidence import Evidence, build
-from flatout.explain.program.timeline import timeline
+from flatout_explain.against import rates
+from flatout_explain.against.outcome import lines, outcome
+from flatout_explain.against.rates import CALLS, STEPS, UPDATES, Course, Run, turn_ratios
+from flatout_explain.against.turns import Program, take_turns
+from flatout_explain.program.evidence import Evidence, build
+from flatout_explain.program.timeline import timeline
 from tests.conftest import Result
 from tests.explain.test_program import script, start
 from tests.explain.test_program_rules import Recorded, meta

@@ -16,14 +16,15 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from flatout.config.settings import resolve
-from flatout.explain.causes import CAUSE_OF, HEALTHY
-from flatout.explain.diagnosis import Diagnosis
-from flatout.explain.own.rules import LEARNING_HOLDS
-from flatout.explain.own.runs import Evidence, closing, diagnose_evidence
-from flatout.explain.report import percent
+from flatout.explain.rules import LEARNING_HOLDS
+from flatout.explain.runs import Evidence, closing, diagnose_evidence
 from flatout.run.display import report
-from flatout.spans import NAMES, PHASE_WORDS, PHASES
+from flatout.spans import NAMES, PHASE_WORDS
 from flatout.storage.span_records import MAIN, SpanRecord, as_line
+from flatout_explain.causes import CAUSE_OF, HEALTHY
+from flatout_explain.diagnosis import Diagnosis
+from flatout_explain.phases import PHASES
+from flatout_explain.report import percent
 from tests import tiny
 from tests.conftest import Result
 

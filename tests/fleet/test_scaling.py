@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from flatout.errors import UsageError
 from flatout.fleet.scaling import PARTS, Row, Scaling, refuse_unequal, split
-from flatout.spans import PHASES
+from flatout_explain.phases import PHASES
 from tests.conftest import Result
 from tests.fleet.runs_made import folder
 

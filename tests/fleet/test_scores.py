@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from flatout.cli import fleet_screen
 from flatout.cli.population import table as members_table
-from flatout.documents import LONGEST_LINE
 from flatout.fleet.curves import picture, readable
 from flatout.fleet.ranking import Report, of_folders
 from flatout.fleet.ranking_page import pictures
@@ -25,6 +24,7 @@ from flatout.fleet.statistics import comparable, compared, enough, estimates, iq
 from flatout.fleet.sweep.fleet import DONE
 from flatout.run.curve import EVALUATIONS
 from flatout.run.metric_rows import WHOLE, evaluated
+from flatout_explain.documents import LONGEST_LINE
 from tests.conftest import Result
 from tests.fleet.runs_made import folder
 

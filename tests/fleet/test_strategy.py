@@ -18,11 +18,11 @@ from flatout.fleet.members import FOLDER, Strategy, members
 from flatout.fleet.population import Population
 from flatout.hardware.inventory import inventory
 from flatout.learner.programs import Programs
-from flatout.planning.kept import plans
 from flatout.run import build, resolve
 from flatout.run.interrupts import Interrupts
 from flatout.run.probe_process import MeasuringError
 from flatout.schedules.fused_population import FusedPopulation
+from flatout_explain.files.kept_numbers import plans
 from tests import tiny
 from tests.conftest import Result
 from tests.fleet.test_population import SMALL

@@ -15,10 +15,10 @@ from rich.console import Console
 from flatout import child
 from flatout.config.settings import load_file, resolve
 from flatout.errors import FlatoutError, UsageError
-from flatout.explain.diagnosis import Diagnosis, Finding, MeasuredGain
-from flatout.explain.own.runs import diagnose_evidence, read_run
+from flatout.explain.runs import diagnose_evidence, read_run
 from flatout.fleet import trial
 from flatout.fleet.trial import Outcome, difference, effect, show, try_first
+from flatout_explain.diagnosis import Diagnosis, Finding, MeasuredGain
 from tests.conftest import TINY, Result
 
 Cli = Callable[..., Result]

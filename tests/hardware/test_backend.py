@@ -8,7 +8,7 @@ import pytest
 from flatout.config.placement import DeviceName, parse
 from flatout.errors import FlatoutError, NoRoomError, UsageError
 from flatout.hardware import backend
-from flatout.hardware.nvml import Gpu, GpuProcess
+from flatout_explain.hardware.nvml import Gpu, GpuProcess
 
 
 def test_64_bit_mode_is_refused_by_the_name_of_its_variable() -> None:

@@ -23,9 +23,9 @@ from flatout.hardware.inventory import (
     resolve_placement,
     resumed_placement,
 )
-from flatout.hardware.nvml import GpuProcess
 from flatout.run.auto import question, with_placement
 from flatout.storage.run_folder import RunFolder
+from flatout_explain.hardware.nvml import GpuProcess
 from tests import tiny
 
 TOTAL = 80_000

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from flatout.hardware.counters import Counters, killed_by_oom, page_fault_seconds
-from flatout.hardware.monitor import Monitor, MonitorSample, merged
-from flatout.hardware.processes import Faults, Reading
+from flatout_explain.hardware.counters import Counters, killed_by_oom, page_fault_seconds
+from flatout_explain.hardware.monitor import Monitor, MonitorSample, merged
+from flatout_explain.hardware.processes import Faults, Reading
 from tests.hardware.test_cores import V2, version_2, write
 from tests.hardware.test_monitor import NoGpus, Tree
 
@@ -96,8 +96,8 @@ def test_page_faults_are_rates_of_the_processes_with_many(
                         new: Faults(9999, 9999, 9, 0.0)}),
     )  # fmt: skip
     now = iter([100.0, 102.0])
-    monkeypatch.setattr("flatout.hardware.monitor.time.perf_counter", lambda: next(now))
-    monkeypatch.setattr("flatout.hardware.monitor.Others", lambda pid: None)
+    monkeypatch.setattr("flatout_explain.hardware.monitor.time.perf_counter", lambda: next(now))
+    monkeypatch.setattr("flatout_explain.hardware.monitor.Others", lambda pid: None)
     sample = Monitor(os.getpid(), cores=4, tree=tree, gpus=NoGpus()).sample()  # pyright: ignore[reportArgumentType]
     assert sample.faults == {1: Faults(4000.0, 2000.0, 3.0, 0.25)}
     assert MonitorSample.from_json(sample.as_json()).faults == sample.faults

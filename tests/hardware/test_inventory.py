@@ -21,10 +21,10 @@ from flatout.hardware.inventory import (
     MiB,
     inventory,
     resolve_placement,
-    within_groups,
 )
-from flatout.hardware.nvml import visible_indices
 from flatout.learner.memory import Expectation
+from flatout_explain.hardware.machine import within_groups
+from flatout_explain.hardware.nvml import visible_indices
 from tests.hardware.test_cores import V1, V2, cores, version_1, version_2, write
 
 GPU_NAMES = ("NVIDIA H200", "NVIDIA A10")

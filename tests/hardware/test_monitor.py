@@ -20,17 +20,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout.hardware import monitor as module
-from flatout.hardware.gpus import Gpus, GpuSample
-from flatout.hardware.monitor import (
-    Monitor,
-    MonitorSample,
-    Recorder,
-    Sampler,
-    merged,
-    read_samples,
-)
-from flatout.hardware.processes import LinuxTree, PortableTree, Reading, open_tree
+from flatout.storage.span_records import read_samples
+from flatout_explain.hardware import monitor as module
+from flatout_explain.hardware.gpus import Gpus, GpuSample
+from flatout_explain.hardware.monitor import Monitor, MonitorSample, Recorder, Sampler, merged
+from flatout_explain.hardware.processes import LinuxTree, PortableTree, Reading, open_tree
 
 SPIN = "import time\nend = time.time() + 60\nwhile time.time() < end: pass"
 PARENT = f"""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flatout.hardware import others
+from flatout_explain.hardware import others
 
 pytestmark = pytest.mark.skipif(not Path("/bin/sh").exists(), reason="it needs a shell")
 

@@ -11,10 +11,10 @@ import pytest
 from flatout.cli.arguments import train_config
 from flatout.config.settings import with_run
 from flatout.hardware.inventory import inventory
-from flatout.planning import kept
 from flatout.run import forecast
 from flatout.run.build import foreseen
 from flatout.run.forecast import compiling, shape_key
+from flatout_explain.files import kept_numbers as kept
 from tests import tiny
 from tests.conftest import Result
 from tests.fleet.test_population import SMALL

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flatout.documents import LONGEST_LINE
 from flatout.run import metric_rows
 from flatout.run.metric_rows import evaluated, sampled, value_at
+from flatout_explain.documents import LONGEST_LINE
 
 EVALUATION = "eval/return_mean"
 values = st.one_of(st.none(), st.floats(-9, 9), st.just(float("nan")))

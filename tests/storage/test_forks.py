@@ -13,8 +13,8 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows does no
 HELD = """
 import os, socket, subprocess, sys
 from pathlib import Path
-from flatout.storage import locks
-from flatout.storage.kernel import close_in_children
+from flatout_explain.files import locks
+from flatout_explain.files.kernel import close_in_children
 
 def fork():
     # A child that lives until this process ends.

@@ -14,9 +14,10 @@ import pytest
 
 from flatout import FlatoutError
 from flatout.fleet import runs
-from flatout.storage import locks, signing
-from flatout.storage.locks import LOCK
+from flatout.storage import signing
 from flatout.storage.run_folder import RunFolder
+from flatout_explain.files import locks
+from flatout_explain.files.locks import LOCK
 from tests import tiny
 from tests.file_faults import NO_LOCKS, largest_file, refusing
 
@@ -27,7 +28,8 @@ OWNER = locks.OWNER.format(LOCK)
 FOUR = """
 import os, sys
 from pathlib import Path
-from flatout.storage import locks, signing
+from flatout_explain.files import locks
+from flatout.storage import signing
 
 inside = Path(sys.argv[1]).with_name("inside")
 for _ in range(10):
@@ -39,7 +41,8 @@ for _ in range(10):
 DIES = """
 import os, sys
 from pathlib import Path
-from flatout.storage import locks, signing
+from flatout_explain.files import locks
+from flatout.storage import signing
 
 locks.Lock(Path(sys.argv[1]))
 os._exit(9)

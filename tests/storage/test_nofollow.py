@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from flatout.errors import CheckpointError, FlatoutError
-from flatout.output_file import temporary_name
-from flatout.storage import checkpoint, nofollow, trees
+from flatout.storage import checkpoint, trees
 from flatout.storage.joint import Joint
 from flatout.storage.run_folder import FILES, MARK, RunFolder
 from flatout.storage.segments import SegmentStore
 from flatout.types import Snapshot
+from flatout_explain.files import nofollow
+from flatout_explain.output_file import temporary_name
 from tests.cli.test_bad_input import Cli, contents, sentence
 from tests.conftest import replay_run
 

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from flatout.buffers.ring import RingLayout
 from flatout.buffers.ring_counters import STORED
 from flatout.errors import CheckpointError, FlatoutError
-from flatout.output_file import temporary_name
 from flatout.storage import checkpoint, segments
 from flatout.storage.segments import SavedRows, SegmentStore
 from flatout.types import ObservationSpec, RowSource, Snapshot
+from flatout_explain.output_file import temporary_name
 from tests.worlds import VECTOR, Rates, Store, World, assert_right, image
 
 ROWS = 12

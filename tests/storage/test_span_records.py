@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flatout.documents import LONGEST_LINE
 from flatout.errors import CheckpointError
 from flatout.storage import span_records
 from flatout.storage.span_records import (
@@ -23,6 +22,7 @@ from flatout.storage.span_records import (
     read_lines,
     steady,
 )
+from flatout_explain.documents import LONGEST_LINE
 
 
 def record(t: float, d: float = 1.0, **more: Any) -> SpanRecord:

@@ -20,11 +20,12 @@ import pytest
 
 from flatout import PPO, Agent, CheckpointError, FlatoutError, UsageError
 from flatout.cli.arguments import train_config
-from flatout.explain.own.runs import read_run
+from flatout.explain.runs import read_run
 from flatout.storage import checkpoint, signing, trust
 from flatout.storage.checkpoint import FORMAT
-from flatout.storage.user_folders import user_folder
 from flatout.types import Snapshot
+from flatout_explain.files import import_path
+from flatout_explain.files.user_folders import user_folder
 from tests import tiny
 from tests.cli.test_bad_input import ROOT, Cli, sentence
 from tests.conftest import TINY, Result
@@ -668,7 +669,7 @@ def test_what_lies_outside_stays_on_the_path(
     monkeypatch.setattr(sys, "path", list(paths))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     monkeypatch.chdir(outside.parent)
-    trust.keep_out(tmp_path / "run")
+    import_path.keep_out(tmp_path / "run")
     assert sys.path == [str(outside), "", sys.prefix]
     assert os.environ["PYTHONPATH"].split(os.pathsep) == sys.path
 
@@ -679,6 +680,6 @@ def test_flatouts_own_folder_stays_importable(monkeypatch: pytest.MonkeyPatch) -
 
     home = str(Path(flatout.__file__).parents[1])
     monkeypatch.setattr(sys, "path", [home, str(Path(home).parent / "x"), *sys.path])
-    trust.keep_out(Path(home).parent)
+    import_path.keep_out(Path(home).parent)
     assert home in sys.path
     assert str(Path(home).parent / "x") not in sys.path

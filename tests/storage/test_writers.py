@@ -15,14 +15,15 @@ import pytest
 
 from flatout.envs.checking.process import inspect_in_child
 from flatout.errors import CheckpointError, DamagedError, FlatoutError, damage
-from flatout.explain.program.attach import working_folder
-from flatout.output_file import LEFT_S, temporary_name, write
-from flatout.planning import kept
 from flatout.run.recording import RunRecording
 from flatout.spans import Spans
-from flatout.storage import checkpoint, nofollow
+from flatout.storage import checkpoint
 from flatout.storage.run_folder import RunFolder
 from flatout.types import Snapshot
+from flatout_explain.files import kept_numbers as kept
+from flatout_explain.files import nofollow
+from flatout_explain.output_file import LEFT_S, temporary_name, write
+from flatout_explain.program.attach import working_folder
 from tests.file_faults import largest_file, refusing
 
 WRITES = 150
@@ -30,9 +31,9 @@ WRITES = 150
 WRITER = """
 import sys
 from pathlib import Path
-from flatout import output_file
-from flatout.planning.kept import keep_number
-from flatout.storage import nofollow
+from flatout_explain import output_file
+from flatout_explain.files.kept_numbers import keep_number
+from flatout_explain.files import nofollow
 
 number, folder = sys.argv[1], Path(sys.argv[2])
 sys.stdin.read(1)  # all are there
@@ -47,9 +48,10 @@ RENAMES = """
 import errno, os, sys
 from pathlib import Path
 import numpy as np
-from flatout import output_file
+from flatout_explain import output_file
 from flatout.errors import FlatoutError, writing
-from flatout.storage import checkpoint, nofollow
+from flatout.storage import checkpoint
+from flatout_explain.files import nofollow
 from flatout.types import Snapshot
 
 folder = Path(sys.argv[1])

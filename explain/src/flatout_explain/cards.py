@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from flatout.explain.diagnosis import Finding
-from flatout.explain.report import mean, percent, shortened
-from flatout.hardware.gpus import GpuSample
-from flatout.hardware.monitor import MonitorSample
+from flatout_explain.diagnosis import Finding
+from flatout_explain.hardware.gpus import GpuSample
+from flatout_explain.hardware.monitor import MonitorSample
+from flatout_explain.report import mean, percent, shortened
 
 WORKS = 0.02  # a card that is busy for a larger share of the time works
 WORKS_ALONE = 1e-6  # the same for a card that no other program uses; an idle one is busy for 0.0

@@ -6,12 +6,12 @@ import operator
 import re
 from dataclasses import dataclass
 
-from flatout.errors import UsageError, nearest
-from flatout.explain.cards import WORKS
-from flatout.explain.causes import CAUSES
-from flatout.explain.diagnosis import Diagnosis
-from flatout.explain.report import meters, percent
-from flatout.spans import PHASES
+from flatout_explain.cards import WORKS
+from flatout_explain.causes import CAUSES
+from flatout_explain.diagnosis import Diagnosis
+from flatout_explain.errors import UsageError, nearest
+from flatout_explain.phases import PHASES
+from flatout_explain.report import meters, percent
 
 CODE = 3
 """The exit code of `flatout explain` where a condition holds."""

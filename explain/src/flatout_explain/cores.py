@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flatout.explain.diagnosis import Finding
-from flatout.explain.ranking import LEAST_SHARE
-from flatout.explain.report import percent
-from flatout.hardware.core_use import CoreUse
-from flatout.hardware.monitor import MonitorSample
+from flatout_explain.diagnosis import Finding
+from flatout_explain.hardware.core_use import CoreUse
+from flatout_explain.hardware.monitor import MonitorSample
+from flatout_explain.ranking import LEAST_SHARE
+from flatout_explain.report import percent
 
 TAKEN = 0.2
 """Least share, of the core time that a program could have used, that others had."""

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from flatout.documents import LARGEST
-from flatout.explain.causes import HEALTHY, UNKNOWN
-from flatout.hardware.monitor import MonitorSample
+from flatout_explain.causes import HEALTHY, UNKNOWN
+from flatout_explain.documents import LARGEST
+from flatout_explain.hardware.monitor import MonitorSample
 
 SCHEMA = 1
 """Version of the JSON report. Keys may be added to a version; none is removed or changed."""
@@ -50,7 +50,7 @@ class Trial:
 class Finding:
     """One diagnosed cause."""
 
-    id: str  # the cause (see `flatout.explain.causes`)
+    id: str  # the cause (see `flatout_explain.causes`)
     share: float  # fraction of the explained wall time that it takes
     evidence: tuple[str, ...]  # sentences with numbers, most telling first
     remedy: str  # what to change, in one or two sentences
@@ -193,7 +193,7 @@ class Diagnosis:
 
     def as_json(self) -> dict[str, Any]:
         """Return the diagnosis as ``--json`` writes it: everything but the timeline. The types are
-        those of `flatout.explain.document`."""
+        those of `flatout_explain.document`."""
         shown = {f.name: getattr(self, f.name) for f in fields(self)}
         del shown["lanes"], shown["usage"], shown["tie"]
         shown |= {

@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flatout.errors import UsageError
-from flatout.explain.against.outcome import MOVED, speed_words
-from flatout.explain.against.rates import units_in_order
-from flatout.explain.causes import UNKNOWN
-from flatout.explain.diagnosis import LEAST_LINE, SCHEMA
-from flatout.explain.document import Interval, Report, WorkRate
-from flatout.explain.ranking import LEAST_SHARE
-from flatout.explain.report import duration, in_order, percent
+from flatout_explain.against.outcome import MOVED, speed_words
+from flatout_explain.against.rates import units_in_order
+from flatout_explain.causes import UNKNOWN
+from flatout_explain.diagnosis import LEAST_LINE, SCHEMA
+from flatout_explain.document import Interval, Report, WorkRate
+from flatout_explain.errors import UsageError
+from flatout_explain.ranking import LEAST_SHARE
+from flatout_explain.report import duration, in_order, percent
 
 MOST = 8  # changes of a kind that are listed
 KIND = {"program": "a program", "run": "a run of Flatout", "trace": "a profiler's trace"}

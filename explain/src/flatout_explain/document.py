@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from flatout.errors import FlatoutError, one_line
-from flatout.explain.diagnosis import SCHEMA
+from flatout_explain.diagnosis import SCHEMA
+from flatout_explain.errors import FlatoutError, one_line
 
 Interval = tuple[float, float]
 
@@ -168,8 +168,8 @@ def read(values: dict[str, Any], path: Path) -> Report:
     if version != SCHEMA:
         form = "without a version" if version is None else f"of version {version}"
         raise FlatoutError(
-            f"{path} is a report {form}, and this Flatout reads version {SCHEMA}: explain the "
-            "program again, or use the Flatout that wrote the file."
+            f"{path} is a report {form}, and this tool reads version {SCHEMA}: explain "
+            "the program again, or use the version that wrote the file."
         )
     try:
         return msgspec.convert(values, Report)

@@ -7,10 +7,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 
-import numpy as np
-
-from flatout.explain import report
-from flatout.explain.trace.intervals import segments, union
+from flatout_explain import report
+from flatout_explain.timespans import covered, union
 
 PIXELS = 1500  # width of the drawings: a lane is merged to one phase for each of these
 
@@ -29,11 +27,17 @@ def merge(
     Returns:
         (first pixel, pixel after the last, phase), in time's order; empty pixels are in none.
     """
-    rows: dict[str, np.ndarray] = {}
-    for phase in report.in_order(phase for _, _, phase in spans):
-        times = np.array(sorted(span[:2] for span in spans if span[2] == phase), np.float64)
-        rows[phase] = union(times[:, 0], times[:, 1])
-    return segments(rows, np.linspace(0.0, end, pixels + 1))
+    edges = [*(end / pixels * number for number in range(pixels)), end]
+    phases = report.in_order(phase for _, _, phase in spans)
+    filled = [
+        covered(union((a, b) for a, b, of in spans if of == phase), edges) for phase in phases
+    ]
+    winners = list[str]()
+    for (a, b), *shares in zip(pairwise(edges), *filled, strict=True):
+        fullest = max([*shares, b - a - sum(shares)])
+        winners.append(phases[shares.index(fullest)] if fullest in shares else "")
+    cuts = [0, *(at for at in range(1, pixels) if winners[at] != winners[at - 1]), pixels]
+    return [(a, b, winners[a]) for a, b in pairwise(cuts) if winners[a]]
 
 
 def curve(

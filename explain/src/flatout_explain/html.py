@@ -16,12 +16,12 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
-from flatout import output_file
-from flatout.explain import report
-from flatout.explain.causes import CAUSES, HEALTHY
-from flatout.explain.diagnosis import Diagnosis, Finding, Lane
-from flatout.explain.drawing import PIXELS, curve, merge
-from flatout.spans import PHASES
+from flatout_explain import output_file, report
+from flatout_explain.causes import CAUSES, HEALTHY
+from flatout_explain.diagnosis import Diagnosis, Finding, Lane
+from flatout_explain.drawing import PIXELS, curve, merge
+from flatout_explain.output import command_name
+from flatout_explain.phases import PHASES
 
 SEGMENTS = 60_000
 """Bound on the segments of all lanes together: many lanes are drawn with fewer pixels."""
@@ -38,7 +38,7 @@ def write(diagnosis: Diagnosis, path: Path | str, compared: Sequence[str] = ()) 
 
 def page(diagnosis: Diagnosis, compared: Sequence[str] = ()) -> str:
     """Return the report as one self-contained HTML document."""
-    template = (resources.files("flatout") / "explain" / "report.html").read_text(encoding="utf-8")
+    template = (resources.files("flatout_explain") / "report.html").read_text(encoding="utf-8")
     name, sentence = report.verdict_parts(diagnosis)
     tried = report.advised(diagnosis)
     begin, end = report.extent(diagnosis)
@@ -58,8 +58,8 @@ def page(diagnosis: Diagnosis, compared: Sequence[str] = ()) -> str:
         ("What could not be seen", _items(diagnosis.notes)),
     )
     return Template(template).substitute(
-        command="flatout explain",
-        title=_text(": ".join(filter(None, ("flatout explain", name, sentence)))),
+        command=command_name(),
+        title=_text(": ".join(filter(None, (command_name(), name, sentence)))),
         state="healthy" if diagnosis.verdict == HEALTHY else "held-up",
         notice=f'<p class="notice">{_text(diagnosis.ended)}</p>' if diagnosis.ended else "",
         verdict=f'<span class="id">{_text(name)}</span> {_text(sentence)}',

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from flatout.errors import FlatoutError
-from flatout.explain.program.block import explaining
+from flatout_explain.errors import FlatoutError
+from flatout_explain.program.block import explaining
 
 
 def register(shell: Any) -> None:

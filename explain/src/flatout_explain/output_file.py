@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from flatout.errors import FlatoutError, one_line, writing
+from flatout_explain.errors import FlatoutError, one_line, writing
 
 LEFT_S = 3600.0
 """A temporary file that is older was left by a process that was killed."""

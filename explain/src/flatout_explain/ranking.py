@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from flatout.explain.causes import DEVICES, OVERLAPPING, UNKNOWN
-from flatout.explain.diagnosis import Finding
+from flatout_explain.causes import DEVICES, OVERLAPPING, UNKNOWN
+from flatout_explain.diagnosis import Finding
 
 LEAST_SHARE = 0.04  # minimum share of a finding, or of what a sentence names
 

@@ -21,12 +21,12 @@ from rich.console import Console
 from rich.control import strip_control_codes
 from rich.text import Text
 
-from flatout.explain.causes import HEALTHY, OVERLAPPING, UNKNOWN
-from flatout.explain.diagnosis import Diagnosis, Finding, MeasuredGain, Rank
-from flatout.explain.ranking import LOST, causes, tied
-from flatout.hardware.gpus import GpuSample
-from flatout.output import plain, printable
-from flatout.spans import PHASES
+from flatout_explain.causes import HEALTHY, OVERLAPPING, UNKNOWN
+from flatout_explain.diagnosis import Diagnosis, Finding, MeasuredGain, Rank
+from flatout_explain.hardware.gpus import GpuSample
+from flatout_explain.output import plain, printable
+from flatout_explain.phases import PHASES
+from flatout_explain.ranking import LOST, causes, tied
 
 SHOWN_SHARE = 0.01  # phases below this share of the time are not listed in a terminal
 

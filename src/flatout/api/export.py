@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from flatout import output_file
 from flatout.actions import mask_columns
 from flatout.algorithms.common.actor_critic import Actor
 from flatout.algorithms.common.continuous import Bounds, Trunk
@@ -27,6 +26,7 @@ from flatout.networks.layers import MLP, Conv, Linear
 from flatout.networks.torsos import NatureCNN
 from flatout.output import printable
 from flatout.types import ObservationSpec, mask_path
+from flatout_explain import output_file
 
 LINE = 96
 BOARDS = {Grid: "one_hot", OneHot: "one_hot", Centred: "centred", Compass: "compass"}

@@ -22,9 +22,9 @@ from flatout.buffers.trajectories import TrajectoryReplay, kept_shapes
 from flatout.config.placement import CPU, Placement
 from flatout.errors import UsageError
 from flatout.hardware import backend
-from flatout.hardware.inventory import MiB
 from flatout.randomness import REPLAY, raw_key
 from flatout.types import ObsSpec, Trajectory
+from flatout_explain.hardware.processes import MiB
 
 if TYPE_CHECKING:
     from flatout.config.schema import TrainConfig

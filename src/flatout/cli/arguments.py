@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flatout.cli.carried import carried_over, on_free_cards, without_learn
-from flatout.cli.flags import existing, parse, take, take_all, take_file
+from flatout.cli.flags import parse, take, take_all, take_file
 from flatout.config.hyper import OwnConfig, algorithm_called
 from flatout.config.schema import (
     ALGORITHMS,
@@ -28,6 +28,7 @@ from flatout.config.settings import (
 )
 from flatout.errors import UsageError
 from flatout.storage.trust import Consent, refuse_unconfirmed
+from flatout_explain.cli.parsing import existing
 
 
 def arguments_class(algorithm: str) -> type:

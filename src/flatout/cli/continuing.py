@@ -10,7 +10,8 @@ from flatout.config.schema import RESUMABLE, TrainConfig
 from flatout.config.settings import with_run
 from flatout.errors import UsageError
 from flatout.storage.run_folder import POPULATION, load_config
-from flatout.storage.trust import Consent, keep_out
+from flatout.storage.trust import Consent
+from flatout_explain.files.import_path import keep_out
 
 
 def continued(config: TrainConfig, population: bool) -> tuple[TrainConfig, bool]:

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from flatout.cli.flags import existing, parse, refuse_json
+from flatout.cli.flags import parse, refuse_json
 from flatout.errors import UsageError, refuse_empty
+from flatout_explain.cli.parsing import existing
 
 
 @dataclass(frozen=True)

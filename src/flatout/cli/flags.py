@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-import os
 import re
 from dataclasses import is_dataclass
 from itertools import dropwhile, pairwise, takewhile
@@ -16,13 +15,9 @@ from typing import Any, TypeVar, get_args
 from flatout.config.aliases import meant
 from flatout.config.values import hints
 from flatout.errors import UsageError, refuse_empty
-from flatout.storage.trust import keep_out
+from flatout_explain.cli.parsing import HelpShown, given_twice
 
 T = TypeVar("T")
-
-
-class HelpShown(SystemExit):
-    """The parser has printed the help. Another `SystemExit` comes from the user's code."""
 
 
 def parse(default: T, prog: str, argv: list[str]) -> T:
@@ -117,11 +112,6 @@ def _refuse_repeated(kinds: dict[str, set[Any]], argv: list[str]) -> None:
         given.add(name)
 
 
-def given_twice(flag: str) -> str:
-    """A sentence that says that a flag is repeated."""
-    return f"{flag} is given more than once; give it once."
-
-
 def _refuse_words(kinds: dict[str, set[Any]], argv: list[str]) -> None:
     """Refuse a value that is not the number that its flag needs; the parser's message names
     Python's types instead."""
@@ -171,24 +161,6 @@ def _sentence(box: str) -> str:
     if missing := re.match(r"Missing value for argument '(--[^']+)'", message):
         return f"{missing[1]} needs a value"
     return message.rstrip(".")
-
-
-def existing(path: str, name: str = "RUN_DIR") -> Path:
-    """The run folder or file that the user named, from which nothing is imported.
-
-    Commands call it before they import JAX, which takes seconds.
-
-    Args:
-        name: what gives the path, for the message.
-
-    Raises:
-        UsageError: there is none.
-    """
-    refuse_empty(name, path)
-    if not os.path.lexists(path):
-        raise UsageError(f"{path} does not exist.")
-    keep_out(Path(path))
-    return Path(path)
 
 
 def take_all(

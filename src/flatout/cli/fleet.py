@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatout.cli.arguments import train_config
-from flatout.cli.flags import existing, take, take_all, take_file, take_switch
+from flatout.cli.flags import take, take_all, take_file, take_switch
 from flatout.cli.fleet_plan import Sweep, cards_of, cores_of, dry_run, on_gpu, slots_of, study_of
 from flatout.config.settings import resolve, with_run
 from flatout.errors import UsageError
 from flatout.fleet.sweep import plan
 from flatout.output import reserve_stdout
 from flatout.storage.trust import Consent, named_code, refuse_unconfirmed
+from flatout_explain.cli.parsing import existing
 
 if TYPE_CHECKING:
     from rich.console import Console

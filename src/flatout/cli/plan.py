@@ -7,12 +7,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatout import output_file
 from flatout.cli.arguments import train_config
 from flatout.cli.flags import take, take_all, take_file
 from flatout.cli.scale import need_matplotlib
 from flatout.config.schema import ALGORITHMS, TrainConfig
-from flatout.documents import read_json
 from flatout.errors import FlatoutError, UsageError, one_line, writing
 from flatout.output import json_text, print_json, reserve_stdout
 from flatout.planning.answer import Answer
@@ -28,6 +26,8 @@ from flatout.planning.what_if import (
 )
 from flatout.planning.what_if import parse as parse_changes
 from flatout.storage.trust import import_here
+from flatout_explain import output_file
+from flatout_explain.documents import read_json
 
 if TYPE_CHECKING:
     from rich.console import Console

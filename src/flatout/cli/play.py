@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from flatout.cli.flags import existing, parse, refuse_json
+from flatout.cli.flags import parse, refuse_json
 from flatout.config.values import need
 from flatout.errors import UsageError, refuse_empty
 from flatout.output import on_one_line, print_json, printable, reserve_stdout
 from flatout.run.video import MOST, writer
+from flatout_explain.cli.parsing import existing
 
 if TYPE_CHECKING:
     from flatout.api import Agent

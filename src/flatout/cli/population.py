@@ -20,7 +20,7 @@ from flatout.fleet.members import (
     refuse_taken,
     save,
 )
-from flatout.storage import nofollow
+from flatout_explain.files import nofollow
 
 if TYPE_CHECKING:
     from rich.console import Console

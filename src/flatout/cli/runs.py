@@ -7,9 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatout.cli.flags import existing, refuse_json, take, take_all, take_file, take_switch
+from flatout.cli.flags import refuse_json, take, take_all, take_file, take_switch
 from flatout.errors import UsageError, refuse_empty
 from flatout.output import on_one_line, print_json, printable, say
+from flatout_explain.cli.parsing import existing
 
 if TYPE_CHECKING:
     from flatout.fleet.runs import Row

@@ -10,20 +10,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatout import child, output_file
+from flatout import child
 from flatout.cli.arguments import train_config
 from flatout.cli.flags import take, take_file, take_switch
 from flatout.config.hyper import OnPolicyConfig
 from flatout.config.schema import RESUMABLE, TrainConfig
 from flatout.config.settings import resolve, with_run
-from flatout.documents import plain_number
 from flatout.errors import UsageError, damage
 from flatout.fleet.measure import examples
 from flatout.fleet.scaling import Row, Scaling, refuse_unequal, split, training_s
 from flatout.installing import install
 from flatout.output import print_json, reserve_stdout
-from flatout.storage import nofollow
 from flatout.storage.trust import import_here, named_code
+from flatout_explain import output_file
+from flatout_explain.documents import plain_number
+from flatout_explain.files import nofollow
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -24,8 +24,8 @@ from flatout.config.schema import (
     validate,
 )
 from flatout.config.values import convert, hints
-from flatout.documents import parse_toml, read_json, read_toml
 from flatout.errors import UsageError, nearest
+from flatout_explain.documents import parse_toml, read_json, read_toml
 
 
 def parts_of(algorithm: str) -> tuple[type, ...]:

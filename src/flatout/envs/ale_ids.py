@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatout.config.schema import EnvConfig
 from flatout.errors import UsageError, nearest
-from flatout.installing import pip
+from flatout_explain.installing import pip
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec

@@ -15,8 +15,8 @@ from flatout.envs.base import TRAINING
 from flatout.envs.cropped import cropped as cropped
 from flatout.envs.vector import VectorEnvs
 from flatout.errors import EnvironmentFailure
-from flatout.hardware.cores import usable_cores
 from flatout.types import Episode
+from flatout_explain.hardware.cores import usable_cores
 
 
 class AtariEnvs(VectorEnvs):

@@ -21,7 +21,7 @@ from flatout.envs.mask_places import attribute
 from flatout.envs.task import Task
 from flatout.errors import EnvironmentFailure, InvalidReturn
 from flatout.output import printable
-from flatout.storage.kernel import PASSES_DESCRIPTORS, close_in_children
+from flatout_explain.files.kernel import PASSES_DESCRIPTORS, close_in_children
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""Diagnosis of Flatout's runs: recording, and rules."""
+"""Why the hardware idles in a run of Flatout: the evidence of its folder, and rules."""

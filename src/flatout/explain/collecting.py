@@ -9,10 +9,10 @@ from flatout.config.placement import CPU
 from flatout.envs.ale_ids import is_atari
 from flatout.envs.device.make import has_twin, in_library
 from flatout.explain.facts import RunFacts
-from flatout.explain.own.proposals import Advice, Proposal, takes
-from flatout.explain.own.settings import more_envs, placed, worker_count
-from flatout.explain.report import duration, percent
+from flatout.explain.proposals import Advice, Proposal, takes
+from flatout.explain.settings import more_envs, placed, worker_count
 from flatout.planning.predict import in_program
+from flatout_explain.report import duration, percent
 
 COMPARE = "This changes what is learned: compare returns."
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from flatout.explain.collecting import COMPARE, LARGE, LEARN, overlapping, parts
 from flatout.explain.facts import RunFacts
-from flatout.explain.own.collecting import COMPARE, LARGE, LEARN, overlapping, parts
-from flatout.explain.own.proposals import Advice, Proposal, takes
-from flatout.explain.own.settings import more_envs, placed
-from flatout.explain.ranking import LEAST_SHARE
-from flatout.explain.report import duration, percent
+from flatout.explain.proposals import Advice, Proposal, takes
+from flatout.explain.settings import more_envs, placed
+from flatout_explain.ranking import LEAST_SHARE
+from flatout_explain.report import duration, percent
 
 LONGER = 16  # how many times longer turns are proposed
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from flatout.config.schema import rows_every
-from flatout.explain import cards, cores
 from flatout.explain.facts import RunFacts
-from flatout.explain.own.learning import update_s
-from flatout.explain.own.proposals import Advice, Proposal, takes
-from flatout.explain.own.settings import placed, worker_count
-from flatout.explain.ranking import LEAST_SHARE
-from flatout.explain.report import duration, percent
+from flatout.explain.learning import update_s
+from flatout.explain.proposals import Advice, Proposal, takes
+from flatout.explain.settings import placed, worker_count
+from flatout_explain import cards, cores
+from flatout_explain.ranking import LEAST_SHARE
+from flatout_explain.report import duration, percent
 
 RARER = (10, 100)  # the smallest and the largest proposed factor by which something becomes rarer
 

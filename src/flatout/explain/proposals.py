@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from flatout.config.placement import parse_or_auto
 from flatout.config.workers import with_workers
-from flatout.explain.diagnosis import Finding, MeasuredGain
 from flatout.explain.facts import RunFacts
-from flatout.explain.own.settings import Changes, flags, possible
-from flatout.explain.report import percent
+from flatout.explain.settings import Changes, flags, possible
 from flatout.planning.predict import Prediction
 from flatout.spans import phase_words
+from flatout_explain.diagnosis import Finding, MeasuredGain
+from flatout_explain.report import percent
 
 LEAST_GAIN = 1.02
 """A proposal that was measured to gain less than this is not made."""

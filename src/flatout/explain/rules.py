@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from flatout.explain import cards
-from flatout.explain.cards import CardUse
-from flatout.explain.causes import CAUSE_OF, DEVICES, OVERLAPPING
-from flatout.explain.diagnosis import Finding
+from flatout.explain import collecting, learning, overheads
+from flatout.explain.collecting import LEARN, LOCKSTEP
 from flatout.explain.facts import RunFacts
-from flatout.explain.own import collecting, learning, overheads
-from flatout.explain.own.collecting import LEARN, LOCKSTEP
-from flatout.explain.own.proposals import Advice, propose
-from flatout.explain.ranking import LEAST_SHARE, LOST, ordered
-from flatout.explain.report import percent, tie_words
+from flatout.explain.proposals import Advice, propose
 from flatout.spans import phase_words
+from flatout_explain import cards
+from flatout_explain.cards import CardUse
+from flatout_explain.causes import CAUSE_OF, DEVICES, OVERLAPPING
+from flatout_explain.diagnosis import Finding
+from flatout_explain.ranking import LEAST_SHARE, LOST, ordered
+from flatout_explain.report import percent, tie_words
 
 LEARNING_HOLDS = 0.5  # from this share on, learning itself is the bottleneck
 

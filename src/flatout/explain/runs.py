@@ -12,26 +12,12 @@ from flatout.config.placement import Placement, parse
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve
 from flatout.errors import FlatoutError, UsageError, damage
-from flatout.explain.cards import card_uses
-from flatout.explain.cores import contended
-from flatout.explain.diagnosis import (
-    STEPS,
-    UPDATES,
-    Diagnosis,
-    Finding,
-    WorkRate,
-    lanes,
-    verdict,
-)
 from flatout.explain.facts import facts, mean_use
-from flatout.explain.own.rules import findings, headline
-from flatout.explain.ranking import block_ends, interval, tied
-from flatout.explain.report import advice
-from flatout.hardware.monitor import MonitorSample, read_samples
+from flatout.explain.rules import findings, headline
 from flatout.planning.answer import Answer
 from flatout.planning.kept import this_machine
 from flatout.planning.machine import SHIPPED, Machine
-from flatout.spans import OF_SPAN, PHASES
+from flatout.spans import OF_SPAN
 from flatout.storage.run_folder import POPULATION, load_config
 from flatout.storage.span_records import (
     DEVICES,
@@ -42,8 +28,16 @@ from flatout.storage.span_records import (
     Totals,
     json_lines,
     read_lines,
+    read_samples,
     steady,
 )
+from flatout_explain.cards import card_uses
+from flatout_explain.cores import contended
+from flatout_explain.diagnosis import STEPS, UPDATES, Diagnosis, Finding, WorkRate, lanes, verdict
+from flatout_explain.hardware.monitor import MonitorSample
+from flatout_explain.phases import PHASES
+from flatout_explain.ranking import block_ends, interval, tied
+from flatout_explain.report import advice
 
 MOST_RECORDS, MOST_SAMPLES = 400, 1000
 """Maximum to be drawn: beyond it records are merged and samples left out."""

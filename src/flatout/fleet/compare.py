@@ -14,8 +14,8 @@ from flatout.fleet.curves import curves, of_one_score, read
 from flatout.fleet.curves import text as curve_text
 from flatout.output import printable
 from flatout.spans import PHASE_WORDS
-from flatout.storage import nofollow
 from flatout.storage.run_folder import load_config
+from flatout_explain.files import nofollow
 
 FACTS = ("steps", "episodes", "last_eval_return", "best_eval_return", "return_mean_last",
          "test_accuracy", "wall_s", "startup_s", "steps_per_s", "placement", "verdict")  # fmt: skip

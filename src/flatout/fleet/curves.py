@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from flatout import output_file
 from flatout.errors import CheckpointError, FlatoutError, UsageError, short
 from flatout.fleet.figure import figure
 from flatout.fleet.members import FOLDER
@@ -29,8 +28,9 @@ from flatout.run.curve import (
     svg,
 )
 from flatout.run.metric_rows import evaluated, sampled
-from flatout.storage import nofollow
 from flatout.storage.run_folder import load_config
+from flatout_explain import output_file
+from flatout_explain.files import nofollow
 
 POINTS, RESAMPLED = 200, 1000
 

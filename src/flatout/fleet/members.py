@@ -16,13 +16,14 @@ from flatout.config.placement import Placement
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import changeable, resolve, with_run
 from flatout.config.values import hints
-from flatout.documents import read_toml
 from flatout.errors import CheckpointError, UsageError, damage, nearest, writing
 from flatout.run.auto import with_placement
-from flatout.storage import nofollow, signing
+from flatout.storage import signing
 from flatout.storage.checkpoint import FORMAT
 from flatout.storage.run_folder import GROUPS, POPULATION, load_values
 from flatout.storage.trust import Consent, code_of_run
+from flatout_explain.documents import read_toml
+from flatout_explain.files import nofollow
 
 FOLDER = "members"
 """Of a population's folder: each member's own run folder."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flatout.errors import UsageError, writing
 from flatout.fleet.placement_table import HERE_NOT, PLACEMENTS, Cell, Row
-from flatout.storage import nofollow
+from flatout_explain.files import nofollow
 
 COLUMNS: tuple[str, ...] = (
     "hidden", "mode", "placement", "seconds", "seconds_to_goal", "cpu", "gpu", "winner", "planned",

@@ -9,14 +9,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from flatout import child, output_file
+from flatout import child
 from flatout.config.settings import load_preset, resolve
 from flatout.errors import FlatoutError, writing
 from flatout.explain.facts import mean_use
 from flatout.fleet.figure import figure
 from flatout.hardware.inventory import Hardware, resolve_placement
-from flatout.hardware.monitor import read_samples
-from flatout.storage.span_records import DEVICES, json_lines
+from flatout.storage.span_records import DEVICES, json_lines, read_samples
+from flatout_explain import output_file
 
 HIDDEN = ((64,), (64, 64), (128,), (128, 128), (256,), (256, 256))
 PLACEMENTS = ("cpu", "gpu", "cpu+gpu")

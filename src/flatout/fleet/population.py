@@ -19,7 +19,6 @@ from typing import Any
 from flatout.config.hyper import OwnConfig
 from flatout.errors import CheckpointError, FlatoutError, failure, full_memory
 from flatout.fleet.members import SPREAD, Member, Strategy, placed
-from flatout.hardware.monitor import Monitor, Sampler
 from flatout.learner.programs import Programs
 from flatout.run.forecast import compiling
 from flatout.run.interrupts import Interrupts
@@ -27,9 +26,11 @@ from flatout.run.progress import Display, Progress
 from flatout.run.recording import INTERVAL_S
 from flatout.run.trainer import Trainer
 from flatout.schedules.fused_population import FusedPopulation, Group
-from flatout.storage import checkpoint, nofollow
+from flatout.storage import checkpoint
 from flatout.storage.joint import Joint
 from flatout.storage.run_folder import GROUPS, RunFolder
+from flatout_explain.files import nofollow
+from flatout_explain.hardware.monitor import Monitor, Sampler
 
 LOOK_S = 0.1
 

@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from flatout import output_file
 from flatout.errors import UsageError, damage, writing
 from flatout.fleet.ranking_files import Table, flat, text, writable
 from flatout.fleet.ranking_tables import Counted, few, over_all, table
 from flatout.fleet.runs import ENDED, NOT_TELLING, Row, alike, rows
 from flatout.output import json_text
 from flatout.run.metric_rows import value_at
+from flatout_explain import output_file
 
 LACKS = "no "
 """Why a run is left out that has no metric of this name."""

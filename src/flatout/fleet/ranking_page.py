@@ -30,7 +30,7 @@ THRESHOLDS = 101
 
 def page(tables: Sequence[Table], notes: Sequence[str]) -> str:
     """The report as one self-contained HTML document."""
-    template = (resources.files("flatout") / "explain" / "report.html").read_text(encoding="utf-8")
+    template = (resources.files("flatout_explain") / "report.html").read_text(encoding="utf-8")
     first = tables[0]
     headline, _, chance = first.verdict().partition(": ")
     sections = [_section(table) for table in tables]

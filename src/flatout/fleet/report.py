@@ -11,9 +11,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from flatout.errors import writing
-from flatout.explain.causes import HEALTHY
 from flatout.fleet.figure import figure
 from flatout.fleet.scaling import PARTS, Scaling
+from flatout_explain.causes import HEALTHY
 
 BAR = 24
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from flatout.config.schema import REPORT, affecting
-from flatout.documents import parse_line
 from flatout.errors import UsageError, damage, nearest
-from flatout.storage import locks, nofollow
 from flatout.storage.last_words import RUNNING
+from flatout_explain.documents import parse_line
+from flatout_explain.files import locks, nofollow
 
 DEPTH = 5
 """Folders below the given one in which runs are looked for."""

@@ -15,7 +15,6 @@ from flatout.hardware import backend
 from flatout.hardware.inventory import Hardware, inventory
 from flatout.learner.memory import Expectation, available_mb
 from flatout.learner.programs import Programs
-from flatout.planning.kept import keep_number, numbers
 from flatout.run.build import assemble, foreseen
 from flatout.run.forecast import shape_key
 from flatout.run.probe_process import MeasuringError, Report, call, unheard
@@ -23,6 +22,7 @@ from flatout.run.resolve import resolve_run
 from flatout.schedules.base import Schedule
 from flatout.schedules.fused_population import FusedPopulation
 from flatout.spans import Spans
+from flatout_explain.files.kept_numbers import keep_number, numbers
 
 FULL = 0.8
 """Share of the available memory that members may take: compiled programs take some, too."""

@@ -15,17 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatout import child, output_file
+from flatout import child
 from flatout.config.placement import Placement, parse_or_auto
 from flatout.config.schema import BEST, REPORT, affecting
 from flatout.config.workers import with_workers
 from flatout.errors import FlatoutError
-from flatout.explain.diagnosis import Diagnosis, Finding, MeasuredGain
-from flatout.explain.own.settings import named
-from flatout.explain.report import gain_words, setting_words
+from flatout.explain.settings import named
 from flatout.storage.run_folder import load_config
 from flatout.storage.span_records import SPANS, Totals, json_lines, read_lines, steady
 from flatout.storage.trust import NO_CONSENT, Consent, import_here, named_code
+from flatout_explain import output_file
+from flatout_explain.diagnosis import Diagnosis, Finding, MeasuredGain
+from flatout_explain.report import gain_words, setting_words
 
 if TYPE_CHECKING:
     from rich.console import Console

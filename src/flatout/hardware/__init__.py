@@ -1,1 +1,1 @@
-"""The machine's inventory and use, and JAX's start."""
+"""The hardware that a placement names, and JAX's start on it."""

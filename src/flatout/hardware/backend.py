@@ -13,7 +13,7 @@ from flatout.config.placement import DeviceName, Placement
 from flatout.errors import FlatoutError, NoRoomError, UsageError
 from flatout.hardware.compile_cache import set_up
 from flatout.hardware.inventory import VIRTUAL
-from flatout.hardware.nvml import visible_gpus
+from flatout_explain.hardware.nvml import visible_gpus
 
 CUDA_CONTEXT_MB = 600
 """Memory of a CUDA context and its libraries."""

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from flatout.output import say
-from flatout.output_file import LEFT_S
-from flatout.storage import nofollow
-from flatout.storage.user_folders import user_folder
+from flatout_explain.files import nofollow
+from flatout_explain.files.user_folders import user_folder
+from flatout_explain.output_file import LEFT_S
 
 _UNREADABLE = "Error reading persistent compilation cache entry"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import platform
 import re
 import sys
 from dataclasses import dataclass, replace
@@ -22,12 +21,11 @@ from flatout.config.placement import (
 )
 from flatout.config.placement_checks import with_devices
 from flatout.errors import UsageError
-from flatout.hardware.control_groups import group_folders
-from flatout.hardware.cores import usable_cores
-from flatout.hardware.nvml import Gpu, visible_gpus
-from flatout.hardware.processes import MiB
 from flatout.installing import install
-from flatout.storage.kernel import kernel_text
+from flatout_explain.hardware.cores import usable_cores
+from flatout_explain.hardware.machine import cpu_name, memory
+from flatout_explain.hardware.nvml import Gpu, visible_gpus
+from flatout_explain.hardware.processes import MiB
 
 SIMILAR = 0.95
 """GPUs with at least this share of the most free memory count as equally free."""
@@ -94,16 +92,12 @@ class Hardware:
 
 def inventory() -> Hardware:
     """Look at this machine now."""
-    import psutil
-
-    memory = psutil.virtual_memory()
-    total, available = within_groups(memory.total, memory.available)
-    available = _allowed(available)
+    total, available = memory()
     gpus, note = visible_gpus()
     flag = re.search(rf"{VIRTUAL}=(\d+)", os.environ.get("XLA_FLAGS", ""))
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin")
     return Hardware(
-        cpu_name=_cpu_name(),
+        cpu_name=cpu_name(),
         cores=usable_cores(),
         memory_total_mb=total // MiB,
         memory_available_mb=available // MiB,
@@ -227,42 +221,6 @@ def _soften(placement: Placement, available: set[DeviceName], cards: list[int]) 
         replay=placement.replay if has_gpu else "cpu",
         memory=placement.memory if has_gpu else None,
     )
-
-
-def within_groups(total: int, available: int, root: str = "/") -> tuple[int, int]:
-    """Limit the machine's memory, and what of it is available, to that of this process's groups."""
-    machine = total
-    for folder in group_folders("memory", root=root):
-        for names in (("max", "current"), ("limit_in_bytes", "usage_in_bytes")):  # version 2, 1
-            limit, used = (kernel_text(f"{folder}/memory.{name}").strip() for name in names)
-            if limit.isdecimal() and used.isdecimal() and int(limit) < machine:
-                stat = kernel_text(f"{folder}/memory.stat")
-                # Version 1 has a total with the groups below, which the use includes.
-                cached = re.findall(r"^(?:total_)?inactive_file (\d+)$", stat, re.M)
-                taken = int(used) - (int(cached[-1]) if cached else 0)  # the rest is reclaimable
-                total, available = min(total, int(limit)), min(available, int(limit) - taken)
-    return total, max(available, 0)
-
-
-def _allowed(available: int) -> int:
-    """What of these bytes this process may take by a limit of its own (``ulimit -d``)."""
-    import psutil
-
-    try:
-        import resource
-    except ImportError:  # Windows
-        return available
-    if sys.platform != "linux":
-        return available
-    most, _ = resource.getrlimit(resource.RLIMIT_DATA)
-    if most == resource.RLIM_INFINITY:
-        return available
-    return min(available, max(most - psutil.Process().memory_info().data, 0))
-
-
-def _cpu_name() -> str:
-    name = re.search(r"^model name.*?: *(.*)", kernel_text("/proc/cpuinfo"), re.M)
-    return name[1].strip() if name else platform.processor() or platform.machine()
 
 
 def _opened() -> tuple[int, ...]:

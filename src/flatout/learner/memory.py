@@ -13,8 +13,9 @@ from flatout.algorithms.base import State
 from flatout.config.placement import CPU, DeviceName, Placement
 from flatout.errors import NoRoomError
 from flatout.hardware.backend import CUDA_CONTEXT_MB, memory_share
-from flatout.hardware.inventory import Hardware, MiB
+from flatout.hardware.inventory import Hardware
 from flatout.learner.mesh import divided_axis
+from flatout_explain.hardware.processes import MiB
 
 ACTOR_MB = {"central": 21, "local": 89}
 """Private MiB of an actor process, by `Placement.inference`, measured with CartPole-v1. With local

@@ -21,9 +21,10 @@ from flatout.config.workers import with_workers
 from flatout.errors import FlatoutError, UsageError
 from flatout.hardware.inventory import Hardware
 from flatout.planning.answer import Answer, Question
-from flatout.planning.kept import keep_machine, plans
-from flatout.storage import nofollow
+from flatout.planning.kept import keep_machine
 from flatout.types import NAMED, UserCode
+from flatout_explain.files import nofollow
+from flatout_explain.files.kept_numbers import plans
 
 PACKAGES = ("flatout", "jax", "jaxlib", "numpy", "gymnasium", "ale_py")
 

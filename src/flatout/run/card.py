@@ -10,12 +10,12 @@ from typing import Any
 
 from flatout.config.schema import REPORT, SPEED, TrainConfig, affecting
 from flatout.config.settings import build
-from flatout.explain.own.settings import flags
+from flatout.explain.settings import flags
 from flatout.output import printable
 from flatout.run.curve import AXES, VALUES, Curve, points, svg
 from flatout.run.metric_rows import sampled
-from flatout.storage import nofollow
 from flatout.types import NAMED, UserCode
+from flatout_explain.files import nofollow
 
 CURVE, CARD = "curve.svg", "README.md"
 

@@ -15,12 +15,12 @@ import numpy as np
 
 from flatout.config.placement import Placement
 from flatout.errors import FlatoutError
-from flatout.hardware.others import busiest_others
 from flatout.planning import measure, pieces
 from flatout.planning.stages import Stages
 from flatout.run.factory import Factory
 from flatout.schedules.fused import FusedSchedule
 from flatout.types import Trajectory
+from flatout_explain.hardware.others import busiest_others
 
 LEAST_COMPILING_S = 10.0
 """Programs may always take so long to compile."""

@@ -24,13 +24,13 @@ from rich.table import Table
 from rich.text import Text
 
 from flatout.config.schema import TrainConfig
-from flatout.explain.causes import HEALTHY
-from flatout.explain.diagnosis import MeasuredGain
-from flatout.explain.report import duration, gain_words, percent, setting_words
 from flatout.output import on_one_line, printable, trouble
 from flatout.run.curve import BLOCKS
 from flatout.run.progress import Display, Progress
 from flatout.run.summary import flow_words, next_commands, next_step, phase_words
+from flatout_explain.causes import HEALTHY
+from flatout_explain.diagnosis import MeasuredGain
+from flatout_explain.report import duration, gain_words, percent, setting_words
 
 CURVE = 60
 """Values of the curve that the display shows, one each time it is drawn."""

@@ -12,8 +12,8 @@ from flatout.config.schema import TrainConfig
 from flatout.config.settings import changeable
 from flatout.hardware.compile_cache import compile_cache
 from flatout.hardware.inventory import Hardware
-from flatout.planning.kept import keep_number, numbers
 from flatout.run.auto import key
+from flatout_explain.files.kept_numbers import keep_number, numbers
 
 
 def shape_key(config: TrainConfig, hardware: Hardware, placement: Placement) -> str:

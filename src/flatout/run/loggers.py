@@ -20,8 +20,8 @@ from flatout.output import json_text
 from flatout.run.curve import Track
 from flatout.run.metric_names import renamed
 from flatout.run.progress import Progress
-from flatout.storage import nofollow
 from flatout.types import Episodes
+from flatout_explain.files import nofollow
 
 WANDB = "wandb"
 """Where a snapshot's data and config.json keep a run's project and id in Weights & Biases."""

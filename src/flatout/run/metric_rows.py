@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from flatout.documents import LONGEST_LINE, parse_line
-from flatout.storage import nofollow
+from flatout_explain.documents import LONGEST_LINE, parse_line
+from flatout_explain.files import nofollow
 
 WHOLE, ROWS = 4 << 20, 1000
 """Maximum bytes of a file whose rows are all read; number of evenly spread rows that are read of a

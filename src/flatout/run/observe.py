@@ -9,11 +9,9 @@ from typing import Any
 from flatout.config.schema import TrainConfig
 from flatout.envs.ale_ids import is_atari
 from flatout.errors import FlatoutError
-from flatout.explain.own.rules import bottleneck
-from flatout.explain.own.runs import Evidence, closing, diagnose_evidence, recent_phases
-from flatout.explain.report import percent
+from flatout.explain.rules import bottleneck
+from flatout.explain.runs import Evidence, closing, diagnose_evidence, recent_phases
 from flatout.hardware.inventory import Hardware
-from flatout.hardware.monitor import MonitorSample, Sampler
 from flatout.planning.kept import this_machine
 from flatout.run.auto import recalled
 from flatout.run.build import Components
@@ -22,6 +20,8 @@ from flatout.run.recording import RunRecording
 from flatout.spans import RunClock, Spans
 from flatout.storage.span_records import MAIN, Begin
 from flatout.types import NAMED, UserCode
+from flatout_explain.hardware.monitor import MonitorSample, Sampler
+from flatout_explain.report import percent
 
 
 def start_recording(

@@ -21,10 +21,10 @@ from typing import Any, Protocol
 
 from flatout import child
 from flatout.errors import FlatoutError, one_line
-from flatout.hardware.others import busiest_others
 from flatout.output import say
 from flatout.samplers.processes import protocol
-from flatout.storage.kernel import PASSES_DESCRIPTORS, close_in_children
+from flatout_explain.files.kernel import PASSES_DESCRIPTORS, close_in_children
+from flatout_explain.hardware.others import busiest_others
 
 STARTING_S = 60.0
 """Seconds that a process may take to start and to import: nothing is measured yet."""

@@ -16,17 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flatout.hardware.monitor import (
-    GROWTH_S,
-    Monitor,
-    MonitorSample,
-    Recorder,
-    Sampler,
-    read_samples,
-)
 from flatout.output import json_text, say
 from flatout.spans import Spans, Work
-from flatout.storage import nofollow
 from flatout.storage.span_records import (
     DEVICES,
     MAIN,
@@ -37,7 +28,10 @@ from flatout.storage.span_records import (
     as_line,
     cut_after,
     json_lines,
+    read_samples,
 )
+from flatout_explain.files import nofollow
+from flatout_explain.hardware.monitor import GROWTH_S, Monitor, MonitorSample, Recorder, Sampler
 
 INTERVAL_S = 1.0
 RECENT_S = 5.0  # seconds that the live display shows

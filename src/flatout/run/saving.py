@@ -14,11 +14,12 @@ from flatout.run.progress import Progress
 from flatout.run.resume import Found, newest, nothing_left
 from flatout.schedules.base import Schedule
 from flatout.spans import Spans
-from flatout.storage import checkpoint, nofollow
+from flatout.storage import checkpoint
 from flatout.storage.agent_file import BEST, FINAL, save_parameters
 from flatout.storage.run_folder import RunFolder
 from flatout.storage.segments import SegmentStore
 from flatout.types import Snapshot, UserCode
+from flatout_explain.files import nofollow
 
 
 class Saver:

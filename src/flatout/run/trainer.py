@@ -25,7 +25,6 @@ from flatout.errors import (
     one_line,
 )
 from flatout.evaluation import Evaluation
-from flatout.hardware.monitor import Sampler
 from flatout.learner.programs import Programs
 from flatout.planning.predict import Prediction
 from flatout.run.acting import Acting
@@ -47,6 +46,7 @@ from flatout.run.summary import summarise
 from flatout.spans import RunClock, Spans
 from flatout.storage.run_folder import RunFolder
 from flatout.types import NAMED, Metrics, Snapshot, UserCode
+from flatout_explain.hardware.monitor import Sampler
 
 
 @dataclass(eq=False)

@@ -18,7 +18,7 @@ import numpy as np
 from flatout.errors import FlatoutError, UsageError
 from flatout.installing import install
 from flatout.output import printable, say
-from flatout.output_file import replacing
+from flatout_explain.output_file import replacing
 
 MOST = 64
 """Maximum pictures in a grid."""

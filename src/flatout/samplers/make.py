@@ -27,8 +27,8 @@ from flatout.samplers.processes.pool import Worker, WorkerPool
 from flatout.samplers.processes.protocol import INFO_BYTES, PARAMS, SPENT, Job, is_shared
 from flatout.samplers.processes.shared_memory import Fields, SharedArrays
 from flatout.spans import Spans
-from flatout.storage.kernel import PASSES_DESCRIPTORS
 from flatout.types import NAMED, UserCode
+from flatout_explain.files.kernel import PASSES_DESCRIPTORS
 
 if TYPE_CHECKING:
     from flatout.config.schema import TrainConfig

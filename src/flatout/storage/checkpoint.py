@@ -24,12 +24,13 @@ import safetensors
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as dump_tensors
 
-from flatout.documents import parse_json
 from flatout.errors import CheckpointError, DamagedError, FlatoutError, damage, writing
 from flatout.randomness import is_typed_key, raw
-from flatout.storage import nofollow, signing
+from flatout.storage import signing
 from flatout.storage.segments import Reference, SavedRows, SegmentStore
 from flatout.types import Snapshot
+from flatout_explain.documents import parse_json
+from flatout_explain.files import nofollow
 
 FORMAT = 5
 """Format of checkpoints, run folders and saved agents; no other is read until version 0.1.0."""

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from flatout.errors import CheckpointError, FlatoutError, writing
-from flatout.storage import checkpoint, locks, nofollow
+from flatout.storage import checkpoint
 from flatout.storage.segments import SegmentStore, is_final
 from flatout.types import RowSource, Snapshot
+from flatout_explain.files import locks, nofollow
 
 TRUNCATED = "truncated"
 """Of rows of experience: the flags for each of which there is a final observation, in order."""

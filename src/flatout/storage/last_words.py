@@ -16,11 +16,12 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-from flatout.documents import parse_json
 from flatout.errors import writing
 from flatout.output import printable
-from flatout.storage import nofollow, trees
-from flatout.storage.kernel import PASSES_DESCRIPTORS, boot_id, kernel_text
+from flatout.storage import trees
+from flatout_explain.documents import parse_json
+from flatout_explain.files import nofollow
+from flatout_explain.files.kernel import PASSES_DESCRIPTORS, boot_id, kernel_text
 
 RUNNING, FAULT = ".running", "fault.log"
 LONGEST = 1 << 16

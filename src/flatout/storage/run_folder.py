@@ -23,11 +23,12 @@ from flatout.errors import (
     writing,
 )
 from flatout.output import json_text
-from flatout.storage import locks, nofollow, signing, trees
+from flatout.storage import signing, trees
 from flatout.storage.agent_file import AGENT_FILES
 from flatout.storage.checkpoint import FORMAT, recover, refuse_format
 from flatout.storage.last_words import FAULT, RUNNING, LastWords
 from flatout.storage.trust import NO_CONSENT, Consent, code_of_run, refuse_foreign
+from flatout_explain.files import locks, nofollow
 
 FILES = (
     "config.json", "summary.json", *AGENT_FILES, "metrics.jsonl", "episodes.jsonl", "spans.jsonl",
@@ -242,7 +243,7 @@ def mark_own(path: Path, depth: int) -> None:
     """Mark a folder in which a run is to begin as one of Flatout's.
 
     Args:
-        depth: as in `flatout.storage.nofollow`.
+        depth: as in `flatout_explain.files.nofollow`.
     """
     with (
         suppress(FileExistsError),

@@ -22,8 +22,8 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as dump_tensors
 
 from flatout.errors import CheckpointError, DamagedError
-from flatout.storage import nofollow
 from flatout.types import RowSource
+from flatout_explain.files import nofollow
 
 SMALL = 8 << 20
 """A newest segment below these bytes is merged with the next rows: fewer files."""

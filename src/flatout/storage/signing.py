@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from flatout.errors import FlatoutError
-from flatout.storage import locks, nofollow
-from flatout.storage.user_folders import user_folder
+from flatout_explain.files import locks, nofollow
+from flatout_explain.files.user_folders import user_folder
 
 SIGNATURE = "signature"
 """Name of the keyed hash beside the values that it covers."""

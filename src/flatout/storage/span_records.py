@@ -12,15 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flatout.documents import (
+from flatout.errors import CheckpointError
+from flatout_explain.documents import (
     LONGEST_LINE,
     bounded_lines,
     parse_line,
     plain_fields,
     plain_number,
 )
-from flatout.errors import CheckpointError
-from flatout.storage import nofollow
+from flatout_explain.files import nofollow
+from flatout_explain.hardware.monitor import MonitorSample
 
 SPANS, DEVICES = "spans.jsonl", "devices.jsonl"
 MAIN, LEARNER, WORKER = "main", "learner", "worker "
@@ -130,6 +131,15 @@ def json_objects(lines: Iterable[bytes]) -> list[dict[str, Any]]:
             if isinstance(value, dict):
                 objects.append(value)
     return objects
+
+
+def read_samples(path: Path) -> list[MonitorSample]:
+    """The samples of a recording; damaged lines and a missing file are skipped."""
+    samples: list[MonitorSample] = []
+    for values in json_lines(path):
+        with suppress(ArithmeticError, ValueError, KeyError, TypeError, AttributeError):
+            samples.append(MonitorSample.from_json(values))
+    return samples
 
 
 def cut_after(path: Path, t: float) -> None:

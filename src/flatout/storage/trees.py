@@ -1,6 +1,6 @@
 """Files and folders of a run that are moved, removed and listed without following links.
 
-`depth` is as in `flatout.storage.nofollow`.
+`depth` is as in `flatout_explain.files.nofollow`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePath
 
-from flatout.storage.nofollow import Folder, NotOrdinaryError, enter, folder, is_link
+from flatout_explain.files.nofollow import Folder, NotOrdinaryError, enter, folder, is_link
 
 DEEPEST = 32
 """Maximum number of names of a path that `walk` finds: each folder on the way is held open."""

@@ -18,6 +18,7 @@ from flatout.config.modules import PASSED, OwnModules, look_here
 from flatout.config.own_code import find, folders_of, import_path, own_code
 from flatout.config.schema import TrainConfig
 from flatout.errors import CheckpointError, EnvironmentFailure, UsageError, one_line
+from flatout_explain.files.import_path import lies_in
 
 OWN = frozenset({"flatout.envs.atari:cropped"})
 """Flatout's factories: with any arguments, they only make an environment."""
@@ -140,25 +141,6 @@ def code_of_run(config: TrainConfig) -> dict[str, str]:
     return code_of(value for _, value in named_code(config))
 
 
-def keep_out(folder: Path) -> None:
-    """Keep this process and its children from importing from a run folder.
-
-    What Python and Flatout themselves were started from stays.
-    """
-    root = os.path.realpath(folder)
-    prefixes = [os.path.realpath(prefix) for prefix in (sys.prefix, sys.base_prefix)]
-    prefixes.append(os.path.realpath(Path(__file__).parents[2]))
-
-    def inside(entry: str) -> bool:
-        return _lies_in(entry, root) and not any(_lies_in(entry, prefix) for prefix in prefixes)
-
-    sys.path[:] = [entry for entry in sys.path if not inside(entry)]
-    listed = os.environ.get("PYTHONPATH")
-    if listed:
-        kept = [entry for entry in listed.split(os.pathsep) if not inside(entry)]
-        os.environ["PYTHONPATH"] = os.pathsep.join(kept)
-
-
 def import_here(*names: str, folder: Path | None = None) -> None:
     """Import from the working folder too, if a name of an environment or algorithm is of a module.
 
@@ -168,7 +150,7 @@ def import_here(*names: str, folder: Path | None = None) -> None:
         names: to whose code the user has consented.
         folder: a run's; not if the working folder is this one or lies in it.
     """
-    inside = folder is not None and _lies_in(os.getcwd(), os.path.realpath(folder))
+    inside = folder is not None and lies_in(os.getcwd(), os.path.realpath(folder))
     if any(map(names_code, names)) and not inside:
         look_here()
 
@@ -236,8 +218,8 @@ def _refuse_module(name: str, value: str, file: Path, code: Mapping[str, str] | 
     why = f"module is not imported because a file says so{where}"
     if code is not None:
         why = f"module lies beside that file{where}"
-        if not any(_lies_in(place, root) for place in paths):
-            path = [entry for entry in import_path() if not _lies_in(entry, root)]
+        if not any(lies_in(place, root) for place in paths):
+            path = [entry for entry in import_path() if not lies_in(entry, root)]
             if not (changed := _changed(module, code, path)):
                 _import_from_outside(module, value, path)
                 return
@@ -310,9 +292,3 @@ def _import_from_outside(module: str, value: str, path: Sequence[str]) -> None:
         ) from error
     finally:
         sys.path[:] = before
-
-
-def _lies_in(path: str, root: str) -> bool:
-    """Whether a path (empty: the working folder) is `root` or below it; `root` has no links."""
-    real = os.path.realpath(path or ".")
-    return real == root or real.startswith(root.rstrip(os.sep) + os.sep)

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flatout.errors import FlatoutError
-from flatout.explain.against.rates import (
+from flatout_explain.against.rates import (
     CALLS,
     EVALUATES,
     STEPS,
@@ -20,8 +19,9 @@ from flatout.explain.against.rates import (
     count_words,
     units_in_order,
 )
-from flatout.explain.ranking import STUDENT
-from flatout.explain.report import percent, ratio_words
+from flatout_explain.errors import FlatoutError
+from flatout_explain.ranking import STUDENT
+from flatout_explain.report import percent, ratio_words
 
 NARROW = math.log(1.1)
 """No more rounds are made once half of the interval of the ratio's logarithm is this narrow."""

@@ -7,20 +7,19 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Annotated
 
-import numpy as np
 from msgspec import Meta
 
-from flatout.documents import LARGEST
-from flatout.explain import cores
-from flatout.explain.diagnosis import STEPS, UPDATES
-from flatout.explain.program.evidence import Evidence, Process
-from flatout.explain.program.facts import Facts
-from flatout.explain.program.timeline import Timeline
-from flatout.explain.program.tracks import APART
-from flatout.explain.trace.intervals import covered, union
+from flatout_explain import cores
+from flatout_explain.diagnosis import STEPS, UPDATES
+from flatout_explain.documents import LARGEST
+from flatout_explain.program.evidence import Evidence, Process
+from flatout_explain.program.facts import Facts
+from flatout_explain.program.timeline import Timeline
+from flatout_explain.program.tracks import APART
+from flatout_explain.timespans import covered, interpolated, union
 
 CALLS, WALL = "calls", "wall time"
 UNITS = (CALLS, STEPS, UPDATES, WALL)
@@ -241,21 +240,29 @@ def counted_outside(
     series: Sequence[tuple[float, float]], spans: Iterable[tuple[float, float]]
 ) -> list[tuple[float, float]]:
     """Return a count over time without the amounts that were counted in some spans of time."""
-    times, totals = np.array(series, float).T
-    begins, ends = np.array(sorted(spans)).reshape(-1, 2).T
-    apart = union(begins, ends)
-    edges = np.unique([*times, *apart.ravel().clip(times[0], times[-1])])
-    outside = covered(apart, edges) < np.diff(edges) / 2  # each piece is within a span, or in none
-    steps = np.diff(np.interp(edges, times, totals)) * outside
-    found = totals[0] + np.concatenate([[0.0], np.cumsum(steps)])
-    return list(zip(edges.tolist(), found.round(6).tolist(), strict=True))
+    times, totals = zip(*series, strict=True)
+    excluded = union(spans)
+    ends = {min(max(t, times[0]), times[-1]) for span in excluded for t in span}
+    edges = sorted({*times, *ends})
+    known = [interpolated(t, times, totals) for t in edges]
+    steps = [
+        # each piece is within a span, or in none
+        0.0 if inside >= (b - a) / 2 else after - before
+        for inside, (a, b), (before, after) in zip(
+            covered(excluded, edges), pairwise(edges), pairwise(known), strict=True
+        )
+    ]
+    found = accumulate(steps, initial=totals[0])
+    return [(t, round(float(total), 6)) for t, total in zip(edges, found, strict=True)]
 
 
 def _until(process: Process, unit: str, t: float) -> float:
     """Return a process's count at a time, which lies between the counts noted before and after
     it."""
     series = process.counts.get(unit)
-    return float(np.interp(t, *zip(*series, strict=True), left=0.0)) if series else 0.0
+    if not series or t < series[0][0]:
+        return 0.0
+    return float(interpolated(t, *zip(*series, strict=True)))
 
 
 def _changes(processes: list[Process], unit: str) -> list[float]:
@@ -271,7 +278,7 @@ def _between(known: Sequence[float], t: float, processes: list[Process], unit: s
     """Return a count at a time, interpolated between the nearest known times around it."""
     at = bisect_left(known, t)
     nearest = known[at - 1 : at + 1] if 0 < at < len(known) else [t]
-    return float(np.interp(t, nearest, [counted(processes, unit, 0.0, each) for each in nearest]))
+    return interpolated(t, nearest, [counted(processes, unit, 0.0, each) for each in nearest])
 
 
 def _wall(evidence: Evidence) -> float:

@@ -16,29 +16,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from flatout import documents
-from flatout.errors import FlatoutError, Interrupt, UsageError, one_line
-from flatout.explain.against import turns
-from flatout.explain.against.outcome import (
-    Outcome,
-    common_unit,
-    count_words,
-    outcome,
-    speed_words,
-)
-from flatout.explain.against.rates import (
-    CALLS,
-    WALL,
-    Positive,
-    Run,
-    course,
-    observed,
-    turn_ratios,
-)
-from flatout.explain.program import attach, evidence
-from flatout.explain.program.evidence import Recording
-from flatout.explain.program.facts import Facts, facts_of
-from flatout.output import say
+from flatout_explain import documents
+from flatout_explain.against import turns
+from flatout_explain.against.outcome import Outcome, common_unit, count_words, outcome, speed_words
+from flatout_explain.against.rates import CALLS, WALL, Positive, Run, course, observed, turn_ratios
+from flatout_explain.errors import FlatoutError, Interrupt, UsageError, one_line
+from flatout_explain.output import say
+from flatout_explain.program import attach, evidence
+from flatout_explain.program.evidence import Recording
+from flatout_explain.program.facts import Facts, facts_of
 
 COUNTABLE = re.compile(r"[\w.]+:[\w.]+(\(\w+\))?")
 

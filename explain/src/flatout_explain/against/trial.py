@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from flatout.errors import FlatoutError
-from flatout.explain.against.outcome import Outcome, pair_words, unit_words
-from flatout.explain.against.rounds import Comparison
-from flatout.explain.diagnosis import Diagnosis, Finding, MeasuredGain
+from flatout_explain.against.outcome import Outcome, pair_words, unit_words
+from flatout_explain.against.rounds import Comparison
+from flatout_explain.diagnosis import Diagnosis, Finding, MeasuredGain
+from flatout_explain.errors import FlatoutError
 
 THREADS = "OMP_NUM_THREADS"
 

@@ -18,13 +18,13 @@ from typing import Any
 
 import psutil
 
-from flatout import output_file
-from flatout.errors import FlatoutError, one_line
-from flatout.explain.against.rates import course, turn_ratios, units_in_order
-from flatout.explain.program import attach
-from flatout.explain.program.evidence import Evidence, Recording, build
-from flatout.explain.program.timeline import timeline
-from flatout.explain.program.watch import Watch, lengths
+from flatout_explain import output_file
+from flatout_explain.against.rates import course, turn_ratios, units_in_order
+from flatout_explain.errors import FlatoutError, one_line
+from flatout_explain.program import attach
+from flatout_explain.program.evidence import Evidence, Recording, build
+from flatout_explain.program.timeline import timeline
+from flatout_explain.program.watch import Watch, lengths
 
 CAN_STOP = hasattr(signal, "SIGSTOP")  # Windows cannot stop a process
 

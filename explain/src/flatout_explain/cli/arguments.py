@@ -1,31 +1,37 @@
-"""The arguments of `flatout explain`, and the combinations that it refuses."""
+"""The arguments of the command, and the combinations that it refuses."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import ClassVar
 
-import tyro
-
-from flatout import output_file
-from flatout.errors import UsageError, writing
+from flatout_explain import output_file
+from flatout_explain.cli.parsing import flag, number, option, whole_number
+from flatout_explain.errors import UsageError, writing
+from flatout_explain.output import command_name
+from flatout_explain.trace.load import is_trace, require_numpy
 
 USAGE = (
-    "flatout explain RUN_DIR, flatout explain [--seconds 60] -- python script.py ..., "
-    "flatout explain --pid N, flatout explain TRACE, flatout explain EVIDENCE.json, or flatout "
-    "explain --diff BEFORE.json AFTER.json"
-)
-
+    "[--seconds 60] -- python script.py ...", "--pid N", "TRACE", "EVIDENCE.json",
+    "--diff BEFORE.json AFTER.json",
+)  # fmt: skip
+"""Ways to call the command, without its name."""
 
 SECONDS = 60.0
 """Time for which a program is observed."""
 
 MINUTES = 5.0
 """Time for ``--against``."""
+
+MEASURED = (
+    "once the program has ended, start it again as it was and with the first remedy that is an "
+    "environment variable or a flag of its command, and measure the gain."
+)
+"""What ``--measure`` does with a program."""
 
 PROFILE = ".speedscope.json"
 """The ending of the file with which ``--save`` writes a profile of the samples, not the evidence.
@@ -36,60 +42,121 @@ PROFILE = ".speedscope.json"
 class ExplainArguments:
     """Find out why the GPU or the CPU is idle, and what to change where."""
 
-    path: tyro.conf.Positional[str | None] = None
-    """A run's folder; a trace of PyTorch's, JAX's or TensorFlow's profiler, or a folder of them; or
-    a file of saved evidence."""
-    seconds: float | None = None
-    """How long a program is observed after its imports (60 s; with --against 10 s). This is
-    extended, to at most four times as long, until two cycles of collecting and learning were seen.
-    The program then runs to its end."""
-    stop: bool = False
-    """End the program (SIGTERM) once it is explained."""
-    record: float | None = None
-    """Programs only: let the program's own profiler (PyTorch's or JAX's) record for this many
-    seconds, 0.1 to 20, once the imports are over, and report what it recorded, too."""
-    pid: int | None = None
-    """Observe a Python process that runs already (needs py-spy: pip install py-spy)."""
-    phase: tuple[str, ...] = ()
-    """Programs only, may be repeated: all time in a function counts as this phase,
-    PHASE=MODULE:FUNCTION, such as env=train:collect or env=train:Maze.step."""
-    against: str | None = None
-    """The command line of a second program, such as "python fixed.py": let both run in turns, and
-    measure how much faster the second one is."""
-    count: str | None = None
-    """Programs only: count work, so that --against and --diff compare times for a unit of it: calls
-    of a function (module:function), the sum of its argument (module:function(argument)), or steps
-    of environments and optimisers (the word steps, and the default of --against)."""
-    minutes: float | None = None
-    """With --against, and with --measure of a program: no round begins that would end later (5)."""
-    json: str | None = None
-    """Write verdict and findings to this JSON file."""
-    fail_if: tuple[str, ...] = ()
-    """End with exit code 3 if the share of the time of a phase or a cause, in per cent, fulfils a
-    condition: "env > 50". May be repeated; the exit code of a program that fails is kept."""
-    diff: tuple[str, ...] = ()
-    """Compare two files of saved evidence or of --json, BEFORE AFTER: which phases, causes and
-    lines take more or less time."""
-    html: str | None = None
-    """Write a report of one page to this HTML file."""
-    save: str | None = None
-    """Write the recorded evidence to this JSON file, to be diagnosed elsewhere; with the ending
-    .speedscope.json, the samples as a profile for speedscope.app."""
-    try_: Annotated[bool, tyro.conf.arg(name="try")] = False
-    """Run folders only: apply the first remedy that is a setting, and measure what it gains."""
-    measure: bool = False
-    """Of a run's folder: first measure the parts of this run here, for about 20 s, and save that.
-    Of a program, with --twice: once it has ended, start it again as it was and with the first
-    remedy that is an environment variable or a flag of its command, and measure the gain."""
-    twice: bool = False
-    """With --measure of a program: allow two copies of it to run at the same time, which write
-    the same files."""
-    measure_flag: str | None = None
-    """With --measure of a program: the flag and value with which it loads data in more processes,
-    appended to its command if that is the remedy."""
-    trust: bool = False
-    """With --try or --measure: run the code that the folder names, although another user created
-    it."""
+    usage: ClassVar[tuple[str, ...]] = USAGE
+
+    path: str | None = flag(
+        None,
+        "A trace of PyTorch's, JAX's or TensorFlow's profiler, or a folder of them; or a file of "
+        "saved evidence.",
+        "PATH",
+    )
+    seconds: float | None = flag(
+        None,
+        "How long a program is observed after its imports (60 s; with --against 10 s). This is "
+        "extended, to at most four times as long, until two cycles of collecting and learning "
+        "were seen. The program then runs to its end.",
+        "SECONDS",
+        type=number,
+    )
+    stop: bool = flag(False, "End the program (SIGTERM) once it is explained.")
+    record: float | None = flag(
+        None,
+        "Programs only: let the program's own profiler (PyTorch's or JAX's) record for this many "
+        "seconds, 0.1 to 20, once the imports are over, and report what it recorded, too.",
+        "SECONDS",
+        type=number,
+    )
+    pid: int | None = flag(
+        None,
+        "Observe a Python process that runs already (needs py-spy: pip install py-spy).",
+        "PID",
+        type=whole_number,
+    )
+    phase: tuple[str, ...] = flag(
+        (),
+        "Programs only, may be repeated: all time in a function counts as this phase, "
+        "PHASE=MODULE:FUNCTION, such as env=train:collect or env=train:Maze.step.",
+        "PHASE=MODULE:FUNCTION",
+        "PHASE=MODULE:FUNCTION: --phase env=train:collect",
+        action="append",
+    )
+    against: str | None = flag(
+        None,
+        'The command line of a second program, such as "python fixed.py": let both run in turns, '
+        "and measure how much faster the second one is.",
+        "COMMAND",
+    )
+    count: str | None = flag(
+        None,
+        "Programs only: count work, so that --against and --diff compare times for a unit of it: "
+        "calls of a function (module:function), the sum of its argument "
+        "(module:function(argument)), or steps of environments and optimisers (the word steps, "
+        "and the default of --against).",
+        "FUNCTION",
+    )
+    minutes: float | None = flag(
+        None,
+        "With --against, and with --measure of a program: no round begins that would end later "
+        "(5).",
+        "MINUTES",
+        type=number,
+    )
+    json: str | None = flag(
+        None, "Write verdict and findings to this JSON file.", "FILE", "a file: --json FILE"
+    )
+    fail_if: tuple[str, ...] = flag(
+        (),
+        "End with exit code 3 if the share of the time of a phase or a cause, in per cent, "
+        'fulfils a condition: "env > 50". May be repeated; the exit code of a program that fails '
+        "is kept.",
+        "CONDITION",
+        'a condition: --fail-if "env > 50"',
+        action="append",
+    )
+    diff: tuple[str, ...] = flag(
+        (),
+        "Compare two files of saved evidence or of --json, BEFORE AFTER: which phases, causes and "
+        "lines take more or less time.",
+        "FILE",
+        "two files: --diff BEFORE.json AFTER.json",
+        nargs=2,
+        metavar=("BEFORE", "AFTER"),
+    )
+    html: str | None = flag(
+        None, "Write a report of one page to this HTML file.", "FILE", "a file: --html FILE"
+    )
+    save: str | None = flag(
+        None,
+        "Write the recorded evidence to this JSON file, to be diagnosed elsewhere; with the "
+        "ending .speedscope.json, the samples as a profile for speedscope.app.",
+        "FILE",
+        "a file: --save FILE",
+    )
+    measure: bool = flag(
+        False,
+        f"Programs only, with --twice: {MEASURED}",
+    )
+    twice: bool = flag(
+        False,
+        "With --measure of a program: allow two copies of it to run at the same time, which write "
+        "the same files.",
+    )
+    measure_flag: str | None = flag(
+        None,
+        "With --measure of a program: the flag and value with which it loads data in more "
+        "processes, appended to its command if that is the remedy.",
+        "FLAG",
+        'a flag: --measure-flag="--workers 4"',
+        dashes=True,
+    )
+
+    def check_runs(self, kind: str, command: Sequence[str]) -> None:
+        """Refuse flags that are only for run folders. There are none of these flags.
+
+        Args:
+            kind: the kind of what is explained, see `kind_of`.
+            command: the program to explain, if it is one.
+        """
 
 
 def check(asked: ExplainArguments, path: Path | None, kind: str, command: Sequence[str]) -> None:
@@ -101,27 +168,29 @@ def check(asked: ExplainArguments, path: Path | None, kind: str, command: Sequen
         kind: its kind, see `kind_of`.
         command: the program to explain, if it is one.
     """
-    from flatout.explain.program.marks import FunctionPhase
+    from flatout_explain.program.marks import FunctionPhase
 
+    tool = command_name()
     if sum((path is not None, bool(command), asked.pid is not None, bool(asked.diff))) != 1:
         files = {"--json": asked.json, "--html": asked.html, "--save": asked.save}
         taken = [f"{flag} took {file} as its FILE" for flag, file in files.items() if file]
         if path is None and taken:
             raise UsageError(
-                f"explain needs something to explain, and {taken[0]}: flatout explain RUN_DIR "
+                f"explain needs something to explain, and {taken[0]}: {tool} PATH "
                 f"{taken[0].split()[0]} FILE."
             )
-        raise UsageError(f"explain needs one thing to explain: {USAGE}.")
+        *most, last = (f"{tool} {words}" for words in asked.usage)
+        raise UsageError(f"explain needs one thing to explain: {', '.join(most)}, or {last}.")
     for word in asked.phase:
         FunctionPhase.parse(word)
     if asked.phase and (kind in ("run", "trace") or asked.against is not None):
         raise UsageError(
-            "--phase is for programs, without --against: flatout explain --phase "
+            f"--phase is for programs, without --against: {tool} --phase "
             "env=train:collect -- python train.py."
         )
     if asked.against is not None and not command:
         raise UsageError(
-            "--against compares two programs: flatout explain --against "
+            f"--against compares two programs: {tool} --against "
             '"python fixed.py" -- python script.py.'
         )
     measured = asked.measure and bool(command)
@@ -133,16 +202,16 @@ def check(asked: ExplainArguments, path: Path | None, kind: str, command: Sequen
     if asked.count is not None:
         if not command:
             raise UsageError(
-                "--count is for programs that explain starts: flatout explain --count steps -- "
+                f"--count is for programs that explain starts: {tool} --count steps -- "
                 "python script.py."
             )
-        from flatout.explain.against.rounds import check_count
+        from flatout_explain.against.rounds import check_count
 
         check_count(count_of(asked) or "")
     if asked.diff:
         _check_diff(asked)
     if asked.fail_if:
-        from flatout.explain.conditions import Condition
+        from flatout_explain.conditions import Condition
 
         for text in asked.fail_if:
             Condition.parse(text)
@@ -153,57 +222,55 @@ def check(asked: ExplainArguments, path: Path | None, kind: str, command: Sequen
             f"--seconds {asked.seconds:g} is impossible: it lies between 0.5 and 86400."
         )
     run = kind == "run"
-    if asked.try_ and not run:
-        raise UsageError("--try is for run folders: flatout explain RUN_DIR --try.")
+    asked.check_runs(kind, command)
     if asked.measure and not run:
         _check_measure(asked, command)
     flagged = asked.measure_flag is not None
-    for flag, given in (("--twice", asked.twice), ("--measure-flag", flagged)):
+    for name, given in (("--twice", asked.twice), ("--measure-flag", flagged)):
         if given and not measured:
             raise UsageError(
-                f"{flag} is for --measure of a program: flatout explain --measure --twice -- "
-                "python script.py."
+                f"{name} is for --measure of a program: {tool} --measure --twice -- python "
+                "script.py."
             )
     if asked.record is not None and not command:
         raise UsageError(
-            "--record is for programs that explain starts: flatout explain --record 2 -- python "
-            "script.py."
+            f"--record is for programs that explain starts: {tool} --record 2 -- python script.py."
         )
     if asked.record is not None and asked.against is not None:
         raise UsageError("--record and --against cannot be combined.")
+    if asked.record is not None:
+        require_numpy("--record")
     if asked.record is not None and not 0.1 <= asked.record <= min(20.0, seconds_of(asked) / 2):
         raise UsageError(
             f"--record {asked.record:g} is impossible: it lies between 0.1 and 20, and is at most "
             f"half of --seconds ({seconds_of(asked):g})."
         )
     if asked.stop and not command:
-        raise UsageError(
-            "--stop is for programs that explain starts: flatout explain --stop -- ..."
-        )
+        raise UsageError(f"--stop is for programs that explain starts: {tool} --stop -- ...")
     profile = asked.save is not None and asked.save.endswith(PROFILE)
     if profile and (run or kind == "trace" or asked.against is not None):
         raise UsageError(
-            f"--save {asked.save}: a speedscope profile is made of samples of a program: flatout "
-            f"explain --save FILE{PROFILE} -- python script.py, or of its saved evidence."
+            f"--save {asked.save}: a speedscope profile is made of samples of a program: {tool} "
+            f"--save FILE{PROFILE} -- python script.py, or of its saved evidence."
         )
     if asked.save and path is not None and not run and not profile:
         what = "a profiler's trace" if kind == "trace" else "saved evidence"
         raise UsageError(f"--save: {path} is {what} already.")
-    for flag, file in (("json", asked.json), ("html", asked.html), ("save", asked.save)):
+    for name, file in (("json", asked.json), ("html", asked.html), ("save", asked.save)):
         if file is not None:
             with writing(file):
-                _check_file(flag, Path(file), path)
+                _check_file(name, Path(file), path)
                 output_file.check_writable(Path(file))
 
 
 def _check_measure(asked: ExplainArguments, command: Sequence[str]) -> None:
     """Refuse to measure a program that cannot be measured, or that nobody said may run twice."""
-    from flatout.explain.against import rounds
+    from flatout_explain.against import rounds
 
     if not command:
         raise UsageError(
-            "--measure is for run folders and for programs that explain starts: flatout explain "
-            "RUN_DIR --measure, or flatout explain --measure --twice -- python script.py."
+            f"--measure is for programs that explain starts: {command_name()} --measure --twice -- "
+            "python script.py."
         )
     if asked.against is not None:
         raise UsageError("--measure and --against cannot be combined.")
@@ -249,12 +316,13 @@ def _check_diff(asked: ExplainArguments) -> None:
     """Refuse what makes no sense with two files to compare."""
     if len(asked.diff) != 2:
         raise UsageError(
-            "--diff compares two files: flatout explain --diff BEFORE.json AFTER.json."
+            f"--diff compares two files: {command_name()} --diff BEFORE.json AFTER.json."
         )
-    for flag in ("html", "save", "fail_if", "stop", "seconds", "trust", "try_", "measure"):
-        if getattr(asked, flag):
-            name = flag.strip("_").replace("_", "-")
-            raise UsageError(f"--{name} cannot be combined with --diff, which takes only --json.")
+    for spec in fields(asked):
+        if spec.name not in ("diff", "json") and getattr(asked, spec.name):
+            raise UsageError(
+                f"{option(spec.name)} cannot be combined with --diff, which takes only --json."
+            )
 
 
 def count_of(asked: ExplainArguments) -> str | None:
@@ -273,13 +341,11 @@ def kind_of(path: Path) -> str:
     Raises:
         UsageError: it is neither an ordinary file nor a folder.
     """
-    from flatout.explain.trace import load
-
     if not path.is_dir() and not path.is_file():
         raise UsageError(f"{path} is no ordinary file and no folder.")
     if run_of(path) is not None:
         return "run"
-    if load.is_trace(path):
+    if is_trace(path):
         return "trace"
     return "run" if path.is_dir() else "evidence"
 

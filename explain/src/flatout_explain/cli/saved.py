@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from flatout import documents
-from flatout.errors import FlatoutError, UsageError, damage, one_line
+from flatout_explain import documents
+from flatout_explain.errors import FlatoutError, UsageError, damage, one_line
+from flatout_explain.output import command_name
 
 if TYPE_CHECKING:
-    from flatout.explain.against.rounds import Comparison
-    from flatout.explain.diagnosis import Diagnosis
+    from flatout_explain.against.rounds import Comparison
+    from flatout_explain.diagnosis import Diagnosis
+
+
+OfRun = Callable[[Mapping[str, Any]], "Diagnosis"]
+"""Diagnoses saved evidence of a run of Flatout."""
 
 
 @contextmanager
@@ -25,24 +30,27 @@ def intact(otherwise: str, remedy: str) -> Iterator[None]:
 
 
 def read_saved(
-    path: Path, phases: Sequence[str] = (), profile: str | None = None
+    path: Path,
+    of_run: OfRun,
+    phases: Sequence[str] = (),
+    profile: str | None = None,
 ) -> tuple[Diagnosis, Comparison | None]:
     """Diagnose saved evidence of a program or a run; also return its comparison, if it has one.
 
     Args:
         path: the file.
+        of_run: diagnoses evidence of a run of Flatout.
         phases: more functions whose phase is given.
         profile: a file for the program's samples, in speedscope's form.
     """
-    from flatout.explain.against.rounds import Comparison
-    from flatout.explain.own import runs
-    from flatout.explain.program import diagnose, evidence, speedscope
+    from flatout_explain.against.rounds import Comparison
+    from flatout_explain.program import diagnose, evidence, speedscope
 
     try:
         values = documents.read_json(path, limit=evidence.MOST_BYTES)
     except (OSError, ValueError) as error:
         raise FlatoutError(
-            f"{path} is not evidence that flatout explain --save wrote: {one_line(error)}."
+            f"{path} is not evidence that {command_name()} --save wrote: {one_line(error)}."
         ) from None
     parts = dict(values) if isinstance(values, dict) else {}  # `from_json` takes its parts out
     try:
@@ -50,7 +58,7 @@ def read_saved(
             if parts.get("kind") == "run":
                 if profile is not None:
                     raise UsageError("--save: evidence of a run has no samples for a profile.")
-                found = runs.diagnose_evidence(runs.Evidence.from_json(values))
+                found = of_run(values)
             else:
                 read = evidence.from_json(values, path)
                 read.phases = tuple(dict.fromkeys((*read.phases, *phases)))

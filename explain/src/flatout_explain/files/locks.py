@@ -23,10 +23,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from flatout.documents import parse_json
-from flatout.output import say
-from flatout.storage import nofollow
-from flatout.storage.kernel import boot_id, close_in_children, kernel_text
+from flatout_explain.documents import parse_json
+from flatout_explain.files import nofollow
+from flatout_explain.files.kernel import boot_id, close_in_children, kernel_text
+from flatout_explain.output import say
 
 LOCK = ".lock"
 """A run folder's file that is locked while the run lives."""
@@ -65,7 +65,7 @@ class Lock:
 
     Args:
         path: the file, which is made if there is none.
-        depth: as in `flatout.storage.nofollow`.
+        depth: as in `flatout_explain.files.nofollow`.
 
     Attributes:
         file: the open file.

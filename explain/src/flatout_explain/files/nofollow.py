@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from flatout.documents import MOST_BYTES, parse_json
-from flatout.output_file import left_over, temporary_name
+from flatout_explain.documents import MOST_BYTES, parse_json
+from flatout_explain.output_file import left_over, temporary_name
 
 MOST = 1 << 40
 """Maximum bytes of a file that is read."""
@@ -109,7 +109,7 @@ class Folder:
 
     @property
     def listed(self) -> int | Path:
-        """What `os.listdir` and `os.scandir` take."""
+        """The argument of `os.listdir` and `os.scandir`."""
         return self.path if self.descriptor is None else self.descriptor
 
     def at(self, name: str) -> str:
@@ -130,7 +130,7 @@ class Folder:
         os.replace(self.at(name), self.at(other), src_dir_fd=held, dst_dir_fd=held)
 
     def stat(self, name: str) -> os.stat_result:
-        """What a name in it is, links not followed."""
+        """The status of a name in it, links not followed."""
         return os.stat(self.at(name), dir_fd=self.descriptor, follow_symlinks=False)
 
     def sync(self) -> None:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from flatout.errors import FlatoutError
+from flatout_explain.errors import FlatoutError
 
 
 def user_folder(kind: Literal["cache", "config"]) -> Path:

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from flatout.storage.kernel import kernel_text
+from flatout_explain.files.kernel import kernel_text
 
 
 def group_folders(controller: str, pid: int = 0, root: str = "/") -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from flatout.hardware.monitor import MonitorSample
+from flatout_explain.hardware.monitor import MonitorSample
 
 
 @dataclass(frozen=True)

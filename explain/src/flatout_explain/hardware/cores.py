@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 
-from flatout.hardware.control_groups import group_folders
-from flatout.storage.kernel import kernel_text
+from flatout_explain.files.kernel import kernel_text
+from flatout_explain.hardware.control_groups import group_folders
 
 
 def usable_cores(pid: int = 0, root: str = "/") -> int:

@@ -8,8 +8,8 @@ import re
 import time
 from itertools import chain
 
-from flatout.hardware.control_groups import group_folders
-from flatout.storage.kernel import kernel_text
+from flatout_explain.files.kernel import kernel_text
+from flatout_explain.hardware.control_groups import group_folders
 
 MEASURED = 2 << 20  # bytes of memory for which the time of page faults is measured: one huge page
 GiB = 1 << 30

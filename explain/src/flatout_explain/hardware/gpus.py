@@ -11,8 +11,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from flatout.hardware.nvml import visible_handles
-from flatout.hardware.processes import MiB
+from flatout_explain.hardware.nvml import visible_handles
+from flatout_explain.hardware.processes import MiB
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from flatout.documents import plain_fields, plain_number
-from flatout.hardware.cores import share_of_all, usable_cores, usable_cpus
-from flatout.hardware.counters import Counters
-from flatout.hardware.gpus import Gpus, GpuSample
-from flatout.hardware.others import Others
-from flatout.hardware.processes import (
+from flatout_explain.documents import plain_fields, plain_number
+from flatout_explain.files import nofollow
+from flatout_explain.files.kernel import kernel_text
+from flatout_explain.hardware.cores import share_of_all, usable_cores, usable_cpus
+from flatout_explain.hardware.counters import Counters
+from flatout_explain.hardware.gpus import Gpus, GpuSample
+from flatout_explain.hardware.others import Others
+from flatout_explain.hardware.processes import (
     Faults,
     LinuxTree,
     PortableTree,
@@ -26,10 +28,7 @@ from flatout.hardware.processes import (
     fault_rates,
     open_tree,
 )
-from flatout.output import json_text
-from flatout.storage import nofollow
-from flatout.storage.kernel import kernel_text
-from flatout.storage.span_records import json_lines
+from flatout_explain.output import json_text
 
 GROWTH_S = 300.0
 """A recorded line covers 1/300 of the recording so far, or one sample if that is longer."""
@@ -44,7 +43,7 @@ CROWDED = 0.1
 
 @dataclass(frozen=True)
 class MonitorSample:
-    """What a program and its descendants used since the last sample."""
+    """The use of the hardware by a program and its descendants since the last sample."""
 
     t: float  # seconds at its end, by the monitor's clock
     seconds: float  # its duration
@@ -170,7 +169,7 @@ class Monitor:
         return time.perf_counter(), busy_s or 0.0, stolen_s or 0.0
 
     def sample(self) -> MonitorSample:
-        """What was used since the last sample."""
+        """Return the use of the hardware since the last sample."""
         now, reading = time.perf_counter(), self._tree.read()
         seconds = max(now - self._at, 1e-6)
         last = self._last
@@ -225,7 +224,7 @@ class Monitor:
         self._gpus.close()
 
     def _threads(self, reading: Reading, now: float) -> dict[str, float]:
-        """What the threads did since their last reading; empty if they were not read."""
+        """Return what the threads did since their last reading; empty if they were not read."""
         if reading.switches is None:
             return {}
         before, seconds = self._detailed, max(now - self._detailed_at, 1e-6)
@@ -398,15 +397,6 @@ def merged(samples: Sequence[MonitorSample]) -> MonitorSample:
             )
         },
     )
-
-
-def read_samples(path: Path) -> list[MonitorSample]:
-    """The samples of a recording; damaged lines and a missing file are skipped."""
-    samples: list[MonitorSample] = []
-    for values in json_lines(path):
-        with suppress(ArithmeticError, ValueError, KeyError, TypeError, AttributeError):
-            samples.append(MonitorSample.from_json(values))
-    return samples
 
 
 def _drop_empty(values: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flatout.hardware.processes import MiB
+from flatout_explain.hardware.processes import MiB
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import psutil
 
-from flatout.hardware.cores import share_of_all, usable_cores, usable_cpus
-from flatout.output import printable
+from flatout_explain.hardware.cores import share_of_all, usable_cores, usable_cpus
+from flatout_explain.output import printable
 
 CROWDED = 0.25
 """Share of the cores that other programs use, from which on they are named."""

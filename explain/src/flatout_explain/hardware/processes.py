@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from flatout.storage.kernel import kernel_text
+from flatout_explain.files.kernel import kernel_text
 
 MiB = 1024 * 1024
 PATIENCE = 250.0  # seconds between two detailed readings, for each second that one takes
@@ -42,7 +42,7 @@ FEW_FAULTS = Faults(200.0, 200.0, 1.0, math.inf)
 
 @dataclass
 class Reading:
-    """What a process tree has used so far."""
+    """The use of the hardware by a process tree so far."""
 
     total_s: float = 0.0  # CPU seconds of all processes, including reaped ones
     # CPU seconds by (pid, start time) of live processes
@@ -105,7 +105,7 @@ class LinuxTree:
         self._page_mb = os.sysconf("SC_PAGE_SIZE") / MiB
 
     def read(self) -> Reading:
-        """What they have used so far; empty if all have ended."""
+        """Return what they have used so far; empty if all have ended."""
         reading = Reading()
         detailed = time.monotonic() >= self._due
         if detailed:

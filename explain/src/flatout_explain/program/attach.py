@@ -23,14 +23,19 @@ from typing import IO, Any
 
 import psutil
 
-from flatout import output_file
-from flatout.errors import UsageError, one_line, writing
-from flatout.explain.program.capacity import together
-from flatout.explain.program.evidence import Recording, rows_of
-from flatout.explain.program.watch import POLL_S, Watch, lengths
-from flatout.hardware.counters import Counters, full_memory, page_fault_seconds
-from flatout.hardware.monitor import Monitor
-from flatout.storage import locks
+from flatout_explain import output_file
+from flatout_explain.errors import UsageError, one_line, writing
+from flatout_explain.files import locks
+from flatout_explain.hardware.cores import usable_cores
+from flatout_explain.hardware.counters import Counters, full_memory, page_fault_seconds
+from flatout_explain.hardware.machine import cpu_name, memory
+from flatout_explain.hardware.monitor import Monitor
+from flatout_explain.hardware.nvml import visible_gpus
+from flatout_explain.hardware.processes import MiB
+from flatout_explain.output import command_name
+from flatout_explain.program.capacity import together
+from flatout_explain.program.evidence import Recording, rows_of
+from flatout_explain.program.watch import POLL_S, Watch, lengths
 
 INJECT = Path(__file__).parent / "inject"
 PATIENCE_S = 3.0  # limit for the probe's last writes after a stop
@@ -286,17 +291,14 @@ def end(child: subprocess.Popen[bytes]) -> int:
 def machine(command: Sequence[str] = ()) -> dict[str, Any]:
     """Return the machine's facts for the rules; with a command that will be started, also the speed
     of all cores together."""
-    from flatout.hardware.inventory import inventory
-
-    hardware = inventory()
-    gpus = [gpu.name for gpu in hardware.gpus]
+    cores, (total, available) = usable_cores(), memory()
     facts: dict[str, Any] = {
-        "cores": hardware.cores, "cpu": hardware.cpu_name, "gpus": gpus,
-        "memory_mb": hardware.memory_total_mb, "free_mb": hardware.memory_available_mb,
+        "cores": cores, "cpu": cpu_name(), "gpus": [gpu.name for gpu in visible_gpus()[0]],
+        "memory_mb": total // MiB, "free_mb": available // MiB,
         "oom_kills": Counters().oom_kills(), "fault_s": page_fault_seconds(),
     }  # fmt: skip
     if command and shutil.which(command[0]) is not None:  # else the error is reported at once
-        facts["together"] = round(together(hardware.cores), 3)  # while the cores are free
+        facts["together"] = round(together(cores), 3)  # while the cores are free
     return facts
 
 
@@ -326,8 +328,8 @@ def _obstacles(
     elif shutil.which(command[0]) is None or "python" not in program:
         why = (
             f"No Python process of {program} could be observed: it starts none, or clears the "
-            "environment variables that load the probe. Start Python directly: flatout explain -- "
-            "python script.py."
+            f"environment variables that load the probe. Start Python directly: {command_name()} "
+            "-- python script.py."
         )
     else:
         why = (

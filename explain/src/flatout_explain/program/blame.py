@@ -14,13 +14,13 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from flatout.explain.program.evidence import Evidence
-from flatout.explain.program.flow import Site
-from flatout.explain.program.places import Mark
-from flatout.explain.program.timeline import Timeline
-from flatout.explain.program.tracks import LEARNING, Moment, Track
-from flatout.hardware.core_use import CoreUse, core_use
-from flatout.spans import PHASES
+from flatout_explain.hardware.core_use import CoreUse, core_use
+from flatout_explain.phases import PHASES
+from flatout_explain.program.evidence import Evidence
+from flatout_explain.program.flow import Site
+from flatout_explain.program.places import Mark
+from flatout_explain.program.timeline import Timeline
+from flatout_explain.program.tracks import LEARNING, Moment, Track
 
 LOCKED = 0.2
 """Minimum share of a moment in which the driver sleeps in the middle of its work, without waiting

@@ -14,12 +14,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from flatout import output_file
-from flatout.errors import UsageError, damage
-from flatout.output import json_text, say
+from flatout_explain import output_file
+from flatout_explain.errors import UsageError, damage
+from flatout_explain.output import command_name, json_text, say
 
 if TYPE_CHECKING:
-    from flatout.explain.diagnosis import Diagnosis
+    from flatout_explain.diagnosis import Diagnosis
 
 
 WIDTH = 100  # columns of a report as text
@@ -61,7 +61,7 @@ class Explanation:
             return "nothing has been explained yet"
         from rich.console import Console
 
-        from flatout.explain.report import show
+        from flatout_explain.report import show
 
         file = io.StringIO()
         show(self.diagnosis, Console(file=file, width=WIDTH, force_terminal=False))
@@ -72,12 +72,12 @@ class Explanation:
         if self.diagnosis is None:
             return None
         return (
-            f'<iframe srcdoc="{escape(self._page())}" sandbox="" title="flatout explain" '
+            f'<iframe srcdoc="{escape(self._page())}" sandbox="" title="{command_name()}" '
             'style="width: 100%; height: 40rem; border: 0"></iframe>'
         )
 
     def _page(self) -> str:
-        from flatout.explain import html
+        from flatout_explain import html
 
         assert self.diagnosis is not None
         return html.page(self.diagnosis)
@@ -109,7 +109,7 @@ def explaining(*, show: bool = True, subject: str = "") -> Iterator[Explanation]
         say("explaining() does nothing here, because this program is being explained already.")
         yield explanation
         return
-    from flatout.explain.program.attach import begun, machine, working_folder
+    from flatout_explain.program.attach import begun, machine, working_folder
 
     meta = begun([subject or _place(inspect.currentframe())], machine())
     with working_folder() as folder:
@@ -123,7 +123,7 @@ def explaining(*, show: bool = True, subject: str = "") -> Iterator[Explanation]
 @contextmanager
 def _children_observed(folder: Path) -> Iterator[None]:
     """Let Python processes that this one starts load the probe."""
-    from flatout.explain.program.attach import variables
+    from flatout_explain.program.attach import variables
 
     added = variables(folder)
     before = {name: os.environ.get(name) for name in added}
@@ -141,9 +141,9 @@ def _children_observed(folder: Path) -> Iterator[None]:
 @contextmanager
 def _observed(folder: Path, meta: dict[str, Any]) -> Iterator[None]:
     """Sample this process and its hardware, and put what is seen into the folder and `meta`."""
-    from flatout.explain.program.attach import probe_module
-    from flatout.explain.program.watch import MONITOR_S
-    from flatout.hardware.monitor import Monitor, Recorder, Sampler
+    from flatout_explain.hardware.monitor import Monitor, Recorder, Sampler
+    from flatout_explain.program.attach import probe_module
+    from flatout_explain.program.watch import MONITOR_S
 
     monitor = Monitor(os.getpid(), MONITOR_S, clock=time.monotonic)
     meta["machine"]["cores"] = monitor.cores
@@ -167,10 +167,10 @@ def _explain(folder: Path, meta: dict[str, Any], explanation: Explanation, show:
     """Diagnose what was seen; if that is impossible, say so in one sentence."""
     from rich.console import Console
 
-    from flatout.explain.program.attach import last_lines
-    from flatout.explain.program.diagnose import diagnose
-    from flatout.explain.program.evidence import build
-    from flatout.explain.report import show as print_report
+    from flatout_explain.program.attach import last_lines
+    from flatout_explain.program.diagnose import diagnose
+    from flatout_explain.program.evidence import build
+    from flatout_explain.report import show as print_report
 
     try:
         rows = last_lines(folder, running=len(list(folder.glob("*.jsonl"))) > 1)

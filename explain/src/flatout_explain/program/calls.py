@@ -10,8 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from flatout.explain.program.evidence import C_CALL, CALL, RETURN, Process, Window
-from flatout.explain.program.survey import CALLERS, Frames, Networks, Site, chains
+from flatout_explain.program.evidence import C_CALL, CALL, RETURN, Process, Window
+from flatout_explain.program.survey import CALLERS, Frames, Networks, Site, chains
 
 PROBE = "_flatout_"  # in the names of the probe's own files, in which a window begins
 SHORT_NS = 60_000  # an operation shorter than this is mostly launch overhead

@@ -7,11 +7,11 @@ import sys
 import time
 from contextlib import suppress
 
-from flatout.errors import FlatoutError
-from flatout.hardware.cores import usable_cpus
-from flatout.hardware.others import busiest_others
-from flatout.planning import kept
-from flatout.storage.kernel import boot_id
+from flatout_explain.errors import FlatoutError
+from flatout_explain.files import kept_numbers
+from flatout_explain.files.kernel import boot_id
+from flatout_explain.hardware.cores import usable_cpus
+from flatout_explain.hardware.others import busiest_others
 
 SPAN_S = 0.15
 STARTING_S = 0.25
@@ -44,14 +44,14 @@ def together(cores: int) -> float:
     boot = boot_id()
     name = f"cores together: {cores} of {cpus}, boot {boot}"
     with suppress(FlatoutError):  # there is no home folder
-        if boot and (known := kept.numbers().get(name)):
+        if boot and (known := kept_numbers.numbers().get(name)):
             return min(max(known, 1.0), float(cores))
     measured = None if busiest_others(SPAN_S) else _measure(cores)
     if measured is None:
         return float(cores)
     if boot:
         with suppress(FlatoutError):
-            kept.keep_number(name, measured)
+            kept_numbers.keep_number(name, measured)
     return measured
 
 

@@ -9,16 +9,16 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
-from flatout.explain import cores
-from flatout.explain.diagnosis import Finding, Trial
-from flatout.explain.program.evidence import Evidence, Process
-from flatout.explain.program.facts import Facts
-from flatout.explain.program.garbage import collecting
-from flatout.explain.program.remedies import with_threads
-from flatout.explain.ranking import LEAST_SHARE, interval
-from flatout.explain.report import duration, percent, place_words
-from flatout.hardware.core_use import quota_share, weighted_mean
-from flatout.hardware.monitor import MonitorSample
+from flatout_explain import cores
+from flatout_explain.diagnosis import Finding, Trial
+from flatout_explain.hardware.core_use import quota_share, weighted_mean
+from flatout_explain.hardware.monitor import MonitorSample
+from flatout_explain.program.evidence import Evidence, Process
+from flatout_explain.program.facts import Facts
+from flatout_explain.program.garbage import collecting
+from flatout_explain.program.remedies import with_threads
+from flatout_explain.ranking import LEAST_SHARE, interval
+from flatout_explain.report import duration, percent, place_words
 
 CALLED = 0.5  # part of the collections' time from which on the program's calls of them are named
 UNSEEN = 0.1  # how much larger a share must be without the observation to be taken in its place

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from flatout.explain.program.tracks import LEARNING, Moment, spent
+from flatout_explain.program.tracks import LEARNING, Moment, spent
 
 COLLECTING = ("env", "act", "ipc", "wait", "eval")
 COMPILING = ("compile", "first compilation")

@@ -13,13 +13,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from flatout.explain.cards import used_cards
-from flatout.explain.program import tags
-from flatout.explain.program.evidence import Evidence, Process, Sample
-from flatout.explain.program.places import Mark, Places
-from flatout.explain.program.survey import Frames, Site
-from flatout.explain.program.tracks import Moment
-from flatout.hardware.monitor import MonitorSample
+from flatout_explain.cards import used_cards
+from flatout_explain.hardware.monitor import MonitorSample
+from flatout_explain.program import tags
+from flatout_explain.program.evidence import Evidence, Process, Sample
+from flatout_explain.program.places import Mark, Places
+from flatout_explain.program.survey import Frames, Site
+from flatout_explain.program.tracks import Moment
 
 ASLEEP = 0.5  # a thread that works for less than this share of a sample waits
 BACKWARD = ("run_backward", "_run_backward")  # PyTorch's backward pass, one call

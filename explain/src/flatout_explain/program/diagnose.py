@@ -1,6 +1,6 @@
 """From evidence to findings: pure rules, numbers in, sentences out.
 
-`flatout.explain.ranking` orders them; learning is divided into its mechanisms.
+`flatout_explain.ranking` orders them; learning is divided into its mechanisms.
 docs/explain-reference.md has the rules.
 """
 
@@ -12,18 +12,19 @@ from dataclasses import replace
 from itertools import pairwise
 from signal import Signals
 
-from flatout.explain import cards, cores
-from flatout.explain.against.rates import CALLS, count_words, counted, without_evaluation, work
-from flatout.explain.causes import CAUSE_OF_LOSS, CAUSES, DEVICES, OVERLAPPING, UNKNOWN
-from flatout.explain.diagnosis import Diagnosis, Finding, WorkRate, lanes, verdict
-from flatout.explain.program import counted as exact
-from flatout.explain.program import marks, ranks, remedies
-from flatout.explain.program.evidence import Evidence
-from flatout.explain.program.facts import Facts, facts_of
-from flatout.explain.program.tracks import LEARNING, Track
-from flatout.explain.ranking import LEAST_SHARE, causes, interval_of_ratio, ordered, tied
-from flatout.explain.report import duration, percent, place_words, tie_words
-from flatout.spans import PHASES
+from flatout_explain import cards, cores
+from flatout_explain.against.rates import CALLS, count_words, counted, without_evaluation, work
+from flatout_explain.causes import CAUSE_OF_LOSS, CAUSES, DEVICES, OVERLAPPING, UNKNOWN
+from flatout_explain.diagnosis import Diagnosis, Finding, WorkRate, lanes, verdict
+from flatout_explain.output import command_name
+from flatout_explain.phases import PHASES
+from flatout_explain.program import counted as exact
+from flatout_explain.program import marks, ranks, remedies
+from flatout_explain.program.evidence import Evidence
+from flatout_explain.program.facts import Facts, facts_of
+from flatout_explain.program.tracks import LEARNING, Track
+from flatout_explain.ranking import LEAST_SHARE, causes, interval_of_ratio, ordered, tied
+from flatout_explain.report import duration, percent, place_words, tie_words
 
 FEW = 0.2  # if all causes are below this share, no single cause is named
 
@@ -151,7 +152,7 @@ def _uncounted(share: float, outside: bool) -> Finding | None:
         "many small operations is unknown, because its calls were not counted"
     )
     remedy = (
-        "Start the program with flatout explain -- COMMAND, which counts its calls."
+        f"Start the program with {command_name()} -- COMMAND, which counts its calls."
         if outside
         else "Observe it for longer (--seconds), so that calls within learning are counted."
     )

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flatout import documents, output_file
-from flatout.errors import FlatoutError
-from flatout.explain.program.codes import (
+from flatout_explain import documents, output_file
+from flatout_explain.errors import FlatoutError
+from flatout_explain.hardware.monitor import MonitorSample
+from flatout_explain.output import command_name, json_text
+from flatout_explain.program.codes import (
     GENERATED,
     UNKNOWN,
     Code,
@@ -25,10 +27,8 @@ from flatout.explain.program.codes import (
     Made,
     Statement,
 )
-from flatout.explain.program.evidence_check import refuse_impossible
-from flatout.explain.program.garbage import Collections, collected, collections
-from flatout.hardware.monitor import MonitorSample
-from flatout.output import json_text
+from flatout_explain.program.evidence_check import refuse_impossible
+from flatout_explain.program.garbage import Collections, collected, collections
 
 VERSION = 2
 
@@ -334,13 +334,13 @@ def from_json(values: Any, path: Path) -> Evidence:
         ArithmeticError, AttributeError, LookupError, TypeError, ValueError: it is damaged.
     """
     if not isinstance(values, dict) or "flatout_evidence" not in values:
-        raise FlatoutError(f"{path} is not evidence that flatout explain --save wrote.")
+        raise FlatoutError(f"{path} is not evidence that {command_name()} --save wrote.")
     version = values.pop("flatout_evidence")
     values.pop("against", None)  # runs of `--against`, whose first one this is
     if version != VERSION:
         raise FlatoutError(
-            f"{path} was recorded by another version of Flatout, in format {version} instead of "
-            f"{VERSION}: record the program again, or explain the file with that version."
+            f"{path} was recorded by another version of this tool, in format {version} instead "
+            f"of {VERSION}: record the program again, or explain the file with that version."
         )
     evidence = build(values, values.pop("processes"))
     refuse_impossible(evidence)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flatout.documents import plain_number
+from flatout_explain.documents import plain_number
 
 LATE_S = 60.0
 """Seconds before the observation and after it in which a probe may still sample."""

@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
-from flatout.explain import cards
-from flatout.explain.cards import CardUse
-from flatout.explain.diagnosis import LEAST_LINE, LineShare
-from flatout.explain.program.blame import Blame, Where, blame
-from flatout.explain.program.calls import Call, Counted, counted
-from flatout.explain.program.evidence import Evidence
-from flatout.explain.program.flow import Site
-from flatout.explain.program.marks import FLAG, PROGRAM
-from flatout.explain.program.mechanism import Learning, learning
-from flatout.explain.program.survey import program_of
-from flatout.explain.program.timeline import Timeline, timeline
-from flatout.explain.ranking import interval
-from flatout.explain.report import percent, place_words, shortened
-from flatout.hardware.core_use import weighted_mean
-from flatout.hardware.monitor import MonitorSample
+from flatout_explain import cards
+from flatout_explain.cards import CardUse
+from flatout_explain.diagnosis import LEAST_LINE, LineShare
+from flatout_explain.hardware.core_use import weighted_mean
+from flatout_explain.hardware.monitor import MonitorSample
+from flatout_explain.program.blame import Blame, Where, blame
+from flatout_explain.program.calls import Call, Counted, counted
+from flatout_explain.program.evidence import Evidence
+from flatout_explain.program.flow import Site
+from flatout_explain.program.marks import FLAG, PROGRAM
+from flatout_explain.program.mechanism import Learning, learning
+from flatout_explain.program.survey import program_of
+from flatout_explain.program.timeline import Timeline, timeline
+from flatout_explain.ranking import interval
+from flatout_explain.report import percent, place_words, shortened
 
 STARTS = ("fork_exec", "posix_spawn", "posix_spawnp", "system")
 """Python's built-in functions that start another program."""

@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from flatout.explain.program.codes import RETURNED, Code, Flow, Statement
-from flatout.explain.program.evidence import Process
+from flatout_explain.program.codes import RETURNED, Code, Flow, Statement
+from flatout_explain.program.evidence import Process
 
 Site = tuple[int, int]  # (code, line) of the program
 Node = tuple[int, int]  # (code, position of the statement)

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PureWindowsPath
 
-from flatout.errors import UsageError
-from flatout.explain.program.codes import Code
-from flatout.explain.program.evidence import Evidence, Process, Span
-from flatout.explain.report import place_words
-from flatout.spans import MARKABLE, no_phase
+from flatout_explain.errors import UsageError
+from flatout_explain.phases import MARKABLE, no_phase
+from flatout_explain.program.codes import Code
+from flatout_explain.program.evidence import Evidence, Process, Span
+from flatout_explain.report import place_words
 
 SEVERAL = " or "  # between the texts of a mark that is not the same each time
 

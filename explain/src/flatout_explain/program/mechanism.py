@@ -8,14 +8,14 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from flatout.explain.program import tags
-from flatout.explain.program.calls import SHORT_NS, Replay
-from flatout.explain.program.codes import Leaf
-from flatout.explain.program.device_time import BACKWARD
-from flatout.explain.program.evidence import Process
-from flatout.explain.program.flow import Site
-from flatout.explain.program.places import Places
-from flatout.explain.program.tracks import Moment, spent
+from flatout_explain.program import tags
+from flatout_explain.program.calls import SHORT_NS, Replay
+from flatout_explain.program.codes import Leaf
+from flatout_explain.program.device_time import BACKWARD
+from flatout_explain.program.evidence import Process
+from flatout_explain.program.flow import Site
+from flatout_explain.program.places import Places
+from flatout_explain.program.tracks import Moment, spent
 
 EAGER_NS = 500_000
 """`SHORT_NS` for JAX's operations outside of compiled functions, which cost more to launch."""

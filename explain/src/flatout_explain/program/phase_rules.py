@@ -1,6 +1,6 @@
 """The rules that give a place its phase, in order (`RULES`).
 
-What the code is decides first (`flatout.explain.program.tags`). Then where its value goes: to an
+What the code is decides first (`flatout_explain.program.tags`). Then where its value goes: to an
 environment's step, to an update, to neither. All else is the program's own code.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flatout.explain.program import tags
-from flatout.explain.program.roles import Roles
-from flatout.explain.program.survey import LEARN, MESSAGE, NETWORK, STEP, WRITE, Place
+from flatout_explain.program import tags
+from flatout_explain.program.roles import Roles
+from flatout_explain.program.survey import LEARN, MESSAGE, NETWORK, STEP, WRITE, Place
 
 UNDECIDED = (None, "network", "compiled", "document", "draw", "parameters")
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from flatout.explain.program import tags
-from flatout.explain.program.codes import Leaf, Made
-from flatout.explain.program.evidence import Process
-from flatout.explain.program.flow import Site
-from flatout.explain.program.marks import Marks
-from flatout.explain.program.phase_rules import RULES
-from flatout.explain.program.roles import Roles
-from flatout.explain.program.survey import LEARN, Frames, Networks, Place, Seen, Survey
+from flatout_explain.program import tags
+from flatout_explain.program.codes import Leaf, Made
+from flatout_explain.program.evidence import Process
+from flatout_explain.program.flow import Site
+from flatout_explain.program.marks import Marks
+from flatout_explain.program.phase_rules import RULES
+from flatout_explain.program.roles import Roles
+from flatout_explain.program.survey import LEARN, Frames, Networks, Place, Seen, Survey
 
 PIPES = 8  # innermost frames among which a pipe's or queue's function is looked for
 

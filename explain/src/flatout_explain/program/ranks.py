@@ -12,11 +12,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from flatout.explain.diagnosis import Finding, Rank
-from flatout.explain.program.evidence import Evidence
-from flatout.explain.program.timeline import Timeline
-from flatout.explain.program.tracks import Track, learner
-from flatout.explain.report import percent, waited
+from flatout_explain.diagnosis import Finding, Rank
+from flatout_explain.program.evidence import Evidence
+from flatout_explain.program.timeline import Timeline
+from flatout_explain.program.tracks import Track, learner
+from flatout_explain.report import percent, waited
 
 EXCHANGES = 0.01
 """Minimum share of its time that a process without a number spends in collective operations."""

@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from flatout.errors import FlatoutError, one_line
-from flatout.explain import cards
-from flatout.explain.cards import WAITS_FOR
-from flatout.explain.causes import UNKNOWN
-from flatout.explain.diagnosis import Diagnosis, Lane
-from flatout.explain.program.facts import Facts
-from flatout.explain.report import duration, place_words
-from flatout.explain.trace.events import Trace
-from flatout.explain.trace.facts import Found, timeline
-from flatout.explain.trace.idle import PARTS, DeviceUse
-from flatout.explain.trace.intervals import covered, length, union_of
-from flatout.explain.trace.load import load
-from flatout.explain.trace.operators import operators
+from flatout_explain import cards
+from flatout_explain.cards import WAITS_FOR
+from flatout_explain.causes import UNKNOWN
+from flatout_explain.diagnosis import Diagnosis, Lane
+from flatout_explain.errors import FlatoutError, one_line
+from flatout_explain.program.facts import Facts
+from flatout_explain.report import duration, place_words
+from flatout_explain.trace.events import Trace
+from flatout_explain.trace.facts import Found, timeline
+from flatout_explain.trace.idle import PARTS, DeviceUse
+from flatout_explain.trace.intervals import covered, length, union_of
+from flatout_explain.trace.load import load
+from flatout_explain.trace.operators import operators
 
 MARK = "flatout explain"
 """The name of the event that the probe adds to a trace at a time that it reports."""

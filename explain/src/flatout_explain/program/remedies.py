@@ -7,19 +7,19 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from flatout.explain import cores
-from flatout.explain.cards import WAITS_FOR
-from flatout.explain.diagnosis import Finding, Trial
-from flatout.explain.program import tags
-from flatout.explain.program.blame import Where
-from flatout.explain.program.calls import mostly_with_gradients
-from flatout.explain.program.evidence import Process
-from flatout.explain.program.facts import MAINLY, Facts
-from flatout.explain.program.mechanism import on_whole_arrays
-from flatout.explain.ranking import interval
-from flatout.explain.report import duration, percent
-from flatout.hardware.core_use import core_use
-from flatout.spans import PHASES
+from flatout_explain import cores
+from flatout_explain.cards import WAITS_FOR
+from flatout_explain.diagnosis import Finding, Trial
+from flatout_explain.hardware.core_use import core_use
+from flatout_explain.phases import PHASES
+from flatout_explain.program import tags
+from flatout_explain.program.blame import Where
+from flatout_explain.program.calls import mostly_with_gradients
+from flatout_explain.program.evidence import Process
+from flatout_explain.program.facts import MAINLY, Facts
+from flatout_explain.program.mechanism import on_whole_arrays
+from flatout_explain.ranking import interval
+from flatout_explain.report import duration, percent
 
 FASTER = 1.15  # how much faster than now all cores together must be for processes to be proposed
 CHEAP_S = 150e-6  # a message to another process and its answer take about as long

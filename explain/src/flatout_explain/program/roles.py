@@ -10,9 +10,9 @@ import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 
-from flatout.explain.program import tags
-from flatout.explain.program.flow import Node, Site
-from flatout.explain.program.survey import LEARN, STEP, Loop, Place, Survey
+from flatout_explain.program import tags
+from flatout_explain.program.flow import Node, Site
+from flatout_explain.program.survey import LEARN, STEP, Loop, Place, Survey
 
 
 class Roles:

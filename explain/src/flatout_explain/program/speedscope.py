@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flatout import output_file
-from flatout.explain.program.codes import Code
-from flatout.explain.program.evidence import Evidence, Process
-from flatout.explain.program.timeline import timeline
-from flatout.explain.program.tracks import Track
-from flatout.output import json_text
+from flatout_explain import output_file
+from flatout_explain.output import command_name, json_text
+from flatout_explain.program.codes import Code
+from flatout_explain.program.evidence import Evidence, Process
+from flatout_explain.program.timeline import timeline
+from flatout_explain.program.tracks import Track
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
@@ -39,7 +39,7 @@ def profile(evidence: Evidence) -> dict[str, Any]:
     ]
     first = 0 if line.driver is None else tracks.index(line.driver)
     return {
-        "$schema": SCHEMA, "exporter": "flatout explain", "name": " ".join(evidence.command),
+        "$schema": SCHEMA, "exporter": command_name(), "name": " ".join(evidence.command),
         "activeProfileIndex": first, "shared": {"frames": frames.rows}, "profiles": profiles,
     }  # fmt: skip
 

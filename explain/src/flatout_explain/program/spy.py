@@ -20,11 +20,11 @@ from typing import Any
 
 import psutil
 
-from flatout.errors import FlatoutError, UsageError, one_line
-from flatout.explain.program.attach import begun, machine, probe_module, working_folder
-from flatout.explain.program.evidence import Recording
-from flatout.explain.program.watch import Watch
-from flatout.installing import install
+from flatout_explain.errors import FlatoutError, UsageError, one_line
+from flatout_explain.installing import install
+from flatout_explain.program.attach import begun, machine, probe_module, working_folder
+from flatout_explain.program.evidence import Recording
+from flatout_explain.program.watch import Watch
 
 RATE = 50  # samples per second
 RARE = 300  # samples of a thread, of which one may be of two moments
@@ -53,7 +53,7 @@ def record_pid(pid: int, seconds: float) -> Recording:
     # In the folder of a Python that was called by its path, it is not on PATH.
     spy = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
     if spy is None:
-        raise FlatoutError(f"--pid needs py-spy: {install('explain')}.")
+        raise FlatoutError(f"--pid needs py-spy: {install('pid')}.")
     note = (
         f"Process {pid} was observed from outside, with py-spy: calls and garbage collections "
         "were not counted, and the sizes of batches and the program's start were not seen."

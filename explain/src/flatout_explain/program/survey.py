@@ -1,7 +1,7 @@
 """Facts about a process's functions and lines, from all that was seen of it.
 
 Which functions learn, step environments or call networks; which loops and lines do; and where the
-values of each line go. The rules of `flatout.explain.program.phase_rules` read them.
+values of each line go. The rules of `flatout_explain.program.phase_rules` read them.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from flatout.explain.program import tags
-from flatout.explain.program.codes import Leaf, Made
-from flatout.explain.program.evidence import Process
-from flatout.explain.program.flow import Node, Site, Values
+from flatout_explain.program import tags
+from flatout_explain.program.codes import Leaf, Made
+from flatout_explain.program.evidence import Process
+from flatout_explain.program.flow import Node, Site, Values
 
 Frames = tuple[tuple[int, int], ...]  # (code, line) of each frame, innermost first
 Seen = tuple[Frames, Leaf]

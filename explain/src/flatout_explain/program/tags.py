@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from flatout.explain.libraries import LIBRARIES
-from flatout.explain.program.codes import Code, Leaf
+from flatout_explain.libraries import LIBRARIES
+from flatout_explain.program.codes import Code, Leaf
 
 # --- Where code comes from --------------------------------------------------------------------
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from flatout.explain.program.calls import Replay, network_sites, replay
-from flatout.explain.program.codes import Leaf
-from flatout.explain.program.cycles import Steady, steady
-from flatout.explain.program.device_time import DeviceTime
-from flatout.explain.program.evidence import Evidence, Process
-from flatout.explain.program.marks import Marks
-from flatout.explain.program.places import Mark, Places
-from flatout.explain.program.survey import Site, program_of
-from flatout.explain.program.tags import is_program
-from flatout.explain.program.tracks import APART, Moment, Track, learner
-from flatout.explain.ranking import block_ends
-from flatout.hardware.monitor import MonitorSample
+from flatout_explain.hardware.monitor import MonitorSample
+from flatout_explain.program.calls import Replay, network_sites, replay
+from flatout_explain.program.codes import Leaf
+from flatout_explain.program.cycles import Steady, steady
+from flatout_explain.program.device_time import DeviceTime
+from flatout_explain.program.evidence import Evidence, Process
+from flatout_explain.program.marks import Marks
+from flatout_explain.program.places import Mark, Places
+from flatout_explain.program.survey import Site, program_of
+from flatout_explain.program.tags import is_program
+from flatout_explain.program.tracks import APART, Moment, Track, learner
+from flatout_explain.ranking import block_ends
 
 FADED = 0.1
 """If less than this share of compiling falls into the second half, it was warm-up."""

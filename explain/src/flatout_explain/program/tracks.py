@@ -6,7 +6,7 @@ import bisect
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from flatout.explain.program.places import Mark
+from flatout_explain.program.places import Mark
 
 LEARNING = ("learn", "transfer", "communicate")
 

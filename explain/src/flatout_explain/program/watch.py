@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from flatout.explain.program.evidence import Evidence, build, rows_of
-from flatout.explain.program.timeline import timeline
-from flatout.hardware.monitor import Monitor
+from flatout_explain.hardware.monitor import Monitor
+from flatout_explain.program.evidence import Evidence, build, rows_of
+from flatout_explain.program.timeline import timeline
 
 POLL_S = 0.1
 MONITOR_S = 0.5

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from flatout.explain.trace.collecting import Collected
-from flatout.explain.trace.events import NONE, Kind, Trace
+from flatout_explain.trace.collecting import Collected
+from flatout_explain.trace.events import NONE, Kind, Trace
 
 Id = int | float | str | None
 """Processes, threads and streams are numbers or texts, both in one file."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from flatout.explain.trace.events import EVENT, Kind, Row, Trace
-from flatout.explain.trace.names import device_kind, is_wait
+from flatout_explain.trace.events import EVENT, Kind, Row, Trace
+from flatout_explain.trace.names import device_kind, is_wait
 
 STEP = re.compile(r"ProfilerStep\*?\s*#?\s*\d+")
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from flatout.explain import cards
-from flatout.explain.causes import CAUSE_OF_LOSS, UNKNOWN
-from flatout.explain.diagnosis import Diagnosis, Finding, Lane, Rank, WorkRate, verdict
-from flatout.explain.program.facts import MAINLY
-from flatout.explain.program.ranks import compared, remedied, slowest
-from flatout.explain.program.remedies import (
+from flatout_explain import cards
+from flatout_explain.causes import CAUSE_OF_LOSS, UNKNOWN
+from flatout_explain.diagnosis import Diagnosis, Finding, Lane, Rank, WorkRate, verdict
+from flatout_explain.program.facts import MAINLY
+from flatout_explain.program.ranks import compared, remedied, slowest
+from flatout_explain.program.remedies import (
     AVERAGE_ONCE,
     COARSER,
     MOVE_ONCE,
@@ -21,11 +21,11 @@ from flatout.explain.program.remedies import (
     WHILE_BUSY,
     Remedy,
 )
-from flatout.explain.ranking import LEAST_SHARE, LOST, interval, ordered, tied
-from flatout.explain.report import duration, percent, tie_words
-from flatout.explain.trace.events import Trace
-from flatout.explain.trace.facts import PHASE, Found, by_phase, line_words, shown, timeline
-from flatout.explain.trace.idle import PARTS
+from flatout_explain.ranking import LEAST_SHARE, LOST, interval, ordered, tied
+from flatout_explain.report import duration, percent, tie_words
+from flatout_explain.trace.events import Trace
+from flatout_explain.trace.facts import PHASE, Found, by_phase, line_words, shown, timeline
+from flatout_explain.trace.idle import PARTS
 
 STARTING = 0.25
 """A single call of the driver that takes this share of the window, in which the device idles, is

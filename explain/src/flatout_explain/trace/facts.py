@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flatout.explain.ranking import LEAST_BLOCK_S, block_ends
-from flatout.explain.report import place_words, shortened
-from flatout.explain.trace import names
-from flatout.explain.trace.events import Kind, Trace, begins_in
-from flatout.explain.trace.idle import BUSY, PARTS, DeviceUse, Host, causes, lengths
-from flatout.explain.trace.intervals import covered, segments, union_of
+from flatout_explain.ranking import LEAST_BLOCK_S, block_ends
+from flatout_explain.report import place_words, shortened
+from flatout_explain.trace import names
+from flatout_explain.trace.events import Kind, Trace, begins_in
+from flatout_explain.trace.idle import BUSY, PARTS, DeviceUse, Host, causes, lengths
+from flatout_explain.trace.intervals import covered, segments, union_of
 
 BINS = 600  # resolution of the timeline
 SHOWN = 70  # characters of a name

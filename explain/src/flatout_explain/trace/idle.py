@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flatout.explain.trace import names
-from flatout.explain.trace.events import EVENT, NONE, Kind, Row, Trace, spans
-from flatout.explain.trace.intervals import (
+from flatout_explain.trace import names
+from flatout_explain.trace.events import EVENT, NONE, Kind, Row, Trace, spans
+from flatout_explain.trace.intervals import (
     NOTHING,
     clip,
     divided,

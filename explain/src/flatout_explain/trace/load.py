@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from importlib.util import find_spec
 from io import BufferedReader
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from flatout.errors import FlatoutError, damage, one_line
-from flatout.explain.trace.events import Trace
+from flatout_explain.errors import FlatoutError, NotInstalledError, damage, one_line
+from flatout_explain.installing import install
+
+if TYPE_CHECKING:
+    from flatout_explain.trace.events import Trace
 
 LARGEST = 1 << 29  # bytes of a trace, unpacked
 ENDINGS = (".json", ".json.gz", ".xplane.pb")
@@ -31,12 +36,20 @@ def _has_events(path: Path) -> bool:
         return False
 
 
+def require_numpy(what: str) -> None:
+    """Raise `NotInstalledError` if NumPy is missing, which `what` needs."""
+    if find_spec("numpy") is None:
+        raise NotInstalledError(f"{what} needs NumPy: {install('traces')}.")
+
+
 def load(path: Path) -> list[Trace]:
     """Read a trace, or a trace of each process.
 
     Raises:
         FlatoutError: it is none, is damaged or too large, or a folder holds several runs.
+        NotInstalledError: NumPy is missing.
     """
+    require_numpy("a profiler's trace")
     return [_read(file) for file in (_chosen(path) if path.is_dir() else [path])]
 
 
@@ -65,7 +78,7 @@ def _chosen(folder: Path) -> list[Path]:
 
 
 def _read(path: Path) -> Trace:
-    from flatout.explain.trace import chrome, xplane
+    from flatout_explain.trace import chrome, xplane
 
     try:
         if path.stat().st_size > LARGEST:

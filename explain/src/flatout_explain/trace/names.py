@@ -10,12 +10,12 @@ from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from flatout.explain.libraries import ENVIRONMENTS, LIBRARIES
-from flatout.explain.program import tags
-from flatout.explain.program.codes import Code
-from flatout.explain.program.evidence import program_folder
-from flatout.explain.trace.events import Kind
-from flatout.spans import MARKABLE
+from flatout_explain.libraries import ENVIRONMENTS, LIBRARIES
+from flatout_explain.phases import MARKABLE
+from flatout_explain.program import tags
+from flatout_explain.program.codes import Code
+from flatout_explain.program.evidence import program_folder
+from flatout_explain.trace.events import Kind
 
 DEVICE_KINDS = {
     Kind.COPY: re.compile(r"memcpy|copyBuffer|copyimage", re.IGNORECASE),

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flatout.explain.report import duration, percent
-from flatout.explain.trace.events import Kind, Trace, begins_in
-from flatout.explain.trace.intervals import nested
-from flatout.spans import MARKABLE
+from flatout_explain.phases import MARKABLE
+from flatout_explain.report import duration, percent
+from flatout_explain.trace.events import Kind, Trace, begins_in
+from flatout_explain.trace.intervals import nested
 
 XLA = re.compile(r"[a-z][\w.\-]*")
 """Names of XLA's operations; the runtime's own events in JAX's traces have others."""

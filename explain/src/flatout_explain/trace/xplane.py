@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from flatout.explain.trace.chrome import TENSORFLOW, add
-from flatout.explain.trace.collecting import Collected
-from flatout.explain.trace.events import NONE, Trace
+from flatout_explain.trace.chrome import TENSORFLOW, add
+from flatout_explain.trace.collecting import Collected
+from flatout_explain.trace.events import NONE, Trace
 
 PLANES = 1  # of a space
 NAME, LINES, EVENT_NAMES, STAT_NAMES = 2, 3, 4, 5  # of a plane; names are maps

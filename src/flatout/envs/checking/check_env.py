@@ -18,8 +18,8 @@ from flatout.envs.checking.process_state import ProcessState
 from flatout.envs.deadline import CLOSE_S
 from flatout.envs.device.base import DeviceEnv
 from flatout.errors import EnvironmentFailure, UsageError
-from flatout.storage.kernel import PASSES_DESCRIPTORS
 from flatout.storage.trust import import_here
+from flatout_explain.files.kernel import PASSES_DESCRIPTORS
 
 STEPS, PATIENCE_S = 1000, 60.0
 

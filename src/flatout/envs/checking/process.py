@@ -23,7 +23,7 @@ from typing import IO, Any
 import gymnasium as gym
 import psutil
 
-from flatout import child, output_file
+from flatout import child
 from flatout.envs.check import Watch
 from flatout.envs.checking.calls import CLOSING, MODULE
 from flatout.envs.checking.findings import Finding, Findings
@@ -32,6 +32,7 @@ from flatout.envs.checking.process_state import FORKED, ProcessState, identity, 
 from flatout.envs.deadline import CLOSE_S
 from flatout.errors import failure, is_library
 from flatout.storage.last_words import out_of_memory_kills
+from flatout_explain import output_file
 
 STARTING_S = 60.0
 """Seconds that the process may take to start and to import Flatout; `patience` begins then."""

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from flatout import child
 from flatout.fleet.sweep.plan import Trial
-from flatout.storage.kernel import close_in_children
 from flatout.storage.last_words import out_of_memory_kills
+from flatout_explain.files.kernel import close_in_children
 
 LOST = "lost"
 """Kind of a failure that is not the trial's: its worker or machine is gone."""

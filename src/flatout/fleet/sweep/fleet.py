@@ -22,8 +22,8 @@ from flatout.fleet.sweep.plan import Group, Study, Trial, trials
 from flatout.fleet.sweep.slots import Slots
 from flatout.run.curve import VALUES
 from flatout.run.metric_rows import sampled, value_at
-from flatout.storage import nofollow
 from flatout.storage.run_folder import final_summary
+from flatout_explain.files import nofollow
 
 STOP_S = 60.0
 """A run that is asked to stop may take so long to save its last boundary."""

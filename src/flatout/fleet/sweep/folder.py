@@ -27,10 +27,11 @@ from flatout.fleet.sweep.plan import (
 )
 from flatout.fleet.sweep.search import examples, settings_of
 from flatout.fleet.sweep.sections import refuse_many
-from flatout.storage import locks, nofollow, signing
+from flatout.storage import signing
 from flatout.storage.checkpoint import FORMAT
 from flatout.storage.run_folder import POPULATION, load_values
 from flatout.storage.trust import Consent, code_of, named_code, reaching_of, refuse_foreign
+from flatout_explain.files import locks, nofollow
 
 PLAN, LOCK = "fleet.json", ".fleet"
 MOST_PLAN = 1 << 26

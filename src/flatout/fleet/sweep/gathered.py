@@ -14,11 +14,12 @@ from flatout.errors import CheckpointError, FlatoutError, writing
 from flatout.fleet.members import FOLDER
 from flatout.fleet.sweep.engine import Job
 from flatout.fleet.sweep.plan import Trial
-from flatout.storage import nofollow, signing, trees
+from flatout.storage import signing, trees
 from flatout.storage.agent_file import AGENT_FILES
 from flatout.storage.checkpoint import checkpoints
 from flatout.storage.run_folder import POPULATION
 from flatout.storage.trust import code_of_run, reaching_of
+from flatout_explain.files import nofollow
 
 PIECE = 16 << 20
 """Bytes that travel at once."""

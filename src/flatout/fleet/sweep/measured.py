@@ -6,7 +6,6 @@ import time
 from contextlib import closing
 from dataclasses import dataclass
 
-from flatout import output_file
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import changeable
 from flatout.errors import FlatoutError
@@ -15,8 +14,9 @@ from flatout.fleet.sweep.fleet import Fleet, State
 from flatout.fleet.sweep.plan import Trial
 from flatout.fleet.sweep.slots import LOOK_S
 from flatout.hardware.inventory import Hardware
-from flatout.planning.kept import keep_number, numbers
 from flatout.run.auto import key
+from flatout_explain import output_file
+from flatout_explain.files.kept_numbers import keep_number, numbers
 
 TRY_S = 30.0
 """A trial that is tried for a moment gets to its first updates within this time."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flatout.errors import FlatoutError, UsageError, one_line
-from flatout.storage import nofollow
+from flatout_explain.files import nofollow
 
 JOURNAL = "optuna.log"
 """The study's journal in the fleet's folder, where no other storage is named."""

@@ -20,8 +20,9 @@ from flatout.errors import UsageError
 from flatout.fleet.sweep.engine import SHARE, Job, Local
 from flatout.fleet.sweep.gathered import METRICS, PIECE, Leaving, Piece, newest, put
 from flatout.fleet.sweep.plan import Trial
-from flatout.storage import locks, nofollow, trees
+from flatout.storage import trees
 from flatout.version import __version__
+from flatout_explain.files import locks, nofollow
 
 HOME_S, PART = 5.0, 20.0
 """A running job's checkpoints come home not more often than this, and for each second that sending

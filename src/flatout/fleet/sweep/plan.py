@@ -17,11 +17,11 @@ from flatout.config.hyper import OwnConfig
 from flatout.config.schema import TrainConfig, validate
 from flatout.config.settings import changeable, parse_kwargs, resolve
 from flatout.config.values import convert, hints
-from flatout.documents import read_toml
 from flatout.errors import UsageError
 from flatout.fleet.sweep.sections import MOST, drawn, grid, listed, refuse_many
-from flatout.storage.nofollow import is_plain_name
 from flatout.storage.trust import CODE, REACHING
+from flatout_explain.documents import read_toml
+from flatout_explain.files.nofollow import is_plain_name
 
 SHARED = "population-"
 """How the names of folders of trials that one process trains begin."""

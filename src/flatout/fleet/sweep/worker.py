@@ -20,12 +20,12 @@ from typing import Any
 from flatout.config.settings import changeable, resolve
 from flatout.errors import FlatoutError, Interrupt, NoRoomError, UsageError, full_memory, one_line
 from flatout.fleet.sweep.plan import Trial
-from flatout.hardware.cores import usable_cpus
 from flatout.run.interrupts import Interrupts
 from flatout.run.progress import Display, Progress
 from flatout.run.summary import peak_rss_mb
-from flatout.storage import nofollow
-from flatout.storage.kernel import close_in_children
+from flatout_explain.files import nofollow
+from flatout_explain.files.kernel import close_in_children
+from flatout_explain.hardware.cores import usable_cpus
 
 RESERVED_MB, PER_CORE_MB = 1024, 32
 """Memory that libraries and threads ask for and do not use: it counts against no cap."""

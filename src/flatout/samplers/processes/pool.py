@@ -23,8 +23,8 @@ from flatout.samplers.processes import protocol
 from flatout.samplers.processes.protocol import Job
 from flatout.samplers.processes.shared_memory import SharedArrays
 from flatout.spans import Work
-from flatout.storage.kernel import close_in_children
 from flatout.storage.last_words import out_of_memory_kills
+from flatout_explain.files.kernel import close_in_children
 
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 """Environment variables that are 1 in workers unless the user sets them: a worker has one core."""

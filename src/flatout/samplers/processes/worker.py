@@ -26,8 +26,8 @@ from flatout.output import guarded
 from flatout.samplers.processes import protocol
 from flatout.samplers.processes.protocol import Job
 from flatout.samplers.processes.shared_memory import SharedArrays
-from flatout.storage.kernel import close_in_children
 from flatout.types import Obs
+from flatout_explain.files.kernel import close_in_children
 
 if TYPE_CHECKING:
     from flatout.envs.base import Envs

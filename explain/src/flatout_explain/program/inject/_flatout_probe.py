@@ -12,7 +12,7 @@ Standard library only, Python 3.8 and later, and nothing of the program is patch
 - now and then the main thread's own calls are counted for some milliseconds (``sys.setprofile``).
 
 The probe measures what sampling costs, and samples less often before that exceeds 0.3 % of the
-time. It writes one file of JSON lines for each process; `flatout.explain.program.evidence` reads
+time. It writes one file of JSON lines for each process; `flatout_explain.program.evidence` reads
 them.
 """
 

@@ -1,0 +1,1 @@
+"""The command line: flags in, words and files out."""

@@ -1,0 +1,1 @@
+"""The machine's use by a program and others: cores, memory, GPUs."""

@@ -1,0 +1,3 @@
+"""The version of flatout-explain, which Flatout has, too."""
+
+__version__ = "0.1.0"
