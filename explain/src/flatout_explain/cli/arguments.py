@@ -31,7 +31,7 @@ MEASURED = (
     "once the program has ended, start it again as it was and with the first remedy that is an "
     "environment variable or a flag of its command, and measure the gain."
 )
-"""What ``--measure`` does with a program."""
+"""How ``--measure`` treats a program, for its help."""
 
 PROFILE = ".speedscope.json"
 """The ending of the file with which ``--save`` writes a profile of the samples, not the evidence.

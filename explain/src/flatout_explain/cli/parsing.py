@@ -1,4 +1,7 @@
-"""Flags of a dataclass, parsed by argparse, whose refusals become sentences."""
+"""Flags of a dataclass, parsed by argparse, whose refusals become sentences.
+
+Its attribute `usage` has the ways to call the command, without its name.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +106,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser(kind: Any, prog: str) -> _Parser:
-    parser = _Parser(prog, description=kind.__doc__, allow_abbrev=False)
+    usage = "\n       ".join(f"{prog} {way}" for way in kind.usage)
+    parser = _Parser(prog, usage, description=kind.__doc__, allow_abbrev=False)
     parser.needs = {}
     for spec in fields(kind):
         about = spec.metadata
