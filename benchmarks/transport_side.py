@@ -63,9 +63,9 @@ def flatout_rates(args: argparse.Namespace) -> list[float]:
     from flatout.config.placement import CPU
     from flatout.config.settings import resolve
     from flatout.config.workers import GroupSpec
+    from flatout.engine.make_sampler import start_workers
+    from flatout.engine.workers.groups import WorkerEnvGroup
     from flatout.envs.task import open_task
-    from flatout.samplers.make import start_workers
-    from flatout.samplers.processes.env_group import WorkerEnvGroup
     from flatout.types import UserCode
 
     source = functools.partial(Empty, args.obs)

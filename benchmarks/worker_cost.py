@@ -30,16 +30,16 @@ def measure(env: str, settings: dict[str, Any], inference: str) -> dict[str, lis
     """Start a worker pool, step, look at it, end it: seconds, and MiB of each process."""
     from flatout.algorithms.base import RolloutSpec
     from flatout.algorithms.registry import build_algorithm
-    from flatout.buffers.on_policy import OnPolicyBuffer
     from flatout.config.placement import CPU, parse
     from flatout.config.settings import resolve
     from flatout.config.workers import assign_groups
+    from flatout.engine.buffer import OnPolicyBuffer
+    from flatout.engine.learn import Learner
+    from flatout.engine.make_sampler import ActingPolicies, make_sampler, start_workers
+    from flatout.engine.mesh import Mesh
     from flatout.envs.task import open_task
     from flatout.hardware import backend
-    from flatout.learner.learner import Learner
-    from flatout.learner.mesh import Mesh
     from flatout.randomness import ACT, INIT, LEARN, raw_key
-    from flatout.samplers.make import ActingPolicies, make_sampler, start_workers
     from flatout.spans import Spans
 
     count = WORKERS * EACH

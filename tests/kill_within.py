@@ -38,7 +38,7 @@ def main() -> int:
         for name in ("fsync", "rename", "replace"):
             setattr(os, name, fatal(counted, at, getattr(os, name)))
     elif place == "evaluate":
-        from flatout.learner.policy import Policy
+        from flatout.engine.act import Policy
 
         Policy.greedy = fatal(counted, at, Policy.greedy)
     else:

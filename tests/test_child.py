@@ -16,7 +16,7 @@ from flatout import FlatoutError, child
 from flatout.storage.trust import import_here
 from tests.cli.test_bad_input import Cli
 from tests.conftest import TINY
-from tests.fleet.runs_made import sweep_file
+from tests.runs_made import sweep_file
 
 MARK = "import os; open({!r}, 'w').close()\n"
 

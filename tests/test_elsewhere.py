@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from flatout.samplers.processes.shared_memory import SharedArrays
+from flatout.engine.workers.shared_memory import SharedArrays
 from flatout_explain.files import nofollow
 from tests import tiny
 

@@ -73,12 +73,12 @@ def test_the_statement_around_a_line_records_that_it_is_reached(mutants: ModuleT
 
 
 def test_the_same_seed_draws_the_same_faults_of_a_group(mutants: ModuleType) -> None:
-    mutants.GROUPS["one folder"] = ("src/flatout/buffers",)
+    mutants.GROUPS["one folder"] = ("src/flatout/networks",)
     one, other = (mutants.draw(ROOT, 20, 3, "one folder") for _ in range(2))
     assert one == other
     assert len({(fault.file, fault.line, fault.nth) for fault in one}) == 20
     assert one != mutants.draw(ROOT, 20, 4, "one folder")
-    assert {fault.file.rpartition("/")[0] for fault in one} == {"src/flatout/buffers"}
+    assert {fault.file.rpartition("/")[0] for fault in one} == {"src/flatout/networks"}
 
 
 def test_the_groups_name_folders_that_exist(mutants: ModuleType) -> None:

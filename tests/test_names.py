@@ -22,7 +22,7 @@ from flatout import A2C, DQN, PPO, SAC, FlatoutError, RecordEvery, UsageError, e
 from flatout.config.aliases import IMPORTED, REFUSED, RENAMED, meant
 from flatout.config.hyper import HYPER
 from flatout.config.settings import settings_of
-from flatout.run.metric_names import NAMES, renamed
+from flatout.run.loggers import NAMES, renamed
 from tests import tiny
 
 pytestmark = pytest.mark.usefixtures("shared_programs")

@@ -19,13 +19,13 @@ import pytest
 from PIL import Image
 
 from flatout import DQN, PPO, SAC, UsageError, tree
-from flatout.buffers.ring import Ring, RingLayout, gather, merge, ring_shapes
-from flatout.buffers.ring_counters import RingCounters
+from flatout.engine.replay.counters import RingCounters
+from flatout.engine.replay.ring import Ring, RingLayout, gather, merge, ring_shapes
 from flatout.types import ObsSpec, Trajectory
 from tests import nested_envs, tiny
 from tests.conftest import Result, furthest, last_saved
+from tests.engine.test_workers import LOCAL, PROCESSES, collected, sampler
 from tests.kills import assert_same, kill_at_random_times
-from tests.samplers.test_processes import LOCAL, PROCESSES, collected, sampler
 from tests.worlds import NEEDS
 
 Cli = Callable[..., Result]

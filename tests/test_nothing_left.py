@@ -102,7 +102,7 @@ def test_a_finished_population_is_not_begun_again(
     def choose(*argv: Any) -> Any:
         raise AssertionError("nothing is to be measured")
 
-    monkeypatch.setattr("flatout.fleet.strategy.choose", choose)
+    monkeypatch.setattr("flatout.populations.strategy.choose", choose)
     result = flatout("train", "--resume", path, "--steps", 256)
     assert result.code == 0, result.err
     assert "all 2 members have made their 256 steps" in result.out

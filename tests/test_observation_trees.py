@@ -20,9 +20,9 @@ from gymnasium import spaces
 
 import flatout
 from flatout import PPO, UsageError, tree
-from flatout.buffers.ring import RingLayout
 from flatout.casts import word_counts
 from flatout.config.schema import NetworkConfig
+from flatout.engine.replay.ring import RingLayout
 from flatout.envs.host import HostEnvs
 from flatout.envs.make import specs
 from flatout.envs.spaces import observation_spec

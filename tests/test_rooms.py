@@ -15,10 +15,10 @@ import flatout_explain
 SRC, TOOL = (Path(package.__file__).parent for package in (flatout, flatout_explain))
 
 ORDER = (
-    "__init__", "__main__", "cli", "api", "fleet", "run", "supervised", "explain", "planning",
-    "schedules", "samplers", "learner", "buffers", "algorithms", "networks", "envs", "hardware",
-    "storage", "config", "child", "packing", "purity", "randomness", "installing", "spans",
-    "errors", "output", "evaluation", "actions", "types", "casts", "tree", "version",
+    "__init__", "__main__", "cli", "api", "sweeps", "measurements", "reports", "populations",
+    "run", "supervised", "explain", "planning", "engine", "algorithms", "networks", "envs",
+    "hardware", "storage", "config", "child", "packing", "purity", "randomness", "installing",
+    "spans", "errors", "output", "evaluation", "actions", "types", "casts", "tree", "version",
 )  # fmt: skip
 """Packages and modules from the highest to the lowest; each may import only from later ones, and
 from `flatout_explain`. The highest is the package itself, which imports its public names on first

@@ -13,8 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = (
-    "algorithms", "buffers", "config", "envs", "learner", "networks", "samplers", "schedules",
-    "supervised",
+    "algorithms", "config", "engine", "envs", "networks", "supervised",
 )  # fmt: skip
 FILES = ("child", "errors", "evaluation", "installing", "output", "packing", "purity", "randomness",
          "casts", "spans", "types")  # fmt: skip

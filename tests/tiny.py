@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flatout.config.schema import TrainConfig
-    from flatout.learner.programs import Programs
+    from flatout.engine.programs import Programs
 
 ITERATION = 64
 """Environment steps of one iteration of PPO with these settings, also with those of `ONE`."""
@@ -101,7 +101,7 @@ def programs(shape: Any, code: Any = None) -> Programs:
         shape: all settings on which the programs depend, see the function `shape`.
         code: the `UserCode` of these runs; runs share programs only if its objects are the same.
     """
-    from flatout.learner.programs import Programs
+    from flatout.engine.programs import Programs
 
     given = () if code is None else (code.env, code.network, code.algorithm)
     under = (repr(shape), *map(id, given))

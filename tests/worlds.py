@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from flatout.algorithms.base import ReplaySpec
-from flatout.buffers.ring import Gathered, Ring, RingLayout, gather, ring_shapes
-from flatout.buffers.ring_counters import RingCounters
+from flatout.engine.replay.counters import RingCounters
+from flatout.engine.replay.ring import Gathered, Ring, RingLayout, gather, ring_shapes
 from flatout.types import Batch, Finals, ObservationSpec, Trajectory
 
 VECTOR = ObservationSpec((3,), "float32")

@@ -25,21 +25,21 @@ class Step:
 
 INLINE = (
     Step("run/trainer.py", "asks for iterations; logs, saves, evaluates"),
-    Step("schedules/serial.py", "collect, learn, publish"),
-    Step("samplers/central.py", "T steps of N environments"),
-    Step("learner/policy.py", "observations to actions, one call a step"),
+    Step("engine/schedule.py", "collect, learn, publish"),
+    Step("engine/collect.py", "T steps of N environments"),
+    Step("engine/act.py", "observations to actions, one call a step"),
     Step("envs/host.py", "actions to observations and rewards"),
-    Step("buffers/rollout.py", "the arrays of the trajectory"),
-    Step("learner/learner.py", "one dispatch with all updates"),
+    Step("engine/trajectory.py", "the arrays of the trajectory"),
+    Step("engine/learn.py", "one dispatch with all updates"),
     Step("algorithms/ppo.py", "trajectory to new parameters"),
 )
 FUSED = (
     Step("run/trainer.py", "asks for iterations; logs, saves, evaluates"),
-    Step("schedules/fused.py", "starts chunks of iterations"),
-    Step("schedules/loop.py", "the compiled loop over iterations"),
-    Step("samplers/rollout.py", "T steps of N environments"),
+    Step("engine/fused.py", "starts chunks of iterations"),
+    Step("engine/loop.py", "the compiled loop over iterations"),
+    Step("engine/rollout.py", "T steps of N environments"),
     Step("envs/device/classic.py", "actions to observations and rewards"),
-    Step("learner/learner.py", "all updates, within the loop"),
+    Step("engine/learn.py", "all updates, within the loop"),
     Step("algorithms/ppo.py", "trajectory to new parameters"),
 )
 

@@ -1,7 +1,7 @@
 """Break single lines of the package on purpose and list the faults that no quick test catches.
 
     python tools/mutants.py                      # draw 24 faults; which ones do the tests catch?
-    python tools/mutants.py --group around       # in cli, api, config, fleet, envs, run, explain
+    python tools/mutants.py --group around       # in cli, api, config, sweeps, reports, ... explain
     python tools/mutants.py --list faults.json   # the faults of that file, or save them there
 
 Each fault changes one comparison, constant, sign or index, or drops one call. First the quick
@@ -34,8 +34,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE, TOOL = "src/flatout", "explain/src/flatout_explain"
-CORE = ("algorithms", "buffers", "samplers", "schedules", "storage", "planning")
-AROUND = ("cli", "api", "config", "fleet", "envs", "run", "explain")
+CORE = ("algorithms", "engine", "storage", "planning")
+AROUND = (
+    "cli", "api", "config", "sweeps", "reports", "populations", "envs", "run", "explain",
+)  # fmt: skip
 GROUPS = {
     "core": tuple(f"{PACKAGE}/{name}" for name in CORE),
     "around": (*(f"{PACKAGE}/{name}" for name in AROUND), TOOL),

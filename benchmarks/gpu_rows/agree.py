@@ -109,7 +109,7 @@ def _config(algorithm: str, name: str) -> Any:
 
 def _acted(parts: Any, spec: Any, obs: Any, precision: str) -> dict[str, Any]:
     """What acting gives for these observations, with noise and greedily."""
-    from flatout.learner.policy import Policy
+    from flatout.engine.act import Policy
     from flatout.spans import Spans
 
     drawing = parts.schedule._policies[0]

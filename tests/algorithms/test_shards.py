@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from flatout.__main__ import main
 from flatout.algorithms.parallel.accumulate import gradient
 from flatout.algorithms.parallel.shards import Shards
-from flatout.buffers.arrays import split
-from flatout.buffers.ring import Ring, RingLayout
-from flatout.buffers.rows import RingRows, by_shard
-from flatout.learner.mesh import Mesh
+from flatout.engine.mesh import Mesh
+from flatout.engine.replay.ring import Ring, RingLayout
+from flatout.engine.replay.rows import RingRows, by_shard
+from flatout.engine.trajectory import split
 from flatout.storage import checkpoint
 from flatout.types import Finals, ObservationSpec, Trajectory
 from tests import tiny

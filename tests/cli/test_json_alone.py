@@ -132,10 +132,11 @@ def test_a_runs_files_are_read_by_every_json_parser(tmp_path: Path) -> None:
 
 
 EXACT = (
-    "child", "config/", "envs/checking/process", "explain/settings", "fleet/compare",
-    "fleet/members", "fleet/placement_table", "fleet/runs", "fleet/sweep/", "fleet/trial",
+    "child", "config/", "envs/checking/process", "explain/settings", "reports/compare",
+    "populations/members", "measurements/placement_table", "reports/runs", "sweeps/",
+    "measurements/trial",
     "planning/", "run/auto", "run/callbacks", "run/card", "run/probe_process",
-    "samplers/processes/", "storage/", "cli/scale", "cli/plan", "files/",
+    "engine/workers/", "storage/", "cli/scale", "cli/plan", "files/",
 )  # fmt: skip
 """Modules and folders that write JSON for Flatout itself: state that is restored to the bit, signed
 settings, messages between its processes, keys of caches. All other JSON is for any program."""

@@ -30,12 +30,12 @@ import pytest
 from rich.console import Console
 
 from flatout.cli.watch import picture
+from flatout.engine.workers import pool
 from flatout.envs import host
 from flatout.envs.deadline import DeadlineExceeded, deadline
 from flatout.errors import FlatoutError, Interrupt
 from flatout.output import Output, plain, printable
 from flatout.run.interrupts import Interrupts
-from flatout.samplers.processes import pool as pool
 from flatout.storage import checkpoint
 from flatout.storage.run_folder import RunFolder
 from flatout.storage.segments import SegmentStore

@@ -14,8 +14,8 @@ import pytest
 
 from flatout.config.schema import EnvConfig
 from flatout.config.settings import resolve
+from flatout.envs.atari import gray_crop
 from flatout.envs.base import EVALUATION, TRAINING, Envs, episode_seed
-from flatout.envs.cropped import gray_crop
 from flatout.envs.host import HostEnvs
 from flatout.envs.make import episode_limit, factory, specs
 from flatout.envs.task import open_task

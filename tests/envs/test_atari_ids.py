@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from flatout.config.schema import EnvConfig
-from flatout.envs.ale import open_vector, vector_settings
+from flatout.envs.ale import DrawnSkips, open_vector, vector_settings
 from flatout.envs.ale_ids import is_atari
 from flatout.envs.atari import AtariEnvs
 from flatout.envs.base import Ended
-from flatout.envs.drawn_skips import DrawnSkips
 from flatout.envs.make import factory
 from flatout.envs.task import open_task
 from flatout.errors import UsageError

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flatout.config.placement import Placement, parse
+from flatout.engine.memory import Expectation
 from flatout.errors import FlatoutError, UsageError
 from flatout.hardware.backend import CUDA_CONTEXT_MB
 from flatout.hardware.inventory import (
@@ -22,7 +23,6 @@ from flatout.hardware.inventory import (
     inventory,
     resolve_placement,
 )
-from flatout.learner.memory import Expectation
 from flatout_explain.hardware.machine import within_groups
 from flatout_explain.hardware.nvml import visible_indices
 from tests.hardware.test_cores import V1, V2, cores, version_1, version_2, write

@@ -31,22 +31,22 @@ def test_every_program_of_a_run_has_its_precision(
     flatout: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, str]] = []
-    for module in ("learner", "policy"):
+    for module in ("learn", "act"):
 
         def note(on: object, precision: str, module: str = module) -> AbstractContextManager[None]:
             asked.append((module, precision))
             return nullcontext()
 
-        monkeypatch.setattr(f"flatout.learner.{module}.matmul_precision", note)
+        monkeypatch.setattr(f"flatout.engine.{module}.matmul_precision", note)
     flags = (*tiny.flags("ppo"), "--steps", 128, "--quiet", "--precision", "default",
              "--eval-every", 128, "--eval-episodes", 1)  # fmt: skip
     result = flatout("train", "ppo", *flags, "--run-dir", tmp_path / "run")
     assert result.code == 0, result.err
     # Of the learner: the update, and what packs the first acting parameters.
-    assert sorted(asked) == [*[("learner", "default")] * 2, *[("policy", "default")] * 2]
+    assert sorted(asked) == [*[("act", "default")] * 2, *[("learn", "default")] * 2]
     result = flatout("train", "classify", "--steps", 6, "--batch-size", 64, "--log-every", 2,
                      "--precision", "default", "--quiet", "--no-tensorboard",
                      "--run-dir", tmp_path / "classify")  # fmt: skip
     assert result.code == 0, result.err
-    assert sorted(asked)[2:4] == [("learner", "default")] * 2
+    assert asked.count(("learn", "default")) == 4
     assert {precision for _, precision in asked} == {"default"}

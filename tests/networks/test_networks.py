@@ -23,15 +23,14 @@ from flatout.algorithms.common.distributions import distribution
 from flatout.algorithms.ppo import ppo
 from flatout.config.hyper import PPOConfig
 from flatout.config.schema import NetworkConfig
+from flatout.engine.act import NOISE_BLOCK, Policy
 from flatout.errors import UsageError
-from flatout.learner.policy import NOISE_BLOCK, Policy
 from flatout.networks import torsos as nets
 from flatout.networks.boards import Centred, Compass, Grid, WideGrid
-from flatout.networks.convolution import convolve
+from flatout.networks.convolution import convolve, convolve_tiles, tiles_for
 from flatout.networks.encoder import Encoder
 from flatout.networks.layers import MLP, FanIn, Linear, orthogonal
 from flatout.networks.torsos import NatureCNN, make_torso
-from flatout.networks.winograd import convolve_tiles, tiles_for
 from flatout.packing import PackedParams
 from flatout.randomness import hashes, raw_key, uniforms, wrap_key
 from flatout.spans import Spans

@@ -12,9 +12,9 @@ import pytest
 
 from flatout import EnvironmentFailure, FlatoutError, UsageError
 from flatout.algorithms.registry import horizon
-from flatout.buffers.rollout import RolloutBuffer
 from flatout.config.settings import resolve
-from flatout.learner.programs import Programs
+from flatout.engine.programs import Programs
+from flatout.engine.trajectory import RolloutBuffer
 from flatout.run.build import Components, assemble
 from flatout.run.resolve import resolve_run
 from flatout.spans import Spans

@@ -17,7 +17,7 @@ from flatout.run.forecast import compiling, shape_key
 from flatout_explain.files import kept_numbers as kept
 from tests import tiny
 from tests.conftest import Result
-from tests.fleet.test_population import SMALL
+from tests.populations.test_population import SMALL
 
 Cli = Callable[..., Result]
 

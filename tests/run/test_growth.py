@@ -18,8 +18,8 @@ from rich.console import Console
 from flatout.api import history
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve
-from flatout.fleet.members import Member
-from flatout.fleet.population import State
+from flatout.populations.members import Member
+from flatout.populations.population import State
 from flatout.run import curve, display, recording, trainer
 from flatout.run.callbacks import Callback, Run
 from flatout.run.display import LiveDisplay

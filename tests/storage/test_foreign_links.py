@@ -23,14 +23,14 @@ from rich.console import Console
 from flatout.api.callbacks import RecordEvery
 from flatout.cli.population import _draw as draw_curves
 from flatout.errors import UsageError
-from flatout.fleet.sweep import cluster, engine, place, worker
-from flatout.fleet.sweep.engine import Job
-from flatout.fleet.sweep.folder import PLAN, Folder
-from flatout.fleet.sweep.plan import Group
 from flatout.run.interrupts import Interrupts
+from flatout.sweeps import cluster, engine, place, worker
+from flatout.sweeps.engine import Job
+from flatout.sweeps.folder import PLAN, Folder
+from flatout.sweeps.plan import Group
 from tests import tiny
 from tests.conftest import Result, replay_run
-from tests.fleet.test_population import SMALL
+from tests.populations.test_population import SMALL
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
@@ -43,7 +43,7 @@ PROGRAMS = dict[str, Any]()
 
 
 class InProcess:
-    """The engine `flatout.fleet.sweep.engine.Local`, with jobs that run in this process at once."""
+    """The engine `flatout.sweeps.engine.Local`, with jobs that run in this process at once."""
 
     def __init__(self, *_: Any) -> None:
         self._events = list[Mapping[str, Any]]()
@@ -400,7 +400,7 @@ def test_trials_and_members_have_folders_of_their_own(
 
 def test_names_of_members_with_spaces_can_be_resumed(tmp_path: Path) -> None:
     from flatout.cli.arguments import train_config
-    from flatout.fleet.members import members
+    from flatout.populations.members import members
 
     config, _ = train_config([str(word) for word in SMALL])
     found = members(config, None, ["gamma=0.98, 0.99"], tmp_path)

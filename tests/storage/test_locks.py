@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from flatout import FlatoutError
-from flatout.fleet import runs
+from flatout.reports import runs
 from flatout.storage import signing
 from flatout.storage.run_folder import RunFolder
 from flatout_explain.files import locks

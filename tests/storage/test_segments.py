@@ -15,8 +15,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from flatout.buffers.ring import RingLayout
-from flatout.buffers.ring_counters import STORED
+from flatout.engine.replay.counters import STORED
+from flatout.engine.replay.ring import RingLayout
 from flatout.errors import CheckpointError, FlatoutError
 from flatout.storage import checkpoint, segments
 from flatout.storage.segments import SavedRows, SegmentStore

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from flatout import UsageError
-from flatout.fleet.members import refuse_strange
-from flatout.fleet.sweep.folder import Folder
+from flatout.populations.members import refuse_strange
 from flatout.storage.run_folder import FILES, FOLDERS, RunFolder
+from flatout.sweeps.folder import Folder
 from tests import tiny
 from tests.conftest import Result
 

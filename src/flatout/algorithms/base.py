@@ -287,7 +287,7 @@ class RolloutSpec:
         horizon: T.
         episodes: whole episodes per environment and trajectory, or None.
         truncations: truncated episodes per environment for which a trajectory has room at first;
-            a trajectory with more of them gets more room (`flatout.buffers.finals`).
+            a trajectory with more of them gets more room (`flatout.engine.trajectory`).
         replayed: whether trajectories hold the steps that ended an episode (`Trajectory.ended`).
         slots: trajectories in use at the same time.
     """

@@ -1,5 +1,5 @@
 """The last step of the data flow: proximal policy optimisation (Schulman et al., 2017) learns from
-one trajectory. `flatout.learner.learn_step` calls it."""
+one trajectory. `flatout.engine.learn` calls it."""
 
 from __future__ import annotations
 

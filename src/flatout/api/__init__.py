@@ -23,12 +23,12 @@ from flatout.config.hyper import algorithm_called
 from flatout.config.schema import EPISODES, SEEDS
 from flatout.config.settings import resolve, settings_of
 from flatout.config.values import Range
+from flatout.engine.act import Policy
 from flatout.envs.task import Task
 from flatout.errors import UsageError, writing
 from flatout.evaluation import Evaluation
-from flatout.fleet.curves import Picture, Run, picture
-from flatout.learner.policy import Policy
 from flatout.networks.torsos import OwnNetwork
+from flatout.reports.curves import Picture, Run, picture
 from flatout.run.acting import Acting
 from flatout.run.callbacks import CallbackLike
 from flatout.run.evaluate import record

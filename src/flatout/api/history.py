@@ -12,7 +12,7 @@ import numpy as np
 from flatout.config.schema import RESUMABLE, TrainConfig
 from flatout.config.settings import resolve, with_run
 from flatout.errors import UsageError
-from flatout.fleet.curves import Run
+from flatout.reports.curves import Run
 from flatout.run.curve import Points
 from flatout.run.metric_rows import ROWS
 from flatout.run.progress import Progress

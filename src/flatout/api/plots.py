@@ -8,8 +8,8 @@ from pathlib import Path
 from flatout.api import Agent
 from flatout.api.arguments import one_or_several, path_argument, texts
 from flatout.errors import UsageError, short
-from flatout.fleet.curves import Picture, Run, View, picture, readable
-from flatout.fleet.ranking import Asked, Report, of_folders, of_groups
+from flatout.reports.curves import Picture, Run, View, picture, readable
+from flatout.reports.ranking import Asked, Report, of_folders, of_groups
 
 
 def plot(

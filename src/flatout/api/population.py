@@ -12,11 +12,18 @@ from flatout.api.load import load_any
 from flatout.config.hyper import algorithm_called
 from flatout.config.settings import resolve
 from flatout.config.values import Range
+from flatout.engine.programs import Programs
 from flatout.errors import FlatoutError, Interrupt, UsageError, short
-from flatout.fleet.members import FOLDER, Member, members, refuse_strange, refuse_taken, save
-from flatout.fleet.population import Population as Members
-from flatout.fleet.strategy import choose
-from flatout.learner.programs import Programs
+from flatout.populations.members import (
+    FOLDER,
+    Member,
+    members,
+    refuse_strange,
+    refuse_taken,
+    save,
+)
+from flatout.populations.population import Population as Members
+from flatout.populations.strategy import choose
 from flatout.run.interrupts import Interrupts
 from flatout.storage.run_folder import default_folder
 

@@ -14,7 +14,7 @@ from flatout.output import print_json, reserve_stdout
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from flatout.fleet.placement_table import Cell, Row
+    from flatout.measurements.placement_table import Cell, Row
 
 HELP = """\
 usage: flatout bench placement [--share 0.2] [--hidden 64,64 ...] [--csv FILE] [--plot FILE]
@@ -54,9 +54,9 @@ def bench(argv: list[str]) -> int:
         need_matplotlib(plot)
     from rich.console import Console
 
-    from flatout.fleet import placement_table as table
-    from flatout.fleet.placement_file import PlacementFile
     from flatout.hardware.inventory import inventory
+    from flatout.measurements import placement_table as table
+    from flatout.measurements.placement_file import PlacementFile
 
     if as_json:
         reserve_stdout()
@@ -114,7 +114,7 @@ def show(rows: list[Row], console: Console) -> None:
     """Print the table."""
     from rich.table import Table
 
-    from flatout.fleet.placement_table import HERE_NOT, PLACEMENTS
+    from flatout.measurements.placement_table import HERE_NOT, PLACEMENTS
 
     table = Table("hidden", "mode", *PLACEMENTS, "fastest", "planned", box=None, padding=(0, 2))
     for row in rows:

@@ -14,8 +14,8 @@ from flatout.output import on_one_line, print_json
 
 if TYPE_CHECKING:
     from flatout.config.placement import DeviceName, Placement
+    from flatout.engine.memory import Expectation
     from flatout.hardware.inventory import Hardware
-    from flatout.learner.memory import Expectation
 
 PURPOSES = {
     "model": "parameters and statistics, before and after an update",
@@ -62,7 +62,7 @@ def _values(
     placement: Placement, expectation: Expectation, hardware: Hardware, config: TrainConfig,
     members: int, refused: NoRoomError | None, notes: list[str],
 ) -> dict[str, object]:  # fmt: skip
-    from flatout.learner.memory import available_mb
+    from flatout.engine.memory import available_mb
 
     def rounded(sizes: dict[DeviceName, dict[str, float]]) -> dict[str, dict[str, float]]:
         return {str(d): {what: round(mb, 3) for what, mb in s.items()} for d, s in sizes.items()}
@@ -86,7 +86,7 @@ def _show(
     placement: Placement, expectation: Expectation, hardware: Hardware, config: TrainConfig,
     members: int, notes: list[str], console: Console,
 ) -> None:  # fmt: skip
-    from flatout.learner.memory import available_mb, names_of
+    from flatout.engine.memory import available_mb, names_of
 
     def say(text: str, style: str = "") -> None:
         console.print(Text(on_one_line(text), style=style), soft_wrap=True)

@@ -76,7 +76,7 @@ class RunFolders(command.Runs):
         from rich.console import Console
 
         from flatout.explain.runs import diagnose_evidence, read_run
-        from flatout.fleet.trial import show, try_first
+        from flatout.measurements.trial import show, try_first
         from flatout.storage.trust import Consent
 
         evidence = read_run(path)

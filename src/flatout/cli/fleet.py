@@ -11,9 +11,9 @@ from flatout.cli.flags import take, take_all, take_file, take_switch
 from flatout.cli.fleet_plan import Sweep, cards_of, cores_of, dry_run, on_gpu, slots_of, study_of
 from flatout.config.settings import resolve, with_run
 from flatout.errors import UsageError
-from flatout.fleet.sweep import plan
 from flatout.output import reserve_stdout
 from flatout.storage.trust import Consent, named_code, refuse_unconfirmed
+from flatout.sweeps import plan
 from flatout_explain.cli.parsing import existing
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def fleet(argv: list[str], interrupts: Interrupts) -> int:
     if dry and named == "ray":
         raise UsageError("--dry-run plans for this machine: leave out --engine ray.")
     if html is not None:
-        from flatout.fleet.ranking_files import writable
+        from flatout.reports.ranking_tables import writable
 
         if not html.endswith(".html"):
             raise UsageError(f"--html {html}: name a .html file.")
@@ -94,9 +94,9 @@ def fleet(argv: list[str], interrupts: Interrupts) -> int:
         reserve_stdout()
     from rich.console import Console
 
-    from flatout.fleet.sweep.folder import Folder
     from flatout.hardware.inventory import inventory
     from flatout.storage.trust import import_here
+    from flatout.sweeps.folder import Folder
 
     console, hardware = Console(stderr=as_json), inventory()
     sweep = None
@@ -142,7 +142,7 @@ def _code(sweep: Sweep) -> list[str]:
 
 def _ray(address: str | None, at_once: str | None, interrupts: Interrupts) -> Any:
     """Ray, connected."""
-    from flatout.fleet.sweep.cluster import connect
+    from flatout.sweeps.cluster import connect
 
     with interrupts.discardable():
         return connect(address, None if at_once is None else int(at_once))
@@ -196,8 +196,8 @@ def _new(argv: list[str]) -> Sweep:
             raise UsageError(
                 f"{where}: [optuna] proposes all configurations; leave out [{min(more)}]."
             )
-        from flatout.fleet.sweep.optuna_storage import refuse_unsafe
-        from flatout.fleet.sweep.search import settings_of
+        from flatout.sweeps.optuna_storage import refuse_unsafe
+        from flatout.sweeps.search import settings_of
 
         optuna = settings_of(sections["optuna"], base, f"{where}: [optuna]")
         if optuna["storage"] and "--trust" not in argv:
@@ -214,16 +214,16 @@ def _run(
 ) -> int:  # fmt: skip
     """Train all of it, and show it."""
     from flatout.cli.fleet_screen import Screen, result
-    from flatout.fleet.sweep import engine
-    from flatout.fleet.sweep.fleet import Fleet
-    from flatout.fleet.sweep.measured import keep
+    from flatout.sweeps import engine
+    from flatout.sweeps.fleet import Fleet
+    from flatout.sweeps.measured import keep
 
     slots = slots_of(sweep, hardware, at_once)
     per = max(-(-slots.most // max(len(hardware.usable_gpus), 1)), 1)
     if sweep.ray is None:
         runner = engine.Local(lock, engine.cards(hardware, per), engine.cards(hardware, 1))
     else:
-        from flatout.fleet.sweep.cluster import Cluster
+        from flatout.sweeps.cluster import Cluster
 
         cards = cards_of(sweep, hardware)
         runner = Cluster(sweep.ray, sweep.path, -(-slots.most // cards) if cards else 0)

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatout.config.schema import TrainConfig
-from flatout.fleet.sweep import plan
+from flatout.sweeps import plan
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from flatout.fleet.sweep.slots import Slots
     from flatout.hardware.inventory import Hardware
+    from flatout.sweeps.slots import Slots
 
 PER_CARD = 4
 """Most trials that share a GPU."""
@@ -53,16 +53,16 @@ def study_of(sweep: Sweep) -> plan.Study:
     """
     if sweep.optuna is None:
         return plan.Fixed(sweep.groups)
-    from flatout.fleet.sweep.fleet import looks
-    from flatout.fleet.sweep.search import Search
+    from flatout.sweeps.fleet import looks
+    from flatout.sweeps.search import Search
 
     return Search(sweep.optuna, sweep.base, looks(sweep.base)[0], sweep.path)
 
 
 def slots_of(sweep: Sweep, hardware: Hardware, at_once: str | None) -> Slots:
     """How many at a time: as asked, as measured here before, or to be measured."""
-    from flatout.fleet.sweep.measured import known
-    from flatout.fleet.sweep.slots import Slots
+    from flatout.sweeps.measured import known
+    from flatout.sweeps.slots import Slots
 
     member = {name for some in sweep.populations.values() for name in some}
     count = sweep.configurations * len(sweep.seeds)
@@ -112,9 +112,9 @@ def dry_run(sweep: Sweep, hardware: Hardware, at_once: str | None, console: Cons
     from rich.text import Text
 
     from flatout.cli.fleet_screen import clock
-    from flatout.fleet.sweep import engine
-    from flatout.fleet.sweep.measured import known, tried
     from flatout.output import printable
+    from flatout.sweeps import engine
+    from flatout.sweeps.measured import known, tried
 
     trials, slots, found = (
         sweep.trials or plan.trials(sweep.base, plan.Group("", {}), sweep.seeds),

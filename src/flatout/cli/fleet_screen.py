@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from flatout.errors import UsageError
-from flatout.fleet.sweep.fleet import DONE, FAILED, PRUNED, RUNNING, WAITING, Fleet
 from flatout.output import on_one_line, print_json, printable, say
+from flatout.sweeps.fleet import DONE, FAILED, PRUNED, RUNNING, WAITING, Fleet
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from flatout.fleet.ranking import Report
+    from flatout.reports.ranking import Report
 
 REDRAW_S, PLAIN_S = 1.0, 10.0
 SHOWN = 24
@@ -142,7 +142,7 @@ def result(
 
 def _report(fleet: Fleet) -> Report | None:
     """The groups, ranked; None where no trial is done. Failed trials are counted, not hidden."""
-    from flatout.fleet.ranking import of_groups
+    from flatout.reports.ranking import of_groups
 
     done = {
         name or "as given": [

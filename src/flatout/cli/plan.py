@@ -285,7 +285,7 @@ def draw(answer: Answer, file: Path) -> None:
     Raises:
         FlatoutError: it cannot be written.
     """
-    from flatout.fleet.figure import figure
+    from flatout.reports.figure import figure
 
     rows = answer.predictions[::-1]
     rates = [p.best_known for p in rows]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatout.config.schema import RESUMABLE, TrainConfig
 from flatout.errors import FlatoutError, UsageError, writing
-from flatout.fleet.members import (
+from flatout.populations.members import (
     CURVES,
     Member,
     Strategy,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from flatout.fleet.population import Population
+    from flatout.populations.population import Population
     from flatout.run.interrupts import Interrupts
 
 PLAIN_S = 5.0
@@ -105,10 +105,10 @@ def train(
             return dry_run(found[0].config, len(found))
     from rich.console import Console
 
-    from flatout.fleet.population import Population
-    from flatout.fleet.strategy import choose
-    from flatout.learner.programs import Programs
+    from flatout.engine.programs import Programs
     from flatout.output import on_one_line, print_json, say
+    from flatout.populations.population import Population
+    from flatout.populations.strategy import choose
 
     console = Console(stderr=config.run.json)
 
@@ -226,8 +226,8 @@ def table(population: Population, most: int) -> Table:
 def _draw(path: Path, console: Console) -> None:
     """The curves next to the members, as far as they can be drawn: what fails is a note, since the
     members are trained and saved."""
-    from flatout.fleet.curves import picture, readable
     from flatout.output import say
+    from flatout.reports.curves import picture, readable
 
     try:
         made = picture(readable([path]))

@@ -13,7 +13,7 @@ from flatout.output import on_one_line, print_json, printable, say
 from flatout_explain.cli.parsing import existing
 
 if TYPE_CHECKING:
-    from flatout.fleet.runs import Row
+    from flatout.reports.runs import Row
 
 RUNS = """\
 usage: flatout runs [DIR] [--where KEY=VALUE ...] [--sort KEY] [--json]
@@ -110,7 +110,7 @@ def runs(argv: list[str]) -> int:
     words = _words(rest, "runs", RUNS, 1)
     if words is None:
         return 0
-    from flatout.fleet.runs import chosen, rows
+    from flatout.reports.runs import chosen, rows
 
     root = Path(words[0] if words else "runs")
     found = rows(root)
@@ -154,7 +154,7 @@ def compare(argv: list[str]) -> int:
     if len(words) != 2:
         raise UsageError("compare needs two run folders: flatout compare RUN_A RUN_B.")
     one, other = map(existing, words)
-    from flatout.fleet.compare import compared, told
+    from flatout.reports.compare import compared, told
 
     found = compared(one, other)
     if as_json:
@@ -182,7 +182,7 @@ def plot(argv: list[str]) -> int:
         raise UsageError("plot needs the folder of a run or a population: flatout plot RUN ...")
     if not any(map(os.path.lexists, words)):
         existing(words[0])
-    from flatout.fleet.curves import View, drawable, picture, readable
+    from flatout.reports.curves import View, drawable, picture, readable
 
     if file is not None:
         drawable(Path(file))
@@ -216,8 +216,8 @@ def report(argv: list[str]) -> int:
     words = _words(rest, "report", REPORT, len(rest))
     if words is None:
         return 0
-    from flatout.fleet.ranking import Asked, of_folders
-    from flatout.fleet.ranking_files import writable
+    from flatout.reports.ranking import Asked, of_folders
+    from flatout.reports.ranking_tables import writable
 
     chosen = {kind: Path(file) for kind, file in files.items() if file is not None}
     for kind, file in chosen.items():

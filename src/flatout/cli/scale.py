@@ -17,9 +17,9 @@ from flatout.config.hyper import OnPolicyConfig
 from flatout.config.schema import RESUMABLE, TrainConfig
 from flatout.config.settings import resolve, with_run
 from flatout.errors import UsageError, damage
-from flatout.fleet.measure import examples
-from flatout.fleet.scaling import Row, Scaling, refuse_unequal, split, training_s
 from flatout.installing import install
+from flatout.measurements.measure import examples
+from flatout.measurements.scaling import Row, Scaling, refuse_unequal, split, training_s
 from flatout.output import print_json, reserve_stdout
 from flatout.storage.trust import import_here, named_code
 from flatout_explain import output_file
@@ -75,7 +75,7 @@ def scale(argv: list[str]) -> int:
         scaling, larger = _new(argv, _counts(counts), search, console)
     if as_json:
         print_json(scaling.as_json() | {"crossover": larger})
-    from flatout.fleet.report import draw, show
+    from flatout.measurements.scaling_report import draw, show
 
     show(scaling, larger, console)
     if plot is not None:
@@ -158,7 +158,7 @@ def measured(config: TrainConfig, settings: dict[str, Any]) -> dict[str, Any]:
         file = folder / "settings.json"
         output_file.write(file, json.dumps(with_run(config, **settings).flat()))
         what = f"the run with {_count(settings['devices'])}"
-        out = child.run(what, "flatout.fleet.measure:main", str(file))
+        out = child.run(what, "flatout.measurements.measure:main", str(file))
     return json.loads(out.splitlines()[-1])
 
 

@@ -17,11 +17,11 @@ from flatout.planning.stages import SLICES
 from flatout.types import Obs
 
 if TYPE_CHECKING:
+    from flatout.engine.act import Policy
+    from flatout.engine.learn import Learner
+    from flatout.engine.sampler import Sampler
     from flatout.envs.base import Envs
     from flatout.envs.task import Task
-    from flatout.learner.learner import Learner
-    from flatout.learner.policy import Policy
-    from flatout.samplers.base import Sampler
     from flatout.types import Trajectory
 
 LEAST = 3

@@ -16,11 +16,11 @@ import numpy as np
 
 from flatout import tree
 from flatout.algorithms.base import Acted, Algorithm, shapes_of
+from flatout.engine.fused import FusedSchedule
+from flatout.engine.loop import ChunkOutput, Iteration
+from flatout.engine.state import RunState
 from flatout.envs.device.base import DeviceEnv
-from flatout.learner.state import RunState
 from flatout.randomness import uniforms
-from flatout.schedules.chunks import ChunkOutput, Iteration
-from flatout.schedules.fused import FusedSchedule
 from flatout.types import Obs, Trajectory
 
 TINY = 1e-30

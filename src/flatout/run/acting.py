@@ -18,6 +18,7 @@ from flatout.algorithms.registry import build_algorithm
 from flatout.casts import stored
 from flatout.config.actions import refuse_actions
 from flatout.config.schema import TrainConfig
+from flatout.engine.act import Policy
 from flatout.envs.check import making, refuse, undisturbed
 from flatout.envs.device.make import in_library
 from flatout.envs.masks import MaskError, as_mask, with_mask
@@ -27,7 +28,6 @@ from flatout.errors import CheckpointError, UsageError, described
 from flatout.evaluation import Evaluation
 from flatout.hardware import backend
 from flatout.hardware.inventory import inventory, resolve_placement
-from flatout.learner.policy import Policy
 from flatout.output import say
 from flatout.packing import PackedParams
 from flatout.randomness import ACT, is_typed_key, raw_key
@@ -38,7 +38,7 @@ from flatout.storage import checkpoint
 from flatout.types import NAMED, Obs, ObservationSpec, UserCode, has_images, mask_path
 
 if TYPE_CHECKING:
-    from flatout.schedules.base import Schedule
+    from flatout.engine.schedule import Schedule
 
 
 class Acting:

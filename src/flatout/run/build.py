@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from flatout.config.placement import DeviceName, Placement, moved
 from flatout.config.schema import TrainConfig
+from flatout.engine.programs import Programs
 from flatout.hardware.inventory import Hardware
-from flatout.learner.programs import Programs
 from flatout.planning.predict import Prediction
 from flatout.run.auto import plannable
 from flatout.run.job import Job, compile_all, learning_mesh
@@ -21,10 +21,10 @@ from flatout.spans import Spans
 
 if TYPE_CHECKING:
     from flatout.algorithms.base import Algorithm
-    from flatout.learner.memory import Expectation
+    from flatout.engine.memory import Expectation
+    from flatout.engine.schedule import Schedule
     from flatout.run.evaluate import Evaluator
     from flatout.run.factory import Factory
-    from flatout.schedules.base import Schedule
     from flatout.supervised.parts import Parts
     from flatout.supervised.tester import Tester
 
@@ -167,7 +167,7 @@ def _compile(job: Job) -> Components:
 
 
 def _compile_classifier(job: Job) -> Components:
-    from flatout.schedules.serial import SerialSchedule
+    from flatout.engine.schedule import SerialSchedule
     from flatout.supervised.parts import make_parts
     from flatout.supervised.tester import Tester
 

@@ -14,11 +14,11 @@ import jax
 import numpy as np
 
 from flatout.config.placement import Placement
+from flatout.engine.fused import FusedSchedule
 from flatout.errors import FlatoutError
 from flatout.planning import measure, pieces
 from flatout.planning.stages import Stages
 from flatout.run.factory import Factory
-from flatout.schedules.fused import FusedSchedule
 from flatout.types import Trajectory
 from flatout_explain.hardware.others import busiest_others
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from flatout import tree
 from flatout.algorithms.base import Algorithm
+from flatout.engine.act import Policy
 from flatout.envs.base import EVALUATION
 from flatout.envs.rendering import cannot_render, has_display
 from flatout.envs.task import Task
@@ -25,7 +26,6 @@ from flatout.errors import (
     writing,
 )
 from flatout.evaluation import Evaluation
-from flatout.learner.policy import Policy
 from flatout.output import say
 from flatout.run.video import grid, progress, writer
 from flatout.spans import Spans

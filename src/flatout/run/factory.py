@@ -11,28 +11,27 @@ import numpy as np
 
 from flatout.algorithms.base import RolloutSpec, trajectory_shapes
 from flatout.algorithms.registry import build_algorithm
-from flatout.buffers.finals import truncations
-from flatout.buffers.make import build_buffer, expected_mb
 from flatout.config.placement import DeviceName
 from flatout.config.workers import assign_groups
+from flatout.engine.act import Policy
+from flatout.engine.device import DeviceSampler
+from flatout.engine.fused import FusedSchedule
+from flatout.engine.learn import Learner
+from flatout.engine.loop import for_all
+from flatout.engine.make_buffer import build_buffer, expected_mb
+from flatout.engine.make_sampler import ActingPolicies, make_sampler, start_workers
+from flatout.engine.memory import Expectation, divided_mb, learned_mb, size_mb
+from flatout.engine.overlapped import OverlappedSchedule
+from flatout.engine.rollout import Rollout
+from flatout.engine.rollout_state import least_truncation, most_truncations
+from flatout.engine.sampler import Sampler
+from flatout.engine.schedule import Schedule, SerialSchedule
+from flatout.engine.trajectory import truncations
+from flatout.engine.workers.pool import WorkerPool
 from flatout.hardware import backend
-from flatout.learner.learner import Learner
-from flatout.learner.memory import Expectation, divided_mb, learned_mb, size_mb
-from flatout.learner.policy import Policy
 from flatout.randomness import ACT, ENVS, INIT, LEARN, raw_key
 from flatout.run.evaluate import Evaluator
 from flatout.run.job import Job, learning_mesh
-from flatout.samplers.base import Sampler
-from flatout.samplers.device import DeviceSampler
-from flatout.samplers.make import ActingPolicies, make_sampler, start_workers
-from flatout.samplers.processes.pool import WorkerPool
-from flatout.samplers.rollout import Rollout
-from flatout.samplers.rollout_state import least_truncation, most_truncations
-from flatout.schedules.base import Schedule
-from flatout.schedules.fused import FusedSchedule
-from flatout.schedules.members import for_all
-from flatout.schedules.overlapped import OverlappedSchedule
-from flatout.schedules.serial import SerialSchedule
 from flatout.spans import Spans
 
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from flatout.config.placement import Placement
 from flatout.config.schema import TrainConfig
+from flatout.engine.programs import Programs
 from flatout.hardware import backend
-from flatout.learner.programs import Programs
 from flatout.run.forecast import compiling, shape_key
 from flatout.run.resolve import Announce, ResolvedRun, silent
 from flatout.spans import Spans
 
 if TYPE_CHECKING:
-    from flatout.learner.mesh import Mesh
+    from flatout.engine.mesh import Mesh
 
 
 FUSED = "the program of the whole loop"
@@ -38,7 +38,7 @@ class Job:
 
 def learning_mesh(config: TrainConfig, placement: Placement) -> Mesh:
     """The learning devices, with the run's shards on them."""
-    from flatout.learner.mesh import Mesh
+    from flatout.engine.mesh import Mesh
 
     devices = [backend.device(name) for name in placement.learn]
     return Mesh(devices, config.run.shards, placement.params_sharded)

@@ -17,6 +17,8 @@ import numpy as np
 
 from flatout.config.placement import Placement, on_device, parse
 from flatout.config.workers import with_workers
+from flatout.engine.fused import FusedSchedule
+from flatout.engine.schedule import Schedule
 from flatout.errors import FlatoutError, one_line
 from flatout.planning import measure
 from flatout.planning.answer import LEFT_OUT, Question
@@ -25,8 +27,6 @@ from flatout.planning.plan import candidates, worker_counts
 from flatout.planning.predict import Prediction, fitted, loaded
 from flatout.planning.stages import Stages, learning_of
 from flatout.run.probe_parts import ProbeParts
-from flatout.schedules.base import Schedule
-from flatout.schedules.fused import FusedSchedule
 from flatout.spans import Work
 from flatout.types import UserCode
 

@@ -20,9 +20,9 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from flatout import child
+from flatout.engine.workers import protocol
 from flatout.errors import FlatoutError, one_line
 from flatout.output import say
-from flatout.samplers.processes import protocol
 from flatout_explain.files.kernel import PASSES_DESCRIPTORS, close_in_children
 from flatout_explain.hardware.others import busiest_others
 

@@ -23,6 +23,7 @@ from flatout.config.placement import (
 from flatout.config.placement_checks import refuse_shards, refuse_unavailable
 from flatout.config.schema import TrainConfig
 from flatout.config.workers import with_workers
+from flatout.engine.programs import Programs
 from flatout.envs.check import making, refuse, undisturbed
 from flatout.envs.device.base import DeviceEnv
 from flatout.envs.device.make import has_twin
@@ -30,7 +31,6 @@ from flatout.envs.task import Task
 from flatout.errors import UsageError
 from flatout.hardware import backend
 from flatout.hardware.inventory import Hardware, inventory, resolve_placement
-from flatout.learner.programs import Programs
 from flatout.planning.predict import Prediction
 from flatout.run.auto import plannable, recall, with_placement
 from flatout.run.opening import backends, member_devices, open_environment

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from flatout.config.schema import TrainConfig
+from flatout.engine.members import FusedPopulation
+from flatout.engine.schedule import Schedule
 from flatout.errors import CheckpointError, UsageError
 from flatout.run.progress import Progress
-from flatout.schedules.base import Schedule
-from flatout.schedules.fused_population import FusedPopulation
 from flatout.storage import checkpoint
 from flatout.storage.agent_file import AGENT_FILES, FINAL, find_agent, saved_config
 from flatout.storage.run_folder import (

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from flatout.config.schema import TrainConfig
-from flatout.learner.programs import Programs
+from flatout.engine.programs import Programs
+from flatout.engine.schedule import Schedule
 from flatout.output import json_text
 from flatout.run.card import leave
 from flatout.run.progress import Progress
 from flatout.run.resume import Found, newest, nothing_left
-from flatout.schedules.base import Schedule
 from flatout.spans import Spans
 from flatout.storage import checkpoint
 from flatout.storage.agent_file import BEST, FINAL, save_parameters

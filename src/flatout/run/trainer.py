@@ -17,6 +17,7 @@ from typing import Any
 import jax
 
 from flatout.config.schema import TrainConfig
+from flatout.engine.programs import Programs
 from flatout.errors import (
     CallbackFailure,
     EnvironmentFailure,
@@ -25,7 +26,6 @@ from flatout.errors import (
     one_line,
 )
 from flatout.evaluation import Evaluation
-from flatout.learner.programs import Programs
 from flatout.planning.predict import Prediction
 from flatout.run.acting import Acting
 from flatout.run.auto import with_placement

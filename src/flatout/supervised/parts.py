@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 from flatout.algorithms.base import Algorithm, BuildSpec, shapes_of
 from flatout.algorithms.registry import shards_of
-from flatout.buffers.make import build_buffer
 from flatout.config.hyper import BUILT_IN
 from flatout.config.modules import import_function
 from flatout.config.placement import Placement
 from flatout.config.schema import TrainConfig, rows_every
+from flatout.engine.learn import Learner
+from flatout.engine.make_buffer import build_buffer
+from flatout.engine.memory import Expectation, divided_mb, learned_mb, size_mb
+from flatout.engine.mesh import Mesh
+from flatout.engine.programs import Programs
 from flatout.errors import UsageError
-from flatout.learner.learner import Learner
-from flatout.learner.memory import Expectation, divided_mb, learned_mb, size_mb
-from flatout.learner.mesh import Mesh
-from flatout.learner.programs import Programs
 from flatout.randomness import DATA, INIT, LEARN, raw_key
 from flatout.spans import Spans
 from flatout.supervised.classify import classify

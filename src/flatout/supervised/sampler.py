@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from flatout.engine.sampler import Sampler
 from flatout.errors import CheckpointError
-from flatout.samplers.base import Sampler
 from flatout.spans import Spans
 from flatout.supervised.datasets import Dataset
 from flatout.types import Finals, Trajectory

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from flatout.algorithms.base import Algorithm
+from flatout.engine.act import Policy
 from flatout.evaluation import Evaluation
-from flatout.learner.policy import Policy
 from flatout.spans import Spans
 from flatout.supervised.datasets import Dataset
 from flatout.types import Device

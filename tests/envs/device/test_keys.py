@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flatout.engine import members
 from flatout.envs.device.base import DeviceEnv
 from flatout.envs.device.check import check_device_env
 from flatout.errors import CheckpointError
-from flatout.fleet.members import FOLDER
-from flatout.schedules import fused_population
+from flatout.populations.members import FOLDER
 from flatout.storage.checkpoint import leaf_names, named_leaves, rebuild
 from flatout.types import DiscreteSpec, ObservationSpec
 from tests import tiny
@@ -80,7 +80,7 @@ def test_its_run_resumes_to_the_same_bits(
 def test_its_members_share_a_program_and_a_checkpoint(
     flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled, programs = fused_population.FusedPopulation._compile, list[Any]()
+    compiled, programs = members.FusedPopulation._compile, list[Any]()
 
     def once(*given: Any) -> Any:
         """Compile one program for all three populations, which have the same shapes."""
@@ -88,7 +88,7 @@ def test_its_members_share_a_program_and_a_checkpoint(
             programs.append(compiled(*given))
         return programs[0]
 
-    monkeypatch.setattr(fused_population.FusedPopulation, "_compile", once)
+    monkeypatch.setattr(members.FusedPopulation, "_compile", once)
     words = ("--seeds", 2, "--strategy", "together")
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert flatout("train", *WORDS, *words, "--run-dir", whole).code == 0

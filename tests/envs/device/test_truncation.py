@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import pytest
 
+from flatout.engine.rollout_state import least_truncation
 from flatout.envs.device.make import device_env
-from flatout.samplers.rollout_state import least_truncation
 
 
 @pytest.mark.parametrize(("name", "steps"), [("CartPole-v1", 500), ("Pendulum-v1", 200)])

@@ -1,5 +1,5 @@
 """Logical shards: how one update is split into shards that differ only in their data. Algorithms
-use them, and `flatout.learner.mesh` maps them over devices.
+use them, and `flatout.engine.mesh` maps them over devices.
 
 Each shard has its own environments, rows and random numbers, and their gradients or parameters are
 averaged. The number of shards decides what is computed; the number of devices does not.

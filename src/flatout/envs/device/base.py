@@ -1,5 +1,5 @@
 """The interface of an environment written in JAX, step 5 of the data flow when it is compiled: pure
-functions of one environment, which `samplers.rollout` and `DeviceEnvs` map over many."""
+functions of one environment, which `engine.rollout` and `DeviceEnvs` map over many."""
 
 from __future__ import annotations
 

@@ -1,1 +1,0 @@
-"""Buffers hold collected experience and turn it into the inputs of the learner's program."""

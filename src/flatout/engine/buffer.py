@@ -1,0 +1,268 @@
+"""The interface of buffers, which turn trajectories into the inputs of the learner's program, and
+the buffers of on-policy algorithms.
+
+`engine/learn.py` calls it; in a compiled loop, `engine/loop.py` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from flatout.algorithms.base import Algorithm, shapes_of
+from flatout.algorithms.parallel.shards import by_axis
+from flatout.engine.trajectory import shard_shapes, split
+from flatout.errors import CheckpointError
+from flatout.randomness import wrap_key
+from flatout.types import Restart, RowSource, Trajectory
+
+Scalars = dict[str, jax.Array]
+Learned = tuple[Any, Any, Scalars, Any]
+"""The learning state, the store, scalars and feedback after the updates."""
+Arrays = dict[str, np.ndarray]
+Data = dict[str, Any]
+Saved = tuple[Arrays, Data, RowSource | None]
+"""A buffer's state: arrays, JSON-compatible data, and rows of experience or None."""
+
+
+class Due(NamedTuple):
+    """The work that a trajectory makes due.
+
+    Attributes:
+        updates: the number of updates.
+        batches: yields the inputs of each dispatch of `Buffer.learn`, at least one.
+        drawn: the sampled rows and environments, for `Buffer.update_priorities`.
+    """
+
+    updates: int
+    batches: Iterator[Any]
+    drawn: Any = ()
+
+
+Ingested = tuple[Any, Due]
+"""The store after a trajectory, and the work that is due."""
+Restored = tuple[Any, Any]
+"""A store and its counts."""
+
+
+class Buffer:
+    """The base of buffers. It keeps no data: `RunState.store` and `RunState.counts` have them.
+
+    Methods that take a store and counts may write into both; they return the store to use from
+    then on. `learn` is pure and becomes a part of the learner's compiled program.
+
+    Args:
+        algorithm: the algorithm that learns from the data.
+
+    Attributes:
+        metrics: the names of the scalars that `learn` returns.
+        in_program: whether the compiled program takes and returns the store, on the learning
+            devices; otherwise it takes ().
+        member_counts: the vmap axes of `loop_counts` for the members of a population, as a pytree
+            prefix: None for counts that all members share, else 0.
+        shard_counts: the same for shards.
+        key: raw key data of the sampling stream, ``[2]``, or ``[S, 2]`` for S shards; () if
+            nothing is sampled.
+        axes: a pytree prefix of the inputs of a sharded learner: 0 where each shard has an array,
+            None where all shards share one.
+    """
+
+    in_program = False
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self._algorithm = algorithm
+        self.metrics = algorithm.metrics
+        self.axes: Any = 0
+        self.key: Any = ()
+        self.member_counts: Any = 0
+        self.shard_counts: Any = 0
+
+    def inputs(self, trajectory: Trajectory) -> list[Any]:
+        """Return the shapes of all inputs of `learn` for trajectories of these shapes; the first
+        entry is for dispatches with updates."""
+        raise NotImplementedError
+
+    def store(self) -> Any:
+        """Return the initial store."""
+        return ()
+
+    def counts(self) -> Any:
+        """Return the initial counts, as the host advances them."""
+        return ()
+
+    def ingest(self, store: Any, counts: Any, trajectory: Trajectory) -> Ingested:
+        """Do the host's part of ingesting a trajectory; `learn` does the rest on the device."""
+        raise NotImplementedError
+
+    def learn(self, state: Any, store: Any, inputs: Any, key: jax.Array, hp: Any) -> Learned:
+        """Make the updates of one dispatch. Pure: it is traced into the learner's program."""
+        raise NotImplementedError
+
+    def update_priorities(self, store: Any, due: Due, feedback: list[Any]) -> Any:
+        """Use the feedback that `learn` returned. Called once after all updates of a trajectory."""
+        return store
+
+    def loop_counts(self, counts: Any) -> Any:
+        """Return the counts, of the host or of a compiled loop, as arrays for a compiled loop."""
+        return counts
+
+    def ingest_in_graph(
+        self, trajectory: Trajectory, store: Any, counts: Any, key: Any
+    ) -> tuple[Any, Any]:
+        """Do the work of `ingest` within a compiled program. Pure.
+
+        Args:
+            counts: the counts before the trajectory.
+            key: this buffer's `key`; runs that share the program may have different keys.
+
+        Returns:
+            The inputs of the one dispatch, and the counts after it.
+        """
+        raise NotImplementedError
+
+    def stats(self, store: Any, counts: Any, later: int = 0) -> dict[str, float]:
+        """Return the buffer's metrics, which are reported with the learner's.
+
+        Args:
+            store: the store, or its shapes.
+            later: rows that a compiled loop has stored since `counts`.
+        """
+        return {}
+
+    def saved(self, store: Any, counts: Any) -> Saved:
+        """Return what a checkpoint needs of the store and the counts."""
+        return {}, {}, None
+
+    def restored(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Restored:
+        """Return the store and the counts of a result of `saved`; raise a `CheckpointError` if it
+        does not fit this buffer."""
+        return (), ()
+
+    def truncate(self, store: Any, counts: Any, restart: Restart) -> Any:
+        """Truncate an environment's stored episode after its newest step, because it could not be
+        continued. That step led to the restart's last observation."""
+        return store
+
+
+def check_shards(data: Data, shards: int) -> None:
+    """Check that a buffer's state was saved with `shards` shards.
+
+    Raises:
+        CheckpointError: it was saved with another number of shards.
+    """
+    saved = data.get("shards", 1)
+    if saved != shards:
+        raise CheckpointError(f"it was saved with --shards {saved}.")
+
+
+class OnPolicyBuffer(Buffer):
+    """A buffer that passes the newest trajectory to the update, unchanged."""
+
+    def inputs(self, trajectory: Trajectory) -> list[Any]:
+        return [shapes_of(trajectory)]
+
+    def ingest(self, store: Any, counts: Any, trajectory: Trajectory) -> Ingested:
+        return store, Due(1, iter([trajectory]))
+
+    def ingest_in_graph(
+        self, trajectory: Trajectory, store: Any, counts: Any, key: Any
+    ) -> tuple[Any, Any]:
+        return trajectory, counts
+
+    def learn(self, state: Any, store: Any, inputs: Any, key: jax.Array, hp: Any) -> Learned:
+        state, metrics, _ = self._algorithm.update(state, inputs, wrap_key(key), hp)
+        return state, store, metrics, ()
+
+
+class ShardedBuffer(Buffer):
+    """Buffers of the same class for S shards; shard s has the s-th block of N / S environments.
+
+    Its store is a list of their stores. Arrays that differ between shards have a leading axis of
+    shards in the inputs (`Buffer.axes`).
+    `ingest_in_graph` and `learn` are those of one shard; the learner maps them over the shards.
+
+    Args:
+        shards: the shards' on-policy buffers.
+    """
+
+    def __init__(self, shards: Sequence[Buffer]) -> None:
+        self._shards = list(shards)
+        self.metrics, self.axes = shards[0].metrics, shards[0].axes
+        self.key = shards[0].key  # empty, because on-policy buffers draw nothing
+        self.member_counts, self.shard_counts = shards[0].member_counts, shards[0].shard_counts
+
+    def inputs(self, trajectory: Trajectory) -> list[Any]:
+        count = len(self._shards)
+
+        def stacked_shapes(axis: Any, shapes: Any) -> Any:
+            if axis is None:
+                return shapes
+            return jax.tree.map(
+                lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype), shapes
+            )
+
+        each = self._shards[0].inputs(shard_shapes(trajectory, count))
+        return [by_axis(stacked_shapes, self.axes, shapes) for shapes in each]
+
+    def store(self) -> list[Any]:
+        return [shard.store() for shard in self._shards]
+
+    def ingest(self, store: list[Any], counts: Any, trajectory: Trajectory) -> Ingested:
+        parts = split(trajectory, len(self._shards))
+        each = [
+            shard.ingest(kept, counts, part)
+            for shard, kept, part in zip(self._shards, store, parts, strict=True)
+        ]
+        # All shards have the same number of dispatches.
+        batches = zip(*(due.batches for _, due in each), strict=True)
+        inputs = (stacked(several, self.axes) for several in batches)
+        return [kept for kept, _ in each], Due(each[0][1].updates, inputs)
+
+    def ingest_in_graph(
+        self, trajectory: Trajectory, store: Any, counts: Any, key: Any
+    ) -> tuple[Any, Any]:
+        return self._shards[0].ingest_in_graph(trajectory, store, counts, key)
+
+    def learn(self, state: Any, store: Any, inputs: Any, key: jax.Array, hp: Any) -> Learned:
+        return self._shards[0].learn(state, store, inputs, key, hp)
+
+    def stats(self, store: list[Any], counts: Any, later: int = 0) -> dict[str, float]:
+        stats = [shard.stats(kept, counts) for shard, kept in zip(self._shards, store, strict=True)]
+        joined = dict(stats[0])
+        if "replay_mb" in joined:
+            joined["replay_mb"] = sum(one["replay_mb"] for one in stats)
+        return joined
+
+    def saved(self, store: list[Any], counts: Any) -> Saved:
+        """Return the shards' states. An array's name begins with its shard's number, as ``0/``."""
+        arrays: Arrays = {}
+        each: list[Data] = []
+        for number, (shard, kept) in enumerate(zip(self._shards, store, strict=True)):
+            saved, data, _ = shard.saved(kept, counts)
+            arrays |= {f"{number}/{name}": array for name, array in saved.items()}
+            each.append(data)
+        return arrays, {"shards": len(each), "each": each}, None
+
+    def restored(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Restored:
+        check_shards(data, len(self._shards))
+        store: list[Any] = []
+        for number, (shard, saved) in enumerate(zip(self._shards, data["each"], strict=True)):
+            start = f"{number}/"
+            mine = {n.removeprefix(start): a for n, a in arrays.items() if n.startswith(start)}
+            store.append(shard.restored(mine, saved, None)[0])
+        return store, ()
+
+
+def stacked(shards: Sequence[Any], axes: Any) -> Any:
+    """Stack the shards' pytrees to one ``[S, ...]``. Where `axes` is None, all shards share one
+    array, and the first shard's is returned."""
+
+    def join(axis: Any, *parts: Any) -> Any:
+        if axis is None:
+            return parts[0]
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *parts)
+
+    return by_axis(join, axes, *shards)

@@ -1,0 +1,142 @@
+"""The construction of a run's buffer, and its expected memory. `run/factory.py` uses it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flatout import tree
+from flatout.algorithms.base import Algorithm, ReplaySpec
+from flatout.config.placement import CPU, Placement
+from flatout.engine.buffer import Buffer, OnPolicyBuffer, ShardedBuffer
+from flatout.engine.replay.device import DeviceReplay
+from flatout.engine.replay.host import HostReplay
+from flatout.engine.replay.ring import RingLayout, ring_bytes, ring_shapes
+from flatout.engine.replay.sampling import leaf_count
+from flatout.engine.replay.trajectories import TrajectoryReplay, kept_shapes
+from flatout.engine.trajectory import arrays_of, shard_shapes
+from flatout.errors import UsageError
+from flatout.hardware import backend
+from flatout.randomness import REPLAY, raw_key
+from flatout.types import ObsSpec, Trajectory
+from flatout_explain.hardware.processes import MiB
+
+if TYPE_CHECKING:
+    from flatout.config.schema import TrainConfig
+    from flatout.envs.task import Task
+
+
+def build_buffer(
+    config: TrainConfig, task: Task | None, algorithm: Algorithm, placement: Placement, shapes: Any,
+    least: int | None = None,
+) -> Buffer:  # fmt: skip
+    """Make the buffer that the algorithm, the settings and the placement require.
+
+    Args:
+        task: the environment; None for a dataset.
+        shapes: the shapes of trajectories.
+        least: the least number of steps after which an episode may be truncated; 0 if episodes are
+            never truncated; None if unknown.
+
+    Raises:
+        UsageError: the settings and the placement exclude each other.
+    """
+    shards = config.run.shards
+    each = shapes if shards == 1 else shard_shapes(shapes, shards)
+    if algorithm.replay is not None:
+        assert task is not None  # datasets have no algorithms with replay
+        if shards > 1:
+            algorithm = replace(algorithm, replay=algorithm.replay.shard(shards))
+        return _build_replay(config, task, algorithm, placement, each, least)
+    kept = getattr(config.hyper, "replay_trajectories", 1)
+    if kept > 1 and placement.fused:
+        raise UsageError(
+            f"replay_trajectories = {kept} is not possible with schedule=fused, which keeps no "
+            "trajectories: use --placement 'sampler=device', or replay_trajectories = 1."
+        )
+    if kept == 1:
+        buffers = [OnPolicyBuffer(algorithm) for _ in range(shards)]
+    else:
+        buffers = [TrajectoryReplay(algorithm, kept, each) for _ in range(shards)]
+    return buffers[0] if shards == 1 else ShardedBuffer(buffers)
+
+
+def replay_mb(
+    layout: RingLayout, replay: ReplaySpec, trajectory: Trajectory, placement: Placement
+) -> tuple[float, float]:
+    """Return the MiB that replay will occupy in host memory and in the learning device's memory.
+
+    Args:
+        trajectory: the shapes of trajectories.
+    """
+    ring = ring_bytes(ring_shapes(layout, trajectory, layout.num_envs))
+    priorities = 8 * leaf_count(layout) if replay.prioritized else 0
+    if placement.replay_on_device:
+        return 0.0, (ring + priorities) / MiB
+    one = sum(
+        math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in tree.leaves(layout.spec)
+    )
+    # Each update's batch holds two observations of each row; the rest of a batch is small.
+    batches = replay.most(layout.num_envs) * replay.batch_size * 2 * one
+    # On a CPU the compiled update reads the batches from host memory without a copy.
+    copied = batches if placement.learn[0].is_gpu else 0
+    return (ring + priorities + batches) / MiB, copied / MiB
+
+
+def expected_mb(
+    config: TrainConfig, spec: ObsSpec, replay: ReplaySpec | None, placement: Placement,
+    shapes: Any,
+) -> tuple[float, float]:  # fmt: skip
+    """Return the MiB that `build_buffer` will allocate in host memory, and on all learning devices
+    together.
+
+    Args:
+        spec: one observation.
+        replay: the algorithm's requirements for replay; None if it has no replay.
+        shapes: the shapes of trajectories.
+    """
+    shards = config.run.shards
+    each = shapes if shards == 1 else shard_shapes(shapes, shards)
+    if replay is None:
+        kept = getattr(config.hyper, "replay_trajectories", 1)
+        rows = list(arrays_of(kept_shapes(each, kept)).values()) if kept > 1 else []
+        return shards * ring_bytes(rows) / MiB, 0.0
+    replay = replay if shards == 1 else replay.shard(shards)
+    host, device = replay_mb(ring_layout(replay, spec, each), replay, each, placement)
+    # A chunk of a compiled loop keeps its initial replay until the host has read its results.
+    return shards * host, shards * device * (2 if placement.fused else 1)
+
+
+def ring_layout(replay: ReplaySpec, spec: ObsSpec, shapes: Any) -> RingLayout:
+    """Return the sizes of a replay ring for trajectories of these shapes."""
+    steps, num_envs = shapes.rewards.shape
+    rows = max(replay.buffer_size // num_envs, steps)
+    return RingLayout(spec, num_envs, rows, replay.n_step)
+
+
+def _build_replay(
+    config: TrainConfig, task: Task, algorithm: Algorithm, placement: Placement, shapes: Any,
+    least: int | None,
+) -> Buffer:  # fmt: skip
+    """Make a replay buffer; `algorithm` and `shapes` are those of one shard."""
+    replay = algorithm.replay
+    assert replay is not None
+    layout, shards = ring_layout(replay, task.obs_spec, shapes), config.run.shards
+    rows, num_envs = layout.rows, layout.num_envs
+    keys = [raw_key(config.run.seed, REPLAY, number) for number in range(shards)]
+    if shards == 1:
+        keys = [raw_key(config.run.seed, REPLAY)]
+    key = keys[0] if shards == 1 else np.stack(keys)
+    if placement.replay_on_device:
+        # A guess, which the buffer increases if necessary: a truncation per `limit` or 64 steps.
+        finals = rows * num_envs // (task.limit or 64) + num_envs
+        if least is not None:  # the largest number possible: a compiled loop cannot grow the array
+            finals = num_envs * (rows // least + 2 if least else 1)
+        return DeviceReplay(algorithm, layout, shapes, key, shards * finals)
+    # On a GPU, two dispatches per trajectory: the host gathers the second while the first runs.
+    halve = placement.learn[0].is_gpu and replay.most(num_envs) > 1
+    chunk = -(-replay.most(num_envs) // 2) if halve else None
+    return HostReplay(algorithm, layout, shapes, key, backend.device(CPU), chunk)

@@ -1,0 +1,1 @@
+"""Replay of experience, in host memory or on the learning devices."""

@@ -1,0 +1,221 @@
+"""The counters of a replay ring, and how the ring is written, saved and restored.
+
+Host replay and device replay call it, with the counters in `RunState.counts`; they differ only in
+where the ring's arrays are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from flatout import tree
+from flatout.algorithms.base import ReplaySpec
+from flatout.engine.buffer import Arrays, Data, Saved
+from flatout.engine.replay.ring import Ring, RingLayout, RolloutRows, final_ids, next_age
+from flatout.engine.replay.rows import STORED, RingRows
+from flatout.engine.trajectory import capacity, used_finals
+from flatout.errors import CheckpointError
+from flatout.storage.checkpoint import refuse_other
+from flatout.storage.segments import FINALS
+from flatout.types import Obs, RowSource, Trajectory
+
+
+class RingCounters:
+    """The counters of a ring: rows, updates and final observations.
+
+    Args:
+        layout: the ring's sizes.
+        replay: the algorithm's requirements.
+        final_capacity: the initial capacity for final observations; at least N is used.
+
+    Attributes:
+        rows_written: the number of rows ever stored, which is the number of the next row.
+        updates_done: all updates that `rows_written` rows make due. `updates_due` is part of it.
+        updates_due: updates that the newest trajectory makes due.
+        finals: the number of the next final observation. After a restore, the final observations
+            in the ring are numbered from 0 again.
+        final_capacity: F, the capacity that `Ring.finals` must have.
+        age: uint8 ``[N]``, the ages of the newest observations.
+    """
+
+    def __init__(self, layout: RingLayout, replay: ReplaySpec, final_capacity: int = 0) -> None:
+        self._layout = layout
+        self._replay = replay
+        self.rows_written = 0
+        self.updates_done = 0
+        self.updates_due = 0
+        self.age = np.zeros((layout.num_envs,), np.uint8)
+        self.finals = 0
+        self._final_rows: deque[int] = deque()  # the rows whose final observations are still needed
+        self.final_capacity = max(final_capacity, layout.num_envs)
+
+    def ingest(self, trajectory: Trajectory) -> tuple[RolloutRows, Obs, np.ndarray]:
+        """Count a trajectory. Return the rows to write, the final frames ``[n, ...]`` and their
+        numbers ``[n]``."""
+        layout = self._layout
+        rewards, ended = trajectory.rewards, trajectory.ended
+        rows, num_envs = rewards.shape
+        obs = tree.map(
+            lambda leaf, last: np.concatenate([leaf, last[None]]), trajectory.obs,
+            trajectory.last_obs,
+        )  # fmt: skip
+        age = np.empty((rows + 1, num_envs), np.uint8)
+        age[0] = self.age
+        for t in range(rows):
+            age[t + 1] = next_age(np, age[t], ended[t])
+        self.age = age[rows].copy()
+        final_id = np.zeros((rows, num_envs), np.int32)
+        finals, numbers = tree.take(trajectory.finals.obs, slice(0)), np.zeros(0, np.int64)
+        if trajectory.truncated.any():
+            final_id = final_ids(np, self.finals, trajectory.truncated)
+            index, finals = used_finals(trajectory.finals, rows * num_envs)
+            numbers = final_id.reshape(-1)[index]
+            self.finals += len(index)
+            self._final_rows.extend((self.rows_written + index // num_envs).tolist())
+        self.rows_written += rows
+        while self._final_rows and self._final_rows[0] < self.rows_written - layout.rows:
+            self._final_rows.popleft()
+        before = self.updates_done
+        self.updates_done = self._replay.updates_due(self.rows_written * num_envs)
+        self.updates_due = self.updates_done - before
+        piece = RolloutRows(
+            frames=layout.newest(obs),
+            actions=trajectory.actions,
+            rewards=rewards,
+            terminated=trajectory.terminated,
+            truncated=trajectory.truncated,
+            age=age,
+            final_id=final_id,
+        )
+        self.final_capacity = capacity(len(self._final_rows), self.final_capacity)
+        return piece, layout.newest(finals), numbers
+
+    def set_counters(self, rows_written: int, finals: int, age: np.ndarray) -> None:
+        """Set the counters to those of a compiled loop: `rows_written`, `finals` and `age`."""
+        self.rows_written, self.finals, self.age = rows_written, finals, age
+        self.updates_done = self._replay.updates_due(rows_written * self._layout.num_envs)
+
+    def write(self, ring: Ring, trajectory: Trajectory) -> tuple[Ring, RolloutRows]:
+        """Call `ingest` and write the rows into a ring of NumPy arrays, in place. If it must
+        hold more final observations, the returned ring has a new, larger array `finals`."""
+        rows_written, before = self.rows_written, self.finals
+        piece, finals, numbers = self.ingest(trajectory)
+        ring = self._ensure_capacity(ring, before)
+        start = rows_written % self._layout.length * self._layout.num_envs
+
+        def write(array: np.ndarray, new: np.ndarray) -> None:
+            entries, until = new.reshape(-1, *array.shape[1:]), len(array) - start
+            array[start : start + len(entries)] = entries[:until]
+            if len(entries) > until:  # the ring wraps around
+                array[: len(entries) - until] = entries[until:]
+
+        for stored, new in zip(ring, piece, strict=False):  # all but the final observations
+            tree.map(write, stored, new)
+        if len(numbers):
+            tree.put(ring.finals, numbers % len(tree.first(ring.finals)), finals)
+        return ring, piece
+
+    def _ensure_capacity(self, ring: Ring, count: int) -> Ring:
+        """Return the ring with capacity `final_capacity`; `count` is the number of the next final
+        frame."""
+        if self.final_capacity <= len(tree.first(ring.finals)):
+            return ring
+        return ring._replace(finals=self.grow_finals(ring.finals, self.final_capacity, count))
+
+    @staticmethod
+    def grow_finals(finals: Obs, new_capacity: int, count: int) -> Obs:
+        """Copy the final frames before number `count` into arrays with the larger capacity
+        `new_capacity`. Frame k moves from position ``k % len(finals)`` to ``k % new_capacity``."""
+
+        def grow(finals: np.ndarray) -> np.ndarray:
+            larger = np.zeros((new_capacity, *finals.shape[1:]), finals.dtype)
+            for number in range(max(count - len(finals), 0), count):
+                larger[number % new_capacity] = finals[number % len(finals)]
+            return larger
+
+        return tree.map(grow, finals)
+
+    def saved(self, ring: Ring, layout: RingLayout | None = None) -> Saved:
+        """Return the result of `Buffer.saved`: the newest frames and ages, counters, and the rows.
+
+        Args:
+            ring: its arrays, with a leading axis if it has shards. Rows are not copied.
+            layout: the sizes of one shard's ring if it has shards.
+        """
+        rows = RingRows(layout or self._layout, ring, self.rows_written)
+        frames = tree.map(np.copy, rows.row("frames", self.rows_written))
+        arrays = tree.named("frames", frames) | {"age": self.age.copy()}
+        return arrays, {"head": self.rows_written, "room": self.final_capacity}, rows
+
+    def restore(self, ring: Ring, arrays: Arrays, data: Data, rows: RowSource | None) -> Ring:
+        """Restore saved counters, and saved rows into a ring of NumPy arrays. All arrays but
+        `finals` are changed in place. Raise a `CheckpointError` if they do not fit."""
+        layout = self._layout
+        if rows is None:
+            raise CheckpointError("it holds no replayed experience.")
+        first, end = rows.stored
+        self.rows_written, room = int(data["head"]), int(data["room"])
+        most = 2 * max(layout.length * layout.num_envs, self.final_capacity)
+        if self.rows_written != end or end - first > layout.length or room > most:
+            raise CheckpointError(
+                f"its replay has rows {first} to {end} of {self.rows_written} and space for {room} "
+                f"final observations; it can have {layout.length} rows and space for {most}."
+            )
+        self.final_capacity = max(room, self.final_capacity)
+        self.updates_done = self._replay.updates_due(self.rows_written * layout.num_envs)
+        if self.rows_written < 0:
+            raise CheckpointError(f"its replay has {self.rows_written} rows.")
+        refuse_other("buffer/age", arrays["age"], self.age, "this number of environments")
+        self.age = np.array(arrays["age"])
+        kept: list[Obs] = []
+        self._final_rows.clear()
+        ring.final_id[...] = 0
+        while first < end:
+            stop = min(first + 4096, end)
+            block = rows.read(first, stop)
+            place = np.arange(first, stop) % layout.length
+            for name in STORED:
+                stored = getattr(ring, name)
+                for path, array in tree.items(stored):
+                    shaped = array.reshape(layout.length, layout.num_envs, *array.shape[1:])
+                    shaped[place] = block[tree.joined(name, path)]
+            finals = tree.unnamed(FINALS, layout.spec, block)
+            for number, (t, env) in enumerate(np.argwhere(block["truncated"])):
+                if first + t >= self.rows_written - layout.rows:
+                    ring.final_id[place[t] * layout.num_envs + env] = len(kept)
+                    self._final_rows.append(first + int(t))
+                    kept.append(tree.take(finals, number))
+            first = stop
+        self.finals = len(kept)
+        self.final_capacity = capacity(self.finals, self.final_capacity)
+        finals = tree.zeros(layout.frames, self.final_capacity)
+        for number, final in enumerate(kept):
+            tree.put(finals, number, final)
+        place = self.rows_written % layout.length * layout.num_envs
+        newest = tree.unnamed("frames", layout.spec, arrays)
+        tree.put(ring.frames, slice(place, place + layout.num_envs), newest)
+        ring.age[place : place + layout.num_envs] = arrays["age"]
+        return ring._replace(finals=finals)
+
+    def truncate(self, ring: Ring, env: int, last_obs: Obs, first_obs: Obs) -> Ring:
+        """See `Buffer.truncate`. The ring's arrays are NumPy arrays, changed in place."""
+        self.age[env] = 0
+        place = self.rows_written % self._layout.length * self._layout.num_envs + env
+        ring.age[place] = 0
+        tree.put(ring.frames, place, self._layout.newest(first_obs))
+        if not self.rows_written:
+            return ring
+        last = (self.rows_written - 1) % self._layout.length * self._layout.num_envs + env
+        if ring.terminated[last] or ring.truncated[last]:
+            return ring
+        ring.truncated[last] = True
+        ring.final_id[last] = self.finals
+        self._final_rows.append(self.rows_written - 1)
+        self.final_capacity = capacity(len(self._final_rows), self.final_capacity)
+        ring = self._ensure_capacity(ring, self.finals)
+        number = self.finals % len(tree.first(ring.finals))
+        tree.put(ring.finals, number, self._layout.newest(last_obs))
+        self.finals += 1
+        return ring

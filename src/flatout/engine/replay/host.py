@@ -1,0 +1,360 @@
+"""Replay in host memory: a ring of NumPy arrays, from which batches are gathered for the learner.
+
+The learner calls it, with the ring (`Store`) and its counters. A compiled function of (seed,
+update) draws the rows, as for replay in device memory. Priorities are set once per trajectory,
+after all of its updates.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flatout.algorithms.base import Algorithm, ReplaySpec
+from flatout.algorithms.common.optimiser import schedule
+from flatout.engine.buffer import (
+    Arrays,
+    Buffer,
+    Data,
+    Due,
+    Ingested,
+    Learned,
+    Restored,
+    Saved,
+    Scalars,
+    check_shards,
+)
+from flatout.engine.replay.counters import RingCounters
+from flatout.engine.replay.ring import (
+    Gathered,
+    Ring,
+    RingLayout,
+    gather,
+    merge,
+    ring_bytes,
+    ring_shapes,
+)
+from flatout.engine.replay.sampling import (
+    Drawn,
+    Priorities,
+    bits,
+    draw,
+    empty_priorities,
+    insert_priorities,
+    restored,
+    saved,
+    set_priorities,
+)
+from flatout.randomness import wrap_key
+from flatout.types import Device, Restart, RowSource, Trajectory
+
+RANDOM_BLOCK = 256
+"""Updates whose random bits are computed in one dispatch. The number does not change the bits."""
+
+COUNT, STEPS = range(2)
+"""Indices in a dispatch's counters: updates to make, and environment steps of the trajectory."""
+
+
+class Store(NamedTuple):
+    """A ring and its priorities, which are None for uniform sampling.
+
+    On the learning devices, JAX arrays ``[S, ...]`` with an axis for shards if there are several.
+    In host memory, NumPy arrays that all shards share and that are written in place, with
+    priorities on the CPU device that draws.
+    """
+
+    ring: Ring
+    priorities: Any
+
+
+class Replay(Buffer):
+    """The base of replay in host memory and on devices: a ring of transitions in S shards.
+
+    Shard s has the s-th block of N / S environments. It samples only their transitions, with
+    their priorities. With shards, batches have a leading axis ``[S, ...]``. Host and
+    device replay save the same state.
+
+    Args:
+        algorithm: the algorithm that learns from the ring, built for one shard.
+        layout: the sizes of the ring, or of one shard's ring.
+        trajectory: the shapes of trajectories, or of one shard's trajectories.
+        key: raw key data of the sampling stream, uint32 ``[2]``, or ``[S, 2]`` for S shards.
+        finals: the initial capacity for final observations.
+    """
+
+    def __init__(
+        self, algorithm: Algorithm, layout: RingLayout, trajectory: Trajectory, key: np.ndarray,
+        finals: int = 0,
+    ) -> None:  # fmt: skip
+        assert algorithm.replay is not None
+        super().__init__(algorithm)
+        self._replay = algorithm.replay
+        self._shard, self.key = layout, key
+        self._shards = key.shape[:-1]  # () or (S,)
+        self._count = math.prod(self._shards)
+        self._layout = replace(layout, num_envs=layout.num_envs * self._count)
+        self._finals = finals
+        self._whole = ring_shapes(self._layout, trajectory, self.counts().final_capacity)
+        self.metrics = (*algorithm.advanced, *algorithm.metrics, "updates")
+
+    def counts(self) -> RingCounters:
+        return RingCounters(self._layout, self._replay.whole(), self._finals)
+
+    def stats(self, store: Store, counts: Any, later: int = 0) -> dict[str, float]:
+        rows = min(int(counts.rows_written) + later, self._layout.rows)
+        megabytes = ring_bytes(store.ring) / 2**20
+        return {"replay_fill": rows / self._layout.rows, "replay_mb": megabytes}
+
+    def _saved(self, store: Store, counts: RingCounters, layout: RingLayout) -> Saved:
+        arrays, data, rows = counts.saved(store.ring, layout)
+        priorities = saved(self._shard, store.priorities)
+        return arrays | priorities, data | {"shards": self._count}, rows
+
+    def restored(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Restored:
+        """See `Buffer.restored`. The ring is that of all shards."""
+        check_shards(data, self._count)
+        counts = self.counts()
+        ring = counts.restore(self._empty(), arrays, data, rows)
+        priorities = restored(self._shard, arrays) if self._replay.prioritized else None
+        return Store(ring, priorities), counts
+
+    def _empty(self) -> Ring:
+        return jax.tree.map(lambda shape: np.zeros(shape.shape, shape.dtype), self._whole)
+
+    def _empty_priorities(self) -> Priorities | None:
+        if not self._replay.prioritized:
+            return None
+        empty = empty_priorities(self._shard)
+        return jax.tree.map(lambda leaf: np.broadcast_to(leaf, self._shards + leaf.shape), empty)
+
+
+class HostReplay(Replay):
+    """A ring in host memory, which all shards share.
+
+    Args:
+        host: the CPU device that draws rows.
+        chunk: the most updates in one dispatch. If a trajectory needs several dispatches, the next
+            batches are gathered while the device works. For the other arguments see `Replay`.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        layout: RingLayout,
+        trajectory: Trajectory,
+        key: np.ndarray,
+        host: Device,
+        chunk: int | None = None,
+    ) -> None:
+        super().__init__(algorithm, layout, trajectory, key)
+        first = layout.num_envs * np.arange(self._count, dtype=np.int32)
+        self._first = first.reshape(*self._shards, 1, 1)  # each shard's first environment
+        self._most = self._replay.most(layout.num_envs)
+        self._chunk = min(chunk or self._most, self._most)
+        self.axes: Any = (0, None)
+        self._host = host
+        priorities = self._empty_priorities()
+        counters = np.zeros(2, np.int32)
+        self._beta = self._alpha = np.ones(2, np.float32)
+        if self._replay.prioritized:
+            self._alpha, self._beta = algorithm.hp.priority_alpha, algorithm.hp.priority_beta
+        rows = trajectory.rewards.shape[0]
+        self._block = max(RANDOM_BLOCK, 2 * self._most)
+        self._words = (-1, *(np.zeros(0, np.uint32),) * 2)  # the block's first update, its bits
+        if priorities is None:
+            self._bits = self._compile(self._draw_bits, (0, None), key, np.int32(0))
+        else:
+            self._draw = self._compile(
+                self._draw_all, (0, 0, None, None), priorities, key, counters, self._beta
+            )
+            self._insert_priorities = self._compile(
+                lambda pri, written: insert_priorities(layout, pri, written, rows), (0, None),
+                priorities, np.int32(0), donate=(0,),
+            )  # fmt: skip
+            drawn = np.zeros((*self._shards, self._most, self._replay.batch_size), np.int32)
+            self._set_priorities = self._compile(
+                self._set_all_priorities, (0, 0, 0, 0, None, None), priorities, drawn, drawn,
+                drawn.astype(np.float32), np.int32(0), self._alpha, donate=(0,),
+            )  # fmt: skip
+        none = np.zeros((*self._shards, self._chunk, self._replay.batch_size), np.int32)
+        batches = self._gather(self._empty(), 0, none, none)
+        self._batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batches)
+
+    def store(self) -> Store:
+        return Store(self._empty(), jax.device_put(self._empty_priorities(), self._host))
+
+    def _compile(
+        self, function: Any, axes: tuple[int | None, ...], *arguments: Any,
+        donate: tuple[int, ...] = (),
+    ) -> Any:  # fmt: skip
+        """Map one shard's function over all shards and compile it for the host's CPU."""
+        if self._shards:
+            function = jax.vmap(function, axes)
+        on = jax.sharding.SingleDeviceSharding(self._host)
+        program = jax.jit(function, in_shardings=on, out_shardings=on, donate_argnums=donate)
+        return program.lower(*arguments).compile()
+
+    def inputs(self, trajectory: Trajectory) -> list[Any]:
+        counters = jax.ShapeDtypeStruct((2,), np.int32)
+        return [(self._batches, counters), ((), counters)]
+
+    def ingest(self, store: Store, counts: RingCounters, trajectory: Trajectory) -> Ingested:
+        rows_written, updates_done = counts.rows_written, counts.updates_done
+        ring, piece = counts.write(store.ring, trajectory)
+        priorities = store.priorities
+        if priorities is not None:
+            priorities = self._insert_priorities(priorities, np.int32(rows_written))
+        store, count, steps = Store(ring, priorities), counts.updates_due, piece.rewards.size
+        if not count:
+            # () selects a program without the loop: XLA computes its constants even for 0 updates.
+            return store, Due(0, iter([((), np.array([0, steps], np.int32))]))
+        weights, rows_written = None, counts.rows_written
+        if priorities is None:
+            row, env = self._uniform(updates_done, rows_written)
+        else:
+            counters = np.array([updates_done, rows_written], np.int32)
+            drawn = self._draw(priorities, self.key, counters, self._beta)
+            row, env, weights = map(np.asarray, drawn)
+
+        def batches() -> Iterator[Any]:
+            for start in range(0, count, self._chunk):
+                stop = min(start + self._chunk, count)
+                part = (_slice(drawn, start, self._chunk) for drawn in (row, env))
+                batch = self._gather(ring, rows_written, *part)
+                if weights is not None:
+                    batch = batch._replace(weights=_slice(weights, start, self._chunk))
+                yield batch, np.array([stop - start, 0 if start else steps], np.int32)
+
+        return store, Due(count, batches(), (row, env))
+
+    def learn(self, state: Any, store: Any, inputs: Any, key: jax.Array, hp: Any) -> Learned:
+        """Make all updates of a dispatch, one batch after the other; none if there is no batch."""
+        batches, counters = inputs
+        algorithm, layout = self._algorithm, self._shard
+        assert algorithm.advance is not None
+        state, scalars = algorithm.advance(state, counters[STEPS], hp)
+        zeros = jnp.zeros((len(algorithm.metrics),), jnp.float32)
+        if batches == ():
+            scalars |= averages(algorithm, zeros, counters[COUNT])
+            return state, store, scalars, ()
+
+        def body(u: jax.Array, carry: Any) -> Any:
+            state, totals, errors = carry
+            batch = jax.tree.map(lambda leaf: leaf[u], batches)
+            state, totals, error = one_update(algorithm, layout, state, totals, batch, key, hp)
+            return state, totals, errors.at[u].set(error)
+
+        errors = jnp.zeros((self._chunk, self._replay.batch_size), jnp.float32)
+        count = counters[COUNT]
+        state, totals, errors = jax.lax.fori_loop(0, count, body, (state, zeros, errors))
+        feedback = errors if self._replay.prioritized else ()
+        return state, store, scalars | averages(algorithm, totals, count), feedback
+
+    def update_priorities(self, store: Store, due: Due, feedback: list[Any]) -> Store:
+        if store.priorities is None or not due.updates:
+            return store
+        errors = np.zeros((*self._shards, self._most, self._replay.batch_size), np.float32)
+        fed_back = np.concatenate([np.asarray(one) for one in feedback], -2)[..., : self._most, :]
+        errors[..., : fed_back.shape[-2], :] = fed_back
+        count = np.int32(due.updates)
+        return store._replace(
+            priorities=self._set_priorities(
+                store.priorities, *due.drawn, errors, count, self._alpha
+            )
+        )
+
+    def saved(self, store: Store, counts: RingCounters) -> Saved:
+        return self._saved(store, counts, self._layout)
+
+    def restored(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Restored:
+        (ring, priorities), counts = super().restored(arrays, data, rows)
+        return Store(ring, jax.device_put(priorities, self._host)), counts
+
+    def truncate(self, store: Store, counts: RingCounters, restart: Restart) -> Store:
+        return store._replace(ring=counts.truncate(store.ring, *restart))
+
+    def _gather(self, ring: Ring, rows_written: int, row: np.ndarray, env: np.ndarray) -> Gathered:
+        return gather(np, self._layout, ring, rows_written, row, env + self._first)
+
+    def _uniform(self, updates_done: int, rows_written: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the uniform draws of `draw` for K updates, of which `updates_done` is the first:
+        rows and environments ``[..., K, B]``. Random bits are computed for many updates at once."""
+        start, word, other = self._words
+        if not start <= updates_done <= start + self._block - self._most or start < 0:
+            bits = self._bits(self.key, np.int32(updates_done))
+            start, word, other = self._words = (updates_done, *map(np.asarray, bits))
+        updates = (..., slice(updates_done - start, updates_done - start + self._most), slice(None))
+        first, rows = self._shard.window(rows_written)
+        row = (word[updates] % np.uint32(rows)).astype(np.int32) + np.int32(first)
+        return row, (other[updates] % np.uint32(self._shard.num_envs)).astype(np.int32)
+
+    def _draw_bits(self, key: jax.Array, updates_done: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return two arrays of random words ``[block, B]`` for the updates from
+        `updates_done` on."""
+        size = self._replay.batch_size
+        return jax.vmap(lambda update: bits(key, update, size))(
+            updates_done + jnp.arange(self._block)
+        )
+
+    def _draw_all(
+        self, priorities: Priorities | None, key: jax.Array, counters: jax.Array, beta: jax.Array
+    ) -> Drawn:
+        """Draw one shard's rows ``[K, B]`` for all K updates of a trajectory, by priority."""
+        (updates_done, rows_written), size = counters, self._replay.batch_size
+        exponent = weights_exponent(self._replay, self._shard, rows_written, beta)
+
+        def one(update: jax.Array) -> Drawn:
+            return draw(self._shard, key, update, rows_written, size, priorities, exponent)
+
+        return jax.vmap(one)(updates_done + jnp.arange(self._most))
+
+    def _set_all_priorities(
+        self, priorities: Priorities, row: jax.Array, env: jax.Array, errors: jax.Array,
+        count: jax.Array, alpha: jax.Array,
+    ) -> Priorities:  # fmt: skip
+        def body(u: jax.Array, priorities: Priorities) -> Priorities:
+            return set_priorities(self._shard, priorities, row[u], env[u], errors[u], alpha)
+
+        return jax.lax.fori_loop(0, count, body, priorities)
+
+
+def one_update(
+    algorithm: Algorithm, layout: RingLayout, state: Any, totals: jax.Array, gathered: Gathered,
+    key: jax.Array, hp: Any,
+) -> tuple[Any, jax.Array, jax.Array]:  # fmt: skip
+    """Make one update from gathered transitions; used by host replay and device replay. Return the
+    state, `totals` plus the metrics, and the size of each transition's error ``[B]``."""
+    merged = algorithm.shards.one_by_one(functools.partial(merge, layout))
+    state, metrics, error = algorithm.update(state, merged(gathered, hp.gamma), wrap_key(key), hp)
+    return state, totals + jnp.stack([metrics[name] for name in algorithm.metrics]), error
+
+
+def weights_exponent(
+    replay: ReplaySpec, layout: RingLayout, rows_written: jax.Array, beta: jax.Array
+) -> jax.Array:
+    """Return the exponent of the importance weights after `rows_written` rows. It moves linearly
+    from the first to the second entry of `beta` (``hp.priority_beta``)."""
+    return schedule(beta, rows_written * (layout.num_envs * replay.shards), replay.total_steps)
+
+
+def averages(algorithm: Algorithm, totals: jax.Array, count: jax.Array) -> Scalars:
+    """Return each metric's mean over `count` updates (0 without updates), and ``updates``."""
+    means = totals / jnp.maximum(count, 1)
+    scalars = dict(zip(algorithm.metrics, means, strict=True))
+    return scalars | {"updates": count.astype(jnp.float32)}
+
+
+def _slice(array: np.ndarray, start: int, size: int) -> np.ndarray:
+    """Return `size` of the updates ``[..., K, B]`` from `start` on. If there are fewer, the last
+    one is repeated."""
+    if start == 0 and array.shape[-2] == size:
+        return array
+    index = np.minimum(np.arange(start, start + size), array.shape[-2] - 1)
+    return np.take(array, index, -2)

@@ -1,0 +1,122 @@
+"""PPO with trajectory replay: the learner learns again from the last K trajectories.
+
+Each trajectory keeps the log-probabilities of the policy that acted, so that ratios are relative
+to that policy. Advantages are computed again from the current values. The learner gets the K
+trajectories as one of K * N environments. Before K have been collected, the rest is masked.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from flatout.algorithms.base import Algorithm, shapes_of
+from flatout.engine.buffer import Arrays, Data, Due, Ingested, OnPolicyBuffer, Restored, Saved
+from flatout.engine.trajectory import (
+    arrays_of,
+    by_env,
+    env_axis,
+    join_along_envs,
+    pack_finals,
+    shard_shapes,
+    split_finals,
+    used_finals,
+    with_arrays,
+)
+from flatout.storage.checkpoint import refuse_other
+from flatout.types import Obs, RowSource, Trajectory
+
+
+def kept_shapes(trajectory: Trajectory, kept: int) -> Trajectory:
+    """Return the shapes of the arrays that hold the last `kept` trajectories."""
+    return shard_shapes(trajectory._replace(valid=trajectory.terminated, ended=None), 1, kept)
+
+
+@dataclass
+class KeptTrajectories:
+    """The last K trajectories, written in place.
+
+    Attributes:
+        arrays: all of them as one. The newest one is in the first N environments.
+        count: trajectories ever ingested.
+        finals: per trajectory, newest first: positions of final observations, and these
+            observations.
+    """
+
+    arrays: Trajectory
+    count: int
+    finals: deque[tuple[np.ndarray, Obs]]
+
+
+class TrajectoryReplay(OnPolicyBuffer):
+    """A buffer of the last K trajectories; its store is `KeptTrajectories`.
+
+    Args:
+        algorithm: the algorithm that learns from them. It must mask steps that are not valid.
+        kept: K.
+        trajectory: the shapes of one trajectory.
+    """
+
+    def __init__(self, algorithm: Algorithm, kept: int, trajectory: Trajectory) -> None:
+        super().__init__(algorithm)
+        self._kept = kept
+        self._num_envs = trajectory.rewards.shape[1]
+        self._like = trajectory
+        self._least_finals = kept_shapes(trajectory, kept).finals.index.shape[0]
+
+    def inputs(self, trajectory: Trajectory) -> list[Any]:
+        return [shapes_of(self._zeros(trajectory))]
+
+    def store(self) -> KeptTrajectories:
+        return KeptTrajectories(self._zeros(self._like), 0, deque(maxlen=self._kept))
+
+    def ingest(self, store: KeptTrajectories, counts: Any, trajectory: Trajectory) -> Ingested:
+        num_envs, new, kept = self._num_envs, arrays_of(trajectory), store.arrays
+        if trajectory.valid is None:
+            new["valid"] = np.ones_like(trajectory.terminated)
+        for name, array in arrays_of(kept).items():
+            if env_axis(name) is not None:
+                envs = by_env(name, array)
+                envs[num_envs:] = envs[:-num_envs].copy()
+                envs[:num_envs] = by_env(name, new[name])
+        store.finals.appendleft(used_finals(trajectory.finals, trajectory.rewards.size))
+        index, obs = join_along_envs(store.finals, num_envs, num_envs * self._kept)
+        finals = pack_finals(index, obs, kept.rewards.size, self._least_finals)
+        store.arrays = kept._replace(finals=finals)
+        store.count += 1
+        return store, Due(1, iter([store.arrays]))
+
+    def stats(self, store: KeptTrajectories, counts: Any, later: int = 0) -> dict[str, float]:
+        size = sum(array.nbytes for array in arrays_of(store.arrays).values())
+        fill = min(store.count, self._kept) / self._kept
+        return {"replay_fill": fill, "replay_mb": size / 2**20}
+
+    def saved(self, store: KeptTrajectories, counts: Any) -> Saved:
+        arrays = {name: array.copy() for name, array in arrays_of(store.arrays).items()}
+        return arrays, {"count": store.count}, None
+
+    def restored(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Restored:
+        store, restored = self.store(), Arrays()
+        for name, array in arrays_of(store.arrays).items():
+            saved = restored[name] = np.array(arrays[name])
+            like = array
+            if env_axis(name) is None:  # the saved capacity may be larger
+                like = np.empty((len(saved), *array.shape[1:]), array.dtype)
+            refuse_other(f"buffer/{name}", saved, like, "this run")
+        store.arrays = with_arrays(store.arrays, restored)
+        steps, total = store.arrays.rewards.shape
+        each = split_finals(store.arrays.finals, steps, total, self._kept)
+        store.finals.extend(used_finals(one, steps * self._num_envs) for one in each)
+        store.count = int(data["count"])
+        return store, ()
+
+    def _zeros(self, trajectory: Trajectory) -> Trajectory:
+        """Return the arrays as they are before the first trajectory: zeros, all masked."""
+        shapes = kept_shapes(trajectory, self._kept)
+        zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+        zeros.finals.index.fill(zeros.rewards.size)
+        return zeros

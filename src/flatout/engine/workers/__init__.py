@@ -1,0 +1,1 @@
+"""Actor processes, which step environments and may act in them."""

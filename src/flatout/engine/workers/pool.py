@@ -1,0 +1,342 @@
+"""The worker pool: it starts, commands, restarts and ends actor processes for the samplers."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from flatout import child
+from flatout.engine.workers import protocol
+from flatout.engine.workers.protocol import Job
+from flatout.engine.workers.shared_memory import SharedArrays
+from flatout.envs.deadline import CLOSE_S, STARTUP_S
+from flatout.errors import EnvironmentFailure
+from flatout.output import say
+from flatout.spans import Work
+from flatout.storage.last_words import out_of_memory_kills
+from flatout_explain.files.kernel import close_in_children
+
+ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+"""Environment variables that are 1 in workers unless the user sets them: a worker has one core."""
+
+MAX_RESTARTS = 5
+"""The most restarts in a run, summed over all workers."""
+
+GRACE_S = 2.0
+"""Seconds for workers to end, in addition to those for closing environments (`CLOSE_S`)."""
+
+
+class WorkerLost(Exception):  # noqa: N818 - an event that the run may survive
+    """A worker died, raised an error or took too long.
+
+    Attributes:
+        worker: the worker.
+        reason: the rest of a sentence whose subject is the worker, without a full stop.
+        details: the traceback, if any.
+    """
+
+    def __init__(self, worker: Worker, reason: str, details: str = "") -> None:
+        super().__init__(reason)
+        self.worker, self.reason, self.details = worker, reason.rstrip("."), details
+
+
+class WorkerTraceback(Exception):  # noqa: N818 - the cause of a failure, not a failure
+    """The traceback, as text, of an error raised in a worker."""
+
+
+class Worker:
+    """One actor process and the socket to it.
+
+    Args:
+        job: the worker's environments.
+        patience: the time limit of a step, in seconds.
+        shared_arrays: shared memory, which contains the worker's progress counters.
+    """
+
+    def __init__(self, job: Job, patience: float, shared_arrays: SharedArrays) -> None:
+        self.job = job
+        self._patience = patience
+        self._heartbeats = shared_arrays["beats"][job.first]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._killed = 0  # the kernel's out-of-memory kills at its start
+
+    def start(self) -> None:
+        """Start the process and send the job; `ready` waits until it can step."""
+        self._end, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                child.command("flatout.engine.workers.worker:main", str(theirs.fileno())),
+                pass_fds=(theirs.fileno(), self.job.shared_arrays[0]),
+                stdin=subprocess.PIPE,  # its end of file ends even a worker whose step hangs
+                env=_variables(),
+            )
+        close_in_children(self._end, self._process.stdin)
+        self._killed = out_of_memory_kills()
+        self._send(protocol.long(child.as_bytes(self.job)))
+
+    def ready(self) -> None:
+        """Wait until the worker has made its environments; for errors see `wait`."""
+        startup = max(STARTUP_S, self._patience)
+        self._allow(startup, f"starting within {startup:g} s")
+        self.wait()
+        self._allow(self._patience, f"a step within {self._patience:g} s (--worker-timeout)")
+
+    def _allow(self, seconds: float, limit: str) -> None:
+        """Limit the seconds that `wait` waits; `limit` describes the limit in its error."""
+        whole = int(seconds)
+        wait = struct.pack("ll", whole, max(int((seconds - whole) * 1e6), int(not whole)))
+        # The kernel's timeout on the socket saves a call of poll for each reply.
+        self._end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
+        self._limit = limit
+
+    def step(self, slot: int, t: int, partly: bool) -> None:
+        """Begin step t, with `partly` only of active environments, or raise `WorkerLost`."""
+        self._send(protocol.COMMAND.pack(0, partly, slot, t))
+
+    def tell(self, method: str, *arguments: Any) -> None:
+        """Begin a call of a method of the `Stepper` or `LocalActor`, or raise `WorkerLost`."""
+        call = pickle.dumps((method, arguments))
+        self._send(protocol.COMMAND.pack(len(call), 0, 0, 0) + call)
+
+    def _send(self, data: bytes) -> None:
+        try:
+            self._end.sendall(data)
+        except OSError:
+            raise self._post_mortem() from None
+
+    def wait(self) -> Any:
+        """Wait until the step or call is done; return the call's result.
+
+        Raises:
+            WorkerLost: the worker died, raised an error, or took too long.
+            UsageError: the request is invalid.
+            InvalidReturn: an environment returned an invalid value.
+        """
+        try:
+            reply = self._first_byte()
+            if reply == protocol.DONE:
+                return None
+            more = protocol.receive_object(self._end)
+        except BlockingIOError:
+            self.kill()
+            raise WorkerLost(self, f"did not finish {self._limit} and was killed") from None
+        except (EOFError, OSError):
+            raise self._post_mortem() from None
+        if reply == protocol.RESULT:
+            return more
+        self.kill()
+        text, details, lasting = more
+        if reply == protocol.REFUSED:
+            raise lasting(text)
+        raise WorkerLost(self, f"failed: {text}", details)
+
+    def drain_replies(self) -> None:
+        """Wait until a `LocalActor` has executed all commands, and discard its replies.
+
+        An interrupt may have come at any point between a command and its reply, so the number of
+        outstanding replies is unknown. The reply to a random mark is the last one.
+
+        Raises:
+            WorkerLost: see `wait`.
+        """
+        mark = os.urandom(8)
+        self.tell("mark", mark)
+        while self.wait() != mark:
+            pass
+
+    def _first_byte(self) -> bytes:
+        """Receive a reply's first byte; wait as long as the worker reports progress."""
+        while True:
+            before = self._heartbeats.copy()
+            try:
+                return protocol.receive(self._end, 1)
+            except BlockingIOError:
+                if np.array_equal(self._heartbeats, before):
+                    raise
+
+    def request_end(self) -> None:
+        """Close the socket, at which the process closes its environments and ends."""
+        if self._process is not None:
+            self._end.close()
+
+    def kill(self) -> None:
+        """Kill the process and release its resources."""
+        self.request_end()
+        process, self._process = self._process, None
+        if process is not None:
+            with process:  # waits until it has ended
+                process.kill()
+
+    def close(self, began: float) -> bool:
+        """Let the process close its environments; kill it if that takes too long.
+
+        Args:
+            began: `time.monotonic` when all processes were asked to end.
+
+        Returns:
+            False if the process was closing its environments and did not finish in time, else True.
+        """
+        try:
+            return (
+                self._ends_before(began + GRACE_S)
+                or self._heartbeats[0] != protocol.CLOSING
+                or self._ends_before(began + CLOSE_S + GRACE_S)
+            )
+        finally:
+            self.kill()
+
+    def _ends_before(self, deadline: float) -> bool:
+        """Wait for the process until the deadline; return whether it has ended."""
+        try:
+            if self._process is not None:
+                self._process.wait(max(deadline - time.monotonic(), 0.0))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _post_mortem(self) -> WorkerLost:
+        """Return why a process closed its end of the socket, and kill it if it still runs."""
+        if self._process is None:
+            return WorkerLost(self, "is gone")
+        try:
+            code = self._process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            return WorkerLost(self, "closed its channel but kept running; it was killed")
+        finally:
+            self.kill()
+        if code == -signal.SIGKILL and out_of_memory_kills() > self._killed:
+            return WorkerLost(self, "was killed by the kernel because memory ran out")
+        if code == -signal.SIGKILL:
+            return WorkerLost(
+                self, "was killed by SIGKILL (as the kernel does when memory runs out)"
+            )
+        if code < 0:
+            return WorkerLost(self, f"died of {signal.Signals(-code).name}")
+        return WorkerLost(self, f"ended by itself with exit code {code}")
+
+
+def _cause(lost: WorkerLost) -> WorkerTraceback | None:
+    """Return the traceback of a lost worker as a cause, which the run folder's error file shows."""
+    return WorkerTraceback(f"\n{lost.details}") if lost.details else None
+
+
+def _variables() -> dict[str, str]:
+    """Return the environment variables of a worker."""
+    variables = {name: "1" for name in ONE_THREAD if name not in os.environ}
+    variables["JAX_PLATFORMS"] = "cpu"  # environments must not open a GPU
+    return os.environ | variables
+
+
+class WorkerPool:
+    """All workers of a run.
+
+    Args:
+        workers: the workers, in the environments' order.
+        shared_arrays: the memory that they share with this process.
+        report: receives a sentence about each lost worker.
+    """
+
+    def __init__(
+        self, workers: Sequence[Worker], shared_arrays: SharedArrays, report: Callable[[str], None]
+    ) -> None:
+        self.workers = list(workers)
+        self.shared_arrays = shared_arrays
+        self.local = any(worker.job.local is not None for worker in workers)  # they also act
+        self.restarts = 0
+        self._report = report
+
+    def start(self) -> None:
+        """Start all processes at once."""
+        try:
+            with self.fatal():
+                for worker in self.workers:
+                    worker.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def wait(self) -> None:
+        """Wait until all workers have made their environments."""
+        with self.fatal():
+            for worker in self.workers:
+                worker.ready()
+
+    def ask(self, method: str, arguments: Mapping[Worker, tuple[Any, ...]]) -> list[Any]:
+        """Call a method of several workers at once; return the results in the order of `arguments`.
+        Raise `EnvironmentFailure` if a worker is lost."""
+        with self.fatal():
+            for worker, given in arguments.items():
+                worker.tell(method, *given)
+            return [worker.wait() for worker in arguments]
+
+    def work(self, workers: Sequence[Worker]) -> dict[str, Work]:
+        """Return the work of these workers so far; a restart continues a worker's counters."""
+        done: dict[str, Work] = {}
+        for worker in workers:
+            worker_times = self.shared_arrays[protocol.SPENT][worker.job.first].tolist()
+            seconds = {"env": worker_times[protocol.ENV_S], "act": worker_times[protocol.ACT_S]}
+            name = f"worker {self.workers.index(worker)}"
+            done[name] = Work(
+                seconds, int(worker_times[protocol.TURNS]), worker_times[protocol.SQUARE]
+            )
+        return done
+
+    def restart(self, lost: WorkerLost) -> None:
+        """Restart a lost worker, or raise `EnvironmentFailure` after `MAX_RESTARTS` restarts."""
+        worker = lost.worker
+        while True:
+            if self.restarts >= MAX_RESTARTS:
+                raise self.failure(lost) from _cause(lost)
+            self.restarts += 1
+            self._report(
+                f"worker {self.workers.index(worker)} {lost.reason}; its "
+                f"{worker.job.count} environments begin new episodes "
+                f"(restart {self.restarts} of at most {MAX_RESTARTS})"
+            )
+            try:
+                worker.start()
+                worker.ready()
+                return
+            except WorkerLost as failure:
+                lost = failure
+
+    @contextmanager
+    def fatal(self) -> Iterator[None]:
+        """Return a context in which losing a worker raises `EnvironmentFailure`."""
+        try:
+            yield
+        except WorkerLost as lost:
+            raise self.failure(lost) from _cause(lost)
+
+    def failure(self, lost: WorkerLost) -> EnvironmentFailure:
+        """Return the run's error for a lost worker."""
+        which = self._name(lost.worker)
+        after = f", after {self.restarts} restarts" if self.restarts else ""
+        return EnvironmentFailure(f"{which} {lost.reason}{after}.")
+
+    def _name(self, worker: Worker) -> str:
+        number, first = self.workers.index(worker), worker.job.first
+        return f"worker {number} (environments {first} to {first + worker.job.count - 1})"
+
+    def close(self) -> None:
+        """End all processes, and close the shared memory."""
+        for worker in self.workers:
+            worker.request_end()
+        began = time.monotonic()
+        for worker in self.workers:
+            if not worker.close(began):
+                say(
+                    f"{self._name(worker)} did not close its environments within {CLOSE_S:g} s "
+                    "and was killed."
+                )
+        self.shared_arrays.close()

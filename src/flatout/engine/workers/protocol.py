@@ -1,0 +1,151 @@
+"""The messages between the worker pool and its actor processes, and the layout of shared arrays."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import socket
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flatout.engine.workers.shared_memory import Fields
+from flatout.errors import InvalidReturn, UsageError
+from flatout.types import UserCode
+
+if TYPE_CHECKING:
+    from flatout.config.schema import EnvConfig, TrainConfig
+
+COMMAND = struct.Struct("<QBiq")
+"""A command: the size of the pickled call ``(method, arguments)`` that follows, whether only some
+environments are active, the slot, and the step. Size 0 commands a step."""
+
+DONE, RESULT, FAILED, REFUSED = b"d", b"p", b"f", b"r"
+"""Replies. RESULT is followed by a pickled result. FAILED and REFUSED are followed by a pickled
+sentence, traceback and type out of `LASTING` (None for FAILED); the process then ends."""
+
+LASTING = (UsageError, InvalidReturn)
+"""Errors that would occur again after a restart: they are REFUSED, and end the run at once."""
+
+LENGTH = struct.Struct("<Q")
+
+SHARED = ("obs", "rewards", "terminated", "truncated", "valid", "ended")
+"""The arrays of a trajectory that the shared memory may contain."""
+
+PARAMS = "params/"
+"""Prefix of the names of the actor's parameters in the shared memory."""
+
+BEAT_S = 0.1
+"""Seconds between a worker's progress reports in long commands."""
+
+CLOSING = -1
+"""The value of a worker's progress counters while it closes its environments."""
+
+SINCE, EPISODE, ORIGIN = range(3)
+"""Columns of the shared array ``counters``."""
+
+SPENT = "spent"
+"""Name of the shared array of times; a worker's row is that of its first environment."""
+
+ENV_S, ACT_S, TURNS, SQUARE = range(4)
+"""Columns of `SPENT`: seconds of stepping and of acting; the number of steps (of trajectories, if
+workers act), and the sum of their squared seconds."""
+
+TERMINATED, TRUNCATED, LIFE_LOST, ENDED = 1, 2, 4, 8
+"""Bits of the shared array ``flags`` after a step."""
+
+INFO_BYTES = 1024
+"""Bytes for the scalars of a final `info`: the length (two bytes), then JSON."""
+
+
+def is_shared(name: str) -> bool:
+    """Return whether an array of the shared memory is one of `SHARED`, or a leaf of one."""
+    return name.partition("/")[0] in SHARED
+
+
+@dataclass(frozen=True)
+class Job:
+    """A worker's environments and settings, as the parent sends them.
+
+    Attributes:
+        registered: the environment's Gymnasium spec in the parent's registry, or None.
+        config: the environment and its preparation.
+        info_masks: see `Task`.
+        code: the user's objects, for example an environment factory.
+        first: the number of the worker's first environment.
+        count: E, the number of its environments.
+        seed: the run's seed.
+        reseed_after: see `VectorEnvs`.
+        shared_arrays: the shared memory's descriptor and fields.
+        local: for a worker that acts itself, the settings, `RolloutSpec` and acting group's size;
+            None if the parent sends actions.
+    """
+
+    registered: Any
+    config: EnvConfig
+    info_masks: bool
+    code: UserCode
+    first: int
+    count: int
+    seed: int
+    reseed_after: int
+    shared_arrays: tuple[int, Fields]
+    local: tuple[TrainConfig, Any, int] | None = None
+
+    @property
+    def columns(self) -> slice:
+        """The columns of its environments in the run's arrays."""
+        return slice(self.first, self.first + self.count)
+
+
+def write_info(row: np.ndarray, info: dict[str, float] | None) -> None:
+    """Write an episode's final scalars to a row of bytes; drop the last ones if they do not fit."""
+    text = json.dumps(info).encode() if info else b""
+    while info and len(text) > INFO_BYTES - 2:
+        info = dict(list(info.items())[:-1])
+        text = json.dumps(info).encode()
+    row[: 2 + len(text)] = np.frombuffer(len(text).to_bytes(2, "little") + text, np.uint8)
+
+
+def read_info(row: np.ndarray) -> dict[str, float] | None:
+    """Return the scalars that `write_info` wrote; None if there are none."""
+    size = int.from_bytes(row[:2].tobytes(), "little")
+    return json.loads(row[2 : 2 + size].tobytes()) if size else None
+
+
+def long(data: bytes) -> bytes:
+    """Return bytes with their length in front, for `receive_long`."""
+    return LENGTH.pack(len(data)) + data
+
+
+def receive(end: socket.socket, size: int) -> bytes:
+    """Receive exactly `size` bytes.
+
+    Raises:
+        EOFError, OSError: the other process is gone.
+        BlockingIOError: nothing was received within the socket's time limit.
+    """
+    data = end.recv(size)
+    while data and len(data) < size:
+        more = end.recv(size - len(data))
+        data = data + more if more else b""
+    if not data:
+        raise EOFError
+    return data
+
+
+def receive_object(end: socket.socket) -> Any:
+    """Receive a pickled object. This is safe: only a parent and its own child hold the sockets.
+
+    Raises:
+        EOFError, OSError, BlockingIOError: see `receive`.
+    """
+    return pickle.loads(receive_long(end))
+
+
+def receive_long(end: socket.socket) -> bytes:
+    """Receive bytes with their length in front."""
+    (size,) = LENGTH.unpack(receive(end, LENGTH.size))
+    return receive(end, size)

@@ -1,1 +1,0 @@
-"""Comparisons of runs, each in a process of its own."""

@@ -1,0 +1,1 @@
+"""Comparisons that train in child processes: devices, placements, remedies."""

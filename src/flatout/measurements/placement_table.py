@@ -1,0 +1,209 @@
+"""Where acting and learning are fastest, by network and algorithm: trained on this machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from flatout import child
+from flatout.config.settings import load_preset, resolve
+from flatout.errors import FlatoutError, writing
+from flatout.explain.facts import mean_use
+from flatout.hardware.inventory import Hardware, resolve_placement
+from flatout.reports.figure import figure
+from flatout.storage.span_records import DEVICES, json_lines, read_samples
+from flatout_explain import output_file
+
+HIDDEN = ((64,), (64, 64), (128,), (128, 128), (256,), (256, 256))
+PLACEMENTS = ("cpu", "gpu", "cpu+gpu")
+HERE_NOT = "not here"
+LIMIT_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way to learn whose placements are compared.
+
+    Attributes:
+        episodes: after which the time counts.
+        goal: return whose reaching is timed.
+        changes: to the preset's settings.
+    """
+
+    name: str
+    preset: str
+    episodes: int
+    goal: float
+    changes: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+MODES = (
+    Mode("PPO, on-policy", "cartpole-ppo-w2", 500, 195.0),
+    Mode("PPO, last 4 trajectories", "cartpole-ppo-w2", 500, 195.0, {"replay_trajectories": 4}),
+    Mode("DDPG, update each step", "pendulum-ddpg-w2", 200, -200.0),
+    Mode("DDPG, sample then update", "pendulum-ddpg-w2", 200, -200.0,
+         {"train_freq": 200, "gradient_steps": 200}),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: seconds after start-up until the episodes had ended, and to the goal; shares of
+    the CPU and the GPU in use. None where it did not come to it, or nothing tells."""
+
+    placement: str
+    seconds: float | None
+    to_goal: float | None
+    cpu: float | None
+    gpu: float | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """The placements of one network and mode, and what planning chose of them.
+
+    Attributes:
+        cells: in the order of `PLACEMENTS`, as far as they were measured; None where the placement
+            is not possible here.
+        planned: empty until the row is finished.
+    """
+
+    hidden: str
+    mode: str
+    cells: tuple[Cell | None, ...] = ()
+    planned: str = ""
+
+    @property
+    def finished(self) -> bool:
+        """Whether all placements were measured, and planning was asked."""
+        return bool(self.planned)
+
+    @property
+    def winner(self) -> str:
+        """The placement that was done first."""
+        done = [cell for cell in self.cells if cell is not None and cell.seconds is not None]
+        return min(done, key=lambda cell: cell.seconds or 0.0).placement if done else ""
+
+
+def settings(mode: Mode, hidden: Sequence[int], episodes: int) -> dict[str, Any]:
+    """The settings of one row, by name."""
+    preset = load_preset(mode.preset)
+    steps = int(preset["steps"]) * episodes // mode.episodes
+    changes = {"hidden": tuple(hidden), "steps": max(steps, 2000), "threshold": (mode.goal,)}
+    return preset | mode.changes | changes
+
+
+def measured(mode: Mode, hidden: Sequence[int], episodes: int, placement: str) -> Cell:
+    """Train one cell in a child process.
+
+    Raises:
+        FlatoutError: it failed.
+    """
+    values = settings(mode, hidden, episodes)
+    with output_file.temporary_folder("flatout-bench-") as temporary:
+        folder, file = temporary / "run", temporary / "settings.json"
+        values |= {"placement": placement, "run_dir": str(folder), "quiet": True, "log_every": 1,
+                   "tensorboard": False}  # fmt: skip
+        output_file.write(file, json.dumps(values))
+        what = f"{mode.name}, hidden {list(hidden)}, on {placement}"
+        child.run(what, "flatout.measurements.placement_table:main", str(file), limit_s=LIMIT_S)
+        summary = json.loads((folder / "summary.json").read_text())
+        rows = json_lines(folder / "metrics.jsonl")
+        use = mean_use(read_samples(folder / DEVICES))
+    enough = (row for row in rows if row.get("rollout/episodes", 0) >= episodes)
+    last = next(enough, None)
+    startup = float(summary["startup_s"])
+    reached = summary["time_to_return_s"].get(str(mode.goal))
+    return Cell(
+        placement, None if last is None else float(last["time/wall_s"]) - startup,
+        None if reached is None else float(reached) - startup, use.cpu, use.gpu_busy,
+    )  # fmt: skip
+
+
+def names(sizes: Sequence[Sequence[int]]) -> list[tuple[str, str]]:
+    """The network and mode of each row of a table."""
+    return [("x".join(map(str, hidden)), mode.name) for hidden in sizes for mode in MODES]
+
+
+def rows(
+    hardware: Hardware, share: float, seconds: float, sizes: Sequence[Sequence[int]] = HIDDEN,
+    before: Mapping[tuple[str, str], Row] = MappingProxyType({}),
+) -> Iterator[Row]:  # fmt: skip
+    """Yield each row after each of its cells, and again when it is finished.
+
+    Args:
+        share: of each mode's episodes that are played.
+        seconds: of planning each row.
+        before: rows by network and mode that were measured before, perhaps in part.
+    """
+    here = [p == "cpu" or bool(hardware.usable_gpus) for p in PLACEMENTS]
+    pairs = [(hidden, mode) for hidden in sizes for mode in MODES]
+    for (hidden, mode), name in zip(pairs, names(sizes), strict=True):
+        row = before.get(name, Row(*name))
+        if row.finished:
+            continue
+        episodes = max(int(mode.episodes * share), 10)
+        for placement, possible in [*zip(PLACEMENTS, here, strict=True)][len(row.cells) :]:
+            cell = measured(mode, hidden, episodes, placement) if possible else None
+            row = replace(row, cells=(*row.cells, cell))
+            yield row
+        yield replace(row, planned=planned(mode, hidden, episodes, hardware, seconds))
+
+
+def planned(
+    mode: Mode, hidden: Sequence[int], episodes: int, hardware: Hardware, seconds: float
+) -> str:
+    """The placement that planning takes, or why it took none."""
+    from flatout.run.auto import question
+    from flatout.run.planner import ask
+    from flatout.types import NAMED
+
+    values = settings(mode, hidden, episodes)
+    config = resolve(str(values["algorithm"]), values)
+    base, _ = resolve_placement("cpu", hardware)
+    try:
+        answer = ask(question(config, base, hardware, seconds), NAMED, 2 * seconds + 60.0)
+    except FlatoutError as error:
+        return f"none ({error})"
+    return str(answer.chosen.placement)
+
+
+def draw(table: Sequence[Row], file: Path) -> None:
+    """Write the seconds as bars.
+
+    Raises:
+        FlatoutError: it cannot be written.
+    """
+    with writing(file), figure(8, 1.5 + 0.35 * len(table)) as drawn:
+        axes = drawn.add_subplot()
+        for number, placement in enumerate(PLACEMENTS):
+            seconds = [cell.seconds if (cell := row.cells[number]) else None for row in table]
+            if any(seconds):
+                places = [place + 0.25 * number for place in range(len(table))]
+                axes.barh(places, [s or 0.0 for s in seconds], height=0.25, label=placement)
+        axes.set_yticks(range(len(table)), [f"{row.mode}, {row.hidden}" for row in table])
+        axes.invert_yaxis()
+        axes.set(xlabel="seconds for the episodes, after start-up")
+        axes.legend()
+        drawn.savefig(file)
+
+
+def main() -> None:
+    """Train one cell, whose settings are in a file."""
+    import sys
+
+    from flatout.run.trainer import Trainer
+    from flatout.storage.run_folder import RunFolder
+
+    values = json.loads(Path(sys.argv[1]).read_text())
+    values["hidden"], values["threshold"] = tuple(values["hidden"]), tuple(values["threshold"])
+    config = resolve(str(values.pop("algorithm")), values)
+    folder = RunFolder(Path(str(config.run.run_dir)))
+    try:
+        Trainer(config, folder=folder).run()
+    finally:
+        folder.close()

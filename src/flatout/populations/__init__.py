@@ -1,0 +1,1 @@
+"""Members of one configuration's shape that train at the same time."""

@@ -1,0 +1,133 @@
+"""Two runs side by side: settings, curves, speed, and where the time went."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flatout.errors import FlatoutError, UsageError, damage
+from flatout.output import printable
+from flatout.reports.curves import curves, of_one_score, read
+from flatout.reports.curves import text as curve_text
+from flatout.spans import PHASE_WORDS
+from flatout.storage.run_folder import load_config
+from flatout_explain.files import nofollow
+
+FACTS = ("steps", "episodes", "last_eval_return", "best_eval_return", "return_mean_last",
+         "test_accuracy", "wall_s", "startup_s", "steps_per_s", "placement", "verdict")  # fmt: skip
+"""What is compared of two summaries."""
+
+
+def compared(a: Path, b: Path) -> dict[str, Any]:
+    """What differs between two runs, each value as ``[a's, b's]``; ``null`` where unknown.
+
+    Raises:
+        UsageError: a folder is no run.
+        CheckpointError: its settings are damaged.
+    """
+    runs = (a, b)
+    flat = [load_config(path, None).flat() for path in runs]
+    names = [n for n in dict.fromkeys([*flat[0], *flat[1]]) if n != "run_dir"]
+    settings = {n: [one.get(n) for one in flat] for n in names if flat[0].get(n) != flat[1].get(n)}
+    summaries = [_summary(path) for path in runs]
+    facts = {n: [one.get(n) for one in summaries] for n in FACTS}
+    times = [_phases(one) for one in summaries]
+    if not all(times):  # one of them has no steady state: the shares of its whole time
+        times = [one.get("phases") for one in summaries]
+    phases = {n: [_share(one, n) for one in times] for n in PHASE_WORDS}
+    text, at, values, score = "", None, None, None
+    try:
+        found = of_one_score([read(path) for path in runs])
+    except UsageError:  # one of them has no curve yet
+        found = []
+    if found:
+        text = curve_text(
+            [replace(curves([run])[0], label=n) for n, run in zip("AB", found, strict=True)]
+        )
+        score = " or ".join(dict.fromkeys(run.value for run in found))
+        at = min(run.steps[-1] for run in found)
+        values = [float(np.interp(at, run.steps, run.returns)) for run in found]
+    return {
+        "runs": [str(path) for path in runs],
+        "settings": json.loads(json.dumps(settings, default=str)),
+        "summary": {name: pair for name, pair in facts.items() if pair != [None, None]},
+        "phases": {name: pair for name, pair in phases.items() if max(pair) >= 0.005},
+        "score": score,
+        "at_steps": at,
+        "return_at_steps": values,
+        "curves": text,
+    }
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    """What the run says of itself; nothing where it has not ended."""
+    try:
+        summary = nofollow.read_json(path / "summary.json")
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise FlatoutError(f"{path / 'summary.json'} cannot be read: {damage(error)}.") from None
+    return summary if isinstance(summary, dict) else {}
+
+
+def _phases(summary: dict[str, Any]) -> Any:
+    """The shares on which the run's verdict rests."""
+    steady = summary.get("steady")
+    return steady.get("phases") if isinstance(steady, dict) else None
+
+
+def _share(phases: Any, phase: str) -> float:
+    share = phases.get(phase) if isinstance(phases, dict) else None
+    return float(share) if isinstance(share, int | float) else 0.0
+
+
+def told(found: dict[str, Any]) -> str:
+    """The comparison as text."""
+    lines = [f"A  {found['runs'][0]}", f"B  {found['runs'][1]}"]
+
+    def part(heading: str, pairs: dict[str, list[Any]], last: Any = lambda a, b: "") -> None:
+        table = [[str(n), _value(a), _value(b), last(a, b)] for n, (a, b) in pairs.items()]
+        table = [[heading, "A", "B", ""], *table]
+        widths = [max(len(row[i]) for row in table) for i in range(3)]
+        lines.append("")
+        for name, a, b, note in table:
+            cells = f"{name:<{widths[0]}}  {a:>{widths[1]}}  {b:>{widths[2]}}  {note}"
+            lines.append(cells.rstrip())
+
+    if found["settings"]:
+        part("SETTINGS", found["settings"])
+    else:
+        lines += ["", "SETTINGS  the same"]
+    part("RESULTS", found["summary"], _ratio)
+    if found["phases"]:
+        part("TIME", {
+            PHASE_WORDS[n]: [f"{share:.1%}" for share in pair] for n, pair in
+            sorted(found["phases"].items(), key=lambda item: -max(item[1]))
+        })  # fmt: skip
+    if found["curves"]:
+        a, b = found["return_at_steps"]
+        lines += ["", f"CURVES  {found['score']}", found["curves"],
+                  f"at {found['at_steps']:,.0f} steps: A {a:,.2f}, B {b:,.2f}"]  # fmt: skip
+    return printable("\n".join(lines))
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "-"
+    if type(value) is int:
+        return f"{value:,}"
+    if type(value) is float and abs(value) >= 1:
+        return f"{value:,.1f}"
+    return f"{value:.4g}" if type(value) is float else str(value)
+
+
+def _ratio(a: Any, b: Any) -> str:
+    numbers = all(type(value) in (int, float) and value > 0 for value in (a, b))
+    try:
+        return f"B is {b / a:.2f}x A" if numbers and a != b else ""
+    except OverflowError:  # of whole numbers that no float holds
+        return ""

@@ -1,0 +1,284 @@
+"""Learning curves of several runs: their values over steps or seconds, with confidence bands."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flatout.errors import CheckpointError, FlatoutError, UsageError, short
+from flatout.installing import install
+from flatout.populations.members import FOLDER
+from flatout.reports.figure import figure
+from flatout.reports.runs import alike
+from flatout.run.curve import (
+    AXES,
+    BLOCKS,
+    EVALUATIONS,
+    FEWEST_RUNS,
+    VALUES,
+    Curve,
+    points,
+    svg,
+)
+from flatout.run.metric_rows import evaluated, sampled
+from flatout.storage.run_folder import load_config
+from flatout_explain import output_file
+from flatout_explain.files import nofollow
+
+POINTS, RESAMPLED = 200, 1000
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run's curve: steps and values ``[K]``, and the settings that name it.
+
+    Attributes:
+        evaluations: the curve of its evaluations, if there are several.
+    """
+
+    label: str
+    steps: np.ndarray
+    returns: np.ndarray
+    settings: dict[str, object]
+    seconds: np.ndarray | None = None  # [K], since the run's start
+    value: str = next(iter(VALUES.values()))  # what the values are
+    evaluations: Run | None = None
+
+
+def read(path: Path) -> Run:
+    """A run's curve from its metrics.
+
+    Raises:
+        UsageError: it is no run, or has told of no episode yet.
+    """
+    config = load_config(path, None)
+    try:
+        run = of_metrics(path / "metrics.jsonl", path.name, config.flat())
+    except OSError as error:
+        raise UsageError(
+            f"{path / 'metrics.jsonl'} cannot be read: {error.strerror or error}."
+        ) from None
+    if not len(run.steps):
+        raise UsageError(f"{path} has no mean return yet: no episode has ended.")
+    return run
+
+
+def of_metrics(path: Path, label: str, settings: dict[str, object]) -> Run:
+    """The curves of a file of metrics; that of training may be without a point.
+
+    Raises `OSError` if the file cannot be read.
+    """
+    (steps, seconds, values), name = points(sampled(path, VALUES))
+    trained = Run(label, steps, values, settings, seconds, name)
+    (steps, seconds, values), name = points(evaluated(path, EVALUATIONS), EVALUATIONS)
+    if len(steps) < 2:
+        return trained
+    return replace(trained, evaluations=Run(label, steps, values, settings, seconds, name))
+
+
+def of_one_score(runs: Sequence[Run], score: str = "eval") -> list[Run]:
+    """The curves by which these runs can be compared: those of their evaluations if all have them
+    (and `score` is "eval"), otherwise those of training."""
+    evaluations = [run.evaluations for run in runs if run.evaluations is not None]
+    return evaluations if score == "eval" and len(evaluations) == len(runs) else list(runs)
+
+
+def found(paths: Sequence[Path]) -> list[Path]:
+    """The run folders, those of populations' members in the place of a population.
+
+    Raises:
+        CheckpointError: the folder of members is a link, or cannot be read.
+    """
+    runs: list[Path] = []
+    for path in paths:
+        inside = path / FOLDER
+        try:
+            with nofollow.folder(inside) as opened, os.scandir(opened.listed) as entries:
+                names = [one.name for one in entries if one.is_dir(follow_symlinks=False)]
+        except (FileNotFoundError, NotADirectoryError):
+            runs.append(path)
+        except OSError as error:
+            raise CheckpointError(f"{inside} cannot be read: {error.strerror}.") from None
+        else:
+            runs += [inside / name for name in sorted(names)]
+    return runs
+
+
+@dataclass(frozen=True)
+class View:
+    """How curves are shown.
+
+    Attributes:
+        by: what they run over, a key of `AXES`.
+        smooth: share of a curve's length over which each value is averaged with those before it.
+        group: settings that tell curves apart; without any, all but seed and folder.
+    """
+
+    by: str = "steps"
+    smooth: float = 0.0
+    group: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises `UsageError` for impossible values."""
+        if self.by not in AXES:
+            raise UsageError(f"by = {self.by!r} is neither {' nor '.join(AXES)}.")
+        if not isinstance(self.smooth, int | float) or not 0 <= self.smooth <= 1:
+            raise UsageError(
+                f"smooth = {short(self.smooth)} is impossible: it is a share of a curve's length, "
+                "from 0 to 1, such as 0.05."
+            )
+
+
+PLAIN = View()
+
+
+def curves(runs: Sequence[Run], view: View = PLAIN) -> list[Curve]:
+    """One curve for each group of runs with equal settings, in the order of the first of each.
+
+    Raises:
+        UsageError: no run has a setting by which to group.
+    """
+    found = alike([run.settings for run in runs], view.group)
+    return [band([runs[i] for i in places], label, view) for label, places in found]
+
+
+def band(
+    group: Sequence[Run], label: str, view: View = PLAIN,
+    statistic: Callable[[np.ndarray], np.ndarray] = lambda values: values.mean(-1),
+) -> Curve:  # fmt: skip
+    """One curve of several runs, as far as the shortest of them goes: a statistic over runs
+    (``[..., R] -> [...]``) and its 95 % interval."""
+    # Runs of before times were kept have none; their curve is over steps.
+    axes = [
+        run.steps if view.by == "steps" or run.seconds is None else run.seconds for run in group
+    ]
+    start = max(axis[0] for axis in axes)
+    x = np.linspace(start, max(min(axis[-1] for axis in axes), start), POINTS)
+    table = np.stack([np.interp(x, a, run.returns) for a, run in zip(axes, group, strict=True)])
+    table = _smoothed(table, round(view.smooth * POINTS)).T
+    picks = np.random.default_rng(0).integers(len(group), size=(RESAMPLED, len(group)))
+    low, high = np.quantile(statistic(table[:, picks]), (0.025, 0.975), axis=1)
+    named = label or (group[0].label if len(group) == 1 else "mean")
+    return Curve(named, x, statistic(table), low, high, len(group))
+
+
+def _smoothed(table: np.ndarray, window: int) -> np.ndarray:
+    """Means ``[R, K]`` over the last `window` values, fewer at the start."""
+    if window < 2:
+        return table
+    total = np.cumsum(np.pad(table, ((0, 0), (1, 0))), 1)
+    end = np.arange(1, table.shape[1] + 1)
+    begin = np.maximum(end - window, 0)
+    return (total[:, end] - total[:, begin]) / (end - begin)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Curves with their title and axes; a notebook shows it."""
+
+    curves: Sequence[Curve]
+    title: str
+    x_label: str
+    y_label: str
+
+    def _repr_svg_(self) -> str:
+        return svg(self.curves, self.title, self.x_label, self.y_label)
+
+    def __str__(self) -> str:
+        return f"{text(self.curves)}\n{self.y_label}, over {self.x_label}"
+
+    __repr__ = __str__
+
+    def save(self, path: str | Path) -> Path:
+        """Write it as .svg; as .png or .pdf with matplotlib.
+
+        Raises:
+            UsageError: another ending, or matplotlib is not installed.
+            FlatoutError: it cannot be written.
+        """
+        path = Path(path)
+        drawable(path)
+        output_file.write(path, self.content(path.suffix))
+        return path
+
+    def content(self, suffix: str) -> bytes:
+        """A file's content with this ending: ``.svg``, ``.png`` or ``.pdf``."""
+        if suffix == ".svg":
+            return self._repr_svg_().encode()
+        file = io.BytesIO()
+        with figure(8, 5) as drawn:
+            self.draw(drawn.add_subplot())
+            drawn.savefig(file, format=suffix[1:])
+        return file.getvalue()
+
+    def draw(self, axes: Any) -> None:
+        """Draw it on axes of matplotlib."""
+        for curve in self.curves:
+            (line,) = axes.plot(curve.x, curve.mean, label=curve.name)
+            if curve.runs >= FEWEST_RUNS:
+                colour = line.get_color()
+                axes.fill_between(curve.x, curve.low, curve.high, alpha=0.2, color=colour)
+        axes.set(title=self.title, xlabel=self.x_label, ylabel=self.y_label)
+        axes.legend()
+
+
+def drawable(path: Path) -> None:
+    """Refuse a file that `Picture.save` cannot write, before anything is done."""
+    if path.suffix not in (".svg", ".png", ".pdf"):
+        raise UsageError(f"{path}: pictures are .svg, .png or .pdf files.")
+    if path.suffix != ".svg" and importlib.util.find_spec("matplotlib") is None:
+        raise UsageError(f"{path.suffix} needs a package: {install('plot')}; or name an .svg file.")
+
+
+def picture(runs: Sequence[Run], view: View = PLAIN) -> Picture:
+    """The curves of these runs, all of one score; raises as `curves` does."""
+    runs = of_one_score(runs)
+    titles = dict.fromkeys(f"{run.settings['algorithm']} on {run.settings['env']}" for run in runs)
+    values = " or ".join(dict.fromkeys(run.value for run in runs))
+    smoothing = f", smoothed over {view.smooth:.3g} of x" if view.smooth else ""
+    return Picture(curves(runs, view), ", ".join(titles), AXES[view.by], values + smoothing)
+
+
+def text(found_: Sequence[Curve], width: int = 40) -> str:
+    """The curves in characters, a line each."""
+    low = min(float(curve.mean.min()) for curve in found_)
+    high = max(float(curve.mean.max()) for curve in found_)
+    lines: list[str] = []
+    for curve in found_:
+        shown = np.interp(np.linspace(0, POINTS - 1, width), np.arange(POINTS), curve.mean)
+        places = (shown - low) / max(high - low, 1e-12) * (len(BLOCKS) - 1)
+        bar = "".join(BLOCKS[round(place)] for place in places)
+        interval = f"[{curve.low[-1]:,.1f}, {curve.high[-1]:,.1f}]"
+        if curve.runs < FEWEST_RUNS:  # of one seed nothing is known about others
+            interval = "[one run]" if curve.runs == 1 else "[too few runs]"
+        lines.append(f"{bar}  {curve.mean[-1]:,.1f} {interval}  {curve.name}")
+    return "\n".join(lines)
+
+
+def readable(paths: Sequence[Path], skip: Callable[[FlatoutError], None] = lambda e: None) -> (
+    list[Run]
+):  # fmt: skip
+    """`read` of those that can be; `skip` is told why another one cannot.
+
+    Raises:
+        FlatoutError: none can.
+    """
+    runs: list[Run] = []
+    errors: list[FlatoutError] = []
+    for path in found(paths):
+        try:
+            runs.append(read(path))
+        except FlatoutError as error:
+            errors.append(error)
+    if not runs:
+        raise errors[0] if errors else UsageError("there is no run.")
+    for error in errors:
+        skip(error)
+    return runs

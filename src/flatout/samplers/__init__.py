@@ -1,1 +1,0 @@
-"""Samplers: they step environments and collect trajectories."""

@@ -1,1 +1,0 @@
-"""Samplers whose environments step in actor processes."""

@@ -1,1 +1,0 @@
-"""Schedules drive the data flow: sampler -> buffer -> learner -> parameters -> sampler."""

@@ -1,0 +1,279 @@
+"""The engine of a Ray cluster: jobs run on its machines, run folders come back to this one.
+
+What is sent is arguments, JSON and bytes. Ray pickles these, and the name of the class `Place`, by
+its own rules: the stated exception to "nothing is unpickled from a network".
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from flatout.errors import FlatoutError, UsageError, one_line, writing
+from flatout.installing import install
+from flatout.storage import trees
+from flatout.storage.run_folder import POPULATION, mark_own
+from flatout.sweeps.engine import LOST, Job
+from flatout.sweeps.gathered import ARRIVING, pieces, put, recover, settle
+from flatout.sweeps.place import Place
+from flatout.version import __version__
+
+ANSWER_S = 3.0
+"""A cluster answers within this time, or there is none."""
+
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
+"""Environment variables: Ray's lines about workers would be printed among the result's."""
+
+STORE = 200_000_000
+"""Bytes of a started Ray's object store: nothing but pieces of run folders lies there."""
+
+BEGIN_S, CLOSE_S = 60.0, 5.0
+
+
+def connect(address: str | None, cpus: int | None) -> Any:
+    """Ray, connected with a cluster, or with one that is started here.
+
+    Args:
+        address: ``HOST:PORT`` or ``auto``; None starts one.
+        cpus: of a started one; None: all.
+
+    Raises:
+        UsageError: there is no package.
+        FlatoutError: nothing that is Ray answers there, or it does not start.
+    """
+    if address not in (None, "auto"):
+        _refuse_silent(address)
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    before = signal.getsignal(signal.SIGTERM)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            ray: Any = importlib.import_module("ray")
+        except ImportError:
+            raise UsageError(f"--engine ray needs its package: {install('ray')}.") from None
+        started = {"num_cpus": cpus, "object_store_memory": STORE, "include_dashboard": False}
+        options = {} if address else started
+        errors, failed = os.dup(2), list[Exception]()
+
+        def begin() -> None:
+            try:
+                ray.init(address=address or "local", logging_level="ERROR", log_to_driver=False,
+                         **options)  # fmt: skip
+            except Exception as error:  # of any of its parts
+                failed.append(error)
+
+        try:
+            with open(os.devnull, "w") as nothing:  # what Ray says before it gives up
+                os.dup2(nothing.fileno(), 2)
+            if address is None:  # in this thread, with which Linux ends what it starts
+                begin()
+            else:  # a server that is silent would be waited for without end
+                beginning = threading.Thread(target=begin, daemon=True)
+                beginning.start()
+                beginning.join(BEGIN_S)
+                if beginning.is_alive():
+                    raise FlatoutError(f"no Ray answered within {BEGIN_S:.0f} s")
+            for error in failed:
+                raise error
+        except Exception as error:
+            if address == "auto" and isinstance(error, ConnectionError):
+                raise FlatoutError(
+                    "--ray-address auto: no Ray runs on this machine; name HOST:PORT, or leave it "
+                    "out to start one here."
+                ) from None
+            what = f"--ray-address {address}" if address else "Ray does not start"
+            token = "; if it asks for a token, set RAY_AUTH_MODE=token" if address else ""
+            why = one_line(error)[:300].rstrip(".")
+            raise FlatoutError(f"{what}: {why}{token}.") from None
+        finally:
+            os.dup2(errors, 2)
+            os.close(errors)
+            with suppress(ValueError):  # not in the main thread
+                signal.signal(signal.SIGTERM, before)
+    return ray
+
+
+def _refuse_silent(address: str) -> None:
+    """Refuse an address where no gRPC server greets; Ray alone would try for long.
+
+    Raises:
+        UsageError: it is no address.
+        FlatoutError: nothing answers there.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        raise UsageError(f"--ray-address {address[:100]} is neither HOST:PORT nor auto.")
+    why = "it does not speak Ray's protocol"
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), ANSWER_S) as line:
+            line.settimeout(ANSWER_S)
+            line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5))
+            head = line.recv(9, socket.MSG_WAITALL)
+            if head[3:4] == b"\x04":  # the server's settings, which HTTP/2 begins with
+                return
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or "it does not answer"
+    raise FlatoutError(
+        f"--ray-address {address}: no Ray answers there ({why}); see its address with: ray status, "
+        "or leave it out to start one here."
+    )
+
+
+@dataclass
+class Seat:
+    """A `Place` as the command sees it: with its job, what it will tell next, and whether it has
+    told anything of this job."""
+
+    actor: Any
+    ref: Any = None
+    job: Job | None = None
+    told: bool = False
+
+
+class Cluster:
+    """Runs jobs on a cluster; see `flatout.sweeps.engine.Engine`.
+
+    Args:
+        ray: of `connect`.
+        folder: the fleet's.
+        per: how many share a card; 0 uses none.
+    """
+
+    def __init__(self, ray: Any, folder: Path, per: int) -> None:
+        self._ray, self._arriving, self._per = ray, folder / ARRIVING, per
+        self._seats, self._events = list[Seat](), list[Mapping[str, Any]]()
+        self._address, self._gone = ray.get_runtime_context().gcs_address, False
+        part = {"num_gpus": 1.0 / per} if per else {"num_gpus": 0}
+        self._place = ray.remote(num_cpus=1, max_restarts=0, **part)(Place)
+
+    def warm(self, count: int) -> None:
+        """Have so many places, which import while there is nothing to do yet."""
+        while len(self._seats) < count:
+            self._seats.append(self._seat())
+
+    def _seat(self) -> Seat:
+        path = [entry or os.getcwd() for entry in sys.path]
+        return Seat(self._place.remote(json.dumps([path, self._per, __version__])))
+
+    def start(self, job: Job) -> None:
+        seat = next((seat for seat in self._seats if seat.job is None), None)
+        if seat is None:
+            self._seats.append(seat := self._seat())
+        seat.job, seat.told, folder = job, False, Path(job.folder)
+        begun = (folder / (POPULATION if job.population else "config.json")).exists()
+        sent = [seat.actor.put.remote(job.name, one) for one in (pieces(folder) if begun else ())]
+        values = asdict(job) | {"trials": [asdict(trial) for trial in job.trials]}
+        seat.ref = seat.actor.start.remote(json.dumps(values, default=str), *sent)
+
+    def poll(self, timeout_s: float) -> list[Mapping[str, Any]]:
+        events, self._events = self._events, []
+        seats = {seat.ref: seat for seat in self._seats if seat.job is not None}
+        if not seats:
+            time.sleep(0 if events else timeout_s)
+            return events
+        self._ray.wait(list(seats), num_returns=1, timeout=0 if events else timeout_s)
+        ready, _ = self._ray.wait(list(seats), num_returns=len(seats), timeout=0)
+        return events + [event for ref in ready for event in self._hear(seats[ref])]
+
+    def _hear(self, seat: Seat) -> Iterator[Mapping[str, Any]]:
+        """What a place has told."""
+        job = seat.job
+        assert job is not None
+        arriving = self._arriving / job.name
+        try:
+            text, some = self._ray.get(seat.ref)
+            events, lines, first, whole = json.loads(text)
+            if first:
+                with writing(arriving):
+                    trees.remove_tree(arriving, 2)
+            for piece in some:
+                put(arriving, piece)
+            for name, (offset, rows) in lines.items():
+                put(Path(job.folder), (name, offset, rows.encode()))
+                lines_of = Path(job.folder, name).parent  # the run itself may never come home
+                mark_own(lines_of, len(Path(name).parts))
+            if whole:
+                settle(arriving, job)
+        except (self._ray.exceptions.RayError, FlatoutError) as error:
+            yield from self._lost(seat, job, error)
+            return
+        over = bool(events and "done" in events[-1])
+        seat.ref = None if over else seat.actor.poll.remote()
+        seat.job, seat.told = None if over else job, True
+        yield from events
+
+    def _lost(self, seat: Seat, job: Job, error: Exception) -> Iterator[Mapping[str, Any]]:
+        """A place is gone, and with it what its job had not sent; no other is hurt.
+
+        Raises:
+            FlatoutError: so is the whole cluster.
+        """
+        try:  # before Ray finds out, which ends this process without a word
+            _refuse_silent(self._address)
+        except FlatoutError:
+            self._gone = True
+            raise FlatoutError(
+                f"the Ray cluster at {self._address} is gone; what came back stays: go on with "
+                f"flatout fleet --resume {self._arriving.parent}"
+            ) from None
+        self._remove(seat)
+        with suppress(OSError):
+            trees.remove_tree(self._arriving / job.name, 2)
+        why, kind = self._why(error)
+        for trial in job.trials:
+            yield {"trial": trial.name, "error": why, "kind": kind}
+        yield {"done": job.name}
+
+    def _why(self, error: Exception) -> tuple[str, str]:
+        """What a trial is told to have failed of, and the kind of it."""
+        known, text = self._ray.exceptions, str(error).strip()
+        if isinstance(error, FlatoutError):
+            return str(error), "free"
+        if "ModuleNotFoundError" in text and "flatout" in text:
+            return "Flatout is not installed on a machine of the Ray cluster.", "usage"
+        if isinstance(error, known.OutOfMemoryError):
+            return "its Ray worker was killed because its machine's memory ran out.", "room"
+        if "creation task" in text or isinstance(error, known.RayTaskError):
+            kind = "usage" if "UsageError" in text else "died"
+            return f"its Ray worker failed: {text.rpartition('Error: ')[2][:300]}", kind
+        return "its Ray worker died: it was killed, or its machine was lost.", LOST
+
+    def _remove(self, seat: Seat) -> None:
+        self._seats.remove(seat)
+        with suppress(Exception):
+            self._ray.kill(seat.actor)
+
+    def stop(self, job: str) -> None:
+        for seat in [one for one in self._seats if one.job is not None and one.job.name == job]:
+            assert seat.job is not None
+            if seat.told:
+                seat.actor.stop.remote(job)
+                continue
+            self._remove(seat)  # it has not begun: the cluster may have no room for it
+            self._events += [{"trial": one.name, "ended": "signal"} for one in seat.job.trials]
+            self._events.append({"done": job})
+
+    def close(self) -> None:
+        with suppress(OSError):
+            recover(self._arriving.parent)
+        if self._gone:
+            return
+        ended = [seat.actor.close.remote() for seat in self._seats]
+        with suppress(Exception):  # those that are gone, or wait for a machine
+            self._ray.wait(ended, num_returns=len(ended), timeout=CLOSE_S)
+        for seat in list(self._seats):
+            self._remove(seat)
+        self._ray.shutdown()

@@ -1,0 +1,262 @@
+"""What runs a sweep's jobs: the engine's contract, and the engine of this machine's processes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import selectors
+import signal
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from flatout import child
+from flatout.storage.last_words import out_of_memory_kills
+from flatout.sweeps.plan import Trial
+from flatout_explain.files.kernel import close_in_children
+
+LOST = "lost"
+"""Kind of a failure that is not the trial's: its worker or machine is gone."""
+
+SHARE = 0.9
+"""Of a card's free memory that trials may take."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Trials that one process trains: one alone, or a population. Plain data.
+
+    Attributes:
+        folder: the run folder, or the population's.
+        population: whether it is a population.
+        strategy: of a population.
+        cap_mb: memory that the process may take, in MiB, or None.
+        alone: no other job runs meanwhile, so that a card's memory need not be shared.
+    """
+
+    name: str
+    trials: tuple[Trial, ...]
+    folder: str
+    population: bool = False
+    strategy: str = "auto"
+    cap_mb: float | None = None
+    alone: bool = False
+
+    @property
+    def devices(self) -> tuple[Any, ...]:
+        """What a process has opened for good: jobs that differ in it need processes apart."""
+        settings = self.trials[0].settings
+        return (self.alone, *map(settings.get, ("placement", "devices", "virtual_devices")))
+
+
+class Engine(Protocol):
+    """Starts jobs and tells what becomes of them.
+
+    Events are mappings: ``trial`` with ``steps``, ``updates``, ``mean``, ``busy``, ``peak_mb``;
+    or with ``ended``; or with ``error`` and ``kind``; and ``done``, a job's name, after its last.
+    """
+
+    def start(self, job: Job) -> None: ...
+
+    def poll(self, timeout_s: float) -> list[Mapping[str, Any]]:
+        """What has happened; waits so long for something to."""
+        ...
+
+    def stop(self, job: str) -> None:
+        """Let a job save what it has, and end."""
+        ...
+
+    def close(self) -> None:
+        """End everything at once."""
+        ...
+
+
+class Worker:
+    """A child process (`flatout.sweeps.worker`) and its job."""
+
+    def __init__(self, variables: Mapping[str, str], keeps: int) -> None:
+        given = dict(os.environ)
+        if "XLA_CLIENT_MEM_FRACTION" in variables:  # the older name beside it is an error
+            given.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)
+        self.process = subprocess.Popen(
+            child.command("flatout.sweeps.worker:main", str(keeps)), stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=[keeps],
+            env=given | dict(variables), start_new_session=True,
+        )  # fmt: skip
+        close_in_children(self.process.stdin, self.process.stdout)
+        self.job: Job | None = None
+        self.left = set[str]()
+        self.devices: tuple[Any, ...] | None = None
+        self.failed = self.stopping = False
+        self.torn = b""
+        self.kills = out_of_memory_kills()
+
+    def give(self, job: Job) -> None:
+        self.job, self.devices = job, job.devices
+        self.left = {trial.name for trial in job.trials}
+        values = asdict(job) | {"trials": [asdict(trial) for trial in job.trials]}
+        assert self.process.stdin is not None
+        with suppress(OSError):  # it has died, which its stdout tells
+            self.process.stdin.write(json.dumps(values, default=str).encode() + b"\n")
+            self.process.stdin.flush()
+
+    def end(self, patience_s: float = 0.0) -> int:
+        """End it; returns its exit code."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(patience_s)
+        self.process.kill()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            with suppress(OSError):
+                stream.close()
+        return self.process.wait()
+
+    def why(self, code: int) -> str:
+        """Why it died, as a sentence."""
+        if code >= 0:
+            return f"its process ended by itself (exit code {code}): its code called os._exit."
+        if self.out_of_memory(code):
+            return "its process was killed, probably by the kernel because memory ran out."
+        return f"its process was killed ({signal.Signals(-code).name})."
+
+    def out_of_memory(self, code: int) -> bool:
+        """Whether the kernel killed it, as far as it tells."""
+        return code == -signal.SIGKILL and out_of_memory_kills() > self.kills
+
+
+class Local:
+    """This machine's processes, each of which trains one job after another.
+
+    Args:
+        keeps: a descriptor that all of them hold open: the fleet's lock.
+        cards: for each process in turn, the environment variables that give it its card.
+        whole: the same of a process that shares no card.
+    """
+
+    def __init__(
+        self, keeps: int, cards: list[dict[str, str]], whole: list[dict[str, str]] | None = None
+    ) -> None:
+        self._keeps, self._cards, self._whole = keeps, cards or [{}], whole or cards or [{}]
+        self._workers = dict[int, Worker]()
+        self._selector = selectors.DefaultSelector()
+
+    def warm(self, count: int) -> None:
+        """Have so many processes, which import while there is nothing to do yet."""
+        for place in range(count):
+            self._open(place)
+
+    def _open(self, place: int, alone: bool = False) -> Worker:
+        if place not in self._workers:
+            cards = self._whole if alone else self._cards
+            made = Worker(cards[place % len(cards)], self._keeps)
+            assert made.process.stdout is not None
+            self._selector.register(made.process.stdout, selectors.EVENT_READ, place)
+            self._workers[place] = made
+        return self._workers[place]
+
+    def start(self, job: Job) -> None:
+        idle = [place for place, worker in self._workers.items() if worker.job is None]
+        if job.alone:  # what idle processes hold of a card's memory and the host's is needed
+            for place in idle:
+                self._remove(place)
+            idle.clear()
+        fit = [p for p in idle if self._workers[p].devices in (None, job.devices)]
+        if idle and not fit:
+            self._remove(idle[0])
+        place = fit[0] if fit else next(n for n in itertools.count() if n not in self._workers)
+        self._open(place, job.alone).give(job)
+
+    def poll(self, timeout_s: float) -> list[Mapping[str, Any]]:
+        events = list[Mapping[str, Any]]()
+        for key, _ in self._selector.select(timeout_s):
+            worker = self._workers[key.data]
+            text = os.read(key.fd, 1 << 16)
+            if text:
+                *lines, worker.torn = (worker.torn + text).split(b"\n")
+                for line in lines:
+                    self._heard(worker, json.loads(line), events)
+            over = not text or worker.failed or worker.stopping
+            if over and worker.job is None:  # it ends, or something failed in it
+                self._remove(key.data)
+            elif not text:
+                events += self._died(key.data)
+        return events
+
+    def _heard(
+        self, worker: Worker, event: dict[str, Any], events: list[Mapping[str, Any]]
+    ) -> None:
+        if "ended" in event or "error" in event:
+            worker.left.discard(event["trial"])
+            worker.failed = worker.failed or "error" in event
+        if "done" in event:
+            worker.job = None
+        if "ready" not in event:
+            events.append(event)
+
+    def _died(self, place: int) -> list[Mapping[str, Any]]:
+        worker = self._workers[place]
+        assert worker.job is not None
+        name, left = worker.job.name, worker.left
+        code = self._remove(place, 5.0)
+        lost: list[Mapping[str, Any]] = [
+            {"trial": one, "ended": "signal", "steps": 0} if code == 0 else
+            {"trial": one, "error": worker.why(code),
+             "kind": "room" if worker.out_of_memory(code) else "died"} for one in sorted(left)
+        ]  # fmt: skip
+        return [*lost, {"done": name}]
+
+    def _remove(self, place: int, patience_s: float = 0.0) -> int:
+        worker = self._workers.pop(place)
+        assert worker.process.stdout is not None
+        self._selector.unregister(worker.process.stdout)
+        return worker.end(patience_s)
+
+    def stop(self, job: str) -> None:
+        for worker in self._workers.values():
+            if worker.job is not None and worker.job.name == job:
+                worker.stopping = True
+                worker.process.terminate()
+
+    def close(self) -> None:
+        for place in list(self._workers):
+            self._remove(place)
+        self._selector.close()
+
+
+def cards(hardware: Any, per: int) -> list[dict[str, str]]:
+    """For each card, what a process's environment says of it: which, and how much of its memory.
+
+    Args:
+        hardware: `flatout.hardware.inventory.Hardware`.
+        per: processes that share a card.
+    """
+    made = list[dict[str, str]]()
+    own = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+    for gpu in hardware.usable_gpus:
+        part = SHARE * gpu.memory_free_mb / gpu.memory_total_mb / per
+        made.append({"CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+                     # Of a divided card, this process's instance: others are not its to take.
+                     "CUDA_VISIBLE_DEVICES": own if own.startswith("MIG-")
+                     else str(gpu.physical_index),
+                     "XLA_CLIENT_MEM_FRACTION": f"{part:.3f}"})  # fmt: skip
+    return made
+
+
+def mps_runs() -> bool:
+    """Whether NVIDIA's MPS serves this machine's cards: its control pipe is there."""
+    folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+    return (Path(folder) / "control").exists()
+
+
+def mps_words() -> str:
+    """How trials that share a card do so, and what would be better."""
+    if mps_runs():
+        return "NVIDIA MPS runs: trials that share a card compute side by side"
+    return (
+        "trials that share a card take turns; NVIDIA MPS would let small ones compute side by side "
+        "(nvidia-cuda-mps-control -d)"
+    )

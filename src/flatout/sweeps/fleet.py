@@ -1,0 +1,346 @@
+"""A fleet: a sweep's trials, from the first to the last, with what becomes of each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flatout.config.schema import TrainConfig
+from flatout.errors import writing
+from flatout.populations.members import FOLDER
+from flatout.reports.statistics import iqm
+from flatout.run.curve import VALUES
+from flatout.run.metric_rows import sampled, value_at
+from flatout.storage.run_folder import final_summary
+from flatout.sweeps.engine import LOST, Engine, Job
+from flatout.sweeps.folder import WAIT_S
+from flatout.sweeps.plan import Group, Study, Trial, trials
+from flatout.sweeps.slots import Slots
+from flatout_explain.files import nofollow
+
+STOP_S = 60.0
+"""A run that is asked to stop may take so long to save its last boundary."""
+
+LOOK_S = 0.25
+
+MOST_LOST = 5
+"""The number of lost workers after which a trial is tried again: one more may be its own doing."""
+
+WAITING, RUNNING, DONE, FAILED, PRUNED = "waiting", "running", "done", "failed", "pruned"
+
+
+@dataclass
+class State:
+    """What is known of one trial.
+
+    Attributes:
+        path: its run folder.
+        state: one of the four words above.
+        mean: return of its last episodes.
+        rate: steps per second, of late.
+        busy: what takes most of its time.
+        score: of its last evaluation, or of its last episodes without one; a classifier's accuracy.
+        error: the sentence, if it failed.
+        heard: when it last told of its steps.
+        failures, losses: how often it failed, and how often its worker or machine was lost.
+    """
+
+    trial: Trial
+    path: Path
+    state: str = WAITING
+    steps: int = 0
+    mean: float | None = None
+    rate: float = 0.0
+    busy: str = ""
+    score: float | None = None
+    seconds: float = 0.0
+    error: str = ""
+    failures: int = 0
+    losses: int = 0
+    alone: bool = False
+    steady: bool = False
+    heard: float = 0.0
+    _last: tuple[float, int] | None = None
+    _began: float = 0.0
+
+    def begin(self, now: float) -> None:
+        self.state, self._last, self._began, self.steady = RUNNING, None, now, False
+
+    def hear(self, event: Mapping[str, Any], now: float) -> None:
+        """A report of its progress."""
+        self.heard = now
+        self.steps, self.mean = int(event["steps"]), event["mean"]
+        self.busy = str(event["busy"])
+        self.steady = bool(event["updates"]) or now - self._began > 2 * WAIT_S
+        if self._last is not None and now > self._last[0]:
+            self.rate = (self.steps - self._last[1]) / (now - self._last[0])
+        if self._last is None or now - self._last[0] > 2.0:
+            self._last = (now, self.steps)
+
+    def finish(self) -> bool:
+        """Read what its folder tells; returns whether it has ended for good."""
+        summary = final_summary(self.path)
+        try:
+            if summary is None:
+                return False
+            self.steps, self.seconds = int(summary["steps"]), float(summary["wall_s"])
+            self.mean = summary.get("return_mean_last")
+            evaluated = value_at(self.path / "metrics.jsonl", None, "eval/return_mean")
+            scores = (evaluated, summary.get("test_accuracy"), self.mean)
+            self.score = next((float(score) for score in scores if score is not None), None)
+        except (OSError, ValueError, LookupError, TypeError):
+            return False
+        self.state, self.error = DONE, ""
+        return True
+
+    def reached(self, step: int, names: Sequence[str]) -> float | None:
+        """The first recorded value of one of these metrics at or after a step, or None."""
+        rows = list[dict[str, float]]()
+        with suppress(OSError):
+            rows = sampled(self.path / "metrics.jsonl", names)
+        values = [row.get(name) for row in rows if row.get("step", 0) >= step for name in names]
+        return next((float(one) for one in values if one is not None), None)
+
+
+def looks(base: TrainConfig) -> tuple[int, tuple[str, ...]]:
+    """Steps between two looks at a group, and what is looked at: its evaluations, or at each tenth
+    its last episodes."""
+    if 0 < base.run.eval_every < base.run.steps:
+        return base.run.eval_every, ("eval/return_mean", "eval/accuracy")
+    return max(base.run.steps // 10, 1), tuple(VALUES)
+
+
+@dataclass
+class Fleet:
+    """Trains what a study proposes, on an engine.
+
+    Args:
+        base: what trials have in common.
+        seeds: of each group.
+        populations: trials that one process trains together, by the folder.
+        retries: how often a trial that failed is tried again.
+    """
+
+    path: Path
+    base: TrainConfig
+    seeds: Sequence[int]
+    study: Study
+    engine: Engine
+    slots: Slots
+    populations: Mapping[str, Sequence[str]] = field(default_factory=dict[str, list[str]])
+    strategy: str = "auto"
+    retries: int = 1
+    states: dict[str, State] = field(default_factory=dict[str, State])
+    groups: dict[str, list[State]] = field(default_factory=dict[str, list[State]])
+    notes: list[str] = field(default_factory=list[str])
+    _jobs: dict[str, Job] = field(default_factory=dict[str, Job])
+    _waiting: list[Job] = field(default_factory=list[Job])
+    _told: set[str] = field(default_factory=set[str])
+    _looked: dict[str, int] = field(default_factory=dict[str, int])
+    _stopping: bool = False
+
+    def run(self, show: Callable[[], None], stopped: Callable[[], bool] = lambda: False) -> None:
+        """Train all of it; trials that fail end by themselves.
+
+        Args:
+            show: called a few times a second.
+            stopped: whether to return early, before `stop`.
+        """
+        self._ask()
+        while (self._jobs or self._waiting) and not stopped():
+            self._fill()
+            for event in self.engine.poll(LOOK_S):
+                self._take(event)
+            running = {name: [self.states[trial.name] for trial in job.trials]
+                       for name, job in self._jobs.items()}  # fmt: skip
+            steady = all(
+                one.steady or one.state != RUNNING for some in running.values() for one in some
+            )
+            self.slots.look(time.monotonic(), steady, {
+                name: (max(one.heard for one in some), sum(one.steps for one in some))
+                for name, some in running.items()
+            })  # fmt: skip
+            self._ask()
+            show()
+
+    def stop(self) -> None:
+        """Let all that runs save its last boundary."""
+        self._stopping = True
+        self._waiting.clear()
+        for name in self._jobs:
+            self.engine.stop(name)
+        until = time.monotonic() + STOP_S
+        while self._jobs and time.monotonic() < until:
+            for event in self.engine.poll(LOOK_S):
+                self._take(event)
+
+    def add(self, group: Group) -> None:
+        """Know a group's trials, with what their folders tell."""
+        where = self._population_of
+        found = list[State]()
+        for trial in trials(self.base, group, self.seeds):
+            path = self.path / trial.name
+            if trial.name in where:
+                path = self.path / where[trial.name] / FOLDER / trial.name
+            depth = len(path.relative_to(self.path).parts)
+            with writing(path), suppress(FileNotFoundError), nofollow.folder(path, depth):
+                pass  # a stranger's folder may lead to runs of this user's
+            found.append(State(trial, path))
+            if not found[-1].finish() and group.name in self.study.pruned:
+                found[-1].state = PRUNED
+        self.states |= {state.trial.name: state for state in found}
+        self.groups[group.name] = found
+
+    @cached_property
+    def _population_of(self) -> dict[str, str]:
+        """The population's name of each trial in one."""
+        return {trial: name for name, some in self.populations.items() for trial in some}
+
+    def _ask(self) -> None:
+        """New groups, where there is room for more."""
+        while (room := self.slots.limit - len(self._jobs) - len(self._waiting)) > 0:
+            asked = self.study.ask(room)
+            self.notes += self.study.notes
+            self.study.notes.clear()
+            if not asked:
+                return
+            for group in asked:
+                self.add(group)
+                self._tell(group.name)
+            self._queue(asked)
+
+    def _queue(self, asked: Sequence[Group]) -> None:
+        """Have what is left of these groups wait."""
+        where = self._population_of
+        jobs = dict[str, Job]()
+        for state in (state for group in asked for state in self.groups[group.name]):
+            name = where.get(state.trial.name)
+            if state.state == WAITING:
+                jobs[name or state.trial.name] = (
+                    self._job(state) if name is None else self._population(name)
+                )
+        self._waiting += jobs.values()
+
+    def _population(self, name: str) -> Job:
+        some = tuple(self.states[one].trial for one in self.populations[name])
+        return Job(name, some, str(self.path / name), True, self.strategy)
+
+    def _job(self, state: State) -> Job:
+        return Job(state.trial.name, (state.trial,), str(state.path))
+
+    def _fill(self) -> None:
+        """Start what there is room for."""
+        now = time.monotonic()
+        while self._waiting and len(self._jobs) < self.slots.limit:
+            job = next((one for one in self._waiting if one.name not in self._jobs), None)
+            if job is None:
+                return  # what failed is tried again when its process has let go of it
+            state = self.states[job.trials[0].name]
+            if (state.alone and self._jobs) or any(
+                self.states[other.trials[0].name].alone for other in self._jobs.values()
+            ):
+                return  # it needs the memory of all
+            self._waiting.remove(job)
+            cap = self.slots.free_mb if state.alone else self.slots.cap_mb
+            job = replace(job, cap_mb=cap, alone=state.alone)
+            self._jobs[job.name] = job
+            for trial in job.trials:
+                if self.states[trial.name].state == WAITING:
+                    self.states[trial.name].begin(now)
+            self.engine.start(job)
+
+    def _take(self, event: Mapping[str, Any]) -> None:
+        """One of the engine's events."""
+        now = time.monotonic()
+        if "done" in event:
+            job = self._jobs.pop(str(event["done"]), None)
+            self.slots.ended(now)
+            for trial in () if job is None else job.trials:
+                if self.states[trial.name].state == RUNNING:
+                    self._take({"trial": trial.name, "ended": "signal"})
+            return
+        state = self.states[str(event["trial"])]
+        if state.state != RUNNING:
+            return
+        if "error" in event:
+            self._failed(state, str(event["error"]), str(event["kind"]))
+        elif "ended" in event:
+            if event["ended"] == "signal" and self._stopping:
+                state.state = WAITING
+            elif event["ended"] == "signal":  # not of this fleet's sending
+                self._failed(state, "its process was told to end by a signal.", "died")
+            elif state.finish():
+                self._tell(state.trial.group)
+            else:
+                self._failed(state, f"{state.path / 'summary.json'} cannot be read.", "free")
+        else:
+            state.hear(event, now)
+            self.slots.each_mb = max(self.slots.each_mb, float(event["peak_mb"]))
+        if self.study.prunes:
+            self._prune(state.trial.group)
+
+    def _prune(self, name: str) -> None:
+        """Let the study give a group up, at each step that most of its trials have reached."""
+        found = [state for state in self.groups[name] if state.state != FAILED]
+        every, metrics = looks(self.base)
+        step = self._looked.get(name, 0) + every
+        while step < self.base.run.steps and name not in self.study.pruned:
+            begun = sum(state.state != WAITING for state in found)
+            values = [state.reached(step, metrics) for state in found if state.steps >= step]
+            known = [value for value in values if value is not None]
+            if len(known) < begun or 2 * len(known) < len(found) or not known:
+                return
+            if self.study.prune(name, step, float(iqm([np.array(known)]))):
+                self._give_up(found)
+            self._looked[name] = step
+            step += every
+
+    def _give_up(self, found: Sequence[State]) -> None:
+        """End what is left of a group."""
+        names = {state.trial.name for state in found}
+        self._waiting = [job for job in self._waiting if job.name not in names]
+        for job in names & self._jobs.keys():
+            self.engine.stop(job)
+        for state in found:
+            if state.state in (WAITING, RUNNING):
+                state.state = PRUNED
+
+    def _failed(self, state: State, error: str, kind: str) -> None:
+        state.error = error
+        name = state.trial.name
+        if kind == LOST:
+            state.losses += 1
+            again, how = state.losses <= MOST_LOST, "again; a loss is not counted as its failure"
+            if not again:
+                error = state.error = f"{error} That was its loss number {state.losses}."
+        else:
+            state.failures += 1
+            again, how = kind != "usage" and state.failures <= self.retries, "once more"
+        if again:
+            state.state, state.alone = WAITING, kind == "room" or (state.alone and kind == LOST)
+            self.notes.append(f"{name}: {error} It is tried {how}.")
+            shared = self._population_of.get(name)
+            if shared is None:
+                self._waiting.append(self._job(state))
+            elif all(job.name != shared for job in self._waiting):
+                self._waiting.append(self._population(shared))
+            return
+        state.state = FAILED
+        self.notes.append(f"{name}: {error}")
+        self._tell(state.trial.group)
+
+    def _tell(self, group: str) -> None:
+        """Tell the study of a group all of whose trials have ended."""
+        found = self.groups[group]
+        if group in self._told or any(s.state in (WAITING, RUNNING) for s in found):
+            return
+        self._told.add(group)
+        scores = [state.score for state in found if state.score is not None]
+        self.study.tell(group, float(iqm([np.array(scores)])) if scores else None)

@@ -1,0 +1,210 @@
+"""Run folders that travel between machines as bytes, and are signed anew where they arrive."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from flatout.config.settings import resolve
+from flatout.errors import CheckpointError, FlatoutError, writing
+from flatout.populations.members import FOLDER
+from flatout.storage import signing, trees
+from flatout.storage.agent_file import AGENT_FILES
+from flatout.storage.checkpoint import checkpoints
+from flatout.storage.run_folder import POPULATION
+from flatout.storage.trust import code_of_run, reaching_of
+from flatout.sweeps.engine import Job
+from flatout.sweeps.plan import Trial
+from flatout_explain.files import nofollow
+
+PIECE = 16 << 20
+"""Bytes that travel at once."""
+
+METRICS = "metrics.jsonl"
+
+ARRIVING = ".arriving"
+"""In a fleet's folder: those of its jobs' folders that have not arrived as a whole."""
+
+BEFORE = ".old"
+"""In `ARRIVING`: the version of a job's folder that is about to be replaced."""
+
+Piece = tuple[str, int, bytes]
+"""A file's name within its folder, where in it these bytes begin, and the bytes."""
+
+
+class Leaving:
+    """A folder that leaves, some pieces at a time.
+
+    Args:
+        done: its job has ended: all of it leaves; else what can be gone on with, while the job goes
+            on: of checkpoints the newest.
+
+    Attributes:
+        saved: the newest checkpoints in it.
+        metrics: bytes of each file of metrics that has left.
+        first: whether nothing has left yet.
+    """
+
+    def __init__(self, folder: Path, done: bool) -> None:
+        self.saved = newest(folder)
+        self.metrics, self.first = dict[str, int](), True
+        self._pieces = pieces(folder, None if done else self.saved)
+
+    def take(self) -> tuple[list[Piece], bool, bool]:
+        """The next pieces, whether they are the last, and whether all that has left fits together:
+        a run that goes on removes older checkpoints."""
+        some, size, self.first = list[Piece](), 0, False
+        for piece in self._pieces:
+            some.append(piece)
+            size += len(piece[2])
+            if PurePosixPath(piece[0]).name == METRICS:
+                self.metrics[piece[0]] = piece[1] + len(piece[2])
+            if size >= PIECE:
+                return some, False, False
+        return some, True, all(path.is_dir() for path in self.saved)
+
+
+def newest(folder: Path) -> frozenset[Path]:
+    """The newest checkpoint of a run, or of each program of a population."""
+    inside = {path.parent.parent for path in trees.walk(folder)}
+    found = [checkpoints(folder / path) for path in inside if path.name == "checkpoints"]
+    return frozenset(steps[-1] for steps in found if steps)
+
+
+def pieces(folder: Path, saved: frozenset[Path] | None = None) -> Iterator[Piece]:
+    """A folder's files: none that is half written, and of checkpoints only `saved`.
+
+    Files that the run removes meanwhile, as it does older checkpoints, are left out.
+    """
+    for inside in trees.walk(folder):
+        path, depth = folder / inside, len(inside.parts)
+        if saved is not None and path.parent.name.startswith("step_") and path.parent not in saved:
+            continue
+        with (
+            suppress(FileNotFoundError, nofollow.NotOrdinaryError),
+            nofollow.open_stream(path, depth=depth) as file,
+        ):
+            offset = 0
+            while (data := file.read(PIECE)) or not offset:
+                yield str(inside), offset, data
+                offset += len(data) or 1
+
+
+def put(folder: Path, piece: Piece) -> None:
+    """Write a piece that another machine has sent.
+
+    Raises:
+        FlatoutError: its name leads out of the folder, or it cannot be written.
+    """
+    name, offset, data = piece
+    parts = PurePosixPath(name).parts
+    if not parts or not all(map(nofollow.is_plain_name, parts)):
+        raise FlatoutError(f"a worker sent a file of an impossible name: {name[:100]!r}.")
+    path = folder.joinpath(*parts)
+    with writing(path):
+        with nofollow.folder(path.parent, len(parts) - 1, make=True):
+            pass
+        with nofollow.open_stream(path, nofollow.CHANGE, len(parts)) as file:
+            file.truncate(offset)
+            file.seek(offset)
+            file.write(data)
+
+
+def settle(arrived: Path, job: Job) -> None:
+    """Put a job's folder that has arrived as a whole in the place of what there is, signed.
+
+    Only jobs that this command has started come here, and settings are signed with this user's key
+    only if they reach for no other code and files than their trial does.
+
+    Raises:
+        FlatoutError: it cannot be written.
+    """
+    folder = Path(job.folder)
+    _sign(arrived, folder, job.trials[0])
+    for trial in job.trials if job.population else ():
+        _sign(arrived / FOLDER / trial.name, folder / FOLDER / trial.name, trial)
+    before = arrived.parent / BEFORE / arrived.name
+    with writing(folder):
+        _put_back(before, folder)
+        with suppress(FileNotFoundError):
+            trees.move(folder, before)
+        try:
+            trees.move(arrived, folder)
+        finally:
+            with suppress(OSError):
+                _put_back(before, folder)
+                before.parent.rmdir()
+
+
+def recover(fleet: Path) -> None:
+    """Put back the folders that a fleet which was killed was about to replace; remove the others
+    that were arriving.
+
+    Args:
+        fleet: the fleet's folder.
+
+    Raises:
+        OSError: one cannot be put back. Nothing is removed.
+    """
+    arriving = fleet / ARRIVING
+    with (
+        suppress(FileNotFoundError, nofollow.NotOrdinaryError),
+        nofollow.folder(arriving / BEFORE, 2) as opened,
+    ):
+        for name in filter(nofollow.is_plain_name, os.listdir(opened.listed)):
+            _put_back(arriving / BEFORE / name, fleet / name)
+    trees.remove_tree(arriving)
+
+
+def _put_back(before: Path, folder: Path) -> None:
+    """Move a folder back, unless there is one in its place: then it is no longer needed."""
+    if os.path.lexists(folder):
+        trees.remove_tree(before)
+    else:
+        with suppress(FileNotFoundError):
+            trees.move(before, folder)
+
+
+def _sign(arrived: Path, folder: Path, trial: Trial) -> None:
+    """Sign a run's files again, with the path where they will be."""
+    from flatout.storage import checkpoint
+
+    for name, kind in (("config.json", signing.RUN), (POPULATION, signing.RUN),
+                       ("summary.json", None)):  # fmt: skip
+        with suppress(OSError, ValueError, LookupError, TypeError, FlatoutError):
+            values = nofollow.read_json(arrived / name)
+            holder = values["settings"] if kind else values
+            if "run_dir" in holder:
+                holder["run_dir"] = str(
+                    folder / FOLDER / trial.name if name == POPULATION else folder
+                )
+            if kind:
+                values = _signed(kind, values, values, trial)
+            nofollow.replace(arrived / name, (json.dumps(values, indent=2) + "\n").encode())
+    for name in AGENT_FILES:
+        with suppress(OSError, ValueError, LookupError, TypeError, FlatoutError):
+            arrays, metadata = checkpoint.load_agent(arrived / name)
+            metadata["config"]["settings"]["run_dir"] = str(folder)
+            metadata = _signed(signing.AGENT, metadata, metadata["config"], trial)
+            metadata.pop(signing.SIGNATURE, None)
+            checkpoint.save_agent(arrived / name, arrays, metadata)
+
+
+def _signed(
+    kind: str, values: Mapping[str, Any], told: Mapping[str, Any], trial: Trial
+) -> dict[str, Any]:
+    """These values with this user's signature.
+
+    Raises:
+        CheckpointError: their settings reach for what the trial does not.
+    """
+    found = reaching_of(resolve(str(told["algorithm"]), told["settings"]))
+    if found != reaching_of(trial.config()):
+        raise CheckpointError(f"{trial.name} came back with other settings.")
+    code = code_of_run(trial.config())
+    rest = {name: value for name, value in values.items() if name != signing.SIGNATURE}
+    return signing.signed(kind, rest | {signing.CODE: code})

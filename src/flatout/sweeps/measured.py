@@ -1,0 +1,85 @@
+"""What a sweep's trials take of this machine: known from earlier fleets, or tried for a moment."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import dataclass
+
+from flatout.config.schema import TrainConfig
+from flatout.config.settings import changeable
+from flatout.errors import FlatoutError
+from flatout.hardware.inventory import Hardware
+from flatout.run.auto import key
+from flatout.sweeps.engine import Engine, Job
+from flatout.sweeps.fleet import Fleet, State
+from flatout.sweeps.plan import Trial
+from flatout.sweeps.slots import LOOK_S
+from flatout_explain import output_file
+from flatout_explain.files.kept_numbers import keep_number, numbers
+
+TRY_S = 30.0
+"""A trial that is tried for a moment gets to its first updates within this time."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """Of trials of one shape: how many at a time are fastest, steps per second of all of them
+    together, and MiB of each process; 0 where it is not known."""
+
+    at_once: int = 0
+    rate: float = 0.0
+    each_mb: float = 0.0
+
+
+def _names(base: TrainConfig, hardware: Hardware) -> list[str]:
+    shape = key(base, hardware, changeable(base))[:24]
+    return [f"{shape} fleet {what}" for what in ("at once", "rate", "MiB")]
+
+
+def known(base: TrainConfig, hardware: Hardware) -> Known:
+    """What earlier fleets have measured here."""
+    kept = {} if base.run.remeasure else numbers()
+    at_once, rate, each = (kept.get(name, 0.0) for name in _names(base, hardware))
+    return Known(int(at_once), rate, each)
+
+
+def keep(fleet: Fleet, hardware: Hardware) -> None:
+    """Keep what a fleet has measured, if it has."""
+    slots = fleet.slots
+    if slots.settled and not slots.known and slots.limit in slots.rates:
+        values = (slots.limit, slots.rates[slots.limit], slots.each_mb)
+        for name, value in zip(_names(fleet.base, hardware), values, strict=True):
+            keep_number(name, value)
+
+
+def tried(trial: Trial, engine: Engine) -> Known:
+    """Train one for a moment in a folder that is thrown away.
+
+    Raises:
+        FlatoutError: it fails, with its sentence.
+    """
+    with (
+        output_file.temporary_folder("flatout-fleet-") as folder,
+        closing(engine),  # before the folder goes
+    ):
+        state, each, until = State(trial, folder), 0.0, time.monotonic() + TRY_S
+        began: tuple[float, int] | None = None
+        state.begin(time.monotonic())
+        engine.start(Job(trial.name, (trial,), str(folder / "trial")))
+        while (now := time.monotonic()) < until:
+            for event in engine.poll(0.1):
+                if "error" in event:
+                    raise FlatoutError(str(event["error"]))
+                if "ended" in event or "done" in event:
+                    state.steps, until = int(event.get("steps", state.steps)), 0.0
+                else:
+                    state.hear(event, now)
+                    each = max(each, float(event["peak_mb"]))
+                    if began is None and state.steady:
+                        began = now, state.steps
+            if began is not None and now - began[0] > 2 * LOOK_S:
+                until = 0.0
+        if began is None or state.steps == began[1]:
+            return Known(each_mb=each)
+        return Known(1, (state.steps - began[1]) / (time.monotonic() - began[0]), each)

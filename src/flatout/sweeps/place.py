@@ -1,0 +1,162 @@
+"""A place of a Ray cluster: on one of its machines, a process that trains the command's jobs.
+
+What it is told is arguments, JSON and bytes, and so is what it tells.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from flatout.errors import UsageError
+from flatout.storage import trees
+from flatout.sweeps.engine import SHARE, Job, Local
+from flatout.sweeps.gathered import METRICS, PIECE, Leaving, Piece, newest, put
+from flatout.sweeps.plan import Trial
+from flatout.version import __version__
+from flatout_explain.files import locks, nofollow
+
+HOME_S, PART = 5.0, 20.0
+"""A running job's checkpoints come home not more often than this, and for each second that sending
+them takes so many later: they stay a small part of the time."""
+
+POLL_S, NEW_S = 0.25, 60.0
+ROOT = "flatout-ray-"
+
+ChunkOutput = tuple[str, list[Piece]]
+"""What a place tells: JSON of its events, of new lines of metrics, of whether a folder begins to
+leave and of whether all of it has left; and pieces of that folder."""
+
+
+class Place:
+    """On a machine of the cluster: a process that trains, and the folders of its jobs.
+
+    Args:
+        told: as JSON: the command's `sys.path`, how many share a card (0: none is used), and the
+            command's version.
+    """
+
+    def __init__(self, told: str) -> None:
+        path, per, version = json.loads(told)
+        if version != __version__:
+            raise UsageError(
+                f"Flatout {__version__} is installed on {socket.gethostname()} of the Ray cluster, "
+                f"and {version} here: install the same."
+            )
+        sys.path += [entry for entry in path if entry not in sys.path and os.path.isdir(entry)]
+        _sweep_up()
+        self._root = Path(tempfile.mkdtemp(prefix=ROOT))
+        self._lock = locks.Lock(self._root / locks.LOCK)
+        self._local = Local(self._lock.fileno(), _card(per))
+        self._local.warm(1)
+        self._forget("")
+
+    def _forget(self, job: str) -> None:
+        self._folder = self._root / (job or "none")
+        self._held, self._over = list[Mapping[str, Any]](), False
+        self._read = dict[str, int]()  # bytes of metrics that were told
+        self._leaving: Leaving | None = None
+        self._sent = frozenset[Path]()  # checkpoints
+        self._next = 0.0  # when the next ones may leave
+
+    def put(self, job: str, piece: Piece) -> None:
+        name, offset, data = piece
+        put(self._root, (f"{job}/{name}", offset, data))
+
+    def start(self, text: str, *arrived: None) -> ChunkOutput:
+        """Begin a job, once what it goes on with has arrived."""
+        values = json.loads(text)
+        values["trials"] = tuple(Trial(**one) for one in values["trials"])
+        self._forget(values["name"])
+        self._sent = newest(self._folder)
+        self._local.start(Job(**values | {"folder": str(self._folder)}))
+        return self._tell([], [])
+
+    def poll(self) -> ChunkOutput:
+        """What has happened. New checkpoints leave while the job goes on; when it has ended, its
+        folder leaves before that is told."""
+        events = list[Mapping[str, Any]]()
+        if not self._over:
+            for event in self._local.poll(POLL_S):
+                ends = event.keys() & {"ended", "error", "done"}
+                (self._held if ends else events).append(event)
+                self._over = self._over or "done" in event
+            if self._over:
+                self._leaving = Leaving(self._folder, True)
+            elif self._leaving is None and time.monotonic() > self._next:
+                self._next = time.monotonic() + HOME_S
+                if newest(self._folder) - self._sent:
+                    self._leaving = Leaving(self._folder, False)
+        if (leaving := self._leaving) is None:
+            return self._tell(events, [])
+        began, first = time.monotonic(), leaving.first
+        some, last, whole = leaving.take()
+        self._next = max(self._next, time.monotonic() + HOME_S) + PART * (time.monotonic() - began)
+        if last:
+            self._leaving = None
+        if whole:
+            self._sent, self._read = leaving.saved, leaving.metrics
+        if last and self._over:
+            events += self._held
+            with suppress(OSError):
+                trees.remove_tree(self._folder)
+        return self._tell(events, some, first, whole)
+
+    def _tell(
+        self, events: list[Mapping[str, Any]], some: list[Piece], first: bool = False,
+        whole: bool = False,
+    ) -> ChunkOutput:  # fmt: skip
+        lines = dict[str, tuple[int, str]]()
+        for inside in trees.walk(self._folder) if events and not some else ():
+            if inside.name != METRICS:
+                continue
+            path, depth = self._folder / inside, len(inside.parts)
+            with suppress(OSError), nofollow.open_stream(path, depth=depth) as file:
+                name, size = str(inside), os.fstat(file.fileno()).st_size
+                offset = self._read.get(name, 0)
+                offset = 0 if size < offset else offset  # a resumed run has cut it
+                file.seek(offset)
+                text = file.read(PIECE)
+                text = text[: text.rfind(b"\n") + 1]
+                lines[name] = offset, text.decode(errors="replace")
+                self._read[name] = offset + len(text)
+        return json.dumps([events, lines, first, whole]), some
+
+    def stop(self, job: str) -> None:
+        self._local.stop(job)
+
+    def close(self) -> None:
+        self._local.close()
+        with suppress(OSError):
+            trees.remove_tree(self._root)
+        self._lock.close()
+
+
+def _card(per: int) -> list[dict[str, str]]:
+    """What the card that Ray has given says to its process: its share is its cap on memory."""
+    if not per:
+        return []
+    from flatout.hardware.inventory import inventory
+
+    for gpu in inventory().usable_gpus:
+        part = SHARE * min(1.0 / per, gpu.memory_free_mb / gpu.memory_total_mb)
+        return [{"XLA_CLIENT_MEM_FRACTION": f"{part:.3f}"}]
+    return []
+
+
+def _sweep_up() -> None:
+    """Remove what places that were killed have left on this machine."""
+    for root in Path(tempfile.gettempdir()).glob(f"{ROOT}*"):
+        with suppress(OSError):
+            if time.time() - root.stat().st_mtime < NEW_S:  # another, which is just beginning
+                continue
+            if not locks.in_use(root / locks.LOCK, 2):
+                trees.remove_tree(root)

@@ -1,0 +1,274 @@
+"""The ``[optuna]`` table of a sweep: Optuna proposes configurations and gives bad ones up.
+
+One of Optuna's trials is a group here: all seeds of a configuration. Its value is the group's
+objective, which is maximised. Only what Optuna keeps as plain data is used: its samplers and
+storages that pickle (CMA-ES, Redis) are not offered.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flatout.config.schema import TrainConfig
+from flatout.errors import CheckpointError, FlatoutError, UsageError, nearest, one_line, short
+from flatout.sweeps.optuna_proposals import (
+    optuna_package,
+    pruner,
+    sampler,
+    suggest,
+    try_options,
+    value_of,
+)
+from flatout.sweeps.optuna_storage import open_study
+from flatout.sweeps.plan import REFUSED, Group, configured, title
+from flatout.sweeps.sections import MOST
+
+DEFAULTS: dict[str, Any] = {
+    "trials": None, "space": None, "sampler": "tpe", "pruner": "none", "storage": "", "study": "",
+    "seed": 0, "identity": "",
+}  # fmt: skip
+"""What the table may have; the first two it must. `trials` counts configurations; `identity` is
+given to it."""
+
+MOST_CHOICES, MOST_PAIRS = 1000, 10_000
+"""Maximum choices and limits of all settings in a space, and pairs of them that are tried to see
+whether either is possible."""
+
+Space = Mapping[str, Any]
+"""By setting: a list to choose from, or ``{low, high}`` with or without ``log``."""
+
+
+def settings_of(table: Any, base: TrainConfig, where: str) -> dict[str, Any]:
+    """The table, checked and complete, with an identity of its own.
+
+    Args:
+        base: what trials have in common.
+        where: names the table in messages.
+
+    Raises:
+        UsageError: an unknown key, an impossible value, or no package.
+    """
+    given = dict(table) if isinstance(table, dict) else {}
+    for key in given.keys() - DEFAULTS.keys():
+        raise UsageError(f"{where} has no {key!r}.{nearest(key, DEFAULTS)}")
+    found = DEFAULTS | given
+    if type(found["trials"]) is not int or not 1 <= found["trials"] <= MOST:
+        raise UsageError(f"{where} needs trials = N, how many configurations are tried.")
+    for key, kind in (("storage", str), ("study", str), ("seed", int), ("identity", str)):
+        if type(found[key]) is not kind:
+            raise UsageError(f"{where} {key} = {str(found[key])[:100]} is no {kind.__name__}.")
+    if not isinstance(found["space"], dict) or not found["space"]:
+        raise UsageError(f"{where} needs a table [optuna.space] of settings.")
+    found["space"] = {key.replace("-", "_"): value for key, value in found["space"].items()}
+    rows = list(examples(found["space"], where))
+    if len(rows) > MOST_CHOICES:
+        raise UsageError(
+            f"{where} space has {len(rows):,} choices and limits; it may have {MOST_CHOICES:,}."
+        )
+    pairs = 0
+    for row in rows:
+        for key in row.keys() & REFUSED.keys():
+            raise UsageError(f"{where}: configurations cannot differ in {key}: {REFUSED[key]}.")
+        why = _refusal(base, row)
+        for other in rows if why else ():  # what fits with another setting's value may be asked
+            pairs += 1
+            if pairs > MOST_PAIRS or not _refusal(base, other | row):
+                break  # of very many, what is impossible is found out when it is asked
+        else:
+            if why:
+                raise UsageError(f"{where}: {why}")
+    try_options(found, base.run.steps, where)
+    return found | {"identity": found["identity"] or secrets.token_hex(8)}
+
+
+def _refusal(base: TrainConfig, row: Mapping[str, Any]) -> str:
+    """Why there can be no such configuration; empty where there can."""
+    try:
+        configured(base, row)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+def examples(space: Space, where: str) -> Iterator[dict[str, Any]]:
+    """Each setting alone, with each of its choices or its limits.
+
+    Raises:
+        UsageError: neither a list nor limits.
+    """
+    for key, values in space.items():
+        if isinstance(values, list) and values:
+            yield from ({key: value} for value in values)
+            continue
+        given = dict(values) if isinstance(values, dict) else {}
+        low, high, log = given.pop("low", None), given.pop("high", None), given.pop("log", False)
+        most = sys.float_info.max  # a whole number may be larger
+        numbers = all(type(one) in (int, float) and abs(one) <= most for one in (low, high))
+        if given or not numbers or not low < high or type(log) is not bool or (log and low <= 0):
+            raise UsageError(
+                f"{where} space {key} = {str(values)[:100]}: write a list to choose from, or "
+                "{ low = 1e-5, high = 1e-3, log = true }."
+            )
+        yield from ({key: low}, {key: high})
+
+
+@contextmanager
+def _reported(what: str) -> Iterator[None]:
+    """Turn whatever Optuna and its storage raise into a `CheckpointError` that says `what`."""
+    try:
+        yield
+    except FlatoutError:
+        raise
+    except Exception as error:  # Optuna trusts its journal
+        raise CheckpointError(
+            f"[optuna] {what} ({type(error).__name__}: {one_line(error)[:200]})."
+        ) from error
+
+
+def _check_trials(found: Sequence[Any], most: int) -> None:
+    """Refuse stored trials that no sweep of `most` configurations has made.
+
+    Raises:
+        CheckpointError: there are more, numbers are missing, or a result is no number.
+    """
+    if len(found) > most:
+        raise CheckpointError(
+            f"[optuna] the study holds {len(found):,} configurations, and this sweep has {most:,}: "
+            "it is damaged, or another's."
+        )
+    if sorted(frozen.number for frozen in found) != list(range(len(found))):
+        raise CheckpointError(
+            f"[optuna] the study's {len(found):,} configurations are not numbered from 0 to "
+            f"{len(found) - 1:,}: it is damaged."
+        )
+    for frozen in found:
+        values = [frozen.value, *frozen.intermediate_values.values()]
+        for value in values:
+            if value is not None and (type(value) not in (int, float) or not math.isfinite(value)):
+                raise CheckpointError(
+                    f"[optuna] the study holds the result {short(value)}, which is no number: it "
+                    "is damaged."
+                )
+        for step in frozen.intermediate_values:
+            if type(step) is not int:
+                raise CheckpointError(
+                    f"[optuna] the study holds a result of step {short(step)}, which is no whole "
+                    "number: it is damaged."
+                )
+
+
+class Search:
+    """The study that Optuna keeps, in its storage; see `flatout.sweeps.plan.Study`.
+
+    Args:
+        settings: of `settings_of`.
+        base: what trials have in common.
+        every: steps between two looks at a group.
+        folder: the fleet's.
+
+    Attributes:
+        pruned: names of groups that were given up.
+        notes: sentences for the user.
+
+    Raises:
+        FlatoutError: the storage cannot be opened.
+        UsageError: the study there is another sweep's.
+        CheckpointError: it holds what this sweep cannot have asked.
+    """
+
+    def __init__(
+        self, settings: Mapping[str, Any], base: TrainConfig, every: int, folder: Path
+    ) -> None:
+        self._optuna, self._settings, self._base = optuna_package(), settings, base
+        self.prunes = settings["pruner"] != "none"
+        self.pruned, self.notes = set[str](), list[str]()
+        self._numbers = dict[str, list[int]]()  # of a group's trials: twins are trained once
+        self._names = dict[str, str]()  # of groups, by their rows
+        self._told = dict[str, float | None]()
+        self._trials = dict[str, Any]()  # Optuna's, of groups that may run
+        self._count = 0
+        self._study = open_study(self._optuna, settings, folder)
+        self._study.pruner = pruner(settings, every, base.run.steps, "[optuna]")
+        with _reported("the study is damaged"):
+            found = self._study.get_trials(deepcopy=False)
+            _check_trials(found, settings["trials"])
+            self._before = [group for one in found if (group := self._group(one)) is not None]
+
+    def ask(self, most: int) -> list[Group]:
+        asked, self._before = self._before, []
+        while not asked and self._count < self._settings["trials"]:
+            with _reported("Optuna cannot propose a configuration"):
+                self._study.sampler = sampler(self._settings, self._count, "[optuna]")
+                trial = self._study.ask()
+                group = self._group(self._study.get_trials(deepcopy=False)[trial.number], trial)
+            asked = [] if group is None else [group]
+        return asked
+
+    def _group(self, frozen: Any, trial: Any = None) -> Group | None:
+        """The group of one of Optuna's trials; None where an earlier one is the same, or where no
+        such configuration can be."""
+        states, space = self._optuna.trial.TrialState, self._settings["space"]
+        params = frozen.params
+        self._count += 1
+        if not frozen.state.is_finished():
+            if trial is None:
+                self._study.sampler = sampler(self._settings, frozen.number, "[optuna]")
+                trial = self._optuna.trial.Trial(self._study, frozen._trial_id)
+            params = {key: suggest(trial, key, values) for key, values in space.items()}
+        row = {key: value_of(params.get(key), key, values) for key, values in space.items()}
+        key = json.dumps(row, sort_keys=True)
+        name = self._names.setdefault(key, f"{frozen.number:04}_{title(row)}")
+        numbers = self._numbers.setdefault(name, [])
+        numbers.append(frozen.number)
+        if len(numbers) > 1:
+            if name in self._told:
+                self._finish(frozen.number, name)
+            return None
+        self._trials[name] = trial
+        if frozen.state.is_finished():
+            self._told[name] = frozen.value if frozen.state == states.COMPLETE else None
+        if frozen.state == states.PRUNED:
+            self.pruned.add(name)
+        if why := _refusal(self._base, row):
+            self.notes.append(f"{name}: {why}")
+            self.tell(name, None)
+            return None
+        return Group(name, row)
+
+    def tell(self, group: str, objective: float | None) -> None:
+        if group in self._told:
+            return
+        good = objective is not None and math.isfinite(objective)
+        self._told[group] = objective if good else None
+        for number in self._numbers[group]:
+            self._finish(number, group)
+
+    def _finish(self, number: int, group: str) -> None:
+        states, value = self._optuna.trial.TrialState, self._told[group]
+        state = states.COMPLETE if value is not None else (
+            states.PRUNED if group in self.pruned else states.FAIL
+        )  # fmt: skip
+        with _reported("the study cannot store a result"):
+            self._study.tell(number, value, state, skip_if_finished=True)
+
+    def prune(self, group: str, step: int, objective: float) -> bool:
+        if group in self._told:
+            return group in self.pruned
+        trial, number = self._trials[group], self._numbers[group][0]
+        with _reported("the pruner cannot judge a configuration"):
+            before = self._study.get_trials(deepcopy=False)[number].intermediate_values
+            if step in before or not math.isfinite(objective):  # before a kill: it was not pruned
+                return False
+            trial.report(objective, step)
+            bad = trial.should_prune()
+        if bad:
+            self.pruned.add(group)
+            self.tell(group, None)
+        return bad

@@ -1,0 +1,238 @@
+"""A process that trains one job after another: what it imports and compiles serves them all.
+
+Jobs are lines of JSON on stdin, what becomes of them lines on stdout. The process ends when its
+stdin does, whoever closed it: nothing goes on without the fleet.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from flatout.config.settings import changeable, resolve
+from flatout.errors import FlatoutError, Interrupt, NoRoomError, UsageError, full_memory, one_line
+from flatout.run.interrupts import Interrupts
+from flatout.run.progress import Display, Progress
+from flatout.run.summary import peak_rss_mb
+from flatout.sweeps.plan import Trial
+from flatout_explain.files import nofollow
+from flatout_explain.files.kernel import close_in_children
+from flatout_explain.hardware.cores import usable_cpus
+
+RESERVED_MB, PER_CORE_MB = 1024, 32
+"""Memory that libraries and threads ask for and do not use: it counts against no cap."""
+
+TELL_S = 0.5
+"""Seconds between two reports of a trial's progress."""
+
+FREE, ROOM, USAGE = "free", "room", "usage"
+"""Kinds of failures: any; there was no room in memory; the request is impossible, now and later."""
+
+Tell = Callable[..., None]
+
+
+class Telling(Display):
+    """Reports one trial's progress."""
+
+    shows = True
+
+    def __init__(self, name: str, tell: Tell) -> None:
+        self._name, self._tell = name, tell
+        self._told, self._busy = 0.0, ""
+
+    def update(self, progress: Progress, row: dict[str, float], wall_s: float) -> None:
+        now = time.monotonic()
+        if now - self._told > TELL_S:
+            self._told = now
+            returns = progress.returns
+            self._tell(
+                trial=self._name, steps=progress.steps, updates=progress.updates,
+                mean=sum(returns) / len(returns) if returns else None, busy=self._busy,
+                peak_mb=peak_rss_mb(),
+            )  # fmt: skip
+
+    def load(self, steps_per_s: float, machine: str) -> None:
+        self._busy = machine.rpartition("now ")[2].partition(",")[0] if "now " in machine else ""
+
+
+def main() -> None:
+    """The process's entry; its argument is the descriptor of the fleet's lock."""
+    lines, told = os.dup(0), os.dup(1)
+    close_in_children(lines, told, int(sys.argv[1]))
+    with open(os.devnull, "r+") as nothing:  # what environments print goes nowhere
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(nothing.fileno(), 1)
+    jobs = queue.SimpleQueue[dict[str, Any]]()
+    lock = threading.Lock()
+
+    def tell(**values: Any) -> None:
+        with lock:
+            os.write(told, (json.dumps(values) + "\n").encode())
+
+    def listen() -> None:
+        with os.fdopen(lines) as stream:
+            for line in stream:
+                jobs.put(json.loads(line))
+        os._exit(1)
+
+    threading.Thread(target=listen, daemon=True).start()
+    programs, home = dict[str, Any](), os.open(".", os.O_RDONLY)  # it may be deleted
+    with Interrupts() as interrupts:
+        tell(ready=os.getpid())
+        while interrupts.signum is None:
+            try:
+                with interrupts.discardable():
+                    job = jobs.get()
+                os.chdir(home)  # an environment of the job before may have left it
+                _do(job, tell, interrupts, programs)
+            except Interrupt:
+                break
+            tell(done=job["name"])
+    os._exit(0)  # threads of environments do not keep it
+
+
+def _do(
+    job: Mapping[str, Any], tell: Tell, interrupts: Interrupts, programs: dict[str, Any]
+) -> None:
+    """Train a job's trials."""
+    found = [Trial(**values) for values in job["trials"]]
+    _limit(job["cap_mb"])
+    folder = Path(job["folder"]).absolute()
+    try:
+        with nofollow.confined(folder.parent):  # the fleet's folder
+            if job["population"]:
+                _population(found, folder, job["strategy"], tell, interrupts)
+            else:
+                _lone(found[0], folder, tell, interrupts, programs)
+    except FlatoutError as error:
+        _failed(found, str(error), kind_of(error), tell)
+    except Exception as error:  # a full memory, or a defect, which is the trial's end alone
+        text = full_memory(error) or f"{type(error).__name__}: {one_line(error)}"
+        _failed(found, text, kind_of(error), tell)
+
+
+def _limit(cap_mb: float | None) -> None:
+    """Let this process allocate no more; Windows has no such limit."""
+    try:
+        import resource
+    except ImportError:
+        return
+    hard = most = resource.getrlimit(resource.RLIMIT_DATA)[1]  # a user's own stays
+    if cap_mb is not None:
+        wanted = int(cap_mb + RESERVED_MB + PER_CORE_MB * len(usable_cpus())) << 20
+        most = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+
+
+def _failed(found: list[Trial], text: str, kind: str, tell: Tell) -> None:
+    for trial in found:
+        tell(trial=trial.name, error=text, kind=kind)
+
+
+def kind_of(error: Exception) -> str:
+    """What a trial's failure is due to: too little memory, itself or behind it, or its settings."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, NoRoomError | MemoryError) or "RESOURCE_EXHAUSTED" in str(cause):
+            return ROOM
+        cause = cause.__cause__
+    return USAGE if isinstance(error, UsageError) else FREE
+
+
+def _lone(
+    trial: Trial, path: Path, tell: Tell, interrupts: Interrupts, programs: dict[str, Any]
+) -> None:
+    """Train one trial, or go on with it."""
+    from flatout.engine.programs import Programs
+    from flatout.run.trainer import Trainer
+    from flatout.storage.checkpoint import checkpoints
+    from flatout.storage.run_folder import RunFolder, load_config
+    from flatout.storage.trust import Consent
+
+    resume, values = (path / "config.json").exists(), dict(trial.settings)
+    with closing(RunFolder(path, resume)) as folder:
+        if resume:  # it stays where its bits began
+            before = load_config(path, Consent(values)).flat()
+            values |= {name: before[name] for name in ("placement", "env_backend")}
+        config = resolve(trial.algorithm, values, {"run_dir": str(path)})
+        free = {*changeable(config), "run_dir"}
+        shape = json.dumps(
+            {k: None if k in free and v is not None else [v] for k, v in config.flat().items()},
+            default=str,
+        )
+        if shape not in programs:  # of the newest shape alone: others' memory is given back
+            programs.clear()
+            programs[shape] = Programs(several=True)
+        if resume and not checkpoints(folder.checkpoints):  # its disk was full, say: begin again
+            folder.empty()
+        try:
+            trainer = Trainer(
+                config, folder=folder, resume=resume, display=Telling(trial.name, tell),
+                interrupts=interrupts, programs=programs[shape], started=time.perf_counter_ns(),
+            )  # fmt: skip
+            summary = trainer.run()
+        except FlatoutError as error:
+            folder.keep_traceback(error)
+            raise
+    tell(trial=trial.name, ended=summary.get("ended", "signal"), steps=summary.get("steps", 0))
+
+
+def _population(
+    found: list[Trial], folder: Path, strategy: str, tell: Tell, interrupts: Interrupts
+) -> None:
+    """Train trials of one shape, or go on with them."""
+    from flatout.engine.programs import Programs
+    from flatout.populations.members import FOLDER, SPREAD, Member, load, save
+    from flatout.populations.population import Population
+    from flatout.populations.strategy import choose
+    from flatout.storage.run_folder import POPULATION, final_summary
+    from flatout.storage.trust import Consent
+
+    made = [
+        Member(one.name, resolve(one.algorithm, one.settings, {
+            "run_dir": str(folder / FOLDER / one.name)}))
+        for one in found
+    ]  # fmt: skip
+    programs, before = Programs(several=True), None
+    if resume := (folder / POPULATION).exists():
+        before = load(folder, Consent(found[0].settings), {})[1]
+    with interrupts.discardable():
+        chosen = choose([one.config for one in made], strategy, programs, before)
+    if not resume:
+        save(folder, made[0].config, made, chosen)
+    if before is not None and chosen.name == SPREAD:  # each by itself: who has ended is left alone
+        made = [one for one in made if final_summary(Path(str(one.config.run.run_dir))) is None]
+    population = Population(made, chosen, resume, interrupts, programs)
+    told, last = set[str](), [0.0]
+
+    def show(final: bool = False) -> None:
+        now = time.monotonic()
+        if now - last[0] < TELL_S and not final:
+            return
+        last[0] = now
+        for state in population.states:
+            name = state.member.name
+            if name in told:
+                continue
+            tell(trial=name, steps=state.steps, updates=1, mean=state.mean, busy=chosen.name,
+                 peak_mb=peak_rss_mb())  # fmt: skip
+            if state.error:
+                told.add(name)
+                error, kind = state.exception, USAGE
+                if error is not None and not isinstance(error, FlatoutError):
+                    kind = kind_of(error)
+                tell(trial=name, error=state.error, kind=kind)
+            elif state.ended:
+                told.add(name)
+                tell(trial=name, ended=state.ended, steps=state.steps)
+
+    population.run(show)
+    show(final=True)

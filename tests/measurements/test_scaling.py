@@ -1,0 +1,173 @@
+"""Comparing numbers of devices: equal work, honest speed-ups, and what ate the rest."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flatout.errors import UsageError
+from flatout.measurements.scaling import PARTS, Row, Scaling, refuse_unequal, split
+from flatout_explain.phases import PHASES
+from tests.conftest import Result
+from tests.runs_made import folder
+
+Cli = Callable[..., Result]
+seconds = st.floats(0.0, 100.0)
+
+
+def row(devices: int, virtual: float = 0.0, **parts: float) -> Row:
+    spent = {name: parts.get(name, 0.0) for name in PARTS}
+    total = sum(spent.values())
+    return Row(devices, total, 1 / total, 1 / total, spent)
+
+
+@pytest.mark.parametrize(
+    ("more", "cause"),
+    [
+        ({"averaging": 9.0}, "communication-bound"),
+        ({"dispatch": 9.0}, "launch-bound"),
+        ({"input": 9.0}, "input-bound"),
+        ({"waiting": 9.0}, "waiting"),
+    ],
+)
+def test_what_makes_several_slower_is_named(more: dict[str, float], cause: str) -> None:
+    scaling = Scaling([row(1, compute=8.0), row(2, compute=4.0, **more)], 2, False)
+    found, words = scaling.verdict()
+    assert found == cause
+    assert "1.62 times slower" in words
+
+
+def test_a_share_that_is_too_small_and_shared_cores_are_told_apart() -> None:
+    for seconds, cause in ((8.5, "launch-bound"), (7.0, "compute-bound")):
+        rows = [row(1, compute=8.0), row(4, compute=seconds)]
+        assert Scaling(rows, 2, False).verdict()[0] == cause
+        found, words = Scaling(rows, 2, True).verdict()
+        assert found == "oversubscribed"
+        assert "same 2 cores" in words
+
+
+@given(st.floats(0.1, 100.0), st.integers(2, 8))
+def test_in_proportion_is_healthy(compute: float, devices: int) -> None:
+    scaling = Scaling([row(1, compute=compute), row(devices, compute=compute / devices)], 8, False)
+    assert scaling.verdict()[0] == "healthy"
+    assert scaling.efficiency(scaling.rows[1]) == pytest.approx(1.0)
+
+
+@given(st.lists(seconds, min_size=4, max_size=4), seconds, seconds)
+def test_the_parts_are_all_of_the_time(spent: list[float], average: float, dispatch: float) -> None:
+    learn, env, wait, _ = spent
+    wall = sum(spent) + 10.0
+    phases = dict.fromkeys(("act", "input", "replay", "transfer", "publish"), 0.0)
+    phases |= {"learn": learn / wall, "env": env / wall, "wait": wait / wall}
+    summary = {"wall_s": wall, "phases": phases, "steps": 100,
+               "steps_per_s": 100 / max(sum(spent), 1e-6)}  # fmt: skip
+    costs = {"average_s": average, "averages": 2, "dispatch_s": dispatch, "dispatches": 1}
+    parts = split(summary, costs)
+    assert set(parts) == set(PARTS)
+    assert min(parts.values()) >= -1e-9
+    assert sum(parts.values()) == pytest.approx(max(sum(spent), 1e-6), abs=1e-6)
+
+
+def test_unequal_work_is_refused_with_what_differs() -> None:
+    one, two = {"examples": 204_800, "size": "small"}, {"examples": 2_000_000, "size": "small"}
+    with pytest.raises(UsageError, match="examples is one 204,800, two 2,000,000"):
+        refuse_unequal({"one": one, "two": two})
+    refuse_unequal({"one": one, "three": dict(one)})
+
+
+# --- The command --------------------------------------------------------------------------------
+
+TINY = ("--steps", 20, "--batch-size", 64)
+
+
+@pytest.mark.slow
+def test_the_same_work_on_one_and_two_devices(flatout: Cli, tmp_path: Path) -> None:
+    plot = tmp_path / "plot.svg"
+    result = flatout("scale", "classify", *TINY, "--devices", "1,2", "--json", "--plot", plot)
+    assert result.code == 0, result.err
+    found: dict[str, Any] = json.loads(result.out)
+    assert [one["devices"] for one in found["rows"]] == [1, 2]
+    assert found["virtual"]
+    assert found["rows"][0]["speed_up"] == 1.0
+    assert all(set(one["parts"]) == set(PARTS) for one in found["rows"])
+    assert found["rows"][1]["parts"]["averaging"] > 0
+    assert "share the same" in result.err
+    assert plot.read_text().startswith("<?xml")
+
+
+@pytest.mark.slow
+def test_finished_runs_compare_only_where_they_did_the_same(flatout: Cli, tmp_path: Path) -> None:
+    for name, steps in (("a", 20), ("b", 20), ("c", 40)):
+        flags = ("--steps", steps, "--batch-size", 64, "--shards", 2, "--quiet")
+        devices = ("--devices", 1 if name == "a" else 2)
+        made = flatout("train", "classify", *flags, *devices, "--run-dir", tmp_path / name)
+        assert made.code == 0, made.err
+    same = flatout("scale", tmp_path / "a", tmp_path / "b", "--json")
+    assert same.code == 0, same.err
+    assert [one["devices"] for one in json.loads(same.out)["rows"]] == [1, 2]
+    refused = flatout("scale", tmp_path / "a", tmp_path / "c")
+    assert refused.code == 2
+    assert "unequal work" in refused.message
+    assert "1,280" in refused.message
+    assert "2,560" in refused.message
+
+
+def finished(path: Path, devices: int, **more: Any) -> Path:
+    """A run's folder, as far as `scale` reads it."""
+    settings = {"env": "CartPole-v1", "batch_size": 64}
+    folder(path, [1.0], **settings)
+    phases = dict.fromkeys(PHASES, 0.1)
+    summary = {"steps": 1000, "updates": 10, "wall_s": 2.0, "steps_per_s": 500.0, "phases": phases}
+    learn = ",".join(f"cpu:{number}" for number in range(devices))
+    summary |= {"placement": f"learn={learn}" if devices > 1 else "cpu", **more}
+    (path / "summary.json").write_text(json.dumps(summary))
+    return path
+
+
+def test_runs_on_one_number_of_devices_are_not_compared(flatout: Cli, tmp_path: Path) -> None:
+    one, other = finished(tmp_path / "one", 1), finished(tmp_path / "other", 1, steps_per_s=9.0)
+    for folders in ((one, other), (one, one)):
+        result = flatout("scale", *folders, "--json")
+        assert (result.code, result.out) == (2, "")
+        assert "both ran on 1 device, so that there is nothing to compare" in result.message
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"steps_per_s": math.inf}, {"steps_per_s": 1e-300}, {"steps_per_s": 1e300}, {"steps": 0},
+        {"wall_s": math.nan}, {"wall_s": -5.0}, {"phases": {**dict.fromkeys(PHASES, 0.1),
+                                                           "learn": -math.inf}}, {"phases": "x"},
+    ],
+)  # fmt: skip
+def test_a_damaged_summary_is_refused(flatout: Cli, tmp_path: Path, damage: dict[str, Any]) -> None:
+    result = flatout("scale", finished(tmp_path / "run", 1, **damage), "--json")
+    assert (result.code, result.out) == (2, ""), result.out
+    assert "summary.json is damaged (" in result.message
+    assert flatout("scale", finished(tmp_path / "whole", 1), "--json").code == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("classify",), "name the numbers of devices"),
+        (("classify", "--devices", "1,x"), "name the numbers of devices"),
+        (("classify", "--devices", "1,2", "--plot", "x.txt"), ".svg"),
+        (("classify", "--devices", "1,2", "--shards", "1"), "--shards 2"),
+        (("classify", "--devices", "1,2", "--placement", "gpu"), "usable GPUs"),
+        (("nothing", "--devices", "1,2"), "unknown algorithm"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    argv: tuple[str, ...], words: str, flatout: Cli
+) -> None:
+    result = flatout("scale", *argv)
+    assert result.code in (1, 2)
+    assert words in result.message

@@ -1,0 +1,170 @@
+"""Trying a remedy: the settings as a file, what may change, and both runs made and compared."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from flatout import child
+from flatout.config.settings import load_file, resolve
+from flatout.errors import FlatoutError, UsageError
+from flatout.explain.runs import diagnose_evidence, read_run
+from flatout.measurements import trial
+from flatout.measurements.trial import Outcome, difference, effect, show, try_first
+from flatout_explain.diagnosis import Diagnosis, Finding, MeasuredGain
+from tests.conftest import TINY, Result
+
+Cli = Callable[..., Result]
+PPO = resolve("ppo", {"env": "CartPole-v1", "envs": 4, "n_steps": 64, "placement": "cpu"}).flat()
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c", "dqn", "ddpg", "td3", "sac", "genetic"])
+def test_every_algorithms_settings_survive_their_file(algorithm: str, tmp_path: Path) -> None:
+    config = resolve(algorithm, {"env": "X-v0", "env_kwargs": {"size": 3, "name": 'a"b'}})
+    file = tmp_path / "base.json"
+    file.write_text(json.dumps(config.flat()))
+    assert resolve(algorithm, load_file(str(file))) == config
+    file.write_text("{")
+    with pytest.raises(UsageError, match=r"base\.json is not JSON"):
+        load_file(str(file))
+
+
+@pytest.mark.parametrize(
+    ("setting", "same", "words"),
+    [
+        (("--log-every", "100"), True, "Nothing that is learned"),
+        (("--eval-every", "100", "--checkpoint-every", "5"), True, "Nothing that is learned"),
+        (("--placement", "schedule=overlapped"), True, "1 versions old instead of 0"),
+        (("--placement", "sampler=processes workers=2x2"), True, "other groups"),
+        (("--placement", "replay=device"), True, "never changes"),
+        (("--envs", "8", "--n-steps", "32"), False, "--envs, --n-steps"),
+        (("--envs", "8", "--placement", "sampler=processes"), False, "compare returns"),
+    ],
+)
+def test_it_is_said_what_a_setting_may_change(
+    setting: tuple[str, ...], same: bool, words: str
+) -> None:
+    comparable, why = effect(PPO, setting, 4)
+    assert comparable == same
+    assert words in why
+
+
+def test_the_first_updates_are_compared() -> None:
+    def rows(loss: float, updates: int = 4) -> list[dict[str, Any]]:
+        return [
+            {"train/updates": 0}, {"train/updates": updates, "train/loss": loss, "x": None},
+            {"train/updates": 8, "train/loss": 99.0},
+        ]  # fmt: skip
+
+    assert difference(rows(1.0), rows(1.0)) == 0.0
+    assert difference(rows(1.0), rows(1.5)) == pytest.approx(0.5)
+    assert difference(rows(100.0), rows(101.0)) == pytest.approx(0.01), "relative"
+    assert difference(rows(1.0), [{"train/updates": 0}]) is None
+
+
+def test_the_outcome_is_told() -> None:
+    finding = Finding("env-bound", 0.7, ("x",), "y", setting=("--placement", "a b"))
+    outcome = Outcome(finding, (100.0, 100.0), (150.0, 170.0), "All the same.")
+
+    def said(outcome: Outcome) -> str:
+        console = Console(record=True, width=200)
+        show(outcome, console)
+        return console.export_text()
+
+    assert 'TRIED    --placement "a b"   measured 1.60x (1.50-1.70), 2 pairs' in said(outcome)
+    assert "All the same." in said(outcome)
+    assert "before" not in said(outcome), "it is compared only with a gain that there is"
+    gain = MeasuredGain(1.7, 1.5, 1.9, "planning measured both placements here")
+    planned = Outcome(replace(finding, gain=gain), outcome.was, outcome.now)
+    assert "before: measured 1.7x (1.5-1.9), planning measured both placements here" in said(
+        planned
+    )
+    saved = json.loads(json.dumps(outcome.as_json()))
+    assert (saved["gain"], saved["low"], saved["high"]) == pytest.approx((1.6, 1.5, 1.7))
+
+
+def test_where_nothing_is_a_setting_it_is_said(tmp_path: Path) -> None:
+    finding = Finding("compute-bound", 0.9, ("x",), "Buy a faster one.")
+    diagnosis = Diagnosis("run", "healthy", "busy", (finding,), 1.0)
+    outcome = try_first(tmp_path, diagnosis, Console(record=True))
+    console = Console(record=True, width=200)
+    show(outcome, console)
+    assert "nothing to try" in console.export_text()
+    assert outcome.as_json()["gain"] is None
+
+
+def test_a_run_of_a_trial_that_fails_says_why(tmp_path: Path) -> None:
+    (tmp_path / trial.BASE).write_text(json.dumps(PPO | {"steps": 256}))
+    with pytest.raises(FlatoutError, match=r"--n-steps 7.*does not divide into minibatches"):
+        trial._train(tmp_path, tmp_path / "run", ("--n-steps", "7"), 60.0)
+
+
+@pytest.mark.slow
+def test_a_trial_that_fails_says_why(
+    flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "SECONDS", 0.01)
+    run = tmp_path / "run"
+    assert flatout("train", "ppo", *TINY, "--run-dir", run).code == 0
+    finding = Finding("env-bound", 0.9, ("x",), "y", setting=("--n-steps", "7"))
+    diagnosis = Diagnosis("run", "env-bound", "x", (finding,), 1.0)
+    before = list(tmp_path.iterdir())
+    with pytest.raises(FlatoutError, match=r"--n-steps 7.*does not divide into minibatches"):
+        try_first(run, diagnosis, Console(record=True))
+    assert list(tmp_path.iterdir()) == before
+
+
+def test_a_run_without_spans_is_refused(flatout: Cli, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert flatout("train", "ppo", *TINY, "--run-dir", run).code == 0
+    (run / "spans.jsonl").unlink()
+    finding = Finding("io-bound", 0.9, ("x",), "y", setting=("--log-every", "7"))
+    with pytest.raises(FlatoutError, match=r"no spans\.jsonl"):
+        try_first(run, Diagnosis("run", "io-bound", "x", (finding,), 1.0), Console(record=True))
+
+
+def test_nothing_is_left_of_a_run_that_takes_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[str]] = []
+    popen = subprocess.Popen
+
+    def remember(*arguments: Any, **more: Any) -> Any:
+        started.append(popen(*arguments, **more))
+        return started[-1]
+
+    monkeypatch.setattr(child.subprocess, "Popen", remember)
+    (tmp_path / trial.BASE).write_text(json.dumps(PPO | {"steps": 10**8}))
+    with pytest.raises(FlatoutError, match="did not end within"):
+        trial._train(tmp_path, tmp_path / "run", (), 0.5)
+    assert [process.poll() is not None for process in started] == [True]
+
+
+@pytest.mark.slow
+def test_a_remedy_is_tried_end_to_end(
+    flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Environments that sleep: in processes of their own they sleep at the same time."""
+    monkeypatch.setattr(trial, "PAIRS", 1)
+    monkeypatch.setattr(trial, "SECONDS", 1.0)
+    run = tmp_path / "run"
+    flags = ("--env", "tests.fault_envs:sleepy", "--envs", 4, "--n-steps", 8, "--batch-size", 32,
+             "--n-epochs", 1, "--checkpoint-every", 0, "--steps", 256)  # fmt: skip
+    assert flatout("train", "ppo", *flags, "--run-dir", run, "--quiet").code == 0
+    diagnosis = diagnose_evidence(read_run(run))
+    assert "sampler=processes" in diagnosis.findings[0].setting[1]
+    file = tmp_path / "d.json"
+    done = flatout("explain", run, "--try", "--json", file)
+    assert done.code == 0
+    said = json.loads(file.read_text())["trial"]
+    assert len(said["steps_per_s"]) == len(said["steps_per_s_with"]) == 1
+    assert said["gain"] > 1.2, "sleeping side by side is faster, whatever else the machine does"
+    assert "TRIED" in done.out
+    assert "other groups" in said["learning"] or "versions old" in said["learning"]

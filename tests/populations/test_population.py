@@ -1,0 +1,221 @@
+"""Populations: many ordinary runs at once, each as if it had been alone."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flatout.__main__ import main
+from flatout.cli.arguments import train_config
+from flatout.errors import UsageError
+from flatout.populations.members import FOLDER, members
+from flatout.reports.curves import Run, curves, text
+from flatout.run.trainer import Trainer
+from tests import tiny
+from tests.conftest import Result, furthest, last_saved
+from tests.kills import finish, spawn
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
+Cli = Callable[..., Result]
+SMALL = ("ppo", *tiny.flags("ppo", env_backend="device"), "--steps", 640, "--log-every", 64,
+         "--checkpoint-every", 160, "--no-tensorboard", "--quiet")  # fmt: skip
+"""A run whose loop is one program; `--quiet` is its last word."""
+SPREAD = ("--strategy", "spread")
+REPLAY = ("dqn", *tiny.flags("dqn", env_backend="device"), "--steps", 512, "--no-tensorboard",
+          "--quiet")  # fmt: skip
+
+
+def test_each_member_is_the_run_that_it_would_be_alone(flatout: Cli, tmp_path: Path) -> None:
+    grid = ("--population", "learning-rate=1e-4,1e-3", "gamma=0.98", "--seeds", 2)
+    result = flatout("train", *SMALL, *SPREAD, *grid, "--run-dir", tmp_path / "p", "--json")
+    assert result.code == 0, result.err
+    told = json.loads(result.out)
+    assert len(told) == 4
+    for name, summary in told.items():
+        folder = tmp_path / "p" / FOLDER / name
+        assert json.loads((folder / "summary.json").read_text())["steps"] == 640
+        assert summary["ended"] == "steps"
+    name = "learning_rate=1e-3_gamma=0.98_seed=1"
+    alone = tmp_path / "alone"
+    own = ("--learning-rate", "1e-3", "--gamma", "0.98", "--seed", 1)
+    assert flatout("train", *SMALL, *own, "--run-dir", alone).code == 0
+    member = tmp_path / "p" / FOLDER / name
+    assert furthest(last_saved(member), last_saved(alone)) == 0.0
+    assert flatout("eval", member, "--episodes", 2).code == 0
+    assert flatout("explain", member).code == 0
+    out = flatout("plot", tmp_path / "p")
+    assert out.code == 0
+    assert "(2 runs)" in out.out
+
+
+def test_one_thread_reads_the_hardware_for_all_members(
+    flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flatout.run.recording.Monitor", None)  # so none makes one of its own
+    words = ("train", *SMALL, *SPREAD, "--seeds", 2, "--run-dir", tmp_path / "p")
+    assert flatout(*words).code == 0
+    for seed in range(2):
+        path = tmp_path / "p" / FOLDER / f"seed={seed}" / "devices.jsonl"
+        samples = [json.loads(line) for line in path.read_text().splitlines()]
+        assert samples
+        wall_s = json.loads((path.parent / "summary.json").read_text())["wall_s"]
+        assert samples[0]["t"] <= round(wall_s, 3)  # as the samples are
+
+
+@pytest.mark.slow
+def test_members_with_replay_draw_with_their_own_seed(flatout: Cli, tmp_path: Path) -> None:
+    words = (*SPREAD, "--seeds", 3, "--run-dir", tmp_path / "p")
+    assert flatout("train", *REPLAY, *words).code == 0
+    for seed in range(3):
+        alone = tmp_path / f"{seed}"
+        assert flatout("train", *REPLAY, "--seed", seed, "--run-dir", alone).code == 0
+        member = tmp_path / "p" / FOLDER / f"seed={seed}"
+        assert furthest(last_saved(member), last_saved(alone)) == 0.0
+
+
+def test_a_member_that_fails_ends_alone(flatout: Cli, tmp_path: Path) -> None:
+    grid = ("--population", "learning-rate=1e-3,1e30", "--max-grad-norm", "1e30")
+    result = flatout("train", *SMALL, *SPREAD, *grid, "--run-dir", tmp_path)
+    assert result.code == 1
+    assert "learning_rate=1e30: learning diverged" in result.err
+    good = tmp_path / FOLDER / "learning_rate=1e-3" / "summary.json"
+    assert json.loads(good.read_text())["steps"] == 640
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes."),
+         "the device's memory is full (RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.)"),
+        (MemoryError(), "out of memory; lower --envs"),
+        (ZeroDivisionError("a defect"), "ZeroDivisionError: a defect"),
+    ],
+    ids=["device", "machine", "defect"],
+)  # fmt: skip
+def test_a_member_without_memory_leaves_the_results_of_the_others(
+    tmp_path: Path, error: Exception, said: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """After a defect, too, which is raised when the results were shown."""
+    train = Trainer.run
+
+    def run(trainer: Trainer) -> Any:
+        if trainer.config.run.seed == 1:
+            raise error
+        return train(trainer)
+
+    monkeypatch.setattr(Trainer, "run", run)
+    words = ("train", *SMALL[:-1], *SPREAD, "--seeds", 3, "--run-dir", tmp_path, "--json")
+    with suppress(ZeroDivisionError):
+        assert main([str(word) for word in words]) == 1
+    shown = capsys.readouterr()
+    assert f"seed=1: {said}" in shown.err
+    table = [line.split()[:2] for line in shown.err.splitlines()]
+    assert all([f"seed={seed}", "640"] in table for seed in (0, 2))
+    steps = {name: summary.get("steps") for name, summary in json.loads(shown.out).items()}
+    assert steps == {"seed=0": 640, "seed=1": None, "seed=2": 640}
+
+
+def test_a_member_stops_early_by_itself(flatout: Cli, tmp_path: Path) -> None:
+    words = ("--steps", 64_000, "--stop-at-return", 25, "--seeds", 2, "--run-dir", tmp_path)
+    assert flatout("train", *SMALL, *SPREAD, *words).code == 0
+    for seed in (0, 1):
+        summary = json.loads((tmp_path / FOLDER / f"seed={seed}" / "summary.json").read_text())
+        assert summary["ended"] == "return"
+        assert summary["return_mean_100"] >= 25
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["early", "late"])
+def test_a_killed_population_resumes_to_the_same_bits(
+    when: str, flatout: Cli, tmp_path: Path
+) -> None:
+    words = [*map(str, SMALL), *SPREAD, "--seeds", "3", "--steps", "16000"]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert flatout("train", *words, "--run-dir", whole).code == 0
+    process = spawn("train", *words, "--run-dir", str(killed))
+    last = killed / FOLDER / ("seed=0" if when == "early" else "seed=2") / "checkpoints"
+    until = time.monotonic() + 120
+    while not (last.is_dir() and any(last.iterdir())) and time.monotonic() < until:
+        assert process.poll() is None, f"it ended before it could be killed: {finish(process)}"
+        time.sleep(0.01)
+    process.kill()
+    finish(process)
+    assert flatout("train", "--resume", killed, "--quiet").code == 0
+    for seed in range(3):
+        one, other = (folder / FOLDER / f"seed={seed}" for folder in (whole, killed))
+        assert furthest(last_saved(one), last_saved(other)) == 0.0
+    again = flatout("train", "--resume", killed, "--seeds", 4)
+    assert "--resume goes on with the members that there are" in again.message
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["hidden=64,128"], "hidden changes the program"),
+        (["learning-rte=1e-3"], "is no setting"),
+        (["learning-rate"], "not KEY=VALUE"),
+        (["gamma=0.9,,0.99"], "not KEY=VALUE"),
+        (["gamma=0.9", "gamma=0.8"], "names gamma twice"),
+        (["gamma=0.9,0.9"], "names a value twice"),
+        (["gamma=3"], "gamma"),
+        (["clip-range-vf=none,0.2"], "two programs"),
+        (["missing.toml"], "cannot be read"),
+    ],
+)
+def test_an_impossible_population_is_one_sentence(words: list[str], said: str) -> None:
+    config, _ = train_config([str(word) for word in SMALL])
+    with pytest.raises(UsageError, match=said):
+        members(config, None, words, Path("p"))
+
+
+def test_a_population_in_python(tmp_path: Path) -> None:
+    import flatout
+
+    made = flatout.Population(
+        "ppo", "CartPole-v1", population={"gamma": [0.9, 0.99]}, run_dir=tmp_path,
+        **tiny.python("ppo", env_backend="device"),
+    ).learn(320)  # fmt: skip
+    assert {name: s["steps"] for name, s in made.summaries.items()} == {
+        "gamma=0.9": 320, "gamma=0.99": 320,
+    }  # fmt: skip
+    action = made.agent("gamma=0.9").predict(np.zeros(4, np.float32))
+    assert action in (0, 1)
+    with pytest.raises(UsageError, match="hidden changes the program"):
+        flatout.Population("ppo", "CartPole-v1", population={"hidden": [8, 16]})
+
+
+def test_a_file_lists_members(tmp_path: Path) -> None:
+    file = tmp_path / "some.toml"
+    file.write_text("[fast]\nlearning_rate = 1e-2\n[slow]\nlearning_rate = 1e-4\nseed = 7\n")
+    config, _ = train_config([str(word) for word in SMALL])
+    found = {member.name: member.config for member in members(config, None, [str(file)], tmp_path)}
+    assert found["fast"].hyper.learning_rate == 1e-2
+    assert found["slow"].run.seed == 7
+    file.write_text("gamma = 0.9\n")
+    with pytest.raises(UsageError, match="a table for each member"):
+        members(config, None, [str(file)], tmp_path)
+    file.write_text('["a/b"]\nseed = 3\n')
+    with pytest.raises(UsageError, match="'a/b' is not a plain folder name"):
+        members(config, None, [str(file)], tmp_path)
+
+
+def test_curves_join_seeds_and_keep_settings_apart() -> None:
+    def run(seed: int, gamma: float, end: float) -> Run:
+        settings: dict[str, Any] = {"gamma": gamma, "env": "X"}
+        return Run(f"{seed}", np.array([0.0, 100.0]), np.array([0.0, end]), settings)
+
+    found = curves([run(0, 0.9, 10.0), run(1, 0.9, 20.0), run(0, 0.8, 5.0)])
+    assert [(c.label, c.runs) for c in found] == [("gamma=0.9", 2), ("gamma=0.8", 1)]
+    assert found[0].mean[-1] == pytest.approx(15.0)
+    assert found[0].low[-1] == pytest.approx(10.0)
+    assert found[0].high[-1] == pytest.approx(20.0)
+    assert len(text(found).splitlines()) == 2
