@@ -2,8 +2,8 @@
 
 The criterion, which was fixed before anything was measured. Each program of `ordinary` runs for
 some seconds under each tool. `LINES` names the lines of its own file that belong to its planted
-cause: those that do the costly work, the line that sets that work up, and the line that calls it.
-A line that only waits for it is none of them. A tool names
+cause: those that do the costly work (of a network, its forward pass, too), the line that sets that
+work up, and the line that calls it. A line that only waits for it is none of them. A tool names
 
 - **the line**, if the line that a user sees first is one of these;
 - the function, if it is another line of a function in which one of these is (the top level of a
@@ -19,7 +19,8 @@ processes of a program, with their usual settings.
 
 `rivals_traces.py` reads traces with HolisticTraceAnalysis, and says how that is judged.
 
-    python -m venv /tmp/rivals && /tmp/rivals/bin/pip install py-spy scalene HolisticTraceAnalysis
+    python -m venv /tmp/rivals && /tmp/rivals/bin/pip install \\
+        py-spy scalene HolisticTraceAnalysis "pandas<3"  # its version 0.5.0 fails with pandas 3
     python benchmarks/explain/rivals.py --rivals /tmp/rivals/bin/python
 """
 
@@ -61,16 +62,16 @@ PACKAGES = ("py-spy", "scalene", "HolisticTraceAnalysis")
 
 
 LINES = {
-    "reinforce_torch": ("39-42 69", "`select_action` and its call"),
-    "actor_critic_torch": ("61-70", "the update after each step"),
+    "reinforce_torch": ("33-35 39-42 69", "`select_action`, its network and its call"),
+    "actor_critic_torch": ("30 61-70", "the update after each step, and its network"),
     "dqn_deque_torch": ("53-62 78", "the update without the replay, and its call"),
     "ppo_minibatch_torch": ("67-78", "the loop over minibatches"),
     "mlp_metrics_jax": (
         "17-18 37-42 45-48 54-58 71",
         "sizes, network, loss, `train_step`, its call",
     ),
-    "reinforce_jax": ("39-42 76-77", "`act`, its call, and the transfer of its action"),
-    "dqn_jax": ("47-56 82", "`update` and its call"),
+    "reinforce_jax": ("31-35 39-42 76-77", "`act`, its call, the transfer of its action"),
+    "dqn_jax": ("37-40 47-56 82", "`update`, its network and its call"),
     "dataloader_torch": ("33-53 71 78", "`__getitem__`, the loader, the loop over its batches"),
     "es_pool": ("29 56", "the step in the workers, and the call that hands them out"),
     "writer_thread_torch": ("38-48 72-77", "the histograms, and what is put into the queue"),

@@ -1,10 +1,11 @@
 """HolisticTraceAnalysis and `flatout explain` on traces of PyTorch's profiler (for `rivals.py`).
 
-The traces are those of `tests/explain/test_traces.py`,
-of a device whose work is known. Its temporal breakdown says what takes most of the device's time:
-computing, other kernels (then its kernel breakdown says which kind) or nothing (then its idle time
-breakdown says why). It **names the cause** if that is the planted one, and the side if it says
-"host wait" and the cause is some work of the host.
+The traces are those of `tests/explain/test_traces.py`, of a device whose work is known, each of
+`STEPS` steps. HolisticTraceAnalysis' temporal breakdown says what takes most of the device's time:
+nothing (then its idle time breakdown says why), kernels that do not compute (then its kernel
+breakdown says which kind) or computing; of equal shares the first of these counts. It **names the
+cause** if that is the planted one, and the side if it says "host wait" and the cause is some work
+of the host.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ TRACES_HEAD = [
     "trace", "device busy", "planted", "explain", "names", "HolisticTraceAnalysis", "names"
 ]  # fmt: skip
 
+STEPS = 20
+
 HOST_CAUSES = ("input-bound", "env-bound", "host-bound", "launch-bound")
 """Causes in which the device waits for work of the host."""
 
@@ -38,7 +41,7 @@ time = found.get_temporal_breakdown(visualize=False).iloc[0]
 kinds, _ = found.get_gpu_kernel_breakdown(visualize=False)
 idle = found.get_idle_time_breakdown(ranks=[0], visualize=False)[0]
 print(json.dumps({
-    "time": {name: float(time[f"{name}_time_pctg"]) for name in ("idle", "compute", "non_compute")},
+    "time": {name: float(time[f"{name}_time_pctg"]) for name in ("idle", "non_compute", "compute")},
     "kinds": {str(row.kernel_type): float(row["sum"]) for _, row in kinds.iterrows()},
     "idle": {str(row.idle_category): float(row.idle_time) for _, row in idle.iterrows()},
 }))
@@ -75,7 +78,7 @@ def traces(python: str) -> list[list[str]]:
         with tempfile.TemporaryDirectory() as folder:
             trace = Kineto()
             trace.properties["distributedInfo"] = {"rank": 0, "world_size": 1}
-            steps(trace, step)
+            steps(trace, step, STEPS)
             file = trace.write(Path(folder) / "rank0.pt.trace.json")
             ours = explained(file).verdict
             argv = [python, "-c", ANALYSIS, str(file), folder]
