@@ -28,6 +28,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = str(ROOT / "src" / "flatout") + "/"
+TOOL = str(ROOT / "explain" / "src") + "/"
+"""The folder of `flatout_explain`, whose files count, too."""
 TRACING = "jax/_src/interpreters/partial_eval.py"
 """JAX's file that is on the stack while a function is traced."""
 
@@ -49,7 +51,7 @@ class Files:
 
     def __call__(self, frame: FrameType, event: str, value: Any) -> None:
         file = frame.f_code.co_filename
-        if event != "call" or not file.startswith(PACKAGE):
+        if event != "call" or not file.startswith((PACKAGE, TOOL)):
             return
         if self.counts:
             self.run.add(file)
@@ -97,7 +99,7 @@ def settings() -> tuple[list[str], list[str]]:
 
     def note(frame: FrameType, event: str, value: Any) -> None:
         code = frame.f_code
-        if not code.co_filename.startswith(PACKAGE):
+        if not code.co_filename.startswith((PACKAGE, TOOL)):
             return
         if event == "call":
             names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
@@ -105,7 +107,8 @@ def settings() -> tuple[list[str], list[str]]:
                 files.add(code.co_filename)
         elif event == "return" and isinstance(value, TrainConfig):
             files.add(code.co_filename)
-            returns.append(f"{code.co_filename.removeprefix(PACKAGE)}: {code.co_qualname}")
+            file = code.co_filename.removeprefix(PACKAGE).removeprefix(TOOL)
+            returns.append(f"{file}: {code.co_qualname}")
 
     threading.setprofile(note)
     sys.setprofile(note)
@@ -163,7 +166,7 @@ def main() -> int:
     def tell(title: str, rows: list[str]) -> None:
         print(title)
         for row in rows if asked.list else ():
-            print(f"    {row.removeprefix(PACKAGE)}")
+            print(f"    {row.removeprefix(PACKAGE).removeprefix(TOOL)}")
 
     for placement in ("sampler=inline", "sampler=device schedule=fused"):
         files = elsewhere(f"iteration({placement!r})")
