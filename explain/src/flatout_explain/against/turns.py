@@ -90,7 +90,7 @@ class Program:
     @property
     def ended(self) -> bool:
         """Whether it has ended."""
-        return self._watch.ended
+        return self._child.poll() is not None  # an interrupt may come before it is watched
 
     @property
     def failed(self) -> bool:
