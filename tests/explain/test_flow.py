@@ -369,6 +369,29 @@ def test_rows_are_drawn_out_of_what_lasts(program: Any) -> None:
     assert not values.chooses(cropped)
 
 
+def test_rows_that_a_learning_call_gets_are_not_passed_to_the_call_around_it(program: Any) -> None:
+    found = program("""
+        class Adam:
+            def update(self, params, grads):
+                self.mean = self.mean + grads  # averages
+                return params - self.mean
+
+        def main(rng, adam, params, gradients, data):
+            while True:
+                rows = rng.integers(9)  # draws
+                batch = data[rows]  # gathers
+                params = adam.update(params, gradients(params, batch))  # learns
+    """)
+    values = Values(found.process, [[found["averages"], found["learns"]], [found["draws"]]])
+    learns = values.node(found["learns"])
+    assert learns is not None
+    _, reached = values.leads_to([found["draws"]], {}, barriers={learns}, only_named={learns})
+    assert values.node(found["gathers"]) in reached
+    assert values.node(found["averages"]) not in reached
+    _, reached = values.leads_to([found["draws"]], {}, barriers={learns})
+    assert values.node(found["averages"]) in reached, "elsewhere any argument may hold it"
+
+
 def test_no_source_leads_nowhere(program: Any) -> None:
     found = program("def main(net):\n    x = net(1)  # acts\n")
     values = Values(found.process, [])

@@ -131,6 +131,7 @@ class Values:
         targets: Mapping[str, Collection[Node]],
         names: Collection[str] | None = None,
         barriers: Collection[Node] = (),
+        only_named: Collection[Node] = (),
     ) -> tuple[str | None, set[Node]]:
         """Follow the value that the innermost line of a stack makes, by the shortest way.
 
@@ -140,6 +141,8 @@ class Values:
                 distance the one that is named first.
             names: of the values to follow, if not all that the statement makes.
             barriers: statements whose values are not followed.
+            only_named: statements that pass the value on only by its name. What their calls get
+                without one, such as another call's result, is something else.
 
         Returns:
             The name of the target, None if none is reached; and the statements that the value went
@@ -150,7 +153,7 @@ class Values:
             return None, set()
         node, callers = begin
         made = self.statement(node).made if names is None else tuple(names)
-        level = list(self._users(node, made, callers))
+        level = list(self._users(node, made, callers, only_named))
         seen = set[tuple[Node, Callers]]()
         found = set[Node]()
         while level and len(seen) < MOST:
@@ -164,7 +167,7 @@ class Values:
                 user
                 for node, callers in level
                 if node not in barriers
-                for user in self._users(node, self.statement(node).made, callers)
+                for user in self._users(node, self.statement(node).made, callers, only_named)
             ]
         return None, found
 
@@ -217,7 +220,7 @@ class Values:
         return found
 
     def _users(
-        self, node: Node, made: Iterable[str], callers: Callers
+        self, node: Node, made: Iterable[str], callers: Callers, only_named: Collection[Node] = ()
     ) -> Iterator[tuple[Node, Callers]]:
         """Yield the statements that use values which a statement made."""
         waiting = [(node, name, callers) for name in made]
@@ -234,7 +237,8 @@ class Values:
             for other, used in self._here((code, at), name):
                 if self.runs((code, other), outer):
                     yield (code, other), outer
-                    yield from self._passed((code, other), used, outer)
+                    named = (code, other) in only_named
+                    yield from self._passed((code, other), used, outer, named)
             yield from self._elsewhere(code, name)
             flow = self._flow(code)
             if name in flow.args and name in flow.statements[at].used:
@@ -264,7 +268,7 @@ class Values:
                 yield from self._returned(site[0], callers[1:])
 
     def _passed(
-        self, node: Node, used: Collection[str], callers: Callers
+        self, node: Node, used: Collection[str], callers: Callers, named: bool
     ) -> Iterator[tuple[Node, Callers]]:
         """Yield the statements of called functions that use an argument."""
         if callers is not None and len(callers) > DEEPEST:
@@ -277,7 +281,7 @@ class Values:
                     continue
                 site = (node[0], line)
                 outer = (site,) if callers is None else (site, *callers)
-                args = _parameters(self._codes[callee], flow, statement, used)
+                args = _parameters(self._codes[callee], flow, statement, used, named)
                 for at, one in enumerate(flow.statements):
                     if any(_linked(name, use) for use in one.used for name in args):
                         yield (callee, at), outer
@@ -388,13 +392,14 @@ def _arguments(code: Code, statement: Statement) -> Iterator[tuple[str, ...]]:
 
 
 def _parameters(
-    code: Code, flow: Flow, statement: Statement, used: Collection[str]
+    code: Code, flow: Flow, statement: Statement, used: Collection[str], named: bool
 ) -> Collection[str]:
-    """Return the parameters that get one of some values; all where the call itself is not found."""
+    """Return the parameters that get one of some values; all where the call itself is not found,
+    or gets something that has no name, unless only what is `named` counts."""
     calls = list(_arguments(code, statement))
     if not calls:
         return flow.args
-    if any("" in given[1:] or len(given) > len(flow.args) for given in calls):
+    if any(len(given) > len(flow.args) or (not named and "" in given[1:]) for given in calls):
         return flow.args  # something that is no name, or *args
     return {
         parameter

@@ -377,7 +377,9 @@ class Survey:
             begin = self.values.start(place.program)
             if begin is None or not self._draws_rows(place, begin[0]):
                 continue
-            _, reached = self.values.leads_to(place.program, {}, barriers=barriers)
+            _, reached = self.values.leads_to(
+                place.program, {}, barriers=barriers, only_named=barriers
+            )
             found.update(node for node in reached - barriers if self._goes_to(node, barriers))
             found.add(begin[0])
         return found | self.values.storing(found)
