@@ -13,6 +13,7 @@ from flatout_explain import html
 from flatout_explain.diagnosis import Diagnosis, Finding
 from flatout_explain.program.diagnose import diagnose
 from flatout_explain.program.evidence import build
+from flatout_explain.program.mechanism import _divided
 from flatout_explain.ranking import MOST_BLOCKS, block_ends, interval, ordered, tied
 from flatout_explain.report import show
 from tests.explain.test_program_rules import Recorded, meta, told
@@ -149,6 +150,15 @@ def test_how_learning_is_divided_is_as_sure_as_its_windows() -> None:
         low, high = found[cause].interval or (0.0, 0.0)
         assert found[cause].share == pytest.approx(share, abs=0.05)
         assert low + 0.3 < high
+
+
+def test_one_long_interval_of_few_is_no_operator() -> None:
+    """As garbage collected within a line of which a window saw three others."""
+    name, limit = "", 60_000.0
+    assert _divided(name, [2e3, 3e3, 55e6], limit) == (9e3, 0.0)
+    assert _divided(name, [2e3, 40e6, 55e6], limit) == (2e3, 95e6)
+    assert _divided(name, [55e6], limit) == (0.0, 55e6)
+    assert _divided(name, [1e3] * 38 + [55e6] * 2, limit) == (38e3, 110e6)
 
 
 def test_a_part_of_a_cycle_has_no_interval() -> None:

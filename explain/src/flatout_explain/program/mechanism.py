@@ -96,7 +96,7 @@ def _divided(name: str, values: Sequence[float], limit: float) -> tuple[float, f
     """Return the time of a line's intervals that is overhead, and that of operations longer than a
     limit."""
     large = [] if name else [ns for ns in values if ns >= limit]
-    if len(large) >= OFTEN * len(values):  # operators, which have no names, within a line
+    if len(large) >= max(OFTEN * len(values), 2):  # operators, which have no names, within a line
         return sum(values) - sum(large), sum(large)
     # The median: a thread that loses its core for some milliseconds looks busy.
     median = statistics.median(values)
