@@ -32,6 +32,8 @@ KINDS = {
     "own_adam_jax": ("launch-bound", {}),
     # environments that step in a comprehension, which has no statements of its own
     "recurrent_jax": ("acting-bound", {}),
+    # tree search: a network judges the board on which the search plays its moves
+    "mcts_selfplay": ("launch-bound", {"learn": 0.63, "act": 0.25, "other": 0.12}),
     # three of four workers nearly always wait at a barrier for the slowest
     "slowest_of_four": ("waiting", {}),
 }  # fmt: skip

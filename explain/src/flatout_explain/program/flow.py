@@ -118,6 +118,10 @@ class Values:
         one = self.statement(node)
         return any((node[0], line) in self._called for line in range(one.first, one.last + 1))
 
+    def shared(self, site: Site) -> bool:
+        """Return whether several lines of the program were seen to call a line's function."""
+        return len(self._callers[site[0]]) > 1
+
     def start(self, sites: Sequence[Site]) -> tuple[Node, Callers] | None:
         """Return the innermost statement of a stack that is known, with its callers."""
         for at, site in enumerate(sites):

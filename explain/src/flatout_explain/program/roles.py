@@ -97,7 +97,11 @@ class Roles:
             node = self.survey.values.node(program[at])
             if node is None:
                 continue
-            given = {name for call in self.survey.values.statement(node).calls for name in call[1:]}
+            calls = self.survey.values.statement(node).calls
+            given = {name for call in calls for name in call[1:]}
+            # Also objects whose methods make an argument, as in `net(board.planes())`.
+            given |= {call[0].rpartition(".")[0] for call in calls if "" not in call[1:]}
+            given -= {""}
             _, reached = self.survey.values.leads_to(program[at:], {})
             statements = [self.survey.values.statement(one) for one in reached if one[0] == loop[0]]
             inside = [one for one in statements if loop[1] <= one.first <= loop[2]]

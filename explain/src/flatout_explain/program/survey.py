@@ -131,8 +131,15 @@ class Survey:
     def gradients(self, place: Place) -> bool | None:
         """Return whether gradients were on in a network's call, from counted calls; None if
         unknown."""
-        known = (self.networks[chain] for chain in chains(place.program) if chain in self.networks)
-        return next(known, None)
+        chain = next((chain for chain in chains(place.program) if chain in self.networks), None)
+        if chain is None:
+            return None
+        if len(chain) == 1 and self.values.shared(chain[0]):
+            # Windows saw it for other callers: what this caller's line made says it.
+            made = (self.process.values.get(site) for site in place.program[1 : CALLERS + 1])
+            return next((one.grad for one in made if one is not None and one.grad is not None),
+                        self.networks[chain])  # fmt: skip
+        return self.networks[chain]
 
     def fetches(self, place: Place) -> bool:
         """Return whether a place asks JAX's device for a result."""
