@@ -18,7 +18,7 @@ from flatout.algorithms.td3 import td3
 from flatout.config.hyper import HYPER
 from flatout.config.schema import NetworkConfig
 from flatout.engine.buffer import Buffer, OnPolicyBuffer
-from flatout.engine.learn import ActorLayout, Learner, LearnerState, make_learn_step
+from flatout.engine.learn import ActorLayout, Learner, make_learn_step
 from flatout.engine.mesh import Mesh
 from flatout.engine.replay.device import DeviceReplay
 from flatout.engine.replay.ring import RingLayout
@@ -62,8 +62,8 @@ def replayed(algorithm: Algorithm, box: int) -> Step:
     inputs: list[Any] = []
     store, counts = buffer.store(), buffer.counts()
     for trajectory in trajectories:
-        store, due = buffer.ingest(store, counts, trajectory)
-        inputs += jax.tree.map(np.array, list(due.batches))
+        due = buffer.ingest(store, counts, trajectory)
+        store, inputs = due.store, [*inputs, *jax.tree.map(np.array, list(due.batches))]
     return algorithm, buffer, inputs
 
 
@@ -156,8 +156,8 @@ FEWER = [pytest.param(n, marks=pytest.mark.slow if n in ("td3", "sac") else ()) 
 """All steps. SAC is also left to the slow tests, where DQN stands for algorithms with replay."""
 
 
-def begin(algorithm: Algorithm, buffer: Buffer) -> LearnerState:
-    return LearnerState(algorithm.init(raw_key(0, 0), algorithm.hp), buffer.store())
+def begin(algorithm: Algorithm, buffer: Buffer) -> RunState:
+    return RunState(algorithm.init(raw_key(0, 0), algorithm.hp), buffer.store())
 
 
 def same(one: Any, other: Any) -> bool:
@@ -192,7 +192,7 @@ def test_states_keep_their_shapes_so_that_steps_can_be_scanned(name: str) -> Non
     hp = algorithm.hp
 
     @jax.jit
-    def scan(state: LearnerState, inputs: Any) -> Any:
+    def scan(state: RunState, inputs: Any) -> Any:
         return jax.lax.scan(lambda state, data: step(state, data, KEY, hp), state, inputs)
 
     scanned, published = jax.device_get(

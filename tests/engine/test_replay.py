@@ -90,7 +90,7 @@ class Agent:
         )
         self.learner.compile_update(shapes)
         self.run = self.learner.start()
-        self.initial = self.state(), *copy.deepcopy(self.saved())
+        self.initial = self.state(), copy.deepcopy(self.saved())
 
     def enter(self, rates: Rates | None = None) -> None:
         """Start a new world."""
@@ -117,9 +117,9 @@ class Agent:
         """Return what a checkpoint holds of the buffer."""
         return self.buffer.saved(self.run.store, self.run.counts)
 
-    def restore(self, learned: list[np.ndarray], *saved: Any) -> None:
+    def restore(self, learned: list[np.ndarray], saved: Any) -> None:
         """Continue from a result of `state` and of `saved`."""
-        self.run = self.learner.restored(learned, *saved)
+        self.run = self.learner.restored(learned, saved)
 
     def assert_ring_right(self) -> None:
         """Check all transitions of the ring against the world's steps."""
@@ -264,7 +264,7 @@ def test_a_saved_and_restored_buffer_continues_with_the_same_bits(
     assert rows is not None
     saved = SavedRows(tmp_path, SegmentStore(tmp_path).save(rows), rows.stored)
     arrays = {name: array.copy() for name, array in arrays.items()}
-    other.restore(one.state(), arrays, data, saved)
+    other.restore(one.state(), (arrays, data, saved))
     other.updates = one.updates
     assert_equal(one, other, steps=12, cuts=(0, 5))
     one.assert_ring_right()

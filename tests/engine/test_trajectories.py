@@ -37,8 +37,8 @@ PLAIN = ("obs", "actions", "rewards", "terminated", "truncated")
 
 def ingest(buffer: TrajectoryReplay, store: Any, trajectory: Trajectory) -> list[Trajectory]:
     """Ingest a trajectory and return the inputs of the learner's dispatches."""
-    same, due = buffer.ingest(store, (), trajectory)
-    assert same is store
+    due = buffer.ingest(store, (), trajectory)
+    assert due.store is store
     return list(due.batches)
 
 
@@ -216,7 +216,7 @@ def test_a_restored_learner_continues_with_the_same_numbers() -> None:
     for x in parts[:2]:
         state, _, _ = one.learn(state, x)
     saved = one.buffer.saved(state.store, state.counts)
-    again = other.restored(jax.tree.map(np.array, one.host_state(state.learned)), *saved)
+    again = other.restored(jax.tree.map(np.array, one.host_state(state.learned)), saved)
     for x in parts[2:]:
         state, _, metrics = one.learn(state, x)
         again, _, same = other.learn(again, x)

@@ -32,27 +32,23 @@ class Due(NamedTuple):
     """The work that a trajectory makes due.
 
     Attributes:
+        store: the store with the trajectory.
         updates: the number of updates.
         batches: yields the inputs of each dispatch of `Buffer.learn`, at least one.
         drawn: the sampled rows and environments, for `Buffer.update_priorities`.
     """
 
+    store: Any
     updates: int
     batches: Iterator[Any]
     drawn: Any = ()
 
 
-Ingested = tuple[Any, Due]
-"""The store after a trajectory, and the work that is due."""
-Restored = tuple[Any, Any]
-"""A store and its counts."""
-
-
 class Buffer:
     """The base of buffers. It keeps no data: `RunState.store` and `RunState.counts` have them.
 
-    Methods that take a store and counts may write into both; they return the store to use from
-    then on. `learn` is pure and becomes a part of the learner's compiled program.
+    Methods may write into the store and the counts that they take; they return the store to use
+    from then on. `learn` is pure and becomes a part of the learner's compiled program.
 
     Args:
         algorithm: the algorithm that learns from the data.
@@ -93,7 +89,7 @@ class Buffer:
         """Return the initial counts, as the host advances them."""
         return ()
 
-    def ingest(self, store: Any, counts: Any, trajectory: Trajectory) -> Ingested:
+    def ingest(self, store: Any, counts: Any, trajectory: Trajectory) -> Due:
         """Do the host's part of ingesting a trajectory; `learn` does the rest on the device."""
         raise NotImplementedError
 
@@ -136,7 +132,7 @@ class Buffer:
         """Return what a checkpoint needs of the store and the counts."""
         return {}, {}, None
 
-    def restored(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Restored:
+    def restored(self, arrays: Arrays, data: Data, rows: RowSource | None) -> tuple[Any, Any]:
         """Return the store and the counts of a result of `saved`; raise a `CheckpointError` if it
         does not fit this buffer."""
         return (), ()
@@ -164,8 +160,8 @@ class OnPolicyBuffer(Buffer):
     def inputs(self, trajectory: Trajectory) -> list[Any]:
         return [shapes_of(trajectory)]
 
-    def ingest(self, store: Any, counts: Any, trajectory: Trajectory) -> Ingested:
-        return store, Due(1, iter([trajectory]))
+    def ingest(self, store: Any, counts: Any, trajectory: Trajectory) -> Due:
+        return Due(store, 1, iter([trajectory]))
 
     def ingest_in_graph(
         self, trajectory: Trajectory, store: Any, counts: Any, key: Any
@@ -210,16 +206,16 @@ class ShardedBuffer(Buffer):
     def store(self) -> list[Any]:
         return [shard.store() for shard in self._shards]
 
-    def ingest(self, store: list[Any], counts: Any, trajectory: Trajectory) -> Ingested:
+    def ingest(self, store: list[Any], counts: Any, trajectory: Trajectory) -> Due:
         parts = split(trajectory, len(self._shards))
         each = [
             shard.ingest(kept, counts, part)
             for shard, kept, part in zip(self._shards, store, parts, strict=True)
         ]
         # All shards have the same number of dispatches.
-        batches = zip(*(due.batches for _, due in each), strict=True)
+        batches = zip(*(due.batches for due in each), strict=True)
         inputs = (stacked(several, self.axes) for several in batches)
-        return [kept for kept, _ in each], Due(each[0][1].updates, inputs)
+        return Due([due.store for due in each], each[0].updates, inputs)
 
     def ingest_in_graph(
         self, trajectory: Trajectory, store: Any, counts: Any, key: Any
@@ -246,7 +242,7 @@ class ShardedBuffer(Buffer):
             each.append(data)
         return arrays, {"shards": len(each), "each": each}, None
 
-    def restored(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Restored:
+    def restored(self, arrays: Arrays, data: Data, rows: RowSource | None) -> tuple[Any, Any]:
         check_shards(data, len(self._shards))
         store: list[Any] = []
         for number, (shard, saved) in enumerate(zip(self._shards, data["each"], strict=True)):

@@ -59,10 +59,10 @@ class DeviceSampler(Sampler):
     @cached_property
     def shapes(self) -> RolloutState:
         """The shapes of one shard's environments."""
-        return self._programs.get("rolling", self._start_shapes)
-
-    def _start_shapes(self) -> RolloutState:
-        return jax.eval_shape(self.rollout.start, self._env_keys.reshape(-1, 2)[0], np.int32(0))
+        arguments = self._env_keys.reshape(-1, 2)[0], np.int32(0)
+        return self._programs.get(
+            "environments", lambda: jax.eval_shape(self.rollout.start, *arguments)
+        )
 
     def compile(self) -> None:
         """Compile before the first trajectory."""

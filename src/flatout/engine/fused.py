@@ -54,11 +54,6 @@ class FusedSchedule(Schedule):
 
     _sampler: DeviceSampler
 
-    @property
-    def sampler(self) -> DeviceSampler:
-        """The sampler whose rollout is part of the program."""
-        return self._sampler
-
     def __init__(self, *flow: Any, programs: Programs) -> None:
         super().__init__(*flow)
         self._programs = programs
@@ -147,11 +142,8 @@ class FusedSchedule(Schedule):
                 ahead = self._pop_ahead(before, count)
                 result = self._call(before, count) if ahead is None else ahead.future.result()
                 count = count if ahead is None else ahead.length
-                after, took, output = (
-                    result.after,
-                    result.took,
-                    self._read(result.out_buffer, count),
-                )
+                after, took = result.after, result.took
+                output = self._read(result.out_buffer, count)
             self._each_s, self._last = took / count, count
         self._state = after
         if self._together is None and self._runs_ahead and took < AHEAD_S:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.algorithms.base import Algorithm, State, named_leaves, shapes_of
-from flatout.engine.buffer import Arrays, Buffer, Data
+from flatout.engine.buffer import Buffer, Saved
 from flatout.engine.memory import live_mb
 from flatout.engine.mesh import Mesh
 from flatout.engine.programs import Programs
@@ -25,14 +25,7 @@ from flatout.hardware import backend
 from flatout.hardware.backend import matmul_precision
 from flatout.packing import PackedParams, Packing
 from flatout.spans import Spans
-from flatout.types import Restart, RowSource, Trajectory
-
-
-class LearnerState(NamedTuple):
-    """All that learning changes: the algorithm's state, and the buffer's store."""
-
-    learned: State
-    store: Any
+from flatout.types import Restart, Trajectory
 
 
 class Published(NamedTuple):
@@ -83,8 +76,9 @@ class ActorLayout:
 
 def make_learn_step(
     algorithm: Algorithm, buffer: Buffer
-) -> Callable[[LearnerState, Any, jax.Array, Any], tuple[LearnerState, Published]]:
-    """Return the pure function ``learn_step(state, data, key, hp)`` of one shard.
+) -> Callable[[RunState, Any, jax.Array, Any], tuple[RunState, Published]]:
+    """Return the pure function ``learn_step(state, data, key, hp)`` of one shard, in which
+    `RunState.learned` is the algorithm's state itself.
 
     It makes the buffer's draws and the algorithm's updates, averages over shards, and computes
     the published arrays. `data` are the buffer's inputs; `key` is raw key data of the learning
@@ -93,8 +87,8 @@ def make_learn_step(
     layout = ActorLayout(algorithm)
 
     def learn_step(
-        state: LearnerState, data: Any, key: jax.Array, hp: Any
-    ) -> tuple[LearnerState, Published]:
+        state: RunState, data: Any, key: jax.Array, hp: Any
+    ) -> tuple[RunState, Published]:
         learned, store, metrics, feedback = buffer.learn(state.learned, state.store, data, key, hp)
         learned, metrics = algorithm.shards.sync_now((learned, metrics))
         arrays = layout.publish(learned, hp)
@@ -103,14 +97,13 @@ def make_learn_step(
         for array in arrays:
             finite &= jnp.isfinite(array).all()
         scalars = jnp.append(scalars, finite.astype(jnp.float32))
-        return LearnerState(learned, store), Published(arrays, scalars, feedback)
+        return state._replace(learned=learned, store=store), Published(arrays, scalars, feedback)
 
     return learn_step
 
 
 MOST_NAMED = 6
 """Maximum number of metrics and leaves that a message about divergence names."""
-
 
 LearnResult = tuple[RunState, tuple[Any, ...], dict[str, float]]
 """The new state; the acting parameters, packed, of which large arrays are the state's and valid
@@ -191,21 +184,17 @@ class Learner:
                 lowered = program.lower(self._leaf_shapes, store, inputs, self.key, self.hp)
                 return backend.compiled(lowered, self.device)
 
-        if shapes not in self._programs:
-            self._programs[shapes] = self._shared.get(("learn", shapes), make)
-        return self._programs[shapes]
+        program = self._programs[shapes] = self._shared.get(("learn", shapes), make)
+        return program
 
     def start(self) -> RunState:
         """Draw the initial state."""
         learned = self.put(self._algorithm.init(self._init_key, self._algorithm.hp))
         return RunState(learned, self._placed(self.buffer.store()), self.buffer.counts())
 
-    def restored(
-        self, learned: Any, arrays: Arrays, data: Data, rows: RowSource | None
-    ) -> RunState:
-        """Return the state with a saved learning state (NumPy arrays) and a buffer's saved data;
-        see `Buffer.restored`."""
-        store, counts = self.buffer.restored(arrays, data, rows)
+    def restored(self, learned: Any, saved: Saved) -> RunState:
+        """Return the state with a learning state of NumPy arrays and a result of `Buffer.saved`."""
+        store, counts = self.buffer.restored(*saved)
         return RunState(self.put(learned), self._placed(store), counts)
 
     def put(self, learned: Any) -> list[Any]:
@@ -234,10 +223,9 @@ class Learner:
         values: list[Any] = []
         published: Any = ()
         with spans.span("replay"):
-            store, due = buffer.ingest(state.store, counts, trajectory)
+            due = buffer.ingest(state.store, counts, trajectory)
             inputs = next(due.batches, None)
-        if store is not state.store:
-            store = self._placed(store)
+        store = due.store if due.store is state.store else self._placed(due.store)
         learned, inside = state.learned, self._inside(store)
         working = "learn" if due.updates else "replay"  # without updates it stores rows
         while inputs is not None:
@@ -274,13 +262,9 @@ class Learner:
                 program = self._compile(shapes_of(store), shapes_of(inputs))
         return program
 
-    def metrics(
-        self, values: list[np.ndarray], learned: Callable[[], list[Any]]
-    ) -> dict[str, float]:
-        """Return the metrics by name, from `Published.scalars` of one or more dispatches.
-
-        Args:
-            learned: returns the leaves of the learning state after them, for a message.
+    def metrics(self, values: list[np.ndarray], learned: Callable[[], Any]) -> dict[str, float]:
+        """Return the metrics by name, from `Published.scalars` of one or more dispatches; `learned`
+        returns `RunState.learned` after them, for a message.
 
         Raises:
             FlatoutError: the loss or the parameters are no longer finite.
@@ -342,7 +326,7 @@ class Learner:
     def step(self, leaves: list[Any], store: Any, data: Any, key: jax.Array, hp: jax.Array) -> Any:
         """Call `learn_step` with the state as leaves, because each leaf may have a sharding, and
         with packed hyper-parameters. Pure."""
-        state = LearnerState(jax.tree.unflatten(self._tree, leaves), store)
+        state = RunState(jax.tree.unflatten(self._tree, leaves), store)
         state, published = self._learn_step(state, data, key, self._hp_layout.unpack(hp))
         return jax.tree.leaves(state.learned), state.store, *published
 

@@ -161,7 +161,7 @@ class Loop:
     """
 
     def __init__(self, learner: Learner, sampler: DeviceSampler, programs: Programs) -> None:
-        self.learner, self._sampler, self._programs = learner, sampler, programs
+        self.learner, self.sampler, self._programs = learner, sampler, programs
         rollout = sampler.rollout
         kept = rollout.spec.horizon * rollout.num_envs * learner.mesh.shards
         self.max_iterations = min(max(MAX_CHUNK_STEPS // kept, 1), MAX_CHUNK_ITERATIONS)
@@ -171,7 +171,7 @@ class Loop:
         """The last arguments of `iterate`: the run's keys and hyper-parameters. They are arguments,
         so that runs can share a program."""
         learner = self.learner
-        return learner.key, learner.buffer.key, self._sampler.act_key, learner.hp
+        return learner.key, learner.buffer.key, self.sampler.act_key, learner.hp
 
     @property
     def member_axes(self) -> Any:
@@ -194,7 +194,7 @@ class Loop:
             environments: the shapes of what this replacement carries instead of the environments.
         """
         learner, buffer = self.learner, self.learner.buffer
-        environments = self._sampler.all_shapes if environments is None else environments
+        environments = self.sampler.all_shapes if environments is None else environments
         store, counts = shapes_of((buffer.store(), buffer.loop_counts(buffer.counts())))
         state = RunState(jax.tree.leaves(learner.shapes), store, counts, environments)
         axes = RunState(None, 0, buffer.shard_counts, 0)  # type: ignore[arg-type]
@@ -212,7 +212,7 @@ class Loop:
         return self._programs.get("outputs", self._make_output_shapes)
 
     def _make_output_shapes(self) -> ChunkOutput:
-        sampler, max_iterations = self._sampler, self.max_iterations
+        sampler, max_iterations = self.sampler, self.max_iterations
         actor = sampler.rollout.algorithm.actor_shapes
         alone = replace(sampler.rollout, shared=lambda flag: flag)  # there is no member axis here
         _, ends, _ = jax.eval_shape(alone, actor, sampler.shapes, sampler.act_key)
@@ -240,9 +240,7 @@ class Loop:
         `keys` are those of the property `keys`."""
         once = iteration or self.iteration
 
-        def body(
-            number: jax.Array, carry: tuple[RunState, ChunkOutput]
-        ) -> tuple[RunState, ChunkOutput]:
+        def body(number: jax.Array, carry: Any) -> tuple[RunState, ChunkOutput]:
             state, output = carry
             state, one = once(state, *keys)
 
@@ -257,7 +255,7 @@ class Loop:
         self, state: RunState, key: jax.Array, buffer_key: Any, act_key: jax.Array, hp: jax.Array
     ) -> tuple[RunState, ChunkOutput]:
         """Collect a trajectory and make the updates that it pays for. Pure."""
-        learner, rollout = self.learner, self._sampler.rollout
+        learner, rollout = self.learner, self.sampler.rollout
         learned, store, counts, environments = state
         params = learner.acting(learned, hp)
         trajectory, ends, environments = rollout(params, environments, act_key)

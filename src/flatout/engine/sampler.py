@@ -15,11 +15,8 @@ ENVIRONMENTS = "environments/"
 
 
 class Sampler(ABC):
-    """A source of trajectories.
-
-    Environments on the host are objects and processes that the sampler owns, and their policies
-    hold the parameters. The state of environments on a device is the caller's: `start` and
-    `collect` return it, and `collect` takes it with the parameters.
+    """A source of trajectories. It owns environments on the host, whose policies hold the
+    parameters; the state of environments on a device is the caller's.
 
     Attributes:
         episodes: the episodes that ended within the last trajectory.
@@ -69,11 +66,8 @@ class Sampler(ABC):
 
     @abstractmethod
     def state(self, environments: Any = None) -> dict[str, Any]:
-        """Return JSON-compatible state and NumPy arrays at the last committed trajectory's end.
-
-        Args:
-            environments: the state of device environments.
-        """
+        """Return JSON-compatible state and NumPy arrays at the last committed trajectory's end, or
+        of these device environments."""
 
     @abstractmethod
     def restore(self, state: dict[str, Any]) -> list[str]:

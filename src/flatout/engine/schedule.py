@@ -132,8 +132,7 @@ class Schedule:
             state = state._replace(learned=learner.put(learned))
         else:
             self._refuse_other_obs(arrays)
-            environments = state.environments
-            state = self._restored(learned, initial)._replace(environments=environments)
+            state = self._restored(learned, initial)._replace(environments=state.environments)
             # The other run's last episodes are truncated here: this run has new environments.
             # Trajectories that the other run had not yet learned from are dropped.
             waiting = tree.found(f"{PENDING}0/obs", arrays)
@@ -143,7 +142,7 @@ class Schedule:
                     lambda like, leaf: np.asarray(leaf).reshape(-1, *like.shape),
                     self._sampler.obs_shapes, each,
                 )
-                for each in (last, self._sampler.state(environments)["obs"])
+                for each in (last, self._sampler.state(state.environments)["obs"])
             )  # fmt: skip
             envs = range(len(tree.first(first)))
             restarted = ((env, tree.take(last, env), tree.take(first, env)) for env in envs)
@@ -224,7 +223,7 @@ class Schedule:
         arrays = snapshot.arrays.items()
         buffer = {n.removeprefix(BUFFER): array for n, array in arrays if n.startswith(BUFFER)}
         counters = snapshot.data.get("buffer", {})
-        return self.learner.restored(learned, buffer, counters, snapshot.rows)
+        return self.learner.restored(learned, (buffer, counters, snapshot.rows))
 
     def close(self) -> None:
         """Close the environments and end every process and thread."""

@@ -54,7 +54,7 @@ def loop(schedule: FusedSchedule, part: Iteration, instead: Any = None) -> Calla
 
 def rollout(schedule: FusedSchedule, acts: bool = True) -> Iteration:
     """Playing a trajectory; with random actions instead of the policy's if not `acts`."""
-    plays = schedule.sampler.rollout
+    plays = schedule.loop.sampler.rollout
     if not acts:
         plays = replace(plays, algorithm=_random(plays.algorithm, plays.env))
 
@@ -94,7 +94,7 @@ def learning(schedule: FusedSchedule) -> Iteration:
 
 def trajectory_shapes(schedule: FusedSchedule) -> Trajectory:
     """The shapes of one shard's trajectory."""
-    sampler = schedule.sampler
+    sampler = schedule.loop.sampler
     params = sampler.rollout.algorithm.actor_shapes
     return jax.eval_shape(sampler.rollout, params, sampler.shapes, sampler.act_key)[0]
 

@@ -61,7 +61,7 @@ class DeviceProbe:
         place = ",".join(map(str, fused.act))
         schedule = self._schedule(fused)
         schedule.start()
-        sampler, loop = schedule.sampler, partial(pieces.loop, schedule)
+        sampler, loop = schedule.loop.sampler, partial(pieces.loop, schedule)
         data = example(pieces.trajectory_shapes(schedule))
         plays, steps, learns, _ = self._compiled(
             partial(loop, pieces.rollout(schedule)),

@@ -13,7 +13,7 @@ import numpy as np
 
 from flatout import tree
 from flatout.algorithms.base import Algorithm
-from flatout.engine.buffer import Arrays, Data, Due, Ingested, Learned, Restored, Saved
+from flatout.engine.buffer import Arrays, Data, Due, Learned, Saved
 from flatout.engine.replay.counters import RingCounters
 from flatout.engine.replay.host import (
     COUNT,
@@ -113,7 +113,7 @@ class DeviceReplay(Replay):
         ring = jax.tree.map(lambda s: np.zeros(self._shards + s.shape, s.dtype), self._shapes)
         return Store(ring, self._empty_priorities())
 
-    def ingest(self, store: Store, counts: RingCounters, trajectory: Trajectory) -> Ingested:
+    def ingest(self, store: Store, counts: RingCounters, trajectory: Trajectory) -> Due:
         counters = np.zeros(4, np.int32)
         counters[[ROWS_WRITTEN, UPDATES_DONE]] = counts.rows_written, counts.updates_done
         before = counts.finals
@@ -133,7 +133,7 @@ class DeviceReplay(Replay):
         tree.put(frames, slice(count), finals)
         places[:count] = numbers % room
         inputs = DispatchInputs(piece, frames, places, self.key, counters)
-        return store, Due(counts.updates_due, iter([inputs]))
+        return Due(store, counts.updates_due, iter([inputs]))
 
     def loop_counts(self, counts: RingCounters | Counts) -> Counts:
         ages = np.asarray(counts.age).copy().reshape(*self._shards, -1)
@@ -247,7 +247,7 @@ class DeviceReplay(Replay):
             counts.final_capacity = self._room(store)
         return self._saved(store, counts, self._shard)
 
-    def restored(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Restored:
+    def restored(self, arrays: Arrays, data: Data, rows: RowSource | None) -> tuple[Any, Any]:
         store, counts = super().restored(arrays, data, rows)
         return store._replace(ring=self._split_ring(store.ring)), counts
 

@@ -19,18 +19,7 @@ import numpy as np
 
 from flatout.algorithms.base import Algorithm, ReplaySpec
 from flatout.algorithms.common.optimiser import schedule
-from flatout.engine.buffer import (
-    Arrays,
-    Buffer,
-    Data,
-    Due,
-    Ingested,
-    Learned,
-    Restored,
-    Saved,
-    Scalars,
-    check_shards,
-)
+from flatout.engine.buffer import Arrays, Buffer, Data, Due, Learned, Saved, Scalars, check_shards
 from flatout.engine.replay.counters import RingCounters
 from flatout.engine.replay.ring import (
     Gathered,
@@ -117,7 +106,7 @@ class Replay(Buffer):
         priorities = saved(self._shard, store.priorities)
         return arrays | priorities, data | {"shards": self._count}, rows
 
-    def restored(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Restored:
+    def restored(self, arrays: Arrays, data: Data, rows: RowSource | None) -> tuple[Any, Any]:
         """See `Buffer.restored`. The ring is that of all shards."""
         check_shards(data, self._count)
         counts = self.counts()
@@ -205,7 +194,7 @@ class HostReplay(Replay):
         counters = jax.ShapeDtypeStruct((2,), np.int32)
         return [(self._batches, counters), ((), counters)]
 
-    def ingest(self, store: Store, counts: RingCounters, trajectory: Trajectory) -> Ingested:
+    def ingest(self, store: Store, counts: RingCounters, trajectory: Trajectory) -> Due:
         rows_written, updates_done = counts.rows_written, counts.updates_done
         ring, piece = counts.write(store.ring, trajectory)
         priorities = store.priorities
@@ -214,7 +203,7 @@ class HostReplay(Replay):
         store, count, steps = Store(ring, priorities), counts.updates_due, piece.rewards.size
         if not count:
             # () selects a program without the loop: XLA computes its constants even for 0 updates.
-            return store, Due(0, iter([((), np.array([0, steps], np.int32))]))
+            return Due(store, 0, iter([((), np.array([0, steps], np.int32))]))
         weights, rows_written = None, counts.rows_written
         if priorities is None:
             row, env = self._uniform(updates_done, rows_written)
@@ -232,7 +221,7 @@ class HostReplay(Replay):
                     batch = batch._replace(weights=_slice(weights, start, self._chunk))
                 yield batch, np.array([stop - start, 0 if start else steps], np.int32)
 
-        return store, Due(count, batches(), (row, env))
+        return Due(store, count, batches(), (row, env))
 
     def learn(self, state: Any, store: Any, inputs: Any, key: jax.Array, hp: Any) -> Learned:
         """Make all updates of a dispatch, one batch after the other; none if there is no batch."""
@@ -258,22 +247,20 @@ class HostReplay(Replay):
         return state, store, scalars | averages(algorithm, totals, count), feedback
 
     def update_priorities(self, store: Store, due: Due, feedback: list[Any]) -> Store:
-        if store.priorities is None or not due.updates:
+        ring, priorities = store
+        if priorities is None or not due.updates:
             return store
         errors = np.zeros((*self._shards, self._most, self._replay.batch_size), np.float32)
         fed_back = np.concatenate([np.asarray(one) for one in feedback], -2)[..., : self._most, :]
         errors[..., : fed_back.shape[-2], :] = fed_back
         count = np.int32(due.updates)
-        return store._replace(
-            priorities=self._set_priorities(
-                store.priorities, *due.drawn, errors, count, self._alpha
-            )
-        )
+        priorities = self._set_priorities(priorities, *due.drawn, errors, count, self._alpha)
+        return Store(ring, priorities)
 
     def saved(self, store: Store, counts: RingCounters) -> Saved:
         return self._saved(store, counts, self._layout)
 
-    def restored(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Restored:
+    def restored(self, arrays: Arrays, data: Data, rows: RowSource | None) -> tuple[Any, Any]:
         (ring, priorities), counts = super().restored(arrays, data, rows)
         return Store(ring, jax.device_put(priorities, self._host)), counts
 

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from flatout.algorithms.base import Algorithm, shapes_of
-from flatout.engine.buffer import Arrays, Data, Due, Ingested, OnPolicyBuffer, Restored, Saved
+from flatout.engine.buffer import Arrays, Data, Due, OnPolicyBuffer, Saved
 from flatout.engine.trajectory import (
     arrays_of,
     by_env,
@@ -38,17 +38,11 @@ def kept_shapes(trajectory: Trajectory, kept: int) -> Trajectory:
 
 @dataclass
 class KeptTrajectories:
-    """The last K trajectories, written in place.
-
-    Attributes:
-        arrays: all of them as one. The newest one is in the first N environments.
-        count: trajectories ever ingested.
-        finals: per trajectory, newest first: positions of final observations, and these
-            observations.
-    """
+    """The last K trajectories as one, newest first along the environments; written in place."""
 
     arrays: Trajectory
-    count: int
+    count: int  # trajectories ever ingested
+    # Per trajectory, newest first: positions of final observations, and these observations.
     finals: deque[tuple[np.ndarray, Obs]]
 
 
@@ -74,7 +68,7 @@ class TrajectoryReplay(OnPolicyBuffer):
     def store(self) -> KeptTrajectories:
         return KeptTrajectories(self._zeros(self._like), 0, deque(maxlen=self._kept))
 
-    def ingest(self, store: KeptTrajectories, counts: Any, trajectory: Trajectory) -> Ingested:
+    def ingest(self, store: KeptTrajectories, counts: Any, trajectory: Trajectory) -> Due:
         num_envs, new, kept = self._num_envs, arrays_of(trajectory), store.arrays
         if trajectory.valid is None:
             new["valid"] = np.ones_like(trajectory.terminated)
@@ -88,7 +82,7 @@ class TrajectoryReplay(OnPolicyBuffer):
         finals = pack_finals(index, obs, kept.rewards.size, self._least_finals)
         store.arrays = kept._replace(finals=finals)
         store.count += 1
-        return store, Due(1, iter([store.arrays]))
+        return Due(store, 1, iter([store.arrays]))
 
     def stats(self, store: KeptTrajectories, counts: Any, later: int = 0) -> dict[str, float]:
         size = sum(array.nbytes for array in arrays_of(store.arrays).values())
@@ -99,7 +93,7 @@ class TrajectoryReplay(OnPolicyBuffer):
         arrays = {name: array.copy() for name, array in arrays_of(store.arrays).items()}
         return arrays, {"count": store.count}, None
 
-    def restored(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Restored:
+    def restored(self, arrays: Arrays, data: Data, rows: RowSource | None) -> tuple[Any, Any]:
         store, restored = self.store(), Arrays()
         for name, array in arrays_of(store.arrays).items():
             saved = restored[name] = np.array(arrays[name])
