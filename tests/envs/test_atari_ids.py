@@ -64,7 +64,7 @@ def test_flags_replace_what_an_id_means() -> None:
 @pytest.mark.parametrize("name", ["Breakout-v0", "Breakout-v4"])
 def test_drawn_skips_are_two_to_four_frames(name: str) -> None:
     task = open_task(EnvConfig(env=name))
-    assert task.vectorised
+    assert task.source.atari
     assert task.limit == 54_000, "of 108,000 frames, at least two a step"
     settings = vector_settings(task.config)
     games = open_vector(settings, COUNT, 2)

@@ -12,7 +12,7 @@ import gymnasium as gym
 from flatout.algorithms.parallel.shards import Shards
 from flatout.config.placement import Placement
 from flatout.config.schema import TrainConfig, sync_every
-from flatout.envs.device.make import in_library
+from flatout.envs.source import EnvSource
 from flatout.errors import UsageError
 from flatout.types import NAMED, ActionSpec, ObsSpec, UserCode
 
@@ -33,13 +33,13 @@ def horizon(config: TrainConfig, limit: int | None) -> int:
     if hyper.fixed_horizon is not None:
         return hyper.fixed_horizon
     if limit is None:
-        name = config.env.env
+        source = EnvSource.of(config.env)
         how = "wrap it in gymnasium.wrappers.TimeLimit, or give a DeviceEnv its limit"
-        if in_library(name) or name.rpartition(":")[2] in gym.registry:
+        if source.library or source.inner in gym.registry:
             how = "pass max_episode_steps=N in env_kwargs (--env-kwargs max_episode_steps=N)"
         raise UsageError(
             f"rollout_episodes = {hyper.rollout_episodes} needs an environment with a time limit, "
-            f"which {name} does not have; {how}.{hyper.no_limit}"
+            f"which {source.name} does not have; {how}.{hyper.no_limit}"
         )
     steps = hyper.rollout_episodes * limit
     rows = steps * config.env.envs

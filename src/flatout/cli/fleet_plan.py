@@ -100,11 +100,11 @@ def cards_of(sweep: Sweep, hardware: Hardware) -> int:
 
 def on_gpu(base: TrainConfig) -> bool:
     """Whether trials learn on GPUs, as far as their settings tell."""
-    from flatout.envs.ale_ids import is_atari
+    from flatout.envs.source import EnvSource
 
     if base.run.placed is not None:
         return bool(base.run.placed.gpus)
-    return is_atari(base.env.env) or not base.hyper.acts
+    return EnvSource.of(base.env).atari or not base.hyper.acts
 
 
 def dry_run(sweep: Sweep, hardware: Hardware, at_once: str | None, console: Console) -> int:

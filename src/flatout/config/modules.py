@@ -12,6 +12,10 @@ from typing import Any
 from flatout.config.own_code import import_path, own_code
 from flatout.errors import EnvironmentFailure, UsageError, nearest, one_line
 
+LIBRARIES = ("gymnax", "envelope")
+"""Libraries whose environments are named ``gymnax:NAME`` and ``envelope:SUITE::NAME``; of a
+library, only the names in its list are looked up."""
+
 PASSED = "(...)"
 """The end of a name that stands for an object of a Python program, which no name finds again."""
 

@@ -124,11 +124,8 @@ def start_workers(
         )
     fields = shared_fields(config, task, acting, rollout, local)
     shared_arrays = SharedArrays(fields)
-    spec = None
-    if code.env is None:  # the parent may have registered its own environment under the id
-        import gymnasium
-
-        spec = copy.deepcopy(gymnasium.registry.get(config.env.env))
+    # The parent may have registered its own environment under the id.
+    spec = copy.deepcopy(task.source.registered)
     sent = code if local else UserCode(env=code.env)
     common = Job(
         registered=spec, config=config.env, info_masks=task.info_masks, code=sent,

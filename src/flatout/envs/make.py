@@ -12,19 +12,20 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from flatout.config.modules import function_in, import_named
+from flatout.config.modules import PASSED, function_in, import_named
 from flatout.config.schema import EnvConfig
 from flatout.envs import register
 from flatout.envs.ale import OneAtari
-from flatout.envs.ale_ids import is_atari, suggestion
+from flatout.envs.ale_ids import suggestion
 from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
 from flatout.envs.device.base import DeviceEnv
-from flatout.envs.device.make import device_env, in_library
+from flatout.envs.device.make import device_env
 from flatout.envs.device.on_host import OneDevice
 from flatout.envs.mask_places import attribute
 from flatout.envs.masks import masked_device
 from flatout.envs.preparation import prepare, stack_of
 from flatout.envs.rendering import missing_library
+from flatout.envs.source import EnvSource
 from flatout.envs.spaces import action_spec, observation_spec
 from flatout.errors import (
     EnvironmentFailure,
@@ -75,8 +76,9 @@ def factory(config: EnvConfig, source: Any = None, info_masks: bool = False) -> 
     Raises:
         UsageError: the id, module or factory is unknown.
     """
+    source = EnvSource.of(config, source)
     make = unprepared(config, source)
-    if source is None and is_atari(config.env):
+    if source.atari:
         return make
     return lambda **kwargs: prepare(make(**kwargs), config, info_masks)
 
@@ -84,21 +86,23 @@ def factory(config: EnvConfig, source: Any = None, info_masks: bool = False) -> 
 def unprepared(config: EnvConfig, source: Any = None) -> Factory:
     """Return a function that makes the environment as the user wrote it; see `factory`."""
     register()
-    if source is None and is_atari(config.env):
+    source = EnvSource.of(config, source)
+    passed: Any = source.passed
+    if source.atari:
         return lambda **kwargs: _call(lambda **mode: OneAtari(config, **mode), config.env, kwargs)
     base: Base
-    if source is None:
-        base = _find_base(config)
-    elif isinstance(source, gym.Env):
-        base = OneEnvironment(source)
-    elif isinstance(source, DeviceEnv):
-        base = lambda **mode: source  # noqa: E731
-    elif callable(source):
-        base = _with_kwargs(source, config.env_kwargs)
+    if passed is None:
+        base = _find_base(source, config.env_kwargs)
+    elif isinstance(passed, gym.Env):
+        base = OneEnvironment(passed)
+    elif isinstance(passed, DeviceEnv):
+        base = lambda **mode: passed  # noqa: E731
+    elif callable(passed):
+        base = _with_kwargs(passed, config.env_kwargs)
     else:
         raise UsageError(
             "an environment is an id, module:factory, a gymnasium.Env, a flatout.DeviceEnv or a "
-            f"function that makes one, not {type(source).__name__}; for eight copies pass envs=8."
+            f"function that makes one, not {type(passed).__name__}; for eight copies pass envs=8."
         )
     return lambda **kwargs: _call(base, config.env, kwargs)
 
@@ -158,22 +162,22 @@ def close_quietly(env: gym.Env[Any, Any]) -> None:
         say(f"{name}, opened to inspect it, did not close within {CLOSE_S:g} s; it was left open.")
 
 
-def _find_base(config: EnvConfig) -> Base:
-    name = config.env
+def _find_base(source: EnvSource, kwargs: dict[str, Any]) -> Base:
+    name = source.name
     if not name:
         raise UsageError("no environment: pass --env ID, --env module:factory or --preset NAME.")
-    if name.endswith("(...)"):
+    if name.endswith(PASSED):
         raise UsageError(
             f"{name} was passed as a Python object and cannot be made from this name: pass env= "
             "(--env module:factory)."
         )
-    if in_library(name):
-        return lambda **mode: device_env(name, config.env_kwargs)
-    if ":" in name and "/" not in name.partition(":")[0]:
+    if source.library:
+        return lambda **mode: device_env(name, kwargs)
+    if source.imported:
         module, attribute = import_named(name, f"--env {name}")
         if attribute not in gym.registry or hasattr(module, attribute):
             function = function_in(module, attribute, f"--env {name}")
-            return _with_kwargs(function, config.env_kwargs)
+            return _with_kwargs(function, kwargs)
         name = attribute  # Gymnasium's "module:id": importing the module registered the id
     try:
         spec = copy.deepcopy(gym.spec(name))
@@ -184,7 +188,7 @@ def _find_base(config: EnvConfig) -> Base:
     # checks the spaces itself.
     spec.order_enforce = False
     spec.disable_env_checker = True
-    return _with_kwargs(lambda **kwargs: gym.make(spec, **kwargs), config.env_kwargs)
+    return _with_kwargs(lambda **given: gym.make(spec, **given), kwargs)
 
 
 def specs(env: gym.Env[Any, Any], name: str) -> tuple[ObsSpec, ActionSpec]:

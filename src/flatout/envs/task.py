@@ -3,7 +3,7 @@ many environments as they need."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
@@ -13,17 +13,17 @@ from flatout import tree
 from flatout.actions import allowed
 from flatout.config.schema import EnvConfig
 from flatout.envs.ale import atari_specs
-from flatout.envs.ale_ids import is_atari
 from flatout.envs.base import TRAINING, Envs
 from flatout.envs.deadline import DeadlineExceeded
 from flatout.envs.device.base import DeviceEnv
-from flatout.envs.device.make import device_env, has_twin
+from flatout.envs.device.make import device_env
 from flatout.envs.device.on_host import DeviceEnvs, OneDevice
 from flatout.envs.host import HostEnvs
 from flatout.envs.make import Factory, close_quietly, episode_limit, factory, specs
 from flatout.envs.mask_places import attribute, info_masks, visible_masks
 from flatout.envs.masks import maskable
 from flatout.envs.preparation import Stored, is_prepared, prepare
+from flatout.envs.source import EnvSource
 from flatout.errors import EnvironmentFailure, Interrupt, UsageError
 from flatout.types import ActionSpec, Obs, ObsSpec, mask_path
 
@@ -48,11 +48,10 @@ class Task:
         limit: its time limit in steps, or None.
         first: the environment that was made to inspect the spaces, until `open` uses it or `close`
             closes it; None for ALE ids.
-        vectorised: whether `open` makes games that step together in C++.
+        source: what the name stands for, or what the user passed.
         single: whether it is a user's environment object, which cannot be made twice.
         device: the device environment that the user named, whose copies step together; or None.
         prepared: whether the host changes observations (gray, resized or stacked).
-        sourced: whether the user passed an object or a function instead of a name.
         info_masks: whether infos of the environment hold action masks.
         notes: sentences to show to the user.
     """
@@ -63,11 +62,10 @@ class Task:
     action_spec: ActionSpec
     limit: int | None
     first: gym.Env[Any, Any] | None = None
-    vectorised: bool = False
+    source: EnvSource = field(default_factory=lambda: EnvSource(""))
     single: bool = False
     device: DeviceEnv | None = None
     prepared: bool = False
-    sourced: bool = False
     info_masks: bool = False
     notes: tuple[str, ...] = ()
 
@@ -100,7 +98,7 @@ class Task:
         Raises:
             UsageError, EnvironmentFailure: they cannot be made.
         """
-        if self.vectorised:
+        if self.source.atari:
             from flatout.envs.atari import AtariEnvs
 
             return AtariEnvs(self.config, count, seed, stream, reseed_after, first, threads)
@@ -158,9 +156,7 @@ class Task:
     @property
     def compiles(self) -> bool:
         """Whether `on_device` has a device environment: the one that the user named, or a twin."""
-        if self.prepared or self.sourced:
-            return self.device is not None
-        return self.device is not None or has_twin(self.name, self.config.env_kwargs)
+        return self.device is not None or (not self.prepared and self.source.has_twin)
 
     def on_device(self) -> DeviceEnv:
         """Return the device environment that the user named, or the twin of the user's environment.
@@ -170,7 +166,7 @@ class Task:
         """
         if self.device is not None:
             return self.device
-        if self.sourced:
+        if self.source.passed is not None:
             raise UsageError(
                 f"{self.name or 'the environment'} is no device environment: pass a "
                 "flatout.DeviceEnv, or the name of an environment that has a twin."
@@ -194,16 +190,18 @@ def open_task(config: EnvConfig, source: Any = None, in_info: bool | None = Fals
 
     Args:
         config: the id or ``module:factory``, its arguments, and the preparation of observations.
-        source: an environment object or a function, used instead of ``config.env``.
+        source: an environment object or a function, used instead of ``config.env``, or what that
+            is known to stand for.
         in_info: whether infos of the environment hold action masks; None resets it to see that.
 
     Raises:
         UsageError: the environment is unknown or one of its spaces is not supported.
         EnvironmentFailure: making the environment failed, or its first reset took too long.
     """
+    source = EnvSource.of(config, source)
     make = factory(config, source, bool(in_info))
-    if source is None and is_atari(config.env):
-        return Task(config, make, *atari_specs(config), vectorised=True)
+    if source.atari:
+        return Task(config, make, *atari_specs(config), source=source)
     for name, defaults in ALE_ONLY.items():
         value = getattr(config, name)
         if value not in defaults:
@@ -226,8 +224,8 @@ def open_task(config: EnvConfig, source: Any = None, in_info: bool | None = Fals
         raise
     limit, prepared = episode_limit(env), is_prepared(config)
     task = Task(
-        config, make, obs_spec, action_spec, limit, env, single=isinstance(source, gym.Env),
-        prepared=prepared, sourced=source is not None, info_masks=bool(in_info),
+        config, make, obs_spec, action_spec, limit, env, source=source,
+        single=isinstance(source.passed, gym.Env), prepared=prepared, info_masks=bool(in_info),
         notes=(*lost_statistics(env, config.env), *recognised_images(env, obs_spec, config.env)),
     )  # fmt: skip
     inner = attribute(env, "unwrapped")

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flatout.config.placement import CPU
-from flatout.envs.ale_ids import is_atari
-from flatout.envs.device.make import has_twin, in_library
 from flatout.explain.facts import RunFacts
 from flatout.explain.proposals import Advice, Proposal, takes
 from flatout.explain.settings import more_envs, placed, worker_count
@@ -65,13 +63,12 @@ def costs(facts: RunFacts) -> Costs:
 
 def _in_one_program(facts: RunFacts) -> Iterator[Proposal]:
     """Propose environments that step in the program that acts and learns, if that is possible."""
-    name, given = str(facts.settings.get("env", "")), facts.settings.get("env_kwargs") or {}
     if facts.settings.get("replay_trajectories", 1) > 1:  # one program keeps none
         return
-    words = f"Step {name} in the same compiled program as acting and learning"
+    words = f"Step {facts.source.name} in the same compiled program as acting and learning"
     if facts.placement.steps_on_device:
         words += ", instead of in a separate one."
-    elif in_library(name) or has_twin(name, given):
+    elif facts.source.library or facts.source.has_twin:
         words += (
             ". Its steps are tested to equal the host's; its episodes start from other random "
             "states."
@@ -124,7 +121,7 @@ def _processes(facts: RunFacts, cost: Costs) -> Iterator[Proposal]:
         return
     count = len(facts.workers) or (place.workers[0] if place.workers else 0)
     # ALE's vector environment starts threads itself.
-    threaded = is_atari(str(facts.settings.get("env", ""))) and not facts.workers
+    threaded = facts.source.atari and not facts.workers
     # Environments that sleep do not need a core each.
     cores = facts.cores if cost.computing > 0.5 else max(facts.cores, 64)
     number = worker_count(envs, min(cores, MOST_WORKERS))

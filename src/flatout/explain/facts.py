@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from flatout.config.placement import Placement
+from flatout.envs.source import EnvSource
 from flatout.planning.answer import Answer
 from flatout.planning.machine import SHIPPED, Machine
 from flatout.spans import OF_SPAN
@@ -81,6 +83,12 @@ class RunFacts:
     images: bool = False
     machine: Machine = SHIPPED
     plan: Answer | None = None
+
+    @cached_property
+    def source(self) -> EnvSource:
+        """What the name of the run's environment stands for."""
+        kwargs = self.settings.get("env_kwargs") or {}
+        return EnvSource(str(self.settings.get("env", "")), kwargs)
 
     @property
     def replays(self) -> bool:

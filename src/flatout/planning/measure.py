@@ -48,7 +48,7 @@ def env_cost(task: Task, envs: int, seed: int, limit_s: float) -> EnvCost:
         return EnvCost(slices(alone), computing, 1, 0.0)
     together, _ = _stepped(task, envs, seed, limit_s / 2)
     one, all_ = float(alone.mean()), float(together.mean())
-    if task.vectorised:  # they step at the same time, in threads of their own
+    if task.source.atari:  # they step at the same time, in threads of their own
         return EnvCost(slices(alone), computing, max(round(envs * one / all_), 1), 0.0)
     each = min(max((all_ - one) / (envs - 1), 0.1 * one), one)
     call = one - each

@@ -20,8 +20,8 @@ from flatout.config.actions import refuse_actions
 from flatout.config.schema import TrainConfig
 from flatout.engine.act import Policy
 from flatout.envs.check import making, refuse, undisturbed
-from flatout.envs.device.make import in_library
 from flatout.envs.masks import MaskError, as_mask, with_mask
+from flatout.envs.source import EnvSource
 from flatout.envs.spaces import as_array, flattened, in_range, structure
 from flatout.envs.task import Task
 from flatout.errors import CheckpointError, UsageError, described
@@ -65,7 +65,7 @@ class Acting:
         Raises:
             UsageError, EnvironmentFailure: it cannot be made or used.
         """
-        if self._code.env is None and in_library(self._config.env.env):
+        if EnvSource.of(self._config.env, self._code.env).library:
             return
         backend.show_virtual_devices(self._config.run.virtual_devices)
         patience = self._config.run.worker_timeout

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flatout.config.schema import TrainConfig
-from flatout.envs.ale_ids import is_atari
+from flatout.envs.source import EnvSource
 from flatout.errors import FlatoutError
 from flatout.explain.rules import bottleneck
 from flatout.explain.runs import Evidence, closing, diagnose_evidence, recent_phases
@@ -101,4 +101,4 @@ def shows_images(settings: Mapping[str, Any]) -> bool:
     """Whether a run's observations are images, by its settings."""
     pixels = settings.get("network") in ("nature", "nature_same")
     prepared = bool(settings.get("grayscale")) or settings.get("resize") is not None
-    return pixels or prepared or is_atari(str(settings.get("env", "")))
+    return pixels or prepared or EnvSource(str(settings.get("env", ""))).atari

@@ -8,7 +8,7 @@ from dataclasses import replace
 from flatout.config.actions import UNSCALED, unsuited_range
 from flatout.config.placement import DeviceName, Placement
 from flatout.config.schema import TrainConfig
-from flatout.envs.device.make import in_library
+from flatout.envs.source import EnvSource
 from flatout.envs.task import Task, open_task
 from flatout.hardware import backend
 from flatout.hardware.inventory import Hardware, inventory, resolve_placement
@@ -69,14 +69,15 @@ def open_environment(
     Raises:
         UsageError: as `open_task`, or a device of the placement is missing.
     """
-    if code.env is None and in_library(config.env.env):
+    source = EnvSource.of(config.env, code.env)
+    if source.library:
         run, hardware = config.run, hardware or inventory()
         placement, _ = resolve_placement(
             run.placement, hardware, images=True, soft=True, devices=run.devices
         )
         devices = member_devices(config, placement, hardware) if members else ()
         backend.start(replace(placement, learn=devices or placement.learn))
-    task = open_task(config.env, code.env, in_info)
+    task = open_task(config.env, source, in_info)
     deviation = math.exp(getattr(config.hyper, "log_std_init", 0.0))
     if config.algorithm in UNSCALED and (why := unsuited_range(task.action_spec, deviation)):
         task.notes = (*task.notes, f"{task.name}: {why}")

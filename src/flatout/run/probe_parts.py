@@ -140,7 +140,7 @@ class ProbeParts:
     def allowed(self, lag: bool) -> Allowed:
         """The placements that the search may consider for this run."""
         return Allowed(
-            processes=not self.task.vectorised or self.envs > 1,
+            processes=not self.task.source.atari or self.envs > 1,
             overlap=not self._config.hyper.only_serial, lag=lag,
             fits=lambda placement: bool(self.memory(placement)),
         )  # fmt: skip

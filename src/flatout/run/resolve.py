@@ -26,7 +26,6 @@ from flatout.config.workers import with_workers
 from flatout.engine.programs import Programs
 from flatout.envs.check import making, refuse, undisturbed
 from flatout.envs.device.base import DeviceEnv
-from flatout.envs.device.make import has_twin
 from flatout.envs.task import Task
 from flatout.errors import UsageError
 from flatout.hardware import backend
@@ -105,7 +104,7 @@ def resolve_run(
     if not placed and plannable(config):
         config, expected = _recalled(config, hardware, code, announce)
     if not config.hyper.acts:
-        placement, _, notes = _placement(config, hardware, True, None, False)
+        placement, _, notes = _placement(config, hardware, None, None, False)
         _announced(notes, announce)
         return ResolvedRun(config, placement, hardware, code=code, notes=notes, expected=expected)
     patience = config.run.worker_timeout
@@ -119,9 +118,7 @@ def resolve_run(
     with undisturbed() if checks else nullcontext(), ExitStack() as undo:
         task = opened(False if checks else None)
         env = _device_env(config, task)
-        placement, shared, notes = _placement(
-            config, hardware, has_images(task.obs_spec), env, members
-        )
+        placement, shared, notes = _placement(config, hardware, task, env, members)
         _announced(notes, announce)
         if checks:
             _announced(task.notes, announce)
@@ -175,20 +172,21 @@ def _device_env(config: TrainConfig, task: Task) -> DeviceEnv | None:
 
 
 def _placement(
-    config: TrainConfig, hardware: Hardware, images: bool, env: DeviceEnv | None, members: bool
+    config: TrainConfig, hardware: Hardware, task: Task | None, env: DeviceEnv | None, members: bool
 ) -> tuple[Placement, tuple[DeviceName, ...], list[str]]:
     """The placement on this machine, with JAX started there; the devices that members share; and
     sentences for the user."""
     run, text = config.run, config.run.placement
+    images = task is None or has_images(task.obs_spec)
     if env is not None and run.placed is None and hardware.usable_gpus:
         text = "gpu"
     placement, notes = resolve_placement(
         text, hardware, images=images, soft=run.soft_placement, devices=run.devices
     )
     if env is not None and not placement.steps_on_device:
-        placement, name = on_device(placement), config.env.env
-        automatic = config.env.backend_open and has_twin(name, config.env.env_kwargs)
-        twin = f" ({name} has a proven twin)" if automatic else ""
+        placement = on_device(placement)
+        automatic = config.env.backend_open and task is not None and task.source.has_twin
+        twin = f" ({config.env.env} has a proven twin)" if automatic else ""
         notes.append(f"environments on the device{twin}: {placement}")
     shared: tuple[DeviceName, ...] = ()
     if members:

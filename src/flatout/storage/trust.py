@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flatout.config.modules import PASSED, OwnModules, look_here
+from flatout.config.modules import LIBRARIES, PASSED, OwnModules, look_here
 from flatout.config.own_code import find, folders_of, import_path, own_code
 from flatout.config.schema import TrainConfig
 from flatout.errors import CheckpointError, EnvironmentFailure, UsageError, one_line
@@ -22,9 +22,6 @@ from flatout_explain.files.import_path import lies_in
 
 OWN = frozenset({"flatout.envs.atari:cropped"})
 """Flatout's factories: with any arguments, they only make an environment."""
-
-LIBRARIES = ("gymnax:", "envelope:")
-"""Names in a library's list of environments; of the library, only these names are looked up."""
 
 CODE = ("env", "algorithm", "network", "data")
 """Settings that may name code."""
@@ -50,7 +47,7 @@ NO_CONSENT = Consent()
 def names_code(name: str) -> bool:
     """Whether the name of an environment, an algorithm, a network or data imports a module:
     ``module:factory``."""
-    return ":" in name and name not in OWN and not name.startswith(LIBRARIES)
+    return ":" in name and name not in OWN and name.partition(":")[0] not in LIBRARIES
 
 
 def refuse_foreign(

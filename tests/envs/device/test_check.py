@@ -13,7 +13,8 @@ import pytest
 
 from flatout import DeviceEnv, UsageError, check_device_env
 from flatout.envs.device.check import refuse
-from flatout.envs.device.make import TWINS, device_env
+from flatout.envs.device.make import device_env
+from flatout.envs.device.twins import TWINS
 from flatout.types import ContinuousSpec, DiscreteSpec, ObservationSpec
 from tests.device_envs import corridor, pushed
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from flatout import EnvironmentFailure, UsageError
-from flatout.envs.device.make import device_env, has_twin
+from flatout.envs.device.make import device_env
+from flatout.envs.source import EnvSource
 from flatout.storage.trust import names_code
 
 ROOT = Path(__file__).parents[3]
@@ -35,14 +36,14 @@ ROOT = Path(__file__).parents[3]
     ],
 )
 def test_has_twin(name: str, kwargs: dict[str, Any], twin: bool) -> None:
-    assert has_twin(name, kwargs) is twin
+    assert EnvSource(name, kwargs).has_twin is twin
 
 
 def test_twins_are_known_without_jax() -> None:
     code = (
-        "import sys; from flatout.envs.device.make import has_twin; from flatout import DeviceEnv;"
+        "import sys; from flatout import DeviceEnv;"
         "from flatout.envs.task import open_task; from flatout.config.schema import EnvConfig;"
-        "assert has_twin('CartPole-v1'); assert open_task(EnvConfig(env='CartPole-v1')).compiles;"
+        "assert open_task(EnvConfig(env='CartPole-v1')).compiles;"
         "sys.exit('jax' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -14,8 +14,9 @@ import pytest
 from flatout import PPO, DeviceEnv, UsageError
 from flatout.config.schema import EnvConfig
 from flatout.envs.base import EVALUATION, TRAINING, Envs
-from flatout.envs.device.make import TWINS, device_env
+from flatout.envs.device.make import device_env
 from flatout.envs.device.on_host import TOGETHER, DeviceEnvs, OneDevice
+from flatout.envs.device.twins import TWINS
 from flatout.envs.host import HostEnvs
 from flatout.envs.task import open_task
 from flatout.errors import EnvironmentFailure

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from flatout.config.schema import EnvConfig
 from flatout.envs.device.base import DeviceEnv, reset_key, step_key
-from flatout.envs.device.make import TWINS, device_env
+from flatout.envs.device.make import device_env
 from flatout.envs.device.snake import below
+from flatout.envs.device.twins import TWINS
 from flatout.envs.make import episode_limit, factory, specs
 from flatout.envs.snake import BODY, EMPTY, Snake
 

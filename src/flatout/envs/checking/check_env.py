@@ -17,6 +17,7 @@ from flatout.envs.checking.process import inspect_in_child
 from flatout.envs.checking.process_state import ProcessState
 from flatout.envs.deadline import CLOSE_S
 from flatout.envs.device.base import DeviceEnv
+from flatout.envs.source import EnvSource
 from flatout.errors import EnvironmentFailure, UsageError
 from flatout.storage.trust import import_here
 from flatout_explain.files.kernel import PASSES_DESCRIPTORS
@@ -78,7 +79,7 @@ def requested(
         raise UsageError(f"steps = {steps} is impossible: an environment is checked in 1 or more.")
     name, source = (env, None) if isinstance(env, str) else (_name_of(env), env)
     config = EnvConfig(env=name, env_kwargs=env_kwargs or {})
-    registered = gym.registry.get(name) if source is None else None
+    registered = EnvSource.of(config, source).registered
     return Request(config, source, steps, seed, patience, registered)
 
 

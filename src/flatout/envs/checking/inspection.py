@@ -24,10 +24,10 @@ from flatout.envs.checking.findings import Findings
 from flatout.envs.checking.process_state import ProcessState
 from flatout.envs.checking.trials import Trial, Trials
 from flatout.envs.deadline import DeadlineExceeded
-from flatout.envs.device.make import has_twin
 from flatout.envs.device.on_host import OneDevice
 from flatout.envs.make import Factory, close_quietly, episode_limit, specs, unprepared
 from flatout.envs.mask_places import attribute, visible_masks
+from flatout.envs.source import EnvSource
 from flatout.errors import FlatoutError, Interrupt, UsageError, failure, short
 from flatout.types import ActionSpec, ObservationSpec, mask_path
 
@@ -91,7 +91,7 @@ def notes(
     )
     if single:
         yield "samplers", "an environment object steps alone, inline; pass a function for more."
-    elif has_twin(config.env, config.env_kwargs):
+    elif EnvSource.of(config).has_twin:
         yield "samplers", "it has a twin in JAX: --env-backend device steps it with learning."
 
 
