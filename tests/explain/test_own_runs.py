@@ -18,6 +18,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from flatout.config.placement import Placement, parse
+from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve
 from flatout.config.workers import with_workers
 from flatout.errors import CheckpointError, FlatoutError, UsageError
@@ -60,6 +61,10 @@ PPO = resolve("ppo", {"env": "Hopper-v5", "envs": 8, "n_steps": 32, "placement":
 DQN = resolve("dqn", {"env": "Hopper-v5", "placement": "cpu"}).flat()
 
 
+def resolved(settings: dict[str, Any]) -> TrainConfig:
+    return resolve(settings["algorithm"], settings)
+
+
 def told(
     main: dict[str, float], *, settings: dict[str, Any] = PPO, placement: str = "cpu",
     cores: int = 4, steps: int = 20_480, updates: int = 3_000, iterations: int = 80,
@@ -69,7 +74,7 @@ def told(
     """Facts of a run of these seconds."""
     totals = Totals(sum(main.values()), steps, updates, iterations, main, learner, workers)
     return facts(
-        totals, settings=settings | {"placement": placement}, placement=parse(placement),
+        totals, config=resolved(settings | {"placement": placement}), placement=parse(placement),
         envs=int(settings["envs"]), cores=cores, use=use, gpus=gpus,
     )  # fmt: skip
 
@@ -399,17 +404,17 @@ def test_whatever_the_times_a_diagnosis_is_sane(
             changes: dict[str, Any] = {}
             for name, text in zip(names, one.setting[1::2], strict=True):
                 changes[name] = int(text) if text.isdigit() else text
-            assert possible(given.settings, changes, cores), one.setting
+            assert possible(given.config, changes, cores), one.setting
 
 
 def test_settings_that_cannot_be_are_not_proposed() -> None:
-    assert not possible(PPO, {"n_steps": 3, "envs": 1}, 4)
-    assert not possible(PPO, {"placement": "sampler=processes workers=3x3"}, 4)
+    assert not possible(resolved(PPO), {"n_steps": 3, "envs": 1}, 4)
+    assert not possible(resolved(PPO), {"placement": "sampler=processes workers=3x3"}, 4)
     genetic = resolve("genetic", {"env": "Hopper-v5"}).flat()
-    assert not possible(genetic, {"placement": "schedule=overlapped"}, 4)
-    assert more_envs(genetic, 2, 4) is None
-    assert more_envs(PPO | {"n_steps": 25, "batch_size": 25}, 2, 4) is None
-    split = more_envs(PPO | {"placement": "sampler=processes workers=2x4"}, 2, 4)
+    assert not possible(resolved(genetic), {"placement": "schedule=overlapped"}, 4)
+    assert more_envs(resolved(genetic), 2, 4) is None
+    assert more_envs(resolved(PPO | {"n_steps": 25, "batch_size": 25}), 2, 4) is None
+    split = more_envs(resolved(PPO | {"placement": "sampler=processes workers=2x4"}), 2, 4)
     assert split is not None
     assert "workers=2x8" in split["placement"]
     overlapped = placed(Placement(), schedule="overlapped")

@@ -12,8 +12,11 @@ from xml.etree import ElementTree
 import pytest
 
 from flatout import PPO
+from flatout.cli import arguments
 from flatout.cli.arguments import train_config
-from flatout.config.settings import resolve
+from flatout.config import settings
+from flatout.config.schema import TrainConfig
+from flatout.config.settings import build, resolve
 from flatout.run.card import OURS, SILENT, command
 from tests import tiny
 from tests.conftest import TINY, Result
@@ -48,8 +51,23 @@ def test_every_run_leaves_a_curve_and_a_card(flatout: Cli, tmp_path: Path) -> No
         assert repeated[name] == summary[name], "the command makes the same run again"
 
 
+def test_a_run_builds_its_settings_once(
+    flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+
+    def counted(algorithm: str, *layers: Any) -> TrainConfig:
+        built.append(algorithm)
+        return build(algorithm, *layers)
+
+    for module in (arguments, settings):
+        monkeypatch.setattr(module, "build", counted)
+    assert flatout("train", "ppo", *TINY, "--run-dir", tmp_path).code == 0
+    assert built == ["ppo"], "the report and the card at its end included"
+
+
 @pytest.mark.parametrize(
-    ("algorithm", "settings"),
+    ("algorithm", "given"),
     [
         ("ppo", {"hidden": [32], "max_grad_norm": None, "normalize_advantage": False}),
         ("ppo", {"placement": "workers=2x4 sampler=processes", "threshold": [1.0, 2.5]}),
@@ -60,9 +78,9 @@ def test_every_run_leaves_a_curve_and_a_card(flatout: Cli, tmp_path: Path) -> No
         ("tests.own_algorithms:make", {"hp": {"lr": 0.5, "size": 3}}),
     ],
 )
-def test_the_command_says_the_settings(algorithm: str, settings: dict[str, Any]) -> None:
+def test_the_command_says_the_settings(algorithm: str, given: dict[str, Any]) -> None:
     env = {} if algorithm == "classify" else {"env": "CartPole-v1"}
-    config = resolve(algorithm, env | settings)
+    config = resolve(algorithm, env | given)
     words = shlex.split(command(config, config.run.placement))
     read, resumed = train_config(words[2:])
     assert not resumed

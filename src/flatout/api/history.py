@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from flatout.config.schema import RESUMABLE, TrainConfig
-from flatout.config.settings import resolve, with_run
+from flatout.config.settings import revise, with_run
 from flatout.errors import UsageError
 from flatout.reports.curves import Run
 from flatout.run.curve import Points
@@ -129,7 +129,7 @@ class History:
             if goal is not None and progress.ended(done + total, goal) == "return":
                 start = replace(start, notes=(goal_reached(done, goal),))
         changes = {"steps": done + total, "run_dir": None if path is None else str(path)}
-        return resolve(config.algorithm, config.flat(), changes), start, resume
+        return revise(config, changes), start, resume
 
     def _of_folder(self, path: Path, now: TrainConfig) -> TrainConfig:
         """The settings of the run in the folder that this agent comes from.
@@ -144,7 +144,7 @@ class History:
                 "another, choose another run_dir."
             )
         given = {name: value for name, value in now.flat().items() if name in self._given}
-        return resolve(config.algorithm, config.flat(), given)
+        return revise(config, given)
 
 
 def goal_reached(steps: int, goal: float) -> str:

@@ -10,7 +10,7 @@ from flatout.api import Agent
 from flatout.api.arguments import path_argument, preset_settings, text, whole_number
 from flatout.api.load import load_any
 from flatout.config.hyper import algorithm_called
-from flatout.config.settings import resolve
+from flatout.config.settings import resolve, revise
 from flatout.config.values import Range
 from flatout.engine.programs import Programs
 from flatout.errors import FlatoutError, Interrupt, UsageError, short
@@ -77,10 +77,7 @@ class Population:
         steps = self.config.run.steps
         if total_timesteps is not None:
             steps = whole_number("total_timesteps", total_timesteps, Range(1))
-        trained = [
-            Member(one.name, resolve(one.config.algorithm, one.config.flat(), {"steps": steps}))
-            for one in self._members
-        ]
+        trained = [Member(one.name, revise(one.config, {"steps": steps})) for one in self._members]
         refuse_taken(self._path)
         refuse_strange(self._path)
         programs = Programs(several=True)

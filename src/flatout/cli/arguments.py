@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field, fields, make_dataclass, replace
+from dataclasses import field, fields, make_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,11 @@ from flatout.config.schema import (
 )
 from flatout.config.settings import (
     build,
-    environments,
     load_file,
     load_preset,
     parse_kwargs,
     parts_of,
-    resolve,
+    revise,
 )
 from flatout.errors import UsageError
 from flatout.storage.trust import Consent, refuse_unconfirmed
@@ -118,13 +117,12 @@ def train_config(
         if named not in (None, algorithm):
             raise UsageError(f"{resumed} was trained with {algorithm}, not {named}.")
     before = build(algorithm, *layers)
-    config = _with_flags(before, argv, pairs, hyper)
+    config = revise(before, _flag_values(before, argv, pairs, hyper))
     if resumed is not None:
         if config.env.backend_open:  # where a run's environments step stays as it began
-            same = replace(config.env, env_backend=before.env.env_backend)
-            config = replace(config, env=same)
+            config = revise(config, {"env_backend": before.env.env_backend})
         _refuse_changes(before, config, resumed)
-    return resolve(algorithm, config.flat()), resumed is not None
+    return config, resumed is not None
 
 
 def given_settings(argv: list[str]) -> set[str]:
@@ -170,10 +168,10 @@ def _settings_before(folder: str, flag: str, consent: Consent) -> dict[str, Any]
     return load_config(Path(folder), consent, name).flat() | asked_anew | {"run_dir": None}
 
 
-def _with_flags(
+def _flag_values(
     base: TrainConfig, argv: list[str], pairs: list[str], hyper: list[str]
-) -> TrainConfig:
-    """The settings that the flags leave or change."""
+) -> dict[str, Any]:
+    """The settings that the flags change, by name."""
     cls = arguments_class(base.algorithm)
     parts = {
         "environment": base.env, "network": base.network, "hyper": base.hyper, "run": base.run,
@@ -187,6 +185,10 @@ def _with_flags(
             cls.__doc__ = f"{cls.__doc__}Their defaults: {defaults}\n"
     parsed = parse(default, f"flatout train {base.algorithm}", argv)
     parts |= {name: getattr(parsed, name) for name in names}
+    before, after = base.flat(), TrainConfig(base.algorithm, *parts.values()).flat()
+    values = {name: value for name, value in after.items() if value != before[name]}
+    if "envs" in _flags(argv):  # it holds, whatever number of workers a placement names
+        values["envs"] = after["envs"]
     if pairs and not base.hyper.acts:
         raise UsageError(f"--env-kwargs: {base.algorithm} has no environment.")
     if hyper and not isinstance(base.hyper, OwnConfig):
@@ -194,13 +196,10 @@ def _with_flags(
             f"--hp is for algorithms of your own; {base.algorithm} has a flag for each setting."
         )
     if hyper:
-        values = base.hyper.hp | parse_kwargs(hyper, "--hp")
-        parts["hyper"] = replace(parts["hyper"], hp=values)
-    changes: dict[str, Any] = {"env_kwargs": {**base.env.env_kwargs, **parse_kwargs(pairs)}}
-    if not any(argument.partition("=")[0] == "--envs" for argument in argv):
-        changes |= environments(parts["run"].placement)
-    env = replace(parts["environment"], **changes)
-    return TrainConfig(base.algorithm, env, parts["network"], parts["hyper"], parts["run"])
+        values["hp"] = base.hyper.hp | parse_kwargs(hyper, "--hp")
+    if pairs:
+        values["env_kwargs"] = base.env.env_kwargs | parse_kwargs(pairs)
+    return values
 
 
 def _refuse_changes(before: TrainConfig, config: TrainConfig, run_dir: str) -> None:

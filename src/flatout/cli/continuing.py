@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from flatout.cli.carried import differing, on_free_cards, without_learn
 from flatout.config.schema import RESUMABLE, TrainConfig
-from flatout.config.settings import with_run
+from flatout.config.settings import revise, with_run
 from flatout.errors import UsageError
 from flatout.storage.run_folder import POPULATION, load_config
 from flatout.storage.trust import Consent
@@ -47,8 +46,7 @@ def continued(config: TrainConfig, population: bool) -> tuple[TrainConfig, bool]
     # Code that they name is code that the user named now, or they are refused.
     before = load_config(path, Consent(trust=True), names[0])
     if config.env.backend_open:  # where a run's environments step stays as it began
-        same = replace(config.env, env_backend=before.env.env_backend)
-        config = replace(config, env=same)
+        config = revise(config, {"env_backend": before.env.env_backend})
     _refuse_others(before, config, path)
     if config.run.placed is None:
         kept = before.run.placement

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flatout.cli.arguments import train_config
 from flatout.cli.flags import take, take_all, take_file, take_switch
 from flatout.cli.fleet_plan import Sweep, cards_of, cores_of, dry_run, on_gpu, slots_of, study_of
-from flatout.config.settings import resolve, with_run
+from flatout.config.settings import revise, with_run
 from flatout.errors import UsageError
 from flatout.output import reserve_stdout
 from flatout.storage.trust import Consent, named_code, refuse_unconfirmed
@@ -184,7 +184,7 @@ def _new(argv: list[str]) -> Sweep:
         sections["seeds"] = int(count) if count.isdecimal() else count
     seeds = plan.seeds_of(sections.pop("seeds", 1), base.run.seed)
     for seed in (min(seeds), max(seeds)):
-        resolve(base.algorithm, base.flat(), {"seed": seed})
+        revise(base, {"seed": seed})
     path = base.run.run_dir
     if path is None:
         from flatout.storage.run_folder import default_folder

@@ -162,7 +162,7 @@ def _with(change: Change, config: TrainConfig, machine: str | None) -> TrainConf
     Raises:
         UsageError: they are impossible, or cannot be measured.
     """
-    from flatout.config.settings import resolve
+    from flatout.config.settings import revise
 
     name = MEASURED_ANEW.get(change.key)
     if name is None:
@@ -171,12 +171,11 @@ def _with(change: Change, config: TrainConfig, machine: str | None) -> TrainConf
         raise UsageError(
             f"--what-if {change} has to be measured, which --machine {machine} rules out."
         )
-    values = config.flat()
-    if name not in values:
+    if name not in config.flat():
         raise UsageError(f"--what-if {change}: {config.algorithm} has no {name}.")
     value = change.value if name == "hidden" else int(change.value)
     try:
-        return resolve(config.algorithm, values, {name: value})
+        return revise(config, {name: value})
     except UsageError as error:
         raise UsageError(f"--what-if {change}: {error}") from None
 

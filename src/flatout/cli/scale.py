@@ -15,7 +15,7 @@ from flatout.cli.arguments import train_config
 from flatout.cli.flags import take, take_file, take_switch
 from flatout.config.hyper import OnPolicyConfig
 from flatout.config.schema import RESUMABLE, TrainConfig
-from flatout.config.settings import resolve, with_run
+from flatout.config.settings import revise, with_run
 from flatout.errors import UsageError, damage
 from flatout.installing import install
 from flatout.measurements.measure import examples
@@ -200,7 +200,7 @@ def enlarged(config: TrainConfig, factor: int) -> TrainConfig | None:
     elif not on_policy:
         flat["buffer_size"] = max(flat["buffer_size"], flat["batch_size"])
     try:
-        return resolve(config.algorithm, flat)
+        return revise(config, flat)
     except UsageError:
         return None
 

@@ -259,12 +259,23 @@ class TrainConfig:
     hyper: Any
     run: RunConfig
 
+    @property
+    def parts(self) -> tuple[EnvConfig, NetworkConfig, Any, RunConfig]:
+        """The components' settings."""
+        return self.env, self.network, self.hyper, self.run
+
     def flat(self) -> dict[str, Any]:
         """Return every setting by its flag's name (with underscores), as `resolve` accepts it."""
         values: dict[str, Any] = {"algorithm": self.algorithm}
-        for part in (self.env, self.network, self.hyper, self.run):
+        for part in self.parts:
             values |= {spec.name: getattr(part, spec.name) for spec in fields(part)}
         return values
+
+    def changed(self) -> dict[str, Any]:
+        """Return the settings that differ from the algorithm's defaults."""
+        defaults = TrainConfig(self.algorithm, *(type(part)() for part in self.parts)).flat()
+        defaults |= self.hyper.defaults
+        return {name: value for name, value in self.flat().items() if value != defaults[name]}
 
 
 def affecting(*kinds: Affects) -> frozenset[str]:

@@ -55,45 +55,55 @@ def resolve(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
     Raises:
         UsageError: unknown names, wrong types or impossible values.
     """
-    config = build(algorithm, *layers)
-    data = None if config.hyper.acts else config.hyper.data
-    if data is not None:  # in reports the dataset's name takes the place of the environment's
-        config = replace(config, env=replace(config.env, env=Path(data).name or data))
-    validate(config)
-    return config
+    return _validated(build(algorithm, *layers))
+
+
+def revise(config: TrainConfig, *layers: Mapping[str, Any]) -> TrainConfig:
+    """Change and validate settings by layers of flat values; raises as `resolve`."""
+    return _validated(_with_layers(config, *layers))
 
 
 def build(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
-    """Build the settings like `resolve`, but accept values that a later layer may still change.
+    """Build the settings like `resolve`, but accept values that may still be changed.
 
     Raises:
         UsageError: unknown names or wrong types.
     """
-    algorithm = algorithm_called(algorithm)
-    classes, names = parts_of(algorithm), settings_of(algorithm)
+    parts = (part() for part in parts_of(algorithm))
+    default = TrainConfig(algorithm_called(algorithm), *parts)
+    return _with_layers(default, default.hyper.defaults, *layers)
+
+
+def _with_layers(config: TrainConfig, *layers: Mapping[str, Any]) -> TrainConfig:
+    """Return the settings with the values of the layers, in the types of their fields."""
+    kinds = [hints(type(part)) for part in config.parts]
+    names = [name for part in kinds for name in part]
     values: dict[str, Any] = {}
-    for layer in (classes[2].defaults, *layers):
+    for layer in layers:
         for name, value in layer.items():
-            if name == "algorithm" and algorithm_called(str(value)) != algorithm:
-                raise UsageError(f"these settings are for {value}, not {algorithm}.")
+            if name == "algorithm" and algorithm_called(str(value)) != config.algorithm:
+                raise UsageError(f"these settings are for {value}, not {config.algorithm}.")
             if name != "algorithm" and name not in names:
                 raise UsageError(f"unknown setting {name[:200]!r}.{meant(name[:200], names)}")
             values[name] = value
         if "placement" in layer and "envs" not in layer:
             # workers=8x16 says how many environments there are.
             values |= environments(layer["placement"])
-    own = hints(classes[2])  # a classifier's network replaces the torsos of agents
-    built: list[Any] = [
-        cls(
-            **{
-                name: convert(cls, name, values[name])
-                for name in hints(cls)
-                if name in values and (cls is classes[2] or name not in own)
-            }
-        )
-        for cls in classes
-    ]
-    return TrainConfig(algorithm, *built)
+    changed: list[Any] = []
+    for part, known in zip(config.parts, kinds, strict=True):
+        # A classifier's network replaces the torsos of agents.
+        given = [n for n in known if n in values and (part is config.hyper or n not in kinds[2])]
+        made = {name: convert(type(part), name, values[name]) for name in given}
+        changed.append(replace(part, **made) if made else part)
+    return TrainConfig(config.algorithm, *changed)
+
+
+def _validated(config: TrainConfig) -> TrainConfig:
+    data = None if config.hyper.acts else config.hyper.data
+    if data is not None:  # in reports the dataset's name takes the place of the environment's
+        config = replace(config, env=replace(config.env, env=Path(data).name or data))
+    validate(config)
+    return config
 
 
 def environments(placement: Any) -> dict[str, int]:

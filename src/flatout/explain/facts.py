@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from flatout.config.placement import Placement
+from flatout.config.schema import TrainConfig
 from flatout.envs.source import EnvSource
 from flatout.planning.answer import Answer
 from flatout.planning.machine import SHIPPED, Machine
@@ -51,7 +52,7 @@ class RunFacts:
             or the learner's thread is attributed to what they did meanwhile.
         logs, checkpoints: shares of the time; together ``io``.
         steps, updates, iterations: made in it.
-        settings: the run's, by name.
+        config: the run's settings.
         placement: the run's, with its workers.
         envs, cores: environments stepped together; cores that the run may use.
         learner: share of the time in which the learner worked.
@@ -66,7 +67,7 @@ class RunFacts:
 
     seconds: float
     phases: dict[str, float]
-    settings: Mapping[str, Any]
+    config: TrainConfig
     placement: Placement
     logs: float = 0.0
     checkpoints: float = 0.0
@@ -85,10 +86,14 @@ class RunFacts:
     plan: Answer | None = None
 
     @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The run's settings by name."""
+        return self.config.flat()
+
+    @cached_property
     def source(self) -> EnvSource:
         """What the name of the run's environment stands for."""
-        kwargs = self.settings.get("env_kwargs") or {}
-        return EnvSource(str(self.settings.get("env", "")), kwargs)
+        return EnvSource.of(self.config.env)
 
     @property
     def replays(self) -> bool:
@@ -96,15 +101,17 @@ class RunFacts:
         return "train_freq" in self.settings
 
 
-def facts(totals: Totals, *, cores: int, use: Use | None = None, **given: Any) -> RunFacts:
-    """A run's facts, from sums of seconds and the fields of `RunFacts` that these do not tell."""
+def phase_shares(totals: Totals) -> dict[str, float]:
+    """Return shares of the time by phase, with all phases; they sum to 1.
+
+    Waiting for actor processes or the learner's thread is attributed to what they did meanwhile.
+    """
     main, learner = totals.main, totals.learner
     spent = dict.fromkeys(PHASES, 0.0)
     for span, duration in main.items():
         if span not in (WAIT_LEARNER, "wait"):
             spent[OF_SPAN.get(span, "other")] += duration
-    wait_workers_s = main.get("wait", 0.0)
-    for phase, duration in shared_out(wait_workers_s, totals.workers).items():
+    for phase, duration in shared_out(main.get("wait", 0.0), totals.workers).items():
         spent[phase] += duration
     learner_spent = {OF_SPAN.get(n, "other"): s for n, s in (learner or {}).items() if n != "other"}
     wait_learner_s, busy = main.get(WAIT_LEARNER, 0.0), sum(learner_spent.values())
@@ -112,23 +119,28 @@ def facts(totals: Totals, *, cores: int, use: Use | None = None, **given: Any) -
         spent[phase] += wait_learner_s * duration / busy
     if not busy:
         spent["wait"] += wait_learner_s
-    if not totals.updates:  # nothing was learned: records of older runs call storing so
-        spent["replay"], spent["learn"] = spent["replay"] + spent["learn"], 0.0
-    total = sum(spent.values())
-    if total <= 0.0:
-        spent["other"], total = 1.0, 1.0
+    if (total := sum(spent.values())) <= 0.0:
+        return spent | {"other": 1.0}
+    return {phase: duration / total for phase, duration in spent.items()}
+
+
+def facts(totals: Totals, *, cores: int, use: Use | None = None, **given: Any) -> RunFacts:
+    """A run's facts, from sums of seconds and the fields of `RunFacts` that these do not tell."""
+    main, learner = totals.main, totals.learner
+    total = sum(main.values()) or 1.0
     if learner is None:  # the main process learns
-        busy = sum(main.get(name, 0.0) for name in ("learn", "replay", "transfer", "fused"))
+        learner = {name: main.get(name, 0.0) for name in ("learn", "replay", "transfer", "fused")}
+    busy = sum(seconds for name, seconds in learner.items() if name != "other")
     return RunFacts(
         seconds=totals.seconds,
-        phases={phase: duration / total for phase, duration in spent.items()},
+        phases=phase_shares(totals),
         logs=main.get("log", 0.0) / total,
         checkpoints=main.get("checkpoint", 0.0) / total,
         steps=totals.steps,
         updates=totals.updates,
         iterations=totals.iterations,
         learner=min(busy / max(totals.seconds, 1e-9), 1.0),
-        waited=min(wait_workers_s / total, 1.0),
+        waited=min(main.get("wait", 0.0) / total, 1.0),
         workers=totals.workers,
         cores=max(cores, 1),
         use=use or Use(),

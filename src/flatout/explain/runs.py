@@ -12,7 +12,7 @@ from flatout.config.placement import Placement, parse
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve
 from flatout.errors import FlatoutError, UsageError, damage
-from flatout.explain.facts import facts, mean_use
+from flatout.explain.facts import facts, mean_use, phase_shares
 from flatout.explain.rules import findings, headline
 from flatout.planning.answer import Answer
 from flatout.planning.kept import this_machine
@@ -143,7 +143,7 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
     steady_samples = _during(samples, records)
     facts_ = facts(
         totals,
-        settings=evidence.config.flat(),
+        config=evidence.config,
         placement=parse(last.placement),
         envs=evidence.config.env.envs,
         cores=last.cores,
@@ -214,7 +214,7 @@ def _blocks(
         within = [replace(r, updates=max(r.updates, 1)) for r in records if a < r.end <= b]
         part, _ = steady(within)
         if part is not None:
-            shares = facts(part, settings={}, placement=placement, envs=1, cores=1).phases
+            shares = phase_shares(part)
             found.append((shares, part.seconds))
     return found
 
@@ -285,4 +285,4 @@ def recent_phases(records: Sequence[SpanRecord], placement: Placement) -> dict[s
     totals, _ = steady([replace(record, first=False) for record in records])
     if totals is None:
         return {}
-    return facts(totals, settings={}, placement=placement, envs=1, cores=1).phases
+    return phase_shares(totals)

@@ -12,24 +12,24 @@ from typing import Any
 
 from flatout.config.placement import Placement, parse
 from flatout.config.placement_checks import refuse_unavailable
-from flatout.config.settings import resolve
+from flatout.config.schema import TrainConfig
+from flatout.config.settings import revise
 from flatout.config.workers import with_workers
 from flatout.errors import FlatoutError
 
 Changes = dict[str, Any]  # settings by name, and their new values
 
 
-def possible(settings: Mapping[str, Any], changes: Changes, cores: int) -> bool:
-    """Return whether the changed settings (with the algorithm) are valid on `cores` cores."""
-    values = {name: value for name, value in settings.items() if name != "algorithm"}
+def possible(config: TrainConfig, changes: Changes, cores: int) -> bool:
+    """Return whether the changed settings are valid on `cores` cores."""
     try:
-        config = resolve(str(settings["algorithm"]), values | changes)
+        config = revise(config, changes)
         placement = config.run.placed
         if placement is None:
             return True
         refuse_unavailable(placement)
         with_workers(placement, config.env.envs, cores)
-    except (FlatoutError, KeyError):
+    except FlatoutError:
         return False
     return not (config.hyper.only_serial and placement.overlapped)
 
@@ -75,21 +75,19 @@ def worker_count(envs: int, most: int) -> int:
     return next((n for n in range(min(most, envs), 1, -1) if envs % n == 0), 1)
 
 
-def more_envs(settings: Mapping[str, Any], factor: int, cores: int) -> Changes | None:
+def more_envs(config: TrainConfig, factor: int, cores: int) -> Changes | None:
     """Return changes to `factor` times as many environments, with rollouts of the same size; None
     if that is impossible."""
-    if settings.get("algorithm") == "genetic":  # each environment is a member of the population
+    if config.algorithm == "genetic":  # each environment is a member of the population
         return None
-    changes: Changes = {"envs": int(settings["envs"]) * factor}
-    steps = settings.get("n_steps")
-    if settings.get("algorithm") == "ppo" and settings.get("rollout_episodes") is None:
-        if not steps or steps % factor or steps // factor < 8:
+    changes: Changes = {"envs": config.env.envs * factor}
+    if config.algorithm == "ppo" and config.hyper.rollout_episodes is None:
+        steps = config.hyper.n_steps
+        if steps % factor or steps // factor < 8:
             return None
         changes["n_steps"] = steps // factor
-    text = str(settings.get("placement", "cpu"))
-    if "workers=" in text:
-        placement = parse(text)
-        if placement.workers is not None:
-            count, each = placement.workers
-            changes |= placed(placement, workers=(count, each * factor))
-    return changes if possible(settings, changes, cores) else None
+    placement = config.run.placed
+    if placement is not None and placement.workers is not None:
+        count, each = placement.workers
+        changes |= placed(placement, workers=(count, each * factor))
+    return changes if possible(config, changes, cores) else None

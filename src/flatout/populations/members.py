@@ -14,7 +14,7 @@ from typing import Any
 from flatout.config.hyper import Hyper, OwnConfig
 from flatout.config.placement import Placement
 from flatout.config.schema import TrainConfig
-from flatout.config.settings import changeable, resolve, with_run
+from flatout.config.settings import changeable, revise, with_run
 from flatout.config.values import hints
 from flatout.errors import CheckpointError, UsageError, damage, nearest, writing
 from flatout.run.auto import with_placement
@@ -134,7 +134,7 @@ def _member(config: TrainConfig, name: str, row: Mapping[str, Any], folder: Path
         own = {key: values.pop(key) for key in row if key != "seed"}
         values["hp"] = dict(config.hyper.hp) | own
     run_dir = str(folder / FOLDER / name)
-    made = resolve(config.algorithm, config.flat(), values | {"run_dir": run_dir})
+    made = revise(config, values | {"run_dir": run_dir})
     before, after = _present(config.hyper), _present(made.hyper)
     if before != after:
         key = next(iter(before ^ after))
@@ -296,7 +296,7 @@ def load(
             if not nofollow.is_plain_name(name) or not row.keys() <= known:
                 raise ValueError(f"the member {name[:100]!r} is impossible")
         found = [
-            Member(name, resolve(config.algorithm, config.flat(), row, changes, {
+            Member(name, revise(config, row, changes, {
                 "run_dir": str(folder / FOLDER / name)}))
             for name, row in rows.items()
         ]  # fmt: skip

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from flatout.config.schema import REPORT, SPEED, TrainConfig, affecting
-from flatout.config.settings import build
 from flatout.explain.settings import flags
 from flatout.output import printable
 from flatout.run.curve import AXES, VALUES, Curve, points, svg
@@ -98,9 +97,7 @@ def verdict(summary: dict[str, Any]) -> str:
 
 def changed(config: TrainConfig) -> dict[str, Any]:
     """The settings that differ from the algorithm's defaults."""
-    defaults = build(config.algorithm).flat()
-    settings = config.flat().items()
-    return {n: v for n, v in settings if n not in SILENT and v != defaults[n]}
+    return {name: value for name, value in config.changed().items() if name not in SILENT}
 
 
 def command(config: TrainConfig, placement: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 
 from flatout.config.schema import TrainConfig
+from flatout.config.settings import revise
 from flatout.errors import CheckpointError, FlatoutError, UsageError, damage, writing
 from flatout.storage import signing
 from flatout.storage.checkpoint import FORMAT
@@ -178,7 +179,7 @@ class Folder:
             )
             known = set[str]()
             for group in found:  # each may name another environment
-                config = configured(base, group.row)
+                config = revise(base, group.row)
                 names = repr(reaching_of(config))
                 if names not in known:
                     refuse_foreign(config, path, code, consent)
@@ -193,7 +194,7 @@ class Folder:
         if optuna is not None:
             optuna = settings_of(optuna, base, f"{path}: [optuna]")
             for row in examples(optuna["space"], "[optuna]"):
-                refuse_foreign(configured(base, row), path, code, consent)
+                refuse_foreign(revise(base, row), path, code, consent)
             if optuna["storage"] and code is None and not consent.trust:
                 raise CheckpointError(
                     f"{path} is not of this user's making and names a storage, which lies outside "

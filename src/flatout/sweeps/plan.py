@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from flatout.config.hyper import OwnConfig
-from flatout.config.schema import TrainConfig, validate
-from flatout.config.settings import changeable, parse_kwargs, resolve
-from flatout.config.values import convert, hints
+from flatout.config.schema import TrainConfig
+from flatout.config.settings import changeable, parse_kwargs, resolve, revise
 from flatout.errors import UsageError
 from flatout.storage.trust import CODE, REACHING
 from flatout.sweeps.sections import MOST, drawn, grid, listed, refuse_many
@@ -201,7 +200,7 @@ def groups(base: TrainConfig, sections: Mapping[str, Any], where: str) -> list[G
         for key in row.keys() & REFUSED.keys():
             raise UsageError(f"{where}: configurations cannot differ in {key}: {REFUSED[key]}.")
         try:
-            configured(base, row)
+            revise(base, row)
         except UsageError as error:
             raise UsageError(f"{where}: {error}") from None
         name = plain = title(row)
@@ -226,34 +225,13 @@ def _text(value: Any) -> str:
     return re.sub(r"[^\w.+-]+", "-", text, flags=re.ASCII).strip("-") or "-"
 
 
-def configured(base: TrainConfig, row: Mapping[str, Any]) -> TrainConfig:
-    """The configuration that `resolve` makes of the base's settings and these.
-
-    Only these are converted where that suffices, because a sweep has many configurations.
-
-    Raises:
-        UsageError: they are unknown or impossible.
-    """
-    parts = (base.env, base.network, base.hyper, base.run)
-    given = [hints(type(part)).keys() & row.keys() for part in parts]
-    if "placement" in row or sum(map(len, given)) < len(row):  # or names what is no setting
-        return resolve(base.algorithm, base.flat(), row)
-    found: list[Any] = [
-        replace(part, **{name: convert(type(part), name, row[name]) for name in names})
-        if names else part for part, names in zip(parts, given, strict=True)
-    ]  # fmt: skip
-    config = TrainConfig(base.algorithm, *found)
-    validate(config)
-    return config
-
-
 def trials(base: TrainConfig, group: Group, seeds: Sequence[int]) -> list[Trial]:
     """The runs of a group.
 
     Raises:
         UsageError: its settings are impossible, or its name, which may be a file's, is no folder's.
     """
-    common = configured(base, group.row).flat()
+    common = revise(base, group.row).flat()
     common = {k: list(v) if isinstance(v, tuple) else v for k, v in common.items()}
     return [
         Trial(name, group.name, base.algorithm, common | {"seed": seed})

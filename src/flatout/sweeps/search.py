@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from flatout.config.schema import TrainConfig
+from flatout.config.settings import revise
 from flatout.errors import CheckpointError, FlatoutError, UsageError, nearest, one_line, short
 from flatout.sweeps.optuna_proposals import (
     optuna_package,
@@ -27,7 +28,7 @@ from flatout.sweeps.optuna_proposals import (
     value_of,
 )
 from flatout.sweeps.optuna_storage import open_study
-from flatout.sweeps.plan import REFUSED, Group, configured, title
+from flatout.sweeps.plan import REFUSED, Group, title
 from flatout.sweeps.sections import MOST
 
 DEFAULTS: dict[str, Any] = {
@@ -91,7 +92,7 @@ def settings_of(table: Any, base: TrainConfig, where: str) -> dict[str, Any]:
 def _refusal(base: TrainConfig, row: Mapping[str, Any]) -> str:
     """Why there can be no such configuration; empty where there can."""
     try:
-        configured(base, row)
+        revise(base, row)
     except UsageError as error:
         return str(error)
     return ""
