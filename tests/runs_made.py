@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flatout.storage.checkpoint import FORMAT
 from tests import tiny
 
 
@@ -18,7 +19,8 @@ def folder(
     evaluations at the last of these steps."""
     settings = {"algorithm": "ppo", "env": "CartPole-v1", "learning_rate": 3e-4} | settings
     path.mkdir(parents=True)
-    config = {"format": 1, "algorithm": settings["algorithm"], "settings": settings, "parent": None}
+    config = {"format": FORMAT, "algorithm": settings["algorithm"], "settings": settings,
+              "parent": None}  # fmt: skip
     (path / "config.json").write_text(json.dumps(config))
     rows = [
         {"step": every * number, "time/wall_s": number / 2, "rollout/return_mean_100": value}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from flatout.errors import CheckpointError
+from flatout.storage.checkpoint import FORMAT
 from flatout.storage.run_folder import load_config
 from flatout_explain.documents import (
     DEPTH,
@@ -81,7 +82,7 @@ def test_long_lines_are_skipped_completely(length: int) -> None:
 def test_the_files_of_a_run_are_limited_in_depth(tmp_path: Path) -> None:
     """`json.loads` reads settings that are nested 400 levels deep, but Flatout refuses them."""
     deep = json.loads("[" * 400 + "]" * 400)
-    values = {"format": 4, "algorithm": "ppo", "settings": {"env_kwargs": {"a": deep}}}
+    values = {"format": FORMAT, "algorithm": "ppo", "settings": {"env_kwargs": {"a": deep}}}
     (tmp_path / "config.json").write_text(json.dumps(values))
     with pytest.raises(CheckpointError, match="deep"):
         load_config(tmp_path, None)

@@ -597,16 +597,6 @@ def test_saved_evidence_is_diagnosed_elsewhere(flatout: Cli, made: Path, tmp_pat
         Evidence.from_json({"kind": "run"})
 
 
-def test_evidence_that_an_older_version_saved_is_read() -> None:
-    config = resolve("ppo", {"env": "Hopper-v5", "placement": "cpu"})
-    lines = [{"begin": {"t": 0}}, as_line(record(0, first=True)), as_line(record(10))]
-    evidence = Evidence("x", config, lines, plan=measured_here(1.0, 2.0))
-    old = json.loads(json.dumps(evidence.as_json()))
-    old["machine"] |= {"full": 0.88, "grows": 0.1, "grows_images": 0.7}  # it had more costs
-    assert Evidence.from_json(old) == Evidence.from_json(json.loads(json.dumps(evidence.as_json())))
-    assert diagnose_evidence(Evidence.from_json(old)).findings
-
-
 def test_nothing_that_a_folder_names_is_called(run: Path) -> None:
     config = json.loads((run / "config.json").read_text())
     config["settings"]["env"] = "os:system"

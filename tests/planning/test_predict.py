@@ -184,11 +184,6 @@ def test_stages_survive_json() -> None:
         assert Stages.from_json(json.loads(json.dumps(stages.as_json()))) == stages
 
 
-def test_stages_of_before_there_were_programs_are_read() -> None:
-    older = {name: value for name, value in PLAIN.as_json().items() if name not in PROGRAM}
-    assert Stages.from_json(older) == PLAIN
-
-
 @pytest.mark.parametrize(
     "broken",
     [{"env": []}, {"env": [float("nan")]}, {"cores": 0}, {"learn": {"cpu cpu": -1.0}},

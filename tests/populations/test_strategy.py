@@ -195,10 +195,7 @@ def test_a_resumed_population_keeps_its_strategy(flatout: Cli, tmp_path: Path) -
     assert json.loads(summary)["steps"] == 960
 
 
-def test_members_on_the_host_that_began_together_resume_spread(
-    flatout: Cli, tmp_path: Path
-) -> None:
-    """An older release let them share acting calls and updates."""
+def test_members_on_the_host_cannot_go_on_together(flatout: Cli, tmp_path: Path) -> None:
     host = ("--env-backend", "host", "--seeds", 2, "--run-dir", tmp_path)
     assert flatout("train", *SMALL, *host).code == 0
     path = tmp_path / "population.json"
@@ -206,10 +203,7 @@ def test_members_on_the_host_that_began_together_resume_spread(
     saved["strategy"] = {"name": "together", "size": 2}
     path.write_text(json.dumps(saved))
     result = flatout("train", "--resume", tmp_path, "--steps", 960)
-    assert result.code == 0
-    assert "it began together, which is no longer possible" in result.out + result.err
-    summary = json.loads((tmp_path / FOLDER / "seed=1" / "summary.json").read_text())
-    assert summary["steps"] == 960
+    assert "--strategy together is not possible: one program needs" in result.message
 
 
 def test_an_impossible_strategy_of_python(tmp_path: Path) -> None:

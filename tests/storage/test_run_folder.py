@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from flatout import CheckpointError, FlatoutError
+from flatout.storage.checkpoint import FORMAT
 from flatout.storage.run_folder import KEPT, RunFolder, load_config
 
 BEGIN = """
@@ -78,8 +79,8 @@ def test_a_lock_that_user_code_has_closed_is_no_error(tmp_path: Path) -> None:
     ("content", "why"),
     [
         ("[]", "it holds no table"),
-        ('{"format": 1, "algorithm": "ppo", "settings": "/etc"}', "it holds no table of settings"),
-        ('{"format": 1, "settings": {}}', "'algorithm' is missing"),
+        (f'{{"format": {FORMAT}, "settings": "/etc"}}', "it holds no table of settings"),
+        (f'{{"format": {FORMAT}, "settings": {{}}}}', "'algorithm' is missing"),
     ],
 )
 def test_damaged_settings_are_named_without_the_words_of_python(

@@ -15,19 +15,16 @@ import zipfile
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import pytest
 
 from flatout import PPO, Agent, CheckpointError, FlatoutError, UsageError
 from flatout.cli.arguments import train_config
-from flatout.explain.runs import read_run
 from flatout.storage import checkpoint, signing, trust
 from flatout.storage.checkpoint import FORMAT
-from flatout.types import Snapshot
 from flatout_explain.files import import_path
 from flatout_explain.files.user_folders import user_folder
 from tests import tiny
-from tests.cli.test_bad_input import ROOT, Cli, sentence
+from tests.cli.test_bad_input import ROOT, Cli, contents, sentence
 from tests.conftest import TINY, Result
 from tests.own_algorithms import good
 from tests.storage.test_bad_files import header, metadata, settings
@@ -601,37 +598,20 @@ def test_what_a_settings_file_reaches_is_named_by_the_user_too(
 # Formats
 
 
-def test_older_formats(got: Got, flatout: Cli) -> None:
-    values = json.loads((got.run / "config.json").read_bytes())
-    del values["format"]
+@pytest.mark.parametrize("number", [None, checkpoint.FORMAT - 1, checkpoint.FORMAT + 1])
+def test_another_format_is_one_sentence(got: Got, flatout: Cli, number: int | None) -> None:
+    saved = contents(got.run)
+    values = json.loads((got.run / "config.json").read_bytes()) | {"format": number}
     (got.run / "config.json").write_text(json.dumps(values))
-    sentence(flatout("train", "--resume", "got"), 1, "got/config.json|no format number|older")
+    said = "no format number" if number is None else f"has format {number}"
+    for words in (("train", "--resume", "got"), ("explain", "got"), ("compare", "got", "got")):
+        sentence(flatout(*words), 1, f"got/config.json|{said}")
     final = got.run / "params.safetensors"
-    final.write_bytes(header(lambda h: h["__metadata__"].pop("format"))(final.read_bytes()))
-    sentence(flatout("eval", "got"), 1, "params.safetensors|no format number|older")
-    assert flatout("explain", "got").code == 0
-    assert read_run(got.run).ended
-
-
-def test_only_agents_that_normalise_observations_are_refused_of_the_format_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file, folder = tmp_path / "agent.safetensors", tmp_path / "checkpoints"
-    before = checkpoint.FORMAT - 1
-    monkeypatch.setattr(checkpoint, "FORMAT", before)
-    arrays = {f"{checkpoint.PREFIX}.params.networks.actor": np.zeros(2, np.float32)}
-    moments = {f"{checkpoint.PREFIX}.params.obs_moments['a'].mean": np.zeros(2, np.float32)}
-    metadata = {"format": before, "config": {}}
-    for step, saved in enumerate((arrays, arrays | moments)):
-        checkpoint.save_agent(file.with_stem(f"{step}"), saved, metadata)
-        checkpoint.save(folder, step, Snapshot(saved, {}), keep=2)
-    monkeypatch.undo()
-    plain, normalised = checkpoint.checkpoints(folder)
-    assert checkpoint.load(plain)[1].arrays.keys() == arrays.keys()
-    assert checkpoint.load_agent(file.with_stem("0"))[0].keys() == arrays.keys()
-    for read, path in ((checkpoint.load, normalised), (checkpoint.load_agent, file.with_stem("1"))):
-        with pytest.raises(CheckpointError, match=r"older version.*normalize_observation"):
-            read(path)
+    text = json.dumps(number)
+    final.write_bytes(header(lambda h: h["__metadata__"].update(format=text))(final.read_bytes()))
+    sentence(flatout("eval", "got"), 1, f"params.safetensors|{said}")
+    changed = {"config.json", "params.safetensors"}
+    assert {n for n, text in contents(got.run).items() if saved[n] != text} == changed, "unwritten"
 
 
 def test_a_shared_key_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

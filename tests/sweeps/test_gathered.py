@@ -22,6 +22,7 @@ import pytest
 from flatout.config.settings import resolve
 from flatout.errors import FlatoutError
 from flatout.storage import signing, trees
+from flatout.storage.checkpoint import FORMAT
 from flatout.sweeps import place
 from flatout.sweeps.engine import Job
 from flatout.sweeps.gathered import ARRIVING, Leaving, newest, pieces, put, recover, settle
@@ -49,7 +50,7 @@ def files(folder: Path, **more: str) -> Path:
 
 
 def config(**more: Any) -> str:
-    values = {"format": 1, "algorithm": "ppo", "placement": "cpu", "parent": None,
+    values = {"format": FORMAT, "algorithm": "ppo", "placement": "cpu", "parent": None,
               "settings": dict(TRIAL.settings) | {"run_dir": "/there"} | more}  # fmt: skip
     return json.dumps(values)
 

@@ -101,8 +101,7 @@ class Pending:
             carry=_leaves(f"{prefix}{CARRY}/", arrays),  # `refuse_other` gives it its form
         )
         ended = arrays[prefix + "ended_episodes"]
-        infos = data.get("infos") or [None] * len(ended)
-        infos = [info and {str(k): float(v) for k, v in info.items()} for info in infos]
+        infos = [i and {str(k): float(v) for k, v in i.items()} for i in data["infos"]]
         episodes = [
             Episode(int(env), float(total), int(length), float(q_max), info)
             for (env, total, length, q_max), info in zip(ended, infos, strict=True)

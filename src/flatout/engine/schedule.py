@@ -205,7 +205,7 @@ class Schedule:
         # A serial schedule that continues an overlapped run first learns from pending trajectories.
         self._pending = deque(
             Pending.loaded(f"{PENDING}{number}/", arrays, values)
-            for number, values in enumerate(data.get("pending", []))
+            for number, values in enumerate(data["pending"])
         )
         for pending in self._pending:
             if self.learner.trajectory is not None:

@@ -27,14 +27,8 @@ from flatout.envs.source import EnvSource
 from flatout.errors import EnvironmentFailure, Interrupt, UsageError
 from flatout.types import ActionSpec, Obs, ObsSpec, mask_path
 
-ALE_ONLY: dict[str, tuple[Any, ...]] = {
-    "frame_skip": (None, 4),
-    "sticky_actions": (None, 0.25),
-    "noop_max": (30,),
-    "terminal_on_life_loss": (False,),
-}
-"""Settings that only Atari games have, with the values that mean "not set": the default, and the
-value that run folders of earlier versions hold if the user set nothing."""
+ALE_ONLY = ("frame_skip", "sticky_actions", "noop_max", "terminal_on_life_loss")
+"""Settings that only Atari games have."""
 
 
 @dataclass
@@ -202,9 +196,8 @@ def open_task(config: EnvConfig, source: Any = None, in_info: bool | None = Fals
     make = factory(config, source, bool(in_info))
     if source.atari:
         return Task(config, make, *atari_specs(config), source=source)
-    for name, defaults in ALE_ONLY.items():
-        value = getattr(config, name)
-        if value not in defaults:
+    for name in ALE_ONLY:
+        if (value := getattr(config, name)) != getattr(EnvConfig, name):
             raise UsageError(
                 f"--{name.replace('_', '-')} {value} is for Atari ids (ALE/Breakout-v5, "
                 f"Breakout-v4) only, which {config.env} is not: leave it out, or pass the "

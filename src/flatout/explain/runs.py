@@ -72,11 +72,11 @@ class Evidence:
     def from_json(values: Mapping[str, Any]) -> Evidence:
         """Return the evidence from `as_json`'s values; raise `UsageError` for others."""
         try:
-            settings, plan = dict(values["settings"]), values.get("plan")
+            settings, plan = dict(values["settings"]), values["plan"]
             return Evidence(
                 str(values["subject"]), resolve(str(settings["algorithm"]), settings),
                 values["lines"], [MonitorSample.from_json(row) for row in values["samples"]],
-                bool(values["ended"]), Machine.from_json(values.get("machine", asdict(SHIPPED))),
+                bool(values["ended"]), Machine.from_json(values["machine"]),
                 None if plan is None else Answer.from_json(plan),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError) as error:

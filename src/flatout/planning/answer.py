@@ -99,7 +99,7 @@ class Answer:
                 float(values["spent_s"]),
                 tuple(str(note) for note in values["notes"]),
                 values["larger"] and (int(values["larger"][0]), _prediction(values["larger"][1])),
-                parse(values.get("base", "cpu")),  # older ones lack it
+                parse(values["base"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UsageError(f"this is no plan: {misfit(error)}.") from error

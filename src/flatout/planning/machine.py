@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flatout.errors import UsageError
@@ -41,8 +41,7 @@ class Machine:
             UsageError: it is none, or a number in it is impossible.
         """
         try:
-            known = {spec.name for spec in fields(Machine)}  # older ones have more
-            machine = Machine(**{name: values[name] for name in values if name in known})
+            machine = Machine(**values)
             possible = all(0.0 <= cost < 10.0 for cost in (machine.trip, machine.iteration))
         except TypeError as error:
             raise UsageError(f"these are no machine's costs: {misfit(error)}.") from error

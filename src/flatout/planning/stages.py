@@ -95,12 +95,11 @@ class Stages:
             UsageError: it is no such object, or a number in it is impossible.
         """
         try:
-            known = [spec.name for spec in fields(Stages)]
-            given = {name: values[name] for name in known if name in values}  # older ones lack some
+            given = {spec.name: values[spec.name] for spec in fields(Stages)}
             given["env"] = tuple(float(s) for s in given["env"])
             given["act"] = {name: _curve(points) for name, points in given["act"].items()}
             given["local"] = _curve(given["local"])
-            for name in {"learn", *IN_A_PROGRAM} & given.keys():
+            for name in ("learn", *IN_A_PROGRAM):
                 given[name] = {str(n): float(s) for n, s in given[name].items()}
             stages = Stages(**given)
             stages.check()

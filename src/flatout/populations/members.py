@@ -287,7 +287,7 @@ def load(
     config, values = load_values(folder, consent, POPULATION)
     try:
         rows = {str(name): dict(row) for name, row in values["members"].items()}
-        told = values.get("strategy", {"name": SPREAD, "size": 1})
+        told = values["strategy"]
         strategy = Strategy(str(told["name"]), int(told["size"]))
         if strategy.name not in NAMES or not 1 <= strategy.size <= MOST:
             raise ValueError(f"the strategy {str(told)[:100]} is impossible")

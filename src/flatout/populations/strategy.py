@@ -66,8 +66,8 @@ def choose(
         raise FlatoutError(f"not even one member of this population fits: {error}") from error
     placements = placements[:count]
     placement = placements[0]
-    obstacle = _obstacle(config, placement)
-    if asked == TOGETHER and obstacle:
+    obstacle, wanted = _obstacle(config, placement), asked if before is None else before.name
+    if wanted == TOGETHER and obstacle:
         raise UsageError(f"--strategy together is not possible: {obstacle}.")
     fit, memory = _fitting(placements, expected, hardware)
     on, key = len(placements), shape_key(config, hardware, placement)
@@ -79,8 +79,6 @@ def choose(
         configs = [placed(one, placements[i % on]) for i, one in enumerate(configs)]
     if before is not None:
         name, why = before.name, "as it began"
-        if name == TOGETHER and obstacle:  # of a release whose members could share calls
-            name, why = SPREAD, f"it began together, which is no longer possible: {obstacle}"
     elif obstacle:
         name, why = SPREAD, obstacle
     elif asked == "auto":

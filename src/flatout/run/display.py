@@ -227,7 +227,7 @@ def try_words(summary: dict[str, Any]) -> str:
     tried = summary["try"]
     words = [setting_words(tried.get("setting", ())) or tried["remedy"]]
     words.append(f"{percent(tried['share'])} of the time" if tried["share"] else "")
-    if "how" in tried:  # without it an older version predicted the gain
+    if "how" in tried:
         gain = MeasuredGain(*(tried[name] for name in ("gain", "low", "high", "how")))
         words.append(f"{gain_words(gain)}: {gain.how}")
     return "   ".join(filter(None, words))

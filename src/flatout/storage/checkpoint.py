@@ -33,9 +33,7 @@ from flatout_explain.documents import parse_json
 from flatout_explain.files import nofollow
 
 FORMAT = 5
-"""Format of checkpoints, run folders and saved agents; no other is read until version 0.1.0."""
-SAME_WITHOUT_STATISTICS = 4
-"""The format before, which is the same for agents that do not normalise observations."""
+"""Format of checkpoints, run folders, sweeps and saved agents; no other is read."""
 MOST_HEADER = 4 << 20
 """Maximum bytes of the names, shapes and settings before an agent's arrays."""
 ARRAYS, DATA = "state.safetensors", "state.json"
@@ -116,23 +114,11 @@ def refuse_other(name: str, array: np.ndarray, like: Any, who: str) -> None:
 
 def refuse_format(number_read: Any, what: str) -> None:
     """Refuse a format that this version does not read."""
-    if number_read in (FORMAT, SAME_WITHOUT_STATISTICS):
-        return
-    older = number_read is None or (isinstance(number_read, int) and number_read < FORMAT)
-    number = "no format number" if number_read is None else f"format {str(number_read)[:20]}"
-    raise CheckpointError(
-        f"{what} has {number}, this version reads {FORMAT}: it was written by "
-        f"{'an older' if older else 'another'} version; use that one, or train again."
-    )
-
-
-def _refuse_statistics(number_read: Any, what: str, arrays: Mapping[str, np.ndarray]) -> None:
-    """Refuse an agent of an older format that normalises observations: its networks learned from
-    scaled observations, normalised by the statistics of raw ones."""
-    if number_read != FORMAT and any(f"{PREFIX}.params.obs_moments" in name for name in arrays):
+    if number_read != FORMAT:
+        number = "no format number" if number_read is None else f"format {str(number_read)[:20]}"
         raise CheckpointError(
-            f"{what} was saved by an older version, in which normalize_observation gave networks "
-            "other inputs: use that version, or train again."
+            f"{what} has {number}, and this version reads format {FORMAT}: it was written by "
+            "another version; use that one, or train again."
         )
 
 
@@ -301,9 +287,7 @@ def load(path: Path) -> tuple[int, Snapshot]:
             first, end = map(int, data["replay"]["stored"])
             segments = list(data["replay"]["segments"])
             rows = SavedRows(path.parent.parent / REPLAY, segments, (first, end))
-        arrays = load_tensors(tensors)
-        _refuse_statistics(data["format"], f"the checkpoint {path}", arrays)
-        return step, Snapshot(arrays, data["data"], rows)
+        return step, Snapshot(load_tensors(tensors), data["data"], rows)
     except OSError as error:
         advice = "" if _may_pass(error) else hint
         raise CheckpointError(
@@ -397,7 +381,6 @@ def load_agent(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         )
     if "config" not in metadata:
         raise CheckpointError(f"{path} is not a saved agent: it names no settings.")
-    _refuse_statistics(metadata["format"], str(path), arrays)
     return arrays, metadata
 
 

@@ -323,14 +323,13 @@ def load_values(
     """The resolved settings of a run, and all values of the file that holds them.
 
     Args:
-        consent: the user's consent to code that the settings name. None: the settings are only
-            read, and may have an older format.
+        consent: the user's consent to code that the settings name; None if they are only read.
         name: of the file that holds them.
         most: maximum bytes of it.
 
     Raises:
         UsageError: there is no run.
-        CheckpointError: the file is corrupt, or names code without consent.
+        CheckpointError: the file is corrupt, of another format, or names code without consent.
     """
     path = run_dir / name
     if not os.path.lexists(path):
@@ -340,8 +339,7 @@ def load_values(
         values = nofollow.read_json(path, 1, most)
         if not isinstance(values, dict):
             raise ValueError("it holds no table")
-        if consent is not None:
-            refuse_format(values.get("format"), str(path))
+        refuse_format(values.get("format"), str(path))
         if not isinstance(values.get("settings"), dict):
             raise ValueError("it holds no table of settings")
         config = resolve(str(values["algorithm"]), values["settings"])

@@ -156,8 +156,7 @@ class WorkerActingSampler(Sampler):
         check_counts(state, self.num_envs)
 
         def part(worker: Worker) -> dict[str, Any]:
-            columns, old = worker.job.columns, "chunks"  # in checkpoints of earlier releases
-            apart = ("steps", "obs", "carry", old)
+            columns, apart = worker.job.columns, ("steps", "obs", "carry")
             parts = {n: value[columns] for n, value in state.items() if n not in apart}
             if "carry" in state:
                 parts["carry"] = [leaf[columns] for leaf in state["carry"]]
