@@ -16,8 +16,9 @@ from flatout.engine.programs import Programs
 from flatout.errors import UsageError
 from flatout.hardware.inventory import Gpu, inventory, resolve_placement
 from flatout.populations import strategy
-from flatout.populations.members import FOLDER, placed
+from flatout.populations.members import FOLDER
 from flatout.reports.curves import Run, curves
+from flatout.run.auto import with_placement
 from flatout.run.build import assemble, foreseen
 from flatout.run.opening import member_devices
 from flatout.run.resolve import resolve_run
@@ -97,7 +98,7 @@ def test_members_of_several_shards_have_all_devices(flatout: Cli, tmp_path: Path
 def test_both_devices_are_measured_at_the_same_time() -> None:
     asked = configs(4, "--devices", 2)
     two, _ = foreseen(asked[0])
-    given = [placed(config, two[number % 2]) for number, config in enumerate(asked)]
+    given = [with_placement(config, two[number % 2]) for number, config in enumerate(asked)]
     assert [config.run.devices for config in given] == [None] * 4
     told = strategy.call("flatout.populations.strategy:speed", (given, True), 120.0)
     assert 0.0 < told < 1e9

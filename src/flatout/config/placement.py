@@ -124,11 +124,6 @@ class Placement:
         return self.inference if self.in_processes else self.sampler
 
     @property
-    def serial(self) -> bool:
-        """Whether collecting and learning alternate, in separate programs."""
-        return self.schedule == "serial"
-
-    @property
     def overlapped(self) -> bool:
         """Whether collecting and learning run at the same time."""
         return self.schedule == "overlapped"

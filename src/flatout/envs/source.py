@@ -44,15 +44,13 @@ class EnvSource:
 
     @property
     def library(self) -> str:
-        """The library that has it in its list, of ``gymnax:NAME`` or ``envelope:SUITE::NAME``; else
-        an empty string."""
+        """The library in whose list the name is, or an empty string."""
         library, colon, _ = self.name.partition(":")
         return library if self.passed is None and colon and library in LIBRARIES else ""
 
     @property
     def imported(self) -> bool:
-        """Whether the name begins with a module: ``module:factory``, or Gymnasium's
-        ``module:id``."""
+        """Whether it is ``module:factory``, or Gymnasium's ``module:id``."""
         module, colon, _ = self.name.partition(":")
         return self.passed is None and bool(colon) and "/" not in module and not self.library
 

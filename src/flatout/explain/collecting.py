@@ -104,14 +104,14 @@ def overlapping(facts: RunFacts) -> Iterator[Proposal]:
     """Propose collecting while learning, if both take long enough and there is a core for each."""
     place = facts.placement
     both = min(sum(map(facts.phases.__getitem__, phases)) for phases in (COLLECT, LEARN))
-    if not place.serial or place.steps_on_device or both < LARGE:
+    if place.overlapped or place.steps_on_device or both < LARGE:
         return
     if facts.cores > 1 or place.learn[0].is_gpu:
         words = (
             "Collect while learning: an iteration then takes as long as the longer of the two, and "
             "acting uses parameters that are one version old."
         )
-        yield Proposal(words, placed(place, schedule="overlapped"), 1.1)
+        yield Proposal(words, placed(place, schedule="overlapped", lag=1), 1.1)
 
 
 def _processes(facts: RunFacts, cost: Costs) -> Iterator[Proposal]:

@@ -62,8 +62,6 @@ def named(setting: tuple[str, ...]) -> set[str]:
 def placed(placement: Placement, **changes: Any) -> Changes:
     """Return a changed placement as a setting."""
     changed = replace(placement, **changes)
-    if changed.overlapped and changed.lag == 0:
-        changed = replace(changed, lag=1)
     text = str(changed)
     # The CPU is the default device.
     short = text.removeprefix("act=cpu ")

@@ -14,10 +14,9 @@ from typing import Any
 from flatout.config.hyper import Hyper, OwnConfig
 from flatout.config.placement import Placement
 from flatout.config.schema import TrainConfig
-from flatout.config.settings import changeable, revise, with_run
+from flatout.config.settings import changeable, revise
 from flatout.config.values import hints
 from flatout.errors import CheckpointError, UsageError, damage, nearest, writing
-from flatout.run.auto import with_placement
 from flatout.storage import signing
 from flatout.storage.checkpoint import FORMAT
 from flatout.storage.run_folder import GROUPS, POPULATION, load_values
@@ -77,11 +76,6 @@ class Member:
 
     name: str
     config: TrainConfig
-
-
-def placed(config: TrainConfig, placement: Placement) -> TrainConfig:
-    """A member's settings where it is to be, as those of an ordinary run."""
-    return with_run(with_placement(config, placement), devices=None)
 
 
 def members(

@@ -20,7 +20,8 @@ from flatout.config.hyper import OwnConfig
 from flatout.engine.members import FusedPopulation, Group
 from flatout.engine.programs import Programs
 from flatout.errors import CheckpointError, FlatoutError, failure, full_memory
-from flatout.populations.members import SPREAD, Member, Strategy, placed
+from flatout.populations.members import SPREAD, Member, Strategy
+from flatout.run.auto import with_placement
 from flatout.run.forecast import compiling
 from flatout.run.interrupts import Interrupts
 from flatout.run.progress import Display, Progress
@@ -239,7 +240,7 @@ class Population:
     def _train(self, state: State, place: int, programs: Programs) -> None:
         config = state.member.config
         if self._strategy.placements:
-            config = placed(config, self._strategy.placements[place])
+            config = with_placement(config, self._strategy.placements[place])
         path = Path(str(config.run.run_dir))
         try:
             resume = self._resume and (path / "config.json").exists()

@@ -16,7 +16,8 @@ from flatout.engine.schedule import Schedule
 from flatout.errors import FlatoutError, UsageError
 from flatout.hardware import backend
 from flatout.hardware.inventory import Hardware, inventory
-from flatout.populations.members import NAMES, SPREAD, TOGETHER, Strategy, placed
+from flatout.populations.members import NAMES, SPREAD, TOGETHER, Strategy
+from flatout.run.auto import with_placement
 from flatout.run.build import assemble, foreseen
 from flatout.run.forecast import shape_key
 from flatout.run.probe_process import MeasuringError, Report, call, unheard
@@ -76,7 +77,7 @@ def choose(
     several = placements if on > 1 else ()
     if several:
         key = f"{key} on {on}"
-        configs = [placed(one, placements[i % on]) for i, one in enumerate(configs)]
+        configs = [with_placement(one, placements[i % on]) for i, one in enumerate(configs)]
     if before is not None:
         name, why = before.name, "as it began"
     elif obstacle:

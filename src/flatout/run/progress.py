@@ -166,9 +166,6 @@ class Progress:
             LookupError, TypeError, ValueError: the values are damaged.
         """
         kept: dict[str, Any] = {}
-        # Older checkpoints lack these.
-        lacked = {"logged": {}, "successes": [], "evaluated": None, "lasting": {}, "noted": {}}
-        values = lacked | values
         for spec in dataclasses.fields(cls):
             value = kept[spec.name] = values[spec.name]
             if spec.type == "int" and (type(value) is not int or not 0 <= value < 2**53):

@@ -79,7 +79,7 @@ def make_parts(
         UsageError: the placement, the data or the network do not fit.
         FlatoutError: memory does not suffice for a layer.
     """
-    if not placement.inline or not placement.serial:
+    if not placement.inline or placement.overlapped:
         raise UsageError(
             "classify has no environments: leave sampler= and schedule= out of --placement."
         )
