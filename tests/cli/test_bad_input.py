@@ -235,7 +235,7 @@ def test_config_files(flatout: Cli, tmp_path: Path, text: str, words: str) -> No
         ("{}", "'answer' is missing"),
         ('{"answer": [], "settings": 3, "machine": 1}', "another type"),
         ('{"answer": {}, "settings": {}, "machine": "a"}', "'stages' is missing"),
-        ('{"answer": {"stages": {"env": 3}}}', "another type"),
+        ('{"answer": {"stages": {"env": 3}}}', "'envs' is missing"),
         ("not", "cannot be read as JSON"),
     ],
 )

@@ -34,6 +34,7 @@ from flatout.planning.stages import Stages
 from flatout.run import auto
 from flatout.run.observe import load_words
 from flatout.spans import NAMES
+from flatout.storage.checkpoint import FORMAT
 from flatout.storage.run_folder import load_config
 from flatout.storage.span_records import (
     MAIN,
@@ -578,7 +579,7 @@ def test_what_is_no_run_is_said_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="is a file"):
         diagnose_run(tmp_path / "file")
-    (tmp_path / "config.json").write_text('{"settings": 3}')
+    (tmp_path / "config.json").write_text(f'{{"format": {FORMAT}, "settings": 3}}')
     with pytest.raises(CheckpointError, match="corrupt"):
         diagnose_run(tmp_path)
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout.config.settings import resolve
+from flatout.config.settings import resolve, revise
 from flatout.errors import CheckpointError, FlatoutError, UsageError
 from flatout.hardware.inventory import Gpu, Hardware
 from flatout.sweeps import engine, plan, worker
@@ -359,10 +359,10 @@ def test_the_settings_of_a_plan_are_resolved_once(
     groups = [plan.Group(f"g{number}", {"gamma": 0.5 + number / 1000}) for number in range(300)]
     folder = made(tmp_path / "f", groups, [0])
     monkeypatch.setattr(plan, "resolve", lambda *layers: pytest.fail("all of it is resolved"))
-    configured, count = plan.configured, list[Any]()
+    count = list[Any]()
     monkeypatch.setattr(
-        "flatout.sweeps.folder.configured",
-        lambda base, row: count.append(row) or configured(base, row),
+        "flatout.sweeps.folder.revise",
+        lambda base, row: count.append(row) or revise(base, row),
     )
     with closing(Folder(folder, True)) as taken:
         assert taken.load(NO_CONSENT)[2] == groups
@@ -387,7 +387,7 @@ def test_a_configuration_is_what_all_settings_resolve_to(row: dict[str, Any]) ->
     except UsageError as error:
         expected = str(error)
     try:
-        found: Any = plan.configured(base, row)
+        found: Any = revise(base, row)
     except UsageError as error:
         found = str(error)
     assert type(found) is type(expected)

@@ -1,4 +1,4 @@
-"""What an environment's name stands for, decided once; nothing is imported or made."""
+"""The meaning of an environment's name, decided once. Nothing is imported or made here."""
 
 from __future__ import annotations
 
