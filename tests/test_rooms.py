@@ -9,6 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from tools import ways
+
 import flatout
 import flatout_explain
 
@@ -160,6 +162,10 @@ DESIGN = Path(__file__).parent.parent / "docs" / "design.md"
 
 GROWTH = 1.03
 """Maximum lines of a folder, as a multiple of the lines that docs/design.md states."""
+
+
+def test_only_config_compares_what_a_placement_says_with_texts() -> None:
+    assert ways.questions() == []
 
 
 def test_no_folder_outgrows_the_lines_that_the_design_states() -> None:

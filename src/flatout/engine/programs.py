@@ -41,10 +41,10 @@ class Programs:
                 self._made[name] = make()
             return self._made[name]
 
-    def place(self, env_backend: str | None) -> bool:
+    def place(self, on_device: bool) -> bool:
         """Return whether a population has already chosen this run's placement. That is so if its
         members share a program, or if their environments step on a device."""
-        return self.together is not None or (self.several and env_backend not in (None, "host"))
+        return self.together is not None or (self.several and on_device)
 
     def first(self, name: str) -> bool:
         """Return whether this is the first call with `name`."""

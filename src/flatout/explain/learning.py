@@ -117,9 +117,9 @@ def tiny_updates(facts: RunFacts, share: float) -> Advice | None:
 
 
 def _are_tiny(facts: RunFacts) -> bool:
-    kind, full = facts.placement.learn[0].kind, facts.use.gpu_full
-    tiny = facts.updates and update_s(facts, facts.phases["learn"]) < TINY_UPDATE_S[kind]
-    return bool(tiny) and (kind == "cpu" or full is None or full < 0.2)
+    device, full = facts.placement.learn[0], facts.use.gpu_full
+    tiny = facts.updates and update_s(facts, facts.phases["learn"]) < TINY_UPDATE_S[device.kind]
+    return bool(tiny) and (not device.is_gpu or full is None or full < 0.2)
 
 
 def _updates(facts: RunFacts) -> str:

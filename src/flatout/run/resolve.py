@@ -100,7 +100,8 @@ def resolve_run(
     """
     backend.show_virtual_devices(config.run.virtual_devices)
     hardware, expected = inventory(), None
-    placed = members or (programs is not None and programs.place(config.env.env_backend))
+    compiled = config.env.backend_open or config.env.backend_device
+    placed = members or (programs is not None and programs.place(compiled))
     if not placed and plannable(config):
         config, expected = _recalled(config, hardware, code, announce)
     if not config.hyper.acts:

@@ -39,6 +39,27 @@ def test_has_twin(name: str, kwargs: dict[str, Any], twin: bool) -> None:
     assert EnvSource(name, kwargs).has_twin is twin
 
 
+@pytest.mark.parametrize(
+    ("name", "library", "imported", "inner"),
+    [
+        ("CartPole-v1", "", False, "CartPole-v1"),
+        ("ALE/Breakout-v5", "", False, "ALE/Breakout-v5"),
+        ("gymnax:CartPole-v1", "gymnax", False, "CartPole-v1"),
+        ("envelope:navix::Empty-v0", "envelope", False, "navix::Empty-v0"),
+        ("gymnax", "", False, "gymnax"),
+        ("module:factory", "", True, "factory"),
+        ("name/space:CartPole-v1", "", False, "name/space:CartPole-v1"),
+    ],
+)
+def test_a_name_is_of_a_library_a_module_or_gymnasium(
+    name: str, library: str, imported: bool, inner: str
+) -> None:
+    source = EnvSource(name)
+    assert (source.library, source.imported, source.inner) == (library, imported, inner)
+    passed = EnvSource(name, passed=object())  # then the name is for messages alone
+    assert not any((passed.library, passed.imported, passed.atari, passed.has_twin))
+
+
 def test_twins_are_known_without_jax() -> None:
     code = (
         "import sys; from flatout import DeviceEnv;"
