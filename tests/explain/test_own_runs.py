@@ -418,7 +418,7 @@ def test_settings_that_cannot_be_are_not_proposed() -> None:
     split = more_envs(resolved(PPO | {"placement": "sampler=processes workers=2x4"}), 2, 4)
     assert split is not None
     assert "workers=2x8" in split["placement"]
-    overlapped = placed(Placement(), schedule="overlapped")
+    overlapped = placed(Placement(), schedule="overlapped", lag=1)
     assert overlapped == {"placement": "schedule=overlapped"}
     assert flags({"log_every": 5, "tensorboard": False}) == ("--log-every", "5", "--no-tensorboard")
 

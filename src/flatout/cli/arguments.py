@@ -19,6 +19,7 @@ from flatout.config.schema import (
 )
 from flatout.config.settings import (
     build,
+    change,
     load_file,
     load_preset,
     parse_kwargs,
@@ -117,12 +118,12 @@ def train_config(
         if named not in (None, algorithm):
             raise UsageError(f"{resumed} was trained with {algorithm}, not {named}.")
     before = build(algorithm, *layers)
-    config = revise(before, _flag_values(before, argv, pairs, hyper))
+    config = change(before, _flag_values(before, argv, pairs, hyper))
     if resumed is not None:
         if config.env.backend_open:  # where a run's environments step stays as it began
-            config = revise(config, {"env_backend": before.env.env_backend})
+            config = change(config, {"env_backend": before.env.env_backend})
         _refuse_changes(before, config, resumed)
-    return config, resumed is not None
+    return revise(config), resumed is not None
 
 
 def given_settings(argv: list[str]) -> set[str]:

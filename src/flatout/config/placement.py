@@ -89,11 +89,6 @@ class Placement:
         return tuple(device for device in self.devices if device.is_gpu)
 
     @property
-    def only_device(self) -> bool:
-        """Whether nothing but one device is named, which acts and learns."""
-        return len(self.learn) == 1 and self == Placement(self.learn, self.learn)
-
-    @property
     def replay_on_device(self) -> bool:
         """Whether the replay buffer is in the learning device's memory."""
         return self.replay != "cpu"

@@ -226,6 +226,11 @@ class RunConfig:
         return parse_or_auto(self.placement)
 
     @property
+    def leaves_sampler(self) -> bool:
+        """Whether the placement does not say where environments step."""
+        return self.placement.strip() in ("auto", "cpu", "gpu")
+
+    @property
     def chosen_here(self) -> bool:
         """Whether Flatout chooses the placement, the number of devices included."""
         return self.placed is None and self.devices is None
@@ -273,7 +278,9 @@ class TrainConfig:
 
     def changed(self) -> dict[str, Any]:
         """Return the settings that differ from the algorithm's defaults."""
-        defaults = TrainConfig(self.algorithm, *(type(part)() for part in self.parts)).flat()
+        defaults: dict[str, Any] = {"algorithm": self.algorithm}
+        for part in self.parts:
+            defaults |= vars(type(part)())
         defaults |= self.hyper.defaults
         return {name: value for name, value in self.flat().items() if value != defaults[name]}
 

@@ -60,7 +60,7 @@ def resolve(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
 
 def revise(config: TrainConfig, *layers: Mapping[str, Any]) -> TrainConfig:
     """Change and validate settings by layers of flat values; raises as `resolve`."""
-    return _validated(_with_layers(config, *layers))
+    return _validated(change(config, *layers))
 
 
 def build(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
@@ -71,11 +71,11 @@ def build(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
     """
     parts = (part() for part in parts_of(algorithm))
     default = TrainConfig(algorithm_called(algorithm), *parts)
-    return _with_layers(default, default.hyper.defaults, *layers)
+    return change(default, default.hyper.defaults, *layers)
 
 
-def _with_layers(config: TrainConfig, *layers: Mapping[str, Any]) -> TrainConfig:
-    """Return the settings with the values of the layers, in the types of their fields."""
+def change(config: TrainConfig, *layers: Mapping[str, Any]) -> TrainConfig:
+    """Change settings like `revise`, but accept values that may still be changed."""
     kinds = [hints(type(part)) for part in config.parts]
     names = [name for part in kinds for name in part]
     values: dict[str, Any] = {}

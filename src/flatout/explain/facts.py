@@ -92,7 +92,7 @@ class RunFacts:
 
     @cached_property
     def source(self) -> EnvSource:
-        """What the name of the run's environment stands for."""
+        """The meaning of the name of the run's environment."""
         return EnvSource.of(self.config.env)
 
     @property

@@ -164,7 +164,7 @@ def _device_env(config: TrainConfig, task: Task) -> DeviceEnv | None:
         if named:
             raise UsageError("--env-backend host does not go with sampler=device.")
         return None
-    if placed is not None and not (named or placed.only_device):
+    if not named and not config.run.leaves_sampler:
         raise UsageError(
             f"--env-backend {config.env.env_backend} needs sampler=device in --placement "
             f"'{config.run.placement.strip()}'."

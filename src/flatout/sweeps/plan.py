@@ -280,6 +280,6 @@ def _compiled(config: TrainConfig) -> bool:
     return (
         config.env.backend_device and config.hyper.acts
         and not isinstance(config.hyper, OwnConfig)
-        and (placed is None or placed.only_device or placed.fused)
+        and (placed is None or placed.fused or config.run.leaves_sampler)
         and getattr(config.hyper, "rollout_episodes", None) is None
     )  # fmt: skip
