@@ -222,7 +222,7 @@ class Schedule:
         """Return a state, without environments, with a learning state and a snapshot's replay."""
         arrays = snapshot.arrays.items()
         buffer = {n.removeprefix(BUFFER): array for n, array in arrays if n.startswith(BUFFER)}
-        counters = snapshot.data.get("buffer", {})
+        counters = snapshot.data["buffer"]
         return self.learner.restored(learned, (buffer, counters, snapshot.rows))
 
     def close(self) -> None:
