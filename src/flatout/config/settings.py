@@ -55,12 +55,14 @@ def resolve(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
     Raises:
         UsageError: unknown names, wrong types or impossible values.
     """
-    return _validated(build(algorithm, *layers))
+    return revise(build(algorithm, *layers))
 
 
 def revise(config: TrainConfig, *layers: Mapping[str, Any]) -> TrainConfig:
     """Change and validate settings by layers of flat values; raises as `resolve`."""
-    return _validated(change(config, *layers))
+    config = change(config, *layers)
+    validate(config)
+    return config
 
 
 def build(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
@@ -95,15 +97,12 @@ def change(config: TrainConfig, *layers: Mapping[str, Any]) -> TrainConfig:
         given = [n for n in known if n in values and (part is config.hyper or n not in kinds[2])]
         made = {name: convert(type(part), name, values[name]) for name in given}
         changed.append(replace(part, **made) if made else part)
-    return TrainConfig(config.algorithm, *changed)
-
-
-def _validated(config: TrainConfig) -> TrainConfig:
+    config = TrainConfig(config.algorithm, *changed)
     data = None if config.hyper.acts else config.hyper.data
-    if data is not None:  # in reports the dataset's name takes the place of the environment's
-        config = replace(config, env=replace(config.env, env=Path(data).name or data))
-    validate(config)
-    return config
+    if data is None:
+        return config
+    # In reports the dataset's name takes the place of the environment's.
+    return replace(config, env=replace(config.env, env=Path(data).name or data))
 
 
 def environments(placement: Any) -> dict[str, int]:

@@ -137,7 +137,7 @@ def _processes(facts: RunFacts, cost: Costs) -> Iterator[Proposal]:
 def _larger_calls(facts: RunFacts) -> Iterator[Proposal]:
     """Propose more environments in each call, but not for images on a CPU."""
     for factor in (8, 4, 2) if not facts.images or facts.placement.act[0].is_gpu else ():
-        count, more = facts.envs * factor, more_envs(facts.config, factor, facts.cores)
+        count, more = facts.envs * factor, more_envs(facts, factor)
         if more is not None and count <= MOST_ENVS:
             words = (
                 f"Use {count} environments, whose actions are chosen in one call; their steps take "
@@ -223,7 +223,7 @@ def ipc(facts: RunFacts, share: float) -> Advice:
         )
         inline = placed(facts.placement, sampler="inline", workers=None, inference="central")
         proposals.insert(0, Proposal(words, inline))
-    if (more := more_envs(facts.config, 4, facts.cores)) is not None:
+    if (more := more_envs(facts, 4)) is not None:
         words = (
             "Use four times as many environments, so that each message is for four times as many "
             f"steps. {COMPARE}"

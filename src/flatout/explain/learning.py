@@ -102,7 +102,7 @@ def _longer(facts: RunFacts) -> Iterator[Proposal]:
             "Use four times as many environments, so that each update learns from four times as "
             f"many steps. {COMPARE}"
         )
-        if (more := more_envs(facts.config, 4, facts.cores)) is not None:
+        if (more := more_envs(facts, 4)) is not None:
             yield Proposal(words, more)
 
 

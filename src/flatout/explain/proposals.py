@@ -55,7 +55,7 @@ def propose(
     the first one that the run would accept."""
     best: tuple[float, Proposal | None, MeasuredGain | None] = -1.0, None, None
     for proposal in advice.proposals if facts.updates else ():  # else learning's time is unknown
-        if not possible(facts.config, proposal.changes, facts.cores):
+        if not possible(facts, proposal.changes):
             continue
         gain = measured_gain(facts, proposal.changes)
         rank = 0.0 if gain is None else gain.gain / proposal.handicap

@@ -12,23 +12,23 @@ from typing import Any
 
 from flatout.config.placement import Placement, parse
 from flatout.config.placement_checks import refuse_unavailable
-from flatout.config.schema import TrainConfig
 from flatout.config.settings import revise
 from flatout.config.workers import with_workers
 from flatout.errors import FlatoutError
+from flatout.explain.facts import RunFacts
 
 Changes = dict[str, Any]  # settings by name, and their new values
 
 
-def possible(config: TrainConfig, changes: Changes, cores: int) -> bool:
-    """Return whether the changed settings are valid on `cores` cores."""
+def possible(facts: RunFacts, changes: Changes) -> bool:
+    """Return whether a run's settings with these changes are valid on its cores."""
     try:
-        config = revise(config, changes)
+        config = revise(facts.config, changes)
         placement = config.run.placed
         if placement is None:
             return True
         refuse_unavailable(placement)
-        with_workers(placement, config.env.envs, cores)
+        with_workers(placement, config.env.envs, facts.cores)
     except FlatoutError:
         return False
     return not (config.hyper.only_serial and placement.overlapped)
@@ -73,9 +73,10 @@ def worker_count(envs: int, most: int) -> int:
     return next((n for n in range(min(most, envs), 1, -1) if envs % n == 0), 1)
 
 
-def more_envs(config: TrainConfig, factor: int, cores: int) -> Changes | None:
+def more_envs(facts: RunFacts, factor: int) -> Changes | None:
     """Return changes to `factor` times as many environments, with rollouts of the same size; None
     if that is impossible."""
+    config = facts.config
     if config.algorithm == "genetic":  # each environment is a member of the population
         return None
     changes: Changes = {"envs": config.env.envs * factor}
@@ -88,4 +89,4 @@ def more_envs(config: TrainConfig, factor: int, cores: int) -> Changes | None:
     if placement is not None and placement.workers is not None:
         count, each = placement.workers
         changes |= placed(placement, workers=(count, each * factor))
-    return changes if possible(config, changes, cores) else None
+    return changes if possible(facts, changes) else None
