@@ -22,7 +22,7 @@ from flatout.storage.run_folder import POPULATION, load_values
 from flatout.storage.trust import Consent, code_of, named_code, reaching_of, refuse_foreign
 from flatout.sweeps.gathered import ARRIVING, recover
 from flatout.sweeps.optuna_storage import file_within, refuse_unsafe
-from flatout.sweeps.plan import SHARED, STRATEGIES, Group, configured, named_in, trial_names
+from flatout.sweeps.plan import SHARED, STRATEGIES, Group, named_in, trial_names
 from flatout.sweeps.search import examples, settings_of
 from flatout.sweeps.sections import refuse_many
 from flatout_explain.files import locks, nofollow
