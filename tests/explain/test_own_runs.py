@@ -410,7 +410,7 @@ def test_whatever_the_times_a_diagnosis_is_sane(
 
 def test_settings_that_cannot_be_are_not_proposed() -> None:
     def run_of(algorithm: str, **given: Any) -> RunFacts:
-        config = resolve(algorithm, {"env": "Hopper-v5"} | given)
+        config = resolve(algorithm, {"env": "Hopper-v5", "placement": "cpu"} | given)
         return told({"env": 1.0}, settings=config.flat(), placement=str(config.run.placement))
 
     ppo, genetic = (
