@@ -413,10 +413,7 @@ def test_settings_that_cannot_be_are_not_proposed() -> None:
         config = resolve(algorithm, {"env": "Hopper-v5", "placement": "cpu"} | given)
         return told({"env": 1.0}, settings=config.flat(), placement=str(config.run.placement))
 
-    ppo, genetic = (
-        run_of("ppo", envs=8, n_steps=32, placement="cpu"),
-        run_of("genetic", placement="cpu"),
-    )
+    ppo, genetic = run_of("ppo", envs=8, n_steps=32), run_of("genetic")
     assert not possible(ppo, {"n_steps": 3, "envs": 1})
     assert not possible(ppo, {"placement": "sampler=processes workers=3x3"})
     assert not possible(genetic, {"placement": "schedule=overlapped"})
