@@ -130,6 +130,32 @@ def test_collections_of_a_program_are_counted_as_itself_does(tmp_path: Path) -> 
     assert "collected" not in hidden, "the probe's own callback is no part of what is seen"
 
 
+PARSES = """\
+import ast
+import gc
+
+big = "x = (" + "+".join(f"f{n}(a[{n}])" for n in range(300)) + ")"
+kept = [[] for _ in range(50_000)]
+gc.set_threshold(300, 2, 2)
+
+""" + "".join(
+    f"""
+def parse_{n}():
+    for _ in range(3):
+        ast.parse(big)
+
+parse_{n}()
+"""
+    for n in range(40)
+)
+"""Is interrupted by collections, in functions not seen before, while it makes syntax trees."""
+
+
+def test_a_collection_does_not_end_a_program_that_parses(tmp_path: Path) -> None:
+    done, _ = observed(PARSES, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 # --- Memory -----------------------------------------------------------------------------------
 
 

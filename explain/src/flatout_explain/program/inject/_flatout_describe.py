@@ -37,6 +37,8 @@ IGNORED = [("ignore", None, Warning, None, 0)]
 ITEMS = 8  # of a value, that are looked at
 COUNTED = {}  # id of a function that counts its calls -> (it, the function that it calls)
 LINES = {}  # id of a code -> where its lines begin, and which they are
+COLLECTING = set()  # codes of functions that Python calls in a garbage collection
+DEPTH = 24  # of a stack that is searched for them
 
 
 def thread_attribute(ident, name):
@@ -44,11 +46,27 @@ def thread_attribute(ident, name):
     return attribute_of((loaded("threading", "_active") or {}).get(ident), name)
 
 
+class CollectingError(ValueError):
+    """No source is parsed during a garbage collection."""
+
+
 def parsed(text, mode="exec"):
     """Return the syntax tree of a source, without Python's warnings about it.
 
-    `warnings.catch_warnings` would make the program's own warnings appear once more.
+    `warnings.catch_warnings` would make the program's own warnings appear once more. Python counts
+    the depth of all syntax trees together while it makes them: one that is made within a garbage
+    collection would end the program with a SystemError if that collection has interrupted another.
+
+    Raises:
+        CollectingError: a thread is in a garbage collection.
     """
+    for frame in sys._current_frames().values():
+        for _ in range(DEPTH):
+            if frame is None:
+                break
+            if frame.f_code in COLLECTING:
+                raise CollectingError
+            frame = frame.f_back
     before, warnings.filters = warnings.filters, IGNORED
     try:
         return compile(text, "<unknown>", mode, ast.PyCF_ONLY_AST)

@@ -2,6 +2,7 @@
 
 import gc
 
+import _flatout_describe as read
 from _flatout_own import __builtins__, sys, time  # noqa: F401
 
 OFTEN = 0.002  # seconds of collecting, after which it is noted where a collection began
@@ -30,6 +31,7 @@ class Garbage:
     def begin(self):
         """Count from now on; windows and stacks leave this out."""
         if self.callbacks is not None:
+            read.COLLECTING.add(self.note.__code__)
             codes = (getattr(one, "__code__", None) for one in (self.note, time.perf_counter))
             self.probe.seen.hidden = {*map(id, filter(None, codes)), *self.probe.seen.hidden}
             if self.note not in self.callbacks:

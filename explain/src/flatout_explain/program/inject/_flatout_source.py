@@ -49,6 +49,9 @@ def node_of(code):
                 PARSED[key] = function_in(lines, code)
             elif len(lines) <= MOST_LINES and not installed(code.co_filename):
                 PARSED[key] = read.parsed("\n".join(lines))
+        except read.CollectingError:
+            del PARSED[key]  # it is read when it is asked for again
+            return None
         except (SyntaxError, ValueError, RecursionError):
             pass
     return PARSED[key]
