@@ -4,6 +4,7 @@ import gc
 
 import _flatout_describe as read
 from _flatout_own import __builtins__, sys, time  # noqa: F401
+from _flatout_source import is_users
 
 OFTEN = 0.002  # seconds of collecting, after which it is noted where a collection began
 
@@ -72,12 +73,10 @@ class Garbage:
         if not probe.turn.acquire(False):  # another thread samples
             return
         try:
-            seen = probe.seen
-            while (frame := seen.unhidden(frame)) is not None:
-                known = seen.known(frame)
-                if known.users and frame.f_lineno is not None:
-                    seen.site(frame)
-                    place = known.index, frame.f_lineno
+            # What is seen for the first time is described later: that makes syntax trees.
+            while (frame := probe.seen.unhidden(frame)) is not None:
+                if is_users(frame.f_code.co_filename) and frame.f_lineno is not None:
+                    place = frame.f_code, frame.f_lineno
                     self.places[place] = self.places.get(place, 0.0) + owed
                     return
                 frame = frame.f_back
@@ -91,9 +90,10 @@ class Garbage:
         if self.callbacks is None or self.note not in self.callbacks:
             return
         places, self.places = self.places, {}
+        index = self.probe.seen.index_of
         seconds = [round(spent, 6) for spent in self.seconds]
         self.probe.line({
             "k": "garbage", "t": round(time.monotonic() - self.probe.started, 5),
             "times": list(self.times), "seconds": seconds, "asked": round(self.asked, 6),
-            "places": [[*place, round(spent, 6)] for place, spent in places.items()],
+            "places": [[index(code), line, round(s, 6)] for (code, line), s in places.items()],
         })  # fmt: skip

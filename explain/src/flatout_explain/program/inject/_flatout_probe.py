@@ -201,6 +201,7 @@ class Probe:
         self.windows.close()  # nothing is counted after the end
         self.windows.write()
         self.garbage.write()
+        self.seen.catch_up()
         self.garbage.end()
         if self.counter is not None:
             self.counter.note(time.monotonic())
@@ -322,6 +323,7 @@ class Probe:
         self.samples.note_libraries()
         self.windows.write()
         self.garbage.write()
+        self.seen.catch_up()
         self.flush()
         stops = self.writer.is_asked_to("stop") and not self.samples.meet(ENVIRONMENT)
         if stops and (self.recorder is None or self.recorder.close()):

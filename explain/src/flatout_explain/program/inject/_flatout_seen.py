@@ -40,6 +40,7 @@ class Seen:
         self.line = line  # takes a row of the output
         self.codes = {}  # id -> what is known of a code
         self.by_index = []
+        self.later = []  # codes and their rows, whose source could not be read yet
         self.leaves = set()
         self.sites = {}  # (code, line) -> whether it uses what its function was given
         self.stacks = {}
@@ -54,6 +55,10 @@ class Seen:
     def known(self, frame):
         """Return what is known of a frame's code."""
         return self.codes.get(id(frame.f_code)) or self.code(frame.f_code, frame)
+
+    def index_of(self, code):
+        """Return the number of a code; one that was not seen yet is described."""
+        return (self.codes.get(id(code)) or self.code(code, None)).index
 
     def walk(self, thread, frame):
         """Return (number of the stack, number of its compilation or 0, its codes' numbers)."""
@@ -197,13 +202,7 @@ class Seen:
         if known.users and code.co_flags & GENERATOR:
             row["yields"] = True
         if known.users:
-            try:
-                row["loops"] = source.loops_of(code)
-                marks = Marks(code)
-                known.marks = marks if marks.open else None
-                row["flow"] = described_flow(code)
-            except Exception:
-                pass
+            self.from_source(known, row)
         if frame is not None and code.co_argcount and code.co_varnames:
             try:
                 row["self"] = class_of(local_of(frame, code.co_varnames[0]), name)
@@ -212,6 +211,25 @@ class Seen:
                 pass
         self.line(row)
         return known
+
+    def from_source(self, known, row):
+        """Describe what the source of a code says of it; in a garbage collection it is not read."""
+        try:
+            row["loops"] = source.loops_of(known.code)
+            marks = Marks(known.code)
+            known.marks = marks if marks.open else None
+            row["flow"] = described_flow(known.code)
+        except read.CollectingError:
+            self.later.append((known, row))
+        except Exception:
+            pass
+
+    def catch_up(self):
+        """Describe again what was first seen within a garbage collection."""
+        later, self.later = self.later, []
+        for known, row in later:
+            self.from_source(known, row)
+            self.line(row)
 
     def leaf(self, frame, place):
         """Describe the call that the innermost frame executes: its text and the called object."""

@@ -35,7 +35,8 @@ def installed(file):
 
 
 def node_of(code):
-    """Return the syntax tree of a function or module; None where its source cannot be read.
+    """Return the syntax tree of a function or module; None where its source cannot be read; raise
+    `CollectingError` as `parsed` does.
 
     Only the lines of the function itself are parsed, because parsing a whole file can hold up the
     program. The top-level code of installed modules runs once, at import, and is not parsed.
@@ -51,7 +52,7 @@ def node_of(code):
                 PARSED[key] = read.parsed("\n".join(lines))
         except read.CollectingError:
             del PARSED[key]  # it is read when it is asked for again
-            return None
+            raise
         except (SyntaxError, ValueError, RecursionError):
             pass
     return PARSED[key]
