@@ -69,6 +69,19 @@ def chunks_of(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
     )
 
 
+def lengths_of_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The iterations of each call of the program from now on, in a list that grows."""
+    called: list[int] = []
+    make = fused.FusedSchedule._call
+
+    def counted(flow: Any, state: Any, count: int) -> Any:
+        called.append(count)
+        return make(flow, state, count)
+
+    monkeypatch.setattr(fused.FusedSchedule, "_call", counted)
+    return called
+
+
 @pytest.mark.parametrize("algorithm", every("dqn"))
 def test_chunk_lengths_change_nothing(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[dict[str, np.ndarray]] = []
@@ -112,16 +125,9 @@ def test_a_stop_within_a_chunk_gives_the_state_of_that_iteration(
 def test_an_advance_that_ends_within_a_chunk_makes_no_iteration_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    called: list[int] = []
-    make = fused.FusedSchedule._call
-
-    def counted(flow: Any, carry: Any, count: int) -> Any:
-        called.append(count)
-        return make(flow, carry, count)
-
+    called = lengths_of_calls(monkeypatch)
     chunks_of(monkeypatch, 5)
     monkeypatch.setattr(fused, "AHEAD_S", float("inf"))  # every chunk starts the next ones at once
-    monkeypatch.setattr(fused.FusedSchedule, "_call", counted)
     with parts("ppo") as made:
         flow: Any = made.schedule
         begun = flow.snapshot()
@@ -140,16 +146,9 @@ def test_an_advance_that_ends_within_a_chunk_makes_no_iteration_twice(
 def test_metrics_rows_do_not_split_chunks_but_events_that_read_the_state_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    called: list[int] = []
-    make = fused.FusedSchedule._call
-
-    def counted(flow: Any, carry: Any, count: int) -> Any:
-        called.append(count)
-        return make(flow, carry, count)
-
+    called = lengths_of_calls(monkeypatch)
     monkeypatch.setattr(fused, "ROWS_S", float("1e9"))
     monkeypatch.setattr(fused, "AHEAD_S", 0.0)
-    monkeypatch.setattr(fused.FusedSchedule, "_call", counted)
     with parts("ppo") as made:
         flow: Any = made.schedule
         list(flow.advance(1, 1))

@@ -1,4 +1,4 @@
-"""What planning has measured of this machine before: a file in the user's cache."""
+"""Earlier measurements of this machine for planning: a file in the user's cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def machine_file() -> Path:
 
 
 def this_machine() -> Machine:
-    """What was measured of this machine; `SHIPPED` where nothing was."""
+    """Return the measurements of this machine, or `SHIPPED` if there are none."""
     with suppress(OSError, ValueError, UsageError):
         return Machine.from_json(nofollow.read_json(machine_file(), 1, MOST_BYTES))
     return SHIPPED

@@ -1,1 +1,1 @@
-"""What finished runs say: their curves, statistics and rankings."""
+"""Reports about finished runs: their curves, statistics and rankings."""

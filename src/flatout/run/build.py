@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Components:
-    """What a run is made of, compiled and ready to start."""
+    """The parts of a run, compiled and ready to start."""
 
     placement: Placement
     hardware: Hardware

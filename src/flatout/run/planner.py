@@ -36,13 +36,13 @@ MOVABLE = ("env", "act", "replay")
 """Spans of what another placement can do elsewhere; with a GPU learning, too."""
 
 COMPILING_S = 10.0
-"""Of a run in one program, measuring takes so long at least: it compiles several."""
+"""Least seconds that measuring takes for a run in one program, because it compiles several."""
 
 WORTH = 2.0
-"""Planning is worth its time if another placement could save so many times that at most."""
+"""Planning begins if another placement could save at least this many times planning's own time."""
 
 STARTING_S = 3.0
-"""What a child process takes to import and to begin: not given to probes."""
+"""Seconds that a child process takes to import and to begin; probes do not get them."""
 
 
 def ask(
@@ -226,6 +226,6 @@ class Planner:
 
 
 def _bits(placement: Placement) -> tuple[Any, ...]:
-    """What a run's bits depend on: environments on a device draw other episodes than on the host,
-    and one program rounds otherwise than two."""
+    """Return the parts of a placement that decide a run's bits: environments on a device draw other
+    episodes than those on the host, and one program rounds differently from two."""
     return placement.groups or 1, placement.steps_on_device, placement.fused

@@ -78,7 +78,7 @@ class LearnerProbe:
         return learner.publish(learner.start().learned)
 
     def act_s(self, device: DeviceName, batch: int, limit_s: float) -> float:
-        """Seconds to choose so many environments' actions."""
+        """Return the seconds that it takes to choose the actions of `batch` environments."""
         policy = self._factory.policy(device, batch)
         policy.compile()
         policy.publish(self.packed_params, 0, Spans())
