@@ -21,7 +21,8 @@ from jax.extend.random import threefry_2x32
 from flatout.algorithms.base import Algorithm, BuildSpec
 from flatout.algorithms.common.distributions import distribution
 from flatout.algorithms.ppo import ppo
-from flatout.config.hyper import PPOConfig
+from flatout.algorithms.sac import sac
+from flatout.config.hyper import PPOConfig, SACConfig
 from flatout.config.schema import NetworkConfig
 from flatout.engine.act import NOISE_BLOCK, Policy
 from flatout.errors import UsageError
@@ -87,6 +88,35 @@ def test_fresh_networks_have_the_papers_gains_and_zero_biases() -> None:
         singular = np.linalg.svd(layer.weight, compute_uv=False)
         np.testing.assert_allclose(singular, gain, rtol=1e-5)
         assert not layer.bias.any()
+
+
+@pytest.mark.parametrize(
+    "obs", [VECTOR, {"a": VECTOR, "b": VECTOR}], ids=["one array", "several arrays"]
+)
+def test_a_critic_may_have_other_widths_than_the_actor(obs: Any) -> None:
+    def widths(torso: Any) -> list[int]:
+        layers = torso.layers if hasattr(torso, "layers") else torso.dense.layers
+        return [layer.weight.shape[0] for layer in layers]
+
+    wide = agent(obs, hyper=PPOConfig(critic_hidden=(24,)), hidden=(32, 16))
+    networks = wide.init(raw_key(0, 0), wide.hp).params.networks
+    assert (widths(networks.actor.torso), widths(networks.critic.torso)) == ([32, 16], [24])
+    assert networks.actor.head.weight.shape[1] == 16
+    assert networks.critic.head.weight.shape == (1, 24)
+
+    spec = BuildSpec(NetworkConfig(hidden=(32, 16)), obs, BOX, 2, 64)
+    wide = sac(SACConfig(critic_hidden=()), spec)
+    params = wide.init(raw_key(0, 0), wide.hp).params
+    assert widths(params.actor) == [32, 16]
+    assert [widths(critic) for critic in params.critics] == [[], []]
+
+
+def test_critic_hidden_is_refused_where_a_critic_has_no_layers_of_its_own() -> None:
+    hyper = PPOConfig(critic_hidden=(8,))
+    with pytest.raises(UsageError, match=r"critic_hidden = \(8,\).*share.*network = mlp"):
+        agent(PIXELS, hyper=hyper)
+    with pytest.raises(UsageError, match=r"critic_hidden.*the network that was given"):
+        agent(hyper=hyper, custom=lambda key, shape: eqx.nn.Identity())
 
 
 def test_networks_are_drawn_from_the_key_alone() -> None:

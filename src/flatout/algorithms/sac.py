@@ -124,7 +124,7 @@ def sac(config: SACConfig, spec: BuildSpec) -> Algorithm:
     bounds = Bounds(spec.action_spec, "sac")
     shards = spec.shards
     _, learned = entropy_coefficient("ent_coef", config.ent_coef)
-    nets = ActorCritics(spec, bounds.size, 2 * bounds.size, 2)
+    nets = ActorCritics(spec, bounds.size, 2 * bounds.size, 2, config.critic_hidden)
     actor_optimiser, critic_optimiser = (Optimiser(shapes) for shapes in nets.shapes)
     ent_optimiser = Optimiser(np.zeros((), np.float32))
 

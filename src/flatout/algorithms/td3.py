@@ -88,7 +88,7 @@ def td3(config: DDPGConfig, spec: BuildSpec) -> Algorithm:
     name, delay = ("td3", config.policy_delay) if isinstance(config, TD3Config) else ("ddpg", 1)
     bounds = Bounds(spec.action_spec, name)
     shards = spec.shards
-    nets = ActorCritics(spec, bounds.size, bounds.size, 2 if twin else 1)
+    nets = ActorCritics(spec, bounds.size, bounds.size, 2 if twin else 1, config.critic_hidden)
     actor_optimiser, critic_optimiser = (Optimiser(shapes) for shapes in nets.shapes)
 
     def init(key: np.ndarray, hp: Any) -> State:

@@ -81,6 +81,7 @@ class PPOSettings(Settings, total=False):
     learning_rate: float | str
     n_steps: int
     gamma: float
+    critic_hidden: Sequence[int] | int | None
     gae_lambda: float
     normalize_advantage: bool
     ent_coef: float
@@ -106,6 +107,7 @@ class A2CSettings(Settings, total=False):
     learning_rate: float | str
     n_steps: int
     gamma: float
+    critic_hidden: Sequence[int] | int | None
     gae_lambda: float
     normalize_advantage: bool
     ent_coef: float
@@ -163,6 +165,7 @@ class DDPGSettings(Settings, total=False):
     priority_beta: float | str
     max_grad_norm: float | None
     critic_learning_rate: float | None
+    critic_hidden: Sequence[int] | int | None
     action_noise: float
 
 
@@ -184,6 +187,7 @@ class TD3Settings(Settings, total=False):
     priority_beta: float | str
     max_grad_norm: float | None
     critic_learning_rate: float | None
+    critic_hidden: Sequence[int] | int | None
     action_noise: float
     policy_delay: int
     target_policy_noise: float
@@ -208,6 +212,7 @@ class SACSettings(Settings, total=False):
     priority_beta: float | str
     max_grad_norm: float | None
     critic_learning_rate: float | None
+    critic_hidden: Sequence[int] | int | None
     ent_coef: float | str
     target_entropy: float | None
 

@@ -18,6 +18,7 @@ from flatout.config.values import (
     Positive,
     Probability,
     Range,
+    Widths,
     need,
 )
 from flatout.errors import UsageError, refuse_empty
@@ -63,6 +64,9 @@ class OnPolicyConfig(Hyper):
     """Steps per environment and rollout."""
     gamma: Probability = 0.99
     """Discount per step."""
+    critic_hidden: Widths | None = None
+    """Widths of the critic's hidden layers; None uses those of hidden. Not for images, whose actor
+    and critic share one network."""
     gae_lambda: Probability = 0.95
     """Lambda of generalised advantage estimation."""
     normalize_advantage: bool = True
@@ -255,6 +259,8 @@ class DDPGConfig(ReplayConfig):
     critic_learning_rate: Positive | None = None
     """Separate step size for the critic, which falls in the same proportion as learning_rate; None
     uses learning_rate."""
+    critic_hidden: Widths | None = None
+    """Widths of the critic's hidden layers; None uses those of hidden."""
     action_noise: NotNegative = 0.0
     """Standard deviation of Gaussian exploration noise, in units of half the action's range."""
 
@@ -280,6 +286,8 @@ class SACConfig(ReplayConfig):
     critic_learning_rate: Positive | None = None
     """Separate step size for the critics, which falls in the same proportion as learning_rate; None
     uses learning_rate."""
+    critic_hidden: Widths | None = None
+    """Widths of the critics' hidden layers; None uses those of hidden."""
     ent_coef: Annotated[float | str, entropy_coefficient] = "auto"
     """Weight of the entropy; auto learns it, starting at 1; auto_0.1 learns it, starting at 0.1."""
     target_entropy: float | None = None

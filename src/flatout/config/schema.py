@@ -6,7 +6,6 @@ command line and in Python. Nothing here imports JAX.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -14,18 +13,13 @@ from typing import Annotated, Any, Literal
 from flatout.config.hyper import HYPER
 from flatout.config.placement import Placement, parse_or_auto
 from flatout.config.schedules import check_float32
-from flatout.config.values import Count, Probability, Range, check, need
+from flatout.config.values import Count, Probability, Range, Widths, check, need
 from flatout.errors import UsageError, refuse_empty
 
 ALGORITHMS = tuple(HYPER)
 
 Affects = dict[str, str]
 """The metadata of a setting that does not affect what is learned: what it affects instead."""
-
-MAX_WIDTH = 65_536
-"""Maximum units of a hidden layer; for more, computing the shapes alone would take minutes."""
-MAX_WEIGHTS = 1 << 30
-"""Maximum weights between hidden layers: 4 GiB."""
 
 Episodes = Annotated[int, EPISODES := Range(1, 1_000_000)]
 Seed = Annotated[int, SEEDS := Range(0, 2**32 - 1)]
@@ -43,16 +37,6 @@ BEST: Affects = {"affects": "best"}
 """The setting decides which parameters are saved as the best ones."""
 REPORT: Affects = {"affects": "report"}
 """The setting decides which files are written and what is shown."""
-
-
-def check_widths(name: str, widths: tuple[int, ...]) -> None:
-    """Check the number of hidden layers, the width of each, and their weights in total."""
-    need(len(widths) <= 64, name, f"{len(widths)} layers", "at most 64 layers")
-    possible = all(1 <= width <= MAX_WIDTH for width in widths)
-    need(possible, name, widths, f"every width must be in 1 to {MAX_WIDTH}")
-    weights = sum(rows * columns for rows, columns in itertools.pairwise(widths))
-    words = f"its {weights:,} weights exceed {MAX_WEIGHTS:,}"
-    need(weights <= MAX_WEIGHTS, name, widths, words)
 
 
 def check_length(name: str, text: str) -> None:
@@ -140,8 +124,8 @@ class NetworkConfig:
     onehot (dense layers, much cheaper on a CPU), centred (onehot, the board shifted so that the
     cell of value 1, Snake's head, is in the middle) or compass (how near each value is to that cell
     in eight directions)."""
-    hidden: Annotated[tuple[int, ...], check_widths] = (64, 64)
-    """Widths of the hidden layers of actor and critic."""
+    hidden: Widths = (64, 64)
+    """Widths of the hidden layers, of actor and critic unless critic_hidden is given."""
     activation: Literal["tanh", "relu", "silu", "gelu", "elu"] = "tanh"
     """Activation function between the hidden layers."""
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
 import types
@@ -19,6 +20,11 @@ from flatout.errors import UsageError, nearest
 
 Rule = Callable[[str, Any], object]
 """A function of a setting's name and value that raises a `UsageError` if it is impossible."""
+
+MAX_WIDTH = 65_536
+"""Maximum units of a hidden layer; for more, computing the shapes alone would take minutes."""
+MAX_WEIGHTS = 1 << 30
+"""Maximum weights between hidden layers: 4 GiB."""
 
 _WORDS: dict[Any, str] = {
     tuple[float, ...]: "a number or a list of numbers",
@@ -62,6 +68,19 @@ CountOrZero = Annotated[int, Range(0, 2**31 - 1)]
 Probability = Annotated[float, Range(0, 1)]
 Positive = Annotated[float, Range(0, above=True)]
 NotNegative = Annotated[float, Range(0)]
+
+
+def check_widths(name: str, widths: tuple[int, ...]) -> None:
+    """Check the number of hidden layers, the width of each, and their weights in total."""
+    need(len(widths) <= 64, name, f"{len(widths)} layers", "at most 64 layers")
+    possible = all(1 <= width <= MAX_WIDTH for width in widths)
+    need(possible, name, widths, f"every width must be in 1 to {MAX_WIDTH}")
+    weights = sum(rows * columns for rows, columns in itertools.pairwise(widths))
+    words = f"its {weights:,} weights exceed {MAX_WEIGHTS:,}"
+    need(weights <= MAX_WEIGHTS, name, widths, words)
+
+
+Widths = Annotated[tuple[int, ...], check_widths]
 
 
 @functools.cache

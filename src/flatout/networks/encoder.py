@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -133,6 +134,22 @@ class Encoder:
             if not spec.categories and not self.is_board(path)
         }  # fmt: skip
 
+    def refuse_critic_hidden(self, hidden: tuple[int, ...]) -> None:
+        """Refuse widths of a critic's own hidden layers where its network has no such layers.
+
+        Raises:
+            UsageError: actor and critic share a torso, or the network is a user's function.
+        """
+        if self.shared:
+            why = (
+                "actor and critic share one network for images; leave it out, or set network = mlp"
+            )
+        elif self._whole is not None or (len(self.specs) == 1 and self._own):
+            why = "hidden layers are part of the network that was given; leave it out"
+        else:
+            return
+        raise UsageError(f"critic_hidden = {hidden} is impossible: {why}.")
+
     @property
     def plain(self) -> bool:
         """Whether dense layers may read the flattened observation: no network of the user's, and no
@@ -142,34 +159,38 @@ class Encoder:
 
     # --- Building -----------------------------------------------------------------------------
 
-    def build(self, draw: Draw, dense: bool = True) -> Any:
+    def build(self, draw: Draw, dense: bool = True, hidden: tuple[int, ...] | None = None) -> Any:
         """Draw a torso.
 
         Args:
             draw: the source of parameters.
             dense: whether dense layers follow the branches of several arrays.
+            hidden: widths of the hidden layers; None for those of the settings.
 
         Raises:
             UsageError: a torso does not fit its array, or a user's function fails.
         """
+        config = self._config if hidden is None else replace(self._config, hidden=hidden)
         if self._whole is not None:
             shapes = {path: _input_shape(spec) for path, spec in self.specs.items()}
             return _own_torso(draw, self._whole, shapes)
         if len(self.specs) == 1:
-            return self._branch(draw, next(iter(self.specs)))
+            return self._branch(draw, next(iter(self.specs)), config)
         branches = {
-            path: self._branch(draw, path) for path, kind in self._kinds.items() if kind != FLAT
+            path: self._branch(draw, path, config)
+            for path, kind in self._kinds.items()
+            if kind != FLAT
         }
         if not dense:
             return Branches(branches, None)
         width = self.width(Branches(branches, None))
-        return Branches(branches, MLP(draw, width, self._config.hidden, self._config.activation))
+        return Branches(branches, MLP(draw, width, config.hidden, config.activation))
 
-    def _branch(self, draw: Draw, path: str) -> Torso:
+    def _branch(self, draw: Draw, path: str, config: NetworkConfig) -> Torso:
         spec = self.specs[path]
         if path in self._own:
             return _own_torso(draw, self._own[path], _input_shape(spec), path)
-        return make_torso(draw, _input_shape(spec), spec.high, self._kinds[path], self._config)
+        return make_torso(draw, _input_shape(spec), spec.high, self._kinds[path], config)
 
     def width(self, torso: Any) -> int:
         """Return F, the number of features of a torso; None stands for the flattened observation.

@@ -40,20 +40,31 @@ class Networks(NamedTuple):
 
 
 def build_networks(
-    rng: np.random.Generator | None, spec: BuildSpec, dist: Distribution, log_std: float = 0.0
+    rng: np.random.Generator | None,
+    spec: BuildSpec,
+    dist: Distribution,
+    log_std: float = 0.0,
+    critic_hidden: tuple[int, ...] | None = None,
 ) -> Networks:
     """Build networks with initial parameters: zeros without `rng`.
 
-    Actor and critic share a torso with convolutions; others are separate.
+    Actor and critic share a torso with convolutions; others are separate, and those of the critic
+    may have other widths (`critic_hidden`).
+
+    Raises:
+        UsageError: the network does not fit the observations, or the critic has no hidden layers.
     """
     encoder = spec.encoder
+    if critic_hidden is not None:
+        encoder.refuse_critic_hidden(critic_hidden)
     torso = encoder.build(rng)
-    critic_torso = None if encoder.shared else encoder.build(rng)
+    critic_torso = None if encoder.shared else encoder.build(rng, hidden=critic_hidden)
     width = encoder.width(torso)
+    critic_width = width if critic_torso is None else encoder.width(critic_torso)
     extra = np.full((dist.deviations,), log_std, np.float32)
     return Networks(
         Actor(torso, Linear(rng, width, dist.parameters, 0.01), extra),
-        Critic(critic_torso, Linear(rng, width, 1, 1.0)),
+        Critic(critic_torso, Linear(rng, critic_width, 1, 1.0)),
     )
 
 

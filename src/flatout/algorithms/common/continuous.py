@@ -159,13 +159,20 @@ class Trunk(eqx.Module):
         return self.head(self.dense(hidden))
 
 
-def make_trunk(draw: Draw, spec: BuildSpec, actions: int, outputs: int) -> Trunk:
-    """Build a trunk that also reads `actions` action components (0 for an actor)."""
+def make_trunk(
+    draw: Draw, spec: BuildSpec, actions: int, outputs: int, hidden: tuple[int, ...] | None = None
+) -> Trunk:
+    """Build a trunk that also reads `actions` action components (0 for an actor).
+
+    Args:
+        hidden: widths of the dense layers; None for those of the network's settings.
+    """
     encoder, config = spec.encoder, spec.network_config
+    hidden = config.hidden if hidden is None else hidden
     torso = None if encoder.plain else encoder.build(draw, dense=False)
     width = encoder.width(torso)
-    dense = MLP(draw, width + actions, config.hidden, config.activation)
-    last = config.hidden[-1] if config.hidden else width + actions
+    dense = MLP(draw, width + actions, hidden, config.activation)
+    last = hidden[-1] if hidden else width + actions
     return Trunk(torso, dense, Linear(draw, last, outputs, 1.0))
 
 
@@ -177,13 +184,22 @@ class ActorCritics:
         actions: A.
         outputs: the number of the actor's outputs.
         critics: the number of critics.
+        critic_hidden: widths of the critics' hidden layers; None for those of the actor.
 
     Attributes:
         shapes: the arrays of the actor and of the critics, all zeros.
     """
 
-    def __init__(self, spec: BuildSpec, actions: int, outputs: int, critics: int) -> None:
+    def __init__(
+        self,
+        spec: BuildSpec,
+        actions: int,
+        outputs: int,
+        critics: int,
+        critic_hidden: tuple[int, ...] | None = None,
+    ) -> None:
         self._spec, self._actions, self._outputs, self._count = spec, actions, outputs, critics
+        self._critic_hidden = critic_hidden
         actor, critic = self._build(FanIn(None))
         actor_arrays, self._actor = eqx.partition(actor, eqx.is_array)
         critic_arrays, self._critics = eqx.partition(critic, eqx.is_array)
@@ -191,8 +207,11 @@ class ActorCritics:
 
     def _build(self, draw: Draw) -> tuple[Trunk, tuple[Trunk, ...]]:
         actor = make_trunk(draw, self._spec, 0, self._outputs)
-        critics = (make_trunk(draw, self._spec, self._actions, 1) for _ in range(self._count))
-        return actor, tuple(critics)
+        critics = tuple(
+            make_trunk(draw, self._spec, self._actions, 1, self._critic_hidden)
+            for _ in range(self._count)
+        )
+        return actor, critics
 
     def draw(self, key: np.ndarray) -> tuple[Any, Any]:
         """Return initial arrays of the actor and of the critics, for a raw key."""

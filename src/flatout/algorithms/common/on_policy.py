@@ -131,7 +131,7 @@ class OnPolicy:
         self.dist = distribution(spec.action_spec)
 
         def build(rng: np.random.Generator | None, log_std: Any = 0.0) -> Networks:
-            return build_networks(rng, spec, self.dist, log_std)
+            return build_networks(rng, spec, self.dist, log_std, config.critic_hidden)
 
         self._build = build
         self.arrays, self.static = eqx.partition(build(None), eqx.is_array)
