@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -298,14 +299,26 @@ def test_a_quota_is_named_and_neither_other_programs_nor_threads_are() -> None:
     assert found(said, "contended") is found(said, "oversubscribed") is None
 
 
-def test_an_overlapping_cause_stands_below_a_larger_one_and_above_healthy_arithmetic() -> None:
+def test_an_overlapping_cause_stands_first_only_if_it_is_most_of_the_arithmetic() -> None:
     def order(**shares: float) -> list[str]:
         each = [Finding(name.replace("_", "-"), share, (), "") for name, share in shares.items()]
         return [one.id for one in ordered(each)]
 
     assert order(garbage_bound=0.3, env_bound=0.6) == ["env-bound", "garbage-bound"]
-    assert order(compute_bound=0.9, throttled=0.4) == ["throttled", "compute-bound"]
+    assert order(compute_bound=0.9, throttled=0.5) == ["throttled", "compute-bound"]
+    assert order(compute_bound=0.9, throttled=0.4) == ["compute-bound", "throttled"]
+    assert order(unknown=0.9, oversubscribed=0.5) == ["oversubscribed", "unknown"]
     assert order(compute_bound=0.9, garbage_bound=0.1) == ["compute-bound", "garbage-bound"]
+
+
+def test_a_healthy_program_gets_the_remedy_of_its_largest_other_cause() -> None:
+    diagnosis = diagnose(build(meta(1.0), [steps("learn").written()]))
+    computing = Finding("compute-bound", 0.9, (), "")
+    waiting = Finding("allocation-bound", 0.4, (), "Keep memory.")
+    few = replace(waiting, share=0.1)
+    for others, advice in (((waiting, few), [("Try", waiting)]), ((few,), [])):
+        healthy = replace(diagnosis, verdict="healthy", tie=(), findings=(computing, *others))
+        assert advised(healthy) == advice
 
 
 def test_without_an_interpreters_lock_nothing_is_said_of_it() -> None:

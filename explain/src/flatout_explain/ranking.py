@@ -18,6 +18,9 @@ LEAST_SHARE = 0.04  # minimum share of a finding, or of what a sentence names
 LOST = 0.15
 """A cause with a smaller share of the time is not named before computing."""
 
+MOSTLY = 0.5
+"""A cause that takes this part of the computing or more is named before it."""
+
 LEAST_BLOCK_S = 1.0
 """A shorter part of an observation has too few samples to say how its shares vary."""
 
@@ -95,9 +98,9 @@ def ordered(findings: Iterable[Finding | None], busy: float | None = None) -> li
     """Sort findings in the order of the report: the larger share first, with four exceptions.
 
     - ``contended`` comes first, because the shares are of what other programs left.
-    - Causes of `OVERLAPPING` of `LOST` or more come before ``compute-bound``, whose time they
-      lengthen, and before ``unknown``, learning that may be computing. Their time is also counted
-      in the phases, so that another, larger cause stands before them.
+    - Causes of `OVERLAPPING` lengthen the phases in which their time is also counted. Those of
+      `MOSTLY` of ``compute-bound``, or of ``unknown`` (learning that may be computing), come
+      before it, because arithmetic that mostly waits is not healthy.
     - Where a device computes, causes of `LOST` or more come before its computing, smaller ones
       after it. Where it computes nearly always, the host is not late, and all causes come after it.
     - Findings about devices come last.
@@ -119,7 +122,8 @@ def ordered(findings: Iterable[Finding | None], busy: float | None = None) -> li
     found = sorted(filter(None, findings), key=lambda finding: (group(finding), -finding.share))
     may_compute = (at for at, one in enumerate(found) if one.id in ("compute-bound", UNKNOWN))
     at = next(may_compute, len(found))
-    late = [one for one in found[at:] if one.id in OVERLAPPING and one.share >= LOST]
+    least = max(MOSTLY * found[at].share, LOST) if at < len(found) else LOST
+    late = [one for one in found[at:] if one.id in OVERLAPPING and one.share >= least]
     if healthy or not late:
         return found
     return [*found[:at], *late, *(one for one in found[at:] if one not in late)]

@@ -137,14 +137,15 @@ def time_rows(diagnosis: Diagnosis) -> list[tuple[str, float, str]]:
 
 
 def advice(diagnosis: Diagnosis) -> Finding | None:
-    """Return the first finding with a remedy; None if healthy, or if only a part was seen."""
+    """Return the first finding with a remedy; of a healthy program, one of `LOST` or more. None if
+    there is none, or if only a part was seen."""
     return next((finding for _, finding in advised(diagnosis)), None)
 
 
 def advised(diagnosis: Diagnosis) -> list[tuple[str, Finding]]:
     """Return the finding of `advice`, with a label; of a tie, both findings that have remedies, and
-    else the largest cause whose time is a part of the first one's. A finding whose trial has a
-    measured gain is always among them."""
+    else the largest cause whose time is a part of the first one's; of a healthy program, the
+    largest other cause. A finding whose trial has a measured gain is always among them."""
     if diagnosis.part:
         return []
     found = [one for one in diagnosis.findings if one.remedy or one.setting]
@@ -159,7 +160,8 @@ def advised(diagnosis: Diagnosis) -> list[tuple[str, Finding]]:
 def _proposed(diagnosis: Diagnosis, found: Sequence[Finding]) -> list[tuple[str, Finding]]:
     """Return the findings to act on, of those that have remedies."""
     if diagnosis.verdict == HEALTHY and not diagnosis.tie:
-        return []
+        rest = [one for one in found if one.id != "compute-bound" and one.share >= LOST]
+        return [("Try", one) for one in rest[:1]]
     two = [one for one in found if one.id in diagnosis.tie]
     if not two:
         within = [one for one in found[1:] if one.id in OVERLAPPING and one.share >= LOST]
