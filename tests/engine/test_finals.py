@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flatout.engine.trajectory import (
+from flatout.engine.finals import (
     append_final,
     capacity,
     join_finals,

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
-from flatout.engine.trajectory import arrays_of, by_env, env_axis, with_arrays
+from flatout.algorithms.base import TRAJECTORY_FIELDS
+from flatout.engine.trajectory import arrays_of, by_env, env_axis, from_arrays, split, with_arrays
+from flatout.types import Trajectory
 from tests.worlds import VECTOR, World
 
 
 def test_arrays_have_names_and_an_axis_of_environments() -> None:
     whole = World(VECTOR, 3, 0).collect(4)._replace(extras={"log_prob": np.ones((4, 3))})
     arrays = arrays_of(whole)
-    assert "log_prob" in arrays
+    assert "extras/log_prob" in arrays
     assert "valid" not in arrays  # every step counts
     for name, array in arrays.items():
         if env_axis(name) is not None:
@@ -20,3 +24,28 @@ def test_arrays_have_names_and_an_axis_of_environments() -> None:
     np.testing.assert_array_equal(doubled.extras["log_prob"], 2.0)
     np.testing.assert_array_equal(doubled.rewards, 2 * whole.rewards)
     assert doubled.valid is None
+
+
+def test_the_table_has_every_field_and_agrees_with_the_documentation() -> None:
+    fields = [name for name in Trajectory._fields if name != "finals"]
+    assert sorted(TRAJECTORY_FIELDS) == sorted([*fields, "final_obs", "final_index"])
+    documented = dict(re.findall(r"^        (\w+): ``\[(T, N|N)", Trajectory.__doc__ or "", re.M))
+    table = {name: ", ".join(field.axes) for name, field in TRAJECTORY_FIELDS.items()}
+    assert documented.items() <= table.items()
+    assert len(documented) == 8
+
+
+def test_outputs_of_act_may_have_the_names_of_fields() -> None:
+    """An algorithm of the user's may name an output ``rewards``; shards have both arrays."""
+    whole = World(VECTOR, 4, 0).collect(3)
+    own = np.arange(12.0).reshape(3, 4)
+    whole = whole._replace(extras={"rewards": own, "carry/0": own}, carry=np.arange(4))
+    for number, part in enumerate(split(whole, 2)):
+        columns = slice(2 * number, 2 * number + 2)
+        np.testing.assert_array_equal(part.rewards, whole.rewards[:, columns])
+        for name in whole.extras:
+            np.testing.assert_array_equal(part.extras[name], own[:, columns])
+        np.testing.assert_array_equal(part.carry, np.arange(4)[columns])
+    found = from_arrays(arrays_of(whole))
+    np.testing.assert_array_equal(found.rewards, whole.rewards)
+    np.testing.assert_array_equal(found.carry[0], np.arange(4))

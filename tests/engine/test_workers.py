@@ -24,8 +24,8 @@ from flatout.algorithms.registry import build_algorithm
 from flatout.config.placement import parse
 from flatout.config.settings import resolve
 from flatout.config.workers import assign_groups, with_workers
+from flatout.engine.finals import truncations
 from flatout.engine.make_sampler import ActingPolicies, make_sampler, start_workers
-from flatout.engine.trajectory import truncations
 from flatout.engine.workers import pool
 from flatout.envs.task import open_task
 from flatout.errors import Interrupt

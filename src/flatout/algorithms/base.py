@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -287,7 +287,7 @@ class RolloutSpec:
         horizon: T.
         episodes: whole episodes per environment and trajectory, or None.
         truncations: truncated episodes per environment for which a trajectory has room at first;
-            a trajectory with more of them gets more room (`flatout.engine.trajectory`).
+            a trajectory with more of them gets more room (`flatout.engine.finals`).
         replayed: whether trajectories hold the steps that ended an episode (`Trajectory.ended`).
         slots: trajectories in use at the same time.
     """
@@ -297,6 +297,54 @@ class RolloutSpec:
     truncations: int
     replayed: bool
     slots: int = 1
+
+    def holds(self, name: str) -> bool:
+        """Return whether trajectories have the field `name`; otherwise it is None."""
+        needs = TRAJECTORY_FIELDS[name].needs
+        return not needs or bool(getattr(self, needs))
+
+
+Entry = Literal["obs", "action", "extras", "carry", "float32", "int32", "bool"]
+"""One entry of a field: an observation, an output or all other outputs of `act`, the carry, or a
+number of this dtype."""
+
+WrittenBy = Literal["envs", "sampler", "act"]
+"""The writer of a field: what steps the environments, what acts for them, or the policy."""
+
+
+class TrajectoryField(NamedTuple):
+    """A row of `TRAJECTORY_FIELDS`.
+
+    Attributes:
+        axes: the axes before those of an entry: T steps, N environments, C final observations.
+        entry: one entry of its array or arrays.
+        writer: what writes it.
+        needs: the attribute of `RolloutSpec` without which trajectories lack the field.
+    """
+
+    axes: str
+    entry: Entry
+    writer: WrittenBy
+    needs: str = ""
+
+
+TRAJECTORY_FIELDS = {
+    "obs": TrajectoryField("TN", "obs", "envs"),
+    "actions": TrajectoryField("TN", "action", "act"),
+    "rewards": TrajectoryField("TN", "float32", "envs"),
+    "terminated": TrajectoryField("TN", "bool", "sampler"),
+    "truncated": TrajectoryField("TN", "bool", "sampler"),
+    "last_obs": TrajectoryField("N", "obs", "envs"),
+    "final_obs": TrajectoryField("C", "obs", "sampler"),
+    "final_index": TrajectoryField("C", "int32", "sampler"),
+    "extras": TrajectoryField("TN", "extras", "act"),
+    "valid": TrajectoryField("TN", "bool", "sampler", needs="episodes"),
+    "ended": TrajectoryField("TN", "bool", "sampler", needs="replayed"),
+    "carry": TrajectoryField("N", "carry", "act"),
+}
+"""The fields of `Trajectory`, in which `finals` is two. Shapes, allocation, shared memory, shards
+and the names of saved arrays follow from this table; `flatout.engine.trajectory` has the functions.
+"""
 
 
 def trajectory_shapes(
@@ -308,33 +356,30 @@ def trajectory_shapes(
         layout: that of `act`'s outputs, for any number of environments.
         carry: the shapes of the carry of N environments.
     """
-
-    def each(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape, np.dtype(dtype))
-
-    steps = rollout.horizon
+    sizes = {"T": rollout.horizon, "N": num_envs, "C": rollout.truncations * num_envs}
     outputs = {
-        name: each(dtype, steps, num_envs, *shape[1:])
+        name: jax.ShapeDtypeStruct(shape[1:], dtype)
         for name, (_, _, shape, dtype) in layout.fields.items()
     }
-    flags, finals = each("bool", steps, num_envs), rollout.truncations * num_envs
-    return Trajectory(
-        obs=spec_shapes(spec, steps, num_envs),
-        actions=outputs.pop("action"),
-        rewards=each("float32", steps, num_envs),
-        terminated=flags,
-        truncated=flags,
-        last_obs=spec_shapes(spec, num_envs),
-        finals=Finals(spec_shapes(spec, finals), each("int32", finals)),
-        extras=outputs,
-        valid=flags if rollout.episodes is not None else None,
-        ended=flags if rollout.replayed else None,
-        carry=carry,
-    )
+    numbers = ("float32", "int32", "bool")
+    entries = {name: jax.ShapeDtypeStruct((), np.dtype(name)) for name in numbers}
+    entries |= {"obs": spec, "action": outputs.pop("action"), "extras": outputs}
+
+    def shapes(field: TrajectoryField) -> Any:
+        if field.entry == "carry":
+            return carry
+        return spec_shapes(entries[field.entry], *(sizes[axis] for axis in field.axes))
+
+    found = {
+        name: shapes(field) for name, field in TRAJECTORY_FIELDS.items() if rollout.holds(name)
+    }
+    finals = Finals(found.pop("final_obs"), found.pop("final_index"))
+    return Trajectory(**found, finals=finals)
 
 
 def spec_shapes(spec: ObsSpec, *size: int) -> Any:
-    """Return the shapes of observations ``[*size, ...]``, a tree of `jax.ShapeDtypeStruct`."""
+    """Return the shapes of entries ``[*size, ...]``, observations for example, as a tree of
+    `jax.ShapeDtypeStruct`."""
     return tree.map(
         lambda leaf: jax.ShapeDtypeStruct((*size, *leaf.shape), np.dtype(leaf.dtype)), spec
     )

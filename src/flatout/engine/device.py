@@ -12,11 +12,12 @@ import jax
 import numpy as np
 
 from flatout.algorithms.base import spec_shapes
+from flatout.engine.finals import sort_finals
 from flatout.engine.programs import Programs
 from flatout.engine.rollout import Rollout
 from flatout.engine.rollout_state import Ends, RolloutState
 from flatout.engine.sampler import ENVIRONMENTS, Sampler
-from flatout.engine.trajectory import arrays_of, env_axis, join_finals, sort_finals, with_arrays
+from flatout.engine.trajectory import join
 from flatout.envs.device.check import too_early
 from flatout.envs.mask_places import IGNORE
 from flatout.envs.masks import STUCK
@@ -113,7 +114,7 @@ class DeviceSampler(Sampler):
             trajectory, ends, environments = self._program(params, environments, self.act_key)
             trajectory, ends = jax.device_get((trajectory, ends))
         if self._shards:
-            trajectory, ends = join_shards(trajectory), side_by_side(ends)
+            trajectory, ends = join(trajectory), side_by_side(ends)
         self.check(ends.finite, ends.stuck, ends.early)
         episodes = ended(ends)
         found = infos(ends) or [None] * len(episodes.env)
@@ -179,25 +180,6 @@ def side_by_side(ends: Ends) -> Ends:
         shard = (stuck[..., :1] >= 0).argmax(0)[None]
         stuck = np.take_along_axis(stuck, shard, 0)[0]
     return Ends(length, total, q_max, ends.finite.all(0), stuck, ends.early.max(0), info)
-
-
-def join_shards(parts: Trajectory) -> Trajectory:
-    """Join the trajectories of S shards, arrays ``[S, ...]``, along the axis of environments.
-
-    This is the inverse of `flatout.engine.trajectory.split`.
-    """
-    _, steps, each = parts.rewards.shape
-
-    def joined(name: str, leaf: np.ndarray) -> np.ndarray:
-        axis = env_axis(name)
-        if axis is None:
-            return leaf
-        if axis == 0:
-            return leaf.reshape(-1, *leaf.shape[2:])
-        return np.moveaxis(leaf, 0, 1).reshape(steps, -1, *leaf.shape[3:])
-
-    parts = parts._replace(finals=join_finals(parts.finals, steps, each))
-    return with_arrays(parts, {name: joined(name, a) for name, a in arrays_of(parts).items()})
 
 
 def where_ended(ends: Ends) -> tuple[np.ndarray, ...]:

@@ -10,18 +10,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flatout import tree
-from flatout.algorithms.base import Algorithm, RolloutSpec
+from flatout.algorithms.base import Algorithm, RolloutSpec, WrittenBy
 from flatout.config.placement import DeviceName
 from flatout.config.workers import GroupSpec
 from flatout.engine.act import Policy
 from flatout.engine.collect import CentralSampler
 from flatout.engine.groups import ActingGroup, EnvGroup, InlineEnvGroup
 from flatout.engine.sampler import Sampler
-from flatout.engine.trajectory import RolloutBuffer
+from flatout.engine.trajectory import RolloutBuffer, step_arrays
 from flatout.engine.workers.groups import WorkerEnvGroup
 from flatout.engine.workers.local import ParamBroadcast, WorkerActingSampler
 from flatout.engine.workers.pool import Worker, WorkerPool
-from flatout.engine.workers.protocol import INFO_BYTES, PARAMS, SPENT, Job, is_shared
+from flatout.engine.workers.protocol import INFO_BYTES, PARAMS, SPENT, Job
 from flatout.engine.workers.shared_memory import Fields, SharedArrays
 from flatout.envs.base import TRAINING
 from flatout.errors import UsageError
@@ -151,13 +151,12 @@ def shared_fields(
     environments in each slot. With `local`, workers write whole trajectories and read the actor's
     parameters."""
     num_envs, spec, action = config.env.envs, task.obs_spec, task.action_spec
-    rows = (rollout.slots, rollout.horizon, num_envs)
+    writers: Sequence[WrittenBy] = ("envs", "sampler") if local else ("envs",)
     fields: Fields = {
-        name: ((rollout.slots, rollout.horizon + 1, num_envs, *leaf.shape), leaf.dtype)
-        for name, leaf in tree.named("obs", spec).items()
+        name: ((rollout.slots, *shape), dtype)
+        for name, (shape, dtype) in step_arrays(rollout, num_envs, spec, writers).items()
     }
     fields |= {
-        "rewards": (rows, "float32"),
         # Counts of steps and episodes, and times: a worker uses its first environment's row.
         "beats": ((num_envs, 2), "int64"),
         SPENT: ((num_envs, 4), "float64"),
@@ -180,9 +179,6 @@ def shared_fields(
                 "infos": ((num_envs, INFO_BYTES), "uint8"),
             }
         )
-    flags = {"terminated": True, "truncated": True, "valid": rollout.episodes is not None,
-             "ended": rollout.replayed}  # fmt: skip
-    fields |= {name: (rows, "bool") for name, kept in flags.items() if kept}
     for first, layout in acting.calls():
         shape = (rollout.slots, rollout.horizon, layout.words)
         fields[f"outputs/{first}"] = (shape, "uint32")
@@ -206,15 +202,11 @@ def make_sampler(
     def buffer(slot: int) -> RolloutBuffer:
         shared: dict[str, Any] = {}
         if pool is not None:
-            shared = {
-                name: array[slot]
-                for name, array in pool.shared_arrays.arrays.items()
-                if is_shared(name)
-            }
+            arrays = pool.shared_arrays.arrays
+            own = step_arrays(rollout, num_envs, task.obs_spec)
+            shared = {name: arrays[name][slot] for name in own if name in arrays}
             if pool.local:
-                shared["outputs"] = [
-                    pool.shared_arrays[f"outputs/{first}"][slot] for first in firsts
-                ]
+                shared["outputs"] = [arrays[f"outputs/{first}"][slot] for first in firsts]
         return RolloutBuffer(
             rollout, num_envs, task.obs_spec, layouts, config.env.clip_reward, shared
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,17 +9,10 @@ import jax
 import numpy as np
 
 from flatout import tree
-from flatout.engine.trajectory import (
-    CARRY,
-    FINAL_INDEX,
-    FINAL_OBS,
-    TREES,
-    append_final,
-    arrays_of,
-    env_axis,
-)
+from flatout.engine.finals import append_final
+from flatout.engine.trajectory import arrays_of, find_misfit, from_arrays
 from flatout.errors import CheckpointError
-from flatout.types import Episode, Episodes, Finals, Obs, Restart, Trajectory
+from flatout.types import Episode, Episodes, Obs, Restart, Trajectory
 
 NO_EPISODES = Episodes(*(np.zeros(0, kind) for kind in (int, float, int, float)))
 
@@ -47,11 +39,8 @@ class Pending:
 
     def saved(self, prefix: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return its arrays, with a prefix before their names, and JSON-compatible data."""
-        extras = self.trajectory.extras
-        arrays = {
-            f"{prefix}extras/{name}" if name in extras else prefix + name: np.array(array)
-            for name, array in arrays_of(self.trajectory).items()
-        }
+        named = arrays_of(self.trajectory).items()
+        arrays = {prefix + name: np.array(array) for name, array in named}
         numbers = [episode[:4] for episode in self.episodes]
         arrays[prefix + "ended_episodes"] = np.array(numbers, np.float64).reshape(-1, 4)
         for index, (_, last, first) in enumerate(self.restarted):
@@ -90,16 +79,8 @@ class Pending:
     @staticmethod
     def loaded(prefix: str, arrays: dict[str, np.ndarray], data: dict[str, Any]) -> Pending:
         """Return the trajectory of a result of `saved`; refuse impossible counts."""
-        extras = f"{prefix}extras/"
-        apart = ("extras", "finals", CARRY, *TREES)
-        plain = [name for name in Trajectory._fields if name not in apart]
-        trajectory = Trajectory(
-            **{name: arrays.get(prefix + name) for name in plain},
-            **{name: tree.found(prefix + name, arrays) for name in TREES},
-            finals=Finals(tree.found(prefix + FINAL_OBS, arrays), arrays[prefix + FINAL_INDEX]),
-            extras={n.removeprefix(extras): a for n, a in arrays.items() if n.startswith(extras)},
-            carry=_leaves(f"{prefix}{CARRY}/", arrays),  # `refuse_other` gives it its form
-        )
+        mine = {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+        trajectory = from_arrays(mine)  # `refuse_other` gives the carry its form
         ended = arrays[prefix + "ended_episodes"]
         infos = [i and {str(k): float(v) for k, v in i.items()} for i in data["infos"]]
         episodes = [
@@ -120,26 +101,8 @@ class Pending:
     def refuse_other(self, shapes: Trajectory) -> None:
         """Raise `CheckpointError` if the arrays differ from this run's `shapes` in shape or dtype.
         The number of final observations may differ."""
-        arrays, expected = arrays_of(self.trajectory), arrays_of(shapes)
-        most = 2 * math.prod(shapes.rewards.shape)
-        for name in arrays | expected:
-            array, shape = arrays.get(name), expected.get(name)
-            finals = int(env_axis(name) is None)
-            same = (
-                array is not None
-                and shape is not None
-                and array.dtype == shape.dtype
-                and array.shape[finals:] == shape.shape[finals:]
-            )
-            if finals and same:
-                same = len(self.trajectory.finals.index) == len(arrays[name]) <= most
-            if not same:
-                raise CheckpointError(f"a pending trajectory has another shape or dtype of {name}.")
+        name = find_misfit(self.trajectory, shapes)
+        if name is not None:
+            raise CheckpointError(f"a pending trajectory has another shape or dtype of {name}.")
         carry = jax.tree.structure(shapes.carry).unflatten(jax.tree.leaves(self.trajectory.carry))
         self.trajectory = self.trajectory._replace(carry=carry)
-
-
-def _leaves(prefix: str, arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Return the arrays whose names are a prefix and 0, 1 and so on."""
-    count = sum(name.startswith(prefix) for name in arrays)
-    return tuple(arrays[f"{prefix}{number}"] for number in range(count))

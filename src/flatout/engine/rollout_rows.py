@@ -169,8 +169,8 @@ class Writer:
                 rows.places.reshape(-1),
             ),
             extras=read,
-            valid=valid if self.spec.episodes else None,
-            ended=ended if self.spec.replayed else None,
+            valid=valid if self.spec.holds("valid") else None,
+            ended=ended if self.spec.holds("ended") else None,
         )  # fmt: skip
         stuck = self._stuck(obs, valid, state)
         length = code // COUNTED

@@ -1,16 +1,13 @@
 """Step 6 of the data flow, inline: a trajectory's arrays.
 
 `RolloutBuffer` allocates them once, and the sampler writes them step by step. Buffers, schedules
-and the device sampler read them by name and by shard.
-
-Final observations of truncated episodes are stored separately, because they are few. Their arrays
-have a capacity C; unused entries have the index T * N and change no result. The capacity is the
-smallest sufficient one of ``least``, 2 * ``least``, 4 * ``least``, ...: it depends only on the
-trajectory, and an update is compiled once for each capacity that occurs.
+and the device sampler read them by name and by shard. `TRAJECTORY_FIELDS` is the table from which
+their shapes, names and axes follow.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,155 +15,73 @@ import jax
 import numpy as np
 
 from flatout import tree
-from flatout.algorithms.base import RolloutSpec
+from flatout.algorithms.base import (
+    TRAJECTORY_FIELDS,
+    RolloutSpec,
+    TrajectoryField,
+    WrittenBy,
+)
+from flatout.engine.finals import join_finals, pack_finals, split_finals
 from flatout.envs.base import invalid_return
 from flatout.packing import OutputLayout
-from flatout.types import Array, Finals, Obs, ObsSpec, Trajectory
+from flatout.types import Finals, Obs, ObsSpec, Trajectory
 
-
-def truncations(horizon: int, limit: int | None) -> int:
-    """Return how often a time limit of `limit` steps can truncate one environment's episodes within
-    `horizon` steps, at least 1. An environment's own code may truncate more often."""
-    return 1 if limit is None else horizon // limit + 1
-
-
-def capacity(count: int, least: int) -> int:
-    """Return the capacity for `count` final observations: `least`, doubled until they fit."""
-    while least < count:
-        least *= 2
-    return least
-
-
-def pack_finals(index: Array, obs: Obs, size: int, least: int) -> Finals:
-    """Pack final observations into arrays with a capacity, in the order of their steps.
-
-    Args:
-        index: ``[n]``, the position ``t * N + env`` of each.
-        obs: ``[n, ...]``, the observations.
-        size: T * N of the trajectory.
-        least: the smallest capacity.
-    """
-    count = len(index)
-    room = capacity(count, least)
-    empty = tree.map(lambda leaf: np.zeros((room, *leaf.shape[1:]), leaf.dtype), obs)
-    finals = Finals(empty, np.full((room,), size, np.int32))
-    if count:
-        order = np.argsort(index, kind="stable")
-        finals.index[:count] = index[order]
-        tree.put(finals.obs, slice(count), tree.take(obs, order))
-    return finals
-
-
-def used_finals(finals: Finals, size: int) -> tuple[np.ndarray, Obs]:
-    """Return the positions ``[n]`` and observations ``[n, ...]`` of the used entries."""
-    which = np.flatnonzero((finals.index >= 0) & (finals.index < size))
-    return finals.index[which], tree.take(finals.obs, which)
-
-
-def append_final(finals: Finals, index: int, obs: Obs, size: int) -> Finals:
-    """Return the final observations with a further one, `obs` at position `index`."""
-    indices, values = used_finals(finals, size)
-    values = tree.map(lambda rows, one: np.concatenate([rows, one[None]]), values, obs)
-    return pack_finals(np.append(indices, index), values, size, len(finals.index))
-
-
-def split_finals(finals: Finals, steps: int, num_envs: int, shards: int) -> list[Finals]:
-    """Divide the final observations by shard, with the same capacity for all shards."""
-    each = num_envs // shards
-    index, obs = used_finals(finals, steps * num_envs)
-    row, env = np.divmod(index, num_envs)
-    shard, env = np.divmod(env, each)
-    most = int(np.bincount(shard, minlength=1).max())
-    room = capacity(most, len(finals.index) // shards)
-
-    def select(number: int) -> Finals:
-        mine = shard == number
-        own = tree.take(obs, mine)
-        return pack_finals(row[mine] * each + env[mine], own, steps * each, room)
-
-    return [select(number) for number in range(shards)]
-
-
-def join_finals(parts: Finals, steps: int, each: int) -> Finals:
-    """Join the shards' final observations, in the order of the shards: the inverse of
-    `split_finals`.
-
-    Args:
-        parts: arrays ``[S, C, ...]`` of S shards.
-        steps: T.
-        each: the number of environments of one shard.
-    """
-    num_envs = len(parts.index) * each
-    used = [
-        used_finals(Finals(tree.take(parts.obs, shard), parts.index[shard]), steps * each)
-        for shard in range(len(parts.index))
-    ]
-    index, obs = join_along_envs(used, each, num_envs)
-    return pack_finals(index, obs, steps * num_envs, parts.index.size)
-
-
-def sort_finals(finals: Finals) -> Finals:
-    """Sort the entries by their steps; unused ones come last."""
-    order = np.argsort(finals.index, kind="stable")
-    return Finals(tree.take(finals.obs, order), finals.index[order])
-
-
-def join_along_envs(
-    parts: Sequence[tuple[np.ndarray, Obs]], num_envs: int, total: int
-) -> tuple[np.ndarray, Obs]:
-    """Join trajectories' final observations, with their positions in the joined trajectory.
-
-    Args:
-        parts: positions and observations of each trajectory of `num_envs` environments, in the
-            order in which the trajectories are joined along the environments.
-        total: the number of environments of the joined trajectory.
-    """
-    moved: list[np.ndarray] = []
-    for number, (index, _) in enumerate(parts):
-        row, env = np.divmod(index, num_envs)
-        moved.append(row * total + number * num_envs + env)
-    obs = tree.map(lambda *each: np.concatenate(each), *(obs for _, obs in parts))
-    return np.concatenate(moved), obs
-
-
-FINAL_OBS, FINAL_INDEX = "final_obs", "final_index"
-"""The names of the arrays of `Finals`. They have no axis of environments."""
-
-CARRY = "carry"
-"""The field of the carry, whose leaves are called ``carry/0``, ``carry/1`` and so on."""
-
-TREES = ("obs", "last_obs")
-"""The fields that hold observations. The array at a path is called ``obs/path``."""
+# --- The arrays of a trajectory by name -------------------------------------------------------
 
 
 def arrays_of(trajectory: Trajectory) -> dict[str, Any]:
-    """Return all arrays of a trajectory by name, including those in `extras`."""
+    """Return all arrays of a trajectory by name. A field that is a tree has the names
+    ``field/path`` (`tree.named`), ``extras/log_prob`` and ``carry/0`` for example."""
     fields = trajectory._asdict()
-    extras, finals, carry = (fields.pop(name) for name in ("extras", "finals", CARRY))
-    arrays: dict[str, Any] = {
-        f"{CARRY}/{number}": leaf for number, leaf in enumerate(jax.tree.leaves(carry))
-    }
+    finals, carry = fields.pop("finals"), jax.tree.leaves(trajectory.carry)
+    fields |= {"final_obs": finals.obs, "final_index": finals.index}
+    fields["carry"] = {str(number): leaf for number, leaf in enumerate(carry)}
+    arrays: dict[str, Any] = {}
     for name, value in fields.items():
         if value is not None:
             arrays |= tree.named(name, value)
-    return arrays | tree.named(FINAL_OBS, finals.obs) | {FINAL_INDEX: finals.index} | extras
+    return arrays
 
 
-def with_arrays(trajectory: Trajectory, arrays: dict[str, Any]) -> Trajectory:
+def from_arrays(arrays: Mapping[str, Any]) -> Trajectory:
+    """Return the trajectory to which `arrays_of` gave these names. Fields without an array are None
+    or empty, and the carry is a tuple of its leaves: only the algorithm knows their form.
+
+    Raises:
+        KeyError: the index of final observations or a leaf of the carry is missing.
+    """
+
+    def below(name: str) -> dict[str, Any]:
+        start = f"{name}/"
+        return {n.removeprefix(start): a for n, a in arrays.items() if n.startswith(start)}
+
+    whole = TRAJECTORY_FIELDS.keys() - {"extras", "carry", "final_index"}
+    fields = {name: tree.found(name, arrays) for name in whole}
+    leaves = below("carry")
+    return Trajectory(
+        finals=Finals(fields.pop("final_obs"), arrays["final_index"]),
+        extras=below("extras"),
+        carry=tuple(leaves[str(number)] for number in range(len(leaves))),
+        **fields,
+    )
+
+
+def with_arrays(trajectory: Trajectory, arrays: Mapping[str, Any]) -> Trajectory:
     """Return the trajectory with its arrays replaced; `arrays` has the names of `arrays_of`."""
-    extras = {name: arrays[name] for name in trajectory.extras}
-    finals = Finals(tree.unnamed(FINAL_OBS, trajectory.obs, arrays), arrays[FINAL_INDEX])
-    fields = {name: tree.unnamed(name, trajectory.obs, arrays) for name in TREES}
-    fields |= {name: arrays[name] for name in Trajectory._fields if name in arrays}
-    leaves, form = jax.tree.flatten(trajectory.carry)
-    fields[CARRY] = form.unflatten(arrays[f"{CARRY}/{number}"] for number in range(len(leaves)))
-    return trajectory._replace(finals=finals, extras=extras, **fields)
+    carry = jax.tree.structure(trajectory.carry)
+    found = from_arrays(arrays)
+    return found._replace(carry=carry.unflatten(found.carry))
+
+
+def field_of(name: str) -> TrajectoryField:
+    """Return the field to which the array `name` belongs."""
+    return TRAJECTORY_FIELDS[name.partition("/")[0]]
 
 
 def env_axis(name: str) -> int | None:
     """Return the axis of environments of the array `name` of a trajectory; None for finals."""
-    field = name.partition("/")[0]
-    return None if field in (FINAL_OBS, FINAL_INDEX) else int(field not in ("last_obs", CARRY))
+    axes = field_of(name).axes
+    return axes.index("N") if "N" in axes else None
 
 
 def by_env(name: str, array: np.ndarray) -> np.ndarray:
@@ -186,9 +101,25 @@ def split(trajectory: Trajectory, shards: int) -> list[Trajectory]:
             for name, array in arrays_of(trajectory).items()
             if env_axis(name) is not None
         }
-        arrays |= tree.named(FINAL_OBS, finals.obs) | {FINAL_INDEX: finals.index}
+        arrays |= tree.named("final_obs", finals.obs) | {"final_index": finals.index}
         parts.append(with_arrays(trajectory, arrays))
     return parts
+
+
+def join(parts: Trajectory) -> Trajectory:
+    """Join the trajectories of S shards, arrays ``[S, ...]``: the inverse of `split`."""
+    _, steps, each = parts.rewards.shape
+
+    def joined(name: str, leaf: np.ndarray) -> np.ndarray:
+        axis = env_axis(name)
+        if axis is None:
+            return leaf
+        if axis == 0:
+            return leaf.reshape(-1, *leaf.shape[2:])
+        return np.moveaxis(leaf, 0, 1).reshape(steps, -1, *leaf.shape[3:])
+
+    parts = parts._replace(finals=join_finals(parts.finals, steps, each))
+    return with_arrays(parts, {name: joined(name, a) for name, a in arrays_of(parts).items()})
 
 
 def shard_shapes(trajectory: Trajectory, shards: int, kept: int = 1) -> Trajectory:
@@ -205,6 +136,57 @@ def shard_shapes(trajectory: Trajectory, shards: int, kept: int = 1) -> Trajecto
     return with_arrays(trajectory, shapes)
 
 
+def find_misfit(trajectory: Trajectory, shapes: Trajectory) -> str | None:
+    """Return the name of an array that differs from `shapes` in shape or dtype, or exists in only
+    one of the two; None if there is none. The number of final observations may differ."""
+    arrays, expected = arrays_of(trajectory), arrays_of(shapes)
+    most = 2 * math.prod(shapes.rewards.shape)
+    for name in arrays | expected:
+        array, shape = arrays.get(name), expected.get(name)
+        finals = int(env_axis(name) is None)
+        same = (
+            array is not None
+            and shape is not None
+            and array.dtype == shape.dtype
+            and array.shape[finals:] == shape.shape[finals:]
+        )
+        if finals and same:
+            same = len(trajectory.finals.index) == len(arrays[name]) <= most
+        if not same:
+            return name
+    return None
+
+
+# --- Allocation -------------------------------------------------------------------------------
+
+
+def step_arrays(
+    rollout: RolloutSpec,
+    num_envs: int,
+    spec: ObsSpec,
+    writers: Sequence[WrittenBy] = ("envs", "sampler"),
+) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Return shape and dtype of the arrays that samplers on the host write step by step, by name.
+
+    Observations have T + 1 rows, the last of which is `Trajectory.last_obs`.
+
+    Args:
+        spec: one observation.
+        writers: the writers of these arrays; outputs of `act` are packed (`RolloutBuffer`).
+    """
+    size = (rollout.horizon, num_envs)
+    found: dict[str, tuple[tuple[int, ...], str]] = {}
+    for name, field in TRAJECTORY_FIELDS.items():
+        if field.axes != "TN" or field.writer not in writers or not rollout.holds(name):
+            continue
+        if field.entry != "obs":
+            found[name] = (size, field.entry)
+            continue
+        for leaf_name, leaf in tree.named(name, spec).items():
+            found[leaf_name] = ((rollout.horizon + 1, num_envs, *leaf.shape), leaf.dtype)
+    return found
+
+
 class RolloutBuffer:
     """Arrays for T steps of N environments, reused by every trajectory.
 
@@ -218,9 +200,9 @@ class RolloutBuffer:
         spec: one observation.
         layouts: the layout of each acting group's packed rows, in the environments' order.
         sign: return only the signs of rewards.
-        shared: zeroed arrays by attribute name (`tree.named` for observations), to use instead of
-            new ones. They may be in shared memory, for other processes to write to; `outputs` is
-            ``[groups, T, words]``.
+        shared: zeroed arrays by their names in `step_arrays`, to use instead of new ones. They may
+            be in shared memory, for other processes to write to; `outputs` is ``[groups, T,
+            words]``.
     """
 
     def __init__(
@@ -233,26 +215,21 @@ class RolloutBuffer:
         shared: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self._num_envs = num_envs
-        horizon, given = rollout.horizon, shared or {}
-        flags = ((horizon, num_envs), "bool")
-
-        def array(name: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-            return given[name] if name in given else np.zeros(shape, dtype)
-
-        obs = {
-            name: array(name, (horizon + 1, num_envs, *leaf.shape), leaf.dtype)
-            for name, leaf in tree.named("obs", spec).items()
+        given = shared or {}
+        arrays = {
+            name: given[name] if name in given else np.zeros(shape, dtype)
+            for name, (shape, dtype) in step_arrays(rollout, num_envs, spec).items()
         }
-        self.obs: Obs = tree.unnamed("obs", spec, obs)
-        self.rewards = array("rewards", (horizon, num_envs), "float32")
-        self.terminated = array("terminated", *flags)
-        self.truncated = array("truncated", *flags)
-        self.valid = array("valid", *flags) if rollout.episodes is not None else None
-        self.ended = array("ended", *flags) if rollout.replayed else None
+        self.obs: Obs = tree.unnamed("obs", spec, arrays)
+        self.rewards = arrays["rewards"]
+        self.terminated, self.truncated = arrays["terminated"], arrays["truncated"]
+        self.valid, self.ended = arrays.get("valid"), arrays.get("ended")
+        self._flags = {n: array for n, array in arrays.items() if field_of(n).writer == "sampler"}
         if "outputs" in given:
             self.outputs = list(given["outputs"])
         else:
-            self.outputs = [np.zeros((horizon, layout.words), np.uint32) for layout in layouts]
+            rows = rollout.horizon
+            self.outputs = [np.zeros((rows, layout.words), np.uint32) for layout in layouts]
         self._sign = sign
         self._least_finals = rollout.truncations * num_envs
         self._no_finals = pack_finals(
@@ -274,12 +251,8 @@ class RolloutBuffer:
 
     def start(self) -> None:
         """Begin a trajectory. `obs[0]` must hold its first observations."""
-        self.terminated.fill(False)
-        self.truncated.fill(False)
-        if self.valid is not None:
-            self.valid.fill(False)
-        if self.ended is not None:
-            self.ended.fill(False)
+        for flags in self._flags.values():
+            flags.fill(False)
         self.forget()
 
     def forget(self) -> None:
@@ -308,13 +281,10 @@ class RolloutBuffer:
             obs=tree.take(self.obs, slice(None, -1)),
             actions=actions,
             rewards=np.sign(self.rewards) if self._sign else self.rewards,
-            terminated=self.terminated,
-            truncated=self.truncated,
             last_obs=tree.take(self.obs, -1),
             finals=finals,
             extras=outputs,
-            valid=self.valid,
-            ended=self.ended,
+            **self._flags,
         )
 
     def read(self) -> dict[str, np.ndarray]:

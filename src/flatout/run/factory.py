@@ -15,6 +15,7 @@ from flatout.config.placement import DeviceName
 from flatout.config.workers import assign_groups
 from flatout.engine.act import Policy
 from flatout.engine.device import DeviceSampler
+from flatout.engine.finals import truncations
 from flatout.engine.fused import FusedSchedule
 from flatout.engine.learn import Learner
 from flatout.engine.loop import for_all
@@ -26,7 +27,6 @@ from flatout.engine.rollout import Rollout
 from flatout.engine.rollout_state import least_truncation, most_truncations
 from flatout.engine.sampler import Sampler
 from flatout.engine.schedule import Schedule, SerialSchedule
-from flatout.engine.trajectory import truncations
 from flatout.engine.workers.pool import WorkerPool
 from flatout.hardware import backend
 from flatout.randomness import ACT, ENVS, INIT, LEARN, raw_key

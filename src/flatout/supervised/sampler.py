@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from flatout.algorithms.base import RolloutSpec
+from flatout.engine.finals import pack_finals
 from flatout.engine.sampler import Sampler
+from flatout.engine.trajectory import step_arrays
 from flatout.errors import CheckpointError
 from flatout.spans import Spans
 from flatout.supervised.datasets import Dataset
-from flatout.types import Finals, Trajectory
+from flatout.types import Trajectory
 
 AHEAD = 2
 """The number of trajectories that are gathered in advance."""
@@ -121,14 +124,13 @@ def batches(examples: Any, labels: Any, steps: int, batch: int) -> Trajectory:
 
     Examples are its `obs` and labels its `actions`, ``[U, B, ...]``; all else is zeros or empty.
     """
-    flags = np.zeros((steps, batch), np.bool_)
+    rollout = RolloutSpec(steps, None, 0, replayed=False)
+    unused = step_arrays(rollout, batch, {})  # without observations
     return Trajectory(
         obs=examples.reshape(steps, batch, *examples.shape[1:]),
         actions=labels.reshape(steps, batch),
-        rewards=np.zeros((steps, batch), np.float32),
-        terminated=flags,
-        truncated=flags,
         last_obs=np.zeros((batch, 0), examples.dtype),
-        finals=Finals(np.zeros((0, *examples.shape[1:]), examples.dtype), np.zeros((0,), np.int32)),
+        finals=pack_finals(np.zeros(0, np.int32), examples[:0], steps * batch, 0),
         extras={},
+        **{name: np.zeros(shape, dtype) for name, (shape, dtype) in unused.items()},
     )

@@ -13,9 +13,9 @@ import numpy as np
 from flatout import tree
 from flatout.algorithms.base import ReplaySpec
 from flatout.engine.buffer import Arrays, Data, Saved
+from flatout.engine.finals import capacity, used_finals
 from flatout.engine.replay.ring import Ring, RingLayout, RolloutRows, final_ids, next_age
 from flatout.engine.replay.rows import STORED, RingRows
-from flatout.engine.trajectory import capacity, used_finals
 from flatout.errors import CheckpointError
 from flatout.storage.checkpoint import refuse_other
 from flatout.storage.segments import FINALS

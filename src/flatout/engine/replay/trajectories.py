@@ -16,17 +16,8 @@ import numpy as np
 
 from flatout.algorithms.base import Algorithm, shapes_of
 from flatout.engine.buffer import Arrays, Data, Due, OnPolicyBuffer, Saved
-from flatout.engine.trajectory import (
-    arrays_of,
-    by_env,
-    env_axis,
-    join_along_envs,
-    pack_finals,
-    shard_shapes,
-    split_finals,
-    used_finals,
-    with_arrays,
-)
+from flatout.engine.finals import join_along_envs, pack_finals, split_finals, used_finals
+from flatout.engine.trajectory import arrays_of, by_env, env_axis, shard_shapes, with_arrays
 from flatout.storage.checkpoint import refuse_other
 from flatout.types import Obs, RowSource, Trajectory
 
@@ -90,17 +81,18 @@ class TrajectoryReplay(OnPolicyBuffer):
         return {"replay_fill": fill, "replay_mb": size / 2**20}
 
     def saved(self, store: KeptTrajectories, counts: Any) -> Saved:
-        arrays = {name: array.copy() for name, array in arrays_of(store.arrays).items()}
+        named = arrays_of(store.arrays).items()
+        arrays = {_saved_name(name): array.copy() for name, array in named}
         return arrays, {"count": store.count}, None
 
     def restored(self, arrays: Arrays, data: Data, rows: RowSource | None) -> tuple[Any, Any]:
         store, restored = self.store(), Arrays()
         for name, array in arrays_of(store.arrays).items():
-            saved = restored[name] = np.array(arrays[name])
+            saved = restored[name] = np.array(arrays[_saved_name(name)])
             like = array
             if env_axis(name) is None:  # the saved capacity may be larger
                 like = np.empty((len(saved), *array.shape[1:]), array.dtype)
-            refuse_other(f"buffer/{name}", saved, like, "this run")
+            refuse_other(f"buffer/{_saved_name(name)}", saved, like, "this run")
         store.arrays = with_arrays(store.arrays, restored)
         steps, total = store.arrays.rewards.shape
         each = split_finals(store.arrays.finals, steps, total, self._kept)
@@ -114,3 +106,8 @@ class TrajectoryReplay(OnPolicyBuffer):
         zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
         zeros.finals.index.fill(zeros.rewards.size)
         return zeros
+
+
+def _saved_name(name: str) -> str:
+    """Return the name under which checkpoints have an array: outputs of `act` have no prefix."""
+    return name.removeprefix("extras/")

@@ -12,16 +12,10 @@ from flatout.algorithms.registry import build_algorithm
 from flatout.config.placement import CPU, Placement
 from flatout.engine.act import Policy
 from flatout.engine.collect import CentralSampler
+from flatout.engine.finals import used_finals
 from flatout.engine.groups import ActingGroup, InlineEnvGroup
-from flatout.engine.trajectory import RolloutBuffer, used_finals
-from flatout.engine.workers.protocol import (  # fmt: skip
-    ACT_S,
-    ENV_S,
-    PARAMS,
-    SQUARE,
-    TURNS,
-    is_shared,
-)
+from flatout.engine.trajectory import RolloutBuffer, step_arrays
+from flatout.engine.workers.protocol import ACT_S, ENV_S, PARAMS, SQUARE, TURNS
 from flatout.engine.workers.shared_memory import SharedArrays
 from flatout.envs.task import open_task
 from flatout.hardware import backend
@@ -59,10 +53,9 @@ class LocalActor:
         firsts = range(job.first, job.first + job.count, batch)
 
         def buffer(slot: int) -> RolloutBuffer:
-            shared = {
+            shared: dict[str, Any] = {
                 name: shared_arrays[name][slot][:, job.columns]
-                for name in shared_arrays.arrays
-                if is_shared(name)
+                for name in step_arrays(rollout, job.count, task.obs_spec)
             }
             shared["outputs"] = [shared_arrays[f"outputs/{first}"][slot] for first in firsts]
             layouts = [self._policy.layout] * len(firsts)

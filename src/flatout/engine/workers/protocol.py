@@ -31,9 +31,6 @@ LASTING = (UsageError, InvalidReturn)
 
 LENGTH = struct.Struct("<Q")
 
-SHARED = ("obs", "rewards", "terminated", "truncated", "valid", "ended")
-"""The arrays of a trajectory that the shared memory may contain."""
-
 PARAMS = "params/"
 """Prefix of the names of the actor's parameters in the shared memory."""
 
@@ -58,11 +55,6 @@ TERMINATED, TRUNCATED, LIFE_LOST, ENDED = 1, 2, 4, 8
 
 INFO_BYTES = 1024
 """Bytes for the scalars of a final `info`: the length (two bytes), then JSON."""
-
-
-def is_shared(name: str) -> bool:
-    """Return whether an array of the shared memory is one of `SHARED`, or a leaf of one."""
-    return name.partition("/")[0] in SHARED
 
 
 @dataclass(frozen=True)
