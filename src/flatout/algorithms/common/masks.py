@@ -26,8 +26,10 @@ def masked(x: jax.Array, mask: jax.Array | None) -> jax.Array:
 def parameter_mask(spec: ActionSpec, mask: jax.Array | None) -> jax.Array | None:
     """Return a mask of the outputs ``[B, P]`` of a distribution, for the mask ``[B, K]`` of an
     action's choices: a box has outputs, which are always allowed, but no entries in K."""
+    if mask is None:
+        return None
     columns = np.array(mask_columns(spec))
-    if mask is None or (columns >= 0).all():  # then they are in the mask's order
+    if (columns >= 0).all():  # they are in the mask's order
         return mask
     return jnp.where(columns < 0, True, mask[:, columns])
 
