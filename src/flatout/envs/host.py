@@ -22,7 +22,7 @@ from flatout.actions import forbids_all
 from flatout.casts import stored
 from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
-from flatout.envs.mask_places import MASKS, info_masks, nested_info_mask
+from flatout.envs.mask_places import MASKS, info_masks
 from flatout.envs.masks import STUCK, MaskError, raised_in_masks
 from flatout.envs.spaces import array_of, flattened, in_range, structure
 from flatout.errors import (
@@ -273,7 +273,7 @@ class HostEnvs(Envs):
             what = f"{next(iter(info_masks(info)))} in {call}, but none after its first reset"
             step = 0 if call == "reset" else self.lengths[env] + 1
             raise UnreadMask(str(self._invalid_mask(env, what, self.episode[env], step)))
-        if call == "reset" and not self._ignore_masks and (place := nested_info_mask(info)):
+        if call == "reset" and not self._ignore_masks and (place := _nested_mask(info)):
             raise self._invalid_mask(
                 env, f"{place}, and masks are read from info[{MASKS[0]!r}] alone",
                 self.episode[env] + 1, 0,
@@ -338,3 +338,11 @@ def scalars(info: Mapping[str, Any]) -> dict[str, float] | None:
             with suppress(TypeError, ValueError, OverflowError):
                 found[name] = float(value)
     return found or None
+
+
+def _nested_mask(info: Mapping[str, Any]) -> str:
+    """Return the place of a mask in a dict within an info, where it is not read; or an empty
+    string."""
+    inner = ((key, one) for key, one in info.items() if isinstance(one, Mapping))
+    places = (f"info[{key!r}]" + place[4:] for key, one in inner for place in info_masks(one))
+    return next(places, "")

@@ -48,14 +48,6 @@ def visible_masks(env: gym.Env[Any, Any]) -> list[str]:
     return found if owner is None else [*found, f"{type(owner).__name__}.action_masks()"]
 
 
-def nested_info_mask(info: Any) -> str:
-    """Return the place of a mask in a dict within an info, where it is not read; or an empty
-    string."""
-    inner = info.items() if isinstance(info, Mapping) else ()
-    places = (f"info[{key!r}]" + place[4:] for key, one in inner for place in info_masks(one))
-    return next(places, "")
-
-
 def info_masks(info: Any) -> dict[str, Any]:
     """Return the masks in an info, by their places."""
     if not isinstance(info, Mapping):
