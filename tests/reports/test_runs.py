@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 from flatout.reports.curves import Run, View, curves, text
-from flatout.run.curve import VALUES, Track, points
+from flatout.run.curve import VALUES, points
 from flatout.run.metric_rows import ROWS, WHOLE, sampled
+from flatout.run.progress import Track
 from tests.conftest import TINY, Result
 
 Cli = Callable[..., Result]

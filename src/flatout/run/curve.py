@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from flatout.output import printable
-from flatout.run.metric_rows import ROWS
 
 VALUES = {
     "rollout/return_mean_100": "mean return of the last 100 training episodes",
@@ -55,31 +54,6 @@ class Curve:
     def name(self) -> str:
         """As it is called in a legend."""
         return printable(self.label) + (f" ({self.runs} runs)" if self.runs > 1 else "")
-
-
-class Track:
-    """A run's points while it lives: all of them, or evenly spread ones of many."""
-
-    def __init__(self) -> None:
-        self._kept: list[tuple[float, float, float]] = []
-        self._seen, self._every = 0, 1
-
-    def add(self, step: int, row: Mapping[str, float]) -> None:
-        """Keep one row of metrics."""
-        value = next((row[name] for name in VALUES if name in row), None)
-        if value is None:
-            return
-        self._seen += 1
-        if self._seen % self._every == 0:
-            self._kept.append((step, row["time/wall_s"], value))
-        if len(self._kept) > 2 * ROWS:
-            self._kept, self._every = self._kept[1::2], 2 * self._every
-
-    @property
-    def points(self) -> Points:
-        """See `Points`."""
-        steps, seconds, values = np.array(self._kept, float).reshape(-1, 3).T
-        return steps, seconds, values
 
 
 def points(

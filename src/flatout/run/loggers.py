@@ -21,8 +21,7 @@ from flatout.config.schema import TrainConfig
 from flatout.errors import UsageError, one_line, writing
 from flatout.installing import install
 from flatout.output import json_text
-from flatout.run.curve import Track
-from flatout.run.progress import Progress
+from flatout.run.progress import Progress, Track
 from flatout.types import Episodes
 from flatout_explain.files import nofollow
 

@@ -13,8 +13,8 @@ import numpy as np
 from flatout.config.schema import TrainConfig
 from flatout.output import on_one_line, printable, tolerant
 from flatout.run.card import reached, verdict
-from flatout.run.curve import AXES, VALUES, Curve, Points, Track, svg
-from flatout.run.progress import Display, Progress
+from flatout.run.curve import AXES, VALUES, Curve, Points, svg
+from flatout.run.progress import Display, Progress, Track
 
 REDRAW_S = 0.5
 

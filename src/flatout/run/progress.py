@@ -1,11 +1,11 @@
-"""The counters of a run, and what shows them."""
+"""The counters of a run, its learning curve so far, and what shows them."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,8 @@ import numpy as np
 
 from flatout.config.schema import rows_every
 from flatout.errors import CallbackFailure
+from flatout.run.curve import VALUES, Points
+from flatout.run.metric_rows import ROWS
 from flatout.types import Metrics
 
 WINDOW = 100
@@ -191,6 +193,31 @@ class Progress:
 def metric(name: str) -> str:
     """What a learner's or a schedule's value is called in a row of metrics."""
     return name if "/" in name else f"train/{name}"
+
+
+class Track:
+    """A run's points while it lives: all of them, or evenly spread ones of many."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[float, float, float]] = []
+        self._seen, self._every = 0, 1
+
+    def add(self, step: int, row: Mapping[str, float]) -> None:
+        """Keep one row of metrics."""
+        value = next((row[name] for name in VALUES if name in row), None)
+        if value is None:
+            return
+        self._seen += 1
+        if self._seen % self._every == 0:
+            self._kept.append((step, row["time/wall_s"], value))
+        if len(self._kept) > 2 * ROWS:
+            self._kept, self._every = self._kept[1::2], 2 * self._every
+
+    @property
+    def points(self) -> Points:
+        """See `Points`."""
+        steps, seconds, values = np.array(self._kept, float).reshape(-1, 3).T
+        return steps, seconds, values
 
 
 class Display:
