@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.engine.learn import LearnResult
-from flatout.engine.pending import Pending
-from flatout.engine.schedule import Schedule
+from flatout.engine.schedule import Pending, Schedule
 from flatout.engine.state import RunState
 from flatout.errors import CheckpointError, EnvironmentFailure, Interrupt
 from flatout.spans import Work
