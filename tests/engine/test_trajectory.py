@@ -7,9 +7,19 @@ import re
 import numpy as np
 
 from flatout.algorithms.base import TRAJECTORY_FIELDS
-from flatout.engine.trajectory import arrays_of, by_env, env_axis, from_arrays, split, with_arrays
+from flatout.engine.buffer import stacked
+from flatout.engine.finals import used_finals
+from flatout.engine.trajectory import (
+    arrays_of,
+    by_env,
+    env_axis,
+    from_arrays,
+    join,
+    split,
+    with_arrays,
+)
 from flatout.types import Trajectory
-from tests.worlds import VECTOR, World
+from tests.worlds import VECTOR, Rates, World
 
 
 def test_arrays_have_names_and_an_axis_of_environments() -> None:
@@ -49,3 +59,15 @@ def test_outputs_of_act_may_have_the_names_of_fields() -> None:
     found = from_arrays(arrays_of(whole))
     np.testing.assert_array_equal(found.rewards, whole.rewards)
     np.testing.assert_array_equal(found.carry[0], np.arange(4))
+
+
+def test_joined_shards_are_the_trajectory_that_was_split() -> None:
+    whole = World(VECTOR, 6, 0, Rates(0.1, 0.4, 0.1)).collect(5)._replace(carry=np.arange(6))
+    joined = join(stacked(split(whole, 3), 0))
+    for found, wanted in zip(*(used_finals(x.finals, 30) for x in (joined, whole)), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    joined, arrays = arrays_of(joined), arrays_of(whole)
+    assert joined.keys() == arrays.keys()
+    for name in arrays:
+        if env_axis(name) is not None:
+            np.testing.assert_array_equal(joined[name], arrays[name], err_msg=name)
