@@ -342,8 +342,10 @@ TRAJECTORY_FIELDS = {
     "ended": TrajectoryField("TN", "bool", "sampler", needs="replayed"),
     "carry": TrajectoryField("N", "carry", "act"),
 }
-"""The fields of `Trajectory`, in which `finals` is two. Shapes, allocation, shared memory, shards
-and the names of saved arrays follow from this table; `flatout.engine.trajectory` has the functions.
+"""The fields of `Trajectory`, with the two arrays of `finals` in its place.
+
+Shapes, allocation, shared memory, shards and the names of saved arrays follow from this table;
+`trajectory_shapes` and `flatout.engine.trajectory` have the functions.
 """
 
 

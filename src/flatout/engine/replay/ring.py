@@ -46,6 +46,10 @@ class Ring(NamedTuple):
     finals: Obs
 
 
+STEP = ("actions", "rewards", "terminated", "truncated")
+"""The fields of a trajectory that a ring stores as they are."""
+
+
 class RolloutRows(NamedTuple):
     """The rows of one trajectory, as a ring stores them: arrays ``[T, N, ...]``.
 
@@ -128,16 +132,14 @@ def ring_shapes(layout: RingLayout, trajectory: Trajectory, finals: int) -> Ring
         finals: F, the capacity for final observations.
     """
     entries = layout.length * layout.num_envs
+    steps = {name: getattr(trajectory, name) for name in STEP}
 
     def flat(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((entries, *shape), np.dtype(dtype))
 
     return Ring(
         frames=tree.map(lambda frame: flat(frame.shape, frame.dtype), layout.frames),
-        actions=flat(trajectory.actions.shape[2:], trajectory.actions.dtype),
-        rewards=flat((), np.float32),
-        terminated=flat((), np.bool_),
-        truncated=flat((), np.bool_),
+        **{name: flat(leaf.shape[2:], leaf.dtype) for name, leaf in steps.items()},
         age=flat((), np.uint8),
         final_id=flat((), np.int32),
         finals=tree.map(

@@ -8,10 +8,10 @@ import jax
 import numpy as np
 
 from flatout import tree
-from flatout.engine.replay.ring import Ring, RingLayout
+from flatout.engine.replay.ring import STEP, Ring, RingLayout
 from flatout.storage.segments import FINALS
 
-STORED = ("frames", "actions", "rewards", "terminated", "truncated", "age")
+STORED = ("frames", *STEP, "age")
 """The arrays of a ring that are saved for each row, in addition to final observations."""
 
 
