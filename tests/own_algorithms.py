@@ -266,6 +266,10 @@ def extra_too_narrow(spec: BuildSpec) -> Algorithm:
     return _with_act(spec, lambda action, carry, extras: (action, carry, {"top": action == 1}))
 
 
+def extra_named_action(spec: BuildSpec) -> Algorithm:
+    return _with_act(spec, lambda action, carry, extras: (action, carry, {"action": 1 - action}))
+
+
 def advance_shape(spec: BuildSpec) -> Algorithm:
     def advance(state: State, steps: Any, hp: Any) -> Any:
         counters = state.counters._replace(step=jnp.ones(2, jnp.int32))

@@ -355,6 +355,7 @@ def test_modules_that_cannot_be_imported_are_refused(
         ("act_no_names", "act must return|extras by name"),
         ("extra_without_rows", "act's extra 'top' is float32[]|2 rows"),
         ("extra_too_narrow", "act's extra 'top' is bool[2]|32 bits"),
+        ("extra_named_action", "act's extra 'action'|another name"),
         ("advance_shape", "advance returns state.counters.step as int32[2]|int32[]"),
         ("advance_state_alone", "advance must return"),
         ("replay_without_gamma", "replay needs hp.gamma"),

@@ -213,6 +213,11 @@ def check(name: str, algorithm: Algorithm, spec: BuildSpec) -> None:
             f"{name}: act gives actions {_describe(action)}; this environment takes "
             f"{dtype}{list(shape)}."
         )
+    if "action" in extras:
+        raise UsageError(
+            f"{name}: act's extra 'action' has the name under which its actions are stored; choose "
+            "another name."
+        )
     for extra_name, extra in extras.items():
         shape = getattr(extra, "shape", ())
         if shape[:1] != (spec.num_envs,) or extra.dtype.itemsize != 4:
