@@ -364,7 +364,7 @@ def trajectory_shapes(
         for name, (_, _, shape, dtype) in layout.fields.items()
     }
     numbers = ("float32", "int32", "bool")
-    entries = {name: jax.ShapeDtypeStruct((), np.dtype(name)) for name in numbers}
+    entries: dict[str, Any] = {name: jax.ShapeDtypeStruct((), np.dtype(name)) for name in numbers}
     entries |= {"obs": spec, "action": outputs.pop("action"), "extras": outputs}
 
     def shapes(field: TrajectoryField) -> Any:
