@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import datetime
 import json
 import os
 import subprocess
@@ -20,6 +21,14 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE)]
+
+from rivals import machine_words  # noqa: E402
+
+from harness import parser  # noqa: E402
+from machine import machine  # noqa: E402
+from report import command_line, table, write_section  # noqa: E402
+
 GROUPS = Path("/sys/fs/cgroup")
 NEAR = 0.10  # a share is right within so much of the program's own
 PERIOD_US = 100_000
@@ -65,27 +74,40 @@ def run(name: str, case: dict[str, Any], seconds: float) -> tuple[float, float, 
         return json.loads(own.read_text())["share"], share, findings[0]["id"]
 
 
-def main() -> None:
-    """Run the programs and print a table; the exit code is 1 if a share is wrong."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--seconds", type=float, default=12.0, help="that each program runs")
-    parser.add_argument("--cases", nargs="+", default=None, help="only these")
-    args = parser.parse_args()
+def main(args: argparse.Namespace) -> None:
+    """Run the programs and print a table, which is a section of RESULTS.md if all of them ran; the
+    exit code is 1 if a share is wrong."""
     cases = tomllib.loads((HERE / "counters" / "counters.toml").read_text())
-    wrong = 0
-    print("| program | cause | own counter | explain | first finding |\n" + "| --- " * 5 + "|")
+    body = list[list[str]]()
     for name in args.cases or cases:
+        cause = cases[name]["cause"]
         try:
             own, share, first = run(name, cases[name], args.seconds)
         except (OSError, subprocess.SubprocessError, ValueError) as error:
-            print(f"| {name} | {cases[name]['cause']} | not run: {error} | | |", flush=True)
+            body.append([name, cause, f"not run: {error}", "", ""])
             continue
-        near = abs(own - share) <= NEAR
-        wrong += not near
-        shown = f"{share:.0%}" + ("" if near else " **wrong**")
-        print(f"| {name} | {cases[name]['cause']} | {own:.0%} | {shown} | {first} |", flush=True)
-    sys.exit(wrong > 0)
+        shown = f"{share:.0%}" + ("" if abs(own - share) <= NEAR else " **wrong**")
+        body.append([name, cause, f"{own:.0%}", shown, first])
+        print(" ".join(body[-1]), file=sys.stderr, flush=True)
+    shares = table(["program", "cause", "own counter", "explain", "first finding"], body)
+    if args.cases:
+        print(shares)
+    else:
+        text = f"""## Explaining counted causes: the program's own counter and explain's share
+
+- Machine: {machine()}. {machine_words()}
+- Date: {datetime.date.today()}.
+- Command: `{command_line(args)}`
+- A share is right within {NEAR:.0%} of the time. Each program runs once, for {args.seconds:.0f} s.
+
+{shares}
+"""
+        write_section(args, "explain_counters", text)
+    sys.exit(any("**wrong**" in row[3] for row in body))
 
 
 if __name__ == "__main__":
-    main()
+    options = parser(__doc__, seeds=1)
+    options.add_argument("--seconds", type=float, default=12.0, help="that each program runs")
+    options.add_argument("--cases", nargs="+", default=None, help="only these; nothing is written")
+    main(options.parse_args())
