@@ -371,7 +371,7 @@ def python(code: str, *argv: str, cwd: Path) -> subprocess.CompletedProcess[str]
 
 def test_an_import_starts_nothing(tmp_path: Path) -> None:
     loaded = "[n for n in ('jax', 'gymnasium', 'equinox', 'optax', 'torch') if n in sys.modules]"
-    result = python(f"import sys, flatout; print({loaded})", cwd=tmp_path)
+    result = python(f"import sys, flatout; flatout.engine; print({loaded})", cwd=tmp_path)
     assert (result.stdout.strip(), result.stderr) == ("[]", "")
     assert set(flatout.__all__) >= {"PPO", "FlatoutError", "Placement"}
     with pytest.raises(AttributeError, match="PPOO"):

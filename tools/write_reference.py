@@ -183,6 +183,7 @@ def python() -> Iterator[str]:
     """Every public name, and an agent's methods."""
     yield "# Python\n\n`help(flatout.PPO)` says more; agents take all [settings](settings.md)."
     names = [(f"`{name}`", first(getattr(flatout, name).__doc__)) for name in flatout.__all__]
+    names.append(("`engine.make`", first(flatout.engine.make.__doc__)))
     yield table(("name", "what it is"), names)
     yield "## An agent\n\nAll agents (`PPO`, `DQN`, ...) have the same methods."
     rows = list[tuple[str, str]]()
@@ -202,7 +203,8 @@ def examples() -> Iterator[str]:
         "[Fifteen tasks](../quick-start.md) are shorter ones."
     )
     rows = list[tuple[str, str]]()
-    for path in sorted((ROOT / "examples").glob("*.*")):
+    numbered = (ROOT / "examples").glob("*.*")
+    for path in sorted(numbered, key=lambda path: int(path.name.partition("_")[0])):
         text, words = path.read_text(), "A notebook."
         if path.suffix == ".py":
             words = first(ast.get_docstring(ast.parse(text)))

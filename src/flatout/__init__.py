@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # names are imported on first use, because every command imports this file
     from typing import Any
 
+    from flatout import engine as engine
     from flatout.algorithms.base import Algorithm, BuildSpec, Counters, ReplaySpec, State
     from flatout.api import Agent
     from flatout.api.agents import A2C, DDPG, DQN, PPO, SAC, TD3, Genetic
@@ -63,7 +64,8 @@ __all__ = [
     "CheckpointError", "Classifier", "Counters", "DeviceEnv", "EnvironmentFailure", "Evaluate",
     "Finding", "FlatoutError", "Genetic", "Placement", "Population", "RecordEvery", "ReplaySpec",
     "Run", "SaveEvery", "State", "StopOnNoImprovement", "StopOnReward", "StopOnTime", "UsageError",
-    "check_device_env", "check_env", "evaluate_policy", "explaining", "phase", "plot", "report",
+    "check_device_env", "check_env", "engine", "evaluate_policy", "explaining", "phase", "plot",
+    "report",
 ]  # fmt: skip
 
 
@@ -84,9 +86,11 @@ def __getattr__(name: str) -> Any:
 
     A name of another library raises an `ImportError` with Flatout's name for it.
     """
-    for room in _ROOMS if name in __all__ else ():
-        from importlib import import_module
+    from importlib import import_module
 
+    if name == "engine":  # for `flatout.engine.make`
+        return import_module("flatout.engine")
+    for room in _ROOMS if name in __all__ else ():
         if hasattr(module := import_module(room), name):
             found = globals()[name] = getattr(module, name)  # `phase` may be used in a hot loop
             return found

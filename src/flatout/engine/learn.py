@@ -153,9 +153,13 @@ class Learner:
         self._layout = ActorLayout(algorithm)
         self._learn_step = make_learn_step(algorithm, buffer)
         self._hp_layout = Packing(algorithm.hp)  # passing one array is faster than many
-        self.hp = mesh.put(self._hp_layout.pack(algorithm.hp, np), None)
+        self.hp = mesh.put(self.packed_hp(algorithm.hp, np), None)
         self.trajectory: Trajectory | None = None  # its shapes
         self._shared, self._programs = programs or Programs(), dict[Any, Any]()
+
+    def packed_hp(self, hp: Any, xp: Any = jnp) -> Any:
+        """Return hyper-parameters as `step` takes them; `xp=numpy` packs on the host."""
+        return self._hp_layout.pack(hp, xp)
 
     def compile_update(self, trajectory: Trajectory) -> Any:
         """Compile the programs for trajectories of these shapes. Return the one with updates.

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_batching import custom_vmap
 
 from flatout.algorithms.base import shapes_of
 from flatout.engine.device import DeviceSampler
@@ -24,16 +25,20 @@ from flatout.engine.programs import Programs
 from flatout.engine.rollout_state import Ends
 from flatout.engine.state import RunState
 from flatout.hardware.backend import compiled, matmul_precision
-from flatout.types import Episodes
-
-MEMBERS = "members"
-"""The name of the axis of members."""
+from flatout.types import Episodes, Trajectory
 
 
+@custom_vmap
 def for_all(flag: jax.Array) -> jax.Array:
-    """Return a flag that is set for all members if it is set for one, so that all take the same
-    branch."""
-    return jax.lax.pmax(flag.astype(np.int32), MEMBERS) > 0
+    """Return a flag; under `jax.vmap`, one that is set for all members if it is set for one, so
+    that all take the same branch."""
+    return flag
+
+
+@for_all.def_vmap
+def _for_all_members(size: int, mapped: list[bool], flag: jax.Array) -> tuple[jax.Array, bool]:
+    """Return the flag that all members share, and False: it has no axis of members."""
+    return for_all(flag.any(0)), False
 
 
 @dataclass(frozen=True)
@@ -214,8 +219,7 @@ class Loop:
     def _make_output_shapes(self) -> ChunkOutput:
         sampler, max_iterations = self.sampler, self.max_iterations
         actor = sampler.rollout.algorithm.actor_shapes
-        alone = replace(sampler.rollout, shared=lambda flag: flag)  # there is no member axis here
-        _, ends, _ = jax.eval_shape(alone, actor, sampler.shapes, sampler.act_key)
+        _, ends, _ = jax.eval_shape(sampler.rollout, actor, sampler.shapes, sampler.act_key)
         scalars = jax.ShapeDtypeStruct((len(self.learner.buffer.metrics) + 1,), np.float32)
         one = ChunkOutput(scalars, jax.ShapeDtypeStruct((), np.int32), ends)
         return jax.tree.map(
@@ -255,16 +259,30 @@ class Loop:
         self, state: RunState, key: jax.Array, buffer_key: Any, act_key: jax.Array, hp: jax.Array
     ) -> tuple[RunState, ChunkOutput]:
         """Collect a trajectory and make the updates that it pays for. Pure."""
-        learner, rollout = self.learner, self.sampler.rollout
-        learned, store, counts, environments = state
-        params = learner.acting(learned, hp)
-        trajectory, ends, environments = rollout(params, environments, act_key)
-        inputs, counts = learner.buffer.ingest_in_graph(trajectory, store, counts, buffer_key)
-        learned, store, *published = learner.step(learned, store, inputs, key, hp)
-        scalars = published[-2]
-        shards = rollout.algorithm.shards
+        trajectory, ends, state = self.collect(state, act_key, hp)
+        state, scalars = self.learn(state, trajectory, key, buffer_key, hp)
+        shards = self.sampler.rollout.algorithm.shards
         steps = jnp.int32(trajectory.rewards.size * shards.count)
         if trajectory.valid is not None:
             steps = shards.sum(trajectory.valid.sum(dtype=jnp.int32))
-        state = RunState(learned, store, counts, environments)
         return state, ChunkOutput(scalars, steps, ends)
+
+    def collect(
+        self, state: RunState, act_key: jax.Array, hp: jax.Array
+    ) -> tuple[Trajectory, Ends, RunState]:
+        """Collect a trajectory with the state's parameters. Pure."""
+        params = self.learner.acting(state.learned, hp)
+        trajectory, ends, environments = self.sampler.rollout(params, state.environments, act_key)
+        return trajectory, ends, state._replace(environments=environments)
+
+    def learn(
+        self, state: RunState, trajectory: Trajectory, key: jax.Array, buffer_key: Any,
+        hp: jax.Array,
+    ) -> tuple[RunState, jax.Array]:  # fmt: skip
+        """Make the updates that a trajectory pays for, and return `Published.scalars`. Pure."""
+        learner = self.learner
+        inputs, counts = learner.buffer.ingest_in_graph(
+            trajectory, state.store, state.counts, buffer_key
+        )
+        learned, store, *published = learner.step(state.learned, state.store, inputs, key, hp)
+        return RunState(learned, store, counts, state.environments), published[-2]

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from flatout.algorithms.base import shapes_of
-from flatout.engine.loop import MEMBERS, Loop, MemberSlice
+from flatout.engine.loop import Loop, MemberSlice
 from flatout.engine.state import RunState
 from flatout.errors import CheckpointError, Interrupt
 from flatout.hardware.backend import compiled, matmul_precision
@@ -295,7 +295,7 @@ class FusedPopulation(Barrier):
 
     def _compile(self, loop: Loop, whole: Any, keys: tuple[Any, ...]) -> Any:
         axes = loop.member_axes
-        program = jax.vmap(loop.iterate, (axes, 0, None, 0, 0, 0, 0), (axes, 0), axis_name=MEMBERS)
+        program = jax.vmap(loop.iterate, (axes, 0, None, 0, 0, 0, 0), (axes, 0))
         learner = loop.learner
         on = jax.sharding.SingleDeviceSharding(learner.device)
         with matmul_precision(learner.device, learner.precision):

@@ -132,7 +132,7 @@ class Factory:
         rollout = Rollout(env, self.algorithm, self.rollout, each, config.clip_reward)
         keys = np.stack([raw_key(run.seed, ENVS, number) for number in range(run.shards)])
         keys = keys[0] if run.shards == 1 else keys
-        if job.programs.together is not None:
+        if run.shards == 1:  # a program of several members, or a user, may map over it
             rollout = replace(rollout, shared=for_all)
         return DeviceSampler(
             rollout, backend.device(self._run.placement.act[0]), keys,
