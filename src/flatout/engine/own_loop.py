@@ -172,10 +172,13 @@ def _initial(compiled_loop: Loop, start: Callable[..., RolloutState]) -> Callabl
                 "call jax.vmap(init)(keys)."
             )
         hp = _like(algorithm.hp, algorithm.hp if hp is None else hp)
-        keys, learned = jax.pure_callback(
-            drawn_for_all, (shapes_of(streams), learner.shapes), words, hp,
-            vmap_method="broadcast_all",
-        )  # fmt: skip
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((words, hp))):
+            keys, learned = jax.pure_callback(
+                drawn_for_all, (shapes_of(streams), learner.shapes), words, hp,
+                vmap_method="broadcast_all",
+            )  # fmt: skip
+        else:
+            keys, learned = jax.tree.map(jnp.asarray, drawn_for_all(words, hp))
         _, learn, replay, act, envs = keys
         replay = replay if np.size(buffer.key) else ()
         ends = jax.tree.map(
