@@ -160,7 +160,7 @@ def _initial(compiled_loop: Loop, start: Callable[..., RolloutState]) -> Callabl
             for at, own in enumerate(words.reshape(-1, words.shape[-1]))
         ]
         return jax.tree.map(
-            lambda *leaves: np.stack(leaves).reshape(*members, *np.shape(leaves[0])), *results
+            lambda *leaves: np.stack(leaves).reshape((*members, *np.shape(leaves[0]))), *results
         )
 
     def init(key: jax.Array, hp: Any = None) -> LoopState:
