@@ -30,9 +30,9 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Any:
     spec = importlib.util.spec_from_file_location("own_loop_example", EXAMPLE)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module, made = importlib.util.module_from_spec(spec), own("ppo")
     with monkeypatch.context() as patch:
-        patch.setattr(flatout.engine, "make", lambda name, **_: own(name), raising=False)
+        patch.setattr(flatout.engine, "make", lambda *_, **__: made, raising=False)
         spec.loader.exec_module(module)
     return module
 
