@@ -47,7 +47,7 @@ def compare(states: Any, metrics: Any, algorithm: str, seed: int, iterations: in
     assert metrics["updates"].tolist() == [row.updates for row in rows]
     assert metrics["healthy"].all()
     for found, row in zip(metrics["return_mean"], rows, strict=True):
-        returns = np.asarray(row.episodes.total)
+        returns = np.asarray(row.episodes.episode_return)
         np.testing.assert_allclose(found, returns.mean() if len(returns) else np.nan, rtol=1e-5)
     for name in metrics.keys() & rows[-1].values.keys():
         value = rows[-1].values[name]
