@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from flatout.algorithms.base import State, shapes_of
 from flatout.engine.loop import Loop
@@ -172,7 +173,7 @@ def _initial(compiled_loop: Loop, start: Callable[..., RolloutState]) -> Callabl
                 "call jax.vmap(init)(keys)."
             )
         hp = _like(algorithm.hp, algorithm.hp if hp is None else hp)
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((words, hp))):
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((words, hp))):
             keys, learned = jax.pure_callback(
                 drawn_for_all, (shapes_of(streams), learner.shapes), words, hp,
                 vmap_method="broadcast_all",
