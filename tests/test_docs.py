@@ -33,6 +33,8 @@ from tests.kills import run_script
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), ROOT / "explain" / "README.md", *(ROOT / "docs").rglob("*.md")]
 EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+ROOTS = ("src/flatout", "explain", "explain/src/flatout_explain")
+"""Folders below which pages name modules, as ``engine/loop.py``."""
 RUN = [ROOT / "docs" / "start.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 
 
@@ -57,6 +59,9 @@ def test_files_that_are_named_exist(page: Path) -> None:
         r"`((?:src/flatout|tests|benchmarks|docs|examples)/[\w./]+\.\w+)`", page.read_text()
     )
     assert [name for name in named if not (ROOT / name).exists()] == []
+    modules = re.findall(r"`((?:[a-z_]+/)+\w+\.py)`", page.read_text())
+    roots = (ROOT, *(ROOT / root for root in ROOTS))
+    assert [name for name in modules if not any((root / name).exists() for root in roots)] == []
 
 
 def test_the_performance_page_agrees_with_the_results() -> None:

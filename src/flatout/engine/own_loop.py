@@ -6,6 +6,7 @@ does."""
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,7 +24,8 @@ from flatout.hardware.backend import matmul_precision
 from flatout.randomness import ACT, ENVS, INIT, LEARN, REPLAY, is_typed_key, raw_key
 from flatout.types import Trajectory
 
-Metrics = dict[str, jax.Array]
+LoopMetrics = dict[str, jax.Array]
+"""Metrics of one iteration, scalars by name; docs/own-loop.md lists them."""
 
 
 class Keys(NamedTuple):
@@ -67,22 +69,26 @@ class OwnLoop(NamedTuple):
     Attributes:
         init: ``(key, hp=None) -> state``. ``jax.random.key(n)`` begins the run that ``seed=n``
             begins elsewhere. `hp` are by default those of the settings.
-        collect: ``state -> trajectory, state``: the next T steps of N environments.
-        learn: ``(state, trajectory) -> state, metrics``: the updates that a trajectory pays for.
+        collect: ``state -> trajectory, state``: the next T steps of N environments, arrays
+            ``[T, N, ...]``.
+        learn: ``(state, trajectory) -> state, metrics``: the updates that a trajectory pays for,
+            and scalars ``[]`` by name.
         loop: ``(state, n) -> state, metrics``: `n` times both, with metrics ``[n]``; `n` is a
             Python int.
+
+    No function consumes its arguments: a state may be used again, also after `learn`. A state or a
+    trajectory that another program made is refused while it is traced (`UsageError`).
     """
 
     init: Callable[..., LoopState]
     collect: Callable[[LoopState], tuple[Trajectory, LoopState]]
-    learn: Callable[[LoopState, Trajectory], tuple[LoopState, Metrics]]
-    loop: Callable[[LoopState, int], tuple[LoopState, Metrics]]
+    learn: Callable[[LoopState, Trajectory], tuple[LoopState, LoopMetrics]]
+    loop: Callable[[LoopState, int], tuple[LoopState, LoopMetrics]]
 
 
 def own_loop(compiled_loop: Loop) -> OwnLoop:
     """Return the functions of a loop with one shard; nothing is compiled."""
-    learner, sampler = compiled_loop.learner, compiled_loop.sampler
-    algorithm, names = sampler.rollout.algorithm, learner.buffer.metrics
+    learner, names = compiled_loop.learner, compiled_loop.learner.buffer.metrics
     structure = jax.tree.structure(learner.shapes)
 
     def traced(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
@@ -95,44 +101,61 @@ def own_loop(compiled_loop: Loop) -> OwnLoop:
 
         return jax.jit(precise, **options)
 
-    def run_state(state: LoopState) -> RunState:
+    init = _initial(compiled_loop, jax.jit(compiled_loop.sampler.rollout.start))
+
+    @functools.cache
+    def state_shapes() -> LoopState:
+        return jax.eval_shape(init, jax.ShapeDtypeStruct((2,), np.uint32))
+
+    @functools.cache
+    def trajectory_shapes() -> Trajectory:
+        return jax.eval_shape(collect, state_shapes())[0]  # usually traced before
+
+    def opened(state: LoopState) -> tuple[LoopState, RunState, jax.Array]:
+        """Return a checked state, the part of it that changes, and packed hyper-parameters."""
+        state = matching(state_shapes(), state, "state", OF_THIS_LOOP)
         leaves = jax.tree.leaves(state.learned)
-        return RunState(leaves, state.store, state.counts, state.environments)
+        run = RunState(leaves, state.store, state.counts, state.environments)
+        return state, run, learner.packed_hp(state.hp)
 
-    def packed_hp(state: LoopState) -> jax.Array:
-        return learner.packed_hp(_like(algorithm.hp, state.hp))
-
+    @traced
     def collect(state: LoopState) -> tuple[Trajectory, LoopState]:
-        """Collect the next trajectory."""
-        trajectory, ends, run = compiled_loop.collect(
-            run_state(state), state.keys.act, packed_hp(state)
-        )
+        """Collect the next trajectory, ``[T, N, ...]``, with the state's parameters."""
+        state, run, hp = opened(state)
+        trajectory, ends, run = compiled_loop.collect(run, state.keys.act, hp)
         return trajectory, state._replace(environments=run.environments, ends=ends)
 
-    def learn(state: LoopState, trajectory: Trajectory) -> tuple[LoopState, Metrics]:
-        """Learn from a trajectory."""
+    @traced
+    def learn(state: LoopState, trajectory: Trajectory) -> tuple[LoopState, LoopMetrics]:
+        """Make the updates that a trajectory pays for. Return metrics ``[]`` by name, also of the
+        episodes that ended in the newest trajectory of `state`."""
+        state, run, hp = opened(state)
+        trajectory = matching(trajectory_shapes(), trajectory, "trajectory", AS_COLLECTED)
         keys = state.keys
-        run, scalars = compiled_loop.learn(
-            run_state(state), trajectory, keys.learn, keys.replay, packed_hp(state)
-        )
+        run, scalars = compiled_loop.learn(run, trajectory, keys.learn, keys.replay, hp)
         learned = jax.tree.unflatten(structure, run.learned)
         metrics = dict(zip(names, scalars, strict=False)) | _of_episodes(state.ends)
         metrics["healthy"] &= scalars[-1] > 0
         return state._replace(learned=learned, store=run.store, counts=run.counts), metrics
 
-    def loop(state: LoopState, n: int) -> tuple[LoopState, Metrics]:
-        """Collect and learn `n` times."""
-
-        def iteration(state: LoopState, _: None) -> tuple[LoopState, Metrics]:
+    @functools.partial(traced, static_argnums=1)
+    def repeated(state: LoopState, n: int) -> tuple[LoopState, LoopMetrics]:
+        def iteration(state: LoopState, _: None) -> tuple[LoopState, LoopMetrics]:
             trajectory, state = collect(state)
             return learn(state, trajectory)
 
         return jax.lax.scan(iteration, state, length=n)
 
-    return OwnLoop(
-        _initial(compiled_loop, jax.jit(sampler.rollout.start)), traced(collect), traced(learn),
-        traced(loop, static_argnums=1),
-    )  # fmt: skip
+    def loop(state: LoopState, n: int) -> tuple[LoopState, LoopMetrics]:
+        """Collect and learn `n` times. Return metrics ``[n]`` by name."""
+        if isinstance(n, Tracer) or not hasattr(n, "__index__") or operator.index(n) < 0:
+            raise UsageError(
+                "the n of loop(state, n) is a whole number that is known before compilation, such "
+                f"as in jax.jit(lambda state: loop(state, 100)), not {n}."
+            )
+        return repeated(state, operator.index(n))
+
+    return OwnLoop(init, collect, learn, loop)
 
 
 def _initial(compiled_loop: Loop, start: Callable[..., RolloutState]) -> Callable[..., LoopState]:
@@ -165,14 +188,22 @@ def _initial(compiled_loop: Loop, start: Callable[..., RolloutState]) -> Callabl
         )
 
     def init(key: jax.Array, hp: Any = None) -> LoopState:
-        """Return the state of a new run."""
+        """Return the state of a new run.
+
+        Args:
+            key: one typed or raw random key.
+            hp: the hyper-parameters; by default those of the settings.
+        """
         words = jax.random.key_data(key) if is_typed_key(key) else jnp.asarray(key)
         if words.ndim != 1 or words.dtype != np.uint32:
             raise UsageError(
                 "init takes one random key, jax.random.key(seed) for example; for several keys "
                 "call jax.vmap(init)(keys)."
             )
-        hp = _like(algorithm.hp, algorithm.hp if hp is None else hp)
+        if hp is None:
+            # Otherwise XLA would compute with constants what a run computes with arguments.
+            hp = jax.lax.optimization_barrier(jax.tree.map(jnp.asarray, algorithm.hp))
+        hp = matching(algorithm.hp, hp, "hp", OF_THE_SETTINGS)
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((words, hp))):
             keys, learned = jax.pure_callback(
                 drawn_for_all, (shapes_of(streams), learner.shapes), words, hp,
@@ -194,27 +225,53 @@ def _initial(compiled_loop: Loop, start: Callable[..., RolloutState]) -> Callabl
     return init
 
 
-def _like(first: Any, hp: Any) -> Any:
-    """Return hyper-parameters as arrays of the types of `first`.
+OF_THIS_LOOP = (
+    "pass a state of the same make(...), and several states at once to jax.vmap(collect), "
+    "jax.vmap(learn)."
+)
+OF_THE_SETTINGS = (
+    "change hyper-parameters with state.hp._replace(...); a schedule is its start and its end, and "
+    "a setting that is None there needs a value in make(...)."
+)
+AS_COLLECTED = "change what collect returned with trajectory._replace(...), and keep its shapes."
+
+
+def matching(wanted: Any, given: Any, what: str, remedy: str) -> Any:
+    """Return a tree whose leaves have the types of those of `wanted`, for example floats for whole
+    numbers.
 
     Raises:
-        UsageError: they have other entries or shapes, so they belong to another program.
+        UsageError: a leaf is missing, is one too many, or has another shape, or a type whose values
+            that of `wanted` cannot hold.
     """
-    if jax.tree.structure(hp) != jax.tree.structure(first):
-        raise UsageError(
-            "hp has other entries than that of the settings: change it with state.hp._replace, and "
-            "give a hyper-parameter that is None there a value in the settings."
-        )
+    names, found = (
+        {
+            f"{what}{jax.tree_util.keystr(path)}": leaf
+            for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        }
+        for tree in (wanted, given)
+    )
+    if jax.tree.structure(given) != jax.tree.structure(wanted):
+        missing = next((name for name in names if name not in found), "")
+        unknown = next((name for name in found if name not in names), "")
+        fault = f"{missing} is missing" if missing else f"{unknown or what} has no place here"
+        if type(given) is not type(wanted):
+            fault = f"{what} is a {type(given).__name__}, not a {type(wanted).__name__}"
+        raise UsageError(f"{fault}: {remedy}")
 
-    def array(path: Any, like: Any, leaf: Any) -> jax.Array:
-        if np.shape(leaf) != np.shape(like):
-            name = jax.tree_util.keystr(path)
+    def leaf_of(name: str, like: Any) -> Any:
+        leaf, kind = found[name], jnp.result_type(found[name])
+        fits = kind == like.dtype or jnp.promote_types(kind, like.dtype) == like.dtype
+        if np.shape(leaf) != like.shape or not fits:
             raise UsageError(
-                f"hp{name} has the shape {np.shape(leaf)}, but this program needs {np.shape(like)}."
+                f"{name} is {kind}{list(np.shape(leaf))}, but this program needs "
+                f"{like.dtype}{list(like.shape)}: {remedy}"
             )
-        return jnp.asarray(leaf, like.dtype)
+        return leaf if kind == like.dtype else jnp.asarray(leaf, like.dtype)
 
-    return jax.tree_util.tree_map_with_path(array, first, hp)
+    return jax.tree.unflatten(
+        jax.tree.structure(wanted), [leaf_of(name, like) for name, like in names.items()]
+    )
 
 
 def _constant(array: Any) -> jax.Array:
@@ -223,7 +280,7 @@ def _constant(array: Any) -> jax.Array:
     return jnp.asarray(array) if array.any() else jnp.zeros(array.shape, array.dtype)
 
 
-def _of_episodes(ends: Ends) -> Metrics:
+def _of_episodes(ends: Ends) -> LoopMetrics:
     """Return the metrics of the episodes that ended in a trajectory; means are NaN if none has."""
     ended = ends.length > 0
     count = ended.sum(dtype=jnp.int32)
