@@ -132,7 +132,7 @@ class Renaming:
         return kept
 
     def _fields(self, call: ast.Call) -> set[str]:
-        """Names of fields, such as a dataclass's, that a call has as keywords."""
+        """Fields, such as a dataclass's, that a call has as keywords or reads as options."""
         entered = {
             arg.arg for function, _, _ in self.program.callees(call) for arg in _args(function)
         }
@@ -140,6 +140,9 @@ class Renaming:
         fields = {name for one in self.program.classes for name in one.fields}
         if any(word.arg is None for word in call.keywords):
             for kind, one in self.program.value(call.func):
+                words |= set(one.fields) if kind == "cls" else set()
+        if _root(call.func) in COMMAND_LINES:
+            for kind, one in (pair for arg in call.args for pair in self.program.value(arg)):
                 words |= set(one.fields) if kind == "cls" else set()
         return (words - entered) & fields
 
