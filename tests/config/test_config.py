@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from flatout.cli.arguments import train_config
 from flatout.config.hyper import PPOConfig
-from flatout.config.settings import load_file, load_preset, parse_kwargs, presets, resolve
+from flatout.config.settings import (
+    load_file,
+    load_preset,
+    parse_grid,
+    parse_kwargs,
+    presets,
+    resolve,
+)
 from flatout.errors import UsageError
 
 
@@ -431,3 +438,20 @@ def test_any_value_is_parsed_as_toml_or_stays_text(text: str) -> None:
     except tomllib.TOMLDecodeError:
         expected = text
     assert repr(parse_kwargs([f"x={text}"])) == repr({"x": expected})  # NaN is not equal to itself
+
+
+def test_a_grid_is_read_by_one_rule() -> None:
+    """``--grid`` of a sweep and ``--population`` of a run name the same values by the same text."""
+    words = ["hidden=[64,64],[128]", "learning-rate=1e-3, .5,lin_0.001", "orthogonal-init=true"]
+    assert parse_grid(words, "--grid") == {
+        "hidden": {"[64,64]": [64, 64], "[128]": [128]},
+        "learning_rate": {"1e-3": 1e-3, ".5": 0.5, "lin_0.001": "lin_0.001"},
+        "orthogonal_init": {"true": True},
+    }
+    refused = {"gamma": "not KEY=VALUE", "gamma=0.9,": "not KEY=VALUE", "=1": "not KEY=VALUE",
+               "gamma=0.9,0.90": "names a value twice"}  # fmt: skip
+    for word, why in refused.items():
+        with pytest.raises(UsageError, match=f"--grid.*{why}"):
+            parse_grid([word], "--grid")
+    with pytest.raises(UsageError, match="--grid names n_steps twice"):
+        parse_grid(["n-steps=1", "n_steps=2"], "--grid")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import threading
 import time
 from typing import Any
@@ -34,6 +36,12 @@ def failing(how: str, report: Report) -> None:
         raise FlatoutError("the physics exploded")
     if how == "exit":
         os._exit(3)
+    if how == "kill":
+        print("the last line\nof native code", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "close":
+        os.closerange(3, 64)
+        report("the third")
 
 
 def in_threads(count: int, report: Report) -> int:
@@ -81,7 +89,14 @@ def test_all_stages_together_have_a_limit_where_one_is_given(
     assert raised.value.slow
 
 
-@pytest.mark.parametrize(("how", "said"), [("raise", "physics exploded"), ("exit", r"code 3.*the")])
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("raise", "physics exploded"), ("exit", r"code 3.*the second"),
+        ("kill", r"killed \(SIGKILL\) \(its last words: of native code\); it was the second"),
+        ("close", "closed descriptors that it had not opened"),
+    ],
+)  # fmt: skip
 def test_what_was_found_before_a_failure_is_kept(how: str, said: str) -> None:
     with pytest.raises(MeasuringError, match=said) as raised:
         call(f"{HERE}:failing", (how,), 60.0)

@@ -235,7 +235,9 @@ def test_state_is_never_unpickled() -> None:
         text = re.sub(r"np\.load\([\w, ]+, allow_pickle=False\)", "", path.read_text())
         for word in ("import pickle", "cloudpickle.load", "np.load(", "allow_pickle", "torch.load"):
             between = word in ("import pickle", "cloudpickle.load")
-            between = between and path.parent.name in ("workers", "checking")
+            between = between and (
+                path.parent.name in ("workers", "checking") or path.name == "child.py"
+            )
             assert between or word not in text, f"{path}: {word}"
 
 

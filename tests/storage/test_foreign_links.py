@@ -25,9 +25,8 @@ from flatout.cli.population import _draw as draw_curves
 from flatout.errors import UsageError
 from flatout.run.interrupts import Interrupts
 from flatout.sweeps import cluster, engine, place, worker
-from flatout.sweeps.engine import Job
 from flatout.sweeps.folder import PLAN, Folder
-from flatout.sweeps.plan import Group
+from flatout.sweeps.plan import Group, Job
 from tests import tiny
 from tests.conftest import Result, replay_run
 from tests.populations.test_population import SMALL
@@ -55,8 +54,7 @@ class InProcess:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(worker, "_limit", lambda cap_mb: None)
             told = self._events
-            worker._do(vars(job) | {"trials": [vars(one) for one in job.trials]},
-                       lambda **event: told.append(event), Interrupts(), PROGRAMS)  # fmt: skip
+            worker._do(job, lambda **event: told.append(event), Interrupts(), PROGRAMS)
         told.append({"done": job.name})
 
     def poll(self, timeout_s: float) -> list[Mapping[str, Any]]:

@@ -24,9 +24,8 @@ from flatout.errors import FlatoutError
 from flatout.storage import signing, trees
 from flatout.storage.checkpoint import FORMAT
 from flatout.sweeps import place
-from flatout.sweeps.engine import Job
 from flatout.sweeps.gathered import ARRIVING, Leaving, newest, pieces, put, recover, settle
-from flatout.sweeps.plan import Group, trials
+from flatout.sweeps.plan import Group, Job, trials
 from flatout.version import __version__
 from tests.kill_within import fatal
 

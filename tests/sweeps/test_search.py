@@ -21,9 +21,8 @@ import pytest
 from flatout.config.settings import resolve
 from flatout.errors import CheckpointError, FlatoutError, UsageError
 from flatout.installing import install
-from flatout.sweeps.engine import Job
 from flatout.sweeps.fleet import Fleet
-from flatout.sweeps.plan import Group, Trial
+from flatout.sweeps.plan import Group, Job, Trial
 from flatout.sweeps.slots import Slots
 from tests.conftest import Result
 from tests.kills import finish, spawn, wait_for

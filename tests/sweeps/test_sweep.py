@@ -21,9 +21,9 @@ from flatout.config.settings import resolve, revise
 from flatout.errors import CheckpointError, FlatoutError, UsageError
 from flatout.hardware.inventory import Gpu, Hardware
 from flatout.sweeps import engine, plan, worker
-from flatout.sweeps.engine import Job
 from flatout.sweeps.fleet import DONE, MOST_LOST, Fleet, State
 from flatout.sweeps.folder import PLAN
+from flatout.sweeps.plan import Job
 from flatout.sweeps.slots import Slots
 from tests import tiny
 from tests.conftest import Result, furthest, last_saved
@@ -240,7 +240,7 @@ COMMON = "algorithm = 'ppo'\nenv = 'CartPole-v1'\n"
     [
         ("algorithm = 'ppo'\nlearning_rte = 1", "unknown setting 'learning_rte'"),
         ("env = 'CartPole-v1'", "names no algorithm"),
-        ("algorithm = ", "is no TOML"),
+        ("algorithm = ", "is not TOML"),
         ("algorithm = 'ppo'\nenv = 'CartPole-v1'\n[grid]\ngamma = 0.9", "a list of its values"),
         ("algorithm = 'ppo'\nenv = 'CartPole-v1'\n[random]\ngamma = [0.9]", "needs count"),
         ("algorithm = 'ppo'\nenv = 'CartPole-v1'\n[random]\ncount = 2\ngamma = {low = 1}", "low"),
@@ -634,8 +634,9 @@ import json, signal, sys, time
 stopped = []
 signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
 print('{"ready": 1}', flush=True)
-for line in sys.stdin:
-    name = json.loads(line)["name"]
+read = sys.stdin.buffer.read
+while size := read(8):
+    name = json.loads(read(int.from_bytes(size, "little")))["name"]
     print(json.dumps({"trial": name, "steps": 1}), flush=True)
     while name == "seed=0" and not stopped:
         time.sleep(0.01)

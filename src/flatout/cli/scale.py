@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatout import child
 from flatout.cli.arguments import train_config
 from flatout.cli.flags import take, take_file, take_switch
 from flatout.config.hyper import OnPolicyConfig
@@ -21,8 +19,8 @@ from flatout.installing import install
 from flatout.measurements.measure import examples
 from flatout.measurements.scaling import Row, Scaling, refuse_unequal, split, training_s
 from flatout.output import print_json, reserve_stdout
+from flatout.run.probe_process import run as run_in_child
 from flatout.storage.trust import import_here, named_code
-from flatout_explain import output_file
 from flatout_explain.documents import plain_number
 from flatout_explain.files import nofollow
 
@@ -154,12 +152,9 @@ def measured(config: TrainConfig, settings: dict[str, Any]) -> dict[str, Any]:
     Raises:
         FlatoutError: it failed.
     """
-    with output_file.temporary_folder("flatout-scale-") as folder:
-        file = folder / "settings.json"
-        output_file.write(file, json.dumps(with_run(config, **settings).flat()))
-        what = f"the run with {_count(settings['devices'])}"
-        out = child.run(what, "flatout.measurements.measure:main", str(file))
-    return json.loads(out.splitlines()[-1])
+    what = f"the run with {_count(settings['devices'])}"
+    changed = with_run(config, **settings)
+    return run_in_child(what, "flatout.measurements.measure:measured", (changed,))
 
 
 def row(devices: int, summary: dict[str, Any], costs: dict[str, float], examples: int) -> Row:

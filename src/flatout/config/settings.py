@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib import resources
@@ -135,11 +136,14 @@ def load_preset(name: str) -> dict[str, Any]:
     return parse_toml((_PRESETS / f"{name}.toml").read_text())
 
 
-def load_file(path: str) -> dict[str, Any]:
-    """Return the flat settings of a ``--config`` file, JSON if it ends in .json and else TOML.
+def load_file(path: str, named: str = "--config") -> dict[str, Any]:
+    """Return the table of a file of settings, JSON if it ends in .json and else TOML.
+
+    Args:
+        named: the flag or word before its name in messages.
 
     Raises:
-        UsageError: the file cannot be read, or is not a table of settings in that format.
+        UsageError: the file cannot be read, or is not a table in that format.
     """
     json_file = path.endswith(".json")
     try:
@@ -148,10 +152,45 @@ def load_file(path: str) -> dict[str, Any]:
             raise ValueError("it is no table of settings")
         return values
     except OSError as error:
-        raise UsageError(f"--config {path}: {error.strerror}.") from None
+        raise UsageError(f"{named} {path} cannot be read: {error.strerror}.") from None
     except ValueError as error:  # the base class of both parsers' errors
         kind = "JSON" if json_file else "TOML"
-        raise UsageError(f"--config {path} is not {kind} of settings: {error}.") from None
+        raise UsageError(f"{named} {path} is not {kind} of settings: {error}.") from None
+
+
+def parse_grid(words: Iterable[str], flag: str) -> dict[str, dict[str, Any]]:
+    """Parse the ``KEY=V1,V2`` words of a grid: each setting's values by their texts.
+
+    Values are as in TOML, so that ``[64,64]`` is one value; any other text is a number if Python
+    reads it as one (``.5``), and else a string.
+
+    Raises:
+        UsageError: a word that is none, or a setting or value that is named twice.
+    """
+    grid = dict[str, dict[str, Any]]()
+    for word in words:
+        key, separator, text = word.partition("=")
+        key, texts = key.replace("-", "_"), [one.strip() for one in _COMMA.split(text)]
+        if not separator or not key or not all(texts):
+            raise UsageError(f"{flag}: {word!r} is not KEY=VALUE,VALUE ...")
+        if key in grid:
+            raise UsageError(f"{flag} names {key} twice.")
+        values = [_number(_toml_value(one)) for one in texts]
+        if len({json.dumps(one) for one in values}) < len(values):
+            raise UsageError(f"{flag}: {word} names a value twice.")
+        grid[key] = dict(zip(texts, values, strict=True))
+    return grid
+
+
+_COMMA = re.compile(r",(?![^\[]*\])")  # outside of a list
+
+
+def _number(value: Any) -> Any:
+    """A text's number if it is one, else the value itself."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 def parse_kwargs(pairs: Iterable[str], flag: str = "--env-kwargs") -> dict[str, Any]:

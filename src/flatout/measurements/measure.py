@@ -1,20 +1,14 @@
-"""One run of a comparison, in a process of its own: it trains, then measures what devices cost.
-
-``python -m flatout.measurements.measure SETTINGS.json`` prints one JSON object.
-"""
+"""One run of a comparison, in a process of its own: it trains, then measures what devices cost."""
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flatout.config.schema import TrainConfig, sync_every
-from flatout.config.settings import resolve
+from flatout.run.probe_process import Report
 
 if TYPE_CHECKING:
     from flatout.config.placement import Placement
@@ -26,7 +20,7 @@ IN_A_ROW = 50
 ROUNDS = 9
 
 
-def measured(config: TrainConfig) -> dict[str, Any]:
+def measured(config: TrainConfig, report: Report) -> dict[str, Any]:
     """Train, then measure; gives `summary` (as summary.json), `examples`, and `costs` as
     `flatout.measurements.scaling.split` takes them."""
     from flatout.config.placement import parse
@@ -34,6 +28,7 @@ def measured(config: TrainConfig) -> dict[str, Any]:
     from flatout.run.trainer import Trainer
     from flatout.storage.checkpoint import PREFIX
 
+    report("training")
     trainer = Trainer(config)
     summary = trainer.run()
     assert trainer.final is not None
@@ -104,18 +99,3 @@ def _timed(mesh: Mesh, function: Any, x: np.ndarray, each: np.ndarray) -> float:
         given = jax.block_until_ready(compiled(*given))
         seconds.append(time.perf_counter() - start)
     return float(np.median(seconds[1:]))
-
-
-def main() -> None:
-    """Read the settings, run, and print."""
-    from flatout.errors import FlatoutError
-    from flatout.output import guarded, print_json, reserve_stdout, say
-
-    settings = json.loads(Path(sys.argv[1]).read_text())
-    with guarded(ends=True):
-        reserve_stdout()
-        try:
-            print_json(measured(resolve(settings["algorithm"], settings)))
-        except FlatoutError as error:
-            say(error)
-            sys.exit(1)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from flatout import child
+from flatout.config.schema import TrainConfig
 from flatout.config.settings import load_preset, resolve
 from flatout.errors import FlatoutError, writing
 from flatout.explain.facts import mean_use
 from flatout.hardware.inventory import Hardware, resolve_placement
 from flatout.reports.figure import figure
+from flatout.run.probe_process import Report, run
 from flatout.storage.span_records import DEVICES, json_lines, read_samples
 from flatout_explain import output_file
+from flatout_explain.files import nofollow
 
 HIDDEN = ((64,), (64, 64), (128,), (128, 128), (256,), (256, 256))
 PLACEMENTS = ("cpu", "gpu", "cpu+gpu")
@@ -105,13 +107,13 @@ def measured(mode: Mode, hidden: Sequence[int], episodes: int, placement: str) -
     """
     values = settings(mode, hidden, episodes)
     with output_file.temporary_folder("flatout-bench-") as temporary:
-        folder, file = temporary / "run", temporary / "settings.json"
+        folder = temporary / "run"
         values |= {"placement": placement, "run_dir": str(folder), "quiet": True, "log_every": 1,
                    "tensorboard": False}  # fmt: skip
-        output_file.write(file, json.dumps(values))
+        config = resolve(str(values["algorithm"]), values)
         what = f"{mode.name}, hidden {list(hidden)}, on {placement}"
-        child.run(what, "flatout.measurements.placement_table:main", str(file), limit_s=LIMIT_S)
-        summary = json.loads((folder / "summary.json").read_text())
+        run(what, "flatout.measurements.placement_table:train", (config,), LIMIT_S)
+        summary = nofollow.read_json(folder / "summary.json")
         rows = json_lines(folder / "metrics.jsonl")
         use = mean_use(read_samples(folder / DEVICES))
     enough = (row for row in rows if row.get("rollout/episodes", 0) >= episodes)
@@ -192,18 +194,11 @@ def draw(table: Sequence[Row], file: Path) -> None:
         drawn.savefig(file)
 
 
-def main() -> None:
-    """Train one cell, whose settings are in a file."""
-    import sys
-
+def train(config: TrainConfig, report: Report) -> None:
+    """Train one cell in its folder."""
     from flatout.run.trainer import Trainer
     from flatout.storage.run_folder import RunFolder
 
-    values = json.loads(Path(sys.argv[1]).read_text())
-    values["hidden"], values["threshold"] = tuple(values["hidden"]), tuple(values["threshold"])
-    config = resolve(str(values.pop("algorithm")), values)
-    folder = RunFolder(Path(str(config.run.run_dir)))
-    try:
+    report("training")
+    with closing(RunFolder(Path(str(config.run.run_dir)))) as folder:
         Trainer(config, folder=folder).run()
-    finally:
-        folder.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +13,13 @@ from typing import Any
 from flatout.config.hyper import Hyper, OwnConfig
 from flatout.config.placement import Placement
 from flatout.config.schema import TrainConfig
-from flatout.config.settings import changeable, revise
+from flatout.config.settings import changeable, load_file, parse_grid, revise
 from flatout.config.values import hints
 from flatout.errors import CheckpointError, UsageError, damage, nearest, writing
 from flatout.storage import signing
 from flatout.storage.checkpoint import FORMAT
 from flatout.storage.run_folder import GROUPS, POPULATION, load_values
 from flatout.storage.trust import Consent, code_of_run
-from flatout_explain.documents import read_toml
 from flatout_explain.files import nofollow
 
 FOLDER = "members"
@@ -99,7 +97,7 @@ def members(
             raise UsageError("--population takes KEY=V1,V2 ... or one FILE.toml.")
         rows = _listed(Path(files[0]))
     else:
-        rows = _grid(config, words)
+        rows = _grid(words)
     if seeds is not None:
         if any("seed" in row for _, row in rows):
             raise UsageError("--seeds and seeds of --population both say which seeds there are.")
@@ -158,47 +156,19 @@ def _present(hyper: Hyper) -> frozenset[str]:
     return frozenset(name for name in hints(type(hyper)) if getattr(hyper, name) is not None)
 
 
-def _grid(config: TrainConfig, words: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
-    axes: dict[str, list[str]] = {}
-    for word in words:
-        key, separator, text = word.partition("=")
-        key = key.replace("-", "_")
-        values = [value.strip() for value in text.split(",")]
-        if not separator or not all(values):
-            raise UsageError(f"--population: {word!r} is not KEY=VALUE,VALUE ...")
-        if key in axes:
-            raise UsageError(f"--population names {key} twice.")
-        if len(set(values)) < len(values):
-            raise UsageError(f"--population: {word} names a value twice.")
-        axes[key] = values
-    rows: list[tuple[str, dict[str, Any]]] = []
-    for chosen in itertools.product(*axes.values()):
-        row = dict(zip(axes, chosen, strict=True))
-        rows.append(
-            ("_".join(f"{key}={text}" for key, text in row.items()),
-             {key: _number(text) for key, text in row.items()})
-        )  # fmt: skip
-    return rows
-
-
-def _number(text: str) -> Any:
-    """A number where it is one, else the text: ``lin_0.001`` for example."""
-    if re.fullmatch(r"[+-]?\d+", text):
-        return int(text)
-    try:
-        return float(text)
-    except ValueError:
-        return text
+def _grid(words: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+    """The rows of a grid, named by the texts of their values."""
+    axes = parse_grid(words, "--population")
+    return [
+        ("_".join(f"{key}={text}" for key, (text, _) in zip(axes, chosen, strict=True)),
+         {key: value for key, (_, value) in zip(axes, chosen, strict=True)})
+        for chosen in itertools.product(*(axis.items() for axis in axes.values()))
+    ]  # fmt: skip
 
 
 def _listed(file: Path) -> list[tuple[str, dict[str, Any]]]:
     """A file's tables, one a member, by their names."""
-    try:
-        tables = read_toml(file)
-    except OSError as error:
-        raise UsageError(f"--population {file} cannot be read: {error.strerror}.") from None
-    except ValueError as error:
-        raise UsageError(f"--population {file} is no TOML: {error}.") from None
+    tables = load_file(str(file), "--population")
     for name, row in tables.items():
         if not isinstance(row, dict):
             raise UsageError(

@@ -16,12 +16,13 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
+from flatout.child import out_of_memory_kills
 from flatout.errors import writing
 from flatout.output import printable
 from flatout.storage import trees
 from flatout_explain.documents import parse_json
 from flatout_explain.files import nofollow
-from flatout_explain.files.kernel import PASSES_DESCRIPTORS, boot_id, kernel_text
+from flatout_explain.files.kernel import PASSES_DESCRIPTORS, boot_id
 
 RUNNING, FAULT = ".running", "fault.log"
 LONGEST = 1 << 16
@@ -68,12 +69,6 @@ class LastWords:
         for file in self._files:
             with suppress(OSError):
                 trees.remove_file(file)
-
-
-def out_of_memory_kills() -> int:
-    """Processes that the kernel has killed for memory since boot, 0 if unknown."""
-    kills = re.search(r"^oom_kill (\d+)", kernel_text("/proc/vmstat"), re.M)
-    return int(kills[1]) if kills else 0
 
 
 def _read(file: Path) -> str | None:

@@ -17,7 +17,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,10 @@ from flatout.errors import FlatoutError, UsageError, one_line, writing
 from flatout.installing import install
 from flatout.storage import trees
 from flatout.storage.run_folder import POPULATION, mark_own
-from flatout.sweeps.engine import LOST, Job
+from flatout.sweeps.engine import LOST
 from flatout.sweeps.gathered import ARRIVING, pieces, put, recover, settle
 from flatout.sweeps.place import Place
+from flatout.sweeps.plan import Job
 from flatout.version import __version__
 
 ANSWER_S = 3.0
@@ -175,8 +176,7 @@ class Cluster:
         seat.job, seat.told, folder = job, False, Path(job.folder)
         begun = (folder / (POPULATION if job.population else "config.json")).exists()
         sent = [seat.actor.put.remote(job.name, one) for one in (pieces(folder) if begun else ())]
-        values = asdict(job) | {"trials": [asdict(trial) for trial in job.trials]}
-        seat.ref = seat.actor.start.remote(json.dumps(values, default=str), *sent)
+        seat.ref = seat.actor.start.remote(job.as_json().decode(), *sent)
 
     def poll(self, timeout_s: float) -> list[Mapping[str, Any]]:
         events, self._events = self._events, []

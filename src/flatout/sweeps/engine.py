@@ -3,54 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import selectors
-import signal
-import subprocess
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from flatout import child
-from flatout.storage.last_words import out_of_memory_kills
-from flatout.sweeps.plan import Trial
-from flatout_explain.files.kernel import close_in_children
+from flatout.sweeps.plan import Job
 
 LOST = "lost"
 """Kind of a failure that is not the trial's: its worker or machine is gone."""
 
 SHARE = 0.9
 """Of a card's free memory that trials may take."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """Trials that one process trains: one alone, or a population. Plain data.
-
-    Attributes:
-        folder: the run folder, or the population's.
-        population: whether it is a population.
-        strategy: of a population.
-        cap_mb: memory that the process may take, in MiB, or None.
-        alone: no other job runs meanwhile, so that a card's memory need not be shared.
-    """
-
-    name: str
-    trials: tuple[Trial, ...]
-    folder: str
-    population: bool = False
-    strategy: str = "auto"
-    cap_mb: float | None = None
-    alone: bool = False
-
-    @property
-    def devices(self) -> tuple[Any, ...]:
-        """What a process has opened for good: jobs that differ in it need processes apart."""
-        settings = self.trials[0].settings
-        return (self.alone, *map(settings.get, ("placement", "devices", "virtual_devices")))
 
 
 class Engine(Protocol):
@@ -75,57 +41,26 @@ class Engine(Protocol):
         ...
 
 
-class Worker:
+class Worker(child.Child):
     """A child process (`flatout.sweeps.worker`) and its job."""
 
     def __init__(self, variables: Mapping[str, str], keeps: int) -> None:
         given = dict(os.environ)
         if "XLA_CLIENT_MEM_FRACTION" in variables:  # the older name beside it is an error
             given.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)
-        self.process = subprocess.Popen(
-            child.command("flatout.sweeps.worker:main", str(keeps)), stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=[keeps],
-            env=given | dict(variables), start_new_session=True,
+        super().__init__(
+            "flatout.sweeps.worker:main", str(keeps), variables=given | dict(variables),
+            keeps=[keeps],
         )  # fmt: skip
-        close_in_children(self.process.stdin, self.process.stdout)
         self.job: Job | None = None
         self.left = set[str]()
         self.devices: tuple[Any, ...] | None = None
         self.failed = self.stopping = False
-        self.torn = b""
-        self.kills = out_of_memory_kills()
 
     def give(self, job: Job) -> None:
         self.job, self.devices = job, job.devices
         self.left = {trial.name for trial in job.trials}
-        values = asdict(job) | {"trials": [asdict(trial) for trial in job.trials]}
-        assert self.process.stdin is not None
-        with suppress(OSError):  # it has died, which its stdout tells
-            self.process.stdin.write(json.dumps(values, default=str).encode() + b"\n")
-            self.process.stdin.flush()
-
-    def end(self, patience_s: float = 0.0) -> int:
-        """End it; returns its exit code."""
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(patience_s)
-        self.process.kill()
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            with suppress(OSError):
-                stream.close()
-        return self.process.wait()
-
-    def why(self, code: int) -> str:
-        """Why it died, as a sentence."""
-        if code >= 0:
-            return f"its process ended by itself (exit code {code}): its code called os._exit."
-        if self.out_of_memory(code):
-            return "its process was killed, probably by the kernel because memory ran out."
-        return f"its process was killed ({signal.Signals(-code).name})."
-
-    def out_of_memory(self, code: int) -> bool:
-        """Whether the kernel killed it, as far as it tells."""
-        return code == -signal.SIGKILL and out_of_memory_kills() > self.kills
+        self.send(job.as_json())
 
 
 class Local:
@@ -153,8 +88,7 @@ class Local:
         if place not in self._workers:
             cards = self._whole if alone else self._cards
             made = Worker(cards[place % len(cards)], self._keeps)
-            assert made.process.stdout is not None
-            self._selector.register(made.process.stdout, selectors.EVENT_READ, place)
+            self._selector.register(made.end, selectors.EVENT_READ, place)
             self._workers[place] = made
         return self._workers[place]
 
@@ -173,16 +107,16 @@ class Local:
     def poll(self, timeout_s: float) -> list[Mapping[str, Any]]:
         events = list[Mapping[str, Any]]()
         for key, _ in self._selector.select(timeout_s):
-            worker = self._workers[key.data]
-            text = os.read(key.fd, 1 << 16)
-            if text:
-                *lines, worker.torn = (worker.torn + text).split(b"\n")
-                for line in lines:
-                    self._heard(worker, json.loads(line), events)
-            over = not text or worker.failed or worker.stopping
+            worker, ended = self._workers[key.data], False
+            try:
+                for event in worker.receive(0.0):
+                    self._heard(worker, event, events)
+            except EOFError:
+                ended = True
+            over = ended or worker.failed or worker.stopping
             if over and worker.job is None:  # it ends, or something failed in it
                 self._remove(key.data)
-            elif not text:
+            elif ended:
                 events += self._died(key.data)
         return events
 
@@ -204,16 +138,15 @@ class Local:
         code = self._remove(place, 5.0)
         lost: list[Mapping[str, Any]] = [
             {"trial": one, "ended": "signal", "steps": 0} if code == 0 else
-            {"trial": one, "error": worker.why(code),
+            {"trial": one, "error": f"its process {worker.how_it_ended(code)}.",
              "kind": "room" if worker.out_of_memory(code) else "died"} for one in sorted(left)
         ]  # fmt: skip
         return [*lost, {"done": name}]
 
     def _remove(self, place: int, patience_s: float = 0.0) -> int:
         worker = self._workers.pop(place)
-        assert worker.process.stdout is not None
-        self._selector.unregister(worker.process.stdout)
-        return worker.end(patience_s)
+        self._selector.unregister(worker.end)
+        return worker.close(patience_s)
 
     def stop(self, job: str) -> None:
         for worker in self._workers.values():

@@ -13,14 +13,15 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from flatout.errors import UsageError
 from flatout.storage import trees
-from flatout.sweeps.engine import SHARE, Job, Local
+from flatout.sweeps.engine import SHARE, Local
 from flatout.sweeps.gathered import METRICS, PIECE, Leaving, Piece, newest, put
-from flatout.sweeps.plan import Trial
+from flatout.sweeps.plan import read_job
 from flatout.version import __version__
 from flatout_explain.files import locks, nofollow
 
@@ -73,11 +74,10 @@ class Place:
 
     def start(self, text: str, *arrived: None) -> ChunkOutput:
         """Begin a job, once what it goes on with has arrived."""
-        values = json.loads(text)
-        values["trials"] = tuple(Trial(**one) for one in values["trials"])
-        self._forget(values["name"])
+        job = read_job(text)
+        self._forget(job.name)
         self._sent = newest(self._folder)
-        self._local.start(Job(**values | {"folder": str(self._folder)}))
+        self._local.start(replace(job, folder=str(self._folder)))
         return self._tell([], [])
 
     def poll(self) -> ChunkOutput:

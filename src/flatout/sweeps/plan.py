@@ -9,17 +9,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from flatout.config.hyper import OwnConfig
 from flatout.config.schema import TrainConfig
-from flatout.config.settings import changeable, parse_kwargs, resolve, revise
+from flatout.config.settings import changeable, load_file, parse_grid, resolve, revise
 from flatout.errors import UsageError
 from flatout.storage.trust import CODE, REACHING
 from flatout.sweeps.sections import MOST, drawn, grid, listed, refuse_many
-from flatout_explain.documents import read_toml
+from flatout_explain.documents import convert, parse_json
 from flatout_explain.files.nofollow import is_plain_name
 
 SHARED = "population-"
@@ -63,6 +63,42 @@ class Trial:
     def config(self) -> TrainConfig:
         """Its settings, checked."""
         return resolve(self.algorithm, self.settings)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Trials that one process trains: one alone, or a population. Plain data.
+
+    Attributes:
+        folder: the run folder, or the population's.
+        population: whether it is a population.
+        strategy: of a population.
+        cap_mb: memory that the process may take, in MiB, or None.
+        alone: no other job runs meanwhile, so that a card's memory need not be shared.
+    """
+
+    name: str
+    trials: tuple[Trial, ...]
+    folder: str
+    population: bool = False
+    strategy: str = "auto"
+    cap_mb: float | None = None
+    alone: bool = False
+
+    @property
+    def devices(self) -> tuple[Any, ...]:
+        """What a process has opened for good: jobs that differ in it need processes apart."""
+        settings = self.trials[0].settings
+        return (self.alone, *map(settings.get, ("placement", "devices", "virtual_devices")))
+
+    def as_json(self) -> bytes:
+        """The values as they travel; `read_job` reads them."""
+        return json.dumps(asdict(self), default=str).encode()
+
+
+def read_job(text: str | bytes) -> Job:
+    """What `Job.as_json` gave."""
+    return convert(parse_json(text, finite=False), Job)
 
 
 class Study(Protocol):
@@ -118,12 +154,7 @@ def read(file: Path) -> dict[str, Any]:
     Raises:
         UsageError: it cannot be read or is no TOML.
     """
-    try:
-        return read_toml(file)
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
-    except ValueError as error:
-        raise UsageError(f"{file} is no TOML: {error}.") from None
+    return load_file(str(file), "the sweep")
 
 
 def choices(sections: Any) -> Iterator[tuple[str, Any]]:
@@ -161,22 +192,8 @@ def seeds_of(value: Any, first: int) -> tuple[int, ...]:
 
 
 def grid_of(words: Sequence[str]) -> dict[str, list[Any]]:
-    """The grid that ``KEY=V1,V2`` words say, as a file has it; ``[64,64]`` is one value.
-
-    Raises:
-        UsageError: a word that is none.
-    """
-    grid = dict[str, list[Any]]()
-    for word in words:
-        key, separator, text = word.partition("=")
-        values = re.split(r",(?![^\[]*\])", text)
-        if not separator or not key or not all(values):
-            raise UsageError(f"--grid: {word!r} is not KEY=VALUE,VALUE ...")
-        if key.replace("-", "_") in grid:
-            raise UsageError(f"--grid names {key} twice.")
-        found = [parse_kwargs([f"value={value}"])["value"] for value in values]
-        grid[key.replace("-", "_")] = found
-    return grid
+    """The grid that ``KEY=V1,V2`` words say, as a file has it; raises as `parse_grid` does."""
+    return {key: list(values.values()) for key, values in parse_grid(words, "--grid").items()}
 
 
 def groups(base: TrainConfig, sections: Mapping[str, Any], where: str) -> list[Group]:

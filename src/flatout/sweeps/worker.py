@@ -1,7 +1,6 @@
 """A process that trains one job after another: what it imports and compiles serves them all.
 
-Jobs are lines of JSON on stdin, what becomes of them lines on stdout. The process ends when its
-stdin does, whoever closed it: nothing goes on without the fleet.
+It ends when the channel to the fleet does: nothing goes on without the fleet.
 """
 
 from __future__ import annotations
@@ -12,17 +11,18 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+from flatout.child import Parent
 from flatout.config.settings import changeable, resolve
 from flatout.errors import FlatoutError, Interrupt, NoRoomError, UsageError, full_memory, one_line
 from flatout.run.interrupts import Interrupts
 from flatout.run.progress import Display, Progress
 from flatout.run.summary import peak_rss_mb
-from flatout.sweeps.plan import Trial
+from flatout.sweeps.plan import Job, Trial, read_job
 from flatout_explain.files import nofollow
 from flatout_explain.files.kernel import close_in_children
 from flatout_explain.hardware.cores import usable_cpus
@@ -65,22 +65,14 @@ class Telling(Display):
 
 def main() -> None:
     """The process's entry; its argument is the descriptor of the fleet's lock."""
-    lines, told = os.dup(0), os.dup(1)
-    close_in_children(lines, told, int(sys.argv[1]))
-    with open(os.devnull, "r+") as nothing:  # what environments print goes nowhere
-        os.dup2(nothing.fileno(), 0)
-        os.dup2(nothing.fileno(), 1)
-    jobs = queue.SimpleQueue[dict[str, Any]]()
-    lock = threading.Lock()
-
-    def tell(**values: Any) -> None:
-        with lock:
-            os.write(told, (json.dumps(values) + "\n").encode())
+    parent, jobs = Parent(), queue.SimpleQueue[Job]()
+    close_in_children(int(sys.argv[1]))
+    tell = parent.send
 
     def listen() -> None:
-        with os.fdopen(lines) as stream:
-            for line in stream:
-                jobs.put(json.loads(line))
+        with suppress(EOFError, OSError):
+            while True:
+                jobs.put(read_job(parent.receive()))
         os._exit(1)
 
     threading.Thread(target=listen, daemon=True).start()
@@ -95,21 +87,18 @@ def main() -> None:
                 _do(job, tell, interrupts, programs)
             except Interrupt:
                 break
-            tell(done=job["name"])
+            tell(done=job.name)
     os._exit(0)  # threads of environments do not keep it
 
 
-def _do(
-    job: Mapping[str, Any], tell: Tell, interrupts: Interrupts, programs: dict[str, Any]
-) -> None:
+def _do(job: Job, tell: Tell, interrupts: Interrupts, programs: dict[str, Any]) -> None:
     """Train a job's trials."""
-    found = [Trial(**values) for values in job["trials"]]
-    _limit(job["cap_mb"])
-    folder = Path(job["folder"]).absolute()
+    _limit(job.cap_mb)
+    folder, found = Path(job.folder).absolute(), list(job.trials)
     try:
         with nofollow.confined(folder.parent):  # the fleet's folder
-            if job["population"]:
-                _population(found, folder, job["strategy"], tell, interrupts)
+            if job.population:
+                _population(found, folder, job.strategy, tell, interrupts)
             else:
                 _lone(found[0], folder, tell, interrupts, programs)
     except FlatoutError as error:

@@ -23,7 +23,6 @@ from flatout.envs.deadline import CLOSE_S, STARTUP_S
 from flatout.errors import EnvironmentFailure
 from flatout.output import say
 from flatout.spans import Work
-from flatout.storage.last_words import out_of_memory_kills
 from flatout_explain.files.kernel import close_in_children
 
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -81,7 +80,7 @@ class Worker:
                 env=_variables(),
             )
         close_in_children(self._end, self._process.stdin)
-        self._killed = out_of_memory_kills()
+        self._killed = child.out_of_memory_kills()
         self._send(protocol.long(child.as_bytes(self.job)))
 
     def ready(self) -> None:
@@ -214,7 +213,7 @@ class Worker:
             return WorkerLost(self, "closed its channel but kept running; it was killed")
         finally:
             self.kill()
-        if code == -signal.SIGKILL and out_of_memory_kills() > self._killed:
+        if code == -signal.SIGKILL and child.out_of_memory_kills() > self._killed:
             return WorkerLost(self, "was killed by the kernel because memory ran out")
         if code == -signal.SIGKILL:
             return WorkerLost(

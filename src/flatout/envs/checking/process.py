@@ -7,17 +7,14 @@ is done. If that last message does not come, the check has failed, whatever the 
 from __future__ import annotations
 
 import faulthandler
-import json
 import os
 import pickle
 import re
-import select
 import signal
-import struct
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import IO, Any
 
 import gymnasium as gym
@@ -28,10 +25,9 @@ from flatout.envs.check import Watch
 from flatout.envs.checking.calls import CLOSING, MODULE
 from flatout.envs.checking.findings import Finding, Findings
 from flatout.envs.checking.inspection import Request, inspect
-from flatout.envs.checking.process_state import FORKED, ProcessState, identity, reopen
+from flatout.envs.checking.process_state import FORKED, ProcessState, reopen
 from flatout.envs.deadline import CLOSE_S
 from flatout.errors import failure, is_library
-from flatout.storage.last_words import out_of_memory_kills
 from flatout_explain import output_file
 
 STARTING_S = 60.0
@@ -49,11 +45,6 @@ STACK_S = 0.2
 MOST_PROCESSES = 100
 """The most processes of a check: an environment that forks may multiply itself without end."""
 
-LENGTH = struct.Struct("<Q")
-
-CHANNEL_LOST = 97
-"""The exit code of a child whose channel was closed by the environment."""
-
 
 def inspect_in_child(job: bytes, name: str, patience: float) -> Findings | None:
     """Check an environment in a child process, which is killed with all that it has started.
@@ -66,33 +57,19 @@ def inspect_in_child(job: bytes, name: str, patience: float) -> Findings | None:
     Returns:
         The findings; None if the child cannot import what the job refers to.
     """
-    stack = output_file.temporary_file()
-    read, write = map(_beyond_streams, os.pipe())
-    with stack, open(read, "rb", buffering=0) as channel:
+    with output_file.temporary_file() as stack:
         written = _beyond_streams(os.dup(stack.fileno()))
-        process = subprocess.Popen(
-            child.command(f"{__name__}:main", str(write), str(written)),
-            pass_fds=(write, written), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-            start_new_session=True, env=os.environ | {"JAX_PLATFORMS": "cpu"},
-        )  # fmt: skip
-        os.close(write)
-        os.close(written)
-        assert process.stdin is not None
-        try:
-            with suppress(BrokenPipeError):  # it has ended
-                process.stdin.write(LENGTH.pack(len(job)) + job)
-                process.stdin.flush()
-            hearing = _Hearing(process, channel.fileno(), name, patience)
+        with closing(child.Child(
+            f"{__name__}:main", str(written), keeps=[written], errors=None,
+            variables=os.environ | {"JAX_PLATFORMS": "cpu"},
+        )) as inspecting:  # fmt: skip
+            os.close(written)
+            inspecting.send(job)
+            hearing = _Hearing(inspecting, name, patience)
             hearing.hear()
             if not hearing.done:
                 hearing.explain(stack)
             return hearing.findings if hearing.loaded else None
-        finally:
-            with suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            with suppress(BrokenPipeError):
-                process.stdin.close()
 
 
 def _beyond_streams(number: int) -> int:
@@ -122,14 +99,12 @@ class _Hearing:
         loaded: whether the child could import what the job refers to.
     """
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], channel: int, name: str, patience: float
-    ) -> None:
-        self._process, self._channel = process, channel
+    def __init__(self, inspecting: child.Child, name: str, patience: float) -> None:
+        self._child, self._process = inspecting, inspecting.process
         self._name, self._patience = name, patience
         self._call, self._since = "", time.monotonic()
-        self._until, self._text = self._since + STARTING_S, b""
-        self._kills = out_of_memory_kills()
+        self._until = self._since + STARTING_S
+        self._kills = child.out_of_memory_kills()
         self._late, self._counted = False, self._since
         self.findings, self.done, self.loaded = Findings(), False, True
         self._advice = "if it needs longer, raise patience (--patience)"
@@ -138,11 +113,15 @@ class _Hearing:
         """Receive messages until nothing more can come, or the time is over."""
         while time.monotonic() < self._until:
             ended = self._process.poll() is not None  # before its last messages are received
-            if select.select([self._channel], [], [], POLL_S)[0]:
-                if not self._receive():
-                    return
-            elif ended and not self.done:  # forked copies may keep the channel open
+            try:
+                for message in self._child.receive(POLL_S):
+                    with suppress(ValueError, TypeError, KeyError):  # it may be the environment's
+                        self._take(message)
+            except EOFError:
                 return
+            except TimeoutError:
+                if ended and not self.done:  # forked copies may keep the channel open
+                    return
             if not self.done and self._multiplies():
                 self.findings.add(
                     "error", "process",
@@ -161,15 +140,6 @@ class _Hearing:
             return False
         self._counted = now
         return _members(self._process.pid) > MOST_PROCESSES
-
-    def _receive(self) -> bool:
-        """Receive messages; returns False if the channel is closed."""
-        received = os.read(self._channel, 1 << 16)
-        *lines, self._text = (self._text + received).split(b"\n")
-        for line in lines:
-            with suppress(ValueError, TypeError, KeyError):  # the environment may write there, too
-                self._take(json.loads(line))
-        return bool(received)
 
     def _take(self, message: dict[str, Any]) -> None:
         if "call" in message:
@@ -206,7 +176,7 @@ class _Hearing:
                 f"did not finish the {call} within {limit:g} s" if lasted > limit / 2
                 else f"did not finish all calls within {limit:g} s; the last was the {call}"
             ) + f"{{at}}; {self._advice}"  # fmt: skip
-        elif code is None or code == CHANNEL_LOST:
+        elif code is None or code == child.CHANNEL_LOST:
             text = (
                 f"closed descriptors in the {call} that it did not open: a program loses its files "
                 "and connections by that; close only what the environment has opened"
@@ -221,7 +191,7 @@ class _Hearing:
                 f"was ended by SIGALRM in the {call}{{at}}, which signal.alarm or signal.setitimer "
                 "was asked for: limit the time in another way, for example in a thread"
             )
-        elif -code == signal.SIGKILL and out_of_memory_kills() > self._kills:
+        elif -code == signal.SIGKILL and child.out_of_memory_kills() > self._kills:
             text = f"was killed by the kernel in the {call}, because memory ran out"
         else:
             text = (
@@ -242,32 +212,16 @@ def _line(stack: IO[bytes]) -> str:
     return ""
 
 
-class _Channel:
-    """The child's end of the messages, which only the process that began may use."""
-
-    def __init__(self, number: int) -> None:
-        self._number, self._file = number, identity(number)
-        os.set_inheritable(number, False)
-
-    def send(self, **message: Any) -> None:
-        """Send a message, or end the process if the environment has closed the channel."""
-        if identity(self._number) != self._file:  # its number may lead to a file of the user's
-            os._exit(CHANNEL_LOST)
-        os.write(self._number, json.dumps(message).encode() + b"\n")
-
-
 def main() -> None:
     """The child's entry."""
-    channel = _Channel(int(sys.argv[1]))
-    for number in (1, 2):
-        reopen(number)
+    channel = child.Parent(forks=True)
+    reopen(2)
     os.dup2(2, 1)
-    stack = int(sys.argv[2])
+    stack = int(sys.argv[1])
     faulthandler.enable(stack, all_threads=False)
     faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
-    (size,) = LENGTH.unpack(sys.stdin.buffer.read(LENGTH.size))
-    job = sys.stdin.buffer.read(size)
-    child.follow_parent()
+    job = channel.receive()
+    channel.follow()
 
     findings = Findings(lambda one, path: channel.send(finding=one, path=path))
     watch = Watch(MODULE)
