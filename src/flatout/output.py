@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TextIO, cast
 
@@ -24,8 +24,23 @@ from flatout_explain.output import guarded as guarded_streams
 
 __all__ = [
     "PLAIN", "STDOUT", "Output", "guarded", "json_text", "leave", "on_one_line", "plain",
-    "print_json", "printable", "reserve_stdout", "say", "stdout", "tolerant", "trouble",
+    "print_json", "printable", "reserve_stdout", "say", "stdout", "text_table", "tolerant",
+    "trouble",
 ]  # fmt: skip
+
+
+def text_table(rows: Sequence[Sequence[str]], left: Collection[int]) -> list[str]:
+    """Return the lines of a table; the cells of some columns begin on the left, others end on the
+    right. For thousands of rows rich takes seconds.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if place in left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def leave() -> None:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flatout.run import metric_rows
-from flatout.run.metric_rows import evaluated, sampled, value_at
+from flatout.run.metric_rows import GrowingCurve, evaluated, sampled, value_at
 from flatout_explain.documents import LONGEST_LINE
 
 EVALUATION = "eval/return_mean"
@@ -95,3 +95,34 @@ def test_a_file_that_ends_in_no_row_is_damaged(path: Path, end: str, at: int | N
         value_at(path, at, EVALUATION)
     assert sampled(path, [EVALUATION]) == []
     assert evaluated(path, [EVALUATION]) == []
+
+
+def test_of_a_file_that_grows_only_what_was_added_is_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pruner asks several times a second, and a long run's file has hundreds of MiB."""
+    read, parse = list[bytes](), metric_rows.parse_line
+    monkeypatch.setattr(metric_rows, "parse_line", lambda line: (read.append(line), parse(line))[1])
+    curve = GrowingCurve(path, ["eval/accuracy", EVALUATION])
+    assert curve.first(0) is None, "there is no file yet"
+    made = rows([(10, 1.0, 0), (10, None, 0), (10, 3.0, 0)])
+    write(path, made)
+    assert [curve.first(step) for step in (0, 10, 11, 30, 31)] == [1.0, 1.0, 3.0, 3.0, None]
+    assert len(read) == 3
+    whole = path.read_bytes()
+    last = json.dumps({"step": 40, EVALUATION: 4.0}).encode()
+    path.write_bytes(whole + last[:20])
+    assert curve.first(31) is None, "a line that is not whole yet is read once it is"
+    path.write_bytes(whole + last + b"\n")
+    assert (curve.first(31), len(read)) == (4.0, 4)
+    write(path, made[:1])  # as a resumed run cuts it
+    assert (curve.first(5), len(read)) == (1.0, 5)
+
+
+def test_a_growing_file_of_a_stranger_is_read_in_pieces(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metric_rows, "MOST_ADDED", 100)
+    path.write_bytes(b"x" * 250 + b"\n" + json.dumps({"step": 1, EVALUATION: 2.0}).encode() + b"\n")
+    curve = GrowingCurve(path, [EVALUATION])
+    assert [curve.first(0) for _ in range(4)] == [None, None, 2.0, 2.0]

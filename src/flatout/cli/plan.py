@@ -11,10 +11,9 @@ from flatout.cli.arguments import train_config
 from flatout.cli.flags import take, take_all, take_file
 from flatout.cli.scale import need_matplotlib
 from flatout.config.schema import ALGORITHMS, TrainConfig
-from flatout.errors import FlatoutError, UsageError, one_line, writing
+from flatout.errors import FlatoutError, UsageError, damage, one_line, writing
 from flatout.output import json_text, print_json, reserve_stdout
 from flatout.planning.answer import Answer
-from flatout.planning.stages import misfit
 from flatout.planning.what_if import (
     MEASURED_ANEW,
     Change,
@@ -216,9 +215,8 @@ def _read_machine(path: Path, config: TrainConfig) -> tuple[Answer, str]:
     try:
         answer, settings = Answer.from_json(values["answer"]), dict(values["settings"])
         where = str(values["machine"])[:200]
-    except (UsageError, ValueError, KeyError, TypeError) as error:
-        why = str(error).rstrip(".") if isinstance(error, UsageError) else misfit(error)
-        why = why if isinstance(values, dict) else "its JSON is not an object"
+    except (ValueError, KeyError, TypeError) as error:
+        why = damage(error) if isinstance(values, dict) else "its JSON is not an object"
         raise UsageError(
             f"--machine {path} does not hold a machine's measurements ({why}); flatout plan with "
             "--save-machine FILE writes them on that machine."

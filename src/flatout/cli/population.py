@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +109,7 @@ def train(
     from flatout.output import on_one_line, print_json, say
     from flatout.populations.population import Population
     from flatout.populations.strategy import choose
+    from flatout.run.screen import Screen
 
     console = Console(stderr=config.run.json)
 
@@ -133,11 +134,13 @@ def train(
         if not resume:
             save(path, config, found, strategy)
         population = Population(found, strategy, resume, interrupts, programs)
-        shown = _Shown(population, console, config)
-        try:
-            population.run(shown.look)
-        finally:
-            shown.close()
+        with closing(Screen(console, 0.0, PLAIN_S, quiet=config.run.quiet)) as screen:
+
+            def show() -> None:
+                if screen.due():
+                    screen.draw(_picture(population, screen.live))
+
+            population.run(show)
     failed = [state for state in population.states if state.error]
     if config.run.json:
         print_json({s.member.name: s.summary for s in population.states})
@@ -156,46 +159,24 @@ def train(
 
 def _summaries(found: list[Member]) -> list[dict[str, Any]]:
     """The members' summaries, if all of them have made all of their steps; otherwise none."""
-    from flatout.run.resume import whole_summary
+    from flatout.storage.run_folder import final_summary
 
     every: list[dict[str, Any]] = []
     for member in found:
-        summary = whole_summary(Path(str(member.config.run.run_dir)))
+        summary = final_summary(Path(str(member.config.run.run_dir)))
         if summary is None or summary["steps"] < member.config.run.steps:
             return []
         every.append(summary)
     return every
 
 
-class _Shown:
-    """The table of members while they train; lines where there is no terminal."""
-
-    def __init__(self, population: Population, console: Console, config: TrainConfig) -> None:
-        from rich.live import Live
-
-        self._population, self._console = population, console
-        self._quiet, self._said = config.run.quiet, time.monotonic()
-        self._live = None
-        if console.is_terminal and not self._quiet:
-            self._live = Live(console=console, auto_refresh=False, transient=True)
-            self._live.start()
-
-    def look(self) -> None:
-        if self._quiet:
-            return
-        now = time.monotonic()
-        if self._live is not None:
-            self._live.update(table(self._population, SHOWN), refresh=True)
-        elif now - self._said > PLAIN_S:
-            self._said = now
-            states = self._population.states
-            ended = sum(bool(state.ended) for state in states)
-            steps = sum(state.steps for state in states)
-            self._console.print(f"{ended} of {len(states)} members have ended, {steps:,} steps")
-
-    def close(self) -> None:
-        if self._live is not None:
-            self._live.stop()
+def _picture(population: Population, live: bool) -> Table | str:
+    """Where the members are: a table of them, or a line."""
+    if live:
+        return table(population, SHOWN)
+    states = population.states
+    ended, steps = sum(bool(state.ended) for state in states), sum(state.steps for state in states)
+    return f"{ended} of {len(states)} members have ended, {steps:,} steps"
 
 
 def table(population: Population, most: int) -> Table:

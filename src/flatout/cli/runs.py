@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatout.cli.flags import refuse_json, take, take_all, take_file, take_switch
 from flatout.errors import UsageError, refuse_empty
-from flatout.output import on_one_line, print_json, printable, say
+from flatout.output import on_one_line, print_json, printable, say, text_table
 from flatout_explain.cli.parsing import existing
 
 if TYPE_CHECKING:
@@ -125,18 +125,12 @@ def runs(argv: list[str]) -> int:
 
 
 def _table(shown: list[Row]) -> None:
-    """As text by hand: rich takes seconds for thousands of rows."""
     columns = [row.columns() for row in shown]
     names = [name for name in HEADINGS if any(row[name] is not None for row in columns)]
     cells = [[HEADINGS[name] for name in names]]
     cells += [[_cell(name, row[name]) for name in names] for row in columns]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(names))]
-    for row in cells:
-        padded = (
-            text.rjust(width) if name in NUMBERS else text.ljust(width)
-            for name, text, width in zip(names, row, widths, strict=True)
-        )  # fmt: skip
-        print("  ".join(padded).rstrip())
+    left = [place for place, name in enumerate(names) if name not in NUMBERS]
+    print("\n".join(text_table(cells, left)))
 
 
 def _cell(name: str, value: Any) -> str:

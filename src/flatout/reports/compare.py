@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from flatout.errors import FlatoutError, UsageError, damage
-from flatout.output import printable
+from flatout.output import printable, text_table
 from flatout.reports.curves import curves, of_one_score, read
 from flatout.reports.curves import text as curve_text
 from flatout.spans import PHASE_WORDS
@@ -91,12 +91,7 @@ def told(found: dict[str, Any]) -> str:
 
     def part(heading: str, pairs: dict[str, list[Any]], last: Any = lambda a, b: "") -> None:
         table = [[str(n), _value(a), _value(b), last(a, b)] for n, (a, b) in pairs.items()]
-        table = [[heading, "A", "B", ""], *table]
-        widths = [max(len(row[i]) for row in table) for i in range(3)]
-        lines.append("")
-        for name, a, b, note in table:
-            cells = f"{name:<{widths[0]}}  {a:>{widths[1]}}  {b:>{widths[2]}}  {note}"
-            lines.append(cells.rstrip())
+        lines.extend(["", *text_table([[heading, "A", "B", ""], *table], (0, 3))])
 
     if found["settings"]:
         part("SETTINGS", found["settings"])

@@ -17,6 +17,7 @@ from flatout.installing import install
 from flatout.populations.members import FOLDER
 from flatout.reports.figure import figure
 from flatout.reports.runs import alike
+from flatout.reports.statistics import Statistic, interval, mean
 from flatout.run.curve import (
     AXES,
     BLOCKS,
@@ -32,7 +33,8 @@ from flatout.storage.run_folder import load_config
 from flatout_explain import output_file
 from flatout_explain.files import nofollow
 
-POINTS, RESAMPLED = 200, 1000
+POINTS = 200
+"""Values of a curve."""
 
 
 @dataclass(frozen=True)
@@ -151,10 +153,10 @@ def curves(runs: Sequence[Run], view: View = PLAIN) -> list[Curve]:
 
 def band(
     group: Sequence[Run], label: str, view: View = PLAIN,
-    statistic: Callable[[np.ndarray], np.ndarray] = lambda values: values.mean(-1),
+    statistic: Statistic = mean,
 ) -> Curve:  # fmt: skip
-    """One curve of several runs, as far as the shortest of them goes: a statistic over runs
-    (``[..., R] -> [...]``) and its 95 % interval."""
+    """One curve of several runs, as far as the shortest of them goes: a statistic over runs and its
+    95 % interval."""
     # Runs of before times were kept have none; their curve is over steps.
     axes = [
         run.steps if view.by == "steps" or run.seconds is None else run.seconds for run in group
@@ -163,10 +165,9 @@ def band(
     x = np.linspace(start, max(min(axis[-1] for axis in axes), start), POINTS)
     table = np.stack([np.interp(x, a, run.returns) for a, run in zip(axes, group, strict=True)])
     table = _smoothed(table, round(view.smooth * POINTS)).T
-    picks = np.random.default_rng(0).integers(len(group), size=(RESAMPLED, len(group)))
-    low, high = np.quantile(statistic(table[:, picks]), (0.025, 0.975), axis=1)
+    middle, low, high = interval([table], statistic)
     named = label or (group[0].label if len(group) == 1 else "mean")
-    return Curve(named, x, statistic(table), low, high, len(group))
+    return Curve(named, x, middle, low, high, len(group))
 
 
 def _smoothed(table: np.ndarray, window: int) -> np.ndarray:

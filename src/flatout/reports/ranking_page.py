@@ -76,7 +76,7 @@ def pictures(table: Table) -> list[Picture]:
         shown = [run for run in shown if len(run.steps)]
         by_group = [(line, [run for run in shown if run.label == line.name]) for line in lines]
         for by, axis in AXES.items() if shown else ():
-            curves = [band(runs, line.name, View(by), _iqm) for line, runs in by_group if runs]
+            curves = [band(runs, line.name, View(by), iqm) for line, runs in by_group if runs]
             made.append(Picture(curves, table.env, axis, f"IQM, {shown[0].value}"))
     scores = np.concatenate([np.concatenate(line.strata()) for line in table.lines])
     thresholds = np.linspace(scores.min(), scores.max(), THRESHOLDS)
@@ -88,10 +88,6 @@ def pictures(table: Table) -> list[Picture]:
         heading = f"{title(table)}: profile"
         made.append(Picture(profiles, heading, "score", "share of runs above it"))
     return made
-
-
-def _iqm(values: np.ndarray) -> np.ndarray:
-    return iqm([values])
 
 
 def _runs(line: Line, env: str) -> list[Run]:

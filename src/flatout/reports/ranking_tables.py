@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from flatout.errors import UsageError, nearest
-from flatout.output import printable
+from flatout.output import printable, text_table
 from flatout.reports.runs import Row
 from flatout.reports.statistics import (
     DRAWS,
@@ -110,7 +110,7 @@ def text(tables: Sequence[Table], notes: Sequence[str]) -> str:
     """The tables, what they show, and notes."""
     parts: list[str] = []
     for table in tables:
-        parts += [f"{title(table)}: {table.what}", *_lined(cells(table))]
+        parts += [f"{title(table)}: {table.what}", *text_table(cells(table), (1, 4, 7, 9))]
         if (more := len(table.lines) - SHOWN) > 0:
             parts.append(f"... {more:,} more: --csv FILE has all")
         parts += ["", words, ""] if (words := table.verdict()) else [""]
@@ -153,14 +153,6 @@ def between(estimate: Estimate, digits: int) -> str:
 def digits_of(lines: Sequence[Line]) -> int:
     most = max(abs(line.mean.value) for line in lines)
     return 3 if most < 10 else 2 if most < 100 else 1
-
-
-def _lined(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(
-        cell.ljust(width) if column in (1, 4, 7, 9) else cell.rjust(width)
-        for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ).rstrip() for row in rows]  # fmt: skip
 
 
 def writable(path: Path) -> None:

@@ -23,8 +23,8 @@ RESAMPLES, FEWEST = 2000, 200
 """Bootstrap resamples of a group, and of a very large one: of those, fewer are as good."""
 DRAWS = 2_000_000
 """Scores drawn for a group, beyond which it is resampled less often."""
-COVERED = (0.025, 0.975)
-"""The quantiles of a 95 % interval."""
+COVERED = 0.95
+"""How often an interval is to hold the number that many runs would have."""
 CHANCE = 0.05
 """How often a difference may be called one that is none."""
 
@@ -41,7 +41,7 @@ class Estimate:
 def iqm(strata: Strata) -> np.ndarray:
     """The interquartile mean ``[...]``: of all runs of all environments, without the lowest and
     the highest quarter (each rounded down to whole runs)."""
-    pooled = _in_order(np.concatenate(strata, axis=-1))
+    pooled = np.sort(np.concatenate(strata, axis=-1))
     cut = pooled.shape[-1] // 4
     return pooled[..., cut : pooled.shape[-1] - cut].mean(-1)
 
@@ -54,24 +54,14 @@ def mean(strata: Strata) -> np.ndarray:
 def median(strata: Strata) -> np.ndarray:
     """The median ``[...]`` over environments of their means; of one environment, over its runs."""
     values = strata[0] if len(strata) == 1 else np.stack([s.mean(-1) for s in strata], axis=-1)
-    values, count = _in_order(values), values.shape[-1]
-    return (values[..., (count - 1) // 2] + values[..., count // 2]) / 2
-
-
-def _in_order(values: np.ndarray) -> np.ndarray:
-    # Resamples of one environment are drawn in order: to see that takes a tenth of sorting them.
-    in_order = (values[..., 1:] >= values[..., :-1]).all()
-    return values if in_order else np.sort(values, axis=-1)
+    return np.median(values, axis=-1)
 
 
 def profile(strata: Strata, thresholds: np.ndarray) -> np.ndarray:
-    """The run-score distribution ``[..., K]``: the share of runs above each of K increasing
-    thresholds, by the mean over environments."""
-    counts = [_counted(np.searchsorted(thresholds, s), len(thresholds) + 1) for s in strata]
-    below = [
-        np.cumsum(c, axis=-1)[..., :-1] / s.shape[-1] for c, s in zip(counts, strata, strict=True)
-    ]
-    return 1 - np.mean(below, axis=0)
+    """The run-score distribution ``[K, ...]``: the share of runs above each of K thresholds, by the
+    mean over environments."""
+    shares = [[(scores > one).mean(-1) for one in thresholds] for scores in strata]
+    return np.mean(shares, axis=0)
 
 
 def improvement(ours: Strata, theirs: Strata) -> np.ndarray:
@@ -82,60 +72,44 @@ def improvement(ours: Strata, theirs: Strata) -> np.ndarray:
         ours: scores ``[..., n]`` of each environment.
         theirs: ``[..., m]`` of the same environments in the same order.
     """
-    return _above(*_ranked(ours, theirs))
+    from scipy.stats import rankdata  # here and below: it takes half a second to import
 
-
-def _ranked(ours: Strata, theirs: Strata) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Scores as whole numbers from 0 on, in the same order, equal ones alike."""
-    ranks: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+    chances = list[np.ndarray]()
     for x, y in zip(ours, theirs, strict=True):
-        _, places = np.unique(np.concatenate([x.ravel(), y.ravel()]), return_inverse=True)
-        ranks[0].append(places[: x.size].reshape(x.shape))
-        ranks[1].append(places[x.size :].reshape(y.shape))
-    return ranks
-
-
-def _above(ours: Strata, theirs: Strata) -> np.ndarray:
-    """`improvement` of ranks, by counting each of them: n m comparisons would be too many."""
-    chances: list[np.ndarray] = []
-    for x, y in zip(ours, theirs, strict=True):
-        size = int(max(x.max(), y.max())) + 1
-        wins, lost = (_counted(ranks, size) for ranks in (x, y))
-        below = np.cumsum(lost, axis=-1) - lost / 2
-        chances.append((wins * below).sum(-1) / (x.shape[-1] * y.shape[-1]))
+        n, m = x.shape[-1], y.shape[-1]
+        ranks = rankdata(np.concatenate([x, y], axis=-1), axis=-1)[..., :n].sum(-1)
+        chances.append((ranks - n * (n + 1) / 2) / (n * m))
     return np.mean(chances, axis=0)
 
 
-def _counted(ranks: np.ndarray, size: int) -> np.ndarray:
-    """How often each rank occurs ``[..., size]``."""
-    rows = ranks.reshape(-1, ranks.shape[-1])
-    places = (rows + size * np.arange(len(rows))[:, None]).ravel()
-    return np.bincount(places, minlength=len(rows) * size).reshape(*ranks.shape[:-1], size)
+def interval(strata: Strata, statistic: Statistic) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A statistic and the ends of its 95 % interval, each ``[...]``: the percentile interval of a
+    stratified bootstrap, in which each environment keeps its number of runs.
 
+    The same scores always get the same interval.
+    """
+    value = statistic(strata)
+    several = [place for place, scores in enumerate(strata) if scores.shape[-1] > 1]
+    if not several:
+        return value, value, value
+    from scipy.stats import bootstrap
 
-def resampled(strata: Strata, random: np.random.Generator) -> list[np.ndarray]:
-    """Resamples ``[..., R, n]`` of each environment's runs with replacement, so that each keeps its
-    number of runs (the stratified bootstrap). Groups of leading axes share what is drawn; each
-    resample is in increasing order."""
+    def resampled(*drawn: np.ndarray, axis: int) -> np.ndarray:
+        # SciPy resamples no single score: it is the same in each resample.
+        whole = [np.broadcast_to(s[..., None, :1], (*drawn[0].shape[:-1], 1)) for s in strata]
+        for place, scores in zip(several, drawn, strict=True):
+            whole[place] = scores
+        return statistic(whole)
+
     total = sum(scores.shape[-1] for scores in strata)
-    times = int(np.clip(DRAWS // total, FEWEST, RESAMPLES))
-    draws: list[np.ndarray] = []
-    for scores in strata:
-        count = scores.shape[-1]
-        picks = np.sort(random.integers(count, size=(times, count)), axis=-1)
-        draws.append(np.sort(scores, axis=-1)[..., picks])
-    return draws
-
-
-def interval(value: np.ndarray, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The 95 % percentile interval of a statistic ``[...]`` by its resamples ``[..., R]``; the
-    statistic is in it also where sums were rounded differently."""
-    ordered, bounds = np.sort(samples, axis=-1), list[np.ndarray]()  # np.quantile is far slower
-    for share in COVERED:
-        place, rest = divmod(share * (samples.shape[-1] - 1), 1.0)
-        below, above = ordered[..., int(place)], ordered[..., int(place) + 1]
-        bounds.append(below + rest * (above - below))
-    return np.minimum(bounds[0], value), np.maximum(bounds[1], value)
+    found = bootstrap(
+        [strata[place] for place in several], resampled, vectorized=True, axis=-1,
+        method="percentile",
+        n_resamples=int(np.clip(DRAWS // total, FEWEST, RESAMPLES)), rng=np.random.default_rng(0),
+        confidence_level=COVERED, batch=max(DRAWS // sum(scores.size for scores in strata), 1),
+    ).confidence_interval  # fmt: skip
+    # The statistic is in it also where sums were rounded differently.
+    return value, np.minimum(found.low, value), np.maximum(found.high, value)
 
 
 def enough(strata: Strata) -> bool:
@@ -162,37 +136,28 @@ def estimates(strata: Strata, statistics: Sequence[Statistic]) -> list[list[Esti
         statistics: such as `iqm`.
 
     Returns:
-        For each group an estimate of each statistic. The same scores always get the same interval.
+        For each group an estimate of each statistic.
     """
     if not enough(strata):
         found = np.stack([statistic(strata) for statistic in statistics], axis=-1)
         return [[Estimate(float(value)) for value in row] for row in found]
-    draws = resampled(strata, np.random.default_rng(0))
-    columns: list[list[Estimate]] = []
-    for statistic in statistics:
-        value = statistic(strata)
-        low, high = interval(value, statistic(draws))
-        columns.append([
-            Estimate(*map(float, one)) for one in zip(value, low, high, strict=True)
-        ])  # fmt: skip
+    columns = [
+        [Estimate(*map(float, one)) for one in zip(*interval(strata, statistic), strict=True)]
+        for statistic in statistics
+    ]
     return [list(row) for row in zip(*columns, strict=True)]
 
 
 def compared(ours: Strata, theirs: Strata) -> Estimate:
     """`improvement` of scores ``[n]`` over ``[m]``, with its interval if they are `comparable`."""
-    value = improvement(ours, theirs)
     if not comparable(ours, theirs):
-        return Estimate(float(value))
-    random = np.random.default_rng(0)
-    draws = [resampled(strata, random) for strata in _ranked(ours, theirs)]
-    times = min(draw[0].shape[0] for draw in draws)
-    low, high = interval(value, _above(*([d[:times] for d in draw] for draw in draws)))
-    return Estimate(float(value), float(low), float(high))
+        return Estimate(float(improvement(ours, theirs)))
+    count = len(ours)
+    found = interval([*ours, *theirs], lambda both: improvement(both[:count], both[count:]))
+    return Estimate(*map(float, found))
 
 
 def profiled(strata: Strata, thresholds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """`profile` of scores ``[n]`` with the lower and upper ends of its pointwise intervals ``[K]``;
     of one run all three are the same."""
-    value = profile(strata, thresholds)
-    draws = profile(resampled(strata, np.random.default_rng(0)), thresholds)
-    return value, *interval(value, draws.T)
+    return interval(strata, lambda scores: profile(scores, thresholds))

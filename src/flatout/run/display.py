@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 from rich.console import Console, Group
-from rich.live import Live
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -27,6 +25,7 @@ from flatout.config.schema import TrainConfig
 from flatout.output import on_one_line, printable, trouble
 from flatout.run.curve import BLOCKS
 from flatout.run.progress import Display, Progress
+from flatout.run.screen import Screen
 from flatout.run.summary import flow_words, next_commands, next_step, phase_words
 from flatout_explain.causes import HEALTHY
 from flatout_explain.diagnosis import MeasuredGain
@@ -52,12 +51,11 @@ class LiveDisplay(Display):
     def __init__(self, config: TrainConfig, console: Console) -> None:
         self._config = config
         self._console = console
-        self._drawn = 0.0
+        self._screen = Screen(console, REDRAW_S, PLAIN_S, stays=True)
         self._curve = deque[float](maxlen=CURVE)
         self._curve_step = -1
         self._last: tuple[Progress, dict[str, float]] | None = None
         self._load: tuple[float, str] | None = None
-        self._live: Live | None = None
         self._bar = Bar(
             TextColumn("[bold]{task.description}"), BarColumn(bar_width=None),
             TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
@@ -65,22 +63,16 @@ class LiveDisplay(Display):
         )  # fmt: skip
         title = escape(printable(f"{config.algorithm} {config.env.env}"))
         self._task = self._bar.add_task(title, total=config.run.steps)
-        if console.is_terminal:
-            self._live = Live(self._bar, console=console, auto_refresh=False, transient=False)
-            self._live.start()
+        if self._screen.live:
+            self._screen.draw(self._bar)
 
     def note(self, text: str) -> None:
-        shown = Text(f"· {on_one_line(text)}", style="dim")
-        self._console.print(shown, soft_wrap=not self._console.is_terminal)
+        self._screen.note(text)
         self._look()
 
     def update(self, progress: Progress, row: dict[str, float], wall_s: float) -> None:
         self._last = (progress, row)
-        now = time.time()
-        if now - self._drawn < (REDRAW_S if self._live else PLAIN_S):
-            return
-        self._drawn = now
-        if not self.lost:
+        if self._screen.due() and not self.lost:
             self._draw(*self._last)
             self._look()
 
@@ -88,16 +80,15 @@ class LiveDisplay(Display):
         self._load = (steps_per_s, machine)
 
     def close(self) -> None:
-        if self._live is not None:
+        if self._screen.live:
             if self._last is not None:
                 self._draw(*self._last)
-            self._live.stop()
-            self._live = None
+            self._screen.close()
             self._look()
 
     def _look(self) -> None:
         """See whether anything can still be shown, and say so once where not."""
-        if self._live is not None and not self._console.is_terminal:  # it hung up: writing says why
+        if self._screen.live and not self._console.is_terminal:  # it hung up: writing says why
             self._console.file.write("\n")
             self._console.file.flush()
         where = self._config.run.run_dir
@@ -118,7 +109,7 @@ class LiveDisplay(Display):
             per_s, machine = self._load
             rate = f"{per_s if acts else per_s * self._config.hyper.batch_size:,.0f}"
         unit = "steps/s" if acts else "examples/s"
-        if self._live is None:
+        if not self._screen.live:
             figures = f"loss {row['loss']:.4f}   accuracy {row['accuracy']:.1%}" if not acts else (
                 f"episodes {progress.episodes:,}"
             )  # fmt: skip
@@ -126,7 +117,7 @@ class LiveDisplay(Display):
                 figures += f"   return {mean} (last 10: {mean10})"
             steps = f"step {progress.steps:,}/{self._config.run.steps:,}"
             line = "   ".join(filter(None, (steps, figures, rate and f"{rate} {unit}", machine)))
-            self._console.print(line, soft_wrap=not self._console.is_terminal)
+            self._screen.draw(Text(line))
             return
         self._bar.update(self._task, completed=min(progress.steps, self._config.run.steps))
         grid = Table.grid(padding=(0, 3))
@@ -144,7 +135,7 @@ class LiveDisplay(Display):
             lines.append(Text(machine, no_wrap=True, overflow="ellipsis"))
         if len(self._curve) > 1:
             lines.append(Text(sparkline(list(self._curve), CURVE), style="cyan"))
-        self._live.update(Group(*lines), refresh=True)
+        self._screen.draw(Group(*lines))
 
 
 def sparkline(values: list[float], width: int) -> str:

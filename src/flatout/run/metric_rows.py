@@ -6,6 +6,7 @@ The file may be a stranger's: memory and time are bounded for any size and any l
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,9 @@ BLOCK = 1 << 20
 
 MOST_EVALUATIONS = 100_000
 """Evaluations to keep: once there are more than twice as many, every other one is dropped."""
+
+MOST_ADDED = 16 << 20
+"""Maximum bytes that are read at a time of what was added to a file."""
 
 MOST_PARSED = 100_000
 """Maximum rows that are parsed in the search for a metric's last value."""
@@ -91,6 +95,44 @@ def value_at(path: Path, steps: int | None, name: str) -> float | None:
             if parsed > MOST_PARSED:
                 break
     return None
+
+
+class GrowingCurve:
+    """A metric of a run that trains: each row of its file is read once.
+
+    Args:
+        path: the file of metrics, which may not exist yet.
+        names: metrics, of which a row has one.
+    """
+
+    def __init__(self, path: Path, names: Collection[str]) -> None:
+        self._path, self._names = path, names
+        self._end, self._found = 0, deque[tuple[float, float]]()
+
+    def first(self, step: int) -> float | None:
+        """Return the first recorded value at or after a step; those before it are forgotten."""
+        with suppress(OSError):
+            self._read()
+        while self._found and self._found[0][0] < step:
+            self._found.popleft()
+        return self._found[0][1] if self._found else None
+
+    def _read(self) -> None:
+        """Read what was added since; all of a file that a resumed run has cut."""
+        with nofollow.open_stream(self._path) as file:
+            if os.fstat(file.fileno()).st_size < self._end:
+                self._end = 0
+                self._found.clear()
+            file.seek(self._end)
+            text = file.read(MOST_ADDED)
+        whole = text.rfind(b"\n") + 1
+        if not whole and len(text) == MOST_ADDED:  # a part of a line that is too long to be a row
+            whole = len(text)
+        self._end += whole
+        for row in _rows(text[:whole].splitlines(), self._names):
+            value = next((row[name] for name in self._names if name in row), None)
+            if value is not None:
+                self._found.append((row.get("step", 0), value))
 
 
 def _rows(lines: Iterable[bytes], names: Collection[str]) -> Iterator[Row]:

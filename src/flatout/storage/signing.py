@@ -71,25 +71,11 @@ def _key(make: bool) -> bytes | None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with locks.held(path.with_name(locks.LOCK), WAIT_S) as lock:
             if not os.path.lexists(path):  # no other process was first
-                _write_key(path)
+                nofollow.replace(path, secrets.token_bytes(_SIZE), private=True)
             lock.remove()
         return _read(path)
     except (OSError, FlatoutError):
         return None
-
-
-def _write_key(path: Path) -> None:
-    new = path.with_name(f".key.{secrets.token_hex(8)}")
-    descriptor = os.open(new, nofollow.NEW, 0o600)  # through no link
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(_SIZE))
-            file.flush()
-            nofollow.sync(descriptor)
-        os.rename(new, path)
-    except OSError:
-        new.unlink()
-        raise
 
 
 def _read(path: Path) -> bytes | None:

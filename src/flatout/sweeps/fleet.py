@@ -17,7 +17,7 @@ from flatout.errors import writing
 from flatout.populations.members import FOLDER
 from flatout.reports.statistics import iqm
 from flatout.run.curve import VALUES
-from flatout.run.metric_rows import sampled, value_at
+from flatout.run.metric_rows import GrowingCurve, value_at
 from flatout.storage.run_folder import final_summary
 from flatout.sweeps.engine import LOST, Engine, Job
 from flatout.sweeps.folder import WAIT_S
@@ -60,7 +60,6 @@ class State:
     rate: float = 0.0
     busy: str = ""
     score: float | None = None
-    seconds: float = 0.0
     error: str = ""
     failures: int = 0
     losses: int = 0
@@ -69,6 +68,7 @@ class State:
     heard: float = 0.0
     _last: tuple[float, int] | None = None
     _began: float = 0.0
+    _curve: GrowingCurve | None = None
 
     def begin(self, now: float) -> None:
         self.state, self._last, self._began, self.steady = RUNNING, None, now, False
@@ -87,26 +87,24 @@ class State:
     def finish(self) -> bool:
         """Read what its folder tells; returns whether it has ended for good."""
         summary = final_summary(self.path)
+        if summary is None:
+            return False
         try:
-            if summary is None:
-                return False
-            self.steps, self.seconds = int(summary["steps"]), float(summary["wall_s"])
-            self.mean = summary.get("return_mean_last")
             evaluated = value_at(self.path / "metrics.jsonl", None, "eval/return_mean")
-            scores = (evaluated, summary.get("test_accuracy"), self.mean)
-            self.score = next((float(score) for score in scores if score is not None), None)
         except (OSError, ValueError, LookupError, TypeError):
             return False
+        self.steps, self.mean = summary["steps"], summary.get("return_mean_last")
+        scores = (evaluated, summary.get("test_accuracy"), self.mean)
+        self.score = next((score for score in scores if score is not None), None)
         self.state, self.error = DONE, ""
         return True
 
     def reached(self, step: int, names: Sequence[str]) -> float | None:
-        """The first recorded value of one of these metrics at or after a step, or None."""
-        rows = list[dict[str, float]]()
-        with suppress(OSError):
-            rows = sampled(self.path / "metrics.jsonl", names)
-        values = [row.get(name) for row in rows if row.get("step", 0) >= step for name in names]
-        return next((float(one) for one in values if one is not None), None)
+        """The first recorded value of one of these metrics at or after a step, or None; steps are
+        asked for in ascending order."""
+        if self._curve is None:
+            self._curve = GrowingCurve(self.path / "metrics.jsonl", names)
+        return self._curve.first(step)
 
 
 def looks(base: TrainConfig) -> tuple[int, tuple[str, ...]]:

@@ -241,22 +241,28 @@ def may_not_sync() -> Iterator[None]:
             raise
 
 
-def write_file(name: str, content: bytes, parent: Folder, durable: bool = True) -> None:
+def write_file(
+    name: str, content: bytes, parent: Folder, durable: bool = True, private: bool = False
+) -> None:
     """Write a file in an open folder; replace an old one, and follow no link.
 
     Args:
         durable: wait until it is on disk.
+        private: other users may not read it.
     """
     with suppress(FileNotFoundError):
         parent.unlink(name)
-    with os.fdopen(_checked(_open_below(name, NEW, parent), NEW), "wb") as file:
+    mode = 0o600 if private else 0o666
+    with os.fdopen(_checked(_open_below(name, NEW, parent, mode), NEW), "wb") as file:
         file.write(content)
         file.flush()
         if durable:
             sync(file.fileno())
 
 
-def replace(path: Path, content: bytes, depth: int = 1, durable: bool = True) -> None:
+def replace(
+    path: Path, content: bytes, depth: int = 1, durable: bool = True, private: bool = False
+) -> None:
     """Replace a file atomically; after an `OSError` the old content is intact.
 
     Its folder exists; the module says what `depth` is. Several processes may do so at the same
@@ -264,11 +270,12 @@ def replace(path: Path, content: bytes, depth: int = 1, durable: bool = True) ->
 
     Args:
         durable: wait until it is on disk. Otherwise a machine that loses power may lose both.
+        private: other users may not read it.
     """
     temporary = temporary_name(path.name)
     with folder(path.parent, depth - 1) as parent:
         try:
-            write_file(temporary, content, parent, durable)
+            write_file(temporary, content, parent, durable, private)
             parent.rename(temporary, path.name)
             if durable:
                 parent.sync()
@@ -315,7 +322,7 @@ def enter(name: str, parent: Folder) -> Folder:
     return Folder(path, None)
 
 
-def _open_below(name: str, flags: int, parent: Folder) -> int:
+def _open_below(name: str, flags: int, parent: Folder, mode: int = 0o666) -> int:
     if parent.descriptor is None:
         with suppress(FileNotFoundError):
             status = parent.stat(name)
@@ -323,7 +330,7 @@ def _open_below(name: str, flags: int, parent: Folder) -> int:
                 raise _not_ordinary(errno.ELOOP, name, status)
     try:
         held = parent.descriptor
-        return os.open(parent.at(name), flags | _SAFELY | _NOT_THROUGH, 0o666, dir_fd=held)
+        return os.open(parent.at(name), flags | _SAFELY | _NOT_THROUGH, mode, dir_fd=held)
     except OSError as error:
         # The error for a link depends on the system and the flags.
         if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK, errno.ENXIO):
