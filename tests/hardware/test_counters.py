@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from flatout_explain.documents import convert
 from flatout_explain.hardware.counters import Counters, killed_by_oom, page_fault_seconds
 from flatout_explain.hardware.monitor import Monitor, MonitorSample, merged
 from flatout_explain.hardware.processes import Faults, Reading
@@ -100,6 +101,6 @@ def test_page_faults_are_rates_of_the_processes_with_many(
     monkeypatch.setattr("flatout_explain.hardware.monitor.Others", lambda pid: None)
     sample = Monitor(os.getpid(), cores=4, tree=tree, gpus=NoGpus()).sample()  # pyright: ignore[reportArgumentType]
     assert sample.faults == {1: Faults(4000.0, 2000.0, 3.0, 0.25)}
-    assert MonitorSample.from_json(sample.as_json()).faults == sample.faults
+    assert convert(sample.as_json(), MonitorSample).faults == sample.faults
     other = MonitorSample(1.0, sample.seconds, 4, 0.0)
     assert merged([sample, other]).faults == {1: Faults(2000.0, 1000.0, 1.5, 0.125)}

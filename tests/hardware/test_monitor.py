@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flatout.storage.span_records import read_samples
+from flatout_explain.documents import convert
 from flatout_explain.hardware import monitor as module
 from flatout_explain.hardware.gpus import Gpus, GpuSample
 from flatout_explain.hardware.monitor import Monitor, MonitorSample, Recorder, Sampler, merged
@@ -214,7 +215,7 @@ samples = st.builds(
 @settings(deadline=None, max_examples=60)
 @given(samples)
 def test_samples_survive_json(sample: MonitorSample) -> None:
-    assert MonitorSample.from_json(json.loads(json.dumps(sample.as_json()))) == sample
+    assert convert(json.loads(json.dumps(sample.as_json())), MonitorSample) == sample
 
 
 @given(
@@ -228,7 +229,7 @@ def test_damaged_samples_are_skipped(
 ) -> None:
     path = tmp_path_factory.mktemp("recording") / "devices.jsonl"
     path.write_text(f"{json.dumps(values)}\n{json.dumps(values | {name: damage})}\n")
-    assert read_samples(path) == [MonitorSample.from_json(values)]
+    assert read_samples(path) == [convert(values, MonitorSample)]
 
 
 @settings(deadline=None, max_examples=60)

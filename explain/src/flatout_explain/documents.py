@@ -8,11 +8,16 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import IO, Any, get_args, get_type_hints
+from typing import IO, Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from flatout_explain.errors import short
+
+T = TypeVar("T")
 
 MOST_BYTES = 4 << 20
 """Default maximum bytes of a document. Its parsed value takes about thirty times the memory."""
@@ -28,6 +33,10 @@ LARGEST = 1e15
 
 DEPTH = 100
 """Maximum depth of nested lists and tables."""
+
+Number = Annotated[float, Meta(gt=-LARGEST, lt=LARGEST)]
+WholeNumber = Annotated[int, Meta(gt=-int(LARGEST), lt=int(LARGEST))]
+"""Types of fields that `convert` bounds."""
 
 
 def parse_json(text: str | bytes, finite: bool = True) -> Any:
@@ -121,39 +130,37 @@ def plain_number(value: Any, name: str = "it") -> float:
     return value
 
 
-def plain_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the values for a dataclass's number, flag and text fields; return all values.
+def convert(
+    values: Any, kind: type[T], other: Callable[[type, Any], Any] | None = None
+) -> T:  # fmt: skip
+    """Return the value of a parsed document as an object whose fields have types and limits.
 
-    Values for fields of other types, and for names that are no fields, are not checked.
+    Args:
+        values: the value. Keys that are no fields are ignored, unless the type forbids them.
+        kind: a dataclass or a struct of msgspec.
+        other: makes a field's value where msgspec does not know the field's type.
 
     Raises:
-        ValueError: a value has the wrong type or is refused by `plain_number`. The message names
-            the first such value.
+        ValueError: it is no such object. The message names the first wrong field.
     """
-    kinds = _plain_kinds(kind)
-    for name, value in values.items():
-        wanted = kinds.get(name)
-        if wanted is None or (value is None and wanted[1]):
-            continue
-        if wanted[0] in (int, float):
-            number = plain_number(value, name)
-            if wanted[0] is int and number != int(number):
-                raise ValueError(f"{name} = {number} is no whole number")
-        elif type(value) is not wanted[0]:
-            raise ValueError(f"{name} = {str(value)[:40]} is no {wanted[0].__name__}")
-    return dict(values)
+    try:
+        return msgspec.convert(values, kind, str_keys=True, dec_hook=other)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).replace("`", "").partition(" - at ")
+        what = re.sub("^Object missing required field (.*)", r"\1 is missing", what)
+        raise ValueError(f"{_place(where, values)}{what}") from error
 
 
-@lru_cache
-def _plain_kinds(kind: type) -> dict[str, tuple[type, bool]]:
-    """Return the type of each number, flag and text field, and whether it may be None."""
-    found = dict[str, tuple[type, bool]]()
-    for name, hint in get_type_hints(kind).items():
-        several = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-        plain = [one for one in several if one in (bool, int, float, str)]
-        if plain:
-            found[name] = plain[0], NoneType in several
-    return found
+def _place(where: str, value: Any) -> str:
+    """Return where in a document (``$.steps``) a value is wrong, and the value if it is found."""
+    place = where.replace("$.", "").removeprefix("$")
+    if not place:
+        return ""
+    if "[...]" in where or " " in where:  # of some key of a table
+        return f"{place}: "
+    for key, number in re.findall(r"\.(\w+)|\[(\d+)\]", where):
+        value = value[int(number) if number else key]
+    return f"{place} = {short(value)}: "
 
 
 def _read(path: Path, limit: int) -> bytes:

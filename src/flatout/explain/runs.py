@@ -8,6 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from flatout.config.placement import Placement, parse
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve
@@ -34,6 +36,7 @@ from flatout.storage.span_records import (
 from flatout_explain.cards import card_uses
 from flatout_explain.cores import contended
 from flatout_explain.diagnosis import STEPS, UPDATES, Diagnosis, Finding, WorkRate, lanes, verdict
+from flatout_explain.documents import convert
 from flatout_explain.hardware.monitor import MonitorSample
 from flatout_explain.phases import PHASES
 from flatout_explain.ranking import block_ends, interval, tied
@@ -72,15 +75,27 @@ class Evidence:
     def from_json(values: Mapping[str, Any]) -> Evidence:
         """Return the evidence from `as_json`'s values; raise `UsageError` for others."""
         try:
-            settings, plan = dict(values["settings"]), values["plan"]
+            saved = convert(values, _Saved)
+            settings, plan = saved.settings, saved.plan
             return Evidence(
-                str(values["subject"]), resolve(str(settings["algorithm"]), settings),
-                values["lines"], [MonitorSample.from_json(row) for row in values["samples"]],
-                bool(values["ended"]), Machine.from_json(values["machine"]),
+                saved.subject, resolve(str(settings["algorithm"]), settings), saved.lines,
+                saved.samples, saved.ended, saved.machine,
                 None if plan is None else Answer.from_json(plan),
             )  # fmt: skip
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, ValueError) as error:
             raise UsageError(f"this is not saved evidence of a run: {damage(error)}.") from error
+
+
+class _Saved(msgspec.Struct):
+    """Evidence as `Evidence.as_json` writes it."""
+
+    subject: str
+    settings: dict[str, Any]
+    lines: list[dict[str, Any]]
+    samples: list[MonitorSample]
+    ended: bool
+    machine: Machine
+    plan: dict[str, Any] | None
 
 
 def read_run(path: Path) -> Evidence:

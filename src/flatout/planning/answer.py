@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any
+
+import msgspec
 
 from flatout.config.placement import CPU, DeviceName, Placement, parse
 from flatout.config.schema import TrainConfig
 from flatout.errors import UsageError
 from flatout.planning.plan import choose
 from flatout.planning.predict import Prediction
-from flatout.planning.stages import InvalidNumberError, Stages, misfit
+from flatout.planning.stages import Count, Seconds, Stages
+from flatout_explain.documents import convert
 
 LEFT_OUT = "are left out"
 """Words of a note that something was not measured which could have been chosen."""
@@ -73,7 +75,7 @@ class Answer:
     def as_json(self) -> dict[str, Any]:
         """The values for a file."""
         return {
-            "stages": self.stages.as_json(),
+            "stages": asdict(self.stages),
             "known": list(self.known),
             "predictions": [_row(p) for p in self.predictions],
             "lagged": [_row(p) for p in self.lagged],
@@ -88,21 +90,15 @@ class Answer:
         """The inverse of `as_json`.
 
         Raises:
-            UsageError: it is no such object.
+            ValueError: it is no such object.
         """
-        try:
-            return Answer(
-                Stages.from_json(values["stages"]),
-                tuple(str(name) for name in values["known"]),
-                [_prediction(row) for row in values["predictions"]],
-                [_prediction(row) for row in values["lagged"]],
-                float(values["spent_s"]),
-                tuple(str(note) for note in values["notes"]),
-                values["larger"] and (int(values["larger"][0]), _prediction(values["larger"][1])),
-                parse(values["base"]),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UsageError(f"this is no plan: {misfit(error)}.") from error
+        saved = convert(values, _Saved)
+        more = saved.larger
+        return Answer(
+            saved.stages, saved.known, [row.prediction() for row in saved.predictions],
+            [row.prediction() for row in saved.lagged], saved.spent_s, saved.notes,
+            None if more is None else (more[0], more[1].prediction()), _placement(saved.base),
+        )  # fmt: skip
 
     def words(self) -> str:
         """What was measured, what was chosen, and what others would give, in a line."""
@@ -146,10 +142,43 @@ def _row(prediction: Prediction) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _prediction(row: Mapping[str, Any]) -> Prediction:
-    names = ("rate", "low", "high", "waits", "measured", "memory")
-    prediction = Prediction(parse(row["placement"]), **{name: row[name] for name in names})
-    rates = (prediction.rate, prediction.low, prediction.high, prediction.best_known)
-    if not all(0.0 < rate < 1e12 for rate in rates):
-        raise InvalidNumberError("a rate is impossible")
-    return replace(prediction, waits=dict(prediction.waits), memory=dict(prediction.memory))
+Rate = Annotated[float, msgspec.Meta(gt=0.0, lt=1e12)]
+
+
+class _Row(msgspec.Struct):
+    """A prediction as `_row` writes it."""
+
+    placement: str
+    rate: Rate
+    low: Rate
+    high: Rate
+    waits: dict[str, float]
+    measured: Rate | None
+    memory: dict[str, float]
+
+    def prediction(self) -> Prediction:
+        return Prediction(
+            _placement(self.placement), self.rate, self.low, self.high, self.waits, self.measured,
+            self.memory,
+        )  # fmt: skip
+
+
+class _Saved(msgspec.Struct):
+    """An answer as `Answer.as_json` writes it."""
+
+    stages: Stages
+    known: tuple[str, ...]
+    predictions: Annotated[list[_Row], msgspec.Meta(min_length=1)]
+    lagged: list[_Row]
+    spent_s: Seconds
+    notes: tuple[str, ...]
+    larger: tuple[Count, _Row] | None
+    base: str
+
+
+def _placement(text: str) -> Placement:
+    """Parse a document's placement; raise `ValueError` if it is none."""
+    try:
+        return parse(text)
+    except UsageError as error:
+        raise ValueError(str(error)) from error

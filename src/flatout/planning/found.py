@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from flatout.config.placement import parse
-from flatout.errors import FlatoutError, UsageError
+from flatout.errors import FlatoutError
 from flatout.planning.answer import Answer, Question
 from flatout.planning.plan import ranked
 from flatout.planning.predict import Prediction, predict
-from flatout.planning.stages import Stages, misfit
+from flatout.planning.stages import Seconds, Stages
 
 VERIFIED = 0.10
 """Least relative half-width of what a short run tells of a long one, which also logs and saves."""
@@ -37,30 +36,7 @@ class Found:
     memory: Mapping[str, Mapping[str, float]]
     rates: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
     notes: tuple[str, ...] = ()
-    spent_s: float = 0.0
-
-    def as_json(self) -> dict[str, Any]:
-        """The values as they travel."""
-        return asdict(self)
-
-    @staticmethod
-    def from_json(values: Any) -> Found:
-        """The inverse of `as_json`.
-
-        Raises:
-            UsageError: it is no such object.
-        """
-        try:
-            return Found(
-                Stages.from_json(values["stages"]),
-                tuple(map(str, values["known"])),
-                {text: dict(sizes) for text, sizes in values["memory"].items()},
-                {text: (float(r), float(wide)) for text, (r, wide) in values["rates"].items()},
-                tuple(map(str, values["notes"])),
-                float(values["spent_s"]),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UsageError(f"nothing was measured: {misfit(error)}.") from error
+    spent_s: Seconds = 0.0
 
 
 def predictions(found: Found) -> list[Prediction]:

@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from flatout.errors import UsageError
 from flatout.planning.machine import SHIPPED, Machine
 from flatout.planning.stages import Stages
+from flatout_explain.documents import convert
 from flatout_explain.files import nofollow
 from flatout_explain.files.kept_numbers import MOST_BYTES, changing, plans
 
@@ -21,8 +21,8 @@ def machine_file() -> Path:
 
 def this_machine() -> Machine:
     """Return the measurements of this machine, or `SHIPPED` if there are none."""
-    with suppress(OSError, ValueError, UsageError):
-        return Machine.from_json(nofollow.read_json(machine_file(), 1, MOST_BYTES))
+    with suppress(OSError, ValueError):
+        return convert(nofollow.read_json(machine_file(), 1, MOST_BYTES), Machine)
     return SHIPPED
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
-from flatout.errors import UsageError
-from flatout.planning.stages import Stages, misfit
+from msgspec import Meta
+
+from flatout.planning.stages import Count, Stages
+
+Cost = Annotated[float, Meta(ge=0.0, lt=10.0)]
 
 
 @dataclass(frozen=True)
@@ -21,9 +24,9 @@ class Machine:
         where: the machine, and how this was measured.
     """
 
-    trip: float
-    iteration: float
-    cores: int = 2
+    trip: Cost
+    iteration: Cost
+    cores: Count = 2
     where: str = ""
 
     def updated(self, stages: Stages, where: str) -> Machine:
@@ -32,22 +35,6 @@ class Machine:
         if len(stages.local) > 0:
             more["trip"] = stages.trip
         return replace(self, **more)
-
-    @staticmethod
-    def from_json(values: Any) -> Machine:
-        """From a file's object.
-
-        Raises:
-            UsageError: it is none, or a number in it is impossible.
-        """
-        try:
-            machine = Machine(**values)
-            possible = all(0.0 <= cost < 10.0 for cost in (machine.trip, machine.iteration))
-        except TypeError as error:
-            raise UsageError(f"these are no machine's costs: {misfit(error)}.") from error
-        if not possible:
-            raise UsageError("these are no machine's costs: a number is impossible.")
-        return machine
 
 
 SHIPPED = Machine(

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from flatout.config.placement import Placement, parse
-from flatout.errors import UsageError, short
 
 SLICES = 33
 """Numbers that describe the distribution of an environment's steps."""
 
-IN_A_PROGRAM = ("rollout", "stepping", "inside", "apart")
-"""What is measured of environments that step in a compiled program."""
+Seconds = Annotated[float, Meta(ge=0.0, lt=1e6)]
+Count = Annotated[int, Meta(ge=1, lt=2**53)]
 
-Curve = tuple[tuple[int, float], ...]
+Curve = tuple[tuple[int, Seconds], ...]
 """Seconds of a call by batch size, ascending."""
 
 
@@ -49,29 +50,28 @@ class Stages:
         apart: what a trajectory costs beside `rollout` where its program is one of its own.
     """
 
-    envs: int
-    horizon: int
-    cores: int
-    env: tuple[float, ...]
+    envs: Count
+    horizon: Count
+    cores: Count
+    env: Annotated[tuple[Seconds, ...], Meta(min_length=1)]
     act: Mapping[str, Curve]
-    learn: Mapping[str, float]
-    full: float = 0.9
-    computing: float = 1.0
-    lanes: int = 1
-    call: float = 0.0
-    turn: float = 0.0
-    width: float = 1.0
-    iteration: float = 0.0
-    trip: float = 1e-4
-    message: float = 2e-5
+    learn: Mapping[str, Seconds]
+    full: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.9
+    computing: Annotated[float, Meta(ge=0.0, le=1.0)] = 1.0
+    lanes: Count = 1
+    call: Seconds = 0.0
+    turn: Seconds = 0.0
+    width: Annotated[float, Meta(gt=0.0, lt=1e6)] = 1.0
+    iteration: Seconds = 0.0
+    trip: Seconds = 1e-4
+    message: Seconds = 2e-5
     local: Curve = ()
-    trajectory: float = 0.0
-    spread: float = 0.05
-    memory: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    rollout: Mapping[str, float] = field(default_factory=dict[str, float])
-    stepping: Mapping[str, float] = field(default_factory=dict[str, float])
-    inside: Mapping[str, float] = field(default_factory=dict[str, float])
-    apart: Mapping[str, float] = field(default_factory=dict[str, float])
+    trajectory: Seconds = 0.0
+    spread: Seconds = 0.05
+    rollout: Mapping[str, Seconds] = field(default_factory=dict[str, float])
+    stepping: Mapping[str, Seconds] = field(default_factory=dict[str, float])
+    inside: Mapping[str, Seconds] = field(default_factory=dict[str, float])
+    apart: Mapping[str, Seconds] = field(default_factory=dict[str, float])
 
     @property
     def steps(self) -> int:
@@ -83,43 +83,6 @@ class Stages:
         """Mean seconds of an environment's step."""
         return sum(self.env) / len(self.env)
 
-    def as_json(self) -> dict[str, Any]:
-        """The values for a file."""
-        return asdict(self)
-
-    @staticmethod
-    def from_json(values: Any) -> Stages:
-        """The inverse of `as_json`.
-
-        Raises:
-            UsageError: it is no such object, or a number in it is impossible.
-        """
-        try:
-            given = {spec.name: values[spec.name] for spec in fields(Stages)}
-            given["env"] = tuple(float(s) for s in given["env"])
-            given["act"] = {name: _curve(points) for name, points in given["act"].items()}
-            given["local"] = _curve(given["local"])
-            for name in ("learn", *IN_A_PROGRAM):
-                given[name] = {str(n): float(s) for n, s in given[name].items()}
-            stages = Stages(**given)
-            stages.check()
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UsageError(f"these are no measured costs: {misfit(error)}.") from error
-        return stages
-
-    def check(self) -> None:
-        """Raise `InvalidNumberError` where a number is impossible."""
-        times = [*self.env, *self.learn.values(), self.call, self.turn, self.iteration, self.trip,
-                 self.message, self.trajectory, self.spread]  # fmt: skip
-        times += [seconds for name in IN_A_PROGRAM for seconds in getattr(self, name).values()]
-        times += [seconds for curve in (*self.act.values(), self.local) for _, seconds in curve]
-        if not all(0.0 <= seconds < 1e6 for seconds in times):
-            raise InvalidNumberError("a time is negative or no number")
-        if min(self.envs, self.horizon, self.cores, self.lanes, len(self.env)) < 1:
-            raise InvalidNumberError("a count is below 1")
-        if not (0.0 < self.full <= 1.0 and 0.0 <= self.computing <= 1.0 and self.width > 0.0):
-            raise InvalidNumberError("a share is not between 0 and 1")
-
     def faster_envs(self, times: float) -> Stages:
         """These costs with environments that step `times` times as fast."""
         whole, env = self.rollout, tuple(seconds / times for seconds in self.env)
@@ -127,19 +90,6 @@ class Stages:
         stepping = {place: seconds / times for place, seconds in steps.items()}
         rollout = {place: s - steps[place] + stepping[place] for place, s in whole.items()}
         return replace(self, env=env, stepping=stepping, rollout=rollout)
-
-
-class InvalidNumberError(ValueError):
-    """A number that no measurement gives; the text says which."""
-
-
-def misfit(error: Exception) -> str:
-    """Why the values of a file are not what they should be, without Python's own words."""
-    if isinstance(error, KeyError):
-        return f"{short(error.args[0])} is missing"
-    if isinstance(error, InvalidNumberError):
-        return str(error)
-    return "a value has another type or form than it should"
 
 
 def learning(devices: str, replay: str) -> str:
@@ -168,7 +118,3 @@ def at(curve: Curve, batch: int) -> float:
     pairs = list(itertools.pairwise(curve))
     (x0, y0), (x1, y1) = next((p for p in pairs if batch <= p[1][0]), pairs[-1])
     return max(y0 + (y1 - y0) * (batch - x0) / (x1 - x0), y0 if batch >= x0 else 0.0)
-
-
-def _curve(points: Any) -> Curve:
-    return tuple(sorted((int(batch), float(seconds)) for batch, seconds in points))

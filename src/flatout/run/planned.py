@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from typing import Any
 
 from flatout.config.placement import Placement, parse
@@ -37,7 +38,7 @@ def answer(question: Question, code: UserCode, report: Report = unheard) -> Answ
     began = time.perf_counter()
     with ExitStack() as stack:
         report("making the environments and the networks")
-        probe = Probe(question, code, stack, lambda stage: report(stage, _json(found())))
+        probe = Probe(question, code, stack, lambda stage: report(stage, so_far()))
 
         def found() -> Found | None:
             """The measurements so far, or None while no placement can be chosen from them."""
@@ -51,6 +52,10 @@ def answer(question: Question, code: UserCode, report: Report = unheard) -> Answ
                 probe.stages, tuple(sorted(probe.known)), memory, rates, tuple(probe.notes),
                 time.perf_counter() - began,
             )  # fmt: skip
+
+        def so_far() -> Any:
+            measurements = found()
+            return None if measurements is None else asdict(measurements)
 
         probe.measure(0.5 * question.budget_s)
         measured = _needed(found(), probe)
@@ -76,10 +81,6 @@ def _needed(found: Found | None, probe: Probe) -> Found:
     if found is None:
         raise FlatoutError("; ".join(probe.notes) or f"{probe.parts.base} was not measured")
     return found
-
-
-def _json(found: Found | None) -> dict[str, Any] | None:
-    return None if found is None else found.as_json()
 
 
 def _finalists(predicted: Sequence[Prediction], base: Placement) -> list[Prediction]:

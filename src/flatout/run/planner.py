@@ -19,6 +19,7 @@ from flatout.planning.predict import Prediction
 from flatout.run.auto import question, remember
 from flatout.spans import Spans
 from flatout.types import NAMED, UserCode
+from flatout_explain.documents import convert
 
 SHORT_S = 60.0
 """Runs that are expected to take less follow the rule or the cache."""
@@ -64,7 +65,7 @@ def ask(
     except MeasuringError as stop:
         if stop.so_far is None:
             raise
-        answer = conclude(question, Found.from_json(stop.so_far))
+        answer = conclude(question, convert(stop.so_far, Found))
         note = f"{stop}: what was measured before is used, other placements {LEFT_OUT}"
         return replace(answer, notes=(*answer.notes, note))
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, get_args
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from flatout.config.schema import rows_every
 from flatout.errors import CallbackFailure
 from flatout.run.curve import VALUES, Points
 from flatout.run.metric_rows import ROWS
 from flatout.types import Metrics
+from flatout_explain.documents import convert
+
+Count = Annotated[int, Meta(ge=0, lt=2**53)]
 
 WINDOW = 100
 """Episodes over which training returns are averaged."""
@@ -25,27 +28,28 @@ WINDOW = 100
 class Progress:
     """The counters of a run: what a checkpoint keeps beside the schedule's state."""
 
-    steps: int = 0  # since the run's start, as the next three
-    updates: int = 0
-    episodes: int = 0
-    iterations: int = 0
+    steps: Count = 0  # since the run's start, as the next three
+    updates: Count = 0
+    episodes: Count = 0
+    iterations: Count = 0
     # Of the last 100 episodes.
     returns: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     lengths: deque[int] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    wall_s: float = 0.0  # seconds that earlier parts of a resumed run took
+    # Seconds that earlier parts of a resumed run took.
+    wall_s: Annotated[float, Meta(ge=0.0, lt=1e12)] = 0.0
     # Threshold -> [steps, seconds] once the mean of 100 returns reached it.
     reached: dict[str, list[float]] = field(default_factory=dict)
     best_return: float | None = None  # highest mean evaluation return
     evaluated: float | None = None  # mean return of the newest evaluation
     last_eval: dict[str, float] | None = None  # the newest evaluation's row, until it is logged
-    next_log: int = 0  # the step at which it is due, as the next two
-    next_checkpoint: int = 0
-    next_eval: int = 0
-    metrics_bytes: int = 0  # the length of metrics.jsonl
-    episodes_bytes: int = 0  # the length of episodes.jsonl
+    next_log: Count = 0  # the step at which it is due, as the next two
+    next_checkpoint: Count = 0
+    next_eval: Count = 0
+    metrics_bytes: Count = 0  # the length of metrics.jsonl
+    episodes_bytes: Count = 0  # the length of episodes.jsonl
     # Sum and number of each of the algorithm's scalars since the last row.
     pending: dict[str, list[float]] = field(default_factory=dict)
-    pending_count: int = 0  # iterations since the last row
+    pending_count: Count = 0  # iterations since the last row
     since_episode: dict[str, list[float]] = field(default_factory=dict)  # since an episode ended
     # Sum and number of what callbacks logged since the last row.
     logged: dict[str, list[float]] = field(default_factory=dict)
@@ -77,7 +81,7 @@ class Progress:
         self.lengths.extend(metrics.episodes.length.tolist())
         for info in metrics.infos:
             if info and "is_success" in info:
-                self.successes.append(info["is_success"])
+                self.successes.append(float(info["is_success"]))
         for sums in (self.pending, self.since_episode) if by_episode else (self.pending,):
             for name, value in metrics.values.items():
                 total, count = sums.get(name, (0.0, 0.0))
@@ -156,38 +160,30 @@ class Progress:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON-compatible values."""
-        values = {spec.name: getattr(self, spec.name) for spec in dataclasses.fields(self)}
-        lists = ("returns", "lengths", "successes")
-        return values | {name: list(values[name]) for name in lists}
+        return msgspec.to_builtins(self, enc_hook=_plain)
 
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Progress:
+    @staticmethod
+    def from_json(values: Any) -> Progress:
         """What `to_json` gave.
 
         Raises:
-            LookupError, TypeError, ValueError: the values are damaged.
+            ValueError: the values are damaged.
         """
-        kept: dict[str, Any] = {}
-        for spec in dataclasses.fields(cls):
-            value = kept[spec.name] = values[spec.name]
-            if spec.type == "int" and (type(value) is not int or not 0 <= value < 2**53):
-                raise TypeError(f"{spec.name} = {str(value)[:40]} is no count")
-        for name in ("reached", "pending", "since_episode", "logged"):
-            kept[name] = {str(k): [float(x) for x in v] for k, v in kept[name].items()}
-        kept["lasting"] = {str(k): [int(x) for x in v] for k, v in kept["lasting"].items()}
-        kept["noted"] = {str(k): bool(v) for k, v in kept["noted"].items()}
-        kept["wall_s"] = float(kept["wall_s"])
-        if not 0 <= kept["wall_s"] < math.inf:
-            raise ValueError(f"wall_s = {kept['wall_s']} are no seconds of a run")
-        kept["returns"] = deque(map(float, kept["returns"]), maxlen=WINDOW)
-        kept["successes"] = deque(map(float, kept["successes"]), maxlen=WINDOW)
-        kept["lengths"] = deque(map(int, kept["lengths"]), maxlen=WINDOW)
-        for name in ("best_return", "evaluated"):
-            if kept[name] is not None:
-                kept[name] = float(kept[name])
-        if kept["last_eval"] is not None:
-            kept["last_eval"] = {str(k): float(v) for k, v in kept["last_eval"].items()}
-        return cls(**kept)
+        progress = convert(values, Progress, _newest)
+        if missing := [spec.name for spec in fields(Progress) if spec.name not in values]:
+            raise ValueError(f"{missing[0]} is missing")
+        return progress
+
+
+def _plain(value: Any) -> Any:
+    """A deque as a list, a number of NumPy's as Python's."""
+    return list(value) if isinstance(value, deque) else value.item()
+
+
+def _newest(kind: Any, values: Any) -> deque[Any]:
+    """The deque of a list of numbers."""
+    (number,) = get_args(kind)
+    return deque(map(number, values), maxlen=WINDOW)
 
 
 def metric(name: str) -> str:

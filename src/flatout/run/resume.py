@@ -254,16 +254,6 @@ def newest(
     return path, saved, progress
 
 
-def whole_summary(path: Path) -> dict[str, Any] | None:
-    """The summary of a run that ended without a signal; None of any other, or if its numbers are
-    damaged."""
-    summary = final_summary(path)
-    if summary is None or type(summary.get("steps")) is not int:
-        return None
-    numbers = [summary.get(name) for name in ("wall_s", "return_mean_last", "last_eval_return")]
-    return summary if all(isinstance(one, int | float | None) for one in numbers) else None
-
-
 def nothing_left(
     folder: RunFolder, progress: Progress, config: TrainConfig, note: Callable[[str], None]
 ) -> dict[str, Any] | None:
@@ -275,7 +265,7 @@ def nothing_left(
         config: the settings as they are asked for now.
         note: receives a sentence for the user.
     """
-    run, summary = config.run, whole_summary(folder.path)
+    run, summary = config.run, final_summary(folder.path)
     why = progress.ended(run.steps, run.stop_at_return)
     if summary is None or not why or summary["steps"] != progress.steps:
         return None

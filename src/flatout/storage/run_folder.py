@@ -12,6 +12,8 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve
 from flatout.errors import (
@@ -28,6 +30,7 @@ from flatout.storage.agent_file import AGENT_FILES
 from flatout.storage.checkpoint import FORMAT, recover, refuse_format
 from flatout.storage.last_words import FAULT, RUNNING, LastWords
 from flatout.storage.trust import NO_CONSENT, Consent, code_of_run, refuse_foreign
+from flatout_explain.documents import Number, WholeNumber, convert
 from flatout_explain.files import locks, nofollow
 
 FILES = (
@@ -252,12 +255,24 @@ def mark_own(path: Path, depth: int) -> None:
         file.write(MARK)
 
 
+class _Summary(msgspec.Struct):
+    """What is relied on in a ``summary.json``."""
+
+    ended: str
+    steps: WholeNumber
+    wall_s: Number | None = None
+    return_mean_last: Number | None = None
+    last_eval_return: Number | None = None
+    test_accuracy: Number | None = None
+
+
 def final_summary(path: Path) -> dict[str, Any] | None:
-    """The summary of a run that ended without a signal; None of any other."""
+    """The summary of a run that ended without a signal; None of any other, or if its numbers are
+    damaged."""
     try:
         summary = nofollow.read_json(path / "summary.json")
-        return None if summary["ended"] == "signal" else summary
-    except (OSError, ValueError, KeyError, TypeError):
+        return None if convert(summary, _Summary).ended == "signal" else summary
+    except (OSError, ValueError):
         return None
 
 

@@ -15,10 +15,11 @@ from typing import Any
 from flatout.errors import CheckpointError
 from flatout_explain.documents import (
     LONGEST_LINE,
+    Number,
+    WholeNumber,
     bounded_lines,
+    convert,
     parse_line,
-    plain_fields,
-    plain_number,
 )
 from flatout_explain.files import nofollow
 from flatout_explain.hardware.monitor import MonitorSample
@@ -38,11 +39,11 @@ WAIT_LEARNER = "wait_learner"
 class Begin:
     """A process's description of itself when its training began."""
 
-    t: float  # seconds since the run's start
-    startup_s: float = 0.0  # before that, with `compile_s`
-    compile_s: float = 0.0
-    cores: int = 1  # that it may use
-    envs: int = 1  # stepped together
+    t: Number  # seconds since the run's start
+    startup_s: Number = 0.0  # before that, with `compile_s`
+    compile_s: Number = 0.0
+    cores: WholeNumber = 1  # that it may use
+    envs: WholeNumber = 1  # stepped together
     placement: str = "cpu"  # with its workers
     machine: str = ""  # in one line
     gpus: tuple[str, ...] = ()  # names of those that JAX can use here
@@ -53,15 +54,16 @@ class Begin:
 class SpanRecord:
     """What one process or thread did for a while."""
 
-    t: float  # its begin, in seconds since the run's start
-    d: float  # its duration
+    t: Number  # its begin, in seconds since the run's start
+    d: Number  # its duration
     lane: str = MAIN  # the process or thread
-    spans: dict[str, float] = field(default_factory=dict)  # seconds; the rest is other, or idle
-    steps: int = 0  # made in it (the main process's), as the next two
-    updates: int = 0
-    iterations: int = 0
-    turns: int = 0  # requests that an actor process answered
-    square: float = 0.0  # sum of the squares of their durations, in s²
+    # Seconds; the rest is other, or idle.
+    spans: dict[str, Number] = field(default_factory=dict[str, float])
+    steps: WholeNumber = 0  # made in it (the main process's), as the next two
+    updates: WholeNumber = 0
+    iterations: WholeNumber = 0
+    turns: WholeNumber = 0  # requests that an actor process answered
+    square: Number = 0.0  # sum of the squares of their durations, in s²
     first: bool = False  # the first iteration of a process: not yet steady
     closing: bool = False  # after the last iteration
 
@@ -86,13 +88,11 @@ def read_lines(lines: Iterable[dict[str, Any]]) -> tuple[list[Begin], list[SpanR
     """Each process's `Begin`, and the span records; damaged lines are skipped."""
     begins, records = list[Begin](), list[SpanRecord]()
     for line in lines:
-        with suppress(ValueError, KeyError, TypeError, AttributeError):
+        with suppress(ValueError):
             if "begin" in line:
-                begin = plain_fields(Begin, line["begin"])
-                begins.append(Begin(**{**begin, "gpus": tuple(begin.get("gpus", ()))}))
+                begins.append(convert(line["begin"], Begin))
             else:
-                spans = {str(name): plain_number(s) for name, s in line["spans"].items()}
-                records.append(SpanRecord(**{**plain_fields(SpanRecord, line), "spans": spans}))
+                records.append(convert(line, SpanRecord))
     return begins, records
 
 
@@ -137,8 +137,8 @@ def read_samples(path: Path) -> list[MonitorSample]:
     """The samples of a recording; damaged lines and a missing file are skipped."""
     samples: list[MonitorSample] = []
     for values in json_lines(path):
-        with suppress(ArithmeticError, ValueError, KeyError, TypeError, AttributeError):
-            samples.append(MonitorSample.from_json(values))
+        with suppress(ValueError):
+            samples.append(convert(values, MonitorSample))
     return samples
 
 

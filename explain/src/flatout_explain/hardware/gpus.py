@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from flatout_explain.documents import Number, WholeNumber
 from flatout_explain.hardware.nvml import visible_handles
 from flatout_explain.hardware.processes import MiB
 
@@ -19,15 +20,15 @@ from flatout_explain.hardware.processes import MiB
 class GpuSample:
     """One GPU at one moment."""
 
-    index: int  # its number among visible GPUs, as in ``gpu:0``
+    index: WholeNumber  # its number among visible GPUs, as in ``gpu:0``
     name: str = ""  # the card's
-    busy: float | None = None  # share of time with some kernel running; None if unknown
-    full: float | None = None  # share of its multiprocessors that worked, 0 to 1; None if unknown
-    used_mb: int = 0  # memory in MiB
-    total_mb: int = 0
-    ours_mb: int | None = None  # memory that the program holds; None if the driver hides it
+    busy: Number | None = None  # share of time with some kernel running; None if unknown
+    full: Number | None = None  # share of its multiprocessors that worked, 0 to 1; None if unknown
+    used_mb: WholeNumber = 0  # memory in MiB
+    total_mb: WholeNumber = 0
+    ours_mb: WholeNumber | None = None  # memory that the program holds; None if the driver hides it
     ours: tuple[int, ...] = ()  # the program's processes that hold memory
-    others: int = 0  # number of other processes that do
+    others: WholeNumber = 0  # number of other processes that do
     owners: tuple[str, ...] = ()  # their programs' names, as far as they are known
 
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from flatout_explain.documents import plain_fields, plain_number
+from flatout_explain.documents import Number, WholeNumber
 from flatout_explain.files import nofollow
 from flatout_explain.files.kernel import kernel_text
 from flatout_explain.hardware.cores import share_of_all, usable_cores, usable_cpus
@@ -45,31 +45,31 @@ CROWDED = 0.1
 class MonitorSample:
     """The use of the hardware by a program and its descendants since the last sample."""
 
-    t: float  # seconds at its end, by the monitor's clock
-    seconds: float  # its duration
-    cores: int  # cores that the program may use
-    cpu: float  # share of these that it used, 0 to 1
-    cpu_all: float | None = None  # the same of all programs on this machine; None if unknown
-    rss_mb: float | None = None  # resident memory in MiB; None after the program's end
-    processes: dict[int, float] = field(default_factory=dict)  # cores that each used, by pid
-    threads: int = 0  # number of threads of all processes
-    runnable: float | None = None  # running or runnable threads; None if not measured in this one
-    delayed: float | None = None  # threads that were ready to run and had no core, on average
-    stolen: float | None = None  # cores that the host took from this machine; None if unknown
-    others: dict[str, float] = field(
+    t: Number  # seconds at its end, by the monitor's clock
+    seconds: Number  # its duration
+    cores: WholeNumber  # cores that the program may use
+    cpu: Number  # share of these that it used, 0 to 1
+    cpu_all: Number | None = None  # the same of all programs on this machine; None if unknown
+    rss_mb: Number | None = None  # resident memory in MiB; None after the program's end
+    processes: dict[int, Number] = field(default_factory=dict)  # cores that each used, by pid
+    threads: WholeNumber = 0  # number of threads of all processes
+    runnable: Number | None = None  # running or runnable threads; None if not measured in this one
+    delayed: Number | None = None  # threads that were ready to run and had no core, on average
+    stolen: Number | None = None  # cores that the host took from this machine; None if unknown
+    others: dict[str, Number] = field(
         default_factory=dict
     )  # cores that other programs used, by name
-    mhz: float | None = None  # mean frequency of the cores; None if unknown
-    busiest: float | None = None  # cores that the busiest thread used (at most 1), or None
-    voluntary: float | None = None  # context switches per second, or None
-    involuntary: float | None = None
+    mhz: Number | None = None  # mean frequency of the cores; None if unknown
+    busiest: Number | None = None  # cores that the busiest thread used (at most 1), or None
+    voluntary: Number | None = None  # context switches per second, or None
+    involuntary: Number | None = None
     # page faults per second, and cores that the kernel used, of processes with many of them
     faults: dict[int, Faults] = field(default_factory=dict)
-    brief: float | None = None  # cores that processes used which began and ended in between
-    throttled: float | None = None  # threads that a CPU quota stopped, on average
-    stalled: float | None = None  # share of the time in which a thread waited for memory
-    swapped: float | None = None  # pages per second that the machine wrote out and read back
-    huge: float | None = None  # faults of the machine per second that fetched a huge page
+    brief: Number | None = None  # cores that processes used which began and ended in between
+    throttled: Number | None = None  # threads that a CPU quota stopped, on average
+    stalled: Number | None = None  # share of the time in which a thread waited for memory
+    swapped: Number | None = None  # pages per second that the machine wrote out and read back
+    huge: Number | None = None  # faults of the machine per second that fetched a huge page
     gpus: tuple[GpuSample, ...] = ()  # each visible GPU
     notes: tuple[str, ...] = ()  # what cannot be read; in the first sample only
 
@@ -79,29 +79,6 @@ class MonitorSample:
         values["processes"] = {str(pid): round(n, 4) for pid, n in self.processes.items()}
         values["faults"] = {str(pid): list(row) for pid, row in self.faults.items()} or None
         return _drop_empty(values)
-
-    @staticmethod
-    def from_json(values: dict[str, Any]) -> MonitorSample:
-        """The inverse of `as_json`.
-
-        Raises:
-            AttributeError, TypeError, ValueError: a value is of another type, or no finite number.
-        """
-        rows = [plain_fields(GpuSample, row) for row in values.get("gpus", ())]
-        for row in rows:
-            row["ours"] = tuple(row.get("ours", ()))
-            row["owners"] = tuple(map(str, row.get("owners", ())))
-        gpus = tuple(GpuSample(**row) for row in rows)
-        processes = {int(pid): plain_number(n) for pid, n in values.get("processes", {}).items()}
-        others = {str(name): plain_number(n) for name, n in values.get("others", {}).items()}
-        notes = tuple(str(note) for note in values.get("notes", ()))
-        faults = {
-            int(pid): Faults(*map(plain_number, row))
-            for pid, row in values.get("faults", {}).items()
-        }
-        read = {"processes": processes, "others": others, "gpus": gpus, "notes": notes,
-                "faults": faults}  # fmt: skip
-        return MonitorSample(**plain_fields(MonitorSample, values) | read)
 
 
 class Monitor:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from flatout_explain.documents import Number
 from flatout_explain.files.kernel import kernel_text
 
 MiB = 1024 * 1024
@@ -30,10 +31,10 @@ _SWITCHES = re.compile(r"^((?:non)?voluntary)_ctxt_switches:\s*(\d+)", re.M)
 class Faults(NamedTuple):
     """The page faults of a process: how often, or how often per second."""
 
-    minor: float  # memory that the system did not have to read
-    main: float  # those of the main thread
-    major: float  # memory that it had to read, such as from swap
-    system: float  # CPU seconds that the kernel spent for the process, or per second
+    minor: Number  # memory that the system did not have to read
+    main: Number  # those of the main thread
+    major: Number  # memory that it had to read, such as from swap
+    system: Number  # CPU seconds that the kernel spent for the process, or per second
 
 
 FEW_FAULTS = Faults(200.0, 200.0, 1.0, math.inf)

@@ -311,12 +311,12 @@ def save(path: Path, meta: dict[str, Any], rows: Iterable[Sequence[dict[str, Any
 def build(meta: dict[str, Any], rows: Iterable[Sequence[dict[str, Any]]]) -> Evidence:
     """Build evidence from a recording."""
     processes = sorted(map(process, rows), key=lambda process: process.started)
-    monitor = [MonitorSample.from_json(row) for row in meta["monitor"]]
+    monitor = [documents.convert(row, MonitorSample) for row in meta["monitor"]]
     phases = tuple(map(str, meta.get("phases", ())))
     last = meta.get("unobserved")
     about = {
         "monitor": monitor, "phases": phases, "count": str(meta.get("count", "")),
-        "unobserved": None if last is None else MonitorSample.from_json(last),
+        "unobserved": None if last is None else documents.convert(last, MonitorSample),
     }  # fmt: skip
     return Evidence(**{**meta, **about}, processes=processes)
 
