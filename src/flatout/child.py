@@ -112,7 +112,7 @@ class Child:
         with theirs, ExitStack() as undo:
             undo.callback(self.end.close)
             self.process = subprocess.Popen(
-                command(function, *arguments), stdin=theirs, stdout=theirs,
+                command(function, *arguments), stdin=theirs.fileno(), stdout=theirs.fileno(),
                 stderr=errors, pass_fds=keeps, env=variables, start_new_session=True,
             )  # fmt: skip
             undo.pop_all()
