@@ -39,7 +39,8 @@ def played(run: Path, episodes: int) -> tuple[float, float]:
         obs, _ = env.reset(seed=episode)
         total, over = 0.0, False
         while not over:
-            action = np.clip(agent.predict(obs, deterministic=True), -1.0, 1.0)
+            action, _ = agent.predict(obs, deterministic=True)
+            action = np.clip(action, -1.0, 1.0)
             obs, reward, terminated, truncated, _ = env.step(action)
             total, over = total + float(reward), terminated or truncated
             back += math.cos(env.unwrapped.data.qpos[PITCH]) < 0

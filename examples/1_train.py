@@ -12,7 +12,7 @@ def main() -> None:
     observation, _ = env.reset(seed=0)
     total, done = 0.0, False
     while not done:
-        action = agent.predict(observation, deterministic=True)
+        action, _ = agent.predict(observation, deterministic=True)
         observation, reward, terminated, truncated, _ = env.step(action)
         total += float(reward)
         done = terminated or truncated

@@ -48,4 +48,4 @@ if __name__ == "__main__":
     results = np.array(agent.evaluate(200).returns)
     print(f"won {np.mean(results > 0):.0%}, lost {np.mean(results < 0):.0%} of 200 games")
     observation, _ = make().reset(seed=0)
-    print("first move:", agent.predict(observation))
+    print("first move:", agent.predict(observation, deterministic=True)[0])

@@ -107,15 +107,15 @@ def agent(kind: str, **more: Any) -> PPO:
 def test_ppo_trains_predicts_and_is_exported(kind: str, tmp_path: Path) -> None:
     trained = agent(kind).learn(128)
     obs = np.random.default_rng(0).uniform(-1, 1, (5, 3)).astype(np.float32)
-    assert ACTIONS[kind].contains(trained.predict(obs[0]))
-    assert ACTIONS[kind].contains(trained.predict(obs[0], deterministic=False))
+    assert ACTIONS[kind].contains(trained.predict(obs[0], deterministic=True)[0])
+    assert ACTIONS[kind].contains(trained.predict(obs[0], deterministic=False)[0])
     found = importlib.util.spec_from_file_location("policy", trained.export(tmp_path / "p.py"))
     assert found is not None
     assert found.loader is not None
     policy = importlib.util.module_from_spec(found)
     found.loader.exec_module(policy)
-    assert ACTIONS[kind].contains(policy.predict(obs[0]))
-    one, other = (jax.tree.leaves(p.predict(obs)) for p in (trained, policy))
+    assert ACTIONS[kind].contains(policy.predict(obs[0], deterministic=True)[0])
+    one, other = (jax.tree.leaves(p.predict(obs, deterministic=True)[0]) for p in (trained, policy))
     for left, right in zip(one, other, strict=True):
         assert left.dtype == right.dtype
         np.testing.assert_allclose(left, right, atol=1e-5)

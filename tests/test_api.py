@@ -137,10 +137,10 @@ def test_learning_goes_on_from_the_parameters(tmp_path: Path) -> None:
 def test_a_second_call_learns_further(tmp_path: Path) -> None:
     agent = new().learn(STEPS)
     first = parameters(agent, tmp_path / "first")
-    before = agent.predict(OBS, deterministic=False)
+    before = agent.predict(OBS, deterministic=False)[0]
     assert agent.learn(STEPS) is agent
     assert distance(first, parameters(agent, tmp_path / "second")) > 1e-4
-    assert agent.predict(OBS).shape == before.shape
+    assert agent.predict(OBS, deterministic=True)[0].shape == before.shape
 
 
 def test_environments_may_reuse_their_arrays(tmp_path: Path) -> None:
@@ -197,27 +197,29 @@ def test_callbacks_that_return_nothing_do_not_stop() -> None:
 
 
 def test_predict_one_and_many(agent: PPO) -> None:
-    many = agent.predict(OBS)
+    many = agent.predict(OBS, deterministic=True)[0]
     assert (many.shape, many.dtype.kind) == ((5,), "i")
-    one = [agent.predict(obs) for obs in OBS]
+    one = [agent.predict(obs, deterministic=True)[0] for obs in OBS]
     assert all(np.shape(action) == () for action in one)
     assert [int(action) for action in one] == many.tolist()
-    assert agent.predict(OBS[0].tolist()) == one[0], "lists are observations too"
+    assert agent.predict(OBS[0].tolist(), deterministic=True)[0] == one[0], (
+        "lists are observations too"
+    )
     assert set(many.tolist()) <= {0, 1}
 
 
 def test_an_empty_batch_has_the_type_of_actions(agent: PPO) -> None:
-    none = agent.predict(np.zeros((0, 4)))
+    none = agent.predict(np.zeros((0, 4)), deterministic=True)[0]
     assert (none.shape, none.dtype) == ((0,), np.int64)
-    assert agent.predict(OBS).dtype == np.int64
+    assert agent.predict(OBS, deterministic=True)[0].dtype == np.int64
     with pytest.raises(UsageError, match="learned nothing"):
-        new().predict(np.zeros((0, 4)))
+        new().predict(np.zeros((0, 4)), deterministic=True)
 
 
 def test_predict_repeats_itself_only_when_deterministic(agent: PPO) -> None:
     batch = np.repeat(OBS[:1], 64, 0)
-    assert len(set(agent.predict(batch).tolist())) == 1
-    draws = [agent.predict(batch, deterministic=False).tolist() for _ in range(3)]
+    assert len(set(agent.predict(batch, deterministic=True)[0].tolist())) == 1
+    draws = [agent.predict(batch, deterministic=False)[0].tolist() for _ in range(3)]
     assert draws[0] != draws[1] != draws[2]
     assert set(draws[0]) == {0, 1}
 
@@ -232,7 +234,7 @@ def test_predict_repeats_itself_only_when_deterministic(agent: PPO) -> None:
 )  # fmt: skip
 def test_predict_refuses_what_is_no_observation(agent: PPO, observation: Any) -> None:
     with pytest.raises(UsageError, match=r"observations? .*\[4\]"):
-        agent.predict(observation)
+        agent.predict(observation, deterministic=True)
 
 
 def test_evaluate_repeats_itself(agent: PPO) -> None:
@@ -252,9 +254,11 @@ def test_save_and_load(agent: PPO, tmp_path: Path) -> None:
     again = PPO.load(path)
     assert again.config.flat() == agent.config.flat()
     assert distance(parameters(agent, tmp_path / "a"), parameters(again, tmp_path / "b")) == 0
-    assert np.array_equal(again.predict(OBS), agent.predict(OBS))
+    assert np.array_equal(
+        again.predict(OBS, deterministic=True)[0], agent.predict(OBS, deterministic=True)[0]
+    )
     draws = new().learn(STEPS), PPO.load(path)
-    one, other = (each.predict(OBS, deterministic=False) for each in draws)
+    one, other = (each.predict(OBS, deterministic=False)[0] for each in draws)
     assert np.array_equal(one, other), "exploring draws follow from the seed"
     assert again.learn(STEPS).summary["steps"] == STEPS
 
@@ -269,7 +273,9 @@ def test_run_folder(agent: PPO, tmp_path: Path) -> None:
     assert json.loads((run / "summary.json").read_text()) == learned.summary
     assert learned.summary["run_dir"] == str(run)
     loaded = PPO.load(run)
-    assert np.array_equal(loaded.predict(OBS), agent.predict(OBS))
+    assert np.array_equal(
+        loaded.predict(OBS, deterministic=True)[0], agent.predict(OBS, deterministic=True)[0]
+    )
     with pytest.raises(UsageError, match="already holds a run"):
         new().learn(STEPS, run_dir=run)
 
@@ -291,7 +297,9 @@ def test_custom_network(tmp_path: Path) -> None:
     arrays = parameters(agent, tmp_path / "agent")
     assert [a.shape for n, a in arrays.items() if n.endswith("actor.torso.weight")] == [(4, 7)]
     loaded = PPO.load(tmp_path / "agent", network=Torso)
-    assert np.array_equal(loaded.predict(OBS), agent.predict(OBS))
+    assert np.array_equal(
+        loaded.predict(OBS, deterministic=True)[0], agent.predict(OBS, deterministic=True)[0]
+    )
     with pytest.raises(CheckpointError, match="network="):
         PPO.load(tmp_path / "agent")
 
@@ -336,7 +344,7 @@ def test_networks_that_cannot_be_used(network: Any, words: str) -> None:
         (lambda: PPO("CartPol-v1").learn(64), "'CartPole-v1'"),
         (lambda: PPO(bad_envs.Good(), **SETTINGS).learn(64), "one environment object"),
         (lambda: PPO(3).learn(64), "not int"),
-        (lambda: new().predict(OBS), "learned nothing"),
+        (lambda: new().predict(OBS, deterministic=True)[0], "learned nothing"),
         (lambda: new().evaluate(1), "learned nothing"),
         (lambda: new().save("agent"), "nothing to save"),
         (lambda: new(steps=64).learn(0), "total_timesteps = 0"),

@@ -169,7 +169,7 @@ def test_the_agent_acts_with_its_newest_parameters() -> None:
     agent = PPO("CartPole-v1", **SETTINGS | {"learning_rate": 0.01})
 
     def callback(progress: Any, metrics: Any) -> None:
-        outputs.append(np.array(agent.predict(OBS, deterministic=False)))
+        outputs.append(np.array(agent.predict(OBS, deterministic=False)[0]))
 
     def look(run: Any) -> None:
         arrays.append({n: a.copy() for n, a in run.agent._acting.arrays.items()})
@@ -198,7 +198,7 @@ def test_inspecting_a_compiled_loop_changes_nothing(tmp_path: Path) -> None:
 
         def on_iteration(self, run: Run) -> None:
             if run.progress.iterations % 3 == 0:
-                run.agent.predict(OBS)
+                run.agent.predict(OBS, deterministic=True)
                 counters = run.agent._acting.arrays
                 steps = next(a for n, a in counters.items() if n.endswith("counters.step"))
                 self.seen.append((run.progress.steps, float(steps)))
@@ -299,7 +299,7 @@ def test_a_callback_that_fails_is_named_and_the_run_is_saved(
     step = 256 if event == "on_end" else 128
     saved = checkpoint.latest(tmp_path / "run")
     assert saved.name == f"step_{step:012d}"
-    agent.predict(OBS)  # it has the parameters of that step
+    agent.predict(OBS, deterministic=True)  # it has the parameters of that step
     if what is fails or event == "on_end":
         assert agent.learn(64).summary["steps"] == step + 64
 
@@ -319,7 +319,7 @@ def test_a_callback_state_that_cannot_be_saved_loses_nothing_else(tmp_path: Path
     with pytest.raises(FlatoutError, match="callback Forgets raised TypeError in state"):
         agent.learn(128, callback=Forgets(), run_dir=tmp_path / "run")
     assert checkpoint.latest(tmp_path / "run").name == "step_000000000128"
-    agent.predict(OBS)
+    agent.predict(OBS, deterministic=True)
     agent = PPO.load(tmp_path / "run").learn(64, [Counts()], run_dir=tmp_path / "run")
     assert agent.summary["steps"] == 192
     assert any("the callbacks begin anew" in note for note in agent.summary["notes"])
@@ -401,7 +401,7 @@ def test_ready_callbacks_evaluate_save_and_record(tmp_path: Path) -> None:
     agent.learn(
         192, run_dir=run,
         callback=[
-            Evaluate(lambda agent: {"left": float(np.mean(agent.predict(OBS) == 0))}, 128),
+            Evaluate(lambda agent: {"left": np.mean(agent.predict(OBS)[0] == 0)}, 128),
             Evaluate(lambda agent: 2.0, 64), SaveEvery(128), RecordEvery(192, tmp_path / "seen"),
         ],
     )  # fmt: skip
@@ -409,7 +409,7 @@ def test_ready_callbacks_evaluate_save_and_record(tmp_path: Path) -> None:
         (False, 2.0), (True, 2.0), (False, 2.0),
     ]  # fmt: skip
     assert [path.name for path in run.glob("agent_*")] == ["agent_000000000128.safetensors"]
-    PPO.load(run / "agent_000000000128.safetensors").predict(OBS)
+    PPO.load(run / "agent_000000000128.safetensors").predict(OBS, deterministic=True)
     assert (tmp_path / "seen" / "video_000000000192.gif").read_bytes()[:3] == b"GIF"
 
 

@@ -141,13 +141,21 @@ def test_outputs_are_the_agents(
     found = policy.outputs(obs)
     assert (found.shape, found.dtype) == (wanted.shape, np.float32)
     assert np.abs(found - wanted).max() <= 1e-5 * max(1, np.abs(wanted).max())
-    actions, own = policy.predict(obs), np.asarray([agent.predict(one) for one in obs])
+    actions, own = (
+        policy.predict(obs, deterministic=True)[0],
+        np.asarray([agent.predict(one, deterministic=True)[0] for one in obs]),
+    )
     assert actions.shape == own.shape
     assert np.allclose(actions, own, rtol=1e-5, atol=1e-5)
-    for none in (policy.predict(obs[:0]), agent.predict(obs[:0])):
+    for none in (
+        policy.predict(obs[:0], deterministic=True)[0],
+        agent.predict(obs[:0], deterministic=True)[0],
+    ):
         assert (none.shape, none.dtype) == ((0, *own.shape[1:]), own.dtype)
     assert own.dtype == (np.int64 if acted is CHOICE else acted.dtype)
-    assert acted.contains(policy.predict(obs[0]) if acted is not CHOICE else int(actions[0]))
+    assert acted.contains(
+        policy.predict(obs[0], deterministic=True)[0] if acted is not CHOICE else int(actions[0])
+    )
 
 
 def test_the_command_writes_a_file_that_needs_numpy_alone(
@@ -164,7 +172,7 @@ def test_the_command_writes_a_file_that_needs_numpy_alone(
         "sys.modules |= dict.fromkeys(('jax', 'gymnasium', 'flatout', 'equinox', 'scipy'))\n"
         "import numpy as np, policy\n"
         "obs = np.array(json.loads(sys.argv[1]), np.float32)\n"
-        "print(json.dumps(policy.predict(obs).tolist()))\n"
+        "print(json.dumps(policy.predict(obs, deterministic=True)[0].tolist()))\n"
     )
     obs = np.random.default_rng(0).uniform(-0.2, 0.2, (50, 4)).tolist()
     done = subprocess.run(
@@ -172,7 +180,10 @@ def test_the_command_writes_a_file_that_needs_numpy_alone(
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stderr == ""
-    assert json.loads(done.stdout) == PPO.load(run).predict(np.float32(obs)).tolist()
+    assert (
+        json.loads(done.stdout)
+        == PPO.load(run).predict(np.float32(obs), deterministic=True)[0].tolist()
+    )
 
 
 def test_text_of_a_strangers_run_is_no_code(tmp_path: Path) -> None:

@@ -128,7 +128,9 @@ def test_every_algorithm_takes_allowed_actions_alone(
 @pytest.mark.slow
 def test_choices_next_to_boxes_are_masked() -> None:
     agent = PPO(Mixed, **tiny.python("ppo")).learn(512)
-    action = agent.predict(np.zeros(4, np.float32), action_mask=[0, 0, 0, 1, 0])
+    action = agent.predict(
+        np.zeros(4, np.float32), action_mask=[0, 0, 0, 1, 0], deterministic=True
+    )[0]
     assert action["gears"][0] == 3
 
 
@@ -243,11 +245,11 @@ def test_predict_obeys_the_mask(agent: PPO) -> None:
     obs = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
     for deterministic in (True, False):
         for _ in range(10):
-            found = agent.predict(obs, deterministic, action_mask=MASKS)
+            found = agent.predict(obs, deterministic=deterministic, action_mask=MASKS)[0]
             assert MASKS[np.arange(3), found].all()
         entry = {"observation": obs, "action_mask": MASKS}
-        assert MASKS[np.arange(3), agent.predict(entry, deterministic)].all()
-    assert agent.predict(obs[0], action_mask=MASKS[2]) == 2
+        assert MASKS[np.arange(3), agent.predict(entry, deterministic=deterministic)[0]].all()
+    assert agent.predict(obs[0], action_mask=MASKS[2], deterministic=True)[0] == 2
     assert len(agent.evaluate(2).returns) == 2
 
 
@@ -263,13 +265,13 @@ def test_predict_obeys_the_mask(agent: PPO) -> None:
 )
 def test_predict_refuses_masks_that_do_not_fit(agent: PPO, given: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        agent.predict(np.zeros(4, np.float32), action_mask=given)
+        agent.predict(np.zeros(4, np.float32), action_mask=given, deterministic=True)
 
 
 def test_an_agent_without_masks_takes_none() -> None:
     agent = PPO("CartPole-v1", **tiny.python("ppo")).learn(64)
     with pytest.raises(UsageError, match="without masks"):
-        agent.predict(np.zeros(4, np.float32), action_mask=[1, 0])
+        agent.predict(np.zeros(4, np.float32), action_mask=[1, 0], deterministic=True)
 
 
 def test_an_exported_agent_obeys_the_mask(agent: PPO, tmp_path: Path) -> None:
@@ -277,18 +279,23 @@ def test_an_exported_agent_obeys_the_mask(agent: PPO, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     obs, masks = rng.normal(size=(40, 4)).astype(np.float32), rng.random((40, ACTIONS)) < 0.4
     masks[:, 0] |= ~masks.any(1)
-    np.testing.assert_array_equal(policy.predict(obs, masks), agent.predict(obs, action_mask=masks))
+    np.testing.assert_array_equal(
+        policy.predict(obs, deterministic=True, action_mask=masks)[0],
+        agent.predict(obs, action_mask=masks, deterministic=True)[0],
+    )
     entry = {"observation": obs[0], "action_mask": masks[0]}
-    assert policy.predict(entry) == agent.predict(entry)
+    assert (
+        policy.predict(entry, deterministic=True)[0] == agent.predict(entry, deterministic=True)[0]
+    )
     assert policy.outputs(obs).shape == (40, ACTIONS)
     with pytest.raises(ValueError, match="pass action_mask"):
-        policy.predict(obs)
+        policy.predict(obs, deterministic=True)
     for given, words in (
         (masks[:, 1:], "5 entries"), (masks.T, "5 entries"), (0 * masks, "allows no action"),
         (np.where(masks, np.nan, 0), "0 or 1"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=words):
-            policy.predict(obs, given)
+            policy.predict(obs, deterministic=True, action_mask=given)
     policy.SPEC["action"] = {"kind": "parts", "parts": [{"kind": "choices", "counts": [3, 2]}]}
     with pytest.raises(ValueError, match=r"parts of a mask have \[3, 2\] entries"):
         policy.allowed(np.zeros((1, 5)), ([1, 0], [1, 0, 1]))

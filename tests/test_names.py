@@ -133,8 +133,7 @@ def test_learn_and_evaluate_as_in_stable_baselines3() -> None:
     )
     assert returns == lengths
     assert len(returns) == 3
-    with pytest.raises(UsageError, match="greedily"):
-        evaluate_policy(agent, deterministic=False)
+    assert evaluate_policy(agent, n_eval_episodes=2, deterministic=False)[0] > 0
     with pytest.raises(UsageError, match="no state"):
         agent.predict(OBS, state={})
 
@@ -206,18 +205,18 @@ def test_metrics_have_the_requested_names(tmp_path: Path) -> None:
 
 def test_batches_of_any_size_use_few_programs() -> None:
     agent = PPO("CartPole-v1", **SMALL).learn(64)
-    one = [int(agent.predict(obs)) for obs in OBS]
+    one = [int(agent.predict(obs, deterministic=True)[0]) for obs in OBS]
     for size in (1, 3, 17, 64, 65, 70):
-        assert agent.predict(OBS[:size]).tolist() == one[:size]
+        assert agent.predict(OBS[:size], deterministic=True)[0].tolist() == one[:size]
     sizes = sorted(count for count, greedy in agent._acting._policies if greedy)
     assert sizes == [1, 4, 32, 64, 128]
     before = len(agent._acting._policies)
     for size in range(65, 71):  # these sizes need no further programs
-        agent.predict(OBS[:size])
+        agent.predict(OBS[:size], deterministic=True)
     assert len(agent._acting._policies) == before
-    draws = agent.predict(np.repeat(OBS[:1], 5, 0), deterministic=False)
+    draws = agent.predict(np.repeat(OBS[:1], 5, 0), deterministic=False)[0]
     assert draws.shape == (5,)
-    assert agent.predict(OBS[:0]).shape == (0,)
+    assert agent.predict(OBS[:0], deterministic=True)[0].shape == (0,)
 
 
 def test_evaluate_policy_in_another_environment() -> None:

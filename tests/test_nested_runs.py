@@ -254,11 +254,11 @@ def batched(observations: list[Any]) -> Any:
 
 def test_one_observation_and_a_batch_get_the_same_actions(run: Path) -> None:
     agent, seen = PPO.load(run), observations(7)
-    one_by_one = [agent.predict(obs) for obs in seen]
+    one_by_one = [agent.predict(obs, deterministic=True)[0] for obs in seen]
     assert {np.shape(action) for action in one_by_one} == {()}
-    np.testing.assert_array_equal(agent.predict(batched(seen)), one_by_one)
-    assert agent.predict(batched(seen[:1])).shape == (1,)
-    drawn = agent.predict(batched(seen), deterministic=False)
+    np.testing.assert_array_equal(agent.predict(batched(seen), deterministic=True)[0], one_by_one)
+    assert agent.predict(batched(seen[:1]), deterministic=True)[0].shape == (1,)
+    drawn = agent.predict(batched(seen), deterministic=False)[0]
     assert drawn.shape == (7,)
 
 
@@ -284,7 +284,7 @@ def test_one_observation_and_a_batch_get_the_same_actions(run: Path) -> None:
 def test_predict_refuses_observations_that_do_not_fit(change: Any, words: str, run: Path) -> None:
     agent = PPO.load(run)
     with pytest.raises(UsageError, match=words):
-        agent.predict(change(observations(1)[0]))
+        agent.predict(change(observations(1)[0]), deterministic=True)
 
 
 def test_an_agent_is_evaluated_and_recorded(run: Path, flatout: Cli, tmp_path: Path) -> None:
@@ -313,13 +313,13 @@ def loaded(path: Path) -> ModuleType:
 def test_an_exported_agent_acts_as_the_agent(run: Path, flatout: Cli, tmp_path: Path) -> None:
     assert flatout("export", run, "--numpy", tmp_path / "policy.py").code == 0
     policy, agent, seen = loaded(tmp_path / "policy.py"), PPO.load(run), observations(12)
-    actions = [agent.predict(obs) for obs in seen]
-    assert [policy.predict(obs) for obs in seen] == actions
-    np.testing.assert_array_equal(policy.predict(batched(seen)), actions)
+    actions = [agent.predict(obs, deterministic=True)[0] for obs in seen]
+    assert [policy.predict(obs, deterministic=True)[0] for obs in seen] == actions
+    np.testing.assert_array_equal(policy.predict(batched(seen), deterministic=True)[0], actions)
     with pytest.raises(ValueError, match="no entry 'camera'"):
-        policy.predict({})
+        policy.predict({}, deterministic=True)
     with pytest.raises(ValueError, match="different sizes"):
-        policy.predict(seen[0] | {"camera": seen[0]["camera"][None]})
+        policy.predict(seen[0] | {"camera": seen[0]["camera"][None]}, deterministic=True)
 
 
 @pytest.mark.parametrize("kind", [DQN, SAC])
@@ -329,9 +329,17 @@ def test_agents_with_replay_are_exported(kind: Any, tmp_path: Path) -> None:
     agent = kind(make, **tiny.python(kind.algorithm, seed=1)).learn(64)
     policy = loaded(agent.export(tmp_path / "policy.py"))
     obs, _ = make().reset(seed=1)
-    np.testing.assert_allclose(policy.predict(obs), agent.predict(obs), rtol=1e-5)
+    np.testing.assert_allclose(
+        policy.predict(obs, deterministic=True)[0],
+        agent.predict(obs, deterministic=True)[0],
+        rtol=1e-5,
+    )
     many = batched([obs] * 3)
-    np.testing.assert_allclose(policy.predict(many), agent.predict(many), rtol=1e-5)
+    np.testing.assert_allclose(
+        policy.predict(many, deterministic=True)[0],
+        agent.predict(many, deterministic=True)[0],
+        rtol=1e-5,
+    )
 
 
 # --- Networks of the user's own ---------------------------------------------------------------
@@ -378,7 +386,9 @@ def test_networks_of_ones_own_read_entries_or_all(network: Any, tmp_path: Path) 
     path = agents[0].save(tmp_path / "agent")
     again = PPO.load(path, network=network)
     seen = batched(observations(5))
-    np.testing.assert_array_equal(again.predict(seen), agents[0].predict(seen))
+    np.testing.assert_array_equal(
+        again.predict(seen, deterministic=True)[0], agents[0].predict(seen, deterministic=True)[0]
+    )
     with pytest.raises(UsageError, match="network of your own"):
         again.export(tmp_path / "policy.py")
 

@@ -146,7 +146,7 @@ try:
     print(agent.learn(1_000_000, callback=stop) is agent)
 except KeyboardInterrupt:
     print("raised")
-print(agent.summary["ended"], agent.summary["steps"] < 10_000, agent.predict([0.0] * 4) in (0, 1))
+print(agent.summary["ended"], agent.summary["steps"] < 10_000, agent.predict([0.0] * 4)[1] is None)
 agent.learn(64)  # and the process goes on
 """
     done = subprocess.run(

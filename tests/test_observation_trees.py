@@ -201,7 +201,9 @@ def test_an_exported_agent_acts_as_predict_does(tmp_path: Path) -> None:
     env = Nested()
     seen = [env.reset(seed=3)[0], *(env.step(n % 4)[0] for n in range(7))]
     for obs in seen:
-        assert agent.predict(obs) == policy.predict(obs)
+        assert (
+            agent.predict(obs, deterministic=True)[0] == policy.predict(obs, deterministic=True)[0]
+        )
     batch = {
         "board": np.stack([obs["board"] for obs in seen]),
         "state": {
@@ -212,14 +214,19 @@ def test_an_exported_agent_acts_as_predict_does(tmp_path: Path) -> None:
             for n in range(4)
         ),
     }
-    np.testing.assert_array_equal(agent.predict(batch), [agent.predict(obs) for obs in seen])
-    np.testing.assert_array_equal(policy.predict(batch), agent.predict(batch))
+    np.testing.assert_array_equal(
+        agent.predict(batch, deterministic=True)[0],
+        [agent.predict(obs, deterministic=True)[0] for obs in seen],
+    )
+    np.testing.assert_array_equal(
+        policy.predict(batch, deterministic=True)[0], agent.predict(batch, deterministic=True)[0]
+    )
     with pytest.raises(UsageError, match="no entry 'rest'; it takes board, rest/0"):
-        agent.predict({"board": seen[0]["board"], "state": seen[0]["state"]})
+        agent.predict({"board": seen[0]["board"], "state": seen[0]["state"]}, deterministic=True)
     with pytest.raises(UsageError, match=r"shape \[4\] for 'state/vector'"):
-        agent.predict(seen[0] | {"state": {"vector": np.zeros(3), "last": 1}})
+        agent.predict(seen[0] | {"state": {"vector": np.zeros(3), "last": 1}}, deterministic=True)
     with pytest.raises(UsageError, match="sizes of these entries differ"):
-        agent.predict(seen[0] | {"board": batch["board"]})
+        agent.predict(seen[0] | {"board": batch["board"]}, deterministic=True)
 
 
 # Specs and encoders
@@ -315,7 +322,7 @@ def test_agents_take_networks_by_path(tmp_path: Path) -> None:
     agent = PPO(Halves, network=network, **tiny.python("ppo")).learn(64)
     again = PPO.load(agent.save(tmp_path / "agent"), Halves, network=network)
     obs = {"place": np.ones(2, np.float32), "speed": np.ones(2, np.float32)}
-    assert again.predict(obs) == agent.predict(obs)
+    assert again.predict(obs, deterministic=True)[0] == agent.predict(obs, deterministic=True)[0]
     with pytest.raises(UsageError, match="entry 'sped'"):
         PPO(Halves, network={"sped": network["speed"]}, **tiny.python("ppo")).learn(64)
 

@@ -81,13 +81,15 @@ def test_evaluation_resets_the_carry_at_episode_starts() -> None:
 def test_predict_returns_the_state_and_takes_it() -> None:
     found = trained()
     shown = np.float32([[2.0], [-3.0], [1.0]])
-    action, state = found.predict(shown[0])
+    action, state = found.predict(shown[0], deterministic=True)
     assert (action, float(state["sum"][0])) == (1, 2.0)
-    action, state = found.predict(shown[1], state=state)
+    action, state = found.predict(shown[1], state=state, deterministic=True)
     assert (action, float(state["sum"][0])) == (0, -1.0)
-    actions, state = found.predict(shown)
+    actions, state = found.predict(shown, deterministic=True)
     assert actions.tolist() == [1, 0, 1]
-    actions, state = found.predict(shown, state=state, episode_start=[False, False, True])
+    actions, state = found.predict(
+        shown, state=state, episode_start=[False, False, True], deterministic=True
+    )
     assert state["sum"].tolist() == [4.0, -6.0, 1.0]
     with pytest.raises(UsageError, match="cannot be exported"):
         found.export("policy.py")

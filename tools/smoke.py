@@ -37,15 +37,16 @@ assert "PPO" in dir(flatout) and "jax" not in sys.modules
 from flatout import PPO
 import numpy as np
 agent = PPO("CartPole-v1", seed=1, envs=4, n_steps=64, batch_size=64).learn(512)
-action = agent.predict(np.zeros(4, np.float32), deterministic=True)
+action, _ = agent.predict(np.zeros(4, np.float32), deterministic=True)
 agent.save("agent.safetensors")
-assert PPO.load("agent.safetensors").predict(np.zeros(4, np.float32), deterministic=True) == action
+agent = PPO.load("agent.safetensors")
+assert agent.predict(np.zeros(4, np.float32), deterministic=True)[0] == action
 print(flatout.__file__)
 """
 EXPORTED = """
 import sys, numpy as np, policy
 assert not {"flatout", "jax"} & set(sys.modules)
-print(policy.predict(np.zeros(4, np.float32)))
+print(policy.predict(np.zeros(4, np.float32), deterministic=True)[0])
 """
 PROGRAM = """
 import time

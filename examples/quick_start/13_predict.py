@@ -9,7 +9,7 @@ env = gym.make("CartPole-v1")
 observation, _ = env.reset(seed=0)
 total, over = 0.0, False
 while not over:
-    action = agent.predict(observation, deterministic=True)
+    action, _ = agent.predict(observation, deterministic=True)
     observation, reward, terminated, truncated, _ = env.step(action)
     total, over = total + reward, terminated or truncated
 print(total)

@@ -7,4 +7,5 @@ import numpy as np
 from flatout import PPO
 
 PPO("CartPole-v1", n_steps=256).learn(1_024).export("policy.py")
-print(importlib.import_module("policy").predict(np.zeros(4, np.float32)))
+policy = importlib.import_module("policy")
+print(policy.predict(np.zeros(4, np.float32), deterministic=True)[0])

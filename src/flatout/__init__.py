@@ -3,7 +3,7 @@
 from flatout import PPO
 
 agent = PPO("CartPole-v1", seed=1).learn(100_000, progress_bar=True)
-action = agent.predict(observation, deterministic=True)
+action, _ = agent.predict(observation, deterministic=True)
 """
 
 from __future__ import annotations

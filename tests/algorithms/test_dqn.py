@@ -391,12 +391,12 @@ HYPER: dict[str, Any] = {
 def test_a_bandit_is_learned_saved_and_learned_further(tmp_path: Path) -> None:
     trained = DQN(Bandit, **HYPER).learn(256)
     assert trained.evaluate(8).returns == (1.0,) * 8
-    assert trained.predict(CONTEXTS).tolist() == [6, 7]
-    assert trained.predict(CONTEXTS[1]) == 7
+    assert trained.predict(CONTEXTS, deterministic=True)[0].tolist() == [6, 7]
+    assert trained.predict(CONTEXTS[1], deterministic=True)[0] == 7
     again = DQN.load(trained.save(tmp_path / "agent"), Bandit)
-    assert again.predict(CONTEXTS).tolist() == [6, 7]
+    assert again.predict(CONTEXTS, deterministic=True)[0].tolist() == [6, 7]
     assert again.evaluate(8) == trained.evaluate(8)
-    explored = again.predict(np.tile(CONTEXTS, (200, 1)), deterministic=False)
+    explored = again.predict(np.tile(CONTEXTS, (200, 1)), deterministic=False)[0]
     assert 0 < np.mean(explored.reshape(-1, 2) != [6, 7]) < 0.2  # epsilon is 0.05 by now
     with pytest.raises(CheckpointError, match="holds an agent of dqn") as refused:
         SAC.load(tmp_path / "agent")
@@ -405,7 +405,7 @@ def test_a_bandit_is_learned_saved_and_learned_further(tmp_path: Path) -> None:
         16
     )  # ends before the first update, so that only the loaded network knows the contexts
     assert again.summary["updates"] == 0
-    assert again.predict(CONTEXTS).tolist() == [6, 7]
+    assert again.predict(CONTEXTS, deterministic=True)[0].tolist() == [6, 7]
 
 
 @pytest.mark.parametrize(("ends", "worth"), [("terminated", 1.0), ("truncated", 2.0)])

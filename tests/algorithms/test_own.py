@@ -94,10 +94,10 @@ def test_its_run_is_loaded_evaluated_watched_and_explained(
         Agent.load(run, algorithm=EXAMPLE),
     ]
     obs = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
-    first = agents[0].predict(obs)
+    first = agents[0].predict(obs, deterministic=True)[0]
     assert set(first) == {0, 1}
     for agent in agents[1:]:
-        np.testing.assert_array_equal(agent.predict(obs), first)
+        np.testing.assert_array_equal(agent.predict(obs, deterministic=True)[0], first)
     shown = flatout("eval", run, "--episodes", 3, "--json")
     assert shown.code == 0, shown.err
     returns = json.loads(shown.out)["returns"]
@@ -438,7 +438,9 @@ def test_an_agent_of_a_function_without_a_name_is_loaded_with_the_function(tmp_p
     file = Agent("CartPole-v1", algorithm=whole, envs=2).learn(16).save(tmp_path / "agent")
     with pytest.raises(UsageError, match=r"has no function"):
         Agent.load(file)
-    assert Agent.load(file, algorithm=whole).predict(np.zeros(4, np.float32)) in (0, 1)
+    assert Agent.load(file, algorithm=whole).predict(np.zeros(4, np.float32), deterministic=True)[
+        0
+    ] in (0, 1)
 
 
 def test_an_algorithm_whose_module_is_gone(
@@ -459,4 +461,6 @@ def test_an_algorithm_whose_module_is_gone(
     with pytest.raises(UsageError, match="no module 'own_lab'"):
         Agent.load(run)
     assert_same(final_state(run), before)
-    assert Agent.load(run, algorithm=own.good).predict(np.zeros(4, np.float32)) in (0, 1)
+    assert Agent.load(run, algorithm=own.good).predict(np.zeros(4, np.float32), deterministic=True)[
+        0
+    ] in (0, 1)

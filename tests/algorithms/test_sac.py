@@ -258,13 +258,13 @@ def test_a_bandit_is_learned_saved_and_learned_further(kind: Any, tmp_path: Path
     ).learn()  # fmt: skip
     before = trained.evaluate(8)
     assert before.return_mean > -0.05  # chance is at -0.8
-    actions = trained.predict(CONTEXTS)
+    actions = trained.predict(CONTEXTS, deterministic=True)[0]
     np.testing.assert_allclose((actions - GOALS) / HALF, 0, atol=0.3)
     assert all(one in BOX for one in actions)
     again = kind.load(trained.save(tmp_path / "agent"), lambda: Bandit(BOX))
     assert again.evaluate(8) == before
-    np.testing.assert_array_equal(again.predict(CONTEXTS), actions)
-    explored = again.predict(CONTEXTS, deterministic=False)
+    np.testing.assert_array_equal(again.predict(CONTEXTS, deterministic=True)[0], actions)
+    explored = again.predict(CONTEXTS, deterministic=False)[0]
     assert all(one in BOX for one in explored)
     assert 0 < np.abs(explored - actions).max() < 2
     with pytest.raises(CheckpointError, match=f"holds an agent of {kind.algorithm}") as refused:
@@ -272,4 +272,4 @@ def test_a_bandit_is_learned_saved_and_learned_further(kind: Any, tmp_path: Path
     assert "\n" not in str(refused.value)
     again.learn(callback=lambda *_: False)  # stops before the first update
     assert again.summary["updates"] == 0
-    np.testing.assert_array_equal(again.predict(CONTEXTS), actions)
+    np.testing.assert_array_equal(again.predict(CONTEXTS, deterministic=True)[0], actions)

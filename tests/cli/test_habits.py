@@ -341,4 +341,4 @@ def test_an_unknown_attribute_is_an_attribute_error_when_it_is_set() -> None:
 def test_predict_names_what_it_was_given(given: Any, words: str) -> None:
     agent = PPO("CartPole-v1", **tiny.python("ppo"))
     with pytest.raises(UsageError, match=rf"observations of shape \[4\] .*, not {words}\.$"):
-        agent.predict(given)
+        agent.predict(given, deterministic=True)

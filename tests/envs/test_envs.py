@@ -196,7 +196,7 @@ def test_box_actions_of_a_policy_keep_to_the_bounds(monkeypatch: pytest.MonkeyPa
     agent = PPO("tests.bad_envs:Float64Box", **settings).learn(128)
     # The environment checked every action. Most draws lie outside its bounds. Some bounds are no
     # float32 numbers: rounded to the nearest float32, they would lie outside too.
-    action = agent.predict(np.zeros(4, np.float32), deterministic=False)
+    action = agent.predict(np.zeros(4, np.float32), deterministic=False)[0]
     assert (action.shape, action.dtype) == ((2, 2), np.float64)
 
 

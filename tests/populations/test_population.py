@@ -187,7 +187,7 @@ def test_a_population_in_python(tmp_path: Path) -> None:
     assert {name: s["steps"] for name, s in made.summaries.items()} == {
         "gamma=0.9": 320, "gamma=0.99": 320,
     }  # fmt: skip
-    action = made.agent("gamma=0.9").predict(np.zeros(4, np.float32))
+    action = made.agent("gamma=0.9").predict(np.zeros(4, np.float32), deterministic=True)[0]
     assert action in (0, 1)
     with pytest.raises(UsageError, match="hidden changes the program"):
         flatout.Population("ppo", "CartPole-v1", population={"hidden": [8, 16]})

@@ -282,7 +282,7 @@ def test_loading_an_agent_of_a_strangers_algorithm(brain: Path) -> None:
         Agent.load("got")
     with pytest.raises(CheckpointError, match="algorithm="):
         Agent.load("got", env="CartPole-v1")
-    assert Agent.load("got", algorithm=good).predict([0.0] * 4) in (0, 1)
+    assert Agent.load("got", algorithm=good).predict([0.0] * 4, deterministic=True)[0] in (0, 1)
     assert not brain.exists()  # another was given in its place
     Agent.load("got", trust=True)
     assert brain.exists()

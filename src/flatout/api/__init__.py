@@ -195,21 +195,22 @@ class Agent:
         return self
 
     def predict(
-        self, observation: Any, deterministic: bool = True, *, state: Any = None,
-        episode_start: Any = None, action_mask: Any = None, **others: Never,
-    ) -> Any:  # fmt: skip
-        """The action for one observation ``[...]`` or a batch ``[B, ...]``.
+        self, observation: Any, state: Any = None, episode_start: Any = None,
+        deterministic: bool = False, *, action_mask: Any = None, **others: Never,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """Return the action for one observation ``[...]`` or a batch ``[B, ...]``, and the state.
 
-        Unlike in Stable-Baselines3, it is the action alone, which goes into ``env.step`` as it is;
-        only an agent of a recurrent algorithm of your own returns ``(action, state)``. Batches are
-        padded to a power of two: the first of a new power compiles.
+        Order, defaults and result are those of Stable-Baselines3. The action goes into ``env.step``
+        as it is. Batches are padded to a power of two: the first of a new power compiles.
 
         Args:
             observation: raw, as the environment returns it.
-            deterministic: the distribution's mode (Stable-Baselines3's default is a draw); else a
-                draw.
-            state: of a recurrent agent, what it returned for the step before; None begins episodes.
-            episode_start: of a recurrent agent, ``[B]`` bool, where an episode begins.
+            state: of a recurrent agent, the state returned for the step before; None begins
+                episodes. Other agents have no state: they take and return None.
+            episode_start: of a recurrent agent, ``[B]`` bool, where an episode begins; other agents
+                ignore it.
+            deterministic: return the mode of the distribution instead of a draw. What an agent
+                draws with is in docs/coming-from.md.
             action_mask: the allowed values of the action, ``[K]`` or ``[B, K]``, where the
                 environment masks its actions and the observation does not hold the mask.
             others: refused.
@@ -218,35 +219,47 @@ class Agent:
             UsageError: nothing was learned or loaded yet, a wrong shape, a mask that is missing or
                 allows nothing, or a state for an agent that has none.
         """
+        if isinstance(state, bool | np.bool_):
+            raise UsageError(
+                f"predict's second argument is the state, not {state}: write predict(observation, "
+                f"deterministic={state})."
+            )
         if "action_masks" in others:
             raise UsageError("predict takes the allowed actions as action_mask=.")
-        stateful = state is not None or episode_start is not None
-        if others or not isinstance(deterministic, bool | np.bool_) or (
-            stateful and not self._acting.recurrent
-        ):  # fmt: skip
+        for name in others:
             raise UsageError(
-                "predict takes an observation and deterministic=, and returns the action alone: "
-                "this policy is not recurrent, so there is no state."
+                f"predict takes no {name}=; it takes observation, state, episode_start, "
+                "deterministic and action_mask."
             )
-        batch, single = self._acting.observed(observation, action_mask)
-        begun = None if episode_start is None else np.atleast_1d(np.asarray(episode_start, bool))
-        acting = self._acting
-        chosen, state = acting.batch(batch, deterministic, self._predicted, state, begun)
-        self._predicted += not deterministic
-        spec = self.task.action_spec
+        greedy = flag("deterministic", deterministic)
+        acting, spec = self._acting, self.task.action_spec
+        if state is not None and not acting.recurrent:
+            raise UsageError(
+                f"predict was given a state, but {self._title} is not recurrent and has no state: "
+                "leave it out, or pass None."
+            )
+        batch, single = acting.observed(observation, action_mask)
+        begun = None
+        if acting.recurrent and episode_start is not None:
+            begun = np.atleast_1d(np.asarray(episode_start, bool))
+        chosen, carry = acting.batch(batch, greedy, self._predicted, state, begun)
+        self._predicted += not greedy
         action = spec.first(chosen) if single else spec.to_env(chosen)
-        return (action, state) if acting.recurrent else action
+        return action, carry if acting.recurrent else None
 
     def evaluate(
-        self, episodes: int = 20, *, seed: int | None = None, env: Any = None
-    ) -> Evaluation:
-        """Play greedy episodes; their seeds come from `seed`, by default the agent's.
+        self, episodes: int = 20, *, seed: int | None = None, env: Any = None,
+        deterministic: bool = True,
+    ) -> Evaluation:  # fmt: skip
+        """Play episodes; their seeds come from `seed`, by default the agent's.
 
         Args:
             env: another environment with the same spaces.
+            deterministic: act greedily instead of drawing actions, as in `predict`.
         """
         episodes = whole_number("episodes", episodes, EPISODES)
-        return self._acting.evaluate(episodes, self._seed(seed), *environment_name(env))
+        greedy = flag("deterministic", deterministic)
+        return self._acting.evaluate(episodes, self._seed(seed), *environment_name(env), greedy)
 
     def _seed(self, seed: int | None) -> int:
         """The seed of episodes; by default the agent's."""
@@ -261,8 +274,8 @@ class Agent:
         return record(self.policy, self._acting.played(), seed, path, episodes)
 
     def export(self, path: str | Path) -> Path:
-        """Write the agent as one Python file that needs NumPy alone; ``predict`` in it acts
-        greedily.
+        """Write the agent as one Python file that needs NumPy alone; ``predict`` in it takes
+        and returns the same as the agent's.
 
         Raises:
             UsageError: nothing was learned or loaded yet, or a network or an algorithm of your own.

@@ -92,6 +92,16 @@ class Classifier(Agent):
         self._classifying = ClassifierActing(self.config, self._code, *known)
         self._set_up(self._classifying)
 
+    def predict(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, x: Any
+    ) -> Any:
+        """Return the label of one example ``[...]``, or the labels of a batch ``[B, ...]``.
+
+        Raises:
+            UsageError: nothing was learned yet, or the examples do not fit.
+        """
+        return super().predict(x, deterministic=True)[0]
+
     def evaluate(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, x: Any = None, y: Any = None
     ) -> float:

@@ -11,27 +11,43 @@ from flatout.errors import UsageError, short
 
 
 def evaluate_policy(
-    agent: Agent, env: Any = None, n_eval_episodes: int = 10, deterministic: bool = True,
-    *, return_episode_rewards: bool = False, seed: int | None = None,
+    model: Agent, env: Any = None, n_eval_episodes: int = 10, deterministic: bool = True,
+    render: bool = False, callback: None = None, reward_threshold: float | None = None,
+    return_episode_rewards: bool = False, warn: bool = True, *, seed: int | None = None,
 ) -> tuple[Any, Any]:  # fmt: skip
-    """The mean and the standard deviation of the returns of greedy episodes.
+    """Return the mean and the standard deviation of the returns of episodes.
 
     Args:
+        model: the agent.
         env: to play in, with the agent's spaces; by default the agent's own.
-        deterministic: True.
+        deterministic: act greedily instead of drawing actions.
+        render: False; `Agent.record` writes a video.
+        callback: None.
+        reward_threshold: the least mean return that is accepted.
         return_episode_rewards: each episode's return and length instead, two lists.
+        warn: ignored.
         seed: of the episodes; by default the agent's.
 
     Raises:
-        UsageError: the environment has other spaces, nothing was learned yet, or episodes are to be
-            drawn.
+        UsageError: the environment has other spaces, nothing was learned yet, or something is asked
+            for that there is not.
+        AssertionError: the mean return is not above `reward_threshold`.
     """
-    if not isinstance(agent, Agent) or not agent.config.hyper.acts:
-        raise UsageError(f"agent = {short(agent)} is not an agent such as PPO(env).")
-    if not flag("deterministic", deterministic):
-        raise UsageError("evaluate_policy plays greedily: draw with predict in a loop of your own.")
+    if not isinstance(model, Agent) or not model.config.hyper.acts:
+        raise UsageError(f"agent = {short(model)} is not an agent such as PPO(env).")
+    if flag("render", render):
+        raise UsageError("evaluate_policy does not render: agent.record(path) writes a video.")
+    if callback is not None:
+        raise UsageError(
+            "evaluate_policy calls no callback: act with predict in a loop of your own."
+        )
     episodes = whole_number("n_eval_episodes", n_eval_episodes, EPISODES)
-    found = agent.evaluate(episodes, seed=seed, env=env)
+    found = model.evaluate(episodes, seed=seed, env=env, deterministic=deterministic)
+    if reward_threshold is not None and not found.return_mean > reward_threshold:
+        raise AssertionError(
+            f"the mean return {found.return_mean:g} is not above reward_threshold = "
+            f"{reward_threshold:g}."
+        )
     if return_episode_rewards:
         return list(found.returns), list(found.lengths)
     return found.return_mean, found.return_std

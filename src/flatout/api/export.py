@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from flatout.actions import mask_columns
+from flatout.actions import CompositeSpec, mask_columns
 from flatout.algorithms.common.actor_critic import Actor
 from flatout.algorithms.common.continuous import Bounds, Trunk
 from flatout.algorithms.common.distributions import distribution
 from flatout.algorithms.dqn import QNetwork
+from flatout.algorithms.sac import LOG_STD
 from flatout.casts import cast_actions, stored, word_counts
 from flatout.config.schema import TrainConfig
 from flatout.envs.task import Task
@@ -25,7 +26,7 @@ from flatout.networks.encoder import Branches, Encoder
 from flatout.networks.layers import MLP, Conv, Linear
 from flatout.networks.torsos import NatureCNN
 from flatout.output import printable
-from flatout.types import ObservationSpec, mask_path
+from flatout.types import ActionSpec, ContinuousSpec, ObservationSpec, mask_path
 from flatout_explain import output_file
 
 LINE = 96
@@ -148,14 +149,22 @@ def source(config: TrainConfig, task: Task, params: Any) -> str:
         layers.mlp(network.dense)
         layers.linear(network.head)
         bounds = Bounds(action, config.algorithm)
+        if config.algorithm == "sac":
+            layers.add("squashed", settings=LOG_STD)
         layers.add("first", settings=(bounds.size,))  # sac's deviations follow
         layers.add("tanh")
+        if config.algorithm != "sac":
+            layers.add("noisy", np.full(bounds.size, params.noise))
         layers.add("to_box", bounds.middle, bounds.half, bounds.low, bounds.high)
     else:
         assert isinstance(network, Actor | QNetwork)
         baseline = getattr(network, "baseline", None)
         layers.linear(network.head, *([] if baseline is None else [baseline]))
         dist = distribution(action)
+        if config.algorithm in ("ppo", "a2c"):
+            layers.add("sampled", _deviations(action, network.extra))
+        elif config.algorithm == "dqn":
+            layers.add("epsilon_greedy", params.epsilon)
         if dist.deviations:
             layers.add("clip", dist.low, dist.high)
     spec = {
@@ -177,6 +186,21 @@ def source(config: TrainConfig, task: Task, params: Any) -> str:
     casts = "".join(f"\n{getsource(one)}\n" for one in (stored, word_counts, cast_actions))
     text = text.replace("from flatout.casts import cast_actions, stored, word_counts\n", casts)
     return text.replace('DATA = ""', f'DATA = """\n{lines}\n"""')
+
+
+def _deviations(action: ActionSpec, log_std: Any) -> np.ndarray:
+    """Return the standard deviation of each of a head's outputs ``[P]``; -1 for a logit."""
+    box = np.array(_continuous(action))
+    found = np.full(len(box), -1, np.float32)
+    found[box] = np.exp(np.asarray(log_std))
+    return found
+
+
+def _continuous(action: ActionSpec) -> list[bool]:
+    """Return for each of a head's outputs whether it is a component of a box."""
+    if isinstance(action, CompositeSpec):
+        return [one for part in action.parts for one in _continuous(part)]
+    return [isinstance(action, ContinuousSpec)] * distribution(action).parameters
 
 
 def write(path: str | Path, text: str) -> Path:

@@ -1,10 +1,11 @@
 """A trained agent in one file. It needs NumPy alone.
 
     import policy
-    action = policy.predict(observation)  # one observation, or a batch of them
+    action, _ = policy.predict(observation, deterministic=True)  # of one observation, or of a batch
 
-`predict` acts greedily. `outputs` gives what the action is chosen by: the logits or the action
-values of discrete actions, the actions themselves of continuous ones.
+`predict` draws an action unless ``deterministic=True``; its draws come from `GENERATOR`. `outputs`
+gives what the action is chosen by: the logits or the action values of discrete actions, the
+greedy actions themselves of continuous ones.
 """
 
 import base64
@@ -17,12 +18,24 @@ from flatout.casts import cast_actions, stored, word_counts
 SPEC: dict = {}
 
 
-def predict(observation, action_mask=None):
-    """The action for one observation, or an array of actions for a batch.
+GENERATOR = np.random.default_rng()
 
-    Where the environment masks its actions, `action_mask` has 1 for each allowed value of the
-    action and 0 for the others, unless the observation holds it as ``action_mask``.
+
+def predict(
+    observation, state=None, episode_start=None, deterministic=False, action_mask=None
+):  # fmt: skip
+    """The action for one observation, or an array of actions for a batch; and the state, None.
+
+    Arguments are those of an agent's `predict`; `episode_start` is ignored. Where the environment
+    masks its actions, `action_mask` has 1 for each allowed value of the action and 0 for the
+    others, unless the observation holds it as ``action_mask``.
     """
+    if isinstance(state, (bool, np.bool_)):
+        raise ValueError(f"the second argument is the state: write deterministic={state}")
+    if state is not None:
+        raise ValueError("this policy is not recurrent and has no state: leave state out")
+    if not isinstance(deterministic, (bool, np.bool_)):
+        raise ValueError("deterministic is True or False")
     arrays, singles = [], set()
     observation, mask = without_mask(observation)
     mask = mask if action_mask is None else action_mask
@@ -37,8 +50,9 @@ def predict(observation, action_mask=None):
         arrays.append(stored(obs[None] if single else obs, dtype))
     if len(singles) > 1 or len({len(array) for array in arrays}) > 1:
         raise ValueError("the entries of the observation are batches of different sizes")
-    actions, _ = acted(allowed(chosen_by(arrays), mask), SPEC["action"])
-    return first(actions) if singles == {True} else actions
+    found = chosen_by(arrays, None if deterministic else GENERATOR)
+    actions, _ = acted(allowed(found, mask), SPEC["action"])
+    return first(actions) if singles == {True} else actions, None
 
 
 def without_mask(observation):
@@ -142,19 +156,54 @@ def entry(observation, path):
     return observation
 
 
-def chosen_by(arrays):
-    """The network's outputs for the arrays of an observation, in the order of ``inputs``."""
+def chosen_by(arrays, draws=None):
+    """The network's outputs for the arrays of an observation, in the order of ``inputs``; with a
+    generator of random numbers, changed so that the action chosen by them is a draw."""
     parts = [
         applied(array.astype(np.float32), steps)
         for array, (*_, steps) in zip(arrays, SPEC["inputs"])  # noqa: B905
     ]
-    return applied(parts[0] if len(parts) == 1 else np.concatenate(parts, -1), SPEC["layers"])
+    x = parts[0] if len(parts) == 1 else np.concatenate(parts, -1)
+    return applied(x, SPEC["layers"], draws)
 
 
-def applied(x, steps):
+def applied(x, steps, draws=None):
     for name, arrays, settings in steps:
-        x = LAYERS[name](x, *(ARRAYS[i] for i in arrays), *settings)
+        values = (*(ARRAYS[i] for i in arrays), *settings)
+        if name not in DRAWS:
+            x = LAYERS[name](x, *values)
+        elif draws is not None:
+            x = DRAWS[name](draws, x, *values).astype(np.float32)
     return x
+
+
+def sampled(draws, x, deviations):
+    """Means with normal noise; logits (deviations of -1) with noise of which the largest is a
+    draw."""
+    noise = deviations * draws.standard_normal(x.shape)
+    return x + np.where(deviations < 0, draws.gumbel(size=x.shape), noise)
+
+
+def epsilon_greedy(draws, x, epsilon):
+    """Action values, random ones in a share `epsilon` of the rows."""
+    explores = draws.random((len(x), 1)) < epsilon
+    return np.where(explores, draws.random(x.shape), x)
+
+
+def squashed(draws, x, low, high):
+    """Means with noise, for means and log deviations ``[B, 2A]``."""
+    mean, log_std = np.split(x, 2, -1)
+    return mean + np.exp(np.clip(log_std, low, high)) * draws.standard_normal(mean.shape)
+
+
+def noisy(draws, x, deviations):
+    """Actions in -1..1 with noise."""
+    return np.clip(x + deviations * draws.standard_normal(x.shape), -1, 1)
+
+
+DRAWS = {
+    "sampled": sampled, "epsilon_greedy": epsilon_greedy, "squashed": squashed, "noisy": noisy,
+}  # fmt: skip
 
 
 def normalise(x, mean, var):

@@ -20,7 +20,7 @@ class ExportArguments:
     path: Annotated[Positional[str | None], arg(metavar="RUN_DIR")] = None
     """A run folder or a saved agent."""
     numpy: str | None = None
-    """The .py file to write: policy.predict(observation) acts greedily."""
+    """The .py file to write: its predict takes and returns the same as the agent's."""
     checkpoint: Literal["best", "final"] = "best"
     """best (by evaluation; the final parameters where none was made) or final."""
     env: str | None = None

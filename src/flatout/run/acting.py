@@ -248,12 +248,14 @@ class Acting:
         return actions, jax.tree.map(lambda leaf: leaf[:count], newest)
 
     def evaluate(
-        self, episodes: int, seed: int, env: str | None = None, source: Any = None
-    ) -> Evaluation:
-        """Play greedy episodes in environments of their own.
+        self, episodes: int, seed: int, env: str | None = None, source: Any = None,
+        deterministic: bool = True,
+    ) -> Evaluation:  # fmt: skip
+        """Play episodes in environments of their own.
 
         Args:
             env, source: another environment's name, and the object or function behind it.
+            deterministic: act greedily, instead of drawing actions.
 
         Raises:
             UsageError: it has other spaces.
@@ -269,7 +271,9 @@ class Acting:
             raise UsageError(f"{task.name} has other spaces than {self.task.name}.")
         limit = 1 if task.single else 16
         with closing(
-            Evaluator(algorithm, task, episodes, seed, self._device, limit, precision)
+            Evaluator(
+                algorithm, task, episodes, seed, self._device, limit, precision, deterministic
+            )
         ) as evaluator:
             evaluator.policy.compile()
             return evaluator.run(self.packed(), 0)

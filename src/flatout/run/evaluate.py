@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -27,6 +28,7 @@ from flatout.errors import (
 )
 from flatout.evaluation import Evaluation
 from flatout.output import say
+from flatout.randomness import ACT, raw_key
 from flatout.run.video import grid, progress, writer
 from flatout.spans import Spans
 from flatout.types import Device, Episode, Obs
@@ -37,11 +39,12 @@ truncated (half an hour of Atari)."""
 
 
 class Evaluator:
-    """Plays the same numbered episodes greedily, so that evaluations compare.
+    """Plays the same numbered episodes, so that evaluations compare.
 
     Args:
         seed: the run's seed; evaluation draws its own stream of episode seeds from it.
         max_envs: the most environments to play in together.
+        deterministic: act greedily, instead of drawing actions.
     """
 
     def __init__(
@@ -53,11 +56,13 @@ class Evaluator:
         device: Device,
         max_envs: int = 16,
         precision: str = "highest",
+        deterministic: bool = True,
     ) -> None:
-        self._episodes = episodes
+        self._episodes, self._greedy = episodes, deterministic
         self._obs_spec = task.obs_spec
         count = min(episodes, max_envs)
-        self.policy = Policy(algorithm, task.obs_spec, count, device, precision=precision)
+        key = None if deterministic else raw_key(seed, ACT)
+        self.policy = Policy(algorithm, task.obs_spec, count, device, key, precision)
         self._envs = task.open(count, seed, EVALUATION)
 
     def run(self, params: Any, version: int) -> Evaluation:
@@ -81,8 +86,14 @@ class Evaluator:
             begun[env] = True
 
         active, cut = list(range(count)), 0
-        while active:
-            actions = self.policy.layout.action(self.policy.greedy(obs, begun.copy()))
+        for step in itertools.count():
+            if not active:
+                break
+            if self._greedy:
+                row = self.policy.greedy(obs, begun.copy())
+            else:
+                row = self.policy.act(obs, step, 0, begun.copy())
+            actions = self.policy.layout.action(row)
             begun[:] = False
             envs.step(actions, obs, rewards, ended, active)
             for env in active:
