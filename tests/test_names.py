@@ -79,9 +79,9 @@ def test_other_libraries_names_are_accepted(made: Any, settings: dict[str, Any])
         ({"tensorboard_logdir": "logs"}, "use run_dir: a run folder contains TensorBoard"),
         ({"device": "tpu"}, "'tpu' is none of auto, cpu, cuda"),
         ({"policy": "LstmPolicy"}, "LstmPolicy.*network="),
-        ({"learning_rate": lambda left: left}, "learning_rate is a function.*lin_0.0003"),
+        ({"learning_rate": lambda left: left**2}, r"is not linear.*flatout\.linear\(1, 0\)"),
         ({"policy_kwargs": 3}, "policy_kwargs = 3 is not a dict"),
-        ({"policy_kwargs": {"net_arch": {"pi": [8], "vf": [4]}}}, "equal widths.*hidden="),
+        ({"policy_kwargs": {"net_arch": [8, {"pi": [8], "vf": [4]}]}}, "share no hidden layers"),
         ({"policy_kwargs": {"features_extractor_class": 1}}, "network takes any Equinox"),
         ({"policy_kwargs": {"net_arhc": [8]}}, "unknown setting 'policy_kwargs net_arhc'"),
     ],
@@ -305,8 +305,10 @@ def test_pyright_knows_every_setting(tmp_path: Path) -> None:
 def test_imports_from_stable_baselines3_name_the_replacement() -> None:
     with pytest.raises(ImportError, match=r"no VecNormalize. Instead: PPO\(env, normalize_obs"):
         from flatout import VecNormalize  # type: ignore[attr-defined] # noqa: F401
+    settings = {name for algorithm in HYPER for name in settings_of(algorithm)}
+    known = {*flatout.__all__, *settings, "sampler", "sb3"}
     for name, instead in IMPORTED.items():
         assert name not in flatout.__all__
         for word in re.findall(r"flatout\.(\w+)|(\w+)=", instead):
-            assert (word[0] or word[1]) in {*flatout.__all__, *settings_of("ppo"), "sampler"}
+            assert (word[0] or word[1]) in known
     assert not hasattr(flatout, "no_such_name")

@@ -17,7 +17,7 @@ import flatout_explain
 SRC, TOOL = (Path(package.__file__).parent for package in (flatout, flatout_explain))
 
 ORDER = (
-    "__init__", "__main__", "cli", "api", "sweeps", "measurements", "reports", "populations",
+    "__init__", "__main__", "cli", "sb3", "api", "sweeps", "measurements", "reports", "populations",
     "run", "supervised", "explain", "planning", "engine", "algorithms", "networks", "envs",
     "hardware", "storage", "config", "child", "packing", "purity", "randomness", "installing",
     "spans", "errors", "output", "evaluation", "actions", "types", "casts", "tree", "version",

@@ -1,12 +1,17 @@
-"""Writes src/flatout/api/agents.py: the agents' classes, with every setting's name and type for
-editors and type checkers. Run it after a setting has changed: python tools/write_agents.py"""
+"""Writes src/flatout/api/agents.py: the agents' classes, with every setting's name, type, default
+and text for editors and type checkers.
+
+Run it after a setting has changed: python tools/write_agents.py
+"""
 
 from __future__ import annotations
 
+import textwrap
 import types
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from flatout.api.describe import described, documented
 from flatout.config.hyper import HYPER, Hyper
 from flatout.config.schema import EnvConfig, NetworkConfig, RunConfig
 
@@ -20,9 +25,9 @@ HEAD = '''\
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from flatout.api import Agent
 from flatout.networks.torsos import OwnNetwork
@@ -30,40 +35,36 @@ from flatout.networks.torsos import OwnNetwork
 # fmt: off
 
 
-class RunSettings(TypedDict, total=False):
-    """Keyword arguments of every agent and classifier; `help(PPO)` says what they mean."""
+class ClassifierSettings(TypedDict, total=False):
+    """Keyword arguments of `Classifier`; `help(Classifier)` says what they mean."""
 
 '''
 
-OTHERS = """\
-    # as Stable-Baselines3 calls them: docs/coming-from.md
-    device: str
-    verbose: int
-    lr: float | str
-    total_timesteps: int
+OTHERS = {
+    "policy": "str | None", "policy_kwargs": "Mapping[str, Any] | None", "device": "str | None",
+    "verbose": "int", "lr": "float | str | None", "total_timesteps": "int | None",
+    "n_envs": "int | None", "num_envs": "int | None", "preset": "str | None",
+}  # fmt: skip
+"""Arguments that are no settings: names of Stable-Baselines3 (docs/coming-from.md), and presets."""
 
-
-class Settings(RunSettings, total=False):
-    \"\"\"Keyword arguments of every agent.\"\"\"
-
-    policy: str
-    policy_kwargs: Mapping[str, Any] | None
-    n_envs: int
-    num_envs: int
-    preset: str
-"""
+WIDER = {
+    "learning_rate": "Callable[[float], float]", "clip_range": "Callable[[float], float]",
+    "train_freq": "tuple[int, str]", "action_noise": "Any",
+}  # fmt: skip
+"""Further types of settings: values of Stable-Baselines3 that are translated."""
 
 CLASS = '''
 
 class {name}(Agent):
-    """{doc}"""
+    """{doc}
+    """
 
     algorithm = "{algorithm}"
 
     if TYPE_CHECKING:
         def __init__(
             self, *given: Any, env: Any = None, network: OwnNetwork | str | None = None,
-            **settings: Unpack[{name}Settings],
+{parameters}
         ) -> None: ...
 '''
 
@@ -82,34 +83,47 @@ def shown(hint: Any) -> str:
     return "None" if hint is types.NoneType else hint.__name__
 
 
-def fields(part: type, leave_out: set[str]) -> list[str]:
-    """Lines of a TypedDict."""
-    hints = get_type_hints(part).items()
-    lines = [f"    {name}: {shown(hint)}" for name, hint in hints if name not in leave_out]
-    return [line.replace("run_dir: str", "run_dir: str | Path") for line in lines]
+def annotations(*parts: type, leave_out: set[str]) -> dict[str, str]:
+    """The settings of some classes with their types."""
+    hints = {name: hint for part in parts for name, hint in get_type_hints(part).items()}
+    found = {name: shown(hint) for name, hint in hints.items() if name not in leave_out}
+    return found | ({"run_dir": "str | Path | None"} if "run_dir" in found else {})
+
+
+def parameters(algorithm: str, hyper: type[Hyper], constants: set[str]) -> str:
+    """The keyword parameters of an agent's class, one a line."""
+    own = annotations(hyper, leave_out=constants)
+    common = annotations(EnvConfig, NetworkConfig, RunConfig, leave_out={"env", "network", *own})
+    defaults = described(algorithm)
+    lines = list[str]()
+    for name, kind in (own | common).items():
+        default = defaults[name][0]
+        wider = f" | {WIDER[name]}" if name in WIDER else ""
+        text = "..." if default == {} else repr(default).replace("'", '"')
+        lines.append(f"{name}: {kind}{wider} = {text},")
+    lines += [f"{name}: {kind} = {0 if kind == 'int' else None}," for name, kind in OTHERS.items()]
+    return textwrap.indent("\n".join(lines), " " * 12)
 
 
 def text() -> str:
     """The whole file."""
     constants = set(get_type_hints(Hyper))
-    run, *common = (
-        "\n".join(fields(part, {"env", "network"})) + "\n"
-        for part in (RunConfig, EnvConfig, NetworkConfig)
-    )
-    written = HEAD + run + OTHERS + "".join(common)
-    classes = list[str]()
+    written, classes = HEAD, list[str]()
     for algorithm, hyper in HYPER.items():
         if hyper.acts:
-            name = NAMES.get(algorithm, algorithm.upper())
-            written += f"\n\nclass {name}Settings(Settings, total=False):\n"
-            written += f'    """Keyword arguments of `{name}`."""\n\n'
-            written += "\n".join(fields(hyper, constants)) + "\n"
-            doc = (hyper.__doc__ or "").strip()
-            classes.append(CLASS.format(name=name, algorithm=algorithm, doc=doc))
+            own = (hyper.__doc__ or "").strip()
+            doc = textwrap.indent(documented(own, algorithm, 92).strip(), "    ").lstrip()
+            classes.append(
+                CLASS.format(
+                    name=NAMES.get(algorithm, algorithm.upper()), algorithm=algorithm, doc=doc,
+                    parameters=parameters(algorithm, hyper, constants),
+                )
+            )  # fmt: skip
         else:  # its class is written by hand
-            written += "\n\nclass ClassifierSettings(RunSettings, total=False):\n"
-            written += '    """Keyword arguments of `Classifier`."""\n\n'
-            written += "\n".join(fields(hyper, constants | {"network", "data"})) + "\n"
+            taken = annotations(RunConfig, hyper, leave_out=constants | {"network", "data"})
+            others = {name: OTHERS[name] for name in ("device", "verbose", "lr", "total_timesteps")}
+            lines = [f"    {name}: {kind}" for name, kind in (taken | others).items()]
+            written += "\n".join(lines) + "\n"
     return written + "".join(classes)
 
 

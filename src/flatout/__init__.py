@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # names are imported on first use, because every command impo
     from flatout.api.evaluation import evaluate_policy
     from flatout.api.plots import plot, report
     from flatout.api.population import Population
+    from flatout.api.translate import linear
     from flatout.config.placement import Placement
     from flatout.envs.checking.check_env import check_env
     from flatout.envs.checking.findings import Finding
@@ -56,6 +57,7 @@ _ROOMS = (
     "flatout.envs.checking.findings", "flatout.envs.device.check", "flatout.algorithms.base",
     "flatout.api", "flatout.api.agents", "flatout.api.callbacks", "flatout.api.classifier",
     "flatout.api.evaluation", "flatout.api.population", "flatout.api.plots",
+    "flatout.api.translate",
 )  # fmt: skip
 """The modules of the public names. Those that import quickly come first."""
 
@@ -64,7 +66,8 @@ __all__ = [
     "CheckpointError", "Classifier", "Counters", "DeviceEnv", "EnvironmentFailure", "Evaluate",
     "Finding", "FlatoutError", "Genetic", "Placement", "Population", "RecordEvery", "ReplaySpec",
     "Run", "SaveEvery", "State", "StopOnNoImprovement", "StopOnReward", "StopOnTime", "UsageError",
-    "check_device_env", "check_env", "engine", "evaluate_policy", "explaining", "phase", "plot",
+    "check_device_env", "check_env", "engine", "evaluate_policy", "explaining", "linear", "phase",
+    "plot",
     "report",
 ]  # fmt: skip
 
@@ -99,4 +102,7 @@ def __getattr__(name: str) -> Any:
 
         if name in IMPORTED:  # `from flatout import` does not show an AttributeError's message
             raise ImportError(f"flatout has no {name}. Instead: {IMPORTED[name]}.")
+        for right in __all__:
+            if right.lower() == name.lower():
+                raise ImportError(f"flatout has no {name}. Did you mean {right}?")
     raise AttributeError(f"module 'flatout' has no attribute {name!r}")

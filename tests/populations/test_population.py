@@ -181,7 +181,7 @@ def test_a_population_in_python(tmp_path: Path) -> None:
     import flatout
 
     made = flatout.Population(
-        "ppo", "CartPole-v1", population={"gamma": [0.9, 0.99]}, run_dir=tmp_path,
+        flatout.PPO, "CartPole-v1", population={"gamma": [0.9, 0.99]}, run_dir=tmp_path,
         **tiny.python("ppo", env_backend="device"),
     ).learn(320)  # fmt: skip
     assert {name: s["steps"] for name, s in made.summaries.items()} == {
@@ -189,6 +189,8 @@ def test_a_population_in_python(tmp_path: Path) -> None:
     }  # fmt: skip
     action = made.agent("gamma=0.9").predict(np.zeros(4, np.float32), deterministic=True)[0]
     assert action in (0, 1)
+    made.learn(320)
+    assert [s["steps"] for s in made.summaries.values()] == [640, 640]
     with pytest.raises(UsageError, match="hidden changes the program"):
         flatout.Population("ppo", "CartPole-v1", population={"hidden": [8, 16]})
 

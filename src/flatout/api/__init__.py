@@ -14,7 +14,7 @@ import numpy as np
 from flatout.algorithms.own import MakeAlgorithm
 from flatout.api.aliases import Elsewhere, attribute, begins_anew, refuse_setting, translated
 from flatout.api.arguments import flag, one_training, path_argument, preset_settings, whole_number
-from flatout.api.describe import Documentation, Signature
+from flatout.api.describe import Signature
 from flatout.api.history import History
 from flatout.api.names import algorithm_name, consent, environment_name, network_name
 from flatout.api.restore import restored
@@ -67,10 +67,6 @@ class Agent:
     algorithm: str = ""
     _loads = False  # it is made from what was saved, perhaps only to predict
     __signature__ = Signature()
-
-    def __init_subclass__(cls) -> None:
-        if cls.__module__.startswith(f"{__name__}."):  # the classes of Flatout's own algorithms
-            type.__setattr__(cls, "__doc__", Documentation(cls.__doc__ or "", cls.algorithm))
 
     def __init__(
         self, *given: Any, env: Any = None, network: OwnNetwork | str | None = None,

@@ -10,6 +10,16 @@ from typing import Any, TypedDict
 import numpy as np
 
 from flatout.api.arguments import flag
+from flatout.api.translate import (
+    SCHEDULES,
+    WITHOUT_EFFECT,
+    activation,
+    layers,
+    noise_deviation,
+    placement,
+    schedule_of,
+    steps_between_updates,
+)
 from flatout.config.aliases import REFUSED, RENAMED, meant
 from flatout.errors import UsageError, nearest, short
 
@@ -111,7 +121,9 @@ def refuse_setting(name: str, value: Any, kind: type, settings: Mapping[str, Any
 
 def _flatouts(kind: type) -> bool:
     """Whether a class is one of Flatout's own agents."""
-    return kind.__module__ in ("flatout.api", "flatout.api.agents", "flatout.api.classifier")
+    return kind.__module__ in (
+        "flatout.api", "flatout.api.agents", "flatout.api.classifier", "flatout.sb3",
+    )  # fmt: skip
 
 
 def translated(
@@ -127,6 +139,7 @@ def translated(
     Raises:
         UsageError: what has no counterpart, with what to do instead; or a setting given twice.
     """
+    given = _translated_values(given)
     settings = {name: value for name, value in given.items() if name in names or name == "preset"}
     others = {name: value for name, value in given.items() if name not in settings}
 
@@ -157,7 +170,7 @@ def translated(
             )
         settings.setdefault("network", POLICIES[policy])
     if "device" in others:
-        take("device", _placement(str(others.pop("device"))), "placement")
+        take("device", placement(str(others.pop("device"))), "placement")
     kwargs = others.pop("policy_kwargs", None)
     if not isinstance(kwargs, Mapping | None):
         raise UsageError(f"policy_kwargs = {short(kwargs)} is not a dict.")
@@ -165,8 +178,21 @@ def translated(
     for name, value in others.items():
         plain = name.removeprefix("policy_kwargs ")
         setting = RENAMED.get(plain, plain)
-        if plain in ("net_arch", "activation_fn"):
-            value = _hidden(value) if plain == "net_arch" else _activation(value)
+        if plain in WITHOUT_EFFECT and _equal(value, WITHOUT_EFFECT[plain]):
+            continue
+        if plain == "net_arch":
+            found = layers(value)
+            take(name, found["hidden"], "hidden")
+            if "critic_hidden" in found:
+                if "critic_hidden" not in names:
+                    raise UsageError(
+                        f"net_arch = {short(value)}: there is no critic of its own; write "
+                        "net_arch=[64, 64]."
+                    )
+                take(name, found["critic_hidden"], "critic_hidden")
+            continue
+        if plain == "activation_fn":
+            value = activation(value)
         if plain in REFUSED:
             raise UsageError(f"{name}= is not a setting here. Instead: {REFUSED[plain]}.")
         if setting == "env":
@@ -178,31 +204,36 @@ def translated(
     return env, settings, bool(verbose > 0)
 
 
-def _placement(device: str) -> str:
-    """PyTorch's name of a device as a placement."""
-    match = re.fullmatch(r"(cuda|gpu)(?::(\d+))?", device)
-    if device in ("auto", "cpu"):
-        return device
-    if match is None:
-        raise UsageError(
-            f"device = {device[:60]!r} is none of auto, cpu, cuda and cuda:0; placement= says more."
-        )
-    return f"act=gpu:{match[2]} learn=gpu:{match[2]}" if match[2] else "gpu"
+def _translated_values(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments with values of Stable-Baselines3 written as Flatout's, as far as they are settings
+    under their own names; without those that are None or mean nothing.
+
+    Raises:
+        UsageError: a value has no counterpart, with what to write instead.
+    """
+    same = ("seed", "target_entropy", "action_noise")
+    found = {
+        name: value for name, value in given.items()
+        if not (name in same and _equal(value, WITHOUT_EFFECT[name]))
+    }  # fmt: skip
+    for name, value in found.items():
+        if name in SCHEDULES and callable(value):
+            found[name] = schedule_of(name, value)
+    envs = next((found[name] for name in ("envs", "n_envs", "num_envs") if name in found), 1)
+    if "train_freq" in found:
+        found["train_freq"] = steps_between_updates(found["train_freq"], envs)
+    if found.get("gradient_steps") == -1:
+        if "train_freq" not in found:
+            raise UsageError(
+                "gradient_steps = -1 makes as many updates as steps: give train_freq, too, for "
+                "example train_freq=1, gradient_steps=1."
+            )
+        found["gradient_steps"] = found["train_freq"]
+    if "action_noise" in found:
+        found["action_noise"] = noise_deviation(found["action_noise"])
+    return found
 
 
-def _hidden(layers: Any) -> Any:
-    """Widths of hidden layers: `net_arch` as a list, or as a dict of equal lists."""
-    if not isinstance(layers, Mapping):
-        return layers
-    lists = [[*widths] if np.iterable(widths) else [widths] for widths in layers.values()]
-    if not lists or any(widths != lists[0] for widths in lists):
-        raise UsageError(
-            f"net_arch = {short(layers)}: actor and critic have hidden layers of equal widths; "
-            "pass hidden=[64, 64], or network= for one of your own."
-        )
-    return lists[0]
-
-
-def _activation(function: Any) -> str:
-    """The name of an activation: that of PyTorch's class, or of a function."""
-    return str(getattr(function, "__name__", function)).lower()
+def _equal(value: Any, other: Any) -> bool:
+    """Return whether a value is another one, of the same type."""
+    return value is other or (type(value) is type(other) and value == other)

@@ -12,6 +12,7 @@ from flatout.api import Agent
 from flatout.api.agents import ClassifierSettings
 from flatout.api.aliases import translated
 from flatout.api.arguments import flag, path_argument
+from flatout.api.describe import Documentation
 from flatout.api.names import algorithm_name, environment_name
 from flatout.config.hyper import BUILT_IN
 from flatout.config.modules import PASSED
@@ -163,3 +164,6 @@ class Classifier(Agent):
             hint = "" if network is not None else f"cannot make the network {name}: pass network=. "
             raise UsageError(f"{saved.file}: {hint}{error}") from error
         return agent
+
+
+type.__setattr__(Classifier, "__doc__", Documentation(Classifier.__doc__ or "", "classify"))

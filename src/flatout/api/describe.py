@@ -42,17 +42,22 @@ class Signature:
 
 
 class Documentation:
-    """``__doc__`` of a class of agents: its own, then every setting's."""
+    """``__doc__`` of a class: its own, then every setting's."""
 
     def __init__(self, own: str, algorithm: str) -> None:
         self._own, self._algorithm = own, algorithm
 
     def __get__(self, agent: Any, kind: type[Any]) -> str:
-        lines = [self._own, "", "Args:"]
-        for name, (default, text) in described(self._algorithm).items():
-            entry = f"{name} = {default!r}: {text}"
-            lines += textwrap.wrap(entry, 96, initial_indent="    ", subsequent_indent="        ")
-        return "\n".join(lines) + "\n"
+        return documented(self._own, self._algorithm)
+
+
+def documented(own: str, algorithm: str, width: int = 96) -> str:
+    """Return a class's documentation with every setting's, in lines of at most `width`."""
+    lines = [own, "", "Args:"]
+    for name, (default, text) in described(algorithm).items():
+        entry = f"{name} = {default!r}: {text}"
+        lines += textwrap.wrap(entry, width, initial_indent="    ", subsequent_indent="        ")
+    return "\n".join(lines) + "\n"
 
 
 @functools.cache

@@ -17,6 +17,7 @@ from flatout.errors import FlatoutError, Interrupt, UsageError, short
 from flatout.populations.members import (
     FOLDER,
     Member,
+    Strategy,
     members,
     refuse_strange,
     refuse_taken,
@@ -32,7 +33,7 @@ class Population:
     """Members that differ in their seeds and in settings that change no program.
 
     Args:
-        algorithm: its name.
+        algorithm: a class such as `PPO`, or the algorithm's name.
         env: an id or ``"module:factory"``.
         seeds: so many, from the settings' `seed` on.
         population: values by setting: every combination is a member.
@@ -49,10 +50,12 @@ class Population:
     """
 
     def __init__(
-        self, algorithm: str, env: str | None = None, *, seeds: int | None = None,
+        self, algorithm: str | type[Agent], env: str | None = None, *, seeds: int | None = None,
         population: Mapping[str, Sequence[Any]] | None = None, run_dir: str | Path | None = None,
         strategy: str = "auto", **settings: Any,
     ) -> None:  # fmt: skip
+        if isinstance(algorithm, type) and issubclass(algorithm, Agent):
+            algorithm = algorithm.algorithm
         algorithm = algorithm_called(text("algorithm", algorithm))
         tuned = preset_settings(settings, algorithm)
         named = {} if env is None else {"env": env}
@@ -66,29 +69,39 @@ class Population:
         self._path = path_argument("run_dir", folder).absolute()
         self._members: list[Member] = members(self.config, seeds, _words(population), self._path)
         self._strategy = text("strategy", strategy)
+        self._chosen: Strategy | None = None  # once the folder was written
+        self._steps = 0  # that all members were to train for
+        self._programs = Programs(several=True)
         self.summaries: dict[str, dict[str, Any]] = {}
 
     def learn(self, total_timesteps: int | None = None) -> Self:
-        """Train all members, each for so many environment steps.
+        """Train all members for this many environment steps each; a second call continues the
+        members' runs.
 
         Raises:
-            FlatoutError: a member failed; the others have been trained and kept.
+            FlatoutError: a member failed; the others have been trained and saved.
         """
         steps = self.config.run.steps
         if total_timesteps is not None:
             steps = whole_number("total_timesteps", total_timesteps, Range(1))
-        trained = [Member(one.name, revise(one.config, {"steps": steps})) for one in self._members]
-        refuse_taken(self._path)
-        refuse_strange(self._path)
-        programs = Programs(several=True)
+        self._steps += steps
+        changes = {"steps": self._steps}
+        trained = [Member(one.name, revise(one.config, changes)) for one in self._members]
+        resume = self._chosen is not None
+        if not resume:
+            refuse_taken(self._path)
+            refuse_strange(self._path)
         with Interrupts() as interrupts:
-            try:
-                with interrupts.discardable():
-                    chosen = choose([one.config for one in trained], self._strategy, programs)
-            except Interrupt:
-                raise KeyboardInterrupt from None
-            save(self._path, self.config, trained, chosen)
-            made = Members(trained, chosen, False, interrupts, programs)
+            if self._chosen is None:
+                try:
+                    with interrupts.discardable():
+                        configs = [one.config for one in trained]
+                        chosen = choose(configs, self._strategy, self._programs)
+                except Interrupt:
+                    raise KeyboardInterrupt from None
+                save(self._path, self.config, trained, chosen)
+                self._chosen = chosen
+            made = Members(trained, self._chosen, resume, interrupts, self._programs)
             made.run()
         self.summaries = {state.member.name: state.summary for state in made.states}
         if interrupts.signum is not None:

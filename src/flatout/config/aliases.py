@@ -75,6 +75,16 @@ IMPORTED: dict[str, str] = {
     "VecVideoRecorder": "flatout.RecordEvery, or agent.record(path)",
     "MaskablePPO": "flatout.PPO, which obeys action masks without a setting",
     "Monitor": "returns and lengths of episodes are recorded without it",
+    "TQC": "SAC, which has two critics and drops none",
+    "TRPO": "PPO(env, target_kl=0.01)",
+    "ARS": "flatout.Genetic, which uses no gradients either",
+    "QRDQN": "DQN(env, n_step=3, prioritized=True)",
+    "CrossQ": "SAC",
+    "RecurrentPPO": "PPO(env, frame_stack=4), which sees the last four observations",
+    "HerReplayBuffer": "hindsight experience replay is not available; SAC or TD3 learn without it",
+    "NormalActionNoise": "action_noise=0.1, or flatout.sb3.common.noise.NormalActionNoise",
+    "OrnsteinUhlenbeckActionNoise": "action_noise=0.1, Gaussian noise",
+    "BaseFeaturesExtractor": "network= takes any Equinox module (examples/2_own_network.py)",
 }
 """Flatout's replacement for each name that users import from Stable-Baselines3 and sb3-contrib."""
 

@@ -1,0 +1,261 @@
+"""Agents of Flatout under the names and with the arguments of Stable-Baselines3.
+
+    from flatout.sb3 import PPO  # instead of: from stable_baselines3 import PPO
+
+docs/coming-from.md says what is translated and what differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn, Self
+
+import gymnasium as gym
+import numpy as np
+
+from flatout.api import Agent, agents
+from flatout.api.aliases import ATTRIBUTES
+from flatout.api.arguments import path_argument
+from flatout.config.aliases import IMPORTED
+from flatout.config.schema import EnvConfig
+from flatout.errors import UsageError, short
+from flatout.run.callbacks import CallbackLike
+from flatout.sb3.adapter import attached
+from flatout.sb3.common.run_view import Logger
+from flatout.sb3.common.vec_env import (
+    PREPARATION,
+    VecEnv,
+    environment_and_settings,
+    space_of,
+)
+from flatout.storage.checkpoint import PREFIX
+
+__all__ = ["A2C", "DDPG", "DQN", "PPO", "SAC", "TD3", "MaskablePPO"]
+
+ENDING = ".safetensors"
+STEPS = ("train_freq", "gradient_steps")
+
+
+class _Translated(Agent):
+    """An agent with Stable-Baselines3's attributes and arguments.
+
+    The unit of `train_freq` is a step of all environments, as in Stable-Baselines3. `learn` starts
+    a new run unless ``reset_num_timesteps=False``.
+    """
+
+    _vec_env: VecEnv | None = None
+    _step: int | None = None  # within callbacks: the step that they are called for
+    _logs: str | Path | None = None
+
+    def __init__(self, policy: Any = None, env: Any = None, **settings: Any) -> None:
+        given = [one for one in (policy, env) if one is not None]
+        if given and isinstance(given[-1], VecEnv):
+            self._vec_env = given[-1]
+            given[-1], others = environment_and_settings(given[-1])
+            settings = others | settings
+            if settings.get("seed") is None:  # Stable-Baselines3 seeds the environments by itself
+                settings["seed"] = others.get("seed", 0)
+        self._logs = settings.pop("tensorboard_log", None)
+        if not self._loads:
+            self._refuse_normalisation(settings)
+            settings = self._with_updates(settings)
+        super().__init__(*given, **settings)
+
+    def _refuse_normalisation(self, settings: Mapping[str, Any]) -> None:
+        if settings.get("normalize_observation") and self.algorithm not in ("ppo", "a2c"):
+            raise UsageError(
+                f"VecNormalize is available for PPO and A2C, not for {type(self).__name__}: wrap "
+                "the environment in a wrapper of your own that scales observations."
+            )
+
+    def _with_updates(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings with `train_freq` counted over all environments."""
+        if self.algorithm in ("ppo", "a2c") or not {*STEPS} & {*settings}:
+            return dict(settings)
+        every = settings.get("train_freq", 4 if self.algorithm == "dqn" else 1)
+        envs = settings.get("envs", settings.get("n_envs", 1))
+        return {**settings, "train_freq": every * envs if isinstance(every, int) else every}
+
+    def learn(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, total_timesteps: int, callback: Any = None, log_interval: int | None = None,
+        tb_log_name: str = "run", reset_num_timesteps: bool = True, progress_bar: bool = False,
+        *, run_dir: str | Path | None = None,
+    ) -> Self:  # fmt: skip
+        """Train for this many environment steps, as `flatout.Agent.learn`.
+
+        Args:
+            total_timesteps: the number of steps.
+            callback: callbacks of Stable-Baselines3's or Flatout's kind, one or a list; or a
+                function ``callback(locals, globals)``.
+            log_interval: ignored; `log_every` sets the steps between rows of metrics.
+            tb_log_name: the name of the run folder below `tensorboard_log`.
+            reset_num_timesteps: start a new run with what was learned; False continues the last
+                one.
+            progress_bar: show the live display.
+            run_dir: a folder to keep the run in.
+        """
+        if run_dir is None and self._logs is not None:
+            number = 1
+            while (run_dir := Path(self._logs) / f"{tb_log_name}_{number}").exists():
+                number += 1
+        callbacks: list[CallbackLike] = attached(callback, self)
+        super().learn(
+            total_timesteps, callbacks or None, progress_bar=progress_bar or None, run_dir=run_dir,
+            reset_num_timesteps=reset_num_timesteps,
+        )  # fmt: skip
+        return self
+
+    def evaluate(self, *args: Any, env: Any = None, **others: Any) -> Any:
+        """Play episodes; see `flatout.Agent.evaluate`."""
+        return super().evaluate(*args, env=_made(env), **others)
+
+    def save(self, path: str | Path, *args: Any, **others: Any) -> Path:
+        """Write the agent; a path without an ending gets ``.safetensors``."""
+        if args or {*others} - {"exclude", "include"}:
+            raise UsageError("save takes a path.")
+        named = path_argument("path", path)
+        return super().save(named if named.suffix else named.with_suffix(ENDING))
+
+    @classmethod
+    def load(  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls, path: str | Path, env: Any = None, device: str | None = None,
+        custom_objects: Mapping[str, Any] | None = None, **settings: Any,
+    ) -> Self:  # fmt: skip
+        """Load an agent that `save` wrote, or a run folder; see `flatout.Agent.load`."""
+        named = path_argument("path", path)
+        endings = ("", ENDING) if named.suffix != ".zip" else (ENDING, "")
+        plain = str(named).removesuffix(".zip")
+        found = [one for one in (named, *(Path(plain + e) for e in endings)) if one.exists()]
+        vec_env = env if isinstance(env, VecEnv) else None
+        if vec_env is not None:
+            env, others = environment_and_settings(vec_env)
+            settings = {n: v for n, v in others.items() if n != "seed"} | settings
+        if device not in (None, "auto"):
+            settings["device"] = device
+        for name, value in (custom_objects or {}).items():
+            if name not in ("lr_schedule", "policy_class"):
+                settings[name] = value
+        settings.pop("print_system_info", None)
+        agent = super().load(found[0] if found else named, env, **settings)
+        agent._vec_env = vec_env
+        return agent
+
+    @property
+    def num_timesteps(self) -> int:
+        """Environment steps of the newest run, within a callback up to its call."""
+        return (self._steps or 0) if self._step is None else self._step
+
+    @property
+    def n_envs(self) -> int:
+        """The number of environments."""
+        return self.config.env.envs
+
+    @property
+    def observation_space(self) -> gym.Space[Any]:
+        """The space of prepared observations."""
+        return space_of(self.task.obs_spec)
+
+    @property
+    def action_space(self) -> gym.Space[Any]:
+        """The space of actions."""
+        return self.task.action_spec.to_gym()
+
+    @property
+    def logger(self) -> Logger:
+        """Where callbacks log numbers."""
+        return Logger(self._run_view)
+
+    _run_view: Any = None  # the run, while callbacks are called
+
+    def get_env(self) -> VecEnv:
+        """The environments, which can be stepped: separate ones from those that learn."""
+        if self._vec_env is None:
+            made = self._code.env
+            env = made if made is not None else self.config.env.env
+            given, default = vars(self.config.env), vars(EnvConfig())
+            changed = {name: given[name] for name in PREPARATION if given[name] != default[name]}
+            self._vec_env = VecEnv(env, self.n_envs, changed)
+        return self._vec_env
+
+    def set_env(self, env: Any, *args: Any) -> NoReturn:
+        """Refuse: an agent keeps its environment."""
+        raise UsageError(f"{type(self).__name__} keeps its environment: {ATTRIBUTES['set_env']}.")
+
+    def get_parameters(self) -> dict[str, dict[str, np.ndarray]]:
+        """Return copies of the learned arrays by name, as ``{"policy": {...}}``."""
+        arrays = self._acting.arrays
+        if arrays is None:
+            raise UsageError("there are no parameters yet: call learn first.")
+        own = f"{PREFIX}.params"
+        return {"policy": {n: np.array(a) for n, a in arrays.items() if n.startswith(own)}}
+
+    def set_parameters(
+        self, load_path_or_dict: Any, exact_match: bool = True, device: str = "auto"
+    ) -> None:
+        """Replace learned arrays by those of a dict like that of `get_parameters`.
+
+        Raises:
+            UsageError: it is something else, or an array is missing, unknown or of another shape.
+        """
+        present = self.get_parameters()["policy"]
+        given = load_path_or_dict
+        if not isinstance(given, Mapping) or not isinstance(given.get("policy"), Mapping):
+            raise UsageError(
+                f"set_parameters takes what get_parameters returns, not {short(given)}: "
+                f"{type(self).__name__}.load(path) reads a file."
+            )
+        changed = {name: np.asarray(value) for name, value in given["policy"].items()}
+        for name, value in changed.items():
+            if name not in present or value.shape != present[name].shape:
+                raise UsageError(f"set_parameters: there is no array {name} {[*value.shape]}.")
+        if exact_match and len(changed) < len(present):
+            raise UsageError(f"set_parameters: {min({*present} - {*changed})} is missing.")
+        typed = {name: value.astype(present[name].dtype) for name, value in changed.items()}
+        self._acting.learned({**(self._acting.arrays or {}), **typed})
+        self._history.replace(typed)
+
+
+def _made(env: Any) -> Any:
+    """An environment as `flatout.Agent.evaluate` takes it."""
+    return environment_and_settings(env)[0] if isinstance(env, VecEnv) else env
+
+
+class PPO(_Translated, agents.PPO):
+    """`flatout.PPO` with Stable-Baselines3's arguments."""
+
+
+class A2C(_Translated, agents.A2C):
+    """`flatout.A2C` with Stable-Baselines3's arguments."""
+
+
+class DQN(_Translated, agents.DQN):
+    """`flatout.DQN` with Stable-Baselines3's arguments."""
+
+
+class DDPG(_Translated, agents.DDPG):
+    """`flatout.DDPG` with Stable-Baselines3's arguments."""
+
+
+class TD3(_Translated, agents.TD3):
+    """`flatout.TD3` with Stable-Baselines3's arguments."""
+
+
+class SAC(_Translated, agents.SAC):
+    """`flatout.SAC` with Stable-Baselines3's arguments."""
+
+
+class MaskablePPO(PPO):
+    """`flatout.PPO`, which obeys masks, with the arguments of sb3-contrib's class."""
+
+    def predict(self, *args: Any, action_masks: Any = None, **others: Any) -> Any:
+        """Return the action and the state; see `flatout.Agent.predict`."""
+        mask = others.pop("action_mask", None) if action_masks is None else action_masks
+        return super().predict(*args, action_mask=mask, **others)
+
+
+def __getattr__(name: str) -> Any:
+    """Refuse a name that is not available, with what to write instead."""
+    if name in IMPORTED:
+        raise ImportError(f"flatout.sb3 has no {name}. Instead: {IMPORTED[name]}.")
+    raise AttributeError(f"module 'flatout.sb3' has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""Modules of ``sb3_contrib.common.maskable``."""
