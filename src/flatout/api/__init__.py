@@ -7,12 +7,12 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never, NoReturn, Self, Unpack
+from typing import TYPE_CHECKING, Any, Never, NoReturn, Self
 
 import numpy as np
 
 from flatout.algorithms.own import MakeAlgorithm
-from flatout.api.aliases import Elsewhere, attribute, begins_anew, refuse_setting, translated
+from flatout.api.aliases import attribute, begins_anew, refuse_setting, translated
 from flatout.api.arguments import flag, one_training, path_argument, preset_settings, whole_number
 from flatout.api.describe import Signature
 from flatout.api.history import History
@@ -148,7 +148,8 @@ class Agent:
         progress_bar: bool | None = None,
         run_dir: str | Path | None = None,
         reset: bool = False,
-        **others: Unpack[Elsewhere],
+        reset_num_timesteps: bool | None = None,
+        **others: Never,
     ) -> Self:
         """Train for this many environment steps.
 
@@ -167,8 +168,9 @@ class Agent:
             run_dir: keep a run folder; nothing is written without one.
             reset: begin a new run with the parameters and the optimiser: counters, schedules,
                 replay and warm-up anew.
-            others: `reset_num_timesteps`, as in Stable-Baselines3: True is `reset`; whatever else
-                is refused.
+            reset_num_timesteps: Stable-Baselines3's name: True is `reset`, and False continues a
+                run that was loaded.
+            others: refused.
 
         Returns:
             This agent; `summary` holds the figures. In a notebook and at Python's prompt Ctrl-C
@@ -185,7 +187,9 @@ class Agent:
             given = self.config.run.run_dir if run_dir is None else run_dir
             path = None if given is None else path_argument("run_dir", given)
             shows = flag("progress_bar", self._verbose if progress_bar is None else progress_bar)
-            stopped = train(self, total, callback, shows, path, begins_anew(others, reset))
+            stopped = train(
+                self, total, callback, shows, path, begins_anew(others, reset_num_timesteps, reset)
+            )
         if stopped is not None and not (stopped == signal.SIGINT and hasattr(sys, "ps1")):
             raise KeyboardInterrupt
         return self

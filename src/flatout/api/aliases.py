@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from types import FunctionType
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -55,23 +55,17 @@ class AttributeRefusedError(UsageError, AttributeError):
     """An attribute of an agent was set that nothing would read."""
 
 
-class Elsewhere(TypedDict, total=False):
-    """What `learn` takes under another library's name."""
-
-    reset_num_timesteps: bool
-
-
-def begins_anew(others: Mapping[str, Any], reset: bool) -> bool | None:
-    """`reset` of `learn`, or what Stable-Baselines3 calls it; None if neither was given. False is
-    then a wish: the counters of a loaded agent continue, too.
+def begins_anew(others: Mapping[str, Any], as_sb3: Any, reset: bool) -> bool | None:
+    """Return `reset` of `learn`, or `reset_num_timesteps` as Stable-Baselines3 calls it; None if
+    neither was given. False means that the counters of a loaded agent continue, too.
 
     Raises:
         UsageError: another argument, with what to do instead.
     """
-    for name in others.keys() - {"reset_num_timesteps"}:
+    for name in others:
         raise UsageError(f"learn takes no {name}.{meant(name, LEARN)}")
-    if "reset_num_timesteps" in others:
-        return flag("reset_num_timesteps", others["reset_num_timesteps"])
+    if as_sb3 is not None:
+        return flag("reset_num_timesteps", as_sb3)
     return flag("reset", reset) or None
 
 

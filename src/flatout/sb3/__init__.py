@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, Never, NoReturn, Self
 
 import gymnasium as gym
 import numpy as np
@@ -77,10 +77,11 @@ class _Translated(Agent):
         envs = settings.get("envs", settings.get("n_envs", 1))
         return {**settings, "train_freq": every * envs if isinstance(every, int) else every}
 
-    def learn(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, total_timesteps: int, callback: Any = None, log_interval: int | None = None,
-        tb_log_name: str = "run", reset_num_timesteps: bool = True, progress_bar: bool = False,
-        *, run_dir: str | Path | None = None,
+    def learn(
+        self, total_timesteps: int | None = None, callback: Any = None,
+        log_interval: int | None = None, tb_log_name: str = "run",
+        reset_num_timesteps: bool | None = True, progress_bar: bool | None = None, *,
+        run_dir: str | Path | None = None, reset: bool = False, **others: Never,
     ) -> Self:  # fmt: skip
         """Train for this many environment steps, as `flatout.Agent.learn`.
 
@@ -94,6 +95,8 @@ class _Translated(Agent):
                 one.
             progress_bar: show the live display.
             run_dir: a folder to keep the run in.
+            reset: as `reset_num_timesteps`.
+            others: refused.
         """
         if run_dir is None and self._logs is not None:
             number = 1
@@ -102,7 +105,7 @@ class _Translated(Agent):
         callbacks: list[CallbackLike] = attached(callback, self)
         super().learn(
             total_timesteps, callbacks or None, progress_bar=progress_bar or None, run_dir=run_dir,
-            reset_num_timesteps=reset_num_timesteps,
+            reset_num_timesteps=reset or reset_num_timesteps, **others,
         )  # fmt: skip
         return self
 

@@ -180,8 +180,9 @@ class VecNormalize(VecEnv):
     def load(cls, load_path: str | Path, venv: Any) -> Self:
         """Read settings that `save` wrote."""
         saved = json.loads(path_argument("load_path", load_path).read_text())
-        names = {"norm_obs": "normalize_observation", "norm_reward": "normalize_reward"}
-        return cls(venv, **{name: bool(saved.get(own, True)) for name, own in names.items()})
+        names = ("normalize_observation", "normalize_reward")
+        observations, rewards = (bool(saved.get(name, True)) for name in names)
+        return cls(venv, norm_obs=observations, norm_reward=rewards)
 
 
 def VecFrameStack(  # noqa: N802 - a class in Stable-Baselines3

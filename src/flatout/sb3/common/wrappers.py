@@ -15,8 +15,10 @@ class ActionMasker(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gym.Env[Any, Any], action_mask_fn: str | Callable[[Any], Any]) -> None:
         super().__init__(env)
         function = action_mask_fn
-        self._masks = env.get_wrapper_attr(function) if isinstance(function, str) else function
         self._bound = isinstance(function, str)
+        self._masks: Callable[..., Any] = (
+            env.get_wrapper_attr(function) if isinstance(function, str) else function
+        )
 
     def action_masks(self) -> np.ndarray:
         """Return 1 for each allowed action and 0 for the others."""
