@@ -5,6 +5,9 @@
 docs/coming-from.md says what is translated and what differs.
 """
 
+# pyright: reportIncompatibleMethodOverride=false
+# Arguments have the order of Stable-Baselines3, which is another one than Flatout's.
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -121,7 +124,7 @@ class _Translated(Agent):
         return super().save(named if named.suffix else named.with_suffix(ENDING))
 
     @classmethod
-    def load(  # pyright: ignore[reportIncompatibleMethodOverride]
+    def load(
         cls, path: str | Path, env: Any = None, device: str | None = None,
         custom_objects: Mapping[str, Any] | None = None, **settings: Any,
     ) -> Self:  # fmt: skip
