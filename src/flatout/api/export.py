@@ -162,7 +162,7 @@ def source(config: TrainConfig, task: Task, params: Any) -> str:
         layers.linear(network.head, *([] if baseline is None else [baseline]))
         dist = distribution(action)
         if config.algorithm in ("ppo", "a2c"):
-            layers.add("sampled", _deviations(action, network.extra))
+            layers.add("sampled", _deviations(action, params.actor.extra))
         elif config.algorithm == "dqn":
             layers.add("epsilon_greedy", params.epsilon)
         if dist.deviations:

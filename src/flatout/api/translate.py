@@ -111,7 +111,7 @@ def layers(value: Any) -> dict[str, Any]:
                 f"net_arch = {short(value)}: actor and critic share no hidden layers; write "
                 "net_arch=dict(pi=[64, 64], vf=[64, 64])."
             )
-        value = value[0]
+        value = next(iter(value))
     if not isinstance(value, Mapping):
         return {"hidden": value}
     if not value or not {*value} <= {"pi", "vf", "qf"} or {"vf", "qf"} <= {*value}:
