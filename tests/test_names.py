@@ -154,7 +154,7 @@ def test_an_environment_object_is_recorded_in_its_render_mode(tmp_path: Path) ->
     [
         ("lr", "learning_rate"), ("learning_rte", "learning_rate"), ("n_envs", "envs"),
         ("num_envs", "envs"), ("total_timesteps", "steps"), ("clip_coef", "clip_range"),
-        ("n_env", "envs"),
+        ("n_env", "envs"), ("NUM_ENVS", "envs"), ("GAMMA", "gamma"),
     ],
 )  # fmt: skip
 def test_python_and_the_command_suggest_the_same_name(name: str, right: str, flatout: Any) -> None:

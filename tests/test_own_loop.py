@@ -147,7 +147,8 @@ def test_init_takes_one_key(key: Any) -> None:
         ({"env_backend": "host"}, "one program on one device, without env_backend='host', which"),
         ({"placement": "act=cpu sampler=device"}, "without placement='act=cpu sampler=device'"),
         ({"shards": 2, "devices": 2}, "without devices=2, shards=2, which only"),
-        ({"seed": 3, "eval_every": 64}, "eval_every, seed would do nothing"),
+        ({"eval_every": 64, "stop_at_return": 9}, "eval_every, stop_at_return would do nothing"),
+        ({"seed": 3}, r"the key decides, init\(jax\.random\.key\(seed\)\)"),
         ({"n_stepz": 2}, "Did you mean 'n_steps'"),
     ],
 )

@@ -18,7 +18,7 @@ from flatout.run.factory import Factory
 from flatout.run.job import Job
 from flatout.run.resolve import resolve_run, silent
 
-ONLY_OF_RUNS = affecting(BEST, REPORT) | {"seed", "stop_at_return", "replan"}
+ONLY_OF_RUNS = affecting(BEST, REPORT) | {"stop_at_return", "replan"}
 """Settings of what happens around a run's iterations, which a user's loop does itself."""
 
 
@@ -78,8 +78,10 @@ def _refuse(config: TrainConfig, settings: Mapping[str, Any]) -> None:
             f"flatout.engine.make works in one program on one device, without {', '.join(wrong)}"
             ", which only an agent's learn() takes."
         )
+    if "seed" in settings:
+        raise UsageError("seed is no setting here: the key decides, init(jax.random.key(seed)).")
     if unused := sorted(ONLY_OF_RUNS & settings.keys()):
         raise UsageError(
-            f"{', '.join(unused)} would do nothing: a loop of your own logs, saves, evaluates "
-            "and stops as you write it, and the seed is the key of init(jax.random.key(seed))."
+            f"{', '.join(unused)} would do nothing: a loop of your own logs, saves, evaluates and "
+            "stops as you write it. Leave it out."
         )

@@ -25,7 +25,7 @@ RENAMED: dict[str, str] = {
     # other libraries
     "entropy_coef": "ent_coef", "value_coef": "vf_coef", "discount": "gamma", "lam": "gae_lambda",
     "hidden_sizes": "hidden", "net_arch": "hidden", "activation_fn": "activation",
-    "timesteps": "steps", "log_dir": "run_dir", "random_seed": "seed",
+    "clip_eps": "clip_range", "timesteps": "steps", "log_dir": "run_dir", "random_seed": "seed",
 }  # fmt: skip
 """Flatout's name for a setting of another library, with the same meaning and unit."""
 
@@ -93,13 +93,15 @@ def meant(name: str, names: Collection[str], flag: bool = False) -> str:
     """Return the sentence that ends a message about an unknown setting, or an empty string.
 
     It suggests the nearest names, as `flatout.errors.nearest` does; for a name of another library
-    it suggests Flatout's name, or gives the advice of `REFUSED`.
+    it suggests Flatout's name, or gives the advice of `REFUSED`. Names may be in upper case, as
+    PureJaxRL's are.
 
     Args:
         name: the unknown name.
         names: the names that exist.
         flag: whether the names are flags, such as ``--learning-rate``.
     """
+    name = name.lower()
     plain = name.removeprefix("--").replace("-", "_")
     right = {n: f"--{it.replace('_', '-')}" if flag else it for n, it in RENAMED.items()}
     others = [*(other for other, it in right.items() if it in names), *REFUSED]
