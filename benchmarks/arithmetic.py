@@ -186,6 +186,11 @@ def jax_runner(wanted: Sequence[Product]) -> Callable[[], None]:
     return run
 
 
+def layer_widths(text: str) -> list[int]:
+    """Return the widths of layers, which are written as in Flatout: 64,64."""
+    return [int(word) for word in text.split(",")]
+
+
 def main() -> None:
     """Time the products for a while and print the rate."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -194,7 +199,7 @@ def main() -> None:
     add("--engine", choices=("jax", "numpy"), default="jax")
     add("--obs", type=int, default=3, help="components of an observation (Pendulum-v1 has 3)")
     add("--actions", type=int, default=1)
-    add("--hidden", type=int, nargs="+", default=[256, 256])
+    add("--hidden", type=layer_widths, default=[256, 256])
     add("--batch-size", type=int, default=256)
     add("--seconds", type=float, default=5.0, help="of measuring")
     add("--seed", type=int, default=0, help="only names the run: products have no randomness")

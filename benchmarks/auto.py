@@ -54,7 +54,8 @@ WORKLOADS = (
 )  # fmt: skip
 SLOW = Workload(
     f"PPO, {1e3 * BURN_S:g} ms of computing a step", "ppo",
-    ("--env", "empty_env:make", "--env-kwargs", f"burn={BURN_S}", "length=200", "--envs", "8",
+    ("--env", "empty_env:make", "--env-kwargs", f"burn={BURN_S}", "--env-kwargs", "length=200",
+     "--envs", "8",
      "--n-steps", "64", "--batch-size", "64"), 512, 4096, (PROCESSES,),
 )  # fmt: skip
 ENV = {"PYTHONPATH": OUR_ENVS["PYTHONPATH"]}  # the cache of programs helps every side alike
@@ -117,7 +118,7 @@ def _rate(row: Row) -> float:
 
 
 def _plan(args: argparse.Namespace, workload: Workload) -> Command:
-    argv = [flatout(args), "plan", workload.algorithm, *workload.flags, "--json", "-",
+    argv = [flatout(args), "plan", workload.algorithm, *workload.flags, "--json",
             "--remeasure"]  # fmt: skip
     return Command(argv, ENV)
 

@@ -43,7 +43,7 @@ def benchmark(args: argparse.Namespace) -> None:
         "--env", "CartPole-v1", "--envs", str(ENVS), "--batch-size", str(BATCH),
         "--buffer-size", "50000", "--learning-rate", "1e-4",
         "--target-update-interval", "10000", "--exploration-fraction", str(EXPLORATION),
-        "--exploration-final-eps", "0.05", "--hidden", "64", "64",
+        "--exploration-final-eps", "0.05", "--hidden", "64,64",
     )  # fmt: skip
     settings: Row = {
         "flags": [*flags, *work.flags(), *first.flags()], "window_from": work.window_from,

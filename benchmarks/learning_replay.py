@@ -43,8 +43,8 @@ class Tier:
 TIERS = {"quick": Tier(False, 15.0), "long": Tier(True, float("inf"))}
 
 SHARED: dict[str, tuple[str, ...]] = {
-    "sac": ("--learning-rate", "3e-4", "--hidden", "256", "256"),
-    "td3": ("--learning-rate", "1e-3", "--hidden", "400", "300", "--action-noise", "0.1"),
+    "sac": ("--learning-rate", "3e-4", "--hidden", "256,256"),
+    "td3": ("--learning-rate", "1e-3", "--hidden", "400,300", "--action-noise", "0.1"),
 }
 """Settings of the comparison with Stable-Baselines3 by algorithm; both sides get all of them."""
 

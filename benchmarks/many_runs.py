@@ -21,7 +21,7 @@ from pathlib import Path
 
 from machine import machine
 
-COMMANDS = (["runs"], ["report"], ["report", "--html", "report.html"])
+COMMANDS = (["runs"], ["report"], ["report", "--out", "report.html"])
 
 
 def make(root: Path, runs: int, seeds: int, uneven: bool) -> None:

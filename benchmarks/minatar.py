@@ -15,7 +15,7 @@ from learning import curve
 from report import provenance, table, write_section
 
 NAME = "minatar"
-ENV = ("--env", "gymnax:Breakout-MinAtar", "--envs", "64", "--hidden", "64", "64")
+ENV = ("--env", "gymnax:Breakout-MinAtar", "--envs", "64", "--hidden", "64,64")
 PPO = (
     *ENV, "--network", "mlp", "--n-steps", "128", "--batch-size", "1024", "--n-epochs", "4",
     "--learning-rate", "lin_0.005_0", "--gamma", "0.99", "--gae-lambda", "0.95",

@@ -37,7 +37,8 @@ def benchmark(args: argparse.Namespace) -> None:
     def command(side: str, seed: int, burn: float, schedule: str) -> Command:
         return train_command(
             args, NAME, side, seed, "--env", "empty_env:make", "--env-kwargs", f"burn={burn}",
-            "length=200", "--envs", str(ENVS), "--n-steps", str(ROWS), "--hidden", "256", "256",
+            "--env-kwargs", "length=200", "--envs", str(ENVS), "--n-steps", str(ROWS), "--hidden",
+            "256,256",
             "--batch-size", "64", "--n-epochs", "4", "--steps", str(PER * ITERATIONS),
             "--log-every", str(PER), "--checkpoint-every", "0", "--no-tensorboard", "--quiet",
             env=OUR_ENVS, finish=windowed(WARM * PER),

@@ -51,12 +51,12 @@ def _replay(name: str, algorithm: str, env: Sequence[str], envs: int, *more: str
 
 def costly(**settings: float) -> tuple[str, ...]:
     """The flags of an environment of `costly_env`."""
-    pairs = [f"{name}={value}" for name, value in settings.items()]
-    return ("--env", "costly_env:make", "--env-kwargs", *pairs)
+    pairs = [f"--env-kwargs={name}={value}" for name, value in settings.items()]
+    return ("--env", "costly_env:make", *pairs)
 
 
 CARTPOLE, PENDULUM = ("--env", "CartPole-v1"), ("--env", "Pendulum-v1")
-WIDE = ("--hidden", "256", "256")
+WIDE = ("--hidden", "256,256")
 QUICK = (
     _ppo("PPO, CartPole", CARTPOLE, 8, 128),
     _ppo("PPO, 1 ms of computing", costly(work_ms=1.0), 8, 32),
@@ -120,7 +120,7 @@ def benchmark(args: argparse.Namespace) -> None:
 def plan_command(args: argparse.Namespace, workload: Workload) -> Command:
     """`flatout plan`, measuring anew."""
     argv = [
-        flatout(args), "plan", workload.algorithm, *workload.flags, "--json", "-", "--remeasure",
+        flatout(args), "plan", workload.algorithm, *workload.flags, "--json", "--remeasure",
         "--seconds", str(args.seconds),
     ]  # fmt: skip
     env = {"PYTHONPATH": OUR_ENVS["PYTHONPATH"]}  # the cache of programs helps every side alike

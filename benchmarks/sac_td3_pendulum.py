@@ -52,7 +52,7 @@ def benchmark(args: argparse.Namespace) -> None:
 
 def run(args: argparse.Namespace, algorithm: str, work: Work) -> dict[str, list[Row]]:
     """Every side of one algorithm; rows by side."""
-    hidden = ("--hidden", *HIDDEN[algorithm])
+    hidden = ("--hidden", ",".join(HIDDEN[algorithm]))
     flags = (
         "--env", "Pendulum-v1", *work.flags(), "--batch-size", str(BATCH), *hidden,
         "--buffer-size", "1000000", "--gamma", "0.99", "--tau", "0.005",

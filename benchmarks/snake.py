@@ -50,7 +50,7 @@ def on_device(words: str) -> tuple[str, ...]:
 
 
 DEVICE_PPO = on_device(
-    "--envs 256 --n-steps 64 --batch-size 2048 --n-epochs 2 --gamma 0.98 --hidden 128 128 "
+    "--envs 256 --n-steps 64 --batch-size 2048 --n-epochs 2 --gamma 0.98 --hidden 128,128 "
     "--learning-rate lin_0.001_0.00003"
 )
 
@@ -62,8 +62,8 @@ TIERS = {
         float("inf"),
         {
             "ppo": DEVICE_PPO,
-            "a2c": on_device("--envs 256 --hidden 128 128 --learning-rate lin_0.001_0.00003"),
-            "dqn": on_device("--envs 64 --train-freq 256 --batch-size 512 --hidden 128 128"),
+            "a2c": on_device("--envs 256 --hidden 128,128 --learning-rate lin_0.001_0.00003"),
+            "dqn": on_device("--envs 64 --train-freq 256 --batch-size 512 --hidden 128,128"),
             "genetic": on_device(""),  # the preset's own
         },
     ),

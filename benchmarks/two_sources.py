@@ -27,8 +27,8 @@ from report import table
 PPO = ("ppo", "--env", "CartPole-v1", "--envs", "8", "--n-steps", "256", "--batch-size", "64",
        "--n-epochs", "10", "--steps", "102400")  # fmt: skip
 DQN = ("dqn", "--env", "CartPole-v1", "--envs", "8", "--batch-size", "32", "--buffer-size", "50000",
-       "--learning-starts", "1000", "--train-freq", "32", "--gradient-steps", "8", "--hidden", "64",
-       "64", "--steps", "81920")  # fmt: skip
+       "--learning-starts", "1000", "--train-freq", "32", "--gradient-steps", "8", "--hidden",
+       "64,64", "--steps", "81920")  # fmt: skip
 SAC = ("sac", "--env", "Pendulum-v1", "--steps", "2000", "--learning-starts", "100")
 TRANSPORT = ("--side", "flatout", "--envs", "32", "--workers", "2", "--seconds", "3")
 SOLVED = ("ppo", "--preset", "cartpole-ppo")

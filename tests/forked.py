@@ -23,7 +23,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-MODULES = ("flatout.cli.commands", "flatout.run.trainer", "flatout.run.factory", "rich.console")
+MODULES = ("flatout.cli.train", "flatout.run.trainer", "flatout.run.factory", "rich.console")
 
 
 class Child:

@@ -315,7 +315,7 @@ def explain(run: Path) -> None:
 
 def readers(run: Path) -> list[Callable[[], Any]]:
     """All that reads a run folder, without training."""
-    from flatout.cli.scale import compared
+    from flatout.cli.compare_devices import compared
     from flatout.run.progress import Progress
     from flatout.storage import checkpoint
     from flatout.storage.agent_file import find_agent, saved_config
@@ -380,7 +380,7 @@ def command(run: Path, dice: random.Random) -> None:
         ["train", "--resume", str(run), "--steps", "320", "--quiet"],
         ["train", "--resume", str(run), "--steps", "320", "--quiet"],
         ["eval", str(run), "--episodes", "1"], ["explain", str(run)],
-        ["watch", str(run), "--episodes", "1"],
+        ["eval", str(run), "--show", "--episodes", "1"],
     ])  # fmt: skip
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -420,7 +420,7 @@ def fuzz(bases: list[Path], place: Path, seed: int, count: int, commands: bool) 
     from flatout.errors import FlatoutError
 
     os.fsync = lambda descriptor: None  # nothing here cuts the power
-    os.environ |= {"COLUMNS": "20", "LINES": "10"}  # `watch` draws small pictures
+    os.environ |= {"COLUMNS": "20", "LINES": "10"}  # `eval --show` draws small pictures
     if commands:
         share_programs()
     precious, run = place / "precious", place / "run"

@@ -84,18 +84,18 @@ def test_the_working_folder_is_importable_for_modules_that_are_named(here: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["fleet", "workers"])
+@pytest.mark.parametrize("command", ["sweep", "workers"])
 def test_a_plain_id_runs_no_file_of_the_working_folder(here: Path, command: str) -> None:
     words = {
-        "fleet": ["fleet", str(sweep_file(here, "seeds = 2", steps=64)), "--run-dir", "fleet"],
+        "sweep": ["sweep", str(sweep_file(here, "seeds = 2", steps=64)), "--run-dir", "sweep"],
         "workers": ["train", "ppo", *TINY, "--placement", "sampler=processes workers=1x2"],
     }[command]
     flatout = [str(Path(sys.executable).with_name("flatout"))]
     done = subprocess.run([*flatout, *words], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    if command == "fleet":
+    if command == "sweep":
         done = subprocess.run(
-            [*flatout, "fleet", "--resume", "fleet"], capture_output=True, text=True, timeout=300
+            [*flatout, "sweep", "--resume", "sweep"], capture_output=True, text=True, timeout=300
         )
         assert done.returncode == 0, done.stderr
     assert not (here / "ran").exists()

@@ -97,7 +97,7 @@ def test_the_files_of_a_run_are_limited_in_depth(tmp_path: Path) -> None:
         (("train", "ppo", "--env", "CartPole-v1", "--config"), "d.json"),
         (("train", "ppo", "--env", "CartPole-v1", "--config"), "d.toml"),
         (("train", "ppo", "--env", "CartPole-v1", "--population"), "d.toml"),
-        (("fleet",), "d.toml"),
+        (("sweep",), "d.toml"),
         (("plan", "ppo", "--env", "CartPole-v1", "--machine"), "d.json"),
     ],
 )

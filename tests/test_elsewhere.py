@@ -21,7 +21,7 @@ from tests import tiny
 PACKAGES = (
     "asyncio, cloudpickle, equinox, gymnasium.vector, importlib.metadata, jax, jax.numpy, "
     "multiprocessing, numpy, optax, psutil, pty, rich.live, safetensors.numpy, shutil, socket, "
-    "subprocess, tempfile, tensorboardX, tyro"
+    "subprocess, tempfile, tensorboardX"
 )
 POSIX = {
     "os": "memfd_create MFD_CLOEXEC posix_fallocate sched_getaffinity sched_setaffinity O_NOFOLLOW "

@@ -166,7 +166,7 @@ def test_the_command_writes_a_file_that_needs_numpy_alone(
     run, file = tmp_path / "run", tmp_path / "policy.py"
     flags = (*tiny.flags("ppo"), "--normalize-observation", "--steps", "64", "--quiet")
     assert main(["train", "ppo", *flags, "--run-dir", str(run)]) == 0
-    assert main(["export", str(run), "--numpy", str(file)]) == 0
+    assert main(["export", str(run), "--out", str(file)]) == 0
     code = (
         "import sys, json\n"
         "sys.modules |= dict.fromkeys(('jax', 'gymnasium', 'flatout', 'equinox', 'scipy'))\n"
@@ -213,6 +213,6 @@ def test_what_cannot_be_exported(flatout: Callable[..., Result], tmp_path: Path)
         initial("ppo", VECTOR, CHOICE).export(tmp_path / "policy.txt")
     with pytest.raises(UsageError, match="learned nothing"):
         AGENTS["ppo"]("CartPole-v1").export(tmp_path / "policy.py")
-    assert "--numpy policy.py" in flatout("export", tmp_path).message
-    assert "holds neither" in flatout("export", tmp_path, "--numpy", "a.py").message
+    assert "--out policy.py" in flatout("export", tmp_path).message
+    assert "holds neither" in flatout("export", tmp_path, "--out", "a.py").message
     assert not (tmp_path / "policy.py").exists()

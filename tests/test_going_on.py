@@ -13,7 +13,12 @@ import numpy as np
 import pytest
 
 from flatout import DQN, PPO, Callback, CheckpointError, FlatoutError, Run, SaveEvery, UsageError
-from flatout.cli.arguments import given_settings, train_config
+from flatout.cli.arguments import (
+    TrainArguments,
+    given_settings,
+    read_settings,
+    train_config,
+)
 from flatout.config.settings import resolve
 from flatout.run.resume import _left_behind
 from flatout.storage import checkpoint
@@ -382,6 +387,6 @@ def test_given_settings_come_from_preset_file_and_flags(tmp_path: Path) -> None:
     file.write_text("seed = 7\nhidden = [8]\n")
     words = ["--preset", "cartpole-ppo", "--config", str(file), "--run-dir", "my-learning_starts",
              "--ent-coef=0.1", "--clip_range", "0.2", "--env-kwargs", "seed=3"]  # fmt: skip
-    given = given_settings(words)
+    given = given_settings(*read_settings(TrainArguments, "flatout train", words))
     assert {"seed", "hidden", "run_dir", "ent_coef", "clip_range"} <= given
     assert given.isdisjoint({"learning_starts", "preset", "config", "vf_coef"})

@@ -310,5 +310,5 @@ def test_a_masked_run_is_evaluated_watched_and_resumed(
     assert flatout("train", "ppo", *flags, "--steps", 128, "--quiet", "--run-dir", run).code == 0
     assert flatout("train", "--resume", run, "--steps", 192, "--quiet").code == 0
     assert flatout("eval", run, "--episodes", 2).code == 0
-    assert flatout("export", run, "--numpy", tmp_path / "policy.py").code == 0
+    assert flatout("export", run, "--out", tmp_path / "policy.py").code == 0
     assert flatout("plan", "ppo", *flags, "--steps", 2000, "--seconds", 2).code == 0

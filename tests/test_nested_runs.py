@@ -291,11 +291,11 @@ def test_an_agent_is_evaluated_and_recorded(run: Path, flatout: Cli, tmp_path: P
     shown = flatout("eval", run, "--episodes", 3, "--json")
     assert shown.code == 0, shown.err
     assert json.loads(shown.out)["return_mean"] < 1.0
-    watched = flatout("watch", run, "--episodes", 2, "--fps", 1000)
+    watched = flatout("eval", run, "--episodes", 2, "--fps", 1000, "--show")
     assert watched.code == 0, watched.err
     assert "mean return" in watched.out
     path = tmp_path / "walk.gif"
-    assert flatout("watch", run, "--gif", path).code == 0
+    assert flatout("eval", run, "--episodes", 1, "--checkpoint", "newest", "--out", path).code == 0
     with Image.open(path) as image:
         assert image.size == (48, 48)
     assert PPO.load(run).evaluate(3).returns == tuple(json.loads(shown.out)["returns"])
@@ -311,7 +311,7 @@ def loaded(path: Path) -> ModuleType:
 
 
 def test_an_exported_agent_acts_as_the_agent(run: Path, flatout: Cli, tmp_path: Path) -> None:
-    assert flatout("export", run, "--numpy", tmp_path / "policy.py").code == 0
+    assert flatout("export", run, "--out", tmp_path / "policy.py").code == 0
     policy, agent, seen = loaded(tmp_path / "policy.py"), PPO.load(run), observations(12)
     actions = [agent.predict(obs, deterministic=True)[0] for obs in seen]
     assert [policy.predict(obs, deterministic=True)[0] for obs in seen] == actions
@@ -434,7 +434,8 @@ def test_the_command_refuses_what_does_not_fit_in_one_sentence(
 ) -> None:
     result = flatout(
         "train", "ppo", *tiny.flags("ppo", env="tests.nested_envs:odd", envs=4), "--env-kwargs",
-        f"kind={kind}", f"at={at}", "--steps", 256, "--placement", placement, *QUIET, "--run-dir",
+        f"kind={kind}", "--env-kwargs", f"at={at}", "--steps", 256, "--placement", placement,
+        *QUIET, "--run-dir",
         tmp_path / "run",
     )  # fmt: skip
     assert result.code == 1

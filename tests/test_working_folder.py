@@ -64,9 +64,9 @@ def test_every_command_writes_where_it_was_started(
     run("train", "ppo", *TINY, *NAMED, "--run-dir", "a", "--json")
     run("train", "--resume", "a", "--steps", 320, "--quiet")
     run("train", "ppo", *NAMED, "--from", "a", "--run-dir", "b", "--quiet", "--steps", 384)
-    run("eval", "a", "--episodes", 1, "--video", "video.gif")
-    run("watch", "a", "--gif", "watched.gif")
-    run("export", "a", "--numpy", "policy.py")
+    run("eval", "a", "--episodes", 1, "--out", "video.gif")
+    run("eval", "a", "--episodes", 1, "--checkpoint", "newest", "--out", "watched.gif")
+    run("export", "a", "--out", "policy.py")
     assert {"a", "b", "video.gif", "watched.gif", "policy.py"} <= {*os.listdir(tmp_path)}
     assert json.loads((tmp_path / "a" / "summary.json").read_text())["steps"] == 320
 

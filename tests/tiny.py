@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flatout.cli.sweep_plan import SweepPlan
     from flatout.config.schema import TrainConfig
     from flatout.engine.programs import Programs
 
@@ -52,19 +53,27 @@ def flags(algorithm: str, **more: Any) -> tuple[str, ...]:
     """Return the settings as flags of the command line, after ``train ALGORITHM``."""
     words: list[str] = []
     for name, value in settings(algorithm, **more).items():
-        words.append("--" + name.replace("_", "-"))
+        flag = "--" + name.replace("_", "-")
         if isinstance(value, dict):
-            words += [f"{key}={each}" for key, each in value.items()]
+            words += [f"{flag}={key}={each}" for key, each in value.items()]
         elif isinstance(value, list):
-            words += map(str, value)
+            words += [flag, ",".join(map(str, value))]
         else:
-            words.append(str(value))
+            words += [flag, str(value)]
     return tuple(words)
+
+
+def sweep(words: Sequence[str]) -> SweepPlan:
+    """Return the plan of a sweep with these arguments; nothing is trained."""
+    from flatout.cli.arguments import read_settings
+    from flatout.cli.sweep import SweepArguments, new_plan
+
+    return new_plan(*read_settings(SweepArguments, "flatout sweep", words))
 
 
 REPEATABLE = {
     "--env-kwargs", "--hp", "--population", "--grid", "--threshold", "--where", "--group",
-    "--normalize", "--what-if",
+    "--normalize", "--what-if", "--out",
 }  # fmt: skip
 """Flags that may be given several times."""
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 LIMIT = 1.03
 REPLAY = ("--batch-size", "32", "--learning-starts", "512", "--buffer-size", "20000", "--hidden",
-          "64", "64")  # fmt: skip
+          "64,64")  # fmt: skip
 WORKLOADS: dict[str, tuple[int, tuple[str, ...]]] = {
     "ppo": (16384, ("ppo", "--env", "CartPole-v1", "--envs", "8", "--n-steps", "256",
                     "--batch-size", "64", "--n-epochs", "10", "--placement", "sampler=inline")),

@@ -174,7 +174,7 @@ def check(place: Place) -> None:
     words = ("--seconds", "2", "--stop", "--html", "program.html", "--", place.python, "program.py")
     expect(place.run("flatout", "explain", *words, code=143), "VERDICT")
     expect((place.work / "program.html").read_text(), "program.py:")  # the probe was there
-    place.run("flatout", "export", "run", "--numpy", "policy.py")
+    place.run("flatout", "export", "run", "--out", "policy.py")
     place.run("python", "exported.py")
 
 
@@ -194,7 +194,7 @@ def installed(place: Place) -> dict[str, str]:
 
 def obey(place: Place) -> None:
     """A message says what to install; a user who does that gets on."""
-    plot = ("flatout", "plot", "run", "--out", "curve.png")
+    plot = ("flatout", "report", "--curves", "run", "--out", "curve.png")
     said = place.run(*plot, code=2)
     hint = re.search(r"needs a package: (.+?); or ", said)
     if hint is None or "flatout" in hint[1].rpartition(" install ")[2]:

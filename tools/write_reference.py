@@ -17,39 +17,24 @@ from typing import Any, Literal, get_args, get_origin
 
 import flatout
 from flatout.__main__ import main
-from flatout.api.describe import sentences
-from flatout.cli.arguments import arguments_class
-from flatout.cli.check import CheckArguments
-from flatout.cli.devices import DevicesArguments
-from flatout.cli.explain import RunArguments
-from flatout.cli.export import ExportArguments
-from flatout.cli.play import EvalArguments, WatchArguments
-from flatout.config.hyper import HYPER, check_schedule, entropy_coefficient
+from flatout.cli.arguments import SettingsArguments
+from flatout.cli.commands import COMMANDS, arguments_of
+from flatout.cli.flags import flags_of
+from flatout.config.hyper import HYPER, OwnConfig, check_schedule, entropy_coefficient
 from flatout.config.schema import RESUMABLE, EnvConfig, NetworkConfig, RunConfig
 from flatout.config.settings import presets
+from flatout.config.texts import sentences
 from flatout.config.values import Range, hints
 from flatout_explain import document
 from flatout_explain.causes import CAUSES
+from flatout_explain.cli.arguments import ExplainArguments
+from flatout_explain.cli.parsing import own_flags
 from flatout_explain.program.remedies import REMEDIES
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "reference"
 PRESETS = ROOT / "src" / "flatout" / "config" / "presets"
 NOTE = "<!-- tools/write_reference.py writes this page; change the code instead. -->\n"
-
-BY_CLASS: dict[str, tuple[str, type]] = {
-    "eval": ("flatout eval RUN_DIR", EvalArguments),
-    "watch": ("flatout watch RUN_DIR", WatchArguments),
-    "export": ("flatout export RUN_DIR --numpy FILE", ExportArguments),
-    "explain": (
-        "\n".join(f"flatout explain {words}" for words in RunArguments.usage),
-        RunArguments,
-    ),
-    "check": ("flatout check ENV", CheckArguments),
-    "devices": ("flatout devices", DevicesArguments),
-}
-"""Commands whose flags are a settings class, with their usage; the others' help is text."""
-BY_TEXT = ("fleet", "plan", "bench", "scale", "runs", "compare", "plot", "report")
 
 WORDS: dict[Any, str] = {
     bool: "switch", int: "whole number", float: "number", tuple[int, ...]: "whole numbers",
@@ -108,11 +93,13 @@ def shown(value: Any) -> str:
 def settings(part: type) -> str:
     """The table of a settings class."""
     texts, rows = sentences(part), []
+    own = own_flags(part) if issubclass(part, ExplainArguments) else flags_of(part)
+    words = {one.name for one in own if one.word}
     for spec in fields(part):
         default = spec.default if spec.default_factory is MISSING else spec.default_factory()
-        if spec.name != "path":  # what stands without a flag
+        if spec.name not in words:
             values = possible(*hints(part)[spec.name])
-            text = texts[spec.name] or spec.metadata["help"]
+            text = texts[spec.name] or spec.metadata["flag"]["help"]
             rows.append((flag(spec.name), shown(default), values, text))
     return table(("flag", "default", "values", "meaning"), rows)
 
@@ -126,14 +113,18 @@ def helped(*argv: str) -> str:
 
 def commands() -> Iterator[str]:
     """Every command: its help as it is printed, or its flags as a table."""
-    yield "# Commands\n\nWhat `flatout COMMAND --help` says of every command."
-    yield f"```text\n{helped('--help')}\n```\n\n## train"
-    doc = inspect.cleandoc(arguments_class("ppo").__doc__ or "").partition("\n\n")[2]
-    yield f"```text\n{doc}\n```\n\nThe flags are [settings](settings.md)."
-    for name, (usage, kind) in BY_CLASS.items():
-        yield f"## {name}\n\n{kind.__doc__}\n\n```text\n{usage}\n```\n\n{settings(kind)}"
-    for name in BY_TEXT:
-        yield f"## {name}\n\n```text\n{helped(name, '--help')}\n```"
+    yield "# Commands\n\nEvery command, with the flags that it has beyond the settings."
+    yield f"```text\n{helped('--help')}\n```"
+    for name in COMMANDS:
+        kind = arguments_of(name)
+        usage = "\n".join(f"flatout {name} {words}".rstrip() for words in kind.usage)
+        text = inspect.cleandoc(kind.__doc__)
+        first_line, _, rest = text.partition("\n\n")
+        yield f"## {name}\n\n{first_line}\n\n```text\n{usage}\n```"
+        yield f"```text\n{rest}\n```" if rest else ""
+        yield settings(kind)
+        if issubclass(kind, SettingsArguments):
+            yield "Its other flags are [settings](settings.md)."
 
 
 def every_setting() -> Iterator[str]:
@@ -149,6 +140,7 @@ def every_setting() -> Iterator[str]:
         others = [f"{flag(key)} {shown(value)}" for key, value in hyper.defaults.items()]
         yield others and f"Other defaults of settings below: {', '.join(others)}."
         yield settings(hyper)
+    yield f"### module:function\n\n{OwnConfig.__doc__}\n\n{settings(OwnConfig)}"
     for title, part in (("Environment", EnvConfig), ("Network", NetworkConfig), ("Run", RunConfig)):
         yield f"## {title}\n\n{part.__doc__}\n\n{settings(part)}"
     changed = [flag(spec.name) for spec in fields(RunConfig) if spec.name in RESUMABLE]

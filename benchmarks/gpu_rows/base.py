@@ -18,7 +18,7 @@ from harness import Row as Figures
 from window import windowed
 
 CORE = (
-    "jax", "equinox", "optax", "gymnasium", "tyro", "rich", "safetensors", "psutil", "pynvml",
+    "jax", "equinox", "optax", "gymnasium", "rich", "safetensors", "psutil", "pynvml",
 )  # fmt: skip
 """What every row imports."""
 

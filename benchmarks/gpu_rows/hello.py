@@ -7,7 +7,7 @@ from harness import BenchmarkError
 
 TRAINED = (
     "--env", "CartPole-v1", "--envs", "16", "--n-steps", "128", "--batch-size", "512",
-    "--hidden", "256", "256",
+    "--hidden", "256,256",
 )  # fmt: skip
 STEP_MB = 512
 LEFT_MB = (8_000, 100)

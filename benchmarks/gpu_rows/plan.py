@@ -44,9 +44,9 @@ def planned(name: str, bench: Bench) -> list[Figures]:
     from flatout.config.placement import parse
 
     training, file = TRAININGS[name], bench.folder / "plan.json"
-    flags = [*training.flags, "--hidden", *(("64",) if bench.dry else training.hidden)]
+    flags = [*training.flags, "--hidden", "64" if bench.dry else ",".join(training.hidden)]
     virtual = ["--virtual-devices", "3"] if bench.dry else []
-    bench.flatout("plan", "ppo", *flags, *virtual, "--seconds", 10, "--json", file, timeout=90)
+    bench.flatout("plan", "ppo", *flags, *virtual, "--seconds", 10, "--out", file, timeout=90)
     plan = json.loads(file.read_text())
     predictions = {str(parse(one["placement"])): one for one in plan["predictions"]}
     by_hand = [str(parse(bench.place(word))) for word in BY_HAND]

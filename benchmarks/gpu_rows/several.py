@@ -12,11 +12,11 @@ from gpu_rows.base import Bench, Figures, Row
 SCALED = {
     "classify": (("--batch-size", "4096"), ("--batch-size", "64", "--steps", "20")),
     "ppo": (
-        ("--env", "CartPole-v1", "--envs", "64", "--hidden", "256", "256", "--steps", "200000"),
+        ("--env", "CartPole-v1", "--envs", "64", "--hidden", "256,256", "--steps", "200000"),
         ("--env", "CartPole-v1", "--envs", "8", "--n-steps", "32", "--steps", "1024"),
     ),
     "dqn": (
-        ("--env", "CartPole-v1", "--envs", "64", "--hidden", "256", "256", "--steps", "50000",
+        ("--env", "CartPole-v1", "--envs", "64", "--hidden", "256,256", "--steps", "50000",
          "--batch-size", "256"),
         ("--env", "CartPole-v1", "--envs", "8", "--steps", "1024", "--learning-starts", "256"),
     ),
@@ -24,13 +24,14 @@ SCALED = {
 
 
 def scale(algorithm: str, bench: Bench) -> list[Figures]:
-    """`flatout scale` on 1, 2, 4, ... cards."""
+    """`flatout plan --compare-devices` on 1, 2, 4, ... cards."""
     from flatout.hardware.inventory import inventory
 
     there = 2 if bench.dry else len(inventory().gpus)
     counts = [n for n in (1, 2, 4, 8) if n <= there]
     flags = SCALED[algorithm][1 if bench.dry else 0]
-    words = ["scale", algorithm, *flags, "--devices", ",".join(map(str, counts)), "--json"]
+    counted = ",".join(map(str, counts))
+    words = ["plan", algorithm, *flags, "--compare-devices", counted, "--run", "--json"]
     words += ["--virtual-devices", "2"] if bench.dry else []
     said = json.loads(bench.flatout(*words, timeout=280).stdout)
     return [{"work": algorithm, "result": json.dumps(said)[:600]}]

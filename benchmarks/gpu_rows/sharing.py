@@ -15,7 +15,7 @@ from window import windowed
 
 FLAGS = (
     "ppo", "--env", "CartPole-v1", "--envs", "32", "--n-steps", "64", "--batch-size", "256",
-    "--n-epochs", "10", "--hidden", "256", "256", "--checkpoint-every", "0",
+    "--n-epochs", "10", "--hidden", "256,256", "--checkpoint-every", "0",
 )  # fmt: skip
 COUNTS = (1, 2, 4, 8)
 MPS = "nvidia-cuda-mps-control"

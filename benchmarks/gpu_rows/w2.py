@@ -20,9 +20,9 @@ def widths(algorithm: str, hidden: str, bench: Bench) -> list[Figures]:
     lines = []
     for placement in PLACEMENTS:
         result = bench.train(
-            algorithm, "--preset", PRESETS[algorithm], "--hidden", *hidden.split("x"), "--steps",
-            steps, "--log-every", bench.size(500, 100), placement=placement, name=placement,
-            window_from=start,
+            algorithm, "--preset", PRESETS[algorithm], "--hidden", hidden.replace("x", ","),
+            "--steps", steps, "--log-every", bench.size(500, 100), placement=placement,
+            name=placement, window_from=start,
         )  # fmt: skip
         window = result["window"]
         learning = sum(window["phases"].get(span, 0) for span in ("learn", "transfer", "publish"))

@@ -1,4 +1,4 @@
-"""The trials of ``fleet.py`` as functions of Ray Tune: Flatout's own Python interface in each."""
+"""The trials of ``sweep.py`` as functions of Ray Tune: Flatout's own Python interface in each."""
 
 from __future__ import annotations
 

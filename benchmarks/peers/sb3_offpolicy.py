@@ -54,6 +54,11 @@ NUMBERS: dict[str, type] = {
 """Hyper-parameters that have a flag; `--hyper` takes any other."""
 
 
+def layer_widths(text: str) -> list[int]:
+    """Return the widths of layers, which are written as in Flatout: 64,64."""
+    return [int(word) for word in text.split(",")]
+
+
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -66,7 +71,7 @@ def arguments() -> argparse.Namespace:
     add("--steps", type=int, default=None)
     for name, kind in NUMBERS.items():
         add(f"--{name.replace('_', '-')}", type=kind, default=None)
-    add("--hidden", type=int, nargs="+", default=None, help="widths of the hidden layers")
+    add("--hidden", type=layer_widths, default=None, help="widths of the hidden layers")
     add("--hyper", type=json.loads, default={}, help="more arguments, as a JSON object")
     add("--atari", action="store_true", help="the libraries' Atari wrappers, 4 stacked frames")
     add("--seed", type=int, default=0)

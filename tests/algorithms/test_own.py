@@ -106,7 +106,7 @@ def test_its_run_is_loaded_evaluated_watched_and_explained(
     assert explained.code == 0, explained.err
     assert "VERDICT" in explained.out
     gif = tmp_path / "out.gif"
-    watched = flatout("watch", run, "--gif", gif)
+    watched = flatout("eval", run, "--episodes", 1, "--out", gif)
     assert watched.code == 0, watched.err
     assert gif.read_bytes()[:3] == b"GIF"
 
@@ -243,7 +243,7 @@ def test_hyper_parameters_have_an_effect(flatout: Cli, tmp_path: Path) -> None:
     assert small(flatout, "good", tmp_path / "start", "--seed", 1, "--hp", "rate=0").code == 0
     start = weights("start")
     assert moved("default") == [True, True]
-    assert moved("both", "--hp", "rate=0.1", "scale=[0,3]") == [False, True]
+    assert moved("both", "--hp", "rate=0.1", "--hp", "scale=[0,3]") == [False, True]
     assert moved("twice", "--hp", "rate=1", "--hp=rate=0") == [False, False]
     agent = Agent("CartPole-v1", algorithm=own.good, envs=2, seed=1, hp={"rate": 0.0}).learn(64)
     assert agent.config.flat()["hp"] == {"rate": 0.0}

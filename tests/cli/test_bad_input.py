@@ -120,7 +120,7 @@ NESTED, DIGITS = "[" * 99999, "9" * 400
         ("train ppo --env spaceinvaders", "'spaceinvaders'|'ALE/SpaceInvaders-v5'"),
         ("train ppo --env snake", "'snake'|Did you mean 'flatout/Snake-v0'"),
         ("train ppo --hidden 64,a", "--hidden: 'a' is not a whole number|64,64"),
-        ("train ppo --hidden 64 8.5", "--hidden: '8.5' is not a whole number|64,64"),
+        ("train ppo --hidden 64,8.5", "--hidden: '8.5' is not a whole number|64,64"),
         ("train ppo --threshold=1,b", "--threshold: 'b' is not a number"),
         ("train ppo --gamma much", "--gamma: 'much' is not a number."),
         ("train ppo --grayscale maybe", "--grayscale is a flag|'maybe'"),
@@ -128,21 +128,41 @@ NESTED, DIGITS = "[" * 99999, "9" * 400
         ("train ppo --json=out.json", "--json is a flag and takes no file|> out.json"),
         ("eval run --json out.json", "--json is a flag and takes no file|> out.json"),
         ("devices --json out.json", "--json is a flag and takes no file|> out.json"),
-        ("scale ppo --json out.json --devices 1", "--json is a flag and takes no file"),
-        ("fleet ppo --env CartPole-v1 --json=out.json", "--json is a flag and takes no file"),
-        ("bench placement --json out.json", "--json is a flag and takes no file"),
+        ("plan ppo --json out.json --compare-devices 1", "--json is a flag and takes no file"),
+        ("sweep ppo --env CartPole-v1 --json=out.json", "--json is a flag and takes no file"),
+        ("plan --table --json out.json", "--json is a flag and takes no file"),
         ("runs --json out.json", "--json is a flag and takes no file"),
-        ("compare a b --json out.json", "--json is a flag and takes no file"),
+        ("runs --compare a b --json out.json", "--json is a flag and takes no file"),
         ("report a --json out.json", "--json is a flag and takes no file"),
         ("explain run --json", "--json needs a file: --json FILE"),
         ("explain run --html --stop", "--html needs a file: --html FILE"),
         ("explain --json run", "--json took run as its FILE|flatout explain PATH"),
-        ("plan ppo --env CartPole-v1 --json", "--json needs a file: --json FILE"),
-        ("plan --json ppo --env CartPole-v1", "--json took ppo|--json FILE"),
+        ("plan ppo --env CartPole-v1 --json out.json", "--json is a flag and takes no file"),
         ("plan ppo --env CartPole-v1 --machine", "--machine needs a file: --machine FILE"),
-        ("export run --json", "no --json|prints the name of the file"),
-        ("plot run --json", "no --json|draws curves"),
-        ("watch run --json", "no --json|eval RUN_DIR --json"),
+        ("export run --json", "export has no --json"),
+        ("train ppo --episodes 3", "train has no --episodes; it is a flag of flatout eval."),
+        ("eval run --gae-lambda 1", "eval has no --gae-lambda; it is a flag of flatout train"),
+        ("train dqn --env CartPole-v1 --clip-range 0.1", "--clip-range is a setting of ppo; dqn"),
+        ("train ppo --env-kwargs a=1 b=2", "'b=2'|--env-kwargs a=1 --env-kwargs b=2"),
+        ("train ppo --hidden 64 64", "'64'|--hidden 64,64"),
+        ("explain train.py --lr 1", "flatout explain -- python train.py --lr 1"),
+        ("explain --seconds 9 python3 a.py", "flatout explain --seconds 9 -- python3 a.py"),
+        ("--completion fish", "bash or zsh"),
+        ("report --curves run --json", "no --json|draws curves"),
+        ("eval run --show --json", "--show and --json cannot be combined"),
+        ("eval run --fps 3", "--fps is for --show"),
+        ("fleet sweep.toml", "'fleet'|flatout sweep"),
+        ("watch run", "'watch'|flatout eval RUN_DIR --show"),
+        ("compare a b", "'compare'|flatout runs --compare"),
+        ("plot run", "'plot'|flatout report --curves RUN"),
+        ("scale ppo --devices 1,2", "'scale'|flatout plan ALGORITHM --compare-devices"),
+        ("bench placement", "'bench'|flatout plan --table"),
+        ("runs --compare a", "--compare needs two run folders"),
+        ("runs a b", "flatout runs --compare a b"),
+        ("plan ppo --compare-devices 1,2 --search", "--search is for --run: give both"),
+        ("plan ppo --compare-devices 1,2 --what-if cores=4", "--what-if and --compare-devices"),
+        ("plan --table --preset cartpole-ppo", "leave out --preset"),
+        ("plan ppo --share 0.5", "--share is for --table: give both"),
     ],
 )
 def test_usage(flatout: Cli, tmp_path: Path, argv: str, words: str) -> None:
@@ -154,10 +174,10 @@ def test_usage(flatout: Cli, tmp_path: Path, argv: str, words: str) -> None:
 
 @pytest.mark.parametrize(
     "argv",
-    ["eval run --video", "watch run --gif", "export run --numpy", "plot run --out",
-     "scale classify --devices 1 --plot", "explain run --html", "train ppo --config",
-     "train --resume", "train --from", "fleet --resume", "train classify --data",
-     "train a2c --env CartPole-v1 --run-dir", "fleet ppo --env CartPole-v1 --run-dir"],
+    ["eval run --out", "export run --out", "report --curves run --out",
+     "plan classify --compare-devices 1 --run --out", "explain run --html", "train ppo --config",
+     "train --resume", "train --from", "sweep --resume", "train classify --data",
+     "train a2c --env CartPole-v1 --run-dir", "sweep ppo --env CartPole-v1 --run-dir"],
 )  # fmt: skip
 def test_an_empty_path_is_refused(flatout: Cli, argv: str) -> None:
     flag = argv.split()[-1]
@@ -165,7 +185,7 @@ def test_an_empty_path_is_refused(flatout: Cli, argv: str) -> None:
     sentence(flatout(*f"{argv}=".split()), 2, f"{name} is empty: give a path.")
 
 
-@pytest.mark.parametrize("command", ["eval", "watch", "explain", "plot", "runs", "report"])
+@pytest.mark.parametrize("command", ["eval", "explain", "runs", "report"])
 def test_a_run_whose_name_is_empty(flatout: Cli, command: str) -> None:
     sentence(flatout(command, ""), 2, "RUN_DIR is empty: give a path.")
 
@@ -175,7 +195,7 @@ def test_names_with_line_breaks_are_shown_in_one_line(flatout: Cli, tmp_path: Pa
     with pytest.raises(FlatoutError) as raised:
         PPO.load(tmp_path / name)
     assert str(raised.value).startswith(f"{tmp_path}/a\\nb\ufffd[2J ")
-    for words in (("eval", name), ("train", "--resume", name), ("compare", name, name)):
+    for words in (("eval", name), ("train", "--resume", name), ("runs", "--compare", name, name)):
         sentence(flatout(*words), 2, "a\\nb\ufffd[2J does not exist")
     file = tmp_path / name
     file.write_text("")
@@ -188,16 +208,15 @@ def test_names_with_line_breaks_are_shown_in_one_line(flatout: Cli, tmp_path: Pa
         ("train ppo --envs 2 --envs 3", "--envs"),
         ("train ppo --envs 2 --envs=3", "--envs"),
         ("train ppo --n-steps 2 --n_steps 3", "--n_steps"),
-        ("train ppo --hidden 64 --hidden 32", "--hidden"),
         ("train ppo --env A --env B", "--env"),
         ("train ppo --env CartPole-v1 --seeds 2 --seeds 3", "--seeds"),
         ("train --resume a --resume b", "--resume"),
         ("eval run --episodes 2 --episodes 3", "--episodes"),
         ("explain run --html a.html --html b.html", "--html"),
-        ("plot a --smooth 2 --smooth 3", "--smooth"),
-        ("bench placement --csv a --csv b", "--csv"),
-        ("scale classify --devices 1 --devices 2", "--devices"),
-        ("fleet ppo --env CartPole-v1 --seeds 2 --seeds 3", "--seeds"),
+        ("report --curves a --smooth 2 --smooth 3", "--smooth"),
+        ("plan --table --share 1 --share 0.5", "--share"),
+        ("plan classify --machine a --machine b", "--machine"),
+        ("sweep ppo --env CartPole-v1 --seeds 2 --seeds 3", "--seeds"),
     ],
 )
 def test_a_flag_with_one_value_is_given_once(flatout: Cli, argv: str, flag: str) -> None:
@@ -310,8 +329,8 @@ def test_environments_that_fail_midway(
     flatout: Cli, tmp_path: Path, name: str, settings: str, words: str
 ) -> None:
     # Both steps 100 and 110 are in the fourth trajectory; checkpoints after three must survive.
-    kwargs = ["at=110", *settings.split()]
-    result = flatout(*BAD, f"tests.bad_envs:{name}", "--run-dir", tmp_path, "--env-kwargs", *kwargs)
+    kwargs = [f"--env-kwargs={word}" for word in ("at=110", *settings.split())]
+    result = flatout(*BAD, f"tests.bad_envs:{name}", "--run-dir", tmp_path, *kwargs)
     message = sentence(result, 1, f"environment 0|tests.bad_envs:{name}|{words}")
     assert "flatout/envs/host.py" not in message, "not the place to look at"
     step, snapshot = checkpoint.load(checkpoint.latest(tmp_path))
@@ -338,7 +357,7 @@ def test_environments_that_fail_midway(
 def test_environments_that_fail_at_once(
     flatout: Cli, tmp_path: Path, name: str, settings: str, words: str
 ) -> None:
-    kwargs = ["--env-kwargs", *settings.split()] if settings else []
+    kwargs = [f"--env-kwargs={word}" for word in settings.split()]
     result = flatout(*BAD, f"tests.bad_envs:{name}", "--run-dir", tmp_path / "run", *kwargs)
     sentence(result, 1, words)
 

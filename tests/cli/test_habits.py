@@ -19,7 +19,6 @@ from rich.console import Console
 from flatout import DQN, PPO, Agent, UsageError
 from flatout.cli import plan as plan_command
 from flatout.cli.arguments import train_config
-from flatout.cli.bench import bench
 from flatout.config.settings import resolve
 from flatout.errors import EnvironmentFailure, FlatoutError, one_line
 from flatout.hardware.inventory import inventory
@@ -48,11 +47,11 @@ TRAIN = ("ppo", "--env", "CartPole-v1")
 @pytest.mark.parametrize(
     "words",
     [
-        ("--hidden", "32,16"), ("--hidden=32,16",), ("--hidden", "32", "16"),
-        ("--hidden", "32,", "16"),
+        ("--hidden", "32,16"), ("--hidden=32,16",), ("--hidden", "32", "--hidden", "16"),
+        ("--hidden", "32,", "--hidden=16"),
     ],
 )  # fmt: skip
-def test_lists_are_written_with_commas_or_spaces(words: tuple[str, ...]) -> None:
+def test_lists_are_written_with_commas_or_by_repeating_the_flag(words: tuple[str, ...]) -> None:
     config, _ = train_config([*TRAIN, *words, "--threshold", "-100,-1e1"])
     assert config.network.hidden == (32, 16)
     assert config.run.threshold == (-100.0, -10.0)
@@ -80,9 +79,13 @@ def test_other_lists_are_refused(value: str) -> None:
         train_config([*TRAIN, f"--hidden={value}"])
 
 
-def test_a_benchmark_takes_its_widths_behind_an_equals_sign() -> None:
-    with pytest.raises(UsageError, match="64,x"):
-        bench(["placement", "--hidden=64,64", "--hidden=64,x"])
+def test_a_list_takes_no_word_that_follows(flatout: Cli) -> None:
+    """A path after a list of networks stays a path."""
+    result = flatout("plan", "--table", "--hidden=64,64", "--hidden=64,x", exact=True)
+    assert "--hidden 64,x" in result.message
+    table = ("--normalize", "CartPole-v1=0,1", "no-such-run")
+    for words in (table, ("--curves", "--group", "seed", "no-such-run")):
+        assert "no-such-run" in flatout("report", *words).message
 
 
 def test_algorithms_are_known_in_capitals(tmp_path: Path) -> None:
@@ -96,17 +99,17 @@ def test_algorithms_are_known_in_capitals(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("--device", "gpu"), ("--device=cuda:0",), ("--cuda",)])
-def test_a_device_is_answered_with_its_flag(words: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError, match=f"'{words[0]}'. Instead: --placement gpu"):
-        train_config([*TRAIN, *words])
+def test_a_device_is_answered_with_its_flag(flatout: Cli, words: tuple[str, ...]) -> None:
+    flag = words[0].partition("=")[0]
+    assert f"'{flag}'. Instead: --placement gpu" in flatout("train", *TRAIN, *words).message
 
 
 # Folders
 
 
 COMMANDS = (
-    "eval {}", "watch {}", "explain {}", "export {} --numpy p.py", "train --resume {}",
-    "train --from {}", "plot {}", "compare {} {}", "fleet --resume {}",
+    "eval {}", "eval --show {}", "explain {}", "export {} --out p.py", "train --resume {}",
+    "train --from {}", "report --curves {}", "runs --compare {} {}", "sweep --resume {}",
 )  # fmt: skip
 QUICKLY = """
 import sys
@@ -146,7 +149,7 @@ def test_what_cannot_be_answered_is_refused_before_anything_is_measured(
     change: str, flatout: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan_command, "_answer", lambda *_: pytest.fail("it measures"))
-    result = flatout("plan", *SMALL, "--what-if", "cores=16", change)
+    result = flatout("plan", *SMALL, "--what-if", "cores=16", "--what-if", change)
     assert (result.code, result.out) == (2, "")
     assert f"--what-if {change}: " in result.message
 
@@ -160,7 +163,9 @@ def test_a_plan_is_printed_and_written_although_a_question_fails(
 
     monkeypatch.setattr(planner, "measured", fails)
     file = tmp_path / "plan.json"
-    result = flatout("plan", *SMALL, "--what-if", "cores=4", "hidden=8,8", "--json", file)
+    result = flatout(
+        "plan", *SMALL, "--what-if", "cores=4", "--what-if", "hidden=8,8", "--out", file
+    )
     assert (result.code, result.message) == (1, "the probe ended.")
     assert f"take {KNOWN.words()}" in result.out
     assert "what if cores=4: " in result.out
@@ -222,8 +227,8 @@ def test_a_runs_end_names_the_next_commands(flatout: Cli, tmp_path: Path) -> Non
     loud = [word for word in TINY if word != "--quiet"]
     result = flatout("train", "ppo", *loud, "--run-dir", run)
     assert result.code == 0
-    for command in ("eval", "watch"):
-        assert f"flatout {command} '{run}'" in result.out
+    for command in (f"eval '{run}'", f"eval '{run}' --show"):
+        assert f"flatout {command}\n" in result.out
     assert next_commands({"run_dir": None}) == []
     assert next_commands({"run_dir": "r", "examples_per_s": 1.0}) == []
 

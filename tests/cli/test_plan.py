@@ -59,7 +59,9 @@ def asked(*words: str, seconds: float = 1.0, **more: Any) -> Question:
 def test_the_choice_is_measured_named_and_kept(flatout: Callable[..., Any], tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     words = (*SMALL, "--seconds", "1")
-    first = flatout("plan", *words, "--json", file, "--what-if", "env-speed=10x", "cores=16")
+    first = flatout(
+        "plan", *words, "--out", file, "--what-if", "env-speed=10x", "--what-if", "cores=16"
+    )
     assert first.code == 0, first.err
     values = json.loads(file.read_text())
     placements = [row["placement"] for row in values["predictions"]]
@@ -72,7 +74,7 @@ def test_the_choice_is_measured_named_and_kept(flatout: Callable[..., Any], tmp_
     assert all(o["low"] <= o["gain"] <= o["high"] for o in values["what_if"])
     assert values["chosen"] in first.out, "in one line, where there is no terminal"
     # The same command has the same answer, from the cache; so does a run that takes it.
-    assert flatout("plan", *words, "--json", "-").code == 0
+    assert flatout("plan", *words, "--json").code == 0
     config, _ = train_config(list(SMALL))
     found, note = auto.recall(config, inventory(), NAMED)
     assert "measured here before" in note
@@ -138,7 +140,7 @@ def test_what_if_is_asked_within_the_limits_of_the_run(flatout: Callable[..., An
         flags = [*SMALL, *words, "--placement", "act=cpu memory=0.5"]
         config, _ = train_config(flags)
         auto.remember(config, inventory(), NAMED, replace(KNOWN, base=parse("act=cpu memory=0.5")))
-        result = flatout("plan", *flags, "--what-if", "env-speed=2x", "--json", "-")
+        result = flatout("plan", *flags, "--what-if", "env-speed=2x", "--json")
         assert result.code == 0, result.err
         (outcome,) = json.loads(result.out)["what_if"]
         assert "memory=0.5" in outcome["then"]
@@ -153,7 +155,7 @@ def test_what_if_is_asked_within_the_limits_of_the_run(flatout: Callable[..., An
     ],
 )  # fmt: skip
 def test_what_goes_wrong_in_a_probe_stays_there(fault: str, words: str) -> None:
-    env = ("--env", "tests.fault_envs:faulty", "--env-kwargs", f'fault="{fault}"', "at=5")
+    env = ("--env", "tests.fault_envs:faulty", f'--env-kwargs=fault="{fault}"', "--env-kwargs=at=5")
     with pytest.raises(FlatoutError, match=words):
         ask(asked("ppo", *env), NAMED, 4.0 if fault == "sleep" else 60.0)
 
@@ -250,7 +252,7 @@ def test_one_environment_object_is_not_stepped_by_a_probe() -> None:
         (("--seconds", "0"), "seconds"),
         (("--seconds", "soon"), "seconds"),
         (("--machine", "/nowhere.json"), "nowhere"),
-        (("--plot", "plan.txt"), "plot"),
+        (("--out", "plan.txt"), "--out plan.txt"),
         (("--devices", "9"), "cpu:8"),
         (("--devices", "2"), "--shards"),
     ],
@@ -266,7 +268,9 @@ def test_bad_input_is_one_sentence(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [("plan", "--seconds", 1), ("scale", "--devices", "1")])
+@pytest.mark.parametrize(
+    "words", [("plan", "--seconds", 1), ("plan", "--compare-devices", "1", "--run")]
+)
 def test_an_environment_in_the_working_folder_is_found(
     flatout: Callable[..., Any], words: tuple[Any, ...], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -300,7 +304,7 @@ def device_plan(*placements: str, stages: Stages = TWIN) -> Answer:
 @pytest.mark.slow
 def test_a_twin_is_measured_beside_the_host(flatout: Callable[..., Any], tmp_path: Path) -> None:
     words = (*SMALL, "--env-backend", "auto")
-    result = flatout("plan", *words, "--seconds", "8", "--json", tmp_path / "plan.json")
+    result = flatout("plan", *words, "--seconds", "8", "--out", tmp_path / "plan.json")
     assert result.code == 0, result.err
     values = json.loads((tmp_path / "plan.json").read_text())
     rows = {row["placement"]: row for row in values["predictions"]}
@@ -326,7 +330,7 @@ def test_an_environment_of_ones_own_has_only_programs(
     file = tmp_path / "plan.json"
     env = ("--env", "tests.device_envs:corridor", "--envs", "4", "--n-steps", "16", "--batch-size",
            "32")  # fmt: skip
-    result = flatout("plan", "ppo", *env, "--seconds", "2", "--json", file)
+    result = flatout("plan", "ppo", *env, "--seconds", "2", "--out", file)
     assert result.code == 0, result.err
     values = json.loads(file.read_text())
     assert {row["placement"] for row in values["predictions"]} == {FUSED, "act=cpu sampler=device"}
@@ -394,7 +398,7 @@ def test_what_nobody_knows_of_programs_is_not_guessed(
     result = flatout("plan", *flags, *words)
     assert result.code == 2
     assert said in result.message
-    faster = flatout("plan", *flags, "--what-if", "env-speed=10x", "--json", "-")
+    faster = flatout("plan", *flags, "--what-if", "env-speed=10x", "--json")
     assert faster.code == 0
     (outcome,) = json.loads(faster.out)["what_if"]
     assert 1.0 <= outcome["gain"] < 1.1, "a fiftieth of the time is environments"
@@ -407,7 +411,7 @@ def test_a_machine_is_a_file(flatout: Callable[..., Any], tmp_path: Path) -> Non
     auto.remember(config, inventory(), NAMED, KNOWN)
     machine = tmp_path / "m.json"
     assert flatout("plan", *SMALL, "--save-machine", machine).code == 0
-    other = flatout("plan", *SMALL, "--machine", machine, "--what-if", "cores=8", "--json", "-")
+    other = flatout("plan", *SMALL, "--machine", machine, "--what-if", "cores=8", "--json")
     assert other.code == 0
     assert json.loads(other.out)["what_if"][0]["gain"] >= 1.0
     wrong = flatout("plan", *SMALL, "--hidden", "8", "--machine", machine)

@@ -1,4 +1,4 @@
-"""`flatout watch`: agents at play, in text, in pictures, and of runs that go on."""
+"""`flatout eval --show`: agents at play, in text, in pictures, and of runs that go on."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_snake_is_seen_in_the_terminal(flatout: Cli, run: Path) -> None:
-    result = flatout("watch", run, "--episodes", 2, "--fps", 1000)
+    result = flatout("eval", run, "--episodes", 2, "--fps", 1000, "--show")
     assert result.code == 0, result.err
     for words in ("┌─", "@", "episode 2 of 2", "mean return of 2 episodes"):
         assert words in result.out
@@ -54,7 +54,7 @@ def test_a_checkpoint_that_a_live_run_removes_gives_way_to_the_next(
         shutil.rmtree(other)
     before = load_config(live)
     read: dict[str, Callable[[], Any]] = {
-        "watch": lambda: flatout("watch", live, "--episodes", 1, "--fps", 1000).code,
+        "show": lambda: flatout("eval", live, "--episodes", 1, "--fps", 1000, "--show").code,
         "from": lambda: 0 if begun_from(live, before, before, ()) else 1,
     }
     asked: list[Path] = []
@@ -144,7 +144,7 @@ def test_pictures_become_half_blocks_that_fit() -> None:
 
 def test_a_gif_is_written(flatout: Cli, run: Path, tmp_path: Path) -> None:
     path = tmp_path / "snake.gif"
-    result = flatout("watch", run, "--gif", path)
+    result = flatout("eval", run, "--episodes", 1, "--checkpoint", "newest", "--out", path)
     assert result.code == 0, result.err
     with Image.open(path) as image:
         assert image.format == "GIF"
@@ -154,7 +154,7 @@ def test_a_gif_is_written(flatout: Cli, run: Path, tmp_path: Path) -> None:
 def test_a_run_that_goes_on_shows_its_newest_checkpoint(flatout: Cli, run: Path) -> None:
     (run / "params.safetensors").rename(run / "away")
     try:
-        result = flatout("watch", run, "--episodes", 1, "--fps", 1000)
+        result = flatout("eval", run, "--episodes", 1, "--fps", 1000, "--show")
     finally:
         (run / "away").rename(run / "params.safetensors")
     assert result.code == 0, result.err
@@ -164,15 +164,15 @@ def test_a_run_that_goes_on_shows_its_newest_checkpoint(flatout: Cli, run: Path)
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ((), "RUN_DIR"),
-        (("RUN", "--gif", "a.mp4"), "--gif a.mp4"),
-        (("RUN", "--episodes", "0"), "--episodes 0"),
-        (("RUN", "--fps", "-1"), "--fps -1"),
-        (("RUN", "--checkpoint", "newst"), "newest"),
-        (("nowhere",), "nowhere does not exist"),
+        (("--show",), "RUN_DIR"),
+        (("RUN", "--show", "--out", "a.mp4"), "--show and --out a.mp4"),
+        (("RUN", "--show", "--episodes", "0"), "episodes = 0"),
+        (("RUN", "--show", "--fps", "-1"), "fps = -1.0"),
+        (("RUN", "--show", "--checkpoint", "newst"), "newest"),
+        (("nowhere", "--show"), "nowhere does not exist"),
     ],
 )
 def test_what_is_wrong_is_said(flatout: Cli, run: Path, flags: tuple[str, ...], words: str) -> None:
-    result = flatout("watch", *(str(run) if flag == "RUN" else flag for flag in flags))
+    result = flatout("eval", *(str(run) if flag == "RUN" else flag for flag in flags))
     assert result.code == 2
     assert words in result.message

@@ -203,7 +203,14 @@ def test_a_constructor_that_never_ends_is_refused(monkeypatch: pytest.MonkeyPatc
 def test_a_first_step_that_ends_or_blocks_the_process_is_named(
     fault: str, at: int, code: int, words: str, sampler: str, tmp_path: Path
 ) -> None:
-    env = ("--env", "tests.fault_envs:faulty", "--env-kwargs", f"fault={fault}", f"at={at}")
+    env = (
+        "--env",
+        "tests.fault_envs:faulty",
+        "--env-kwargs",
+        f"fault={fault}",
+        "--env-kwargs",
+        f"at={at}",
+    )
     argv = ("train", "ppo", *env, "--placement", f"sampler={sampler}", "--worker-timeout", "0.2")
     child = Child("flatout", (*argv, "--run-dir", str(tmp_path / "run")), Path(__file__).parents[2])
     assert child.wait(60) == code

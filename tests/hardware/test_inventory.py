@@ -244,7 +244,7 @@ def test_a_memory_cap_counts_as_what_is_available(monkeypatch: pytest.MonkeyPatc
     expected.check(parse("cpu+gpu"), machine(1))
     with pytest.raises(FlatoutError, match=r"5,675 MiB on gpu:0.*5,120 MiB"):
         expected.check(capped, machine(1))
-    monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "0.25")  # as a fleet shares a card
+    monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "0.25")  # as a sweep shares a card
     capped_by = r"2,560 MiB are .*capped by XLA_CLIENT_MEM_FRACTION; 2,"
     with pytest.raises(FlatoutError, match=capped_by):
         expected.check(parse("cpu+gpu"), machine(1))

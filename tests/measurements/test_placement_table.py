@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flatout.cli import bench
+from flatout.cli import plan_table
 from flatout.config.settings import load_preset
 from flatout.measurements import placement_table
 from flatout.measurements.placement_table import HERE_NOT, MODES, Cell, Mode, Row, settings
@@ -25,10 +25,10 @@ def test_every_placement_of_this_machine_is_trained_and_planned(
 ) -> None:
     modes = MODES[1::2]  # those with settings beside their preset's
     monkeypatch.setattr(placement_table, "MODES", modes)
-    monkeypatch.setattr(bench, "PLANNING_S", 1.0)
+    monkeypatch.setattr(plan_table, "PLANNING_S", 1.0)
     file = tmp_path / "table.csv"
-    words = ("--share", "0.02", "--hidden", "16", "--csv", file, "--json")
-    result = flatout("bench", "placement", *words)
+    words = ("--share", "0.02", "--hidden", "16", "--out", file, "--json")
+    result = flatout("plan", "--table", *words)
     assert result.code == 0, result.err
     rows = json.loads(result.out)["rows"]
     assert [row["mode"] for row in rows] == [mode.name for mode in modes]
@@ -77,7 +77,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 NAMES = [mode.name for mode in MODES]
-TABLE = ("bench", "placement", "--share", "0.02", "--hidden", "16", "--csv")
+TABLE = ("plan", "--table", "--share", "0.02", "--hidden", "16", "--out")
 
 
 def test_a_table_that_was_stopped_continues_where_it_was(
@@ -137,7 +137,7 @@ def test_a_file_of_other_settings_is_refused_and_left_alone(
 
     def refused(content: str, *words: str) -> str:
         file.write_text(content)
-        result = flatout("bench", "placement", *words, "--csv", file)
+        result = flatout("plan", "--table", *words, "--out", file)
         assert result.code == 2, result.err
         assert file.read_text() == content
         return result.message
@@ -159,14 +159,14 @@ def test_a_file_of_other_settings_is_refused_and_left_alone(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["else"], "no benchmark 'else'"),
-        (["placement", "--share", "2"], "--share 2"),
-        (["placement", "--hidden", "64,x"], "--hidden 64,x"),
-        (["placement", "--fast"], "knows no --fast"),
+        (["else"], "else"),
+        (["--share", "2"], "share = 2.0"),
+        (["--hidden", "64,x"], "--hidden 64,x"),
+        (["--fast"], "does not know '--fast'"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(words: list[str], said: str, flatout: Cli) -> None:
-    result = flatout("bench", *words)
+    result = flatout("plan", "--table", *words)
     assert result.code == 2
     assert said in result.err
     assert HERE_NOT not in result.out

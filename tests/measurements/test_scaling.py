@@ -90,7 +90,10 @@ TINY = ("--steps", 20, "--batch-size", 64)
 @pytest.mark.slow
 def test_the_same_work_on_one_and_two_devices(flatout: Cli, tmp_path: Path) -> None:
     plot = tmp_path / "plot.svg"
-    result = flatout("scale", "classify", *TINY, "--devices", "1,2", "--json", "--plot", plot)
+    counts = ("--compare-devices", "1,2")
+    asked = flatout("plan", "classify", *TINY, *counts)
+    assert "2 devices: 32 rows of each batch on each" in asked.out
+    result = flatout("plan", "classify", *TINY, *counts, "--run", "--json", "--out", plot)
     assert result.code == 0, result.err
     found: dict[str, Any] = json.loads(result.out)
     assert [one["devices"] for one in found["rows"]] == [1, 2]
@@ -109,10 +112,11 @@ def test_finished_runs_compare_only_where_they_did_the_same(flatout: Cli, tmp_pa
         devices = ("--devices", 1 if name == "a" else 2)
         made = flatout("train", "classify", *flags, *devices, "--run-dir", tmp_path / name)
         assert made.code == 0, made.err
-    same = flatout("scale", tmp_path / "a", tmp_path / "b", "--json")
+    same = flatout("runs", "--compare", tmp_path / "a", tmp_path / "b", "--json")
     assert same.code == 0, same.err
-    assert [one["devices"] for one in json.loads(same.out)["rows"]] == [1, 2]
-    refused = flatout("scale", tmp_path / "a", tmp_path / "c")
+    assert [one["devices"] for one in json.loads(same.out)["scaling"]["rows"]] == [1, 2]
+    words = ("--out", tmp_path / "speed.svg")
+    refused = flatout("runs", "--compare", tmp_path / "a", tmp_path / "c", *words)
     assert refused.code == 2
     assert "unequal work" in refused.message
     assert "1,280" in refused.message
@@ -120,7 +124,7 @@ def test_finished_runs_compare_only_where_they_did_the_same(flatout: Cli, tmp_pa
 
 
 def finished(path: Path, devices: int, **more: Any) -> Path:
-    """A run's folder, as far as `scale` reads it."""
+    """A run's folder, as far as `runs --compare` reads it."""
     settings = {"env": "CartPole-v1", "batch_size": 64}
     folder(path, [1.0], **settings)
     phases = dict.fromkeys(PHASES, 0.1)
@@ -133,8 +137,11 @@ def finished(path: Path, devices: int, **more: Any) -> Path:
 
 def test_runs_on_one_number_of_devices_are_not_compared(flatout: Cli, tmp_path: Path) -> None:
     one, other = finished(tmp_path / "one", 1), finished(tmp_path / "other", 1, steps_per_s=9.0)
-    for folders in ((one, other), (one, one)):
-        result = flatout("scale", *folders, "--json")
+    two = finished(tmp_path / "two", 2)
+    assert "speed-up" not in flatout("runs", "--compare", one, other).out
+    assert "speed-up" in flatout("runs", "--compare", one, two).out
+    for folders in ((one, other, two), (one, two, one)):
+        result = flatout("runs", "--compare", *folders, "--json")
         assert (result.code, result.out) == (2, "")
         assert "both ran on 1 device, so that there is nothing to compare" in result.message
 
@@ -148,26 +155,28 @@ def test_runs_on_one_number_of_devices_are_not_compared(flatout: Cli, tmp_path: 
     ],
 )  # fmt: skip
 def test_a_damaged_summary_is_refused(flatout: Cli, tmp_path: Path, damage: dict[str, Any]) -> None:
-    result = flatout("scale", finished(tmp_path / "run", 1, **damage), "--json")
+    others = [finished(tmp_path / name, count) for name, count in (("two", 2), ("four", 4))]
+    damaged = finished(tmp_path / "run", 1, **damage)
+    result = flatout("runs", "--compare", damaged, *others, "--json")
     assert (result.code, result.out) == (2, ""), result.out
     assert "summary.json is damaged (" in result.message
-    assert flatout("scale", finished(tmp_path / "whole", 1), "--json").code == 0
+    whole = finished(tmp_path / "whole", 1)
+    assert flatout("runs", "--compare", whole, *others, "--json").code == 0
 
 
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (("classify",), "name the numbers of devices"),
-        (("classify", "--devices", "1,x"), "name the numbers of devices"),
-        (("classify", "--devices", "1,2", "--plot", "x.txt"), ".svg"),
-        (("classify", "--devices", "1,2", "--shards", "1"), "--shards 2"),
-        (("classify", "--devices", "1,2", "--placement", "gpu"), "usable GPUs"),
-        (("nothing", "--devices", "1,2"), "unknown algorithm"),
+        (("classify", "--compare-devices", "1,x"), "--compare-devices: 'x' is not a whole number"),
+        (("classify", "--compare-devices", "1,2", "--run", "--out", "x.txt"), ".svg"),
+        (("classify", "--compare-devices", "1,2", "--shards", "1"), "--shards 2"),
+        (("classify", "--compare-devices", "1,2", "--placement", "gpu"), "usable GPUs"),
+        (("nothing", "--compare-devices", "1,2"), "unknown algorithm"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(
     argv: tuple[str, ...], words: str, flatout: Cli
 ) -> None:
-    result = flatout("scale", *argv)
+    result = flatout("plan", *argv)
     assert result.code in (1, 2)
     assert words in result.message

@@ -34,7 +34,7 @@ REPLAY = ("dqn", *tiny.flags("dqn", env_backend="device"), "--steps", 512, "--no
 
 
 def test_each_member_is_the_run_that_it_would_be_alone(flatout: Cli, tmp_path: Path) -> None:
-    grid = ("--population", "learning-rate=1e-4,1e-3", "gamma=0.98", "--seeds", 2)
+    grid = ("--population", "learning-rate=1e-4,1e-3", "--population", "gamma=0.98", "--seeds", 2)
     result = flatout("train", *SMALL, *SPREAD, *grid, "--run-dir", tmp_path / "p", "--json")
     assert result.code == 0, result.err
     told = json.loads(result.out)
@@ -51,7 +51,7 @@ def test_each_member_is_the_run_that_it_would_be_alone(flatout: Cli, tmp_path: P
     assert furthest(last_saved(member), last_saved(alone)) == 0.0
     assert flatout("eval", member, "--episodes", 2).code == 0
     assert flatout("explain", member).code == 0
-    out = flatout("plot", tmp_path / "p")
+    out = flatout("report", "--curves", tmp_path / "p")
     assert out.code == 0
     assert "(2 runs)" in out.out
 

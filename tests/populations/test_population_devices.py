@@ -81,7 +81,7 @@ def test_each_device_has_groups_of_its_own(flatout: Cli, tmp_path: Path) -> None
     for seed in range(3):
         one, other = member(tmp_path / "p", seed), member(short, seed)
         assert furthest(last_saved(one), last_saved(other)) == 0.0
-    out = flatout("plot", tmp_path / "p").out
+    out = flatout("report", "--curves", tmp_path / "p").out
     assert "(3 runs)" in out
 
 

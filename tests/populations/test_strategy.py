@@ -120,7 +120,7 @@ def test_one_program_that_is_measured_in_a_child_tells_its_speed() -> None:
 def test_members_are_divided_into_groups_that_fit(
     asked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wide = configs(7, "--hidden", 192, 192)
+    wide = configs(7, "--hidden", "192,192")
     placements, each = build.foreseen(wide[0])
     need = sum(each.by_device(placements[0]).values())
     limited(monkeypatch, 3.4 * need / strategy.FULL, cores=16)
@@ -142,7 +142,7 @@ def test_where_not_even_one_fits_nothing_is_written(
     flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limited(monkeypatch, 1, cores=2)
-    words = ("--hidden", 192, 192, "--seeds", 3, "--run-dir", tmp_path / "p")
+    words = ("--hidden", "192,192", "--seeds", 3, "--run-dir", tmp_path / "p")
     result = flatout("train", *SMALL, *words)
     assert result.code == 1
     assert "not even one member of this population fits" in result.message
@@ -175,7 +175,7 @@ def test_a_strategy_that_cannot_be_is_one_sentence(flatout: Cli, tmp_path: Path)
         assert not (tmp_path / "p").exists()
         return result.message
 
-    assert "neither auto nor" in said("--seeds", 2, "--strategy", "best")
+    assert "not one of auto, together, spread" in said("--seeds", 2, "--strategy", "best")
     assert "--strategy is for populations" in said("--strategy", "spread")
     shards = ("--shards", 2, "--seeds", 2, "--strategy", "together")
     assert "one program needs --shards 1, and these members have 2 shards." in said(*shards)

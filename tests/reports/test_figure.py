@@ -67,7 +67,7 @@ def test_a_command_reads_no_settings_of_the_working_folder(tmp_path: Path) -> No
     """A stranger's file, on which matplotlib's own import fails."""
     (tmp_path / "matplotlibrc").write_bytes(b"\xff\xfe\n")
     folder(tmp_path / "runs" / "one", [1.0, 2.0, 3.0])
-    command = [sys.executable, "-P", "-m", "flatout", "report", "runs", "--png", "r.png"]
+    command = [sys.executable, "-P", "-m", "flatout", "report", "runs", "--out", "r.png"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")

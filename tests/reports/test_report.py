@@ -163,7 +163,9 @@ def test_several_environments_are_ranked_apart_and_together(flatout: Cli, tmp_pa
     assert [line["mean"]["value"] for line in over["lines"]] == [1.0, 0.0]
     assert "0 (its worst run here) to 1" in over["what"]
     assert "learning_rate=7.0" in found["notes"][0], "it has no runs of the other"
-    scaled = told(flatout, tmp_path, "--normalize", "CartPole-v1=0,1000", "Acrobot-v1=-500,300")
+    scaled = told(
+        flatout, tmp_path, "--normalize", "CartPole-v1=0,1000", "--normalize", "Acrobot-v1=-500,300"
+    )
     assert [line["mean"]["value"] for line in scaled["tables"][0]["lines"]] == [0.5, 0.05]
     assert found["tables"][1:] == scaled["tables"][1:], "alone scores are raw"
 
@@ -212,9 +214,9 @@ def test_by_the_last_evaluation(flatout: Cli, runs: Path) -> None:
         (["--normalize", "CartPole-v1=0,inf"], "greater"),
         (["--normalize", "CartPole-v0=0,1"], "'CartPole-v1'"),
         (["--normalize", "CartPole-v1=0,1"], "several environments"),
-        (["--csv", "out.txt"], "ends in .csv"),
-        (["--html", "no/such/out.html"], "existing folder"),
-        (["--best"], "knows no --best"),
+        (["--out", "out.txt"], "--out out.txt.*.csv"),
+        (["--out", "no/such/out.html"], "existing folder"),
+        (["--best"], "does not know '--best'"),
     ],
 )
 def test_what_cannot_be_asked(flatout: Cli, runs: Path, argv: list[str], words: str) -> None:
@@ -258,7 +260,7 @@ class Page(HTMLParser):
 def test_files(flatout: Cli, runs: Path, tmp_path: Path) -> None:
     folder(runs / "evil", [1.0, 2.0, 3.0], env="<script>alert(1)</script>", seed=0)
     page, table, drawing = (tmp_path / name for name in ("r.html", "r.csv", "r.png"))
-    result = flatout("report", runs, "--html", page, "--csv", table, "--png", drawing)
+    result = flatout("report", runs, "--out", page, "--out", table, "--out", drawing)
     assert result.code == 0, result.err
     with table.open() as file:
         rows = list(csv.DictReader(file))
@@ -282,7 +284,7 @@ def test_without_matplotlib_the_text_is_there(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    result = flatout("report", runs, "--png", tmp_path / "r.png")
+    result = flatout("report", runs, "--out", tmp_path / "r.png")
     assert result.code == 2
     assert "learning_rate=0.001" in result.out
     assert install("plot") in result.message
@@ -330,7 +332,7 @@ def test_of_a_real_run(flatout: Cli, tmp_path: Path) -> None:
         (("--score", "return"), summary["return_mean_last"]),
         ((), summary["last_eval_return"]),
     ):
-        found = told(flatout, path, *flags, "--html", tmp_path / "r.html")
+        found = told(flatout, path, *flags, "--out", tmp_path / "r.html")
         line = found["tables"][0]["lines"][0]
         assert line["name"] == "ppo"
         assert line["scores"] == {"CartPole-v1": {path: pytest.approx(score)}}

@@ -69,9 +69,8 @@ def test_a_row_says_what_its_summary_says(flatout: Cli, made: Path) -> None:
 
 def test_rows_are_chosen_and_sorted(flatout: Cli, made: Path) -> None:
     assert list(table(flatout, made, "--where", "learning_rate=1e-2")) == ["group/b0"]
-    assert list(table(flatout, made, "--where", "seed=0", "env=CartPole-v1", "algorithm=ppo")) == [
-        "a0", "group/b0",
-    ]  # fmt: skip
+    words = [f"--where={word}" for word in ("seed=0", "env=CartPole-v1", "algorithm=ppo")]
+    assert list(table(flatout, made, *words)) == ["a0", "group/b0"]
     assert "no run fulfils" in flatout("runs", made, "--where", "seed=7").out
     found = table(flatout, made, "--sort", "return")
     returns = [row["return"] for row in found.values()]
@@ -154,7 +153,7 @@ def test_the_table_needs_neither_jax_nor_numpy(made: Path) -> None:
 
 
 def test_two_runs_side_by_side(flatout: Cli, made: Path) -> None:
-    result = flatout("compare", made / "a0", made / "group" / "b0", "--json")
+    result = flatout("runs", "--compare", made / "a0", made / "group" / "b0", "--json")
     assert result.code == 0, result.err
     found = json.loads(result.out)
     assert found["settings"] == {"learning_rate": [0.0003, 0.01]}
@@ -166,21 +165,21 @@ def test_two_runs_side_by_side(flatout: Cli, made: Path) -> None:
     assert found["return_at_steps"] == [row["rollout/return_mean_100"] for row in ends]
     assert found["summary"]["steps"] == [256, 256]
     assert all(0 <= share <= 1 for pair in found["phases"].values() for share in pair)
-    shown = flatout("compare", made / "a0", made / "a1").out
+    shown = flatout("runs", "--compare", made / "a0", made / "a1").out
     for words in ("SETTINGS", "seed", "RESULTS", "TIME", "CURVES"):
         assert words in shown
     assert "  A\n" in shown, "each run has a curve of its own"
     assert "  B\n" in shown
-    same = flatout("compare", made / "a0", made / "a0").out
+    same = flatout("runs", "--compare", made / "a0", made / "a0").out
     assert "SETTINGS  the same" in same
 
 
 def test_a_comparison_of_what_is_no_run(flatout: Cli, runs: Path) -> None:
-    assert "two run folders" in flatout("compare", runs / "a0").message
-    assert "not a run folder" in flatout("compare", runs / "a0", runs).message
+    assert "two run folders" in flatout("runs", "--compare", runs / "a0").message
+    assert "not a run folder" in flatout("runs", "--compare", runs / "a0", runs).message
     (runs / "a1" / "summary.json").unlink()
     (runs / "a1" / "metrics.jsonl").write_text("")
-    result = flatout("compare", runs / "a0", runs / "a1")  # it has not got far
+    result = flatout("runs", "--compare", runs / "a0", runs / "a1")  # it has not got far
     assert result.code == 0
     assert "CURVES" not in result.out
 
@@ -188,7 +187,7 @@ def test_a_comparison_of_what_is_no_run(flatout: Cli, runs: Path) -> None:
 def test_curves_are_drawn_without_a_library(flatout: Cli, made: Path, tmp_path: Path) -> None:
     file = tmp_path / "curves.svg"
     words = ("--group", "learning-rate", "--by", "seconds", "--smooth", 0.1, "--out", file)
-    result = flatout("plot", made / "a0", made / "a1", made / "group/b0", *words)
+    result = flatout("report", "--curves", made / "a0", made / "a1", made / "group/b0", *words)
     assert result.code == 0, result.err
     root = ElementTree.fromstring(file.read_text())
     shown = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
@@ -203,25 +202,24 @@ def test_curves_are_drawn_without_a_library(flatout: Cli, made: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        ([], "needs the folder"),
         (["--by", "hours"], "'hours'.*steps.*seconds"),
         (["--smooth", "2"], "smooth = 2"),
-        (["--smooth", "much"], "no number"),
+        (["--smooth", "much"], "not a number"),
         (["--group", "sed"], "'sed'.*'seed'"),
         (["--out", "curves.jpg"], "jpg.*svg"),
         (["--output", "x"], "--output"),
     ],
 )
 def test_plots_that_cannot_be(flatout: Cli, made: Path, argv: list[str], words: str) -> None:
-    result = flatout("plot", *([made / "a0"] if argv else []), *argv)
+    result = flatout("report", "--curves", made / "a0", *argv)
     assert result.code == 2
     assert re.search(words, result.message), result.message
 
 
 def test_a_plot_of_nothing(flatout: Cli, runs: Path) -> None:
     (runs / "a0" / "metrics.jsonl").write_text("")
-    assert "no episode has ended" in flatout("plot", runs / "a0").message
-    result = flatout("plot", runs / "a0", runs / "a1")
+    assert "no episode has ended" in flatout("report", "--curves", runs / "a0").message
+    result = flatout("report", "--curves", runs / "a0", runs / "a1")
     assert result.code == 0, "the others are shown"
     assert "a0 has no mean return" in result.message
     assert "[one run]" in result.out, "no interval where there are no seeds"

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout.cli import fleet_screen
+from flatout.cli import sweep_screen
 from flatout.cli.population import table as members_table
 from flatout.reports.curves import picture, readable
 from flatout.reports.ranking import Report, of_folders
@@ -23,7 +23,7 @@ from flatout.reports.ranking_page import pictures
 from flatout.reports.statistics import comparable, compared, enough, estimates, iqm
 from flatout.run.curve import EVALUATIONS
 from flatout.run.metric_rows import WHOLE, evaluated
-from flatout.sweeps.fleet import DONE
+from flatout.sweeps.sweep import DONE
 from flatout_explain.documents import LONGEST_LINE
 from tests.conftest import Result
 from tests.runs_made import folder
@@ -43,23 +43,23 @@ def opposite(root: Path, seeds: int = 4, evaluations: int = 3) -> Path:
     return root
 
 
-def by_fleet(root: Path) -> Report:
-    """The table with which a fleet of these runs ends."""
+def by_sweep(root: Path) -> Report:
+    """The table with which a sweep of these runs ends."""
     groups = {
         f"learning_rate={rate}": [
             SimpleNamespace(path=path, state=DONE) for path in sorted(root.glob(f"{rate}-*"))
         ]
         for rate in RATES
     }  # fmt: skip
-    report = fleet_screen._report(SimpleNamespace(groups=groups))  # type: ignore[arg-type]
+    report = sweep_screen._report(SimpleNamespace(groups=groups))  # type: ignore[arg-type]
     assert report is not None
     return report
 
 
 def test_every_command_names_the_same_winner_and_the_score(flatout: Cli, tmp_path: Path) -> None:
-    """`fleet` ranked by evaluations, `report` by training episodes."""
+    """`sweep` ranked by evaluations, `report` by training episodes."""
     root = opposite(tmp_path / "runs")
-    for report in (by_fleet(root), of_folders([root])):
+    for report in (by_sweep(root), of_folders([root])):
         (table,) = report.tables
         assert [line.name for line in table.lines] == [f"learning_rate={r}" for r in RATES[::-1]]
         assert EVALUATION in report.as_text().splitlines()[0]
@@ -73,12 +73,12 @@ def test_every_command_names_the_same_winner_and_the_score(flatout: Cli, tmp_pat
     drawn = picture(readable(sorted(root.iterdir())))
     assert drawn.y_label == "mean return of an evaluation"
     assert [curve.mean[-1] for curve in drawn.curves] == [403.5, 53.5]
-    result = flatout("compare", root / "0.001-0", root / "0.0001-0", "--json")
+    result = flatout("runs", "--compare", root / "0.001-0", root / "0.0001-0", "--json")
     found = json.loads(result.out)
     assert found["score"] == "mean return of an evaluation"
     assert found["return_at_steps"] == [52.0, 402.0]
     assert "CURVES  mean return of an evaluation" in flatout(
-        "compare", root / "0.001-0", root / "0.0001-0"
+        "runs", "--compare", root / "0.001-0", root / "0.0001-0"
     ).out  # fmt: skip
     head, *rows = flatout("runs", root, "--sort", "evaluation").out.splitlines()
     assert re.search(r"evaluation +training return", head), head
@@ -101,7 +101,7 @@ def test_members_of_a_population_are_ranked_by_the_same_score() -> None:
 def test_where_a_run_has_no_evaluation_all_are_compared_by_training(tmp_path: Path) -> None:
     root = opposite(tmp_path / "runs")
     folder(root / "0.001-9", [1.0, 2.0, 210.0], learning_rate=1e-3, seed=9)
-    for report in (by_fleet(root), of_folders([root])):
+    for report in (by_sweep(root), of_folders([root])):
         (table,) = report.tables
         assert (table.score, table.lines[0].name) == ("return", "learning_rate=0.001")
         assert f"{TRAINING} (not all runs have an evaluation)" in table.what
@@ -111,7 +111,7 @@ def test_where_a_run_has_no_evaluation_all_are_compared_by_training(tmp_path: Pa
 
 
 def test_runs_that_were_evaluated_once_have_curves_of_training(tmp_path: Path) -> None:
-    """A fleet evaluates at the end alone: one point is no curve."""
+    """A sweep evaluates at the end alone: one point is no curve."""
     (table,) = of_folders([opposite(tmp_path / "runs", evaluations=1)]).tables
     assert table.score == "eval"
     assert TRAINING in pictures(table)[0].y_label
@@ -147,7 +147,7 @@ runs_of_a_group = st.lists(st.tuples(small, st.none() | small), min_size=1, max_
 
 @settings(max_examples=25, deadline=None)
 @given(st.tuples(runs_of_a_group, runs_of_a_group), st.sampled_from([100, 300]))
-def test_a_fleet_and_a_report_on_its_folder_agree(
+def test_a_sweep_and_a_report_on_its_folder_agree(
     groups: Sequence[list[tuple[float, float | None]]], every: int
 ) -> None:
     """Whatever the scores, and whether runs ended early."""
@@ -158,7 +158,7 @@ def test_a_fleet_and_a_report_on_its_folder_agree(
                 folder(root / f"{rate}-{seed}", [0.0, trained], every if seed else 100,
                        "return" if seed else "steps", () if value is None else (value,),
                        learning_rate=rate, seed=seed)  # fmt: skip
-        ours, theirs = by_fleet(root).tables, of_folders([root]).tables
+        ours, theirs = by_sweep(root).tables, of_folders([root]).tables
         for one, other in zip(ours, theirs, strict=True):
             assert (one.score, one.what) == (other.score, other.what)
             assert {line.name: line.iqm for line in one.lines} == {
@@ -178,14 +178,14 @@ def test_too_few_runs_have_no_interval_and_no_profile(
     """Two runs against two gave "1.00 [1.00, 1.00]", next to "too few to be told apart"."""
     root = opposite(tmp_path / "runs", seeds)
     page = tmp_path / "page.html"
-    shown = flatout("report", root, "--html", page).out
+    shown = flatout("report", root, "--out", page).out
     told = re.findall(r"^ *\d  .*", shown, re.MULTILINE)
     assert ("[1.00, 1.00]" in shown) == (seeds == 4)
     assert ("1.00 (too few runs)" in told[1]) == (seeds < 4)
     assert all(("[" in line) == (seeds >= 3) for line in told)
     assert ("share of runs above it" in page.read_text()) == (seeds >= 3)
     assert ("too few runs to be told apart" in shown) == (seeds in (2, 3))
-    curves = flatout("plot", *sorted(root.iterdir())).out
+    curves = flatout("report", "--curves", *sorted(root.iterdir())).out
     bands = picture(readable(sorted(root.iterdir())))._repr_svg_().count("<polygon")
     assert bands == (2 if seeds >= 3 else 0)
     assert ("[too few runs]" in curves, "[one run]" in curves) == (seeds == 2, seeds == 1)

@@ -254,7 +254,7 @@ def test_a_compressed_file_is_unpacked_no_further_than_its_shape(tmp_path: Path)
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--env", "CartPole-v1"), "does not know '--env'"),
+        (("--env", "CartPole-v1"), "--env: classify has no environment"),
         (("--env-kwargs", "a=1"), "has no environment"),
         (("--placement", "schedule=overlapped"), "has no environments"),
         (("--shards", 3), "must divide batch_size"),

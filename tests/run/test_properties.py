@@ -122,7 +122,7 @@ def test_setting_the_time_of_day_changes_no_duration(monkeypatch: pytest.MonkeyP
 
 def test_a_process_knows_how_long_it_has_run() -> None:
     began = time.perf_counter()
-    code = "from flatout.cli.commands import _process_age; print(_process_age())"
+    code = "from flatout.cli.train import process_age; print(process_age())"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert 0 <= float(said.stdout) <= time.perf_counter() - began + 0.02  # a tick of the kernel's
 

@@ -185,7 +185,8 @@ def test_a_signal_while_garbage_is_collected_is_not_lost(capfd: pytest.CaptureFi
 
 def test_a_second_signal_ends_an_environment_that_hangs(tmp_path: Path) -> None:
     process = spawn(
-        *COMMON, "--env", "tests.fault_envs:faulty", "--env-kwargs", "fault=sleep", "at=2",
+        *COMMON, "--env", "tests.fault_envs:faulty", "--env-kwargs", "fault=sleep", "--env-kwargs",
+        "at=2",
         "--run-dir", str(tmp_path / "run"),
     )  # fmt: skip
     wait_for(lambda: (tmp_path / "run" / "config.json").exists())

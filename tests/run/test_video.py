@@ -33,7 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from flatout.__main__ import main
 
     path = tmp_path_factory.mktemp("video") / "run"
-    flags = ["--env", "flatout/Snake-v0", "--env-kwargs", "size=5", "patience=20"]
+    flags = ["--env", "flatout/Snake-v0", "--env-kwargs", "size=5", "--env-kwargs", "patience=20"]
     flags += ["--network", "mlp"]
     assert main(["train", "ppo", *tiny.latest((*TINY, *flags)), "--run-dir", str(path)]) == 0
     return path
@@ -46,7 +46,7 @@ def test_a_video_is_an_animated_gif(
     sizes: list[tuple[int, int]] = []
     for count in (1, 3):
         video = tmp_path / f"{count}.gif"
-        words = ("--episodes", 2, "--video", video, "--video-episodes", count, "--json")
+        words = ("--episodes", 2, "--out", video, "--video-episodes", count, "--json")
         result = flatout("eval", run, *words)
         assert result.code == 0, result.err
         assert json.loads(result.out)["video"] == str(video)
@@ -61,7 +61,7 @@ def test_a_video_is_an_animated_gif(
 def test_a_video_is_an_mp4(flatout: Callable[..., Result], run: Path, tmp_path: Path) -> None:
     ffmpeg = pytest.importorskip("imageio_ffmpeg")
     video = tmp_path / "out.mp4"
-    words = ("--episodes", 1, "--video", video, "--video-episodes", 2)
+    words = ("--episodes", 1, "--out", video, "--video-episodes", 2)
     assert flatout("eval", run, *words).code == 0
     words = [ffmpeg.get_ffmpeg_exe(), "-i", video, "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
     done = subprocess.run(words, capture_output=True, check=True)
@@ -78,7 +78,7 @@ def test_a_video_without_its_package(
     flatout: Callable[..., Result], run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    result = flatout("eval", run, "--video", tmp_path / "out.mp4")
+    result = flatout("eval", run, "--out", tmp_path / "out.mp4")
     assert result.code == 2
     assert "videos need packages: " in result.message
     assert "[video]'." in result.message

@@ -287,7 +287,7 @@ def test_a_run_that_would_call_a_function(flatout: Cli, run_dir: Path, tmp_path:
         ("--episodes 0", "episodes = 0"),
         ("--seed -1", "seed = -1"),
         ("--checkpoint bset", "bset|'best'"),
-        ("--video out.jpg", "out.jpg|.gif"),
+        ("--out out.jpg", "out.jpg|.gif"),
     ],
 )
 def test_eval_arguments(

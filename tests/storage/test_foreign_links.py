@@ -1,6 +1,6 @@
 """Links in what others made: no command writes, makes or removes anything where they lead.
 
-Each file and folder of a run, a population and a fleet is replaced in turn by a link to the same
+Each file and folder of a run, a population and a sweep is replaced in turn by a link to the same
 thing in a victim's copy, so that a command that followed the link could do its work there.
 """
 
@@ -38,7 +38,7 @@ Kind = tuple[Path, Callable[[Path, Path], list[tuple[object, ...]]]]
 """A folder, not to be changed, and the commands for a copy of it that write into another folder."""
 
 PROGRAMS = dict[str, Any]()
-"""Of the trials of all fleets here."""
+"""Of the trials of all sweeps here."""
 
 
 class InProcess:
@@ -144,9 +144,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def of_run(path: Path, other: Path) -> list[tuple[object, ...]]:
     return [
-        ("eval", path, "--episodes", 1), ("watch", path, "--episodes", 1), ("explain", path),
-        ("report", path), ("runs", path), ("compare", path, path), ("plot", path),
-        ("plot", path, "--out", other / "plot.svg"), ("export", path, "--numpy", other / "a.py"),
+        ("eval", path, "--episodes", 1), ("eval", path, "--show", "--episodes", 1),
+        ("explain", path), ("report", path), ("runs", path), ("runs", "--compare", path, path),
+        ("report", "--curves", path), ("report", "--curves", path, "--out", other / "plot.svg"),
+        ("export", path, "--out", other / "a.py"),
         ("train", "--from", path, "--steps", 64, "--quiet", "--run-dir", other / "new"),
         ("train", "--resume", path, "--steps", 320, "--quiet"),
     ]  # fmt: skip
@@ -165,26 +166,26 @@ def population(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def of_population(path: Path, other: Path) -> list[tuple[object, ...]]:
     return [
-        ("report", path), ("runs", path), ("plot", path), ("explain", path), ("eval", path),
-        ("plot", path, "--out", other / "plot.svg"), ("train", "--resume", path, "--steps", 704),
+        ("report", path), ("runs", path), ("report", "--curves", path), ("explain", path),
+        ("eval", path), ("report", "--curves", path, "--out", other / "plot.svg"),
+        ("train", "--resume", path, "--steps", 704),
     ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fleet whose trial ``seed=0`` and member ``seed=2`` have half of their steps."""
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep whose trial ``seed=0`` and member ``seed=2`` have half of their steps."""
     from flatout.__main__ import main
-    from flatout.cli.fleet import _new
 
-    path = tmp_path_factory.mktemp("fleet") / "f"
+    path = tmp_path_factory.mktemp("sweep") / "f"
     words = (*tiny.flags("ppo"), "--steps", 128, "--checkpoint-every", 64, "--no-tensorboard")
-    sweep = _new(["ppo", *map(str, words), "--run-dir", str(path)])
+    sweep = tiny.sweep(["ppo", *map(str, words), "--run-dir", str(path)])
     with closing(Folder(path, False)) as folder:
         some = {"population-1": ["seed=2", "seed=3"]}
         folder.save(sweep.base, range(4), [Group("", {})], "spread", some)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "Local", InProcess)
-        assert main(["fleet", "--resume", str(path), "--quiet"]) == 0
+        assert main(["sweep", "--resume", str(path), "--quiet"]) == 0
     for half in (path / "seed=0", path / "population-1" / "members" / "seed=2"):
         (half / "summary.json").unlink()
         shutil.rmtree(half / "checkpoints" / "step_000000000128")
@@ -194,16 +195,16 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def of_fleet(path: Path, other: Path) -> list[tuple[object, ...]]:
+def of_sweep(path: Path, other: Path) -> list[tuple[object, ...]]:
     return [
-        ("report", path), ("runs", path), ("plot", path), ("explain", path),
-        ("fleet", "--resume", path, "--quiet", "--engine", "ray"),
-        ("fleet", "--resume", path, "--quiet"),
+        ("report", path), ("runs", path), ("report", "--curves", path), ("explain", path),
+        ("sweep", "--resume", path, "--quiet", "--engine", "ray"),
+        ("sweep", "--resume", path, "--quiet"),
     ]  # fmt: skip
 
 
 KINDS: Mapping[str, Callable[[Path, Path], list[tuple[object, ...]]]] = {
-    "run": of_run, "population": of_population, "fleet": of_fleet,
+    "run": of_run, "population": of_population, "sweep": of_sweep,
 }  # fmt: skip
 
 PART = "0123456789abcdef.part"
@@ -216,8 +217,8 @@ MADE = {
     "population": ["curves.png", f".curves.svg.{PART}", "groups/1", "groups/0/replay",
                    "groups/0/checkpoints/.step_000000000704.tmp",
                    "members/seed=0/.running", "members/seed=0/replay"],
-    "fleet": ["optuna.log", ".arriving/.old", ".arriving/.old/seed=0", "population-1/groups",
-              "seed=0/.running", f"seed=0/.summary.json.{PART}", f".fleet.json.{PART}"],
+    "sweep": ["optuna.log", ".arriving/.old", ".arriving/.old/seed=0", "population-1/groups",
+              "seed=0/.running", f"seed=0/.summary.json.{PART}", f".sweep.json.{PART}"],
 }  # fmt: skip
 """Names that a finished one has not, and commands might make: links to files and folders, too."""
 
@@ -236,10 +237,10 @@ def tree(folder: Path) -> dict[str, Any]:
 
 
 def entries(kind: str, made: Path) -> list[str]:
-    """All that is replaced by a link; of names that differ in numbers alone, the first: in a fleet,
+    """All that is replaced by a link; of names that differ in numbers alone, the first: in a sweep,
     that of a trial which goes on. The files of members are linked in a population alone."""
     names = sorted((str(path.relative_to(made)) for path in made.rglob("*")), reverse=True)
-    if kind == "fleet":
+    if kind == "sweep":
         names = [name for name in names if not re.match(r"population-1/members/[^/]+/.*\.", name)]
     return [*{re.sub(r"\d+", "N", name): name for name in names}.values(), *MADE[kind]]
 
@@ -305,11 +306,11 @@ def test_a_population_is_not_resumed_through_a_link(
     [".arriving", ".arriving/seed=0", "seed=0", "population-1",
      "population-1/members", "population-1/members/seed=2", "seed=0/checkpoints"],
 )  # fmt: skip
-def test_a_fleet_is_not_resumed_through_a_link(
-    name: str, fleet: Path, flatout: Cli, tmp_path: Path
+def test_a_sweep_is_not_resumed_through_a_link(
+    name: str, sweep: Path, flatout: Cli, tmp_path: Path
 ) -> None:
     """A sample, too: with Ray's engine and with this machine's."""
-    check(flatout, "fleet", fleet, name, tmp_path / "f", last=2)
+    check(flatout, "sweep", sweep, name, tmp_path / "f", last=2)
 
 
 @pytest.mark.parametrize("name", ["curves.svg", f".curves.svg.{PART}", "curves.png"])
@@ -337,9 +338,9 @@ def test_a_recorded_episode_replaces_a_link(tmp_path: Path) -> None:
 
 
 def test_the_folder_that_the_user_names_may_be_a_link(
-    fleet: Path, population: Path, flatout: Cli, tmp_path: Path
+    sweep: Path, population: Path, flatout: Cli, tmp_path: Path
 ) -> None:
-    for made, words in ((fleet, ("fleet", "--resume")), (population, ("train", "--resume"))):
+    for made, words in ((sweep, ("sweep", "--resume")), (population, ("train", "--resume"))):
         shutil.copytree(made, tmp_path / "disk" / made.name)
         (tmp_path / made.name).symlink_to(tmp_path / "disk" / made.name)
         result = flatout(*words, tmp_path / made.name, "--quiet")
@@ -362,10 +363,10 @@ def edited(file: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 @pytest.mark.parametrize("name", ["Documents", "seed=0", *NO_NAMES])
-def test_a_population_of_a_fleet_is_no_other_folder(
-    name: str, fleet: Path, flatout: Cli, tmp_path: Path
+def test_a_population_of_a_sweep_is_no_other_folder(
+    name: str, sweep: Path, flatout: Cli, tmp_path: Path
 ) -> None:
-    home, folder = tmp_path / "home", Path(shutil.copytree(fleet, tmp_path / "f"))
+    home, folder = tmp_path / "home", Path(shutil.copytree(sweep, tmp_path / "f"))
     (home / "Documents").mkdir(parents=True)
     (home / "Documents" / "thesis").write_text("mine")
     shutil.rmtree(folder / ".arriving")
@@ -373,7 +374,7 @@ def test_a_population_of_a_fleet_is_no_other_folder(
     before = tree(home)
     edited(folder / PLAN, lambda v: v.update(populations={name: ["seed=2", "seed=3"]}))
     for words in ((), ("--engine", "ray")):
-        result = flatout("fleet", "--resume", folder, *words)
+        result = flatout("sweep", "--resume", folder, *words)
         assert result.code == 1
         assert "is no folder's name" in result.message
         assert tree(home) == before
@@ -381,11 +382,11 @@ def test_a_population_of_a_fleet_is_no_other_folder(
 
 @pytest.mark.parametrize("name", NO_NAMES[3:])
 def test_trials_and_members_have_folders_of_their_own(
-    name: str, fleet: Path, population: Path, flatout: Cli, tmp_path: Path
+    name: str, sweep: Path, population: Path, flatout: Cli, tmp_path: Path
 ) -> None:
-    folder = Path(shutil.copytree(fleet, tmp_path / "f"))
+    folder = Path(shutil.copytree(sweep, tmp_path / "f"))
     edited(folder / PLAN, lambda v: v.update(groups={name: {}}, populations={}))
-    assert "is no folder's name" in flatout("fleet", "--resume", folder).message
+    assert "is no folder's name" in flatout("sweep", "--resume", folder).message
     folder = Path(shutil.copytree(population, tmp_path / "p"))
     edited(folder / "population.json", lambda v: v.update(members={name: {}}))
     assert "is impossible" in flatout("train", "--resume", folder).message

@@ -81,7 +81,7 @@ def test_a_file_that_is_something_else(
 
 
 @pytest.mark.parametrize("name", ["replay", "checkpoints"])
-@pytest.mark.parametrize("command", ["resume", "eval", "watch", "explain"])
+@pytest.mark.parametrize("command", ["resume", "eval", "explain"])
 def test_a_folder_that_is_a_link(run: Path, flatout: Cli, name: str, command: str) -> None:
     link(run / name)
     before = contents(run.parent / "precious")
@@ -127,16 +127,16 @@ def test_a_hard_link_is_not_written_to(run: Path, flatout: Cli) -> None:
     assert contents(backup) == before
 
 
-@pytest.mark.parametrize("command", ["eval", "watch"])
+@pytest.mark.parametrize("flags", [(), ("--show",)])
 @pytest.mark.parametrize("how", [link, pipe, device])
 def test_an_agent_that_is_something_else(
-    run: Path, flatout: Cli, command: str, how: Callable[[Path], None]
+    run: Path, flatout: Cli, flags: tuple[str, ...], how: Callable[[Path], None]
 ) -> None:
     how(run / "params.safetensors")
-    sentence(flatout(command, run, "--episodes", "1"), 1, "params.safetensors| is ")
+    sentence(flatout("eval", run, "--episodes", "1", *flags), 1, "params.safetensors| is ")
     lone = run.parent / "lone.safetensors"
     os.mkfifo(lone)  # named by the user, and yet no file
-    sentence(flatout(command, lone, "--episodes", "1"), 1, "lone.safetensors|pipe")
+    sentence(flatout("eval", lone, "--episodes", "1", *flags), 1, "lone.safetensors|pipe")
 
 
 @pytest.mark.parametrize("name", ["summary.json", "metrics.jsonl", "spans.jsonl", "devices.jsonl"])

@@ -39,8 +39,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
                             "--steps", "320", "--resume"),
     "eval": ("--episodes", "1", "eval"),
     "eval final": ("--episodes", "1", "--checkpoint", "final", "eval"),
-    "watch": ("--episodes", "1", "watch"),
-    "watch gif": ("--gif", "out.gif", "watch"),
+    "show": ("--episodes", "1", "--show", "eval"),
+    "video": ("--episodes", "1", "--out", "out.gif", "eval"),
     "explain --try": ("--try", "explain"),
     "explain --measure": ("--measure", "explain"),
 }  # fmt: skip
@@ -73,7 +73,7 @@ class Got:
     def __init__(self, made: Path, place: Path) -> None:
         self.place, self.run, self.mark = place, place / "got", place / "pwned"
         shutil.copytree(made, self.run)
-        for name in ("pwn.py", "evilmod.py", "numpy.py", "difflib.py", "tyro.py"):
+        for name in ("pwn.py", "evilmod.py", "numpy.py", "difflib.py", "argparse.py"):
             (self.run / name).write_text(EVIL.format(self.mark))
 
     def name(self, env: str, **kwargs: Any) -> None:
@@ -183,7 +183,7 @@ def test_within_the_folder_itself(got: Got, how: str) -> None:
     start = (sys.executable, "-m", "flatout") if how == "-m" else (SCRIPT,)
     path = {"PYTHONPATH": str(got.run)} if how == "PYTHONPATH" else {}
     if how == "PYTHONPATH":  # Python itself imports from there before Flatout does anything
-        for name in ("numpy.py", "difflib.py", "tyro.py"):
+        for name in ("numpy.py", "difflib.py", "argparse.py"):
             (got.run / name).unlink()
     result = child(*start, "train", "--resume", ".", "--quiet", cwd=got.run, **path)
     assert not got.ran
@@ -249,7 +249,7 @@ def brain(learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 NAMING: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "resume": (("train",), ("train", ALGORITHM)),
     "eval": (("eval",), ("eval", "--algorithm", ALGORITHM)),
-    "watch": (("watch", "--gif", "out.gif"), ("watch", "--gif", "a.gif", "--algorithm", ALGORITHM)),
+    "show": (("eval", "--show"), ("eval", "--show", "--algorithm", ALGORITHM)),
 }
 """Commands without and with the algorithm's name."""
 
@@ -604,7 +604,11 @@ def test_another_format_is_one_sentence(got: Got, flatout: Cli, number: int | No
     values = json.loads((got.run / "config.json").read_bytes()) | {"format": number}
     (got.run / "config.json").write_text(json.dumps(values))
     said = "no format number" if number is None else f"has format {number}"
-    for words in (("train", "--resume", "got"), ("explain", "got"), ("compare", "got", "got")):
+    for words in (
+        ("train", "--resume", "got"),
+        ("explain", "got"),
+        ("runs", "--compare", "got", "got"),
+    ):
         sentence(flatout(*words), 1, f"got/config.json|{said}")
     final = got.run / "params.safetensors"
     text = json.dumps(number)

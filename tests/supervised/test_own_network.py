@@ -118,9 +118,9 @@ def test_the_update_is_adam_on_the_cross_entropy(one_device: Path) -> None:
 
 
 @pytest.mark.slow
-def test_scale_compares_devices(flatout: Cli) -> None:
-    result = flatout("scale", "classify", *MINE, "--steps", 20, "--batch-size", 32, "--devices",
-                     "1,2", "--json")  # fmt: skip
+def test_a_plan_compares_devices(flatout: Cli) -> None:
+    result = flatout("plan", "classify", *MINE, "--steps", 20, "--batch-size", 32,
+                     "--compare-devices", "1,2", "--run", "--json")  # fmt: skip
     assert result.code == 0, result.err
     assert [row["devices"] for row in json.loads(result.out)["rows"]] == [1, 2]
 

@@ -161,12 +161,12 @@ def test_what_was_asked_is_signed_anew_with_its_own_path(tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f"]
 
 
-def exchange(fleet: Path) -> Path:
+def exchange(sweep: Path) -> Path:
     """Let a folder arrive in the place of an older one; return where it will be."""
-    folder = fleet / TRIAL.name
-    if fleet.exists():
-        shutil.rmtree(fleet)
-    for there, text in ((folder, "before"), (fleet / ARRIVING / TRIAL.name, "after")):
+    folder = sweep / TRIAL.name
+    if sweep.exists():
+        shutil.rmtree(sweep)
+    for there, text in ((folder, "before"), (sweep / ARRIVING / TRIAL.name, "after")):
         files(there, **{"config.json": config(), "params": text, "empty": text})
         (there / "link").unlink()
     return folder
@@ -183,22 +183,22 @@ def assert_whole(folder: Path) -> str:
     return when
 
 
-def exchange_killed(fleet: Path) -> None:
+def exchange_killed(sweep: Path) -> None:
     """Exchange a folder in processes that are killed before each call that changes a name."""
     found, at = list[str](), 0
     while not found or found[-1] != "not killed":
-        at, folder = at + 1, exchange(fleet)
+        at, folder = at + 1, exchange(sweep)
         child = os.fork()
         if child == 0:
             counted: list[int] = []
             for name in ("replace", "unlink", "rmdir", "mkdir"):
                 setattr(os, name, fatal(counted, at, getattr(os, name)))
-            settle(fleet / ARRIVING / TRIAL.name, Job(TRIAL.name, (TRIAL,), str(folder)))
+            settle(sweep / ARRIVING / TRIAL.name, Job(TRIAL.name, (TRIAL,), str(folder)))
             os._exit(0)
         killed = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-        recover(fleet)
+        recover(sweep)
         found.append(assert_whole(folder) if killed else "not killed")
-        assert os.listdir(fleet) == [TRIAL.name]
+        assert os.listdir(sweep) == [TRIAL.name]
     assert {*found} == {"before", "after", "not killed"}, found
 
 

@@ -57,7 +57,7 @@ def sweep(folder: Path, **more: Any) -> Path:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--engine", "slurm"], "neither local nor ray"),
+        (["--engine", "slurm"], "not one of local, ray"),
         (["--ray-address", "auto"], "give both"),
         ([*ON_RAY, "--dry-run"], "leave out --engine ray"),
         ([*ON_RAY, "--ray-address", "cluster"], "neither HOST:PORT nor auto"),
@@ -69,7 +69,7 @@ def sweep(folder: Path, **more: Any) -> Path:
 def test_what_cannot_be_is_refused(
     words: list[str], said: str, flatout: Cli, tmp_path: Path
 ) -> None:
-    result = flatout("fleet", sweep(tmp_path), *words, "--run-dir", tmp_path / "f")
+    result = flatout("sweep", sweep(tmp_path), *words, "--run-dir", tmp_path / "f")
     assert result.code in (1, 2)
     assert said in result.message
     assert not (tmp_path / "f").exists()
@@ -91,7 +91,7 @@ def test_a_server_that_is_no_ray_is_not_waited_for(
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         words = (*ON_RAY, "--ray-address", f"127.0.0.1:{server.getsockname()[1]}")
-        result = flatout("fleet", sweep(tmp_path), *words, "--run-dir", tmp_path / "f")
+        result = flatout("sweep", sweep(tmp_path), *words, "--run-dir", tmp_path / "f")
         thread.join(10)
         lines[0].close()
     assert result.code == 1
@@ -102,7 +102,7 @@ def test_without_ray_one_sentence_says_so(
     flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    result = flatout("fleet", sweep(tmp_path), *ON_RAY, "--run-dir", tmp_path / "f")
+    result = flatout("sweep", sweep(tmp_path), *ON_RAY, "--run-dir", tmp_path / "f")
     assert result.code == 2
     assert result.message == f"--engine ray needs its package: {install('ray')}."
     assert not (tmp_path / "f").exists()
@@ -176,10 +176,10 @@ def workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
 def test_the_same_file_gives_the_same_bits(flatout: Cli, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs Ray: pip install 'flatout[ray]'")
     file = sweep(tmp_path, steps=320, seeds=2)
-    process = spawn("fleet", str(file), *ON_RAY, "--run-dir", str(tmp_path / "ray"), "--json")
+    process = spawn("sweep", str(file), *ON_RAY, "--run-dir", str(tmp_path / "ray"), "--json")
     result = finish(process)
     assert result.code == 0, result.err
-    local = flatout("fleet", file, "--run-dir", tmp_path / "local", "--json")
+    local = flatout("sweep", file, "--run-dir", tmp_path / "local", "--json")
     assert trials(result) == trials(local)
     assert len(trials(result)) == 4
     for name in trials(result):
@@ -189,7 +189,7 @@ def test_the_same_file_gives_the_same_bits(flatout: Cli, tmp_path: Path) -> None
         assert signing.is_own(signing.RUN, values)
         assert values["settings"]["run_dir"] == str(here)
     assert sorted(path.name for path in (tmp_path / "ray").iterdir() if path.name[0] == ".") == [
-        ".fleet"
+        ".sweep"
     ]
     assert flatout("eval", here, "--episodes", 1).code == 0
 
@@ -201,9 +201,9 @@ def test_populations_come_back(
     words = ("--env-backend", "device", "--strategy", "spread", "--json")
     file = sweep(tmp_path, steps=320, seeds=2)
     on_ray = (*words, *ON_RAY, "--ray-address", there[0], "--run-dir", str(tmp_path / "ray"))
-    result = finish(spawn("fleet", str(file), *on_ray))
+    result = finish(spawn("sweep", str(file), *on_ray))
     assert result.code == 0, result.err
-    local = flatout("fleet", file, *words, "--run-dir", tmp_path / "local")
+    local = flatout("sweep", file, *words, "--run-dir", tmp_path / "local")
     assert trials(result) == trials(local)
     found = sorted(path.relative_to(tmp_path / "ray") for path in tmp_path.glob("ray/*/members/*"))
     assert len(found) == 4
@@ -225,7 +225,7 @@ def test_a_killed_worker_costs_its_trial_nothing_but_time(
     where, ray = there
     file = sweep(tmp_path, steps=1600)
     words = (str(file), *SLOW, *ON_RAY, "--ray-address", where, "--json")
-    process = spawn("fleet", *words, "--run-dir", str(tmp_path / "f"))
+    process = spawn("sweep", *words, "--run-dir", str(tmp_path / "f"))
     wait_for(lambda: len(list((tmp_path / "f").glob("*/checkpoints"))) == 2, 90)
     workers(ray)[0].kill()
     result = finish(process)
@@ -233,7 +233,7 @@ def test_a_killed_worker_costs_its_trial_nothing_but_time(
     assert {one["state"] for one in trials(result).values()} == {"done"}
     said = "its machine was lost. It is tried again; a loss is not counted as its failure."
     assert result.err.count(said) == 1
-    whole = flatout("fleet", file, *SLOW, "--run-dir", tmp_path / "whole", "--json")
+    whole = flatout("sweep", file, *SLOW, "--run-dir", tmp_path / "whole", "--json")
     for name in trials(whole):
         ours, theirs = tmp_path / "f" / name, tmp_path / "whole" / name
         assert furthest(last_saved(ours), last_saved(theirs)) == 0.0
@@ -249,20 +249,20 @@ def test_ctrl_c_saves_and_a_resume_goes_on(
     file = sweep(tmp_path, steps=1600, seeds=2)
     on_ray = (*ON_RAY, "--ray-address", where)
     folder = tmp_path / "f"
-    process = spawn("fleet", str(file), *SLOW, *on_ray, "--run-dir", str(folder))
+    process = spawn("sweep", str(file), *SLOW, *on_ray, "--run-dir", str(folder))
     wait_for(lambda: len(list(folder.glob("*/metrics.jsonl"))) >= 2, 90)
     process.send_signal(signal.SIGINT)
     stopped = finish(process)
     assert stopped.code == 130, stopped.err
-    assert "go on with: flatout fleet --resume" in stopped.err
+    assert "go on with: flatout sweep --resume" in stopped.err
     saved = [path.parent.parent for path in folder.glob("*/checkpoints/step_*")]
     assert saved
-    process = spawn("fleet", "--resume", str(folder), *on_ray, "--json")
+    process = spawn("sweep", "--resume", str(folder), *on_ray, "--json")
     result = finish(process)
     assert result.code == 0, result.err
     assert {one["state"] for one in trials(result).values()} == {"done"}
     own = ("--resume", folder, "--json")  # on this machine there is nothing left to do
-    assert trials(flatout("fleet", *own)) == trials(result)
+    assert trials(flatout("sweep", *own)) == trials(result)
 
 
 @pytest.mark.slow
@@ -275,13 +275,13 @@ def test_a_cluster_that_goes_away_is_said_and_costs_nothing_that_came_home(
     file = sweep(tmp_path, steps=1600)
     folder = tmp_path / "f"
     words = (*SLOW, *ON_RAY, "--ray-address", address(ray), "--run-dir", str(folder))
-    process = spawn("fleet", str(file), *words)
+    process = spawn("sweep", str(file), *words)
     wait_for(lambda: len(list(folder.glob("*/checkpoints"))) == 2, 90)
     ray.kill()
     result = finish(process)
     finish(ray)
     assert result.code == 1
-    assert "is gone; what came back stays: go on with flatout fleet --resume" in result.message
-    result = flatout("fleet", "--resume", folder, "--json")
+    assert "is gone; what came back stays: go on with flatout sweep --resume" in result.message
+    result = flatout("sweep", "--resume", folder, "--json")
     assert result.code == 0, result.err
     assert {one["state"] for one in trials(result).values()} == {"done"}

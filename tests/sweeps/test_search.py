@@ -21,9 +21,9 @@ import pytest
 from flatout.config.settings import resolve
 from flatout.errors import CheckpointError, FlatoutError, UsageError
 from flatout.installing import install
-from flatout.sweeps.fleet import Fleet
 from flatout.sweeps.plan import Group, Job, Trial
 from flatout.sweeps.slots import Slots
+from flatout.sweeps.sweep import Sweep
 from tests.conftest import Result
 from tests.kills import finish, spawn, wait_for
 from tests.runs_made import sweep_file
@@ -383,18 +383,18 @@ def test_only_a_storage_in_the_folder_is_used_without_trust(
     [optuna.space]
     learning_rate = [1e-3]
     """
-    outside = ["sqlite:////tmp/x-$SECRET.db", "sqlite:///x.db", "sqlite:///fleet/../x.db",
-               "postgresql://me:secret@nowhere/$SECRET", "sqlite:///fleet-x/y.db"]  # fmt: skip
+    outside = ["sqlite:////tmp/x-$SECRET.db", "sqlite:///x.db", "sqlite:///sweep/../x.db",
+               "postgresql://me:secret@nowhere/$SECRET", "sqlite:///sweep-x/y.db"]  # fmt: skip
     for url in outside:
         file = sweep_file(tmp_path, section.format(url), steps=64)
-        result = flatout("fleet", file, "--run-dir", "fleet", "--dry-run")
+        result = flatout("sweep", file, "--run-dir", "sweep", "--dry-run")
         assert result.code == 2
         for word in ("--trust", "outside", str(file)):
             assert word in result.message
         assert "secret" not in result.message
         assert "key" not in result.message
-    inside = sweep_file(tmp_path, section.format("sqlite:///fleet/$SECRET.db"), steps=64)
-    assert flatout("fleet", inside, "--run-dir", "fleet", "--dry-run").code == 0
+    inside = sweep_file(tmp_path, section.format("sqlite:///sweep/$SECRET.db"), steps=64)
+    assert flatout("sweep", inside, "--run-dir", "sweep", "--dry-run").code == 0
 
 
 @pytest.mark.parametrize("name", ["x.db", "x.db-journal", "x.db-wal", "x.db-shm"])
@@ -406,38 +406,38 @@ def test_a_database_that_was_there_before_the_sweep_is_not_used_without_trust(
     section = """
     [optuna]
     trials = 1
-    storage = "sqlite:///fleet/x.db"
+    storage = "sqlite:///sweep/x.db"
     [optuna.space]
     learning_rate = [1e-3]
     """
     file = sweep_file(tmp_path, section, steps=64)
-    (tmp_path / "fleet").mkdir()
-    (tmp_path / "fleet" / name).write_bytes(b"stranger")
-    result = flatout("fleet", file, "--run-dir", "fleet", "--dry-run")
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / name).write_bytes(b"stranger")
+    result = flatout("sweep", file, "--run-dir", "sweep", "--dry-run")
     assert result.code == 2
     assert name in result.message
     assert "--trust" in result.message
-    assert (tmp_path / "fleet" / name).read_bytes() == b"stranger"
+    assert (tmp_path / "sweep" / name).read_bytes() == b"stranger"
 
 
 def test_a_resumed_sweep_takes_no_journal_and_no_link_for_its_database(tmp_path: Path) -> None:
     from flatout.sweeps.optuna_storage import refuse_unsafe
 
     (tmp_path / "mine.db").write_bytes(b"mine")
-    folder = tmp_path / "fleet"
+    folder = tmp_path / "sweep"
     folder.mkdir()
     url = f"sqlite:///{folder}/x.db"
     (folder / "x.db").write_bytes(b"")
-    refuse_unsafe(url, folder, "fleet.json", new=False)
+    refuse_unsafe(url, folder, "sweep.json", new=False)
     (folder / "x.db-journal").write_bytes(b"")
     with pytest.raises(UsageError, match=r"x\.db-journal"):
-        refuse_unsafe(url, folder, "fleet.json", new=False)
+        refuse_unsafe(url, folder, "sweep.json", new=False)
     (folder / "x.db-journal").unlink()
     for link in (os.symlink, os.link):
         (folder / "x.db").unlink()
         link(tmp_path / "mine.db", folder / "x.db")
         with pytest.raises(UsageError, match="is a link"):
-            refuse_unsafe(url, folder, "fleet.json", new=False)
+            refuse_unsafe(url, folder, "sweep.json", new=False)
 
 
 def test_addresses_are_expanded_only_outside_of_the_folder(
@@ -454,7 +454,7 @@ def test_without_optuna_one_sentence_says_so(
     flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    result = flatout("fleet", sweep(tmp_path), "--run-dir", tmp_path / "f")
+    result = flatout("sweep", sweep(tmp_path), "--run-dir", tmp_path / "f")
     assert result.code == 2
     assert result.message == f"[optuna] needs its package: {install('optuna')}."
     assert not (tmp_path / "f").exists()
@@ -507,10 +507,10 @@ def test_bad_groups_are_given_up_as_groups(optuna: Any, tmp_path: Path) -> None:
     )
 
     engine = Scripted(tmp_path)
-    fleet = Fleet(tmp_path, BASE, [0, 1, 2], study, engine, Slots(2, 2, 1e5, known=2))
-    fleet.run(lambda: None)
-    by = {name: [one.state for one in found] for name, found in fleet.groups.items()}
-    rates = {name: found[0].trial.settings["learning_rate"] for name, found in fleet.groups.items()}
+    sweep = Sweep(tmp_path, BASE, [0, 1, 2], study, engine, Slots(2, 2, 1e5, known=2))
+    sweep.run(lambda: None)
+    by = {name: [one.state for one in found] for name, found in sweep.groups.items()}
+    rates = {name: found[0].trial.settings["learning_rate"] for name, found in sweep.groups.items()}
     assert study.pruned
     assert all(rates[name] < BAD for name in study.pruned)
     for name, found in by.items():
@@ -520,10 +520,10 @@ def test_bad_groups_are_given_up_as_groups(optuna: Any, tmp_path: Path) -> None:
     assert kinds.count("COMPLETE") == 10 - len(study.pruned)
     again, _ = made(tmp_path, table)  # what was given up stays so
     engine = Scripted(tmp_path)
-    fleet = Fleet(tmp_path, BASE, [0, 1, 2], again, engine, Slots(2, 2, 1e5, known=2))
-    fleet.run(lambda: None)
+    sweep = Sweep(tmp_path, BASE, [0, 1, 2], again, engine, Slots(2, 2, 1e5, known=2))
+    sweep.run(lambda: None)
     assert engine.began == []
-    assert {name: [one.state for one in found] for name, found in fleet.groups.items()} == by
+    assert {name: [one.state for one in found] for name, found in sweep.groups.items()} == by
 
 
 def sweep(folder: Path, **more: Any) -> Path:
@@ -538,21 +538,21 @@ def sweep(folder: Path, **more: Any) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.fault
-def test_a_fleet_of_optuna_that_is_killed_goes_on(
+def test_a_sweep_of_optuna_that_is_killed_goes_on(
     optuna: Any, flatout: Cli, tmp_path: Path
 ) -> None:
     file = sweep(tmp_path, checkpoint_every=64)
     slow = ("--env", "tests.fault_envs:sleepy", "--env-kwargs", "seconds=0.004", "--at-once", "1")
     killed = tmp_path / "killed"
-    process = spawn("fleet", str(file), *slow, "--run-dir", str(killed))
+    process = spawn("sweep", str(file), *slow, "--run-dir", str(killed))
     wait_for(lambda: len(list(killed.glob("*/summary.json"))) == 2, 90)
     process.kill()
     finish(process)
     ended = {path: path.stat().st_mtime_ns for path in killed.glob("*/summary.json")}
     assert len(ended) < 6
-    result = flatout("fleet", "--resume", killed, "--json")
+    result = flatout("sweep", "--resume", killed, "--json")
     assert result.code == 0, result.err
-    whole = flatout("fleet", file, *slow, "--run-dir", tmp_path / "whole", "--json")
+    whole = flatout("sweep", file, *slow, "--run-dir", tmp_path / "whole", "--json")
     assert json.loads(result.out)["trials"] == json.loads(whole.out)["trials"]
     for path, written in ended.items():
         assert path.stat().st_mtime_ns == written

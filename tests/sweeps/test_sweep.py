@@ -1,4 +1,4 @@
-"""Fleets: every trial is the run that it would be alone, whatever happens to the others."""
+"""Sweeps: every trial is the run that it would be alone, whatever happens to the others."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from flatout.config.settings import resolve, revise
 from flatout.errors import CheckpointError, FlatoutError, UsageError
 from flatout.hardware.inventory import Gpu, Hardware
 from flatout.sweeps import engine, plan, worker
-from flatout.sweeps.fleet import DONE, MOST_LOST, Fleet, State
 from flatout.sweeps.folder import PLAN
 from flatout.sweeps.plan import Job
 from flatout.sweeps.slots import Slots
+from flatout.sweeps.sweep import DONE, MOST_LOST, State, Sweep
 from tests import tiny
 from tests.conftest import Result, furthest, last_saved
 from tests.kills import finish, spawn, wait_for
@@ -47,7 +47,7 @@ def states(result: Result) -> dict[str, Any]:
 def test_each_trial_is_the_run_that_it_would_be_alone(flatout: Cli, tmp_path: Path) -> None:
     folder = tmp_path / "f"
     words = (*SMALL, *GRID, "--seeds", 2, "--at-once", 1)  # one process makes them all
-    result = flatout("fleet", *words, "--run-dir", folder, "--json")
+    result = flatout("sweep", *words, "--run-dir", folder, "--json")
     assert result.code == 0, result.err
     found = states(result)
     assert len(found) == 4
@@ -64,7 +64,7 @@ def test_each_trial_is_the_run_that_it_would_be_alone(flatout: Cli, tmp_path: Pa
     assert score == rows[-1]["eval/return_mean"]
     written = (trial / "summary.json").stat().st_mtime_ns
     page = tmp_path / "page.html"
-    again = flatout("fleet", "--resume", folder, "--json", "--html", page)  # nothing is left to do
+    again = flatout("sweep", "--resume", folder, "--json", "--out", page)  # nothing is left to do
     assert states(again) == found
     assert "learning_rate=0.001" in page.read_text()
     assert (trial / "summary.json").stat().st_mtime_ns == written
@@ -73,7 +73,7 @@ def test_each_trial_is_the_run_that_it_would_be_alone(flatout: Cli, tmp_path: Pa
 @pytest.mark.slow
 def test_populations_are_trained_by_few_processes(flatout: Cli, tmp_path: Path) -> None:
     words = ("--env-backend", "device", "--strategy", "spread", "--seeds", 2, "--json")
-    result = flatout("fleet", *SMALL, *GRID, *words, "--run-dir", tmp_path / "f")
+    result = flatout("sweep", *SMALL, *GRID, *words, "--run-dir", tmp_path / "f")
     assert result.code == 0, result.err
     assert len(states(result)) == 4
     found = sorted((tmp_path / "f").glob("population-*/members/*"))
@@ -108,7 +108,7 @@ def test_a_trial_that_fails_is_tried_once_more_and_hurts_no_other(
         env = "CartPole-v1"
     """)
     words = ("--env", "CartPole-v1", "--trust", "--run-dir", tmp_path / "f", "--json")
-    result = flatout("fleet", file, *words)
+    result = flatout("sweep", file, *words)
     assert result.code == 1
     found = {name.split("_seed")[0][:30]: one for name, one in states(result).items()}
     assert [one["state"] for one in found.values()].count("done") == 2, found
@@ -120,25 +120,25 @@ def test_a_trial_that_fails_is_tried_once_more_and_hurts_no_other(
 
 @pytest.mark.fault
 @pytest.mark.slow
-def test_a_fleet_that_is_killed_goes_on_where_it_was(flatout: Cli, tmp_path: Path) -> None:
+def test_a_sweep_that_is_killed_goes_on_where_it_was(flatout: Cli, tmp_path: Path) -> None:
     words = [str(word) for word in (*SMALL, *GRID)]
     words += ["--env", "tests.fault_envs:sleepy", "--env-kwargs", "seconds=0.005", "--at-once", "1"]
     words += ["--eval-every", "0", "--run-dir"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    process = spawn("fleet", *words, str(killed))
+    process = spawn("sweep", *words, str(killed))
     wait_for(lambda: any(killed.glob("*seed=0/checkpoints/step_*")), 60)
-    second = flatout("fleet", "--resume", killed)
-    assert "is in use by another fleet" in second.message
+    second = flatout("sweep", "--resume", killed)
+    assert "is in use by another sweep" in second.message
     process.kill()
     finish(process)
     ended = {path: path.stat().st_mtime_ns for path in killed.glob("*/summary.json")}
     assert len(ended) < 2, "it ended before it could be killed"
-    result = flatout("fleet", "--resume", killed, "--json")
+    result = flatout("sweep", "--resume", killed, "--json")
     assert result.code == 0, result.err
     assert {one["state"] for one in states(result).values()} == {"done"}
     for path, written in ended.items():
         assert path.stat().st_mtime_ns == written
-    assert flatout("fleet", *words, whole, "--quiet").code == 0
+    assert flatout("sweep", *words, whole, "--quiet").code == 0
     for trial in states(result):
         assert furthest(last_saved(killed / trial), last_saved(whole / trial)) == 0.0
 
@@ -147,12 +147,12 @@ def test_a_fleet_that_is_killed_goes_on_where_it_was(flatout: Cli, tmp_path: Pat
 @pytest.mark.slow
 def test_ctrl_c_saves_every_trial(tmp_path: Path) -> None:
     words = [str(word) for word in (*SMALL, "--steps", 10**6, "--checkpoint-every", 0)]
-    process = spawn("fleet", *words, "--run-dir", str(tmp_path / "f"))
+    process = spawn("sweep", *words, "--run-dir", str(tmp_path / "f"))
     wait_for(lambda: any((tmp_path / "f").glob("*/metrics.jsonl")), 60)
     process.send_signal(signal.SIGINT)
     result = finish(process)
     assert result.code == 130
-    assert "go on with: flatout fleet --resume" in result.err
+    assert "go on with: flatout sweep --resume" in result.err
     assert any((tmp_path / "f").glob("*/checkpoints/step_*"))
 
 
@@ -168,7 +168,7 @@ def test_a_full_disk_ends_one_trial(flatout: Cli, tmp_path: Path) -> None:
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("this container may not mount a small file system")
     try:
-        result = flatout("fleet", *SMALL, *GRID, "--run-dir", tmp_path / "f", "--json")
+        result = flatout("sweep", *SMALL, *GRID, "--run-dir", tmp_path / "f", "--json")
         assert result.code == 1
         found = states(result)
         assert found["learning_rate=0.0001_seed=0"]["state"] == "done"
@@ -181,7 +181,7 @@ def test_a_full_disk_ends_one_trial(flatout: Cli, tmp_path: Path) -> None:
 def test_a_trial_that_fits_nowhere_is_one_sentence(flatout: Cli, tmp_path: Path) -> None:
     words = ("dqn", "--env", "CartPole-v1", "--steps", 64, "--seeds", 1, "--no-tensorboard",
              "--grid", "buffer-size=100,2000000000", "--learning-starts", 32)  # fmt: skip
-    result = flatout("fleet", *words, "--run-dir", tmp_path / "f", "--json")
+    result = flatout("sweep", *words, "--run-dir", tmp_path / "f", "--json")
     assert result.code == 1
     found = {name: one["state"] for name, one in states(result).items()}
     assert sorted(found.values()) == ["done", "failed"]
@@ -189,44 +189,30 @@ def test_a_trial_that_fits_nowhere_is_one_sentence(flatout: Cli, tmp_path: Path)
     assert "Traceback" not in result.err
 
 
+MANY = ("n-epochs", "steps", "envs", "n-steps", "log-every", "checkpoint-every", "eval-every",
+        "eval-episodes")  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--grid", "learning-rte=1e-3"], "--grid: unknown setting 'learning_rte'"),
-        (["--grid", "gamma=0.9", "gamma=0.8"], "names gamma twice"),
+        (["--grid", "gamma=0.9", "--grid", "gamma=0.8"], "names gamma twice"),
         (["--grid", "gamma"], "not KEY=VALUE"),
         (["--grid", "gamma=3"], "gamma = 3"),
         (["--grid", "seed=1,2"], "seeds says which there are"),
         (["--seeds", "none"], "a number of seeds"),
         (["--seed", "4294967295", "--seeds", "2"], "4294967296 is impossible"),
         (["--grid", f"n-epochs={LOTS}", "--seeds", "2000"], "names 200,000 trials; a sweep has at"),
-        (
-            [
-                "--grid",
-                *(
-                    f"{k}={LOTS}"
-                    for k in (
-                        "n-epochs",
-                        "steps",
-                        "envs",
-                        "n-steps",
-                        "log-every",
-                        "checkpoint-every",
-                        "eval-every",
-                        "eval-episodes",
-                    )
-                ),
-            ],
-            "10,000,000,000,000,000 trials",
-        ),
-        (["--strategy", "best"], "none of auto, together, spread, apart"),
-        (["--at-once", "0"], "a number of trials"),
+        ([f"--grid={key}={LOTS}" for key in MANY], "10,000,000,000,000,000 trials"),
+        (["--strategy", "best"], "not one of auto, together, spread, apart"),
+        (["--at-once", "0"], "at_once = 0"),
     ],
 )
 def test_what_cannot_be_is_refused(
     words: list[str], said: str, flatout: Cli, tmp_path: Path
 ) -> None:
-    result = flatout("fleet", *SMALL, *words, "--run-dir", tmp_path / "f")
+    result = flatout("sweep", *SMALL, *words, "--run-dir", tmp_path / "f")
     assert result.code == 2
     assert said in result.message
     assert not (tmp_path / "f").exists()
@@ -259,43 +245,42 @@ def test_a_file_that_cannot_be_is_refused(
 ) -> None:
     file = tmp_path / "sweep.toml"
     file.write_text(text)
-    result = flatout("fleet", file, "--run-dir", tmp_path / "f")
+    result = flatout("sweep", file, "--run-dir", tmp_path / "f")
     assert result.code == 2
     assert str(file) in result.message
     assert said in result.message
 
 
 def test_folders_are_taken_once(flatout: Cli, tmp_path: Path) -> None:
-    assert "holds no fleet" in flatout("fleet", "--resume", tmp_path).message
+    assert "holds no sweep" in flatout("sweep", "--resume", tmp_path).message
     (tmp_path / PLAN).write_text("{}")
-    assert "already holds a fleet" in flatout("fleet", *SMALL, "--run-dir", tmp_path).message
-    assert "no format number" in flatout("fleet", "--resume", tmp_path).message
-    assert "leave out --steps" in flatout("fleet", "--resume", tmp_path, "--steps", 9).message
+    assert "already holds a sweep" in flatout("sweep", *SMALL, "--run-dir", tmp_path).message
+    assert "no format number" in flatout("sweep", "--resume", tmp_path).message
+    assert "leave out --steps" in flatout("sweep", "--resume", tmp_path, "--steps", 9).message
 
 
 def made(folder: Path, groups: list[plan.Group], seeds: list[int]) -> Path:
-    """A fleet's folder with this plan; nothing is trained."""
-    from flatout.cli.fleet import _new
+    """A sweep's folder with this plan; nothing is trained."""
     from flatout.sweeps.folder import Folder
 
-    sweep = _new([*map(str, SMALL), "--run-dir", str(folder)])
+    sweep = tiny.sweep([*map(str, SMALL), "--run-dir", str(folder)])
     with closing(Folder(folder, False)) as taken:
         taken.save(sweep.base, seeds, groups, "auto", {})
     return folder
 
 
-def test_runs_of_others_are_not_taken_for_the_fleets(flatout: Cli, tmp_path: Path) -> None:
-    """Neither what lies in a new fleet's folder, nor what a link in it leads to."""
+def test_runs_of_others_are_not_taken_for_the_sweeps(flatout: Cli, tmp_path: Path) -> None:
+    """Neither what lies in a new sweep's folder, nor what a link in it leads to."""
     ended = tmp_path / "f" / "seed=0"
     ended.mkdir(parents=True)
     (ended / "config.json").write_text("{}")
     (ended / "summary.json").write_text('{"ended": "steps", "steps": 320, "wall_s": 1.0}')
-    result = flatout("fleet", *SMALL, "--run-dir", tmp_path / "f")
+    result = flatout("sweep", *SMALL, "--run-dir", tmp_path / "f")
     assert result.code == 2
-    assert "seed=0 already holds a run, of another fleet" in result.message
+    assert "seed=0 already holds a run, of another sweep" in result.message
     folder = made(tmp_path / "g", [plan.Group("", {})], [0])
     (folder / "seed=0").symlink_to(ended)
-    result = flatout("fleet", "--resume", folder)
+    result = flatout("sweep", "--resume", folder)
     assert result.code == 1
     assert "it is a symbolic link" in result.message
     assert len(list(ended.iterdir())) == 2
@@ -398,10 +383,9 @@ def test_a_configuration_is_what_all_settings_resolve_to(row: dict[str, Any]) ->
 
 def test_a_strangers_plan_runs_no_code(flatout: Cli, tmp_path: Path) -> None:
     """Neither its settings' nor a configuration's."""
-    from flatout.cli.fleet import _new
     from flatout.sweeps.folder import Folder
 
-    sweep = _new([*map(str, SMALL), "--run-dir", str(tmp_path / "f")])
+    sweep = tiny.sweep([*map(str, SMALL), "--run-dir", str(tmp_path / "f")])
     folder = Folder(sweep.path, False)
     evil = plan.Group("evil", {"env": "os:system", "env_kwargs": {"command": "touch gone"}})
     folder.save(sweep.base, [0], [evil], "auto", {})
@@ -409,16 +393,16 @@ def test_a_strangers_plan_runs_no_code(flatout: Cli, tmp_path: Path) -> None:
     values = json.loads((sweep.path / PLAN).read_text())
     del values["signature"]
     (sweep.path / PLAN).write_text(json.dumps(values))
-    assert "os:system" in flatout("fleet", "--resume", sweep.path).message
+    assert "os:system" in flatout("sweep", "--resume", sweep.path).message
     values["groups"] = {"../up": {}}
     (sweep.path / PLAN).write_text(json.dumps(values))
-    assert "no folder's name" in flatout("fleet", "--resume", sweep.path).message
+    assert "no folder's name" in flatout("sweep", "--resume", sweep.path).message
 
 
 @pytest.mark.slow
 def test_a_dry_run_says_time_and_memory_and_writes_nothing(flatout: Cli, tmp_path: Path) -> None:
     words = ("--steps", 10**6, "--run-dir", tmp_path / "f", "--dry-run")
-    result = flatout("fleet", *SMALL, *GRID, "--seeds", 3, *words)
+    result = flatout("sweep", *SMALL, *GRID, "--seeds", 3, *words)
     assert result.code == 0, result.err
     assert "6: 2 configurations x 3 seeds, 6,000,000 steps" in result.out
     assert "TIME     about" in result.out
@@ -516,18 +500,18 @@ def test_long_names_of_trials_show_their_seeds(tmp_path: Path) -> None:
     """What tells them apart stands at their ends."""
     from rich.console import Console
 
-    from flatout.cli.fleet_screen import _running
+    from flatout.cli.sweep_screen import _running
 
     group = plan.Group("learning_rate=0.0001_gae_lambda=0.95_clip_range=0.2", {})
-    fleet = Fleet(tmp_path, base(), [10, 11], plan.Fixed([group]), Acting(lambda job: []),
+    sweep = Sweep(tmp_path, base(), [10, 11], plan.Fixed([group]), Acting(lambda job: []),
                   Slots(2, 2, 8000.0, 2))  # fmt: skip
-    fleet.add(group)
-    for state in fleet.states.values():
+    sweep.add(group)
+    for state in sweep.states.values():
         state.begin(0.0)
         state.hear({"steps": 123_456, "updates": 1, "mean": -1234.5, "busy": "acting-bound"}, 1.0)
         state.rate = 123_456.0
     with io.StringIO() as file:
-        Console(file=file, width=80).print(_running(fleet, 80))
+        Console(file=file, width=80).print(_running(sweep, 80))
         lines = file.getvalue().splitlines()
     assert [line.split()[0][-8:] for line in lines[1:]] == ["_seed=10", "_seed=11"]
     assert all(line.endswith("acting-bound") for line in map(str.rstrip, lines[1:]))
@@ -561,7 +545,7 @@ def test_a_trial_without_room_is_tried_again_alone_with_all_memory(tmp_path: Pat
         return [{"trial": job.trials[0].name, "error": "no room.", "kind": "room"}]
 
     acting = Acting(act)
-    made = Fleet(
+    made = Sweep(
         tmp_path, base(), [0, 1], plan.Fixed([plan.Group("", {})]), acting,
         Slots(2, 2, 8000.0, 2),
     )  # fmt: skip
@@ -598,7 +582,7 @@ def test_a_lost_machine_is_not_a_trials_retry(
             return [{"trial": name, "ended": "steps", "steps": 9}]
         return [{"trial": name, "error": f"{kind}.", "kind": kind}]
 
-    made = Fleet(
+    made = Sweep(
         tmp_path, base(), [0], plan.Fixed([plan.Group("", {})]), Acting(act),
         Slots(1, 1, 8000.0, 1),
     )  # fmt: skip
@@ -614,13 +598,13 @@ def test_a_lost_machine_is_not_a_trials_retry(
 
 
 def test_a_process_that_was_told_to_end_loses_no_trial(tmp_path: Path) -> None:
-    """By another than the fleet: what it trained is tried once more, then reported."""
+    """By another than the sweep: what it trained is tried once more, then reported."""
 
     def act(job: Job) -> list[dict[str, Any]]:
         return [{"trial": job.trials[0].name, "ended": "signal", "steps": 9}]
 
     acting = Acting(act)
-    made = Fleet(
+    made = Sweep(
         tmp_path, base(), [0], plan.Fixed([plan.Group("", {})]), acting, Slots(1, 1, 8000.0, 1)
     )
     made.run(lambda: None)

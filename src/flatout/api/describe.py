@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import inspect
 import textwrap
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields
 from typing import Any
 
 from flatout.config.settings import parts_of
-from flatout.config.values import hints
+from flatout.config.texts import sentences
 
 FIRST = {
     "env": "a Gymnasium id, module:factory, an environment object, a flatout.DeviceEnv, or a "
@@ -73,19 +72,3 @@ def described(algorithm: str) -> dict[str, tuple[Any, str]]:
             default = hyper.defaults.get(spec.name, default)
             found.setdefault(spec.name, (default, texts.get(spec.name, "")))
     return found
-
-
-def sentences(part: type) -> dict[str, str]:
-    """What stands under each field of a config class and of those that it extends."""
-    found: dict[str, str] = {}
-    for kind in reversed(part.__mro__):
-        if not is_dataclass(kind):
-            continue
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-        assert isinstance(tree, ast.ClassDef)
-        for field, below in zip(tree.body, tree.body[1:], strict=False):
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                text = below.value if isinstance(below, ast.Expr) else None
-                if isinstance(text, ast.Constant) and isinstance(text.value, str):
-                    found[field.target.id] = " ".join(text.value.split())
-    return {name: found.get(name, "") for name in hints(part)}

@@ -1,14 +1,16 @@
-"""Reading the command line: flags over a file over a preset, or over a run that is resumed."""
+"""The settings of a run from the command line: flags over a file over a preset, or over a run that
+is resumed."""
 
 from __future__ import annotations
 
-from dataclasses import field, fields, make_dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from flatout.cli.carried import carried_over, on_free_cards, without_learn
-from flatout.cli.flags import parse, take, take_all, take_file
-from flatout.config.hyper import OwnConfig, algorithm_called
+from flatout.cli.flags import Word, flags_of, show_help, value_of, valued
+from flatout.config.hyper import HYPER, OwnConfig, algorithm_called
 from flatout.config.schema import (
     ALGORITHMS,
     RESUMABLE,
@@ -24,101 +26,237 @@ from flatout.config.settings import (
     load_preset,
     parse_kwargs,
     parts_of,
+    presets,
     revise,
 )
+from flatout.config.values import check, hints
 from flatout.errors import UsageError
 from flatout.storage.trust import Consent, refuse_unconfirmed
-from flatout_explain.cli.parsing import existing
+from flatout_explain.cli.parsing import HELP, Flag, existing, option, read
+
+A = TypeVar("A", bound="SettingsArguments")
 
 
-def arguments_class(algorithm: str) -> type:
-    """The settings of one algorithm as one class, whose docstring heads its help."""
-    hyper = parts_of(algorithm)[2]
-    parts: dict[str, type] = {"hyper": hyper, "run": RunConfig}
-    if hyper.acts:  # what learns from a dataset has networks for that
-        parts = {"environment": EnvConfig, "network": NetworkConfig} | parts
-    made = make_dataclass(
-        f"{hyper.__name__}Arguments",
-        [(name, part, field(default_factory=part)) for name, part in parts.items()],
-        frozen=True,
+@dataclass(frozen=True)
+class SettingsArguments:
+    """The base class of commands that take the settings of a run."""
+
+    usage: ClassVar[tuple[str, ...]] = ()
+
+    algorithm: Annotated[str | None, Word("ALGORITHM")] = None
+    """The algorithm, or your own as module:function."""
+    preset: Annotated[str | None, "NAME"] = None
+    """Tuned settings by name, which name the algorithm and the environment."""
+    config: Annotated[str | None, "FILE"] = None
+    """Settings from a TOML or JSON file, over those of the preset; flags are over both."""
+    trust: bool = False
+    """Run a module:factory that only a file names, and that another user may have written."""
+
+
+@dataclass(frozen=True)
+class TrainArguments(SettingsArguments):
+    """Train an agent."""
+
+    usage: ClassVar[tuple[str, ...]] = (
+        "ALGORITHM --env ID [settings]",
+        "[ALGORITHM] --preset NAME [settings]",
+        "ALGORITHM --env ID --seeds N [--population KEY=V1,V2] [settings]",
+        "--resume RUN_DIR",
+        "--from RUN_DIR [settings]",
     )
-    title = (hyper.__doc__ or "").split("; ")[0]
-    made.__doc__ = f"""Train: {title[0].lower()}{title[1:]}.
 
-    Settings come from --preset NAME, then --config FILE.toml, then flags, later ones winning.
-    --resume RUN_DIR resumes a run; --continue resumes the run in --run-dir, if it holds one
-    with equal settings (steps may differ), and starts it otherwise; --from RUN_DIR starts a new
-    one from its parameters, optimiser and replay, with its settings but those that are given.
-    --env-kwargs KEY=VALUE ... go to the environment. --trust runs a module:factory that only a
-    file names. --seeds N and --population KEY=V1,V2 ... train many agents at once. --dry-run
-    prints the memory that the run would take, by device and purpose, and trains nothing.
+    resume: Annotated[str | None, "RUN_DIR"] = None
+    """Resume a run; placement, steps, logging and stopping may change."""
+    continue_: bool = False
+    """Resume the run in --run-dir, if it holds one with equal settings (steps may differ), and
+    start it otherwise."""
+    from_: Annotated[str | None, "RUN_DIR"] = None
+    """Start a new run from another run's parameters, optimiser and replay, with its settings except
+    those that are given."""
+    seeds: Annotated[str | None, "N"] = None
+    """Train this many agents at once, from --seed on."""
+    population: Annotated[tuple[str, ...], "KEY=V1,V2"] = ()
+    """Train an agent for each combination of these values at once; FILE.toml names members."""
+    strategy: Literal["auto", "together", "spread"] | None = None
+    """How many agents train at once: in one program, spread over devices, or as measured."""
+    dry_run: bool = False
+    """Print the memory that the run would take, by device and purpose, and train nothing."""
+
+
+OFTEN = frozenset({
+    "algorithm", "preset", "resume", "continue_", "seeds",
+    "env", "envs", "env_backend", "env_kwargs", "network", "hidden", "data", "size",
+    "learning_rate", "gamma", "n_steps", "batch_size", "n_epochs", "ent_coef", "clip_range",
+    "buffer_size", "learning_starts", "train_freq", "gradient_steps", "exploration_fraction",
+    "action_noise", "elites", "noise", "hp",
+    "steps", "seed", "placement", "devices", "run_dir", "eval_every", "stop_at_return", "json",
+    "grid", "at_once", "engine", "out", "what_if", "seconds", "compare_devices", "run",
+    "table",
+})  # fmt: skip
+"""Flags that the short help shows."""
+
+ATARI = frozenset({"frame_skip", "sticky_actions", "noop_max", "terminal_on_life_loss"})
+"""Settings of Atari ids, which the short help shows for these alone."""
+
+VALUES = {"env": "ID", "run_dir": "DIR", "data": "PATH", "hp": "NAME=VALUE"}
+"""Words that stand for the values of settings in the help."""
+
+SUPERVISED = {
+    "steps": "Optimiser steps in total.",
+    "checkpoint_every": "Optimiser steps between checkpoints; by default a tenth of the run. 0 "
+    "saves only at the end.",
+    "eval_every": "Optimiser steps between evaluations on the test set, which choose the best "
+    "parameters to save. 0 never evaluates.",
+    "log_every": "Optimiser steps between rows of metrics.",
+    "shards": "Number of shards of each batch. Any number of devices that divides this can carry "
+    "them, with the same results.",
+}
+"""The help of settings of a run that learns from a dataset, where others speak of environments."""
+
+ACTING = frozenset({
+    "stop_at_return", "threshold", "eval_episodes", "allow_lag", "remeasure", "replan",
+    "worker_timeout",
+})  # fmt: skip
+"""Settings that have no effect on a run that learns from a dataset."""
+
+
+def setting_flags() -> list[Flag]:
+    """Return the flags of all settings, those of every algorithm included."""
+    parts = (EnvConfig, NetworkConfig, RunConfig, OwnConfig, *HYPER.values())
+    every = [flag for part in parts for flag in flags_of(part)]
+    return list({flag.name: flag for flag in reversed(every)}.values())[::-1]
+
+
+def command_flags(kind: type[SettingsArguments]) -> list[Flag]:
+    """Return the flags of a command that takes the settings of a run."""
+    own = flags_of(kind)
+    names = {flag.name for flag in own}
+    return [*own, *(flag for flag in setting_flags() if flag.name not in names)]
+
+
+def read_settings(kind: type[A], prog: str, argv: Sequence[str]) -> tuple[A, dict[str, Any]]:
+    """Return a command's own flags, and the texts of the settings that are given.
+
+    Raises:
+        HelpShown: the help was asked for.
+        UsageError: an unknown flag, or a value that it cannot take.
     """
+    flags = command_flags(kind)
+    if any(word in HELP for word in argv):
+        _help(kind, prog, flags, argv)
+    given = read(flags, prog, argv)
+    own = hints(kind)
+    asked = kind(**valued(kind, {name: given.pop(name) for name in list(given) if name in own}))
+    check(asked)
+    return asked, given
+
+
+def _help(kind: type[A], prog: str, flags: Sequence[Flag], argv: Sequence[str]) -> None:
+    """Print the help for the algorithm and the environment that the other arguments name."""
+    try:
+        given = read(flags, prog, [word for word in argv if word not in HELP])
+    except UsageError:
+        given = dict[str, Any]()
+    preset = load_preset(given["preset"]) if given.get("preset") in presets() else {}
+    algorithm = str(given.get("algorithm") or preset.get("algorithm") or "ppo")
+    if algorithm_called(algorithm) not in HYPER and ":" not in algorithm:
+        algorithm = "ppo"
+    config = build(algorithm, preset)
+    hyper, values = type(config.hyper), config.flat()
+    parts: dict[str, type] = {config.algorithm: hyper, "run": RunConfig}
+    if config.hyper.acts:
+        parts = {"environment": EnvConfig, "network": NetworkConfig} | parts
+    own = flags_of(kind, prog.removeprefix("flatout "), texts=True)
+    shown = {flag.name: flag for flag in own}
+    from flatout.envs.source import EnvSource
+
+    env = str(given.get("env") or config.env.env)
+    atari = EnvSource.of(replace(config.env, env=env)).atari
+    for group, part in parts.items():
+        for flag in flags_of(part, group, texts=True):
+            text = flag.help if config.hyper.acts else SUPERVISED.get(flag.name, flag.help)
+            if config.hyper.acts or flag.name not in ACTING:
+                default = shown_value(values[flag.name])
+                value = VALUES.get(flag.name, flag.value)
+                made = replace(flag, help=text, default=default, value=value)
+                shown.setdefault(flag.name, made)
+    often = OFTEN | (ATARI if atari else frozenset())
+    text = str(kind.__doc__)
     if hyper is OwnConfig:
-        made.__doc__ += "--hp NAME=VALUE ... changes hyper-parameters of the algorithm.\n"
-    return made
+        from flatout.algorithms.own import hyper_parameters
+
+        if defaults := hyper_parameters(algorithm):
+            text += f"\n\n--hp changes hyper-parameters of the algorithm: {defaults}"
+    show_help(
+        kind, prog, [replace(flag, often=flag.name in often) for flag in shown.values()],
+        every="--help-all" in argv, text=text,
+    )  # fmt: skip
+
+
+def shown_value(value: Any) -> str:
+    """Return a default as it would be typed; empty for a switch that is off and for None."""
+    if value is None or value is False or value in ((), {}, ""):
+        return ""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def train_config(
-    argv: list[str], common: tuple[str, dict[str, Any]] | None = None
+    argv: Sequence[str], common: tuple[str, dict[str, Any]] | None = None
 ) -> tuple[TrainConfig, bool]:
-    """Read `train`'s arguments: the settings, and whether a run is resumed.
+    """Return `settle` of the arguments of ``flatout train``."""
+    return settle(*read_settings(TrainArguments, "flatout train", argv), common)
+
+
+def settle(
+    asked: SettingsArguments, given: Mapping[str, Any],
+    common: tuple[str, dict[str, Any]] | None = None,
+) -> tuple[TrainConfig, bool]:  # fmt: skip
+    """Return the settings of a run, and whether a run is resumed.
 
     Args:
+        asked, given: see `read_settings`.
         common: another file's name and the settings that it holds, over ``--config``.
 
     Raises:
-        UsageError: what is wrong with them.
+        UsageError: something is wrong with them.
     """
-    trust = "--trust" in argv
-    argv = [argument for argument in argv if argument != "--trust"]
-    resumed, argv = take(argv, "--resume")
-    source, argv = take(argv, "--from")
-    preset, argv = take(argv, "--preset")
-    file, argv = take_file(argv, "--config")
-    pairs, argv = take_all(argv, "--env-kwargs")
-    hyper, argv = take_all(argv, "--hp")
-    thresholds, argv = take_all(argv, "--threshold")
-    if thresholds:
-        argv = [*argv, "--threshold", *thresholds]
+    resumed = asked.resume if isinstance(asked, TrainArguments) else None
+    source = asked.from_ if isinstance(asked, TrainArguments) else None
     # What was typed of the settings by which a file may reach outside of itself.
-    reaching = ("env", "data", "network", "wandb")
-    typed: dict[str, Any] = {name: take(argv, f"--{name}")[0] for name in reaching}
-    typed = {n: v for n, v in typed.items() if v is not None} | {"env_kwargs": parse_kwargs(pairs)}
-    named = algorithm_called(argv.pop(0)) if argv and not argv[0].startswith("-") else None
+    typed = {name: given[name] for name in ("env", "data", "network", "wandb") if name in given}
+    typed["env_kwargs"] = parse_kwargs(given.get("env_kwargs", ()))
+    named = None if asked.algorithm is None else algorithm_called(asked.algorithm)
     typed |= {} if named is None else {"algorithm": named}
     if resumed is not None and source is not None:
-        raise UsageError("--resume goes on with a run, --from starts a new one: give one of them.")
+        raise UsageError("--resume resumes a run, --from starts a new one: give one of them.")
     if resumed is None:
-        consent = Consent(typed, trust)
+        consent = Consent(typed, asked.trust)
         layers = [] if source is None else [_settings_before(source, "--from", consent)]
-        layers += [] if preset is None else [load_preset(preset)]
-        files = [] if file is None else [(f"--config {file}", load_file(file))]
+        layers += [] if asked.preset is None else [load_preset(asked.preset)]
+        files = [] if asked.config is None else [(f"--config {asked.config}", _file(asked))]
         files += [] if common is None else [common]
         for where, settings in files:
             refuse_unconfirmed(where, settings, consent)
             layers.append(settings)
-        algorithm = _algorithm(named, layers, argv)
+        algorithm = _algorithm(named, layers)
         if source is not None:
-            given = {name: value for layer in layers[1:] for name, value in layer.items()}
-            flags = _flags(argv)
-            given |= dict.fromkeys(flags)
-            given |= {name: take(argv, f"--{name}")[0] for name in flags & {"env", "placement"}}
-            layers[0] = carried_over(layers[0], given)
+            changed = {name: value for layer in layers[1:] for name, value in layer.items()}
+            layers[0] = carried_over(layers[0], changed | dict(given))
     else:
-        for flag, value in (("--preset", preset), ("--config", file)):
+        for flag, value in (("--preset", asked.preset), ("--config", asked.config)):
             if value is not None:
-                raise UsageError(f"{flag} cannot change what --resume goes on with.")
-        before = _settings_before(resumed, "--resume", Consent(typed, trust))
+                raise UsageError(f"{flag} cannot change the settings of a run that is resumed.")
+        before = _settings_before(resumed, "--resume", Consent(typed, asked.trust))
         layers = [before | {"run_dir": resumed}]
-        if take(argv, "--devices")[0] is not None:  # which says where to learn from now on
+        if "devices" in given:  # which says where to learn from now on
             layers[0]["placement"] = without_learn(layers[0]["placement"])
-        elif take(argv, "--placement")[0] is None:
+        elif "placement" not in given:
             layers[0]["placement"] = on_free_cards(layers[0]["placement"])
         algorithm = layers[0]["algorithm"]
         if named not in (None, algorithm):
             raise UsageError(f"{resumed} was trained with {algorithm}, not {named}.")
     before = build(algorithm, *layers)
-    config = change(before, _flag_values(before, argv, pairs, hyper))
+    config = change(before, setting_values(before, given))
     if resumed is not None:
         if config.env.backend_open:  # where a run's environments step stays as it began
             config = change(config, {"env_backend": before.env.env_backend})
@@ -126,34 +264,28 @@ def train_config(
     return revise(config), resumed is not None
 
 
-def given_settings(argv: list[str]) -> set[str]:
-    """The names of the settings that the user gives: by a flag, in the ``--config`` file or in the
-    preset; raises as `load_file` and `load_preset` do."""
-    preset, argv = take(argv, "--preset")
-    file, argv = take_file(argv, "--config")
-    layers = [] if preset is None else [load_preset(preset)]
-    layers += [] if file is None else [load_file(file)]
-    return {*_flags(argv), *(name for layer in layers for name in layer)}
+def given_settings(asked: SettingsArguments, given: Mapping[str, Any]) -> set[str]:
+    """Return the names of the settings that the user gives: by a flag, in the ``--config`` file or
+    in the preset; raises as `load_file` and `load_preset` do."""
+    layers = [] if asked.preset is None else [load_preset(asked.preset)]
+    layers += [] if asked.config is None else [_file(asked)]
+    return {*given, *(name for layer in layers for name in layer)}
 
 
-def _flags(argv: list[str]) -> set[str]:
-    """The names of the settings that flags give."""
-    flags = (word[2:].partition("=")[0] for word in argv if word.startswith("--"))
-    return {flag.replace("-", "_") for flag in flags}
+def _file(asked: SettingsArguments) -> dict[str, Any]:
+    return load_file(str(asked.config))
 
 
-def _algorithm(named: str | None, layers: list[dict[str, Any]], argv: list[str]) -> str:
-    """The algorithm that the command line names, else the preset or file."""
+def _algorithm(named: str | None, layers: Sequence[Mapping[str, Any]]) -> str:
+    """Return the algorithm that the command line names, else that of the preset or file."""
     chosen = [algorithm_called(str(one["algorithm"])) for one in layers if "algorithm" in one]
     algorithm = named or (chosen[-1] if chosen else "")
-    if not algorithm and any(word in argv for word in ("-h", "--help")):
-        algorithm = "ppo"
     if not algorithm:
-        raise UsageError(f"train needs an algorithm: {', '.join(ALGORITHMS)}.")
+        raise UsageError(f"name an algorithm: {', '.join(ALGORITHMS)}.")
     parts_of(algorithm)  # refuse an unknown one before its flags
     if named and chosen and chosen[-1] != named:
         raise UsageError(
-            f"the preset, file or run that is taken is for {chosen[-1]}, not {named}: give one of "
+            f"the preset, file or run that is given is for {chosen[-1]}, not {named}: give one of "
             f"{named}, or train {chosen[-1]}."
         )
     return algorithm
@@ -164,43 +296,46 @@ def _settings_before(folder: str, flag: str, consent: Consent) -> dict[str, Any]
     existing(folder, flag)
     from flatout.storage.run_folder import POPULATION, load_config
 
-    asked_anew = {"quiet": False, "json": False, "trace": False}
+    reporting = {"quiet": False, "json": False, "trace": False}
     name = POPULATION if (Path(folder) / POPULATION).exists() else "config.json"
-    return load_config(Path(folder), consent, name).flat() | asked_anew | {"run_dir": None}
+    return load_config(Path(folder), consent, name).flat() | reporting | {"run_dir": None}
 
 
-def _flag_values(
-    base: TrainConfig, argv: list[str], pairs: list[str], hyper: list[str]
-) -> dict[str, Any]:
-    """The settings that the flags change, by name."""
-    cls = arguments_class(base.algorithm)
-    parts = {
-        "environment": base.env, "network": base.network, "hyper": base.hyper, "run": base.run,
-    }  # fmt: skip
-    names = [spec.name for spec in fields(cls)]
-    default = cls(**{name: parts[name] for name in names})
-    if isinstance(base.hyper, OwnConfig) and {"-h", "--help"} & set(argv):
-        from flatout.algorithms.own import hyper_parameters
+def setting_values(base: TrainConfig, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that the flags give, by name.
 
-        if defaults := hyper_parameters(base.algorithm):
-            cls.__doc__ = f"{cls.__doc__}Their defaults: {defaults}\n"
-    parsed = parse(default, f"flatout train {base.algorithm}", argv)
-    parts |= {name: getattr(parsed, name) for name in names}
-    before, after = base.flat(), TrainConfig(base.algorithm, *parts.values()).flat()
-    values = {name: value for name, value in after.items() if value != before[name]}
-    if "envs" in _flags(argv):  # it holds, whatever number of workers a placement names
-        values["envs"] = after["envs"]
-    if pairs and not base.hyper.acts:
-        raise UsageError(f"--env-kwargs: {base.algorithm} has no environment.")
-    if hyper and not isinstance(base.hyper, OwnConfig):
-        raise UsageError(
-            f"--hp is for algorithms of your own; {base.algorithm} has a flag for each setting."
-        )
-    if hyper:
-        values["hp"] = base.hyper.hp | parse_kwargs(hyper, "--hp")
-    if pairs:
-        values["env_kwargs"] = base.env.env_kwargs | parse_kwargs(pairs)
+    Args:
+        base: the settings that they change, which name the algorithm.
+        given: their texts.
+
+    Raises:
+        UsageError: a text that its setting cannot take, or a setting of another algorithm.
+    """
+    parts = [type(part) for part in (base.hyper, base.env, base.network, base.run)]
+    if not base.hyper.acts:
+        parts = [parts[0], parts[-1]]
+    values = dict[str, Any]()
+    for name, text in given.items():
+        part = next((part for part in parts if name in hints(part)), None)
+        if part is None:
+            raise UsageError(_foreign(name, base.algorithm))
+        values[name] = value_of(part, name, text)
+    if "env_kwargs" in values:
+        values["env_kwargs"] = base.env.env_kwargs | values["env_kwargs"]
+    if "hp" in values:
+        values["hp"] = base.hyper.hp | values["hp"]
     return values
+
+
+def _foreign(name: str, algorithm: str) -> str:
+    """Return a sentence about a setting that an algorithm does not have."""
+    flag = option(name)
+    if name == "hp":
+        return f"--hp is for algorithms of your own; {algorithm} has a flag for each setting."
+    having = [other for other, hyper in HYPER.items() if name in hints(hyper)]
+    if not having:
+        return f"{flag}: {algorithm} has no environment."
+    return f"{flag} is a setting of {', '.join(having)}; {algorithm} does not have it."
 
 
 def _refuse_changes(before: TrainConfig, config: TrainConfig, run_dir: str) -> None:
@@ -208,11 +343,10 @@ def _refuse_changes(before: TrainConfig, config: TrainConfig, run_dir: str) -> N
     saved = before.flat()
     for name, value in config.flat().items():
         if name not in RESUMABLE and value != saved[name]:
-            flag = f"--{name.replace('_', '-')}"
             raise UsageError(
                 f"--resume cannot change {name} (from {saved[name]} to {value}); only "
                 "placement, steps, logging and stopping may change. A new run may start from this "
-                f"one with other settings (flatout train --from {run_dir} {flag} VALUE)."
+                f"one with other settings (flatout train --from {run_dir} {option(name)} VALUE)."
             )
     if config.run.run_dir != run_dir:
         raise UsageError("--resume names the run folder; --run-dir cannot change it.")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
 
 from rich.console import Console
 from rich.text import Text
 
-from flatout.cli.flags import parse, take_all
-from flatout.config.settings import parse_kwargs
+from flatout.cli.flags import Word, parse
 from flatout.config.values import Range
 from flatout.envs.checking.check_env import PATIENCE_S, STEPS, check_env
 from flatout.errors import UsageError
@@ -20,8 +19,14 @@ STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
 @dataclass(frozen=True)
 class CheckArguments:
-    """Check an environment with random steps; `--env-kwargs` KEY=VALUE ... passes it arguments."""
+    """Check an environment with random steps."""
 
+    usage: ClassVar[tuple[str, ...]] = ("ENV [--env-kwargs KEY=VALUE]",)
+
+    env: Annotated[str | None, Word("ENV")] = None
+    """The environment, as `flatout train --env` takes it: CartPole-v1, or module:factory."""
+    env_kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Passed to the environment; repeat it for each argument."""
     steps: Annotated[int, Range(1, 10_000_000)] = STEPS
     """The most random steps; a slow environment makes fewer within a few seconds."""
     seed: Annotated[int, Range(0, 2**31 - 1)] = 0
@@ -34,18 +39,14 @@ class CheckArguments:
 
 def check(argv: list[str]) -> int:
     """Run the command; returns the exit code, 1 if something is wrong."""
-    if not argv or argv[0].startswith("-"):
-        if not {"-h", "--help"} & set(argv):
-            raise UsageError("name an environment: flatout check CartPole-v1, or module:factory.")
-        env, flags = "", argv
-    else:
-        env, *flags = argv
-    pairs, flags = take_all(flags, "--env-kwargs")
-    asked = parse(CheckArguments(), "flatout check", flags)
+    asked = parse(CheckArguments, "flatout check", argv)
+    env = asked.env
+    if not env:
+        raise UsageError("name an environment: flatout check CartPole-v1, or module:factory.")
     if asked.json:
         reserve_stdout()
     findings = check_env(
-        env, steps=asked.steps, seed=asked.seed, env_kwargs=parse_kwargs(pairs),
+        env, steps=asked.steps, seed=asked.seed, env_kwargs=asked.env_kwargs,
         patience=asked.patience,
     )  # fmt: skip
     counts = {kind: sum(one.kind == kind for one in findings) for kind in STYLES}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import ClassVar
 
 from rich.console import Console
 from rich.table import Column, Table
@@ -17,13 +18,15 @@ from flatout.output import print_json, printable, reserve_stdout
 class DevicesArguments:
     """List this machine's devices, the programs that use them, and those that a run would use."""
 
+    usage: ClassVar[tuple[str, ...]] = ("[--json]",)
+
     json: bool = False
     """Print it as JSON, alone on stdout."""
 
 
 def devices(argv: list[str]) -> int:
     """Run the command; returns the exit code."""
-    asked = parse(DevicesArguments(), "flatout devices", argv)
+    asked = parse(DevicesArguments, "flatout devices", argv)
     if asked.json:
         reserve_stdout()
     hardware = inventory()

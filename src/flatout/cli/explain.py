@@ -33,6 +33,7 @@ class RunArguments(ExplainArguments):
         "A run's folder; a trace of PyTorch's, JAX's or TensorFlow's profiler, or a folder of "
         "them; or a file of saved evidence.",
         "PATH",
+        word=True,
     )
     try_: bool = flag(
         False,

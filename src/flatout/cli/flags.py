@@ -1,231 +1,209 @@
-"""Flags and their values, as all commands take them from the command line."""
+"""Flags of the commands from their dataclasses: hints give the values, texts below fields the help.
+
+`flatout_explain.cli.parsing` reads the words of a command line; here they become values.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import math
 import re
-from dataclasses import is_dataclass
-from itertools import dropwhile, pairwise, takewhile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields
 from pathlib import Path
 from types import NoneType
-from typing import Any, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from flatout.config.aliases import meant
-from flatout.config.values import hints
-from flatout.errors import UsageError, refuse_empty
-from flatout_explain.cli.parsing import HelpShown, given_twice
+from flatout.config.settings import parse_kwargs
+from flatout.config.values import check, hints
+from flatout.errors import UsageError, nearest, refuse_empty
+from flatout_explain.cli.parsing import (
+    HELP,
+    Flag,
+    HelpShown,
+    help_text,
+    option,
+    read,
+)
 
 T = TypeVar("T")
 
+WIDE = 40
+"""Characters of the choices from which on they are not shown in the place of a value."""
 
-def parse(default: T, prog: str, argv: list[str]) -> T:
-    """The settings with what the flags change; the parser's framed messages become a sentence.
+PICTURES = (".svg", ".png", ".pdf")
+"""Endings of pictures."""
 
-    Raises:
-        UsageError: an unknown flag, or a value that it cannot take.
-    """
-    import tyro
-
-    kinds = _kinds_of(type(default))
-    _refuse_repeated(kinds, argv)
-    argv = [_whole(argument) for argument in _without_commas(kinds, argv)]
-    _refuse_words(kinds, argv)
-    stderr = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(stderr):
-            parsed, unknown = tyro.cli(
-                type(default), prog=prog, args=argv, default=default, return_unknown_args=True,
-                config=(tyro.conf.OmitArgPrefixes,),
-            )  # fmt: skip
-    except SystemExit as stop:
-        if not stop.code:
-            raise HelpShown from None
-        raise UsageError(
-            f"{_sentence(stderr.getvalue())} ({prog} --help lists every setting)."
-        ) from None
-    if unknown:
-        names = [f"--{name.replace('_', '-')}" for name in kinds]
-        _refuse_value(kinds, argv, unknown[0])
-        hint = meant(unknown[0].partition("=")[0], names, flag=True)
-        if "--env" in names and not unknown[0].startswith("-"):
-            hint = f" An environment is given as --env {unknown[0]}."
-        raise UsageError(f"{prog} does not know {unknown[0]!r}.{hint}")
-    return parsed
+_VALUES: dict[Any, str] = {
+    int: "N",
+    float: "NUMBER",
+    str: "TEXT",
+    dict: "KEY=VALUE",
+    tuple: "N,N",
+}
+"""Words that stand for values of these types in the help."""
 
 
-def _whole(argument: str) -> str:
-    """1e6 as 1000000, so that whole numbers may be written so, too."""
-    if re.fullmatch(r"[0-9]+(\.[0-9]+)?[eE]\+?[0-9]{1,2}", argument):
-        number = float(argument)
-        if number == int(number) < 2**53:
-            return str(int(number))
-    return argument
+class Word(str):
+    """In an ``Annotated`` hint: a value that is given without a flag, by its name in the help."""
 
 
-def _kinds_of(settings: Any) -> dict[str, set[Any]]:
-    """The types that each setting of a dataclass may have, those of nested parts included; of a
-    list, the types of its values and an ellipsis."""
-    found = dict[str, set[Any]]()
-    for name, (kinds, _) in hints(settings).items():
-        if is_dataclass(part := kinds[0]):
-            found |= _kinds_of(part)
-        else:
-            found[name] = {each for kind in kinds for each in get_args(kind) or (kind,)}
-    return found
+def flags_of(part: type, group: str = "flags", texts: bool = False) -> list[Flag]:
+    """Return the flags of a dataclass.
 
-
-def _without_commas(kinds: dict[str, set[Any]], argv: list[str]) -> list[str]:
-    """The arguments with the values of lists as words: ``--hidden 64 64`` for ``64,64``."""
-    names = {name for name, each in kinds.items() if ... in each}
-    found, listed, named = list[str](), False, ""
-    for word in argv:
-        flag, separator, text = word.partition("=")
-        if flag.startswith("--"):
-            listed, named = flag[2:].replace("-", "_") in names, flag
-            within = listed and bool(separator)
-            found += [flag] if within else [word]
-        else:
-            text, within = word, listed
-            found += [] if within else [word]
-        if within:
-            parts = text.removesuffix(",").split(",")
-            if "" in parts:
-                raise UsageError(
-                    f"{named} {text!r} has an empty place; write a list as 64,64 or 64 64."
-                )
-            found += parts
-    return found
-
-
-def _refuse_repeated(kinds: dict[str, set[Any]], argv: list[str]) -> None:
-    """Refuse a setting that is given twice: one of its values would be ignored."""
-    given = set[str]()
-    for word in argv:
-        flag = word.partition("=")[0]
-        name = flag.removeprefix("--").replace("-", "_")
-        if not flag.startswith("--") or kinds.get(name, {bool}) == {bool}:
-            continue
-        if name in given:
-            raise UsageError(given_twice(flag))
-        given.add(name)
-
-
-def _refuse_words(kinds: dict[str, set[Any]], argv: list[str]) -> None:
-    """Refuse a value that is not the number that its flag needs; the parser's message names
-    Python's types instead."""
-    wanted, listed, flag = set[Any](), False, ""
-    for word in argv:
-        if word.startswith("--"):
-            flag, separator, word = word.partition("=")
-            wanted = kinds.get(flag[2:].replace("-", "_"), set())
-            listed = ... in wanted
-            wanted = wanted - {...}
-            if not wanted & {int, float} or not wanted <= {int, float, NoneType}:
-                wanted = set()
-            if not separator:
-                continue
-        if not wanted or word == "-h" or (word == "None" and NoneType in wanted):
-            continue
-        try:
-            float(word) if float in wanted else int(word)
-        except ValueError:
-            what = "a number" if float in wanted else "a whole number"
-            how = "; write a list as 64,64 or 64 64" if listed else ""
-            raise UsageError(f"{flag}: {word!r} is not {what}{how}.") from None
-        wanted = wanted if listed else set()
-
-
-def _refuse_value(kinds: dict[str, set[Any]], argv: list[str], value: str) -> None:
-    """Refuse a value behind a flag that takes none."""
-    given = [flag for flag, word in pairwise(argv) if word == value]
-    given += [word.removesuffix(f"={value}") for word in argv if word.endswith(f"={value}")]
-    for flag in given:
-        name = flag.removeprefix("--").removeprefix("no-").replace("-", "_")
-        if flag.startswith("--") and kinds.get(name) == {bool}:
-            raise UsageError(without_value(flag, value))
-
-
-def without_value(flag: str, value: str) -> str:
-    """A sentence that says that a flag takes no value, such as the given one."""
-    if flag == "--json":
-        return f"--json is a flag and takes no file: it prints on stdout (--json > {value[:100]})."
-    return f"{flag} is a flag and takes no value such as {value[:100]!r}."
-
-
-def _sentence(box: str) -> str:
-    """The sentence inside the parser's framed message: what stands below the title, to the rule."""
-    lines = [line.strip(" │╭╰╮╯─-") for line in box.splitlines()[1:]]
-    message = " ".join(takewhile(bool, dropwhile(lambda line: not line, lines)))
-    if missing := re.match(r"Missing value for argument '(--[^']+)'", message):
-        return f"{missing[1]} needs a value"
-    return message.rstrip(".")
-
-
-def take_all(
-    argv: list[str], flag: str, each: float = math.inf, needs: str = "a value", flags: bool = False
-) -> tuple[list[str], list[str]]:
-    """All values of a flag, which takes `each` of them each time, and the arguments without it.
+    In the ``Annotated`` hint of a field, a text stands for its value in the help, and a `Word`
+    makes it a word without a flag.
 
     Args:
-        needs: what a value is, for the message where there is none.
-        flags: whether a value may be a flag itself, of another program.
+        part: the class.
+        group: the heading above the flags in the help.
+        texts: whether to read their help from the class's source.
     """
-    values, rest, room = list[str](), list[str](), 0.0
-    for argument in [*argv, "--"]:  # which ends what a flag takes
-        name, separator, text = argument.partition("=")
-        value = argument != "--" if flags else not argument.startswith("--")
-        if room == 1 and not value:
-            raise UsageError(f"{flag} needs {needs}.")
-        if name.replace("_", "-") == flag:
-            room = each - bool(separator)
-            values += [text] if separator else []
-        elif room and value:
-            room -= 1
-            values.append(argument)
-        else:
-            room = 0
-            rest.append(argument)
-    return values, rest[:-1]
+    annotated, helps = get_type_hints(part, include_extras=True), dict[str, str]()
+    if texts:
+        from flatout.config.texts import sentences
+
+        helps = sentences(part)
+    found = list[Flag]()
+    for spec in fields(part):
+        kinds, _ = hints(part)[spec.name]
+        notes = [
+            note for note in getattr(annotated[spec.name], "__metadata__", ())
+            if isinstance(note, str)
+        ]  # fmt: skip
+        value = "" if bool in kinds else notes[0] if notes else _value(kinds)
+        needs = f"a file: {option(spec.name)} FILE" if value.startswith("FILE") else "a value"
+        word = any(isinstance(note, Word) for note in notes)
+        choices = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
+        found.append(
+            Flag(
+                spec.name, helps.get(spec.name, ""), value, needs,
+                repeat=any(get_origin(kind) in (tuple, dict) for kind in kinds),
+                off=bool in kinds and spec.default is not MISSING, word=word,
+                group="arguments" if word else group, choices=choices,
+            )
+        )  # fmt: skip
+    return found
 
 
-def take(argv: list[str], flag: str, needs: str = "a value") -> tuple[str | None, list[str]]:
-    """The value of a flag, and the arguments without it.
+def _value(kinds: tuple[Any, ...]) -> str:
+    """Return the word that stands for a value of these types."""
+    for kind in kinds:
+        if get_origin(kind) is Literal:
+            choices = "|".join(get_args(kind))
+            return choices if len(choices) < WIDE else "NAME"
+        if (word := _VALUES.get(get_origin(kind) or kind)) is not None:
+            return word
+    return "VALUE"
+
+
+def parse(kind: type[T], prog: str, argv: Sequence[str]) -> T:
+    """Return a command's dataclass with what the flags say.
 
     Raises:
-        UsageError: the flag without a value, or more than once.
+        HelpShown: the help was asked for.
+        UsageError: an unknown flag, or a value that it cannot take.
     """
-    values, rest = take_all(argv, flag, 1, needs)
-    if len(values) > 1:
-        raise UsageError(given_twice(flag))
-    return values[0] if values else None, rest
+    made: Any = kind  # a dataclass
+    if any(word in HELP for word in argv):
+        show_help(made, prog, flags_of(made, texts=True), every=True)
+    asked = made(**valued(made, read(flags_of(made), prog, argv)))
+    check(asked)
+    return asked
 
 
-def take_file(argv: list[str], flag: str) -> tuple[str | None, list[str]]:
-    """`take` for a flag whose value is a file, and not empty."""
-    file, rest = take(argv, flag, f"a file: {flag} FILE")
-    refuse_empty(flag, file)
-    return file, rest
-
-
-def take_switch(argv: list[str], flag: str) -> tuple[bool, list[str]]:
-    """Whether a flag that takes no value is given, and the arguments without it.
+def show_help(kind: Any, prog: str, flags: Sequence[Flag], every: bool, text: str = "") -> None:
+    """Print the help of a command's dataclass, whose `usage` has the ways to call it.
 
     Raises:
-        UsageError: the flag with a value, or ``--json`` with a file behind it.
+        HelpShown: always.
     """
-    for word, following in pairwise([*argv, ""]):
-        name, separator, text = word.partition("=")
-        if name == flag and separator:
-            raise UsageError(without_value(flag, text))
-        file = word == flag == "--json" and following.endswith(".json")
-        if file and not Path(following).is_dir():  # a run may be called so
-            raise UsageError(without_value(flag, following))
-    return flag in argv, [word for word in argv if word != flag]
+    usage = "\n       ".join(f"{prog} {way}".rstrip() for way in kind.usage)
+    print(help_text(usage, text or str(kind.__doc__), flags, every))
+    raise HelpShown(0)
 
 
-def refuse_json(argv: list[str], why: str) -> None:
-    """Refuse ``--json`` where a command prints none, with a sentence that says what it prints."""
-    if any(word.partition("=")[0] == "--json" for word in argv):
-        raise UsageError(why)
+def valued(part: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return texts as values of a dataclass's fields.
+
+    Raises:
+        UsageError: a text that its field cannot take.
+    """
+    return {name: value_of(part, name, text) for name, text in given.items()}
+
+
+def value_of(part: type, name: str, given: Any) -> Any:
+    """Return a text, or the texts of a flag that is repeated, as the value of a field.
+
+    Raises:
+        UsageError: the field cannot take it.
+    """
+    kinds, _ = hints(part)[name]
+    typed = option(name)
+    if isinstance(given, bool):
+        return given
+    if isinstance(given, tuple):
+        listed = next(kind for kind in kinds if get_origin(kind) in (tuple, dict))
+        if get_origin(listed) is dict:
+            return parse_kwargs(given, typed)
+        kind = get_args(listed)[0]
+        return given if kind is str else tuple(_numbers(kind, typed, given))
+    if NoneType in kinds and (given == "None" or (given == "none" and str not in kinds)):
+        return None
+    for kind in kinds:
+        if get_origin(kind) is Literal and given in get_args(kind):
+            return given
+        if kind is str:
+            return given
+        if kind in (int, float) and (number := _number(kind, given)) is not None:
+            return number
+    for kind in kinds:
+        if get_origin(kind) is Literal:
+            choices = get_args(kind)
+            hint = nearest(given[:100], choices)
+            raise UsageError(f"{typed}: {given[:100]!r} is not one of {', '.join(choices)}.{hint}")
+    raise UsageError(f"{typed}: {given[:100]!r} is not {_named(kinds[0])}.")
+
+
+def _named(kind: Any) -> str:
+    return "a whole number" if kind is int else "a number"
+
+
+def _numbers(kind: Any, typed: str, texts: Iterable[str]) -> Iterable[Any]:
+    """Yield the numbers of a list: each text has one or several with commas between them."""
+    for text in texts:
+        for word in text.removesuffix(",").split(","):
+            if not word:
+                raise UsageError(f"{typed} {text!r} has an empty place; write a list as 64,64.")
+            number = _number(kind, word)
+            if number is None:
+                raise UsageError(
+                    f"{typed}: {word[:100]!r} is not {_named(kind)}; write a list as 64,64."
+                )
+            yield number
+
+
+def _number(kind: Any, text: str) -> Any:
+    """Return a text as a number of this type, or None; 1e6 is a whole number, too."""
+    if kind is int and re.fullmatch(r"[0-9]+(\.[0-9]+)?[eE]\+?[0-9]{1,2}", text):
+        number = float(text)
+        return int(number) if number == int(number) < 2**53 else None
+    try:
+        return kind(text)
+    except ValueError:
+        return None
+
+
+def out_files(files: Sequence[str], *endings: str) -> list[Path]:
+    """Return the files of ``--out``.
+
+    Args:
+        endings: the possible ones, each of which stands for a format.
+
+    Raises:
+        UsageError: a file with another ending.
+    """
+    for file in files:
+        refuse_empty("--out", file)
+        if Path(file).suffix.lower() not in endings:
+            possible = ", ".join(endings)
+            raise UsageError(f"--out {file}: the format is the file's ending, of {possible}.")
+    return [Path(file) for file in files]

@@ -7,10 +7,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatout.cli.arguments import train_config
-from flatout.cli.flags import take, take_all, take_file
-from flatout.cli.scale import need_matplotlib
-from flatout.config.schema import ALGORITHMS, TrainConfig
+from flatout.cli.arguments import read_settings, settle
+from flatout.cli.compare_devices import compare_devices, need_matplotlib
+from flatout.cli.flags import PICTURES, out_files
+from flatout.cli.plan_arguments import PlanArguments, refuse_unused
+from flatout.config.schema import TrainConfig
 from flatout.errors import FlatoutError, UsageError, damage, one_line, writing
 from flatout.output import json_text, print_json, reserve_stdout
 from flatout.planning.answer import Answer
@@ -33,55 +34,33 @@ if TYPE_CHECKING:
 
     from flatout.hardware.inventory import Hardware
 
-HELP = """\
-usage: flatout plan ALGORITHM [--what-if KEY=VALUE ...] [--json FILE] [settings of train]
-
-Measures the parts of a run on this machine for a few seconds, predicts the speed of every placement
-that leaves the mathematics alone, runs the best few for real, and names the one to take. `train`
-takes the same answer for the same settings from the cache.
-
-  --env-backend auto     also placements that step a proven twin on the device; device: only those
-  --seconds 20           time for measuring
-  --what-if cores=16     also: env-speed=10x, batch=256, hidden=512,512
-  --allow-lag            also placements that collect while they learn (acting is a version behind)
-  --allow-batch-changes  also more environments, with rollouts of the same size
-  --remeasure            do not take measurements from the cache
-  --save-machine FILE    keep this machine's measurements of this run
-  --machine FILE         answer from such a file, measured elsewhere
-  --json FILE            the table as JSON (- is stdout)
-  --plot FILE            draw it (.svg, .png or .pdf; pip install matplotlib)
-
-  flatout plan ppo --env CartPole-v1 --envs 8
-  flatout plan ppo --env CartPole-v1 --envs 8 --env-backend auto
-  flatout plan dqn --env ALE/Breakout-v5 --envs 8 --what-if cores=16
-"""
-
 
 def plan(argv: list[str]) -> int:
     """Run the command; returns the exit code."""
-    if not argv or any(word in argv for word in ("-h", "--help")):
-        print(HELP, end="")
-        return 0 if argv else 2
-    batch = "--allow-batch-changes" in argv
-    argv = [word for word in argv if word != "--allow-batch-changes"]
-    file, argv = take_file(argv, "--json")
-    plot, argv = take_file(argv, "--plot")
-    save, argv = take_file(argv, "--save-machine")
-    machine, argv = take_file(argv, "--machine")
-    seconds, argv = take(argv, "--seconds")
-    words, argv = take_all(argv, "--what-if")
-    changes = parse_changes(words)
-    budget = _seconds(seconds)
-    if plot is not None:
-        need_matplotlib(plot)
-    if file is not None and file.lower() in ALGORITHMS:
-        raise UsageError(f"--json took {file} as its file; write --json FILE (- is stdout).")
-    config, resumed = train_config(argv)
-    if resumed or not config.env.env:
-        raise UsageError("plan needs an algorithm and an environment, as train does.")
+    asked, given = read_settings(PlanArguments, "flatout plan", argv)
+    refuse_unused(asked)
+    if asked.table:
+        from flatout.cli.plan_table import plan_table
+
+        return plan_table(asked, given)
+    if asked.compare_devices:
+        return compare_devices(asked, given)
+    outs = out_files(asked.out, ".json", *PICTURES)
+    machine, budget = asked.machine, asked.seconds
+    changes = parse_changes(asked.what_if)
+    if any(file.suffix != ".json" for file in outs):
+        need_matplotlib()
+    if asked.algorithm is None and asked.preset is None and asked.config is None:
+        raise UsageError(
+            "plan needs an algorithm and an environment: flatout plan ppo --env CartPole-v1 "
+            "--envs 8."
+        )
+    config, _ = settle(asked, given)
+    if not config.env.env:
+        raise UsageError("plan needs an environment: pass --env ID, or --preset NAME.")
     if not config.hyper.acts:
         raise UsageError(f"{config.algorithm} has no environment: there is one way to place it.")
-    if file == "-":
+    if asked.json:
         reserve_stdout()
     from rich.console import Console
 
@@ -89,7 +68,7 @@ def plan(argv: list[str]) -> int:
     from flatout.hardware.inventory import inventory
 
     backend.show_virtual_devices(config.run.virtual_devices)
-    hardware, console = inventory(), Console(stderr=file == "-")
+    hardware, console = inventory(), Console(stderr=asked.json)
     refuse_cards(changes, len(hardware.usable_gpus))
     others = [_with(change, config, machine) for change in changes]
     if not console.is_terminal:  # a file or a pipe has room for the whole table
@@ -101,8 +80,8 @@ def plan(argv: list[str]) -> int:
         answer = _answer(config, hardware, budget)
         where = f"{hardware.cpu_name}, {hardware.cores} cores"
     show(answer, where, console)
-    if save is not None:
-        _write(Path(save), {"machine": where, "settings": _compared(config),
+    if asked.save_machine is not None:
+        _write(Path(asked.save_machine), {"machine": where, "settings": _compared(config),
                             "how": "flatout plan", "answer": answer.as_json()})  # fmt: skip
     outcomes, failed = list[Outcome](), None
     try:
@@ -111,40 +90,27 @@ def plan(argv: list[str]) -> int:
             show_outcome(outcomes[-1], console)
     except FlatoutError as error:  # raised once what was measured is written
         failed = error
-    if batch and answer.larger is not None:
+    if asked.allow_batch_changes and answer.larger is not None:
         envs, p = answer.larger
         console.print(
             f"--envs {envs} with {p.placement}: {p.rate:,.0f} steps/s predicted "
             f"({p.low:,.0f} - {p.high:,.0f}); what is learned changes",
             soft_wrap=True, highlight=False,
         )  # fmt: skip
-    if file is not None:
-        values = answer.as_json() | {
-            "machine": where, "chosen": str(answer.chosen.placement),
-            "what_if": [asdict(o) | {"then": str(o.then.placement)} for o in outcomes],
-        }  # fmt: skip
-        if file == "-":
-            print_json(values)
+    values = answer.as_json() | {
+        "machine": where, "chosen": str(answer.chosen.placement),
+        "what_if": [asdict(o) | {"then": str(o.then.placement)} for o in outcomes],
+    }  # fmt: skip
+    if asked.json:
+        print_json(values)
+    for file in outs:
+        if file.suffix == ".json":
+            _write(file, values)
         else:
-            _write(Path(file), values)
-    if plot is not None:
-        draw(answer, Path(plot))
+            draw(answer, file)
     if failed is not None:
         raise failed
     return 0
-
-
-def _seconds(text: str | None) -> float:
-    try:
-        seconds = 20.0 if text is None else float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 1.0 <= seconds <= 3600.0:
-        raise UsageError(
-            f"--seconds {text}: measuring takes between 1 and 3600 seconds; in less nothing can be "
-            "told apart."
-        )
-    return seconds
 
 
 def _answer(config: TrainConfig, hardware: Hardware, budget: float) -> Answer:
@@ -291,6 +257,12 @@ def draw(answer: Answer, file: Path) -> None:
     colors = ["C0" if p.placement == answer.chosen.placement else "0.7" for p in rows]
     with writing(file), figure(8, 1.2 + 0.35 * len(rows)) as drawn:
         axes = drawn.add_subplot()
-        axes.barh([str(p.placement) for p in rows], rates, xerr=errors, color=colors, capsize=3)
+        axes.barh(
+            [str(p.placement) for p in rows],
+            rates,
+            xerr=errors,
+            color=colors,
+            capsize=3,
+        )
         axes.set(xlabel="steps/s, measured where it was run, else predicted", xlim=(0, None))
         drawn.savefig(file)

@@ -46,7 +46,7 @@ REFUSED: dict[str, str] = {
     "track": "set wandb to the name of the Weights & Biases project",
     "clip_vloss": "set clip_range_vf, for example 0.2",
     "log_interval": "use log_every, which is in environment steps",
-    "capture_video": "flatout.RecordEvery, or flatout eval RUN_DIR --video",
+    "capture_video": "flatout.RecordEvery, or flatout eval RUN_DIR --out video.mp4",
     "features_extractor_class": "network takes any Equinox module (examples/2_own_network.py) and, "
     "for Dict observations a dict of them by key",
     "features_extractor_kwargs": "network takes any Equinox module (examples/2_own_network.py); "

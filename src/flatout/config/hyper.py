@@ -305,8 +305,9 @@ class ClassifyConfig(Hyper):
     """Folder with MNIST's four IDX files, compressed or not; file.npz with arrays x and y (and
     x_test and y_test); or module:function that returns them. By default the bundled 8x8 digits."""
     network: Annotated[str, check_network] = "auto"
-    """auto (the built-in convolutional network), or module:function for your own: it takes (key,
-    shape of an example) and returns a module that maps one example to a logit for each class."""
+    """The network. auto (the built-in convolutional network), or module:function for your own: it
+    takes (key, shape of an example) and returns a module that maps one example to a logit for each
+    class."""
     size: Literal["small", "large"] = "small"
     """The built-in network: small (conv 6 and 12, batch normalisation) or large (conv 12 and 24,
     dropout)."""
@@ -329,7 +330,7 @@ class OwnConfig(Hyper):
     """A user-defined algorithm, named as module:function; see docs/own-algorithm.md."""
 
     hp: dict[str, Any] = field(default_factory=dict)
-    """NAME=VALUE ... for the algorithm's hyper-parameters."""
+    """Hyper-parameters of the algorithm, NAME=VALUE; may be repeated."""
 
 
 def algorithm_called(name: str) -> str:

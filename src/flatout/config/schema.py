@@ -77,7 +77,7 @@ class EnvConfig:
     for environments written in JAX), or auto (device if the environment or its twin is written in
     JAX, unless a plan finds the host faster)."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
-    """KEY=VALUE ... passed to the environment; values as in TOML (size=12 flag=true name="x")."""
+    """Arguments of the environment, KEY=VALUE; values as in TOML (size=12, flag=true, name="x")."""
     grayscale: bool = False
     """Convert RGB image observations to grayscale."""
     resize: Annotated[int, Range(1, 4096)] | None = None
@@ -119,11 +119,11 @@ class NetworkConfig:
     network: Literal[
         "auto", "mlp", "nature", "nature_same", "grid", "wide_grid", "onehot", "centred", "compass"
     ] = "auto"
-    """mlp; nature (the DQN convolutions, for pixels; nature_same pads them); for small boards
-    grid (one-hot cells, convolutions), wide_grid (an image, conv 100@4x4 and 200@3x3, dense 200),
-    onehot (dense layers, much cheaper on a CPU), centred (onehot, the board shifted so that the
-    cell of value 1, Snake's head, is in the middle) or compass (how near each value is to that cell
-    in eight directions)."""
+    """The torso, between observations and heads. mlp; nature (the DQN convolutions, for pixels;
+    nature_same pads them); for small boards grid (one-hot cells, convolutions), wide_grid (an
+    image, conv 100@4x4 and 200@3x3, dense 200), onehot (dense layers, much cheaper on a CPU),
+    centred (onehot, the board shifted so that the cell of value 1, Snake's head, is in the middle)
+    or compass (how near each value is to that cell in eight directions)."""
     hidden: Widths = (64, 64)
     """Widths of the hidden layers, of actor and critic unless critic_hidden is given."""
     activation: Literal["tanh", "relu", "silu", "gelu", "elu"] = "tanh"

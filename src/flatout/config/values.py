@@ -93,7 +93,7 @@ def hints(part: type) -> dict[str, tuple[tuple[Any, ...], tuple[Rule, ...]]]:
 def _split_hint(hint: Any) -> tuple[tuple[Any, ...], tuple[Rule, ...]]:
     if get_origin(hint) is Annotated:
         kinds, rules = _split_hint(hint.__origin__)
-        return kinds, rules + tuple(hint.__metadata__)
+        return kinds, rules + tuple(rule for rule in hint.__metadata__ if callable(rule))
     if get_origin(hint) in (Union, types.UnionType):
         members = [_split_hint(member) for member in get_args(hint)]
         return sum((kinds for kinds, _ in members), ()), sum((rules for _, rules in members), ())

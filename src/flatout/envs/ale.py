@@ -158,7 +158,7 @@ def vector_settings(config: EnvConfig) -> dict[str, Any]:
     if config.grayscale or config.resize:
         raise UsageError(
             f"{name} is gray and 84 x 84 already: drop --grayscale and --resize (another size is "
-            "--env-kwargs img_height=ROWS img_width=COLUMNS)."
+            "--env-kwargs img_height=ROWS --env-kwargs img_width=COLUMNS)."
         )
     check(config)
     for key, value in config.env_kwargs.items():

@@ -42,11 +42,12 @@ def flags(changes: Mapping[str, Any]) -> tuple[str, ...]:
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
             continue
-        words.append(f"--{flag}")
         if isinstance(value, dict):
-            words += [f"{key}={json.dumps(one)}" for key, one in value.items()]
+            for key, one in value.items():
+                words += [f"--{flag}", f"{key}={json.dumps(one)}"]
         else:
-            words += map(str, value if isinstance(value, tuple) else [value])
+            listed = value if isinstance(value, tuple) else [value]
+            words += [f"--{flag}", ",".join(map(str, listed))]
     return tuple(words)
 
 

@@ -1,4 +1,4 @@
-"""The file of ``flatout bench placement``: each cell is written when it was measured, so that the
+"""The file of ``flatout plan --table``: each cell is written when it was measured, so that the
 same command continues after a stop."""
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ class PlacementFile:
                 raise ValueError("its first line is another")
             rows = [self._row(list(same)) for _, same in groupby(lines[1:], lambda line: line[:2])]
         except OSError as error:
-            raise UsageError(f"--csv {self._path} cannot be read: {error.strerror}.") from None
+            raise UsageError(f"--out {self._path} cannot be read: {error.strerror}.") from None
         except (ValueError, csv.Error) as error:
             raise UsageError(
-                f"--csv {self._path} is no table of `flatout bench placement` ({error}); name "
+                f"--out {self._path} is no table of `flatout plan --table` ({error}); name "
                 "another file."
             ) from None
         found = {(row.hidden, row.mode): row for row in rows}
         for hidden, mode in found:
             if (hidden, mode) not in wanted:
                 raise UsageError(
-                    f"--csv {self._path} has a row that this table does not have ({mode}, hidden "
+                    f"--out {self._path} has a row that this table does not have ({mode}, hidden "
                     f"{hidden}); name another file."
                 )
         self._rows = dict(found)
@@ -90,7 +90,7 @@ class PlacementFile:
             for name, there, now in zip(COLUMNS[-2:], line[-2:], self._settings, strict=True):
                 if there != now:
                     raise UsageError(
-                        f"--csv {self._path} was made with {name} {there[:200]}, and this table "
+                        f"--out {self._path} was made with {name} {there[:200]}, and this table "
                         f"has {name} {now}; name another file."
                     )
             seconds, to_goal, cpu, gpu = map(_number, line[3:7])

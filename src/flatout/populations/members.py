@@ -94,7 +94,7 @@ def members(
     files = [word for word in words if word.endswith(".toml")]
     if files:
         if len(words) > 1:
-            raise UsageError("--population takes KEY=V1,V2 ... or one FILE.toml.")
+            raise UsageError("--population takes one FILE.toml, or KEY=V1,V2 and may be repeated.")
         rows = _listed(Path(files[0]))
     else:
         rows = _grid(words)

@@ -16,7 +16,7 @@ from flatout.errors import CheckpointError, FlatoutError, UsageError, short
 from flatout.installing import install
 from flatout.populations.members import FOLDER
 from flatout.reports.figure import figure
-from flatout.reports.runs import alike
+from flatout.reports.runs import alike, rows
 from flatout.reports.statistics import Statistic, interval, mean
 from flatout.run.curve import (
     AXES,
@@ -93,7 +93,8 @@ def of_one_score(runs: Sequence[Run], score: str = "eval") -> list[Run]:
 
 
 def found(paths: Sequence[Path]) -> list[Path]:
-    """The run folders, those of populations' members in the place of a population.
+    """The run folders: those of a population's members in the place of a population, and those in
+    and below a folder that is neither a run nor a population.
 
     Raises:
         CheckpointError: the folder of members is a link, or cannot be read.
@@ -105,7 +106,8 @@ def found(paths: Sequence[Path]) -> list[Path]:
             with nofollow.folder(inside) as opened, os.scandir(opened.listed) as entries:
                 names = [one.name for one in entries if one.is_dir(follow_symlinks=False)]
         except (FileNotFoundError, NotADirectoryError):
-            runs.append(path)
+            below = [] if (path / "config.json").exists() or not path.is_dir() else rows(path)
+            runs += [path / row.run for row in below] or [path]
         except OSError as error:
             raise CheckpointError(f"{inside} cannot be read: {error.strerror}.") from None
         else:

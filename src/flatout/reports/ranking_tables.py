@@ -112,7 +112,7 @@ def text(tables: Sequence[Table], notes: Sequence[str]) -> str:
     for table in tables:
         parts += [f"{title(table)}: {table.what}", *text_table(cells(table), (1, 4, 7, 9))]
         if (more := len(table.lines) - SHOWN) > 0:
-            parts.append(f"... {more:,} more: --csv FILE has all")
+            parts.append(f"... {more:,} more: --out FILE.csv has all")
         parts += ["", words, ""] if (words := table.verdict()) else [""]
     parts += [f"· {note}" for note in notes]
     return "\n".join(printable(" ".join(part.split("\n"))) for part in parts).rstrip()

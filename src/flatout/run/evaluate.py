@@ -34,7 +34,7 @@ from flatout.spans import Spans
 from flatout.types import Device, Episode, Obs
 
 MAX_EPISODE_STEPS = 108_000
-"""An episode of an evaluation, of `flatout watch` or of a video that has not ended by then is
+"""An episode of an evaluation, of `flatout eval --show` or of a video that has not ended by then is
 truncated (half an hour of Atari)."""
 
 

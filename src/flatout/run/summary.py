@@ -150,7 +150,7 @@ def next_commands(summary: dict[str, Any]) -> list[str]:
     if not summary["run_dir"] or "examples_per_s" in summary:
         return []
     folder = shlex.quote(summary["run_dir"])
-    return [f"flatout {command} {folder}" for command in ("eval", "watch")]
+    return [f"flatout eval {folder}", f"flatout eval {folder} --show"]
 
 
 def next_step(summary: dict[str, Any]) -> str:

@@ -149,7 +149,7 @@ class Cluster:
 
     Args:
         ray: of `connect`.
-        folder: the fleet's.
+        folder: the sweep's.
         per: how many share a card; 0 uses none.
     """
 
@@ -227,7 +227,7 @@ class Cluster:
             self._gone = True
             raise FlatoutError(
                 f"the Ray cluster at {self._address} is gone; what came back stays: go on with "
-                f"flatout fleet --resume {self._arriving.parent}"
+                f"flatout sweep --resume {self._arriving.parent}"
             ) from None
         self._remove(seat)
         with suppress(OSError):

@@ -67,7 +67,7 @@ class Local:
     """This machine's processes, each of which trains one job after another.
 
     Args:
-        keeps: a descriptor that all of them hold open: the fleet's lock.
+        keeps: a descriptor that all of them hold open: the sweep's lock.
         cards: for each process in turn, the environment variables that give it its card.
         whole: the same of a process that shares no card.
     """

@@ -1,4 +1,4 @@
-"""A fleet's folder: what it trains, and who holds it."""
+"""A sweep's folder: what it trains, and who holds it."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from flatout.sweeps.search import examples, settings_of
 from flatout.sweeps.sections import refuse_many
 from flatout_explain.files import locks, nofollow
 
-PLAN, LOCK = "fleet.json", ".fleet"
+PLAN, LOCK = "sweep.json", ".sweep"
 MOST_PLAN = 1 << 26
 """Maximum bytes of a `PLAN`."""
 
 WAIT_S = 5.0
-"""Processes of a fleet that was killed end within this time."""
+"""Processes of a sweep that was killed end within this time."""
 
 
 class Folder:
-    """A fleet's folder: its plan, and a lock that its processes hold, too.
+    """A sweep's folder: its plan, and a lock that its processes hold, too.
 
     No link in it is followed until it is closed.
 
     Raises:
-        UsageError, FlatoutError: it holds a fleet or a run, holds none to resume, or is in use.
+        UsageError, FlatoutError: it holds a sweep or a run, holds none to resume, or is in use.
     """
 
     def __init__(self, path: Path, resume: bool) -> None:
@@ -49,7 +49,7 @@ class Folder:
         self._refuse_taken(resume)
         if not resume:
             self._refuse_strange()
-        with writing(f"the fleet's folder {path}"):
+        with writing(f"the sweep's folder {path}"):
             path.mkdir(parents=True, exist_ok=True)
             self._lock = self._locked()
         try:
@@ -67,7 +67,7 @@ class Folder:
             recover(path)
 
     def _locked(self) -> locks.Lock:
-        """The lock, once the last process of a fleet that was killed has ended."""
+        """The lock, once the last process of a sweep that was killed has ended."""
         began = time.monotonic()
         while True:
             try:
@@ -76,43 +76,43 @@ class Folder:
                 # One that was just killed may not be buried yet.
                 if time.monotonic() - began > (1.0 if self._holder_lives() else WAIT_S):
                     raise FlatoutError(
-                        f"the fleet's folder {self.path} is in use by another "
-                        f"fleet{error.owner}; wait for it, or choose another --run-dir."
+                        f"the sweep's folder {self.path} is in use by another "
+                        f"sweep{error.owner}; wait for it, or choose another --run-dir."
                     ) from None
                 time.sleep(0.05)
 
     def _refuse_taken(self, resume: bool) -> None:
         path, there = self.path, (self.path / PLAN).exists()
         if resume and not there:
-            raise UsageError(f"{path} holds no fleet to resume (there is no {PLAN} in it).")
+            raise UsageError(f"{path} holds no sweep to resume (there is no {PLAN} in it).")
         if not resume and (there or (path / "config.json").exists()):
-            what = f"a fleet; go on with: flatout fleet --resume {path}" if there else "a run"
+            what = f"a sweep; go on with: flatout sweep --resume {path}" if there else "a run"
             raise UsageError(f"{path} already holds {what}; or choose another --run-dir.")
-        if not resume:  # which would count as this fleet's, whatever its settings
+        if not resume:  # which would count as this sweep's, whatever its settings
             left = [*path.glob("*seed=*/config.json"), *path.glob(f"{SHARED}*/{POPULATION}")]
             if left:
                 raise UsageError(
-                    f"{left[0].parent} already holds a run, of another fleet; choose another "
+                    f"{left[0].parent} already holds a run, of another sweep; choose another "
                     "--run-dir."
                 )
 
     def _refuse_strange(self) -> None:
-        """Refuse a folder for a new fleet that has files and folders with the names of one's."""
+        """Refuse a folder for a new sweep that has files and folders with the names of one's."""
         path = self.path
         strange = [*path.glob(ARRIVING), *path.glob(f"{SHARED}[0-9]*")]
         with suppress(
             OSError
-        ):  # a fleet that was killed before it had a plan has written its number
+        ):  # a sweep that was killed before it had a plan has written its number
             if not re.fullmatch(rb"\d*", nofollow.read(path / LOCK, 1)):
                 strange.append(path / LOCK)
         if strange:
             raise UsageError(
-                f"{strange[0]} is not of a fleet of Flatout, and one there would write into it; "
+                f"{strange[0]} is not of a sweep of Flatout, and one there would write into it; "
                 "choose another --run-dir, or move it away."
             )
 
     def _holder_lives(self) -> bool:
-        """Whether the fleet that took the lock still runs, not only what it has started."""
+        """Whether the sweep that took the lock still runs, not only what it has started."""
         try:
             return psutil.pid_exists(int(nofollow.read(self.path / LOCK, 1, 20)))
         except (OSError, ValueError, OverflowError):

@@ -27,7 +27,7 @@ PIECE = 16 << 20
 METRICS = "metrics.jsonl"
 
 ARRIVING = ".arriving"
-"""In a fleet's folder: those of its jobs' folders that have not arrived as a whole."""
+"""In a sweep's folder: those of its jobs' folders that have not arrived as a whole."""
 
 BEFORE = ".old"
 """In `ARRIVING`: the version of a job's folder that is about to be replaced."""
@@ -140,23 +140,23 @@ def settle(arrived: Path, job: Job) -> None:
                 before.parent.rmdir()
 
 
-def recover(fleet: Path) -> None:
-    """Put back the folders that a fleet which was killed was about to replace; remove the others
+def recover(sweep: Path) -> None:
+    """Put back the folders that a sweep which was killed was about to replace; remove the others
     that were arriving.
 
     Args:
-        fleet: the fleet's folder.
+        sweep: the sweep's folder.
 
     Raises:
         OSError: one cannot be put back. Nothing is removed.
     """
-    arriving = fleet / ARRIVING
+    arriving = sweep / ARRIVING
     with (
         suppress(FileNotFoundError, nofollow.NotOrdinaryError),
         nofollow.folder(arriving / BEFORE, 2) as opened,
     ):
         for name in filter(nofollow.is_plain_name, os.listdir(opened.listed)):
-            _put_back(arriving / BEFORE / name, fleet / name)
+            _put_back(arriving / BEFORE / name, sweep / name)
     trees.remove_tree(arriving)
 
 

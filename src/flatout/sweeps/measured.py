@@ -1,4 +1,4 @@
-"""What a sweep's trials take of this machine: known from earlier fleets, or tried for a moment."""
+"""What a sweep's trials take of this machine: known from earlier sweeps, or tried for a moment."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from flatout.errors import FlatoutError
 from flatout.hardware.inventory import Hardware
 from flatout.run.auto import key
 from flatout.sweeps.engine import Engine, Job
-from flatout.sweeps.fleet import Fleet, State
 from flatout.sweeps.plan import Trial
 from flatout.sweeps.slots import LOOK_S
+from flatout.sweeps.sweep import State, Sweep
 from flatout_explain import output_file
 from flatout_explain.files.kept_numbers import keep_number, numbers
 
@@ -34,22 +34,22 @@ class Known:
 
 def _names(base: TrainConfig, hardware: Hardware) -> list[str]:
     shape = key(base, hardware, changeable(base))[:24]
-    return [f"{shape} fleet {what}" for what in ("at once", "rate", "MiB")]
+    return [f"{shape} sweep {what}" for what in ("at once", "rate", "MiB")]
 
 
 def known(base: TrainConfig, hardware: Hardware) -> Known:
-    """What earlier fleets have measured here."""
+    """What earlier sweeps have measured here."""
     kept = {} if base.run.remeasure else numbers()
     at_once, rate, each = (kept.get(name, 0.0) for name in _names(base, hardware))
     return Known(int(at_once), rate, each)
 
 
-def keep(fleet: Fleet, hardware: Hardware) -> None:
-    """Keep what a fleet has measured, if it has."""
-    slots = fleet.slots
+def keep(sweep: Sweep, hardware: Hardware) -> None:
+    """Keep what a sweep has measured, if it has."""
+    slots = sweep.slots
     if slots.settled and not slots.known and slots.limit in slots.rates:
         values = (slots.limit, slots.rates[slots.limit], slots.each_mb)
-        for name, value in zip(_names(fleet.base, hardware), values, strict=True):
+        for name, value in zip(_names(sweep.base, hardware), values, strict=True):
             keep_number(name, value)
 
 
@@ -60,7 +60,7 @@ def tried(trial: Trial, engine: Engine) -> Known:
         FlatoutError: it fails, with its sentence.
     """
     with (
-        output_file.temporary_folder("flatout-fleet-") as folder,
+        output_file.temporary_folder("flatout-sweep-") as folder,
         closing(engine),  # before the folder goes
     ):
         state, each, until = State(trial, folder), 0.0, time.monotonic() + TRY_S

@@ -15,7 +15,7 @@ from flatout.errors import FlatoutError, UsageError, one_line
 from flatout_explain.files import nofollow
 
 JOURNAL = "optuna.log"
-"""The study's journal in the fleet's folder, where no other storage is named."""
+"""The study's journal in the sweep's folder, where no other storage is named."""
 
 MOST_JOURNAL, LONGEST_RECORD = 320 << 20, 1 << 20
 """Maximum bytes of a journal that is read, some 3,000 for each configuration of the largest sweep,
@@ -46,9 +46,9 @@ def refuse_unsafe(url: str, folder: Path, where: str, new: bool) -> None:
     write-ahead log: SQLite replays these, and a forged one deletes files elsewhere.
 
     Args:
-        folder: the fleet's.
+        folder: the sweep's.
         where: names the table in messages.
-        new: the fleet is, so that it has no database yet.
+        new: the sweep is, so that it has no database yet.
 
     Raises:
         UsageError: with advice.
@@ -83,7 +83,7 @@ def open_study(optuna: Any, settings: Mapping[str, Any], folder: Path) -> Any:
     Args:
         optuna: the package.
         settings: of `flatout.sweeps.search.settings_of`.
-        folder: the fleet's.
+        folder: the sweep's.
 
     Raises:
         FlatoutError: the storage cannot be opened.
@@ -151,7 +151,7 @@ def _refuse_code(file: Path) -> None:
 
 
 class _Held:
-    """No lock of the journal's own: the fleet's lock is held while it is open."""
+    """No lock of the journal's own: the sweep's lock is held while it is open."""
 
     def acquire(self) -> bool:
         return True

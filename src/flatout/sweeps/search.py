@@ -172,7 +172,7 @@ class Search:
         settings: of `settings_of`.
         base: what trials have in common.
         every: steps between two looks at a group.
-        folder: the fleet's.
+        folder: the sweep's.
 
     Attributes:
         pruned: names of groups that were given up.

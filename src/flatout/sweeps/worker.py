@@ -1,6 +1,6 @@
 """A process that trains one job after another: what it imports and compiles serves them all.
 
-It ends when the channel to the fleet does: nothing goes on without the fleet.
+It ends when the channel to the sweep does: nothing goes on without the sweep.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Telling(Display):
 
 
 def main() -> None:
-    """The process's entry; its argument is the descriptor of the fleet's lock."""
+    """The process's entry; its argument is the descriptor of the sweep's lock."""
     parent, jobs = Parent(), queue.SimpleQueue[Job]()
     close_in_children(int(sys.argv[1]))
     tell = parent.send
@@ -96,7 +96,7 @@ def _do(job: Job, tell: Tell, interrupts: Interrupts, programs: dict[str, Any]) 
     _limit(job.cap_mb)
     folder, found = Path(job.folder).absolute(), list(job.trials)
     try:
-        with nofollow.confined(folder.parent):  # the fleet's folder
+        with nofollow.confined(folder.parent):  # the sweep's folder
             if job.population:
                 _population(found, folder, job.strategy, tell, interrupts)
             else:

@@ -49,6 +49,7 @@ class ExplainArguments:
         "A trace of PyTorch's, JAX's or TensorFlow's profiler, or a folder of them; or a file of "
         "saved evidence.",
         "PATH",
+        word=True,
     )
     seconds: float | None = flag(
         None,
@@ -78,7 +79,7 @@ class ExplainArguments:
         "PHASE=MODULE:FUNCTION, such as env=train:collect or env=train:Maze.step.",
         "PHASE=MODULE:FUNCTION",
         "PHASE=MODULE:FUNCTION: --phase env=train:collect",
-        action="append",
+        repeat=True,
     )
     against: str | None = flag(
         None,
@@ -111,16 +112,15 @@ class ExplainArguments:
         "is kept.",
         "CONDITION",
         'a condition: --fail-if "env > 50"',
-        action="append",
+        repeat=True,
     )
     diff: tuple[str, ...] = flag(
         (),
         "Compare two files of saved evidence or of --json, BEFORE AFTER: which phases, causes and "
         "lines take more or less time.",
-        "FILE",
+        "BEFORE AFTER",
         "two files: --diff BEFORE.json AFTER.json",
-        nargs=2,
-        metavar=("BEFORE", "AFTER"),
+        count=2,
     )
     html: str | None = flag(
         None, "Write a report of one page to this HTML file.", "FILE", "a file: --html FILE"

@@ -6,6 +6,9 @@ folders added.
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,9 +26,9 @@ from flatout_explain.cli.arguments import (
     run_of,
     seconds_of,
 )
-from flatout_explain.cli.parsing import existing, option, parse
+from flatout_explain.cli.parsing import existing, own_flags, parse
 from flatout_explain.cli.saved import intact, read_saved
-from flatout_explain.errors import FlatoutError, UsageError, damage, refuse_empty
+from flatout_explain.errors import FlatoutError, UsageError, damage
 from flatout_explain.output import command_name, json_text, say
 
 if TYPE_CHECKING:
@@ -62,9 +65,9 @@ def explain(argv: list[str], runs: Runs) -> int:
         argv, command = argv[:at], argv[at + 1 :]
         if not command:
             raise UsageError(f"nothing follows --: {command_name()} -- python script.py ARGUMENTS.")
+    else:
+        _refuse_program(argv, runs)
     asked = parse(runs.arguments, command_name(), argv)
-    for name in ("json", "html", "save"):
-        refuse_empty(option(name), getattr(asked, name))
     path = None if asked.path is None else existing(asked.path)
     kind = "" if path is None else kind_of(path)
     check(asked, path, kind, command)
@@ -93,6 +96,21 @@ def explain(argv: list[str], runs: Runs) -> int:
         diagnosis, comparison = read_saved(path, runs.diagnose, asked.phase, asked.save)
         report(diagnosis, asked, stderr=True, comparison=comparison)
     return _judge(diagnosis, asked)
+
+
+def _refuse_program(argv: Sequence[str], runs: Runs) -> None:
+    """Refuse a program that does not follow ``--``, with the command to type."""
+    taking = {flag.typed for flag in own_flags(runs.arguments) if flag.value and not flag.word}
+    for at, word in enumerate(argv):
+        script = word.endswith(".py")
+        python = re.fullmatch(r"python[\d.]*", os.path.basename(word)) is not None
+        if word.startswith("-") or not (script or python) or (at and argv[at - 1] in taking):
+            continue
+        program = [*(["python"] if script else []), *argv[at:]]
+        raise UsageError(
+            f"write -- before the program ({command_name()} "
+            f"{shlex.join([*argv[:at], '--', *program])})."
+        )
 
 
 def _traced(path: Path) -> Diagnosis:

@@ -72,7 +72,7 @@ def is_plain_name(name: str) -> bool:
 def confined(root: Path) -> Iterator[None]:
     """Follow no link below this folder, in the whole process, for as long as the block runs.
 
-    For the folder of a population or a fleet, which holds run folders. `root` may be a link.
+    For the folder of a population or a sweep, which holds run folders. `root` may be a link.
     """
     parts = root.absolute().parts
     _CONFINED.append(parts)

@@ -38,8 +38,8 @@ class DeviceEnv:
             for host and device environments. The reward is a float32 scalar, the flags are bool
             scalars. `truncated` reports an end by the rules (the patience of Snake), not by
             `limit`.
-        render: ``(state) -> str or uint8 [H, W, 3]``, for `flatout watch` and videos, or None. It
-            runs on the host.
+        render: ``(state) -> str or uint8 [H, W, 3]``, for `flatout eval --show` and videos, or
+            None. It runs on the host.
         patience: least number of steps after which the rules may truncate an episode. It bounds how
             many final observations of truncated episodes have to be stored. None if it is unknown.
             A run fails when an episode is truncated earlier. Not needed if `step` returns a

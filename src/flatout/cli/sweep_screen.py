@@ -1,15 +1,17 @@
-"""The output of ``flatout fleet``: a screen of all trials while they run, a table at the end."""
+"""The output of ``flatout sweep``: a screen of all trials while they run, a table at the end."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from flatout.errors import UsageError
 from flatout.output import on_one_line, print_json, printable, say
-from flatout.sweeps.fleet import DONE, FAILED, PRUNED, RUNNING, WAITING, Fleet
+from flatout.sweeps.sweep import DONE, FAILED, PRUNED, RUNNING, WAITING, Sweep
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,12 +27,12 @@ BESIDE = 50
 
 
 class Screen:
-    """The fleet while it runs; lines where there is no terminal."""
+    """The sweep while it runs; lines where there is no terminal."""
 
-    def __init__(self, fleet: Fleet, console: Console, quiet: bool) -> None:
+    def __init__(self, sweep: Sweep, console: Console, quiet: bool) -> None:
         from rich.live import Live
 
-        self._fleet, self._console, self._quiet = fleet, console, quiet
+        self._sweep, self._console, self._quiet = sweep, console, quiet
         self._drawn, self._noted, self._told = time.monotonic(), 0, False
         self._live = None
         if console.is_terminal and not quiet:
@@ -44,47 +46,47 @@ class Screen:
 
     def look(self) -> None:
         """Called often; draws seldom."""
-        fleet, now = self._fleet, time.monotonic()
-        for text in fleet.notes[self._noted :]:
+        sweep, now = self._sweep, time.monotonic()
+        for text in sweep.notes[self._noted :]:
             self.note(text)
-        self._noted = len(fleet.notes)
-        if fleet.slots.settled and not self._told and fleet.slots.each_mb:
+        self._noted = len(sweep.notes)
+        if sweep.slots.settled and not self._told and sweep.slots.each_mb:
             self._told = True
-            self.note(fleet.slots.words())
+            self.note(sweep.slots.words())
         if self._quiet or now - self._drawn < (PLAIN_S if self._live is None else REDRAW_S):
             return
         self._drawn = now
         if self._live is None:
-            self._console.print(_summary(fleet), highlight=False, soft_wrap=True)
+            self._console.print(_summary(sweep), highlight=False, soft_wrap=True)
             return
         from rich.console import Group
 
-        shown = Group(_summary(fleet), _running(fleet, self._console.width))
+        shown = Group(_summary(sweep), _running(sweep, self._console.width))
         self._live.update(shown, refresh=True)
 
     def close(self) -> None:
         self._drawn = time.monotonic()
         self.look()
-        if not self._told and self._fleet.slots.each_mb:
-            self.note(self._fleet.slots.words())
+        if not self._told and self._sweep.slots.each_mb:
+            self.note(self._sweep.slots.words())
         if self._live is not None:
             self._live.stop()
 
 
-def _count(fleet: Fleet, state: str) -> int:
-    return sum(one.state == state for one in fleet.states.values())
+def _count(sweep: Sweep, state: str) -> int:
+    return sum(one.state == state for one in sweep.states.values())
 
 
-def _summary(fleet: Fleet) -> str:
+def _summary(sweep: Sweep) -> str:
     """Where all of it stands, in a line."""
-    states = list(fleet.states.values())
+    states = list(sweep.states.values())
     rate = sum(state.rate for state in states if state.state == RUNNING)
     left = sum(max(s.trial.steps - s.steps, 0) for s in states if s.state in (WAITING, RUNNING))
-    words = [f"{_count(fleet, DONE)} of {len(states)} trials done"]
-    words.append(f"{_count(fleet, RUNNING)} running")
-    if failed := _count(fleet, FAILED):
+    words = [f"{_count(sweep, DONE)} of {len(states)} trials done"]
+    words.append(f"{_count(sweep, RUNNING)} running")
+    if failed := _count(sweep, FAILED):
         words.append(f"{failed} failed")
-    if pruned := _count(fleet, PRUNED):
+    if pruned := _count(sweep, PRUNED):
         words.append(f"{pruned} given up")
     words.append(f"{rate:,.0f} steps/s")
     if rate:
@@ -97,7 +99,7 @@ def clock(seconds: float) -> str:
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
-def _running(fleet: Fleet, width: int) -> Table:
+def _running(sweep: Sweep, width: int) -> Table:
     """The trials that run, in the order in which they began; of long names the end is shown."""
     from rich.table import Table
 
@@ -105,7 +107,7 @@ def _running(fleet: Fleet, width: int) -> Table:
     room = max(width - BESIDE, 12)
     for heading in ("done", "return", "steps/s", "left", "mostly"):
         made.add_column(heading, justify="left" if heading == "mostly" else "right")
-    found = [state for state in fleet.states.values() if state.state == RUNNING]
+    found = [state for state in sweep.states.values() if state.state == RUNNING]
     for state in found[:SHOWN]:
         mean = "" if state.mean is None else f"{state.mean:,.1f}"
         left = max(state.trial.steps - state.steps, 0)
@@ -121,26 +123,27 @@ def _running(fleet: Fleet, width: int) -> Table:
 
 
 def result(
-    fleet: Fleet, console: Console, as_json: bool, html: str | None, signum: int | None
+    sweep: Sweep, console: Console, as_json: bool, outs: Sequence[Path], signum: int | None
 ) -> int:
-    """Print what was found, and write its page; returns the exit code."""
-    report = _report(fleet)
+    """Print what was found, and write it to files; returns the exit code."""
+    report = _report(sweep)
     if as_json:
-        print_json(_json(fleet, report))
+        print_json(_json(sweep, report))
     elif report is not None:
         console.print(Text(report.as_text()), soft_wrap=True)
-    if html is not None and report is not None:
-        report.save(html)
-    failed = [state for state in fleet.states.values() if state.state == FAILED]
+    if report is not None:
+        for file in outs:
+            report.save(file)
+    failed = [state for state in sweep.states.values() if state.state == FAILED]
     for state in failed:
         say(f"{state.trial.name}: {state.error}")
     if signum is not None:
-        say(f"interrupted, saved; go on with: flatout fleet --resume {fleet.path}")
+        say(f"interrupted, saved; go on with: flatout sweep --resume {sweep.path}")
         return 128 + signum
     return 1 if failed else 0
 
 
-def _report(fleet: Fleet) -> Report | None:
+def _report(sweep: Sweep) -> Report | None:
     """The groups, ranked; None where no trial is done. Failed trials are counted, not hidden."""
     from flatout.reports.ranking import of_groups
 
@@ -149,7 +152,7 @@ def _report(fleet: Fleet) -> Report | None:
             one.path for one in states
             if one.state == DONE or (one.state == FAILED and one.path.is_dir())
         ]
-        for name, states in fleet.groups.items()
+        for name, states in sweep.groups.items()
         if any(state.state == DONE for state in states)
     }  # fmt: skip
     done = {name: paths for name, paths in done.items() if paths}
@@ -160,15 +163,15 @@ def _report(fleet: Fleet) -> Report | None:
         return None
 
 
-def _json(fleet: Fleet, report: Report | None) -> dict[str, Any]:
+def _json(sweep: Sweep, report: Report | None) -> dict[str, Any]:
     """The object that ``--json`` prints."""
     return {
-        "run_dir": str(fleet.path), "at_once": fleet.slots.limit, "rates": fleet.slots.rates,
-        "each_mb": fleet.slots.each_mb,
+        "run_dir": str(sweep.path), "at_once": sweep.slots.limit, "rates": sweep.slots.rates,
+        "each_mb": sweep.slots.each_mb,
         "trials": {
             name: {"group": state.trial.group, "state": state.state, "score": state.score,
                    "steps": state.steps, "error": state.error}
-            for name, state in fleet.states.items()
+            for name, state in sweep.states.items()
         },
         **({} if report is None else report.as_json()),
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""A fleet: a sweep's trials, from the first to the last, with what becomes of each."""
+"""A sweep: a sweep's trials, from the first to the last, with what becomes of each."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def looks(base: TrainConfig) -> tuple[int, tuple[str, ...]]:
 
 
 @dataclass
-class Fleet:
+class Sweep:
     """Trains what a study proposes, on an engine.
 
     Args:
@@ -272,7 +272,7 @@ class Fleet:
         elif "ended" in event:
             if event["ended"] == "signal" and self._stopping:
                 state.state = WAITING
-            elif event["ended"] == "signal":  # not of this fleet's sending
+            elif event["ended"] == "signal":  # not of this sweep's sending
                 self._failed(state, "its process was told to end by a signal.", "died")
             elif state.finish():
                 self._tell(state.trial.group)

@@ -1,11 +1,11 @@
-"""How much sooner are many trials done as a fleet than in a shell loop over `flatout train`?
+"""How much sooner are many trials done as a sweep than in a shell loop over `flatout train`?
 
-Rounds in turns: the loop, then the fleet, with the same settings, seeds, and compiled programs in a
+Rounds in turns: the loop, then the sweep, with the same settings, seeds, and compiled programs in a
 cache that both share. Environments step on the host (`--backend host`: a process for each trial) or
-on the device (`--backend device`: trials of one shape as populations). Every trial of a fleet of
+on the device (`--backend device`: trials of one shape as populations). Every trial of a sweep of
 processes is compared with the loop's: the same parameters to the last bit, or there is no result.
 With `--tune PYTHON`, a Python that has Flatout and Ray Tune, its functions train the same trials.
-With `--overhead` the fleet alone runs, one trial at a time: what lies between its trials.
+With `--overhead` the sweep alone runs, one trial at a time: what lies between its trials.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from harness import HERE, BenchmarkError, Command, Row
 
 COMMON = ("ppo", "--env", "CartPole-v1", "--envs", "8", "--n-steps", "256", "--no-tensorboard",
           "--checkpoint-every", "0")  # fmt: skip
-CACHE = HERE / "runs" / "fleet" / "cache"
+CACHE = HERE / "runs" / "sweep" / "cache"
 ENV = {"JAX_COMPILATION_CACHE_DIR": str(CACHE / "xla"), "XDG_CACHE_HOME": str(CACHE)}
 
 
@@ -36,7 +36,7 @@ def settings(args: argparse.Namespace) -> list[str]:
 
 def loop(args: argparse.Namespace, number: int) -> Command:
     """One `flatout train` after another."""
-    folder = HERE / "runs" / "fleet" / f"loop-{args.backend}-{number}"
+    folder = HERE / "runs" / "sweep" / f"loop-{args.backend}-{number}"
     train = shlex.join([harness.flatout(args), "train", *settings(args), "--quiet"])
     text = (
         f"for seed in $(seq 0 {args.trials - 1}); do {train} --seed $seed "
@@ -45,10 +45,10 @@ def loop(args: argparse.Namespace, number: int) -> Command:
     return Command(["bash", "-c", text], ENV, folder)
 
 
-def fleet(args: argparse.Namespace, number: int, *more: str) -> Command:
-    """The same trials as a fleet."""
-    folder = HERE / "runs" / "fleet" / f"fleet-{args.backend}-{number}"
-    argv = [harness.flatout(args), "fleet", *settings(args), "--seeds", str(args.trials),
+def sweep(args: argparse.Namespace, number: int, *more: str) -> Command:
+    """The same trials as a sweep."""
+    folder = HERE / "runs" / "sweep" / f"sweep-{args.backend}-{number}"
+    argv = [harness.flatout(args), "sweep", *settings(args), "--seeds", str(args.trials),
             "--run-dir", str(folder), "--json", *more]  # fmt: skip
     return Command(argv, ENV, folder, done(args))
 
@@ -67,7 +67,7 @@ def tune(args: argparse.Namespace, number: int) -> Command:
 
 
 def done(args: argparse.Namespace) -> Any:
-    """Refuses a fleet that did other work than the loop."""
+    """Refuses a sweep that did other work than the loop."""
 
     def check(command: Command, row: Row) -> Row:
         assert command.run_dir is not None
@@ -75,7 +75,7 @@ def done(args: argparse.Namespace) -> Any:
         summaries = [json.loads((path / "summary.json").read_text()) for path in paths]
         if len(paths) != args.trials or any(one["steps"] < args.steps for one in summaries):
             raise BenchmarkError(f"{len(paths)} of {args.trials} trials are whole.")
-        other = Path(str(command.run_dir).replace("fleet-", "loop-"))
+        other = Path(str(command.run_dir).replace("sweep-", "loop-"))
         if args.backend == "host" and other.is_dir() and not args.overhead:
             for path in paths:
                 if parameters(path) != parameters(other / path.name):
@@ -94,7 +94,7 @@ def parameters(path: Path) -> dict[str, bytes]:
 
 def warm_up(args: argparse.Namespace) -> None:
     """Fill the cache of compiled programs."""
-    for make in (loop, fleet):
+    for make in (loop, sweep):
         few = argparse.Namespace(**{**vars(args), "trials": 1 if make is loop else 2})
         few.overhead = True
         made = make(few, 99)
@@ -105,32 +105,32 @@ def warm_up(args: argparse.Namespace) -> None:
 def benchmark(args: argparse.Namespace) -> None:
     """Run the rounds and write the section."""
     used = {"trials": args.trials, "steps": args.steps, "backend": args.backend}
-    name = f"fleet_{args.backend}" + ("_overhead" if args.overhead else "")
+    name = f"sweep_{args.backend}" + ("_overhead" if args.overhead else "")
     store = harness.Store(name, used, args)
     warm_up(args)
     if args.overhead:
-        rows = store.alternate({"fleet": lambda n: fleet(args, n, "--at-once", "1", "--strategy",
+        rows = store.alternate({"sweep": lambda n: sweep(args, n, "--at-once", "1", "--strategy",
                                                          "apart")}, range(args.seeds))  # fmt: skip
-        shares = [1.0 - row["result"]["trials_s"] / row["wall_s"] for row in rows["fleet"]]
+        shares = [1.0 - row["result"]["trials_s"] / row["wall_s"] for row in rows["sweep"]]
         body = (
-            f"## Fleet: what lies between {args.trials} trials\n\n"
+            f"## Sweep: what lies between {args.trials} trials\n\n"
             f"{report.spread([100 * share for share in shares])} % of the time, one at a time, the "
-            "start of the fleet and of its process included.\n"
+            "start of the sweep and of its process included.\n"
         )
     else:
-        sides = {"loop": lambda n: loop(args, n), "fleet": lambda n: fleet(args, n)}
-        names = {"loop": "shell loop over `flatout train`", "fleet": "`flatout fleet`"}
+        sides = {"loop": lambda n: loop(args, n), "sweep": lambda n: sweep(args, n)}
+        names = {"loop": "shell loop over `flatout train`", "sweep": "`flatout sweep`"}
         if args.tune:
             sides["tune"] = lambda n: tune(args, n)
             names["tune"] = "functions of Ray Tune"
         rows = store.alternate(sides, range(args.seeds))
         seconds = {side: [row["wall_s"] for row in some] for side, some in rows.items()}
-        counts = sorted({row["result"]["at_once"] for row in rows["fleet"]})
-        body = f"## Fleet: {args.trials} trials, environments on the {args.backend}\n\n" + (
+        counts = sorted({row["result"]["at_once"] for row in rows["sweep"]})
+        body = f"## Sweep: {args.trials} trials, environments on the {args.backend}\n\n" + (
             report.table(
-                ["side", "seconds", "of a fleet's"],
+                ["side", "seconds", "of a sweep's"],
                 [[names[side], report.spread(some, 1),
-                  report.spread(report.per_round(some, seconds["fleet"]))]
+                  report.spread(report.per_round(some, seconds["sweep"]))]
                  for side, some in seconds.items()],
             ) + f"\n\nAt a time, as measured: {', '.join(map(str, counts))}.\n"
         )  # fmt: skip

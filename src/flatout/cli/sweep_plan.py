@@ -1,4 +1,4 @@
-"""Chooses the trials of ``flatout fleet``, and how many run at a time on this machine."""
+"""Chooses the trials of ``flatout sweep``, and how many run at a time on this machine."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ PER_CARD = 4
 
 
 @dataclass
-class Sweep:
-    """A fleet's plan, new or from its folder."""
+class SweepPlan:
+    """A sweep's plan, new or from its folder."""
 
     base: TrainConfig
     seeds: Sequence[int]
@@ -45,7 +45,7 @@ class Sweep:
         return [one for group in self.groups for one in plan.trials(self.base, group, self.seeds)]
 
 
-def study_of(sweep: Sweep) -> plan.Study:
+def study_of(sweep: SweepPlan) -> plan.Study:
     """Return the search that proposes configurations.
 
     Raises:
@@ -53,13 +53,13 @@ def study_of(sweep: Sweep) -> plan.Study:
     """
     if sweep.optuna is None:
         return plan.Fixed(sweep.groups)
-    from flatout.sweeps.fleet import looks
     from flatout.sweeps.search import Search
+    from flatout.sweeps.sweep import looks
 
     return Search(sweep.optuna, sweep.base, looks(sweep.base)[0], sweep.path)
 
 
-def slots_of(sweep: Sweep, hardware: Hardware, at_once: str | None) -> Slots:
+def slots_of(sweep: SweepPlan, hardware: Hardware, at_once: int | None) -> Slots:
     """How many at a time: as asked, as measured here before, or to be measured."""
     from flatout.sweeps.measured import known
     from flatout.sweeps.slots import Slots
@@ -77,19 +77,19 @@ def slots_of(sweep: Sweep, hardware: Hardware, at_once: str | None) -> Slots:
         memory = sweep.ray.cluster_resources().get("memory", 0)
         hardware = replace(hardware, memory_available_mb=int(memory) >> 20)
     if at_once is not None:
-        most = before = int(at_once)
+        most = before = at_once
         why = "as asked"
     return Slots(min(most, jobs), fewest, hardware.memory_available_mb, before, why)
 
 
-def cores_of(sweep: Sweep, hardware: Hardware) -> int:
+def cores_of(sweep: SweepPlan, hardware: Hardware) -> int:
     """Of this machine, or of the cluster."""
     if sweep.ray is None:
         return hardware.cores
     return max(int(sweep.ray.cluster_resources().get("CPU", 1)), 1)
 
 
-def cards_of(sweep: Sweep, hardware: Hardware) -> int:
+def cards_of(sweep: SweepPlan, hardware: Hardware) -> int:
     """GPUs for trials, of this machine or of the cluster."""
     if not on_gpu(sweep.base):
         return 0
@@ -107,11 +107,11 @@ def on_gpu(base: TrainConfig) -> bool:
     return EnvSource.of(base.env).atari or not base.hyper.acts
 
 
-def dry_run(sweep: Sweep, hardware: Hardware, at_once: str | None, console: Console) -> int:
+def dry_run(sweep: SweepPlan, hardware: Hardware, at_once: int | None, console: Console) -> int:
     """Say what would be trained, how long that takes, and its memory."""
     from rich.text import Text
 
-    from flatout.cli.fleet_screen import clock
+    from flatout.cli.sweep_screen import clock
     from flatout.output import printable
     from flatout.sweeps import engine
     from flatout.sweeps.measured import known, tried

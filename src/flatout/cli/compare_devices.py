@@ -1,16 +1,16 @@
-"""The command line of ``flatout scale``."""
+"""`flatout plan --compare-devices`: the same work on several numbers of devices."""
 
 from __future__ import annotations
 
 import importlib.util
 import math
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatout.cli.arguments import train_config
-from flatout.cli.flags import take, take_file, take_switch
+from flatout.cli.arguments import settle
+from flatout.cli.flags import PICTURES, out_files
+from flatout.cli.plan_arguments import PlanArguments
 from flatout.config.hyper import OnPolicyConfig
 from flatout.config.schema import RESUMABLE, TrainConfig
 from flatout.config.settings import revise, with_run
@@ -18,111 +18,127 @@ from flatout.errors import UsageError, damage
 from flatout.installing import install
 from flatout.measurements.measure import examples
 from flatout.measurements.scaling import Row, Scaling, refuse_unequal, split, training_s
-from flatout.output import print_json, reserve_stdout
+from flatout.output import json_text, print_json, reserve_stdout
 from flatout.run.probe_process import run as run_in_child
 from flatout.storage.trust import import_here, named_code
+from flatout_explain import output_file
 from flatout_explain.documents import plain_number
 from flatout_explain.files import nofollow
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-HELP = """\
-usage: flatout scale ALGORITHM --devices 1,2,4 [--json] [--plot FILE] [settings of train]
-       flatout scale RUN_DIR RUN_DIR ... [--json] [--plot FILE]
+    from flatout.hardware.inventory import Hardware
 
-The same work on one device and on several: time, rate, speed-up, efficiency, where the time
-goes, and what more devices wait for. Every number of devices carries the same --shards (by default
-the least that all of them divide), so that all learn the same. Where there are fewer GPUs, a CPU's
-virtual devices stand in for them, and share its cores.
-
-  --devices 1,2,4   the numbers to compare
-  --search          where several are no faster: find the batch from which they are
-  --plot FILE       draw the speed-up (.svg, .png or .pdf; pip install matplotlib)
-  --json            print one JSON object, alone on stdout
-
-  flatout scale classify --devices 1,2,4 --steps 500
-  flatout scale ppo --env CartPole-v1 --envs 8 --devices 1,2
-  flatout scale runs/one runs/two        runs that are there already; unequal work is refused
-"""
 IGNORED = RESUMABLE | {"seed"}  # settings on which no speed depends
 FACTORS = (2, 4, 8, 16)  # by how much the search enlarges batches
 
 
-def scale(argv: list[str]) -> int:
-    """Run the command; returns the exit code."""
-    if not argv or any(word in argv for word in ("-h", "--help")):
-        print(HELP, end="")
-        return 0 if argv else 2
-    as_json, argv = take_switch(argv, "--json")
-    search, argv = take_switch(argv, "--search")
-    plot, argv = take_file(argv, "--plot")
-    counts, argv = take(argv, "--devices")
+def compare_devices(asked: PlanArguments, given: Mapping[str, Any]) -> int:
+    """Run ``flatout plan --compare-devices``; return the exit code.
+
+    Args:
+        asked, given: see `flatout.cli.arguments.read_settings`.
+    """
+    counts = sorted({*asked.compare_devices})
+    if not all(1 <= count < 1000 for count in counts):
+        raise UsageError(f"--compare-devices {asked.compare_devices}: numbers from 1 to 999.")
+    if asked.out and not asked.run:
+        raise UsageError("--compare-devices: --out needs measurements; add --run.")
+    outs = out_files(asked.out, ".json", *PICTURES)
+    pictures = [file for file in outs if file.suffix in PICTURES]
     from rich.console import Console
 
-    if as_json:
+    if asked.json:
         reserve_stdout()
-    console = Console(stderr=as_json)
-    if plot is not None:
-        need_matplotlib(plot)
-    if argv and Path(argv[0]).is_dir():
-        if counts is not None:
-            raise UsageError("--devices is for new runs, not for folders of runs.")
-        scaling, larger = compared([Path(word) for word in argv]), None
-    else:
-        scaling, larger = _new(argv, _counts(counts), search, console)
-    if as_json:
-        print_json(scaling.as_json() | {"crossover": larger})
+    console = Console(stderr=asked.json)
+    if pictures:
+        need_matplotlib()
+    config, hardware = _settings(asked, given, counts)
+    virtual = len(hardware.usable_gpus) < max(counts)
+    if not asked.run:
+        return _dry_run(config, counts, virtual, asked.json)
+    scaling, larger = _new(config, hardware, counts, asked.search, console)
+    values = scaling.as_json() | {"crossover": larger}
+    if asked.json:
+        print_json(values)
     from flatout.measurements.scaling_report import draw, show
 
     show(scaling, larger, console)
-    if plot is not None:
-        draw(scaling, Path(plot))
+    for file in outs:
+        if file in pictures:
+            draw(scaling, file)
+        else:
+            output_file.write(file, json_text(values, indent=2) + "\n")
     return 0
 
 
-def _counts(text: str | None) -> list[int]:
-    """Numbers of devices, in order."""
-    words = (text or "").split(",")
-    if not all(re.fullmatch(r"[1-9]\d{0,2}", word) for word in words):
-        raise UsageError(
-            f"--devices {text or ''}: name the numbers of devices to compare, such as 1,2,4."
-        )
-    return sorted({int(word) for word in words})
+def _dry_run(config: TrainConfig, counts: list[int], virtual: bool, as_json: bool) -> int:
+    """Say what each number of devices would run; return the exit code."""
+    batch = getattr(config.hyper, "batch_size", None)
+    rows = [
+        {
+            "devices": count,
+            "envs_each": config.env.envs // count if config.hyper.acts else None,
+            "batch_rows_each": None if batch is None else batch // count,
+        }
+        for count in counts
+    ]
+    if as_json:
+        print_json({"rows": rows, "steps": config.run.steps, "shards": config.run.shards,
+                    "virtual": virtual})  # fmt: skip
+        return 0
+    for count, row in zip(counts, rows, strict=True):
+        parts = [f"{row['envs_each']} environments"] if config.hyper.acts else []
+        parts += [] if batch is None else [f"{row['batch_rows_each']} rows of each batch"]
+        print(f"{_count(count)}: {' and '.join(parts)} on each")
+    where = "a CPU's virtual devices" if virtual else "GPUs"
+    print(
+        f"each runs {config.run.steps:,} steps with --shards {config.run.shards}, on {where}; "
+        "add --run to measure them"
+    )
+    return 0
 
 
-def need_matplotlib(plot: str) -> None:
-    """Refuse a plot that cannot be drawn."""
-
-    if Path(plot).suffix not in (".svg", ".png", ".pdf"):
-        raise UsageError(f"--plot {plot}: name a .svg, .png or .pdf file.")
+def need_matplotlib() -> None:
+    """Refuse a picture that cannot be drawn."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError(f"--plot needs its package: {install('plot')}.")
+        raise UsageError(f"--out with a picture needs its package: {install('plot')}.")
 
 
-def _new(
-    argv: list[str], counts: list[int], search: bool, console: Console
-) -> tuple[Scaling, dict[str, Any] | None]:
+def _settings(
+    asked: PlanArguments, given: Mapping[str, Any], counts: list[int]
+) -> tuple[TrainConfig, Hardware]:
+    """Return the settings with which all numbers of devices run, and the hardware here."""
     from flatout.config.placement import DeviceName, Placement
     from flatout.config.placement_checks import refuse_shards
     from flatout.hardware.inventory import inventory
 
-    shards, rest = take(argv, "--shards")
-    shards = shards or str(math.lcm(*counts))
-    config, resumed = train_config([*rest, "--shards", shards, "--quiet"])
-    if resumed:
-        raise UsageError("scale makes new runs; --resume is for train.")
+    least = {"shards": str(math.lcm(*counts))}
+    config, _ = settle(asked, least | dict(given) | {"quiet": True})
     import_here(*(code for _, code in named_code(config)))
     for count in counts:  # before anything runs
         learn = tuple(DeviceName("cpu", number) for number in range(count))
         refuse_shards(Placement(learn=learn), config.run.shards)
     hardware = inventory()
-    virtual = len(hardware.usable_gpus) < max(counts)
-    if virtual and "gpu" in config.run.placement:
+    if len(hardware.usable_gpus) < max(counts) and "gpu" in config.run.placement:
         raise UsageError(
-            f"--devices {max(counts)}: this machine has {len(hardware.usable_gpus)} usable GPUs."
+            f"--compare-devices {max(counts)}: this machine has {len(hardware.usable_gpus)} usable "
+            "GPUs."
         )
-    config = with_run(config, checkpoint_every=0, tensorboard=False)
+    return with_run(config, checkpoint_every=0, tensorboard=False), hardware
+
+
+def _new(
+    config: TrainConfig,
+    hardware: Hardware,
+    counts: list[int],
+    search: bool,
+    console: Console,
+) -> tuple[Scaling, dict[str, Any] | None]:
+    """Run the work on each number of devices; with `search`, find the batch for which the largest
+    number is faster."""
+    virtual = len(hardware.usable_gpus) < max(counts)
 
     def run(config: TrainConfig, count: int) -> Row:
         console.print(f"[dim]· {_count(count)} ...[/dim]")
@@ -218,14 +234,27 @@ def compared(folders: Sequence[Path]) -> Scaling:
         try:
             summary = nofollow.read_json(folder / "summary.json")
             placement = parse(summary["placement"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+        ):
             raise UsageError(f"{folder} holds no finished run (no summary.json).") from None
         config = load_config(folder, None)
         try:
             work[str(folder)] = work_of(config, summary)
             rows.append(row(len(placement.learn), summary, costs, examples(config, summary)))
             _refuse_impossible(rows[-1])
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+        ) as error:
             raise UsageError(f"{folder / 'summary.json'} is damaged ({damage(error)}).") from error
         virtual |= not placement.learn[0].is_gpu and len(placement.learn) > 1
     _refuse_equal(folders, rows)
@@ -240,7 +269,12 @@ def _refuse_impossible(row: Row) -> None:
     if not row.seconds > 0:
         raise ValueError("it took no time")
     plain_number(1 / row.seconds, "the rate")
-    for number in (row.seconds, row.steps_per_s, row.examples_per_s, *row.parts.values()):
+    for number in (
+        row.seconds,
+        row.steps_per_s,
+        row.examples_per_s,
+        *row.parts.values(),
+    ):
         if plain_number(number, "a time or rate") < 0:
             raise ValueError(f"{number:.3g} is a negative time or rate")
 

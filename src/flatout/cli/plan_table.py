@@ -1,57 +1,47 @@
-"""The command line of ``flatout bench``."""
+"""`flatout plan --table`: the fastest placement by network and algorithm, measured here."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from flatout.cli.flags import take, take_all, take_file, take_switch
-from flatout.cli.scale import need_matplotlib
+from flatout.cli.compare_devices import need_matplotlib
+from flatout.cli.flags import PICTURES, out_files
+from flatout.cli.plan_arguments import PlanArguments
 from flatout.errors import UsageError
-from flatout.output import print_json, reserve_stdout
+from flatout.output import json_text, print_json, reserve_stdout
+from flatout_explain import output_file
+from flatout_explain.cli.parsing import option
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from flatout.measurements.placement_table import Cell, Row
 
-HELP = """\
-usage: flatout bench placement [--share 0.2] [--hidden 64,64 ...] [--csv FILE] [--plot FILE]
-                               [--json]
-
-Where should acting and learning run? PPO on CartPole and DDPG on Pendulum, with networks from 64 to
-256x256, on each placement that this machine has: seconds for a fixed number of episodes and to the
-return threshold, CPU and GPU in use, the fastest, and what planning chooses.
-
-  --share 0.2       play this share of the 500 (PPO) and 200 (DDPG) episodes
-  --hidden 64,64    only this network; repeatable
-  --csv FILE        a line for each run, written when it ends; the last columns follow when its row
-                    is finished. The same command with the same file continues after a stop
-  --plot FILE       draw it (.svg, .png or .pdf; pip install matplotlib)
-  --json            print one JSON object, alone on stdout
-"""
 PLANNING_S = 6.0
 
 
-def bench(argv: list[str]) -> int:
-    """Run the command; returns the exit code."""
-    if not argv or any(word in argv for word in ("-h", "--help")):
-        print(HELP, end="")
-        return 0 if argv else 2
-    if argv[0] != "placement":
-        raise UsageError(f"there is no benchmark {argv[0]!r}; there is placement.")
-    as_json, argv = take_switch(argv[1:], "--json")
-    share, argv = take(argv, "--share")
-    table_file, argv = take_file(argv, "--csv")
-    plot, argv = take_file(argv, "--plot")
-    texts, argv = take_all(argv, "--hidden", 1)
-    sizes = [_hidden(text) for text in texts]
-    if argv:
-        raise UsageError(f"bench placement knows no {argv[0]}; see flatout bench --help.")
-    part = _share(share)
-    if plot is not None:
-        need_matplotlib(plot)
+def plan_table(asked: PlanArguments, given: Mapping[str, Any]) -> int:
+    """Run ``flatout plan --table``; return the exit code.
+
+    Args:
+        asked, given: see `flatout.cli.arguments.read_settings`.
+    """
+    own = {"--preset": asked.preset, "--config": asked.config, asked.algorithm: asked.algorithm}
+    more = [flag for flag, value in own.items() if value is not None]
+    more += map(option, given.keys() - {"hidden"})
+    if more:
+        raise UsageError(f"--table trains its own runs: leave out {more[0]}.")
+    sizes = [_hidden(text) for text in given.get("hidden", ())]
+    outs = out_files(asked.out, ".csv", ".json", *PICTURES)
+    tables = [file for file in outs if file.suffix == ".csv"]
+    pictures = [file for file in outs if file.suffix in PICTURES]
+    if len(tables) > 1:
+        raise UsageError("--out: name one .csv file.")
+    as_json, part = asked.json, asked.share
+    if pictures:
+        need_matplotlib()
     from rich.console import Console
 
     from flatout.hardware.inventory import inventory
@@ -64,10 +54,10 @@ def bench(argv: list[str]) -> int:
     sizes = [*dict.fromkeys(sizes)] or [*table.HIDDEN]
     file: PlacementFile | None = None
     found: dict[tuple[str, str], Row] = {}
-    if table_file is not None:
+    for table_file in tables:
         names = [hardware.cpu_name, f"{hardware.cores} cores"]
         machine = ", ".join([*names, *(gpu.name for gpu in hardware.usable_gpus)])
-        file = PlacementFile(Path(table_file), part, machine)
+        file = PlacementFile(table_file, part, machine)
         found = file.read(table.names(sizes))
         if found:
             done = sum(row.finished for row in found.values())
@@ -86,21 +76,15 @@ def bench(argv: list[str]) -> int:
             console.print(f"{name}, on {cell.placement}: {_shown(cell)}", highlight=False)
     done = [found[name] for name in table.names(sizes)]
     show(done, console)
-    if plot is not None:
-        table.draw(done, Path(plot))
+    values = {"rows": [asdict(row) | {"winner": row.winner} for row in done]}
+    for out in outs:
+        if out in pictures:
+            table.draw(done, out)
+        elif out.suffix == ".json":
+            output_file.write(out, json_text(values, indent=2) + "\n")
     if as_json:
-        print_json({"rows": [asdict(row) | {"winner": row.winner} for row in done]})
+        print_json(values)
     return 0
-
-
-def _share(text: str | None) -> float:
-    try:
-        share = 1.0 if text is None else float(text)
-    except ValueError:
-        share = 0.0
-    if not 0.0 < share <= 1.0:
-        raise UsageError(f"--share {text}: a share lies above 0 and up to 1.")
-    return share
 
 
 def _hidden(text: str) -> tuple[int, ...]:

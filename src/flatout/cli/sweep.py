@@ -1,0 +1,288 @@
+"""The command line of ``flatout sweep``: a sweep from its file or flags, to its table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from flatout.cli.arguments import SettingsArguments, read_settings, settle
+from flatout.cli.flags import Word, out_files
+from flatout.cli.sweep_plan import (
+    SweepPlan,
+    cards_of,
+    cores_of,
+    dry_run,
+    on_gpu,
+    slots_of,
+    study_of,
+)
+from flatout.config.settings import revise, with_run
+from flatout.config.values import Range
+from flatout.errors import UsageError
+from flatout.output import reserve_stdout
+from flatout.storage.trust import Consent, named_code, refuse_unconfirmed
+from flatout.sweeps import plan
+from flatout_explain.cli.parsing import existing, option
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from flatout.hardware.inventory import Hardware
+    from flatout.run.interrupts import Interrupts
+
+
+@dataclass(frozen=True)
+class SweepArguments(SettingsArguments):
+    """Train many configurations with many seeds, and rank the configurations.
+
+    As many trials run at a time as gain anything. The table ranks the configurations by the
+    interquartile mean (IQM) of their seeds' last evaluations. Each trial is an ordinary run folder:
+    what `flatout train` makes with its settings.
+
+      flatout sweep ppo --env CartPole-v1 --grid learning-rate=1e-4,3e-4 --seeds 5
+      flatout sweep sweep.toml --steps 100000
+    """
+
+    usage: ClassVar[tuple[str, ...]] = (
+        "SWEEP.toml [--run-dir DIR] [settings of train]",
+        "ALGORITHM --grid KEY=V1,V2 --seeds N [--run-dir DIR] [settings of train]",
+        "--resume DIR",
+    )
+
+    algorithm: Annotated[str | None, Word("ALGORITHM|SWEEP.toml")] = None
+    """The algorithm, or the file of the sweep."""
+    grid: Annotated[tuple[str, ...], "KEY=V1,V2"] = ()
+    """Every combination of these values; repeat it for each setting."""
+    seeds: Annotated[str | None, "N"] = None
+    """Number of seeds for each configuration, from --seed on."""
+    resume: Annotated[str | None, "DIR"] = None
+    """Resume a sweep that was stopped or killed; failed trials are tried again."""
+    dry_run: bool = False
+    """Say what would be trained, how long that takes, and its memory."""
+    at_once: Annotated[int | None, Range(1, 1024)] = None
+    """Number of trials at a time, instead of measuring how many gain anything."""
+    engine: Literal["local", "ray"] = "local"
+    """ray: on a Ray cluster, which is started here unless --ray-address names one; run folders come
+    back."""
+    ray_address: Annotated[str | None, "HOST:PORT"] = None
+    """With --engine ray: the cluster's address, or auto."""
+    strategy: Literal["auto", "together", "spread", "apart"] | None = None
+    """How trials that one program can train (--env-backend device) share the machine: auto,
+    together, spread; or apart, each in a process of its own."""
+    out: Annotated[tuple[str, ...], "FILE"] = ()
+    """At the end, write the table: .html (one page with curves and verdicts), .csv, .json or .png;
+    may be repeated."""
+    quiet: bool = False
+    """No display while it runs."""
+    json: bool = False
+    """Print the result as one JSON object, alone on stdout."""
+
+
+def sweep(argv: list[str], interrupts: Interrupts) -> int:
+    """Run the command; returns the exit code.
+
+    Args:
+        interrupts: a signal lets every trial save what it has.
+    """
+    asked, given = read_settings(SweepArguments, "flatout sweep", argv)
+    at_once, address, resumed = asked.at_once, asked.ray_address, asked.resume
+    on_ray, dry, as_json = asked.engine == "ray", asked.dry_run, asked.json
+    if asked.algorithm is None and asked.preset is None and asked.config is None and not resumed:
+        raise UsageError(
+            "sweep needs a file or an algorithm: flatout sweep SWEEP.toml, or flatout sweep ppo "
+            "--env CartPole-v1 --grid gamma=0.98,0.99 --seeds 5."
+        )
+    if address is not None and not on_ray:
+        raise UsageError("--ray-address is of --engine ray: give both.")
+    if dry and on_ray:
+        raise UsageError("--dry-run plans for this machine: leave out --engine ray.")
+    outs = out_files(asked.out, ".html", ".csv", ".json", ".png")
+    for file in outs:
+        from flatout.reports.ranking_tables import writable
+
+        writable(file)
+    if resumed is not None:
+        _refuse_more(asked, given)
+        existing(resumed, "--resume")
+    if as_json:
+        reserve_stdout()
+    from rich.console import Console
+
+    from flatout.hardware.inventory import inventory
+    from flatout.storage.trust import import_here
+    from flatout.sweeps.folder import Folder
+
+    console, hardware = Console(stderr=as_json), inventory()
+    planned = None
+    if resumed is None:
+        with interrupts.discardable():
+            planned = new_plan(asked, given)
+        import_here(*_code(planned), folder=planned.path)
+        planned.strategy = asked.strategy or "auto"
+        if on_ray:
+            planned.ray = _ray(address, at_once, interrupts)
+        parts = cards_of(planned, hardware) or cores_of(planned, hardware)
+        if asked.strategy != "apart":
+            planned.populations = plan.populations(planned.trials, parts)
+        if dry:
+            with interrupts.discardable():
+                return dry_run(planned, hardware, at_once, console)
+        folder = Folder(planned.path, False)
+    else:
+        folder = Folder(Path(resumed), True)
+    with closing(folder):
+        if planned is None:
+            planned = SweepPlan(*folder.load(Consent(trust=asked.trust)))
+            import_here(*_code(planned), folder=planned.path)
+        else:
+            planned.study = study_of(planned)  # refused before there is a plan
+            folder.save(
+                planned.base, planned.seeds, planned.groups, planned.strategy,
+                planned.populations, planned.optuna,
+            )  # fmt: skip
+        if dry:
+            with interrupts.discardable():
+                return dry_run(planned, hardware, at_once, console)
+        if on_ray and planned.ray is None:
+            planned.ray = _ray(address, at_once, interrupts)
+        return _run(
+            planned,
+            folder.descriptor,
+            hardware,
+            at_once,
+            console,
+            asked.quiet,
+            as_json,
+            outs,
+            interrupts,
+        )
+
+
+def _code(planned: SweepPlan) -> list[str]:
+    """The code that a sweep names."""
+    rows = [dict(group.row) for group in planned.groups]
+    named = [code for _, code in named_code(planned.base)]
+    return [*named, *plan.named_in([rows, planned.optuna])]
+
+
+def _ray(address: str | None, at_once: int | None, interrupts: Interrupts) -> Any:
+    """Ray, connected."""
+    from flatout.sweeps.cluster import connect
+
+    with interrupts.discardable():
+        return connect(address, at_once)
+
+
+def _refuse_more(asked: SweepArguments, given: Mapping[str, Any]) -> None:
+    """Refuse what would change the sweep that is resumed."""
+    there = {"resume", "trust", "at_once", "engine", "ray_address", "out", "quiet", "json",
+             "dry_run"}  # fmt: skip
+    more = [
+        spec.name for spec in fields(asked)
+        if spec.name not in there and getattr(asked, spec.name) != spec.default
+    ]  # fmt: skip
+    words = [str(asked.algorithm) if name == "algorithm" else option(name) for name in more]
+    if words := [*words, *map(option, given)]:
+        raise UsageError(
+            "--resume continues the sweep that is in its folder; leave out "
+            f"{' '.join(words)[:200]}."
+        )
+
+
+def new_plan(asked: SweepArguments, given: Mapping[str, Any]) -> SweepPlan:
+    """Interpret the command line of a new sweep; see `read_settings`."""
+    sections, where, common = dict[str, Any](), "--grid", None
+    if asked.algorithm is not None and asked.algorithm.endswith(".toml"):
+        where = asked.algorithm
+        values = plan.read(Path(where))
+        sections = {name: values.pop(name) for name in plan.SECTIONS if name in values}
+        preset = values.pop("preset", None)
+        preset = asked.preset if preset is None or asked.preset is not None else str(preset)
+        if preset is None and not isinstance(values.get("algorithm"), str):
+            raise UsageError(f'{where} names no algorithm; write algorithm = "ppo", for example.')
+        common = where, values
+        asked = replace(asked, algorithm=None, preset=preset)
+    chosen = list(plan.choices(sections))  # by the file alone
+    if asked.grid:
+        sections["grid"] = plan.grid_of(asked.grid)
+    try:
+        base, _ = settle(asked, given, common)
+    except UsageError as error:
+        raise UsageError(str(error) if common is None else f"{where}: {error}") from None
+    common_to_all = base.flat()
+    for name, value in chosen:
+        named = {name: value} if common_to_all.get(name) == value else {}
+        refuse_unconfirmed(where, {name: value}, Consent(named, asked.trust))
+    if base.hyper.acts and not base.env.env:
+        raise UsageError("no environment: pass --env ID, or write env = ... in the sweep's file.")
+    named_there = {*given, *(common or ("", ()))[1]}
+    if "eval_every" not in named_there and base.run.eval_every == 0:
+        base = with_run(base, eval_every=base.run.steps)  # each trial is evaluated at its end
+    if (count := asked.seeds) is not None:
+        sections["seeds"] = int(count) if count.isdecimal() else count
+    seeds = plan.seeds_of(sections.pop("seeds", 1), base.run.seed)
+    for seed in (min(seeds), max(seeds)):
+        revise(base, {"seed": seed})
+    path = base.run.run_dir
+    if path is None:
+        from flatout.storage.run_folder import default_folder
+
+        path = str(default_folder(base)).replace("runs/", "runs/sweep-", 1)
+    base = with_run(base, run_dir=None, quiet=False, json=False)
+    if "optuna" in sections:
+        if more := sections.keys() - {"optuna"}:
+            raise UsageError(
+                f"{where}: [optuna] proposes all configurations; leave out [{min(more)}]."
+            )
+        from flatout.sweeps.optuna_storage import refuse_unsafe
+        from flatout.sweeps.search import settings_of
+
+        optuna = settings_of(sections["optuna"], base, f"{where}: [optuna]")
+        if optuna["storage"] and not asked.trust:
+            refuse_unsafe(optuna["storage"], Path(path), f"{where}: [optuna]", new=True)
+        return SweepPlan(base, seeds, [], Path(path), optuna=optuna)
+    groups = plan.groups(base, sections, where)
+    plan.refuse_many(len(groups) * len(seeds), where)
+    return SweepPlan(base, seeds, groups, Path(path))
+
+
+def _run(
+    planned: SweepPlan, lock: int, hardware: Hardware, at_once: int | None, console: Console,
+    quiet: bool, as_json: bool, outs: list[Path], interrupts: Interrupts,
+) -> int:  # fmt: skip
+    """Train all of it, and show it."""
+    from flatout.cli.sweep_screen import Screen, result
+    from flatout.sweeps import engine
+    from flatout.sweeps.measured import keep
+    from flatout.sweeps.sweep import Sweep
+
+    slots = slots_of(planned, hardware, at_once)
+    per = max(-(-slots.most // max(len(hardware.usable_gpus), 1)), 1)
+    if planned.ray is None:
+        runner = engine.Local(lock, engine.cards(hardware, per), engine.cards(hardware, 1))
+    else:
+        from flatout.sweeps.cluster import Cluster
+
+        cards = cards_of(planned, hardware)
+        runner = Cluster(planned.ray, planned.path, -(-slots.most // cards) if cards else 0)
+    made = Sweep(
+        planned.path, planned.base, planned.seeds, planned.study or study_of(planned), runner,
+        slots, planned.populations, planned.strategy,
+    )  # fmt: skip
+    screen = Screen(made, console, quiet)
+    if planned.ray is None and hardware.usable_gpus and on_gpu(planned.base):
+        screen.note(engine.mps_words())
+    try:
+        runner.warm(min(slots.cores, slots.most))
+        made.run(screen.look, lambda: interrupts.signum is not None)
+        if interrupts.signum is not None:
+            screen.note("stopping: every trial saves its last iteration's boundary")
+            made.stop()
+    finally:
+        runner.close()
+        screen.close()
+    keep(made, hardware)
+    return result(made, console, as_json, outs, interrupts.signum)
