@@ -100,8 +100,8 @@ class PPO(Agent):
         env_backend = None: Where environments step: host (in Python, the default for Gymnasium
             ids), device (compiled, for environments written in JAX), or auto (device if the
             environment or its twin is written in JAX, unless a plan finds the host faster).
-        env_kwargs = {}: KEY=VALUE ... passed to the environment; values as in TOML (size=12
-            flag=true name="x").
+        env_kwargs = {}: Arguments of the environment, KEY=VALUE; values as in TOML (size=12,
+            flag=true, name="x").
         grayscale = False: Convert RGB image observations to grayscale.
         resize = None: Resize image observations to this many rows and columns.
         frame_stack = None: Number of last observations to stack (images: as channels; vectors:
@@ -292,8 +292,8 @@ class A2C(Agent):
         env_backend = None: Where environments step: host (in Python, the default for Gymnasium
             ids), device (compiled, for environments written in JAX), or auto (device if the
             environment or its twin is written in JAX, unless a plan finds the host faster).
-        env_kwargs = {}: KEY=VALUE ... passed to the environment; values as in TOML (size=12
-            flag=true name="x").
+        env_kwargs = {}: Arguments of the environment, KEY=VALUE; values as in TOML (size=12,
+            flag=true, name="x").
         grayscale = False: Convert RGB image observations to grayscale.
         resize = None: Resize image observations to this many rows and columns.
         frame_stack = None: Number of last observations to stack (images: as channels; vectors:
@@ -493,8 +493,8 @@ class DQN(Agent):
         env_backend = None: Where environments step: host (in Python, the default for Gymnasium
             ids), device (compiled, for environments written in JAX), or auto (device if the
             environment or its twin is written in JAX, unless a plan finds the host faster).
-        env_kwargs = {}: KEY=VALUE ... passed to the environment; values as in TOML (size=12
-            flag=true name="x").
+        env_kwargs = {}: Arguments of the environment, KEY=VALUE; values as in TOML (size=12,
+            flag=true, name="x").
         grayscale = False: Convert RGB image observations to grayscale.
         resize = None: Resize image observations to this many rows and columns.
         frame_stack = None: Number of last observations to stack (images: as channels; vectors:
@@ -692,8 +692,8 @@ class DDPG(Agent):
         env_backend = None: Where environments step: host (in Python, the default for Gymnasium
             ids), device (compiled, for environments written in JAX), or auto (device if the
             environment or its twin is written in JAX, unless a plan finds the host faster).
-        env_kwargs = {}: KEY=VALUE ... passed to the environment; values as in TOML (size=12
-            flag=true name="x").
+        env_kwargs = {}: Arguments of the environment, KEY=VALUE; values as in TOML (size=12,
+            flag=true, name="x").
         grayscale = False: Convert RGB image observations to grayscale.
         resize = None: Resize image observations to this many rows and columns.
         frame_stack = None: Number of last observations to stack (images: as channels; vectors:
@@ -891,8 +891,8 @@ class TD3(Agent):
         env_backend = None: Where environments step: host (in Python, the default for Gymnasium
             ids), device (compiled, for environments written in JAX), or auto (device if the
             environment or its twin is written in JAX, unless a plan finds the host faster).
-        env_kwargs = {}: KEY=VALUE ... passed to the environment; values as in TOML (size=12
-            flag=true name="x").
+        env_kwargs = {}: Arguments of the environment, KEY=VALUE; values as in TOML (size=12,
+            flag=true, name="x").
         grayscale = False: Convert RGB image observations to grayscale.
         resize = None: Resize image observations to this many rows and columns.
         frame_stack = None: Number of last observations to stack (images: as channels; vectors:
@@ -1090,8 +1090,8 @@ class SAC(Agent):
         env_backend = None: Where environments step: host (in Python, the default for Gymnasium
             ids), device (compiled, for environments written in JAX), or auto (device if the
             environment or its twin is written in JAX, unless a plan finds the host faster).
-        env_kwargs = {}: KEY=VALUE ... passed to the environment; values as in TOML (size=12
-            flag=true name="x").
+        env_kwargs = {}: Arguments of the environment, KEY=VALUE; values as in TOML (size=12,
+            flag=true, name="x").
         grayscale = False: Convert RGB image observations to grayscale.
         resize = None: Resize image observations to this many rows and columns.
         frame_stack = None: Number of last observations to stack (images: as channels; vectors:
@@ -1267,8 +1267,8 @@ class Genetic(Agent):
         env_backend = None: Where environments step: host (in Python, the default for Gymnasium
             ids), device (compiled, for environments written in JAX), or auto (device if the
             environment or its twin is written in JAX, unless a plan finds the host faster).
-        env_kwargs = {}: KEY=VALUE ... passed to the environment; values as in TOML (size=12
-            flag=true name="x").
+        env_kwargs = {}: Arguments of the environment, KEY=VALUE; values as in TOML (size=12,
+            flag=true, name="x").
         grayscale = False: Convert RGB image observations to grayscale.
         resize = None: Resize image observations to this many rows and columns.
         frame_stack = None: Number of last observations to stack (images: as channels; vectors:
