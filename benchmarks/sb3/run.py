@@ -28,7 +28,8 @@ from report import table, write_section  # noqa: E402
 IMPORT = re.compile(r"^(\s*(?:from|import) )(?:stable_baselines3|sb3_contrib)\b", re.M)
 ABOUT = """Each script does in our own words what a heading of the documentation of Stable-Baselines3, sb3-contrib or RL Zoo is about.
 For Flatout its imports alone are changed: `stable_baselines3` and `sb3_contrib` become `flatout.sb3`. The list in
-`benchmarks/sb3/headings.md` was fixed before the translations were written. GOOD scripts run on Flatout**; one that fails shows its last line."""  # noqa: E501
+`benchmarks/sb3/headings.md` was fixed before the translations were written. GOOD scripts run on Flatout**; one that fails shows its last line.
+Scripts that import PyTorch get it from the other environment."""  # noqa: E501
 CONTRIB = "No module named 'sb3_contrib'"
 
 
