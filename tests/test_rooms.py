@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from tools import ways
+from tools import folder_lines, ways
 
 import flatout
 import flatout_explain
@@ -172,33 +172,11 @@ def mutual(graph: dict[str, set[str]]) -> list[set[str]]:
     return [nodes for node, nodes in sorted(together.items()) if node == min(nodes)]
 
 
-DESIGN = Path(__file__).parent.parent / "docs" / "design.md"
-
-GROWTH = 1.03
-"""Maximum lines of a folder, as a multiple of the lines that docs/design.md states."""
-
-
 def test_only_config_compares_what_a_placement_says_with_texts() -> None:
     assert ways.questions() == []
 
 
-def test_no_folder_outgrows_the_lines_that_the_design_states() -> None:
-    rows = re.findall(r"^\| (`.+?) \| ([\d,]+) \|", DESIGN.read_text(), re.MULTILINE)
-    stated = {name: int(lines.replace(",", "")) for names, lines in rows
-              for name in [" ".join(re.findall(r"`([^`]+)`", names))]}  # fmt: skip
+def test_the_design_describes_every_folder() -> None:
     tool = {f"flatout_explain/{room}" for group in TOOL_ORDER for room in group}
-    parts = {part.strip("/") for names in stated for part in names.split()}
-    assert parts == {*ORDER, *tool}
-    grown = {
-        names: f"{found:,} lines; docs/design.md states {stated[names]:,}"
-        for names in stated
-        if (found := sum(map(lines_of, names.split()))) > GROWTH * stated[names]
-    }
-    assert grown == {}
-
-
-def lines_of(room: str) -> int:
-    """Return the number of lines of Python in a folder (``run/``) or a module."""
-    place = TOOL.parent / room if room.startswith("flatout_explain/") else SRC / room
-    files = list(place.rglob("*.py")) if room.endswith("/") else [place.with_suffix(".py")]
-    return sum(len(file.read_text().splitlines()) for file in files)
+    assert {part.strip("/") for row in folder_lines.stated() for part in row} == {*ORDER, *tool}
+    assert all(folder_lines.lines_of(row) > 0 for row in folder_lines.stated())
