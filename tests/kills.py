@@ -45,8 +45,8 @@ def run_script(path: Path, cwd: Path) -> Result:
 
 def stamp(run: Path) -> int:
     """Changes when a process has started up and begins to train in a folder."""
-    config = run / "config.json"
-    return config.stat().st_mtime_ns if config.exists() else 0
+    begun = (run / "metrics.jsonl").exists()
+    return (run / "config.json").stat().st_mtime_ns if begun else 0
 
 
 def finish(process: Child | subprocess.Popen[str], seconds: float = 120) -> Result:

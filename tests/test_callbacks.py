@@ -322,7 +322,9 @@ def test_a_callback_state_that_cannot_be_saved_loses_nothing_else(tmp_path: Path
     agent.predict(OBS, deterministic=True)
     agent = PPO.load(tmp_path / "run").learn(64, [Counts()], run_dir=tmp_path / "run")
     assert agent.summary["steps"] == 192
-    assert any("the callbacks begin anew" in note for note in agent.summary["notes"])
+    assert any(
+        "the callbacks start without saved states" in note for note in agent.summary["notes"]
+    )
 
 
 class Misnamed(Callback):
@@ -472,7 +474,7 @@ def test_the_state_of_a_callback_is_resumed_exactly(killed: bool, tmp_path: Path
 def test_different_callbacks_start_without_state_and_a_note_says_so(tmp_path: Path) -> None:
     agent = PPO("CartPole-v1", **SETTINGS).learn(64, callback=Counts(), run_dir=tmp_path / "run")
     agent.learn(64, callback=[Counts(), StopOnTime(1e6)], run_dir=tmp_path / "run")
-    note = "the callbacks begin anew: they were Counts, and are Counts, StopOnTime"
+    note = "the callbacks start without saved states: they were Counts, and are Counts, StopOnTime"
     assert note in agent.summary["notes"]
 
 

@@ -17,7 +17,7 @@ from flatout_explain.phases import MARKABLE, no_phase
 
 NAMES = (
     "env", "act", "input", "transfer", "replay", "learn", "publish", "log", "checkpoint", "wait",
-    "eval", "compile", "fused",
+    "eval", "compile", "fused", "plan",
 )  # fmt: skip
 """Spans of the main process, in the order of reports."""
 
@@ -39,6 +39,7 @@ PHASE_WORDS: dict[str, str] = {
     "wait": "waiting",
     "eval": "evaluation",
     "compile": "compiling",
+    "plan": "measuring placements",
     "other": "start-up, imports and the rest",
 }
 """The work of a run of Flatout in each phase or span, for its tables and its verdict."""
@@ -52,8 +53,11 @@ def phase_words(name: str, updates: int) -> str:
     return words[name]
 
 
-OF_SPAN = {name: name for name in (*NAMES, "other")} | {"log": "io", "checkpoint": "io"}
-"""The phase of each span."""
+OF_SPAN = {name: name for name in (*NAMES, "other")} | {
+    "log": "io", "checkpoint": "io", "plan": "other",
+}  # fmt: skip
+"""The phase of each span. Measuring placements is not a part of the steady state, see `steady` of
+`flatout.storage.span_records`."""
 
 MAX_TRACE_EVENTS = 1_000_000
 

@@ -287,6 +287,17 @@ def test_the_notes_say_what_training_would_do() -> None:
     assert "--env-backend device" in notes["samplers"]
 
 
+def test_an_environment_that_truncates_itself_has_a_time_limit() -> None:
+    """It was called one without a time limit."""
+    notes = {one.topic: one.text for one in checked(bad("Good", length=20, ends="truncated"))}
+    assert notes["episodes"].startswith(
+        "the environment itself truncated 6 of 6 episodes, after 20"
+    )
+    assert "no time limit" not in notes["episodes"].replace("declares no time limit", "")
+    notes = {one.topic: one.text for one in checked(bad("Good", length=20))}
+    assert notes["episodes"].startswith("no time limit is declared; of the episodes")
+
+
 def test_looks_are_notes() -> None:
     """Both flags at once, and episodes that are all the same, may be meant like this."""
     notes = [str(one) for one in checked(bad("Good", ends="both"))]

@@ -175,3 +175,14 @@ def test_a_run_without_updates_shows_no_gradient_steps(
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["phases"]["learn"] == summary["steady"]["phases"]["learn"] == 0.0
     assert summary["updates"] == 0
+
+
+def test_measuring_placements_has_a_name_of_its_own() -> None:
+    """It was "the rest", and more than half of a short run's steady state."""
+    spent = {"env": 3.0, "learn": 1.0}
+    plain, measured = diagnosed(spent), diagnosed(spent | {"plan": 5.0})
+    assert (measured.phases, measured.seconds) == (plain.phases, plain.seconds)
+    assert dict(measured.apart) == dict(plain.apart) | {"measuring placements": 5.0}
+    _, text = shown(measured, 300)
+    assert "measuring placements 5.0 s" in text
+    assert measured.verdict == plain.verdict

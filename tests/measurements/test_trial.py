@@ -42,7 +42,7 @@ def test_every_algorithms_settings_survive_their_file(algorithm: str, tmp_path: 
         (("--log-every", "100"), True, "Nothing that is learned"),
         (("--eval-every", "100", "--checkpoint-every", "5"), True, "Nothing that is learned"),
         (("--placement", "schedule=overlapped"), True, "1 versions old instead of 0"),
-        (("--placement", "sampler=processes workers=2x2"), True, "other groups"),
+        (("--placement", "sampler=processes workers=2x2"), True, "other numbers of environments"),
         (("--placement", "replay=device"), True, "never changes"),
         (("--envs", "8", "--n-steps", "32"), False, "--envs, --n-steps"),
         (("--envs", "8", "--placement", "sampler=processes"), False, "compare returns"),
@@ -167,4 +167,4 @@ def test_a_remedy_is_tried_end_to_end(
     assert len(said["steps_per_s"]) == len(said["steps_per_s_with"]) == 1
     assert said["gain"] > 1.2, "sleeping side by side is faster, whatever else the machine does"
     assert "TRIED" in done.out
-    assert "other groups" in said["learning"] or "versions old" in said["learning"]
+    assert "other numbers of environments" in said["learning"] or "versions old" in said["learning"]

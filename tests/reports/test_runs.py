@@ -16,11 +16,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from flatout.reports.curves import Run, View, curves, text
+from flatout.reports.curves import Run, View, curves, picture, readable, text
 from flatout.run.curve import VALUES, points
 from flatout.run.metric_rows import ROWS, WHOLE, sampled
 from flatout.run.progress import Track
 from tests.conftest import TINY, Result
+from tests.runs_made import folder
 
 Cli = Callable[..., Result]
 
@@ -264,3 +265,45 @@ def test_a_long_run_keeps_evenly_spread_points() -> None:
     steps = track.points[0]
     assert ROWS / 2 < len(steps) <= 2 * ROWS
     assert len(set(np.diff(steps))) == 1
+
+
+def test_a_sweeps_folder_is_plotted_by_all_of_its_trials(flatout: Cli, tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep"
+    for rate in (1e-3, 1e-4):
+        for seed in (0, 1):
+            path = sweep / f"learning_rate={rate}_seed={seed}"
+            folder(path, [1.0, 2.0, 3.0], learning_rate=rate, seed=seed)
+    members = sweep / "population-1" / "members"
+    folder(members / "seed=2", [1.0, 5.0, 9.0], learning_rate=1e-4, seed=2)
+    (sweep / "fleet.json").write_text("{}")
+    drawn = picture(readable([sweep]))
+    assert [curve.name for curve in drawn.curves] == [
+        "learning_rate=0.0001 (3 runs)", "learning_rate=0.001 (2 runs)",
+    ]  # fmt: skip
+    assert "learning_rate=0.0001 (3 runs)" in flatout("report", "--curves", sweep).out
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "is not a run folder" in flatout("report", "--curves", empty).message
+
+
+def test_a_group_of_fast_and_slow_runs_has_a_curve_over_seconds(tmp_path: Path) -> None:
+    """It was left out where no second belonged to all of its runs."""
+    for seed, slow in enumerate((1.0, 100.0, 10.0)):
+        path = folder(tmp_path / str(seed), [1.0, 2.0, 3.0], seed=seed)
+        rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+        for row in rows:
+            row["time/wall_s"] *= slow
+        (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (curve,) = picture(readable([tmp_path]), View("seconds")).curves
+    assert (curve.runs, list(curve.mean[[0, -1]])) == (3, [1.0, 3.0])
+    assert list(curve.x[[0, -1]]) == pytest.approx([111 / 6, 111 / 2])
+    assert (np.diff(curve.x) > 0).all()
+
+
+def test_runs_that_ended_before_the_others_are_named_in_the_legend(tmp_path: Path) -> None:
+    folder(tmp_path / "0", [1.0, 2.0, 3.0], every=1, seed=0)
+    for seed in (1, 2):
+        folder(tmp_path / str(seed), [1.0, 2.0, 3.0], seed=seed)
+    (curve,) = picture(readable([tmp_path])).curves
+    assert curve.name == ("mean (without 1 that ended before the others had a value) (2 runs)")
+    assert list(curve.x[[0, -1]]) == [100.0, 300.0]

@@ -145,6 +145,24 @@ small = st.integers(0, 3).map(float)
 runs_of_a_group = st.lists(st.tuples(small, st.none() | small), min_size=1, max_size=3)
 
 
+def test_compare_says_which_run_lacks_evaluations(flatout: Cli, tmp_path: Path) -> None:
+    for name, evaluations in (("none", ()), ("one", (5.0,)), ("many", (4.0, 5.0, 6.0))):
+        folder(tmp_path / name, [1.0, 2.0, 3.0], evaluations=evaluations)
+    folder(tmp_path / "short", [1.0], ended="signal")
+    (tmp_path / "short" / "metrics.jsonl").unlink()
+
+    def last(a: str, b: str) -> str:
+        return flatout("runs", "--compare", tmp_path / a, tmp_path / b).out.splitlines()[-1]
+
+    assert "B has no evaluation; --eval-every" in last("many", "none")
+    assert "A has one evaluation; --eval-every" in last("one", "many")
+    assert "A has one evaluation and B has no evaluation" in last("one", "none")
+    assert "A has no evaluation and B has no evaluation" in last("none", "none")
+    assert last("many", "many").startswith("at 300 steps")
+    assert last("one", "one").startswith("at 300 steps"), "both are in the table"
+    assert "has not made its first step" in last("many", "short")
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.tuples(runs_of_a_group, runs_of_a_group), st.sampled_from([100, 300]))
 def test_a_sweep_and_a_report_on_its_folder_agree(

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -189,7 +190,7 @@ def test_a_second_signal_ends_an_environment_that_hangs(tmp_path: Path) -> None:
         "at=2",
         "--run-dir", str(tmp_path / "run"),
     )  # fmt: skip
-    wait_for(lambda: (tmp_path / "run" / "config.json").exists())
+    wait_for(lambda: (tmp_path / "run" / "metrics.jsonl").exists())
     process.send_signal(signal.SIGTERM)
     result = finish(process, 20)
     assert result.code == 143
@@ -249,7 +250,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(
 ) -> None:
     run = tmp_path / "run"
     process = spawn(*SLOW, "--steps", "128", "--run-dir", str(run))
-    wait_for(lambda: (run / "config.json").exists())
+    wait_for(lambda: (run / "metrics.jsonl").exists())
     process.kill()
     finish(process)
     assert not (run / "checkpoints").exists()
@@ -286,3 +287,42 @@ def test_a_run_goes_on_with_another_number_of_devices(
     assert json.loads(done.out)["placement"] == "cpu"
     both = ("--devices", 2, "--placement", "act=cpu learn=cpu", "--steps", 640)
     assert "both say" in flatout("train", "--resume", run, *both).message
+
+
+def test_a_run_killed_before_its_first_step_is_known_and_can_be_resumed(
+    flatout: Callable[..., Result], tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    run, file = runs / "killed", tmp_path / "file"
+    process = spawn(*COMMON, "--steps", "64", "--run-dir", str(run))
+    wait_for(lambda: (run / "config.json").exists())
+    process.kill()
+    finish(process)
+    assert not (run / "metrics.jsonl").exists(), "it was still starting up"
+    (row,) = json.loads(flatout("runs", runs, "--json").out)
+    assert (row["run"], row["algorithm"], row["state"]) == ("killed", "ppo", "killed")
+    for words in (
+        ("eval", run), ("report", run), ("report", "--curves", run), ("explain", run),
+        ("export", run, "--out", f"{file}.py"), ("train", "ppo", "--run-dir", run, *TINY),
+    ):  # fmt: skip
+        result = flatout(*words)
+        assert result.code in (1, 2)
+        assert str(run) in result.message
+        assert "No such file" not in result.message
+    assert f"flatout train --resume {run}" in flatout("eval", run).message
+    assert flatout("train", "--resume", run, "--quiet").code == 0
+    assert json.loads((run / "summary.json").read_text())["steps"] == 64
+
+
+def test_a_run_that_was_to_start_from_another_does_not_begin_from_nothing(
+    flatout: Callable[..., Result], tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert flatout(*COMMON, "--steps", 64, "--run-dir", first).code == 0
+    config = json.loads((first / "config.json").read_text())
+    shutil.copytree(first, second, ignore=lambda _, names: {*names} - {"config.json", ".lock"})
+    (second / "config.json").write_text(json.dumps(config | {"parent": str(first)}))
+    result = flatout("train", "--resume", second, "--quiet", "--steps", 128)
+    assert result.code == 0, result.err
+    assert json.loads((second / "summary.json").read_text())["parent"] == str(first)
+    assert checkpoint.checkpoints(second / "checkpoints")[0].name.endswith("_000000000000")

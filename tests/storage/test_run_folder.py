@@ -6,13 +6,15 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from flatout import CheckpointError, FlatoutError
+from flatout import CheckpointError, FlatoutError, UsageError
+from flatout.config.settings import resolve
 from flatout.storage.checkpoint import FORMAT
-from flatout.storage.run_folder import KEPT, RunFolder, load_config
+from flatout.storage.run_folder import KEPT, RunFolder, load_config, mark_own
 
 BEGIN = """
 import multiprocessing, os
@@ -90,3 +92,26 @@ def test_damaged_settings_are_named_without_the_words_of_python(
     with pytest.raises(CheckpointError) as raised:
         load_config(tmp_path, None)
     assert str(raised.value) == f"{tmp_path / 'config.json'} is corrupt: {why}."
+
+
+def test_settings_written_before_the_start_are_left_by_a_kill_alone(tmp_path: Path) -> None:
+    config = resolve("ppo", {"env": "CartPole-v1"})
+    with closing(RunFolder(tmp_path / "failed")) as folder:
+        folder.prepare(config, None, None)
+        assert load_config(tmp_path / "failed") == config
+    assert not (tmp_path / "failed").exists()
+    with closing(RunFolder(tmp_path / "begun")) as folder:
+        folder.prepare(config, None, None)
+        folder.write_config(config, "cpu")
+    assert load_config(tmp_path / "begun") == config
+    with closing(RunFolder(tmp_path / "begun", resume=True)) as folder:
+        folder.prepare(config, "other", None)
+    assert folder.parent is None, "those of a resumed run stay"
+
+
+def test_a_folder_without_settings_says_whether_flatout_made_it(tmp_path: Path) -> None:
+    mark_own(tmp_path, 0)
+    for path, words in ((tmp_path, "--run-dir"), (tmp_path.parent, "is not a run folder")):
+        for use in (load_config, lambda path: RunFolder(path, resume=True)):
+            with pytest.raises(UsageError, match=words):
+                use(path)

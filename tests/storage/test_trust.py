@@ -143,7 +143,7 @@ def test_what_the_user_names_or_trusts_runs(got: Got, flatout: Cli, extra: tuple
     # Signed by now, but what is signed is the name and not the code beside it.
     del sys.modules["got.pwn"]
     got.mark.unlink()
-    assert "lies beside" in flatout("train", "--resume", "got", "--steps", "384").message
+    assert "lies next to" in flatout("train", "--resume", "got", "--steps", "384").message
     assert not got.ran
 
 
@@ -524,7 +524,7 @@ def test_a_signed_name_is_not_the_code_that_came_back_with_it(
     (run / "gymnasium.py").write_text(EVIL.format(mark))
     monkeypatch.chdir(run)
     for command in (("train", "--resume"), ("eval",)):
-        assert "lies beside" in flatout(*command, ".").message
+        assert "lies next to" in flatout(*command, ".").message
     # In the folder, but with one's own module on the path: nothing else comes from the folder.
     monkeypatch.syspath_prepend(str(tmp_path / "project"))
     (run / "mine.py").unlink()

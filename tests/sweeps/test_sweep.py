@@ -610,7 +610,7 @@ def test_a_process_that_was_told_to_end_loses_no_trial(tmp_path: Path) -> None:
     made.run(lambda: None)
     assert len(acting.started) == 2
     assert made.states["seed=0"].state == "failed"
-    assert "told to end by a signal" in made.states["seed=0"].error
+    assert "was ended by a signal" in made.states["seed=0"].error
 
 
 ENDING = """

@@ -39,7 +39,7 @@ def horizon(config: TrainConfig, limit: int | None) -> int:
             how = "pass max_episode_steps=N in env_kwargs (--env-kwargs max_episode_steps=N)"
         raise UsageError(
             f"rollout_episodes = {hyper.rollout_episodes} needs an environment with a time limit, "
-            f"which {source.name} does not have; {how}.{hyper.no_limit}"
+            f"and {source.name} declares none; {how}.{hyper.no_limit}"
         )
     steps = hyper.rollout_episodes * limit
     rows = steps * config.env.envs

@@ -82,7 +82,7 @@ def evaluate(argv: list[str]) -> int:
     if video is not None:
         agent.record(video, episodes=asked.video_episodes, seed=asked.seed)
     low, high = min(result.returns), max(result.returns)
-    count = len(result.returns)
+    count, kind = len(result.returns), _kind(file)
     if asked.json:
         shown = {
             "agent": str(file), "env": agent.config.env.env, "episodes": count,
@@ -95,11 +95,21 @@ def evaluate(argv: list[str]) -> int:
     print(
         f"{printable(agent.config.env.env)}: return {result.return_mean:.2f} ± "
         f"{result.return_std:.2f} over {count} greedy episodes (lowest {low:.2f}, highest "
-        f"{high:.2f}), mean length {result.length_mean:.1f}\nagent: {on_one_line(str(file))}"
+        f"{high:.2f}), mean length {result.length_mean:.1f}\nagent: {on_one_line(str(file))}{kind}"
     )
     if asked.out is not None:
         print(f"video: {asked.out}")
     return 0
+
+
+def _kind(file: Path) -> str:
+    """Return which parameters of a run a file holds, in parentheses; nothing of any other file."""
+    from flatout.storage.agent_file import BEST, FINAL
+
+    if file.parent.name == "checkpoints":
+        return " (the newest checkpoint)"
+    kinds = {BEST: "the best of the run's evaluations", FINAL: "the run's final parameters"}
+    return f" ({kinds[file.name]})" if file.name in kinds else ""
 
 
 def _check(asked: EvalArguments) -> None:

@@ -114,7 +114,6 @@ def _plan(path: Path, asked: RunArguments) -> Answer | None:
         if not config.hyper.acts:
             raise UsageError(f"--measure: {config.algorithm} has no environment to measure.")
         import_here(config.env.env, config.algorithm, folder=path)
-        say(f"measuring the parts of this run for about {MEASURE_S:.0f} s")
         asks, *_ = auto.asked_about(config)
         found = planner.measured(asks, config.run.placement, inventory(), MEASURE_S)
         for note in found.notes:  # what could not be measured

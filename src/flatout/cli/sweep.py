@@ -279,7 +279,7 @@ def _run(
         runner.warm(min(slots.cores, slots.most))
         made.run(screen.look, lambda: interrupts.signum is not None)
         if interrupts.signum is not None:
-            screen.note("stopping: every trial saves its last iteration's boundary")
+            screen.note("stopping: every trial is saved after its last whole iteration")
             made.stop()
     finally:
         runner.close()

@@ -80,6 +80,10 @@ def train(argv: list[str]) -> int:
         try:
             if resume:  # as they are now that no other process can change them
                 config, _ = settings()
+                if folder.parent is not None and not folder.has_saved:
+                    from flatout.cli.carried import start_from
+
+                    config, start = start_from(Path(folder.parent), config, set(config.flat()))
             config = with_run(config, run_dir=str(path))
             if not config.run.quiet:
                 from flatout.run.display import LiveDisplay

@@ -24,6 +24,7 @@ from flatout.storage.run_folder import POPULATION, load_config
 from flatout.storage.span_records import (
     DEVICES,
     MAIN,
+    MEASURING,
     SPANS,
     WAIT_LEARNER,
     SpanRecord,
@@ -183,8 +184,12 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
         sentences = "; ".join(crowded.evidence)
         notes.append(f"Other programs slowed this run: {sentences}. Stop them, and run it again.")
     compiling = sum(begin.compile_s for begin in begins)
-    starting = sum(begin.startup_s for begin in begins) - compiling
-    excluded = [("start-up", starting), ("compiling", compiling), *excluded]
+    measuring = sum(begin.plan_s for begin in begins)
+    starting = sum(begin.startup_s for begin in begins) - compiling - measuring
+    later = dict(excluded)
+    measuring += later.pop(MEASURING, 0.0)
+    excluded = [("start-up", starting), ("compiling", compiling), (MEASURING, measuring)]
+    excluded += later.items()
     every = max(-(-len(samples) // MOST_SAMPLES), 1)
     return Diagnosis(
         subject=evidence.subject,

@@ -118,7 +118,7 @@ def _refuse_full(name: DeviceName) -> None:
     users = ", ".join(f"{one.name} (process {one.pid})" for one in gpu.processes)
     raise NoRoomError(
         f"{name} ({gpu.name}) has {gpu.memory_free_mb:,} of {gpu.memory_total_mb:,} MiB free, and "
-        f"opening it takes about {CUDA_CONTEXT_MB:,}: end the programs that hold its memory"
+        f"JAX itself takes about {CUDA_CONTEXT_MB:,}: end the programs that hold its memory"
         f"{f', {users},' if users else ''} or choose another device with --placement."
     )
 

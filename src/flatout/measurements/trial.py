@@ -173,8 +173,8 @@ def effect(settings: Mapping[str, Any], setting: Sequence[str], cores: int) -> t
         )
     if (before.groups or 1) != (after.groups or 1):
         return True, (
-            "Actions are chosen in other groups, whose arithmetic may differ in the last bit, and "
-            "in time an action with it; the mathematics is the same."
+            "Actions are chosen for other numbers of environments at once, so that the last bit of "
+            "the arithmetic may differ, and later an action; the mathematics is the same."
         )
     return True, "Placement never changes what is learned."
 

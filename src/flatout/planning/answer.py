@@ -1,4 +1,4 @@
-"""What is asked of planning, and what it answers: plain data that travels as JSON. Pure."""
+"""Questions to planning and its answers: plain data that can be sent as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEFT_OUT = "are left out"
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be planned.
+    """A run that is to be planned.
 
     Attributes:
         config: the run's settings.
@@ -40,7 +40,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """What was found.
+    """The result of planning.
 
     Attributes:
         stages: as measured.
@@ -101,7 +101,7 @@ class Answer:
         )  # fmt: skip
 
     def words(self) -> str:
-        """What was measured, what was chosen, and what others would give, in a line."""
+        """Return a line about what was measured and chosen, and about other placements."""
         chosen = self.chosen
         rate = _rate(chosen)
         others = [p for p in self.predictions if p.placement != chosen.placement]

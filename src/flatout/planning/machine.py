@@ -1,4 +1,4 @@
-"""What planning has measured of a machine itself, whatever the run. Pure."""
+"""Planning's measurements of a machine, which do not depend on the run. Pure."""
 
 from __future__ import annotations
 

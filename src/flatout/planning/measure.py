@@ -42,7 +42,7 @@ class EnvCost:
 
 
 def env_cost(task: Task, envs: int, seed: int, limit_s: float) -> EnvCost:
-    """What environments cost: one alone, for the distribution, and all of them together."""
+    """Measure the cost of environments: of one alone, for the distribution, and of all together."""
     alone, computing = _stepped(task, 1, seed, limit_s / 2)
     if envs == 1:
         return EnvCost(slices(alone), computing, 1, 0.0)
@@ -120,7 +120,8 @@ def looped_s(run: Callable[[int], Any], limit_s: float, first: int = 1) -> float
     """The median seconds of one of a compiled loop's iterations.
 
     Args:
-        run: makes so many iterations and waits: enough that starting the loop does not count.
+        run: makes a given number of iterations and waits. Numbers are chosen so large that the
+            start of the loop does not count.
         first: iterations that come before.
     """
     run(first)

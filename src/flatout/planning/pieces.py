@@ -34,7 +34,8 @@ def loop(schedule: FusedSchedule, part: Iteration, instead: Any = None) -> Calla
         instead: what it carries instead of the environments, of one shard.
 
     Returns:
-        What makes so many of them, from where the last call ended, and waits.
+        A function that makes a given number of iterations, starting where the last call ended, and
+        waits.
     """
     state, room = schedule.state, schedule.loop.empty()
     if instead is not None:

@@ -25,7 +25,7 @@ AS_GOOD = 0.015
 
 @dataclass(frozen=True)
 class Allowed:
-    """What the search may change.
+    """The changes that the search may make.
 
     Attributes:
         processes: the environments can be made in other processes.
@@ -150,7 +150,7 @@ def larger(
 
 
 def why(chosen: Prediction, stages: Stages) -> str:
-    """What holds the chosen placement up, in one sentence."""
+    """Return a sentence about the bottleneck of the chosen placement."""
     seconds = stages.steps / max(chosen.rate, 1e-12)
     if chosen.placement.steps_on_device:
         parts = in_program(stages, chosen.placement)

@@ -169,10 +169,10 @@ DERIVED = 0.18
 
 
 TOLD_S, CHUNK_S = 5e-5, 0.5
-"""What the host does with one iteration of a chunk, and how long a chunk is."""
+"""Seconds of the host's work on one iteration of a chunk, and seconds of a chunk."""
 
 CHUNK_HOST_S = 5e-3
-"""What it does with a chunk beside: starting it, and taking what it tells."""
+"""Seconds of the host's other work on a chunk: starting it and reading its output."""
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ def in_program(stages: Stages, placement: Placement) -> dict[str, float]:
 
 
 ENV, ACT, LEARN = "stepping the environments", "choosing actions", "learning"
-"""What an iteration consists of, in words."""
+"""Return the parts of an iteration in words."""
 
 
 def fitted(stages: Stages, placement: Placement, step_s: float, horizon: int) -> Stages:
@@ -326,7 +326,7 @@ def _scaled(stages: Stages, most: int) -> tuple[Stages, float]:
 
 
 def _run(stages: Stages, placement: Placement, iterations: int) -> dict[str, Spent]:
-    """What every thread does in so many iterations."""
+    """Return the work of every thread in `iterations` iterations."""
     collected, learned = Counter(), Counter()
     learn = stages.learn[learning_of(placement)]
     resource = "gpu" if placement.learn[0].is_gpu else CPU

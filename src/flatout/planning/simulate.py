@@ -15,7 +15,7 @@ from typing import NamedTuple
 CPU = "cpu"
 
 LONGEST_S = 1e9
-"""What takes longer, or no number of seconds, takes so long: a damaged record ends, too."""
+"""Seconds that stand for longer times and for values that are no time, as in a damaged record."""
 
 
 class Work(NamedTuple):
@@ -41,7 +41,7 @@ class Wait(NamedTuple):
 
 @dataclass
 class Counter:
-    """What threads wait for: it only rises."""
+    """A counter for which threads wait; it only rises."""
 
     value: int = 0
 
@@ -51,7 +51,7 @@ Request = Work | Sleep | Wait
 Thread = Generator[Request, None, None]
 
 Speed = Callable[[float], float]
-"""The relative speed of each thread while so many places of a resource are asked for; 1 alone."""
+"""The relative speed of each thread by the number of places of a resource in use; 1 for one."""
 
 
 @dataclass

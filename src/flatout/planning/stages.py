@@ -23,7 +23,7 @@ Curve = tuple[tuple[int, Seconds], ...]
 
 @dataclass(frozen=True)
 class Stages:
-    """What each part of one run costs on one machine. All times are in seconds.
+    """The cost of each part of one run on one machine. All times are in seconds.
 
     Attributes:
         envs: N, environments; horizon: T, steps of each in an iteration.

@@ -119,7 +119,7 @@ def changed(stages: Stages, changes: Sequence[Change]) -> tuple[Stages, float]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a change gives: the ratio of the best placements' speeds, and what then holds it up."""
+    """The effect of a change: the ratio of the best placements' speeds, and the bottleneck then."""
 
     change: str
     gain: float
@@ -175,7 +175,7 @@ def _where(placement: Placement) -> tuple[object, ...]:
 
 
 def bottleneck(stages: Stages, prediction: Prediction) -> str:
-    """What holds a placement up most, in a few words."""
+    """Return the bottleneck of a placement in a few words."""
     placement = prediction.placement
     if placement.steps_on_device:
         parts = in_program(stages, placement)

@@ -33,7 +33,7 @@ MOST = 4096
 
 
 TOGETHER, SPREAD = NAMES = ("together", "spread")
-"""One program for all members; each as a run of its own, so many at a time as there are cores."""
+"""One program for all members, or a run for each member, as many at a time as there are cores."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Strategy:
     placements: tuple[Placement, ...] = ()
 
     def words(self, count: int) -> str:
-        """What happens to so many members, and why, in a line."""
+        """Return in a line how `count` members train, and why."""
         all_ = "all" if self.size == count else f"{self.size} at a time"
         if self.name == TOGETHER:
             how = f"{all_} in one program"
@@ -83,7 +83,7 @@ def members(
 
     Args:
         config: what they have in common.
-        seeds: so many, from the configuration's on.
+        seeds: the number of seeds, which count up from the configuration's.
         words: ``KEY=V1,V2`` of a grid, or one file that lists members.
         default: the population's folder.
 
@@ -188,8 +188,8 @@ def refuse_taken(folder: Path) -> None:
     for name in (POPULATION, "config.json"):
         if (folder / name).exists():
             raise UsageError(
-                f"{folder} already holds a run; go on with --resume {folder}, or choose another "
-                "--run-dir."
+                f"{folder} already holds a run; resume it with --resume {folder}, or choose "
+                "another --run-dir."
             )
 
 

@@ -1,6 +1,6 @@
 """Many agents at the same time, each an ordinary run; programs are compiled once.
 
-``spread``: so many members train at the same time, each in a thread, and others follow.
+``spread``: several members train at the same time, each in a thread, and others follow.
 ``together``: one program steps and teaches all of a group, and other groups follow.
 """
 
@@ -41,10 +41,11 @@ checkpoints of their own."""
 
 
 class Following(Interrupts):
-    """What a member's thread sees of the signals that came to the main thread.
+    """Interrupts of a member's thread, which follow the signals of the main thread.
 
     Args:
-        waits: until all members of one program are at the same boundary (`FusedPopulation`).
+        waits: whether to wait until all members of one program are at the same iteration
+            (`FusedPopulation`).
     """
 
     def __init__(self, signals: Interrupts, waits: bool) -> None:
@@ -59,7 +60,7 @@ class Following(Interrupts):
 
 @dataclass
 class State(Display):
-    """What is known of one member while it trains, and after.
+    """The progress and the result of one member.
 
     Attributes:
         ended: why it ended; empty while it waits or trains.
@@ -102,7 +103,7 @@ class Population:
     Args:
         members: of one configuration's shape.
         strategy: how they share the machine.
-        resume: go on with what their folders hold.
+        resume: whether to resume the runs in their folders.
         interrupts: of the main thread; a signal stops every member at its last boundary.
         programs: that are compiled already, and what announces others.
 
@@ -176,8 +177,10 @@ class Population:
     def _group(
         self, states: dict[int, State], number: int, stack: ExitStack
     ) -> tuple[Group | None, list[State]]:
-        """What a group goes on from; members that are at another step, or have failed, are taken
-        out of `states`: the former are returned."""
+        """Return the checkpoint from which a group resumes, and members that resume alone.
+
+        Members at another step, and members that have failed, are removed from `states`; the former
+        are returned."""
         hyper = self.states[0].member.config.hyper
         if isinstance(hyper, OwnConfig) or (
             getattr(hyper, "rollout_episodes", None) is not None
@@ -218,7 +221,7 @@ class Population:
             job.result()
 
     def _compiling(self, size: int) -> AbstractContextManager[None]:
-        """Around the compilation of what so many members share."""
+        """Return a context that announces the compilation of a program for `size` members."""
         announce = self._programs.announce or (lambda _: None)
         return compiling(f"one program for {size} members", self._strategy.key, announce)
 

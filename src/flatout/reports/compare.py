@@ -19,11 +19,11 @@ from flatout_explain.files import nofollow
 
 FACTS = ("steps", "episodes", "last_eval_return", "best_eval_return", "return_mean_last",
          "test_accuracy", "wall_s", "startup_s", "steps_per_s", "placement", "verdict")  # fmt: skip
-"""What is compared of two summaries."""
+"""The entries of two summaries that are compared."""
 
 
 def compared(a: Path, b: Path) -> dict[str, Any]:
-    """What differs between two runs, each value as ``[a's, b's]``; ``null`` where unknown.
+    """Return the differences of two runs, each value as ``[a's, b's]``; ``null`` where unknown.
 
     Raises:
         UsageError: a folder is no run.
@@ -39,11 +39,16 @@ def compared(a: Path, b: Path) -> dict[str, Any]:
     if not all(times):  # one of them has no steady state: the shares of its whole time
         times = [one.get("phases") for one in summaries]
     phases = {n: [_share(one, n) for one in times] for n in PHASE_WORDS}
-    text, at, values, score = "", None, None, None
+    text, at, values, score, lacks = "", None, None, None, ""
     try:
-        found = of_one_score([read(path) for path in runs])
-    except UsageError:  # one of them has no curve yet
-        found = []
+        both = [read(path) for path in runs]
+        found = of_one_score(both)
+        lacks = _without_evaluations(
+            [run.evaluations is not None for run in both],
+            [one.get("last_eval_return") is not None for one in summaries],
+        )
+    except UsageError as error:  # one of them has no curve yet
+        found, lacks = [], str(error)
     if found:
         text = curve_text(
             [replace(curves([run])[0], label=n) for n, run in zip("AB", found, strict=True)]
@@ -57,14 +62,30 @@ def compared(a: Path, b: Path) -> dict[str, Any]:
         "summary": {name: pair for name, pair in facts.items() if pair != [None, None]},
         "phases": {name: pair for name, pair in phases.items() if max(pair) >= 0.005},
         "score": score,
+        "note": lacks,
         "at_steps": at,
         "return_at_steps": values,
         "curves": text,
     }
 
 
+def _without_evaluations(curves_: list[bool], last: list[bool]) -> str:
+    """Return a sentence that says which of two runs lacks evaluations, or an empty string.
+
+    Args:
+        curves_: whether each run has a curve of evaluations, which are two or more.
+        last: whether each run has an evaluation.
+    """
+    if all(curves_) or (not any(curves_) and all(last)):
+        return ""
+    counts = ["one evaluation" if one else "no evaluation" for one in last]
+    words = [f"{n} has {count}" for n, count, many in zip("AB", counts, curves_, strict=True)
+             if not many]  # fmt: skip
+    return f"{' and '.join(words)}; --eval-every STEPS evaluates a run while it trains."
+
+
 def _summary(path: Path) -> dict[str, Any]:
-    """What the run says of itself; nothing where it has not ended."""
+    """Return a run's summary; an empty one if the run has not ended."""
     try:
         summary = nofollow.read_json(path / "summary.json")
     except FileNotFoundError:
@@ -107,6 +128,8 @@ def told(found: dict[str, Any]) -> str:
         a, b = found["return_at_steps"]
         lines += ["", f"CURVES  {found['score']}", found["curves"],
                   f"at {found['at_steps']:,.0f} steps: A {a:,.2f}, B {b:,.2f}"]  # fmt: skip
+    if found["note"]:
+        lines += [*([] if found["curves"] else [""]), found["note"]]
     return printable("\n".join(lines))
 
 

@@ -63,6 +63,8 @@ def read(path: Path) -> Run:
     config = load_config(path, None)
     try:
         run = of_metrics(path / "metrics.jsonl", path.name, config.flat())
+    except FileNotFoundError:
+        raise UsageError(f"{path} has no curve yet: its run has not made its first step.") from None
     except OSError as error:
         raise UsageError(
             f"{path / 'metrics.jsonl'} cannot be read: {error.strerror or error}."
@@ -157,19 +159,34 @@ def band(
     group: Sequence[Run], label: str, view: View = PLAIN,
     statistic: Statistic = mean,
 ) -> Curve:  # fmt: skip
-    """One curve of several runs, as far as the shortest of them goes: a statistic over runs and its
-    95 % interval."""
-    # Runs of before times were kept have none; their curve is over steps.
-    axes = [
-        run.steps if view.by == "steps" or run.seconds is None else run.seconds for run in group
-    ]
-    start = max(axis[0] for axis in axes)
-    x = np.linspace(start, max(min(axis[-1] for axis in axes), start), POINTS)
-    table = np.stack([np.interp(x, a, run.returns) for a, run in zip(axes, group, strict=True)])
+    """Return one curve of several runs, as far as the shortest of them goes: a statistic over runs
+    and its 95 % interval.
+
+    Runs are taken together after equal numbers of steps. Over seconds, such a point lies at the
+    mean of the times at which the runs had made these steps, so that a group of fast and slow runs
+    has a curve even if no second belongs to all of them.
+    """
+    runs = _with_common_steps(group)
+    start, end = max(run.steps[0] for run in runs), min(run.steps[-1] for run in runs)
+    steps = x = np.linspace(start, end, POINTS)
+    times = [np.interp(steps, run.steps, run.seconds) for run in runs if run.seconds is not None]
+    if view.by == "seconds" and len(times) == len(runs):  # old runs have kept no times
+        x = np.mean(times, 0)
+    table = np.stack([np.interp(steps, run.steps, run.returns) for run in runs])
     table = _smoothed(table, round(view.smooth * POINTS)).T
     middle, low, high = interval([table], statistic)
-    named = label or (group[0].label if len(group) == 1 else "mean")
-    return Curve(named, x, middle, low, high, len(group))
+    named = label or (runs[0].label if len(runs) == 1 else "mean")
+    if short_ := len(group) - len(runs):
+        named += f" (without {short_} that ended before the others had a value)"
+    return Curve(named, x, middle, low, high, len(runs))
+
+
+def _with_common_steps(group: Sequence[Run]) -> Sequence[Run]:
+    """Return the runs of a group without those that ended before the others had a first value."""
+    runs = sorted(group, key=lambda run: run.steps[-1])
+    while runs[0].steps[-1] < max(run.steps[0] for run in runs):
+        runs = runs[1:]
+    return [run for run in group if any(run is one for one in runs)]
 
 
 def _smoothed(table: np.ndarray, window: int) -> np.ndarray:

@@ -34,7 +34,7 @@ from flatout_explain import output_file
 LACKS = "no "
 """Why a run is left out that has no metric of this name."""
 FINISHED = {ENDED[why] for why in ("steps", "return", "callback")}
-"""States of runs that count: not those that a resume would go on with."""
+"""States of the runs that count. A run that could be resumed does not."""
 AS_LONG = 1.05
 """Runs count as equally long up to this ratio of their steps."""
 
@@ -50,7 +50,7 @@ TESTED = ("accuracy on the test set", "eval/accuracy")
 
 @dataclass(frozen=True)
 class Asked:
-    """What is compared.
+    """The scores that are compared.
 
     Attributes:
         at: after how many steps: a number, "end" (each run's own), or None (as many as every run of

@@ -27,7 +27,7 @@ from flatout.reports.statistics import (
 )
 
 SHOWN = 30
-"""Rows of a table in text; of more, only files have all. So many are compared with the first."""
+"""Maximum rows of a table in text, which are compared with the first one. Files have all rows."""
 TOO_FEW = "too few runs"
 HEADS = ("group", "runs", "IQM", "95 % interval", "median", "mean", "P(1 is better)", "steps/s",
          "verdict")  # fmt: skip

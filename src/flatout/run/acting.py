@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Acting:
-    """An agent's parameters, and what acts with them, made on first use.
+    """An agent's parameters and the compiled policies that act with them, made on first use.
 
     Attributes:
         checked: whether `check` has looked at the environment's observations.
@@ -74,7 +74,7 @@ class Acting:
         self._opened, self.checked = task, True
 
     def _checked(self, patience: float, in_info: bool) -> Task:
-        """The task, closed again; raises as `check`."""
+        """Return the task, whose environment is closed again; raises as `check`."""
         with making(self._config.env.env, patience):
             task = open_environment(self._config, self._code, in_info=in_info)
         try:
@@ -116,14 +116,15 @@ class Acting:
         return self._arrays if self._schedule is None else self._schedule.learned()
 
     def learned(self, arrays: dict[str, np.ndarray]) -> None:
-        """Act with other parameters from now on."""
+        """Replace the parameters with which the agent acts."""
         self._arrays = arrays
         self._forget()
 
     def follow(
         self, schedule: Schedule | None = None, version: Callable[[], int] = lambda: 0
     ) -> None:
-        """Act with the newest parameters of a run that goes on; without one, with the own again.
+        """Act with the newest parameters of a running schedule; without one, act with the agent's
+        own parameters again.
 
         Args:
             version: counts the run's iterations.
@@ -136,7 +137,7 @@ class Acting:
             policy.version = -1
 
     def policy(self, count: int = 1, deterministic: bool = True) -> Policy:
-        """A compiled policy for so many environments; raises as `packed` does."""
+        """Return a compiled policy for `count` environments; raises as `packed` does."""
         if (count, deterministic) not in self._policies:
             self.packed()  # refuse before compiling
             run, spec = self._config.run, self.task.obs_spec
@@ -150,7 +151,8 @@ class Acting:
         return policy
 
     def observed(self, observation: Any, mask: Any = None) -> tuple[Obs, bool]:
-        """Raw observations as a batch ``[B, ...]``, and whether there was one, without a batch.
+        """Return raw observations as a batch ``[B, ...]``, and whether the input was a single
+        observation.
 
         Args:
             observation: as the environment returns it.
@@ -188,7 +190,8 @@ class Acting:
         return {path: array for path, (array, _) in arrays.items()}, not any(batched.values())
 
     def _with_mask(self, observation: Any, mask: Any) -> Any:
-        """An observation with its mask, as the prepared environment returns it."""
+        """Return an observation with its mask, in the form in which the prepared environment
+        returns it."""
         spec, actions = self.task.obs_spec, self.task.action_spec
         path = mask_path(spec)
         observation, mask = with_mask(observation, mask, path, [*(structure(spec) or {})])
@@ -217,8 +220,8 @@ class Acting:
         self, obs: Obs, deterministic: bool, step: int = 0, carry: Any = None,
         begun: np.ndarray | None = None,
     ) -> tuple[np.ndarray, Any]:  # fmt: skip
-        """Actions ``[B, ...]`` as the algorithm gives them for observations ``[B, ...]``, and the
-        carry ``[B, ...]`` after them; () without one.
+        """Return the algorithm's actions ``[B, ...]`` for observations ``[B, ...]``, and the carry
+        ``[B, ...]`` after them; () if the policy has none.
 
         Batches are padded to the next power of two, so that few sizes are ever compiled.
 
@@ -251,7 +254,7 @@ class Acting:
         self, episodes: int, seed: int, env: str | None = None, source: Any = None,
         deterministic: bool = True,
     ) -> Evaluation:  # fmt: skip
-        """Play episodes in environments of their own.
+        """Play episodes in separate environments.
 
         Args:
             env, source: another environment's name, and the object or function behind it.
@@ -279,8 +282,8 @@ class Acting:
             return evaluator.run(self.packed(), 0)
 
     def played(self, anew: bool = False) -> Task:
-        """The task, to play in: anew where a user's object was opened for its spaces, and cannot be
-        again.
+        """Return the task in which to play. It is opened again if a user's object was opened only
+        for its spaces.
 
         Raises:
             UsageError: that object is training.
@@ -298,13 +301,13 @@ class Acting:
         return build_algorithm(self._config, *self.task.spaces, self._code)
 
     def packed(self) -> tuple[np.ndarray, ...]:
-        """The actor's parameters, bundled; raises as `params` does."""
+        """Return the actor's parameters, packed into few arrays; raises as `params` does."""
         if self._schedule is not None:
             return self._schedule.params
         return PackedParams(self._algorithm.actor_shapes).pack(self.params(), np)
 
     def params(self) -> Any:
-        """What the algorithm's `act` takes.
+        """The parameters for the algorithm's `act`.
 
         Raises:
             UsageError: nothing was learned yet.
@@ -342,7 +345,8 @@ class Acting:
 
 
 def _observed(observation: Any, spec: ObservationSpec, path: str = "") -> tuple[np.ndarray, bool]:
-    """One array of raw observations as a batch, and whether there was one, without a batch."""
+    """Return one array of raw observations as a batch, and whether the input was a single
+    observation."""
     of = f" for {path!r}" if path else ""
     if spec.text and isinstance(observation, list | tuple | np.ndarray):
         obs = np.stack([as_array(one, spec) for one in observation])

@@ -29,13 +29,13 @@ from flatout_explain.files.kept_numbers import plans
 PACKAGES = ("flatout", "jax", "jaxlib", "numpy", "gymnasium", "ale_py")
 
 UNIMPORTANT = affecting(SPEED, LENGTH, REPORT) | {"reduce", "seed"}
-"""Settings that do not change what anything costs."""
+"""Settings that do not change the cost of any part of a run."""
 
 MOST_BYTES = 1 << 20
 
 
 def question(config: TrainConfig, base: Placement, hardware: Hardware, budget_s: float) -> Question:
-    """What to ask for a run on this machine's devices.
+    """Return the question that planning is asked about a run on this machine's devices.
 
     Args:
         base: the rule's placement.
@@ -46,14 +46,14 @@ def question(config: TrainConfig, base: Placement, hardware: Hardware, budget_s:
 
 
 def plannable(config: TrainConfig) -> bool:
-    """Whether a run's placement is to be chosen by measuring."""
+    """Return whether a run's placement is to be chosen by measuring."""
     run = config.run
     return run.chosen_here and run.virtual_devices is None and config.hyper.acts
 
 
 def key(config: TrainConfig, hardware: Hardware, without: Iterable[str] = ()) -> str:
-    """What a plan is kept under: machine, versions, settings (but those `without`), and the
-    environment's own code."""
+    """Return the key under which a plan is saved: machine, versions, settings (except those in
+    `without`), and the environment's own code."""
     left_out = {*UNIMPORTANT, *without}
     settings = {name: v for name, v in config.flat().items() if name not in left_out}
     versions: dict[str, str] = {"python": platform.python_version()}
@@ -68,7 +68,8 @@ def key(config: TrainConfig, hardware: Hardware, without: Iterable[str] = ()) ->
 
 
 def plan_file(config: TrainConfig, hardware: Hardware) -> Path:
-    """Where the plan of a run is kept: by `key`, and by the devices that the settings name."""
+    """Return the file in which the plan of a run is saved, named by `key` and by the devices that
+    the settings name."""
     run, name = config.run, key(config, hardware)
     if not run.chosen_here or run.virtual_devices is not None:
         named = [run.placement.strip(), run.devices, run.virtual_devices]
@@ -77,7 +78,7 @@ def plan_file(config: TrainConfig, hardware: Hardware) -> Path:
 
 
 def _source(name: str) -> Any:
-    """Where the code behind ``module:factory`` lies, and when it was changed."""
+    """Return where the code behind ``module:factory`` is, and when it was changed."""
     module, separator, _ = name.partition(":")
     if not separator:
         return None
@@ -90,7 +91,8 @@ def _source(name: str) -> Any:
 
 
 def recall(config: TrainConfig, hardware: Hardware, code: UserCode) -> tuple[Answer | None, str]:
-    """The plan that was made here for this run before, and a line about it."""
+    """Return the plan that was made on this machine for this run before, and a sentence about
+    it."""
     if code != NAMED or config.run.remeasure:  # an object has no name to find it again by
         return None, ""
     path = plan_file(config, hardware)
@@ -108,13 +110,15 @@ def recall(config: TrainConfig, hardware: Hardware, code: UserCode) -> tuple[Ans
 
 
 def recalled(config: TrainConfig, hardware: Hardware) -> Answer | None:
-    """What planning has measured here of a begun run, if anything."""
+    """Return planning's earlier measurements of a running or finished run on this machine, if
+    any."""
     found = (recall(asked, hardware, NAMED)[0] for asked in asked_about(config))
     return next(filter(None, found), None)
 
 
 def remember(config: TrainConfig, hardware: Hardware, code: UserCode, answer: Answer) -> None:
-    """Keep a plan for the same run; a folder that cannot be written is no reason to fail."""
+    """Save a plan for later runs with the same settings. A folder that cannot be written is no
+    error."""
     if code != NAMED or not answer.complete:
         return
     where = f"{hardware.cpu_name}, {hardware.cores} cores"
@@ -126,8 +130,9 @@ def remember(config: TrainConfig, hardware: Hardware, code: UserCode, answer: An
 
 
 def asked_about(config: TrainConfig) -> list[TrainConfig]:
-    """A begun run's settings as planning is asked about them: where its environments step on a
-    device, how else they can there; else where they could."""
+    """Return the settings under which planning may have been asked about a run that has begun: if
+    its environments step on a device, one for each ``env_backend`` that allows it, otherwise
+    ``auto``."""
     device = (config.run.placed or Placement()).steps_on_device
     return [
         replace(
@@ -139,7 +144,8 @@ def asked_about(config: TrainConfig) -> list[TrainConfig]:
 
 
 def with_placement(config: TrainConfig, placement: Placement) -> TrainConfig:
-    """The settings with this placement; a run goes on where its environments began."""
+    """Return the settings with this placement. Environments stay where they stepped when the run
+    began."""
     env = config.env
     if env.backend_open:
         env = replace(env, env_backend="device" if placement.steps_on_device else "host")

@@ -82,8 +82,8 @@ def assemble(
 def expected_memory(
     config: TrainConfig, announce: Announce
 ) -> tuple[Placement, Expectation, Hardware]:
-    """The placement of a run, and the memory that its parts would take, as far as that is known
-    before anything is compiled; nothing large is allocated.
+    """Return the placement of a run and the memory that its parts would take, as far as it is known
+    before compilation. Nothing large is allocated.
 
     Args:
         announce: receives sentences for the user.
@@ -96,7 +96,7 @@ def expected_memory(
 
 
 def algorithm_of(config: TrainConfig) -> Algorithm:
-    """The algorithm of a run, with JAX started where the run will be; nothing is compiled.
+    """Return the algorithm of a run and start JAX on the run's devices. Nothing is compiled.
 
     Raises:
         UsageError, FlatoutError: as of `resolve_run`.
@@ -106,9 +106,8 @@ def algorithm_of(config: TrainConfig) -> Algorithm:
 
 
 def foreseen(config: TrainConfig) -> tuple[tuple[Placement, ...], Expectation]:
-    """Where the components of a population's members would be, one placement for each device that
-    members share, and the memory that one would take, as far as that is known before anything is
-    compiled.
+    """Return the placements of a population's members, one for each device that members share, and
+    the memory that one member would take, as far as it is known before compilation.
 
     Raises:
         UsageError, FlatoutError: as of `resolve_run`.
@@ -123,7 +122,8 @@ def foreseen(config: TrainConfig) -> tuple[tuple[Placement, ...], Expectation]:
 
 
 def _uncompiled(run: ResolvedRun) -> Factory | Parts:
-    """The factory of a run's parts, or the parts of a classification run; nothing is compiled."""
+    """Return the factory of a run's parts, or the parts of a classification run. Nothing is
+    compiled."""
     from flatout.run.factory import Factory
     from flatout.supervised.parts import make_parts
 
@@ -203,7 +203,8 @@ def _compile_classifier(job: Job) -> Components:
 
 
 def _planner(job: Job) -> Planner | None:
-    """The planner of a run whose placement nobody gave and nobody planned before, else None."""
+    """Return the planner of a run whose placement was neither given nor planned before; otherwise
+    None."""
     run = job.run
     if run.task is None or run.task.single or job.programs.several:
         return None

@@ -17,7 +17,7 @@ from flatout.run.progress import Progress, metric
 from flatout.types import Episode, Metrics
 
 SAVED = "callbacks"
-"""Where a checkpoint's data keeps their states."""
+"""The key of the callbacks' states in a checkpoint's data."""
 
 CALLBACK_SHAPE = (
     "a function callback(progress, metrics), an object of a class of flatout.Callback, or a list "
@@ -27,7 +27,7 @@ CALLBACK_SHAPE = (
 
 @dataclass(repr=False)
 class Run:
-    """What a callback sees of a run, always the same object.
+    """A run as callbacks see it; the same object in every call.
 
     Attributes:
         agent: it predicts, evaluates and saves with the newest parameters; None where a run has no
@@ -94,46 +94,47 @@ class Run:
         self.progress.logged[name] = [total + number, count + 1.0]
 
     def stop(self) -> None:
-        """End the run at this iteration's boundary: it is saved, and may be gone on with."""
+        """End the run after this iteration. It is saved, and can be resumed."""
         self.stopped = True
 
 
 class Callback:
-    """Base of callbacks: override what you need. What returns False stops the run, as `run.stop`.
+    """The base class of callbacks; override the methods that you need.
 
-    Between two checkpoints of a run that is killed, events come again after it was resumed. So
-    that a resumed run does what the whole one would have done, a callback that counts or compares
-    gives what it knows as plain data in `state`.
+    A method that returns False stops the run, as `run.stop` does. If a run is killed and resumed,
+    the events since its last checkpoint come again. A callback that counts or compares therefore
+    returns its data from `state`, so that a resumed run does the same as an uninterrupted one.
     """
 
     def on_start(self, run: Run) -> Any:
-        """Training begins or goes on; `restore` was called before."""
+        """Handle the start of training, also after a resume; `restore` was called before."""
 
     def on_iteration(self, run: Run) -> Any:
-        """A trajectory was collected and learned from."""
+        """Handle an iteration: a trajectory was collected and learned from."""
 
     def on_episode(self, run: Run) -> Any:
-        """`run.episode` ended in the iteration, at whose end this is called for each."""
+        """Handle `run.episode`, which ended in this iteration; called at the iteration's end, once
+        for each episode."""
 
     def on_evaluation(self, run: Run) -> Any:
-        """The run was evaluated (`eval_every`)."""
+        """Handle an evaluation of the run (`eval_every`)."""
 
     def on_checkpoint(self, run: Run) -> Any:
-        """A checkpoint that is due will be written now, with what this changes."""
+        """Handle a checkpoint that is about to be written; it includes what this call changes."""
 
     def on_end(self, run: Run) -> Any:
-        """Training ends, for whatever reason but a failure."""
+        """Handle the end of training, for any reason except a failure."""
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs in another process: plain JSON data, kept in checkpoints."""
+        """Return plain JSON data for `restore` in another process; checkpoints save it."""
         return {}
 
     def restore(self, values: dict[str, Any]) -> None:
-        """Take over what `state` gave."""
+        """Restore what `state` returned."""
 
 
 class _Function(Callback):
-    """``callback(progress, metrics)``."""
+    """A callback that is a function ``callback(progress, metrics)``."""
 
     def __init__(self, function: Callable[[Progress, dict[str, float]], Any]) -> None:
         self._function = function
@@ -144,7 +145,7 @@ class _Function(Callback):
 
 
 CallbackLike = Callback | Callable[[Progress, dict[str, float]], Any]
-"""What `learn` takes, or a list of it."""
+"""A callback in a form that `learn` accepts, or a list of them."""
 
 
 class Callbacks:
@@ -171,7 +172,7 @@ class Callbacks:
         return self.run is not None and self.run.stopped
 
     def start(self, run: Run, saved: Any) -> list[str]:
-        """Begin; `saved` is what `state` gave, if the run goes on. Returns notes.
+        """Start all callbacks and return notes; `saved` holds their states if the run is resumed.
 
         A run that has only moved to another placement has begun: its settings alone are new.
         """
@@ -185,7 +186,7 @@ class Callbacks:
         return notes
 
     def iteration(self, metrics: Metrics) -> None:
-        """Tell of an iteration and of the episodes that ended in it."""
+        """Call the callbacks for an iteration and for the episodes that ended in it."""
         run = self.run
         assert run is not None
         run._newest, run._episodes = metrics, None
@@ -196,14 +197,14 @@ class Callbacks:
         run.episode = None
 
     def evaluation(self, row: dict[str, float]) -> None:
-        """Tell of an evaluation."""
+        """Call the callbacks for an evaluation."""
         assert self.run is not None
         self.run._evaluation = row
         self.tell("on_evaluation")
         self.run._evaluation = {}
 
     def tell(self, event: str, those: Sequence[Callback] | None = None) -> None:
-        """Call a method of all.
+        """Call one method of every callback.
 
         Raises:
             CallbackFailure: one raised: which, where, and what.
@@ -218,7 +219,8 @@ class Callbacks:
                 raise _failure(callback, event, error) from error
 
     def state(self) -> list[list[Any]]:
-        """Names and states, as a checkpoint keeps them; none of a failed run that cannot be had.
+        """Return the callbacks' names and states for a checkpoint. If the run has failed, states
+        that cannot be obtained are left out.
 
         Raises:
             CallbackFailure: a state is no plain data.
@@ -242,7 +244,8 @@ class Callbacks:
         names = [_name(callback) for callback in self._all]
         if [name for name, _ in saved] != names:
             were = ", ".join(str(name)[:60] for name, _ in saved) or "none"
-            return [f"the callbacks begin anew: they were {were}, and are {', '.join(names)}"]
+            now = ", ".join(names)
+            return [f"the callbacks start without saved states: they were {were}, and are {now}"]
         for callback, (_, values) in zip(self._all, saved, strict=True):
             try:
                 callback.restore(values)
@@ -272,7 +275,8 @@ def _name(callback: Callback) -> str:
 
 
 def _failure(callback: Callback, event: str, error: BaseException) -> CallbackFailure:
-    """The sentence for an exception out of a callback, with where it was raised."""
+    """Return a sentence about an exception that a callback raised, with the place where it was
+    raised."""
     where = "" if isinstance(callback, _Function) else f" in {event}"
     if isinstance(error, FlatoutError):  # a sentence already
         return CallbackFailure(f"the callback {_name(callback)} failed{where}: {one_line(error)}")

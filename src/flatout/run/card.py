@@ -1,4 +1,4 @@
-"""What a run leaves for people to read: its curve as a picture, and README.md, its model card."""
+"""A run's files for readers: its curve as a picture, and README.md, its model card."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SILENT = affecting(SPEED, REPORT) | {"algorithm", "env"}
 def leave(
     folder: Path, config: TrainConfig, summary: dict[str, Any], code: UserCode = NAMED
 ) -> None:
-    """Write both files into a run's folder; whatever fails, the run is not harmed."""
+    """Write both files into a run's folder. A failure to do so does not end the run."""
     with suppress(Exception):
         found, label = points(sampled(folder / "metrics.jsonl", VALUES))
         if len(found[0]):
@@ -46,7 +46,7 @@ def leave(
 
 
 def card(config: TrainConfig, summary: dict[str, Any], drawn: bool, code: UserCode) -> str:
-    """The text of the model card."""
+    """Return the text of the model card."""
     facts = {
         "environment": f"{summary['env']}, {config.env.envs} at once",
         "return": reached(summary),
@@ -79,8 +79,8 @@ def card(config: TrainConfig, summary: dict[str, Any], drawn: bool, code: UserCo
 
 
 def reached(summary: dict[str, Any]) -> str:
-    """Return what was learned, in words. It has no interval: the episodes of one run depend on each
-    other, and show nothing about other seeds."""
+    """Return the result in words. It has no interval, because the episodes of one run depend on
+    each other and say nothing about other seeds."""
     if summary.get("test_accuracy") is not None:
         return f"test accuracy {summary['test_accuracy']:.2%}"
     mean = summary["return_mean_last"]
@@ -91,24 +91,24 @@ def reached(summary: dict[str, Any]) -> str:
 
 
 def verdict(summary: dict[str, Any]) -> str:
-    """The verdict in words, or nothing."""
+    """Return the verdict in words, or an empty string."""
     return f"{summary['verdict']}: {summary['headline']}" if summary["verdict"] else ""
 
 
 def changed(config: TrainConfig) -> dict[str, Any]:
-    """The settings that differ from the algorithm's defaults."""
+    """Return the settings that differ from the algorithm's defaults."""
     return {name: value for name, value in config.changed().items() if name not in SILENT}
 
 
 def command(config: TrainConfig, placement: str) -> str:
-    """The command that trains the same again, with this placement."""
+    """Return the command that trains with the same settings and this placement again."""
     words = ["flatout", "train", config.algorithm]
     words += ["--env", config.env.env] if config.hyper.acts else []
     return shlex.join([*words, *flags(changed(config)), "--placement", placement])
 
 
 def _plain(text: str) -> str:
-    """Text in a cell or a heading of Markdown, none of it markup."""
+    """Return text for a cell or a heading of Markdown, with all markup escaped."""
     text = " ".join(printable(text).split()).replace("\\", "\\\\")
     for mark in "|`*_<>[]#&":
         text = text.replace(mark, f"\\{mark}")

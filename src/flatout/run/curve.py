@@ -78,7 +78,7 @@ def points(
 
 
 def svg(curves: Sequence[Curve], title: str, x_label: str, y_label: str) -> str:
-    """Curves as a picture; at least one of them has a point."""
+    """Return curves as a picture; at least one of them has a point."""
     x_ticks = _ticks([curve.x for curve in curves])
     y_ticks = _ticks([part for curve in curves for part in (curve.low, curve.high)])
     wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
@@ -137,7 +137,7 @@ def svg(curves: Sequence[Curve], title: str, x_label: str, y_label: str) -> str:
 
 
 def _ticks(values: Sequence[np.ndarray]) -> np.ndarray:
-    """Round numbers, evenly spaced, around all values: 3 to 7 of them."""
+    """Return 3 to 7 round numbers, evenly spaced, that enclose all values."""
     low, high = min(float(v.min()) for v in values), max(float(v.max()) for v in values)
     span = (high - low) or abs(high) or 1.0
     power = 10.0 ** math.floor(math.log10(span / 4))

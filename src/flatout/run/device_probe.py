@@ -23,17 +23,17 @@ from flatout.types import Trajectory
 from flatout_explain.hardware.others import busiest_others
 
 LEAST_COMPILING_S = 10.0
-"""Programs may always take so long to compile."""
+"""Seconds that a program may always take to compile."""
 
 
 class DeviceProbe:
     """Makes the programs of a run whose environments step on a device.
 
     Args:
-        make: the components of a placement.
+        make: makes the components of a placement.
         stack: closes what is opened.
         budget_s: for compiling what is timed.
-        begins: is called with the name of each stage before that begins.
+        begins: called with the name of each stage before the stage begins.
 
     Attributes:
         late: a program that took too long is being compiled, and disturbs what is timed.
@@ -49,7 +49,8 @@ class DeviceProbe:
         self.late = False
 
     def measured(self, stages: Stages, fused: Placement, limit_s: float) -> Stages:
-        """What the parts of an iteration take in a compiled loop, and a rollout by itself.
+        """Return the seconds that the parts of an iteration take in a compiled loop, and a rollout
+        by itself.
 
         Args:
             fused: where.
@@ -87,7 +88,7 @@ class DeviceProbe:
         return replace(stages, apart={**stages.apart, place: max(alone - rollout, 0.0)})
 
     def started(self, fused: Placement) -> tuple[FusedSchedule, Iterator[int]]:
-        """The whole program, started, and its chunks' steps.
+        """Start the whole program; return it and an iterator over the steps of its chunks.
 
         Raises:
             FlatoutError: it does not compile in time.
@@ -100,7 +101,7 @@ class DeviceProbe:
         return schedule, chunks
 
     def _schedule(self, fused: Placement) -> FusedSchedule:
-        """Not compiled, with a learner that nobody shares."""
+        """Return a schedule that is not compiled, with a learner of its own."""
         text = str(fused)
         if text not in self._schedules:
             factory = self._make(fused)
@@ -122,7 +123,7 @@ class DeviceProbe:
 def in_time(
     jobs: Sequence[Callable[[], Any]], limit_s: float, begins: Callable[[], None] = lambda: None
 ) -> list[Any]:
-    """What jobs return that run side by side, in threads.
+    """Run jobs side by side in threads and return their results.
 
     Args:
         begins: is called before they begin, and when each of them ends.
@@ -142,7 +143,7 @@ def in_time(
 
 
 def example(shapes: Any) -> Trajectory:
-    """A trajectory of these shapes, in which nothing ends."""
+    """Return a trajectory of these shapes in which no episode ends."""
     rng = np.random.default_rng(0)
 
     def fill(spec: Any) -> np.ndarray:

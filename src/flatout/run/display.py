@@ -87,7 +87,7 @@ class LiveDisplay(Display):
             self._look()
 
     def _look(self) -> None:
-        """See whether anything can still be shown, and say so once where not."""
+        """Check whether the terminal can still be written, and say once if it cannot."""
         if self._screen.live and not self._console.is_terminal:  # it hung up: writing says why
             self._console.file.write("\n")
             self._console.file.flush()
@@ -139,7 +139,7 @@ class LiveDisplay(Display):
 
 
 def sparkline(values: list[float], width: int) -> str:
-    """The last `width` values as block characters, lowest to highest."""
+    """Return the last `width` values as block characters, lowest to highest."""
     shown = values[-width:]
     low, high = min(shown), max(shown)
     scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
@@ -147,7 +147,7 @@ def sparkline(values: list[float], width: int) -> str:
 
 
 def report(summary: dict[str, Any], console: Console) -> None:
-    """What was achieved, where the time went, and what to try next."""
+    """Print the result, where the time went, and what to try next."""
 
     def say(label: str, words: str, style: str = "bold") -> None:
         line = Text(f"{label:<9}", style=style).append(words, style="not bold")
@@ -200,7 +200,7 @@ def report(summary: dict[str, Any], console: Console) -> None:
 
 
 def _achieved(summary: dict[str, Any]) -> tuple[str, str]:
-    """What was learned, and what was gone through for it."""
+    """Return what was learned, and how many episodes or examples it took."""
     if "examples_per_s" in summary:
         accuracy = f"test accuracy {summary['test_accuracy'] or math.nan:.2%}"
         return accuracy, f"{summary['examples_per_s']:,.0f} examples/s"
@@ -214,7 +214,7 @@ def _achieved(summary: dict[str, Any]) -> tuple[str, str]:
 
 
 def try_words(summary: dict[str, Any]) -> str:
-    """The one thing to try, how much of the time it concerns, and its gain if it was measured."""
+    """Return the remedy to try first, its share of the time, and its gain if it was measured."""
     tried = summary["try"]
     words = [setting_words(tried.get("setting", ())) or tried["remedy"]]
     words.append(f"{percent(tried['share'])} of the time" if tried["share"] else "")

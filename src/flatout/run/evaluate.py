@@ -39,7 +39,7 @@ truncated (half an hour of Atari)."""
 
 
 class Evaluator:
-    """Plays the same numbered episodes, so that evaluations compare.
+    """Plays the same numbered episodes, so that evaluations can be compared.
 
     Args:
         seed: the run's seed; evaluation draws its own stream of episode seeds from it.
@@ -242,7 +242,8 @@ def _sights(modes: Sequence[str]) -> str:
 
 
 def _rate(env: gym.Env[Any, Any]) -> float:
-    """Frames per second that an environment asks for; 0 if it gives no positive number."""
+    """Return the frames per second that an environment asks for; 0 if that is no positive
+    number."""
     try:
         rate = float(env.metadata.get("render_fps") or 0.0)
     except (TypeError, ValueError):

@@ -43,7 +43,7 @@ class Factory:
 
     Attributes:
         algorithm: the pure functions.
-        rollout: what algorithm and data flow ask of the sampler.
+        rollout: the requirements of algorithm and data flow for the sampler.
         expectation: of memory, before anything is compiled.
     """
 
@@ -90,7 +90,7 @@ class Factory:
         )
 
     def policy(self, device: DeviceName, count: int) -> Policy:
-        """What acts for so many environments on any device, not compiled."""
+        """Return a policy for `count` environments on any device, not compiled."""
         run = self._run.config.run
         return Policy(
             self.algorithm, self._task.obs_spec, count, backend.device(device),
@@ -98,7 +98,7 @@ class Factory:
         )  # fmt: skip
 
     def learner(self) -> Learner:
-        """The learner with its buffer, not compiled.
+        """Return the learner with its buffer, not compiled.
 
         Raises:
             NoRoomError: the run does not fit the devices; nothing large is allocated then.
@@ -140,7 +140,7 @@ class Factory:
         )  # fmt: skip
 
     def pool(self) -> WorkerPool | None:
-        """The actor processes, started; None with ``sampler=inline``."""
+        """Return the started actor processes; None with ``sampler=inline``."""
         job = self._job
         if not self._run.placement.in_processes:
             return None
@@ -155,7 +155,7 @@ class Factory:
         )  # fmt: skip
 
     def sampler(self, pool: WorkerPool | None = None) -> Sampler:
-        """The sampler, its environments open."""
+        """Return the sampler, with its environments open."""
         if self._run.placement.steps_on_device:
             return self.device_sampler
         return make_sampler(
@@ -163,7 +163,7 @@ class Factory:
         )
 
     def evaluator(self) -> Evaluator:
-        """What plays evaluation episodes, its policy not compiled."""
+        """Return the evaluator; its policy is not compiled."""
         run = self._run.config.run
         device = backend.device(self._run.placement.act[0])
         return Evaluator(
@@ -172,7 +172,7 @@ class Factory:
         )  # fmt: skip
 
     def policies(self, pool: WorkerPool | None = None) -> list[Callable[[], Any]]:
-        """What compiles the policies of this process."""
+        """Return functions that compile the policies of this process."""
         if self._run.placement.steps_on_device:
             return [self.device_sampler.compile]
         if pool is not None and pool.local:
@@ -180,7 +180,7 @@ class Factory:
         return [partial(p.compile, self._job.programs) for p in self.acting.policies]
 
     def schedule(self, sampler: Sampler, learner: Learner, pool: WorkerPool | None) -> Schedule:
-        """The data flow between a sampler and a learner."""
+        """Return the schedule between a sampler and a learner."""
         job = self._job
         policies: Sequence[Any] = self.acting.policies
         if self._run.placement.steps_on_device:
@@ -193,7 +193,7 @@ class Factory:
         return SerialSchedule(*flow)
 
     def fused(self, learner: Learner) -> FusedSchedule:
-        """The data flow in one program, not compiled."""
+        """Return the schedule that does everything in one program, not compiled."""
         job = self._job
         return FusedSchedule(
             self.device_sampler, [], learner, job.spans, job.discardable, self.algorithm.advanced,

@@ -17,8 +17,8 @@ from flatout_explain.files.kept_numbers import keep_number, numbers
 
 
 def shape_key(config: TrainConfig, hardware: Hardware, placement: Placement) -> str:
-    """What a compiled program's times are kept under: `auto.key` without what changes no program,
-    and the placement."""
+    """Return the key under which a compiled program's times are saved: `auto.key` without the
+    settings that change no program, and the placement."""
     free = changeable(config)
     given = [name for name in free if config.flat().get(name) is not None]
     text = f"{key(config, hardware, free)} {given} {placement}"
@@ -27,7 +27,7 @@ def shape_key(config: TrainConfig, hardware: Hardware, placement: Placement) -> 
 
 @contextmanager
 def compiling(what: str, under: str, announce: Callable[[str], None]) -> Iterator[None]:
-    """Say what is compiled and how long that took last time; keep how long it takes.
+    """Say what is being compiled and how long it took last time; save how long it takes now.
 
     The time is kept in the folder of compiled programs: with another folder, or an emptied one,
     the program is compiled for the first time.

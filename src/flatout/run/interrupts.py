@@ -61,7 +61,7 @@ class Interrupts:
 
     @contextmanager
     def discardable(self) -> Iterator[None]:
-        """A section that may be interrupted at any bytecode and thrown away."""
+        """Allow an interrupt at any bytecode of a section whose work may be thrown away."""
         self._inside += 1
         try:
             self.check()
@@ -70,13 +70,13 @@ class Interrupts:
             self._inside -= 1
 
     def check(self) -> None:
-        """Raise `Interrupt` where a signal has come."""
+        """Raise `Interrupt` if a signal has arrived."""
         if self.signum is not None:
             raise Interrupt(self.signum)
 
     def _swallowed(self, what: sys.UnraisableHookArgs) -> None:
-        """An exception that nobody can catch: a signal that came while garbage was collected, say,
-        comes again a moment later."""
+        """Handle an exception that no caller can catch: a signal that arrived during garbage
+        collection, for example, is sent again a moment later."""
         error = what.exc_value
         if not isinstance(error, Interrupt):
             self._unraisable(what)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 FUSED = "the program of the whole loop"
-"""What is compiled with ``schedule=fused``."""
+"""The name, in notes, of the program that is compiled with ``schedule=fused``."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Job:
 
 
 def learning_mesh(config: TrainConfig, placement: Placement) -> Mesh:
-    """The learning devices, with the run's shards on them."""
+    """Return the mesh of the learning devices with the run's shards."""
     from flatout.engine.mesh import Mesh
 
     devices = [backend.device(name) for name in placement.learn]
@@ -45,7 +45,8 @@ def learning_mesh(config: TrainConfig, placement: Placement) -> Mesh:
 
 
 def compile_all(job: Job, update: Callable[[], Any], others: list[Callable[[], Any]]) -> float:
-    """Compile the update and all else side by side; returns the update's workspace in MiB."""
+    """Compile the update and all other programs side by side; return the update's workspace in
+    MiB."""
     run, programs = job.run, job.programs
     fused = run.placement.fused
     told = nullcontext()

@@ -55,11 +55,12 @@ NAMES: dict[str, dict[str, tuple[str, float]]] = {
         "train/ent_coef": ("losses/alpha", 1.0),
     },
 }
-"""By library and our name: theirs, and the factor."""
+"""For each library and each of our metrics: the library's name of it, and the factor of values."""
 
 
 def renamed(row: dict[str, float], library: str) -> dict[str, float]:
-    """A row of metrics under a library's names; what it has no name for keeps ours."""
+    """Return a row of metrics under a library's names. Metrics that the library does not have keep
+    Flatout's names."""
     names = NAMES[library]
     if not names:
         return row
@@ -68,7 +69,7 @@ def renamed(row: dict[str, float], library: str) -> dict[str, float]:
 
 
 WANDB = "wandb"
-"""Where a snapshot's data and config.json keep a run's project and id in Weights & Biases."""
+"""The key of a run's project and id in Weights & Biases, in a snapshot's data and config.json."""
 
 FLUSH_S = 10.0
 """Seconds after which TensorBoard's events are handed to the system."""
@@ -77,7 +78,7 @@ EPISODE_MEANS = ("loss", "actor_loss", "critic_loss", "epsilon", "replay_fill", 
 """The algorithm's and replay's scalars that an episode's row has."""
 
 HIDDEN = ("episode", "env")
-"""What of an episode's row TensorBoard does not show."""
+"""Fields of an episode's row that TensorBoard does not show."""
 
 
 class JsonLines:
@@ -96,7 +97,7 @@ class JsonLines:
         lines = "".join(json_text({"step": step} | row) + "\n" for row in rows)
         with writing(self._path):
             self._file.write(lines.encode())
-            self._file.flush()  # whoever follows the file sees each row at once
+            self._file.flush()  # a program that follows the file sees each row at once
 
     def sync(self) -> int:
         """Bring every row to disk; returns the file's length in bytes."""
@@ -276,7 +277,8 @@ class RunLogs:
                 file.begin_again()
 
     def release(self) -> None:
-        """Show all rows so far, and from now on each at once: the run will not begin again."""
+        """Show all rows so far, and each later row at once, because the run will not begin
+        again."""
         held, self._held = self._held or (), None
         for show in held:
             show()

@@ -39,7 +39,7 @@ Row = dict[str, float]
 
 
 def sampled(path: Path, names: Collection[str]) -> list[Row]:
-    """All rows of a file of metrics; of a large file `ROWS` of them and the last.
+    """Return all rows of a file of metrics; of a large file `ROWS` of them and the last.
 
     Args:
         names: metrics that the rows are to have; damaged lines are skipped.
@@ -54,7 +54,8 @@ def sampled(path: Path, names: Collection[str]) -> list[Row]:
 
 
 def evaluated(path: Path, names: Collection[str]) -> list[Row]:
-    """The rows that hold an evaluation, also the few of a large file; as `sampled` otherwise."""
+    """Return the rows that hold an evaluation, all of them also in a large file; otherwise as
+    `sampled`."""
     found: list[Row] = []
     seen, every = 0, 1
     with nofollow.open_stream(path) as file:
@@ -72,7 +73,7 @@ def evaluated(path: Path, names: Collection[str]) -> list[Row]:
 
 
 def value_at(path: Path, steps: int | None, name: str) -> float | None:
-    """The last value of a metric in the rows of at most `steps` steps (None: in all rows).
+    """Return the last value of a metric in the rows of at most `steps` steps (None: in all rows).
 
     Raises:
         OSError, ValueError, LookupError, TypeError, AttributeError: the last row or one that has
@@ -148,7 +149,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _spread(file: IO[bytes], size: int) -> Iterator[bytes]:
-    """`ROWS` lines of a large file, and the last."""
+    """Yield `ROWS` evenly spread lines of a large file, and the last line."""
     for number in range(ROWS):
         file.seek(size * number // ROWS)
         if number:
@@ -159,7 +160,7 @@ def _spread(file: IO[bytes], size: int) -> Iterator[bytes]:
 
 
 def _blocks(file: IO[bytes]) -> Iterator[bytes]:
-    """Whole lines, a block at a time; one that is too long comes in pieces, which are no JSON."""
+    """Yield blocks of whole lines. A line that is too long comes in pieces, which are not JSON."""
     while block := file.read(BLOCK):
         if not block.endswith(b"\n"):
             block += file.readline(LONGEST_LINE)  # the rest of its last line
@@ -167,7 +168,7 @@ def _blocks(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _blocks_before(end: int, file: IO[bytes]) -> Iterator[bytes]:
-    """Whole lines before a position, a block at a time, the last block first."""
+    """Yield blocks of whole lines before a position, the last block first."""
     first = max(end - MOST_SEARCHED, 0)
     while end > first:
         begin = _next_line(max(end - BLOCK, 0), file)
@@ -179,7 +180,8 @@ def _blocks_before(end: int, file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _end_of(steps: int, file: IO[bytes], end: int) -> int:
-    """The position at which the rows of at most `steps` steps end; steps grow from row to row."""
+    """Return the position at which the rows of at most `steps` steps end. Steps grow from row to
+    row."""
     begin = 0
     while begin < end:
         middle = (begin + end) // 2
@@ -196,7 +198,7 @@ def _end_of(steps: int, file: IO[bytes], end: int) -> int:
 
 
 def _next_line(position: int, file: IO[bytes]) -> int:
-    """The position of the first line that begins at or after a position.
+    """Return the position of the first line that begins at or after `position`.
 
     Raises:
         ValueError: the line before it is too long.

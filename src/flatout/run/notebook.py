@@ -1,4 +1,4 @@
-"""What a notebook shows: a run while it trains, and an agent."""
+"""Output in notebooks: a run while it trains, and an agent."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ REDRAW_S = 0.5
 
 
 def in_notebook() -> bool:
-    """Whether this process is a notebook's kernel."""
+    """Return whether this process is a notebook's kernel."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return getattr(shell, "kernel", None) is not None
 
 
 def display_of(config: TrainConfig) -> Display:
-    """What shows a run that a program or a notebook began."""
+    """Return the display of a run that a program or a notebook started."""
     if in_notebook():
         return NotebookDisplay(config)
     from rich.console import Console
@@ -92,14 +92,14 @@ class NotebookDisplay(Display):
 
 
 def drawing(title: str, points: Points) -> str:
-    """One run's curve over steps, as SVG."""
+    """Return one run's curve over steps, as SVG."""
     steps, _, values = points
     label = next(iter(VALUES.values()))
     return svg([Curve(title, steps, values, values, values)], title, AXES["steps"], label)
 
 
 def page(title: str, summary: dict[str, Any], loaded: bool, points: Points | None) -> str:
-    """An agent as HTML; every text is escaped.
+    """Return an agent as HTML; every text is escaped.
 
     Args:
         summary: of its last run; empty before one.

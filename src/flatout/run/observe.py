@@ -18,7 +18,7 @@ from flatout.run.build import Components
 from flatout.run.progress import Progress
 from flatout.run.recording import RunRecording
 from flatout.spans import RunClock, Spans
-from flatout.storage.span_records import MAIN, Begin
+from flatout.storage.span_records import MAIN, PLAN, Begin
 from flatout.types import NAMED, UserCode
 from flatout_explain.hardware.monitor import MonitorSample, Sampler
 from flatout_explain.report import percent
@@ -29,7 +29,7 @@ def start_recording(
     wall: Callable[[], float], folder: Path | None, sample_devices: bool,
     sampler: Sampler | None = None,
 ) -> RunRecording:  # fmt: skip
-    """Keep where the time goes from now on; `wall` gives the run's seconds so far.
+    """Record from now on where the run's time goes.
 
     Args:
         sampler: samples the devices for several runs; None makes one for this run alone.
@@ -46,6 +46,7 @@ def start_recording(
         t=round(wall(), 3),
         startup_s=round(times.startup_s, 3),
         compile_s=round(times.compile_s, 3),
+        plan_s=round(spans.seconds(PLAN), 3),
         cores=hardware.cores,
         envs=config.env.envs,
         placement=str(components.placement),
@@ -58,17 +59,19 @@ def start_recording(
 
 
 def current_load(recording: RunRecording, components: Components) -> tuple[float, str]:
-    """Steps per second in the last seconds, and `load_words` of the machine meanwhile."""
+    """Return the steps per second of the last seconds, and `load_words` of the machine in that
+    time."""
     recent = recording.recent
     mains = [record for record in recent if record.lane == MAIN]
-    seconds = sum(record.d - record.spans.get("compile", 0.0) for record in mains)
+    outside = sum(record.spans.get(name, 0.0) for record in mains for name in ("compile", PLAN))
+    seconds = sum(record.d for record in mains) - outside
     now = bottleneck(recent_phases(recent, components.placement))
     words = load_words(recording.sample, components.hardware.cores, *now)
     return sum(record.steps for record in mains) / max(seconds, 1e-9), words
 
 
 def load_words(sample: MonitorSample | None, cores: int, cause: str, share: float) -> str:
-    """CPU and GPU use and the cause that takes most of the time (with its share), on one line."""
+    """Return CPU and GPU use, and the cause with the largest share of the time, on one line."""
     words: list[str] = []
     if sample is not None:
         words.append(f"cpu {percent(sample.cpu)} of {cores} {'core' if cores == 1 else 'cores'}")
@@ -85,7 +88,8 @@ def closing_verdict(
     recording: RunRecording, config: TrainConfig, folder: Path | None, hardware: Hardware,
     code: UserCode,
 ) -> dict[str, Any]:  # fmt: skip
-    """The run's diagnosis as its summary has it, with gains if planning measured them here."""
+    """Return the run's diagnosis for its summary, with gains that planning measured on this
+    machine."""
     try:
         evidence = Evidence(
             "this run" if folder is None else str(folder), config, recording.lines(),
@@ -98,7 +102,7 @@ def closing_verdict(
 
 
 def shows_images(settings: Mapping[str, Any]) -> bool:
-    """Whether a run's observations are images, by its settings."""
+    """Return whether the settings of a run say that its observations are images."""
     pixels = settings.get("network") in ("nature", "nature_same")
     prepared = bool(settings.get("grayscale")) or settings.get("resize") is not None
     return pixels or prepared or EnvSource(str(settings.get("env", ""))).atari

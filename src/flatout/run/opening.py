@@ -16,10 +16,10 @@ from flatout.types import NAMED, UserCode
 
 
 def backends(config: TrainConfig, task: Task) -> tuple[bool, bool]:
-    """Whether the settings let environments step on the host, and on a device.
+    """Return whether the settings allow environments to step on the host, and on a device.
 
-    Both is ``--env-backend auto`` with a proven twin: the faster is to be taken. An environment
-    written in JAX steps on the host only where that is asked for.
+    Both are true with ``--env-backend auto`` and a proven twin; the faster is taken then. An
+    environment written in JAX steps on the host only if the settings say so.
     """
     placed, device = config.run.placed, config.env.backend_device
     if config.env.backend_open:
@@ -32,14 +32,14 @@ def backends(config: TrainConfig, task: Task) -> tuple[bool, bool]:
 def member_devices(
     config: TrainConfig, placement: Placement, hardware: Hardware
 ) -> tuple[DeviceName, ...]:
-    """The learning devices that members of a population share, each one's on a single device;
-    empty where each has all that its placement names.
+    """Return the learning devices that members of a population share, one device per member; empty
+    if every member has all devices of its placement.
 
-    Those that the user names, where a member has one shard; else, where nobody has named any, all
-    GPUs like the one that the rule takes.
+    They are the devices that the user names, if a member has one shard. If no devices are named,
+    they are all GPUs of the kind that the rule chooses.
 
     Args:
-        placement: what the settings mean here.
+        placement: the settings' placement on this machine.
     """
     first, *others = placement.learn
     if others:
@@ -55,15 +55,15 @@ def open_environment(
     config: TrainConfig, code: UserCode = NAMED, members: bool = False,
     hardware: Hardware | None = None, in_info: bool | None = None,
 ) -> Task:  # fmt: skip
-    """`open_task` with a run's settings.
+    """Open a run's environment; see `open_task`.
 
-    gymnax and the like make arrays when they are imported, which opens JAX's devices: the
-    placement's are named before. With placement auto that is a GPU, if there is one, because
-    nothing is known of the observations yet.
+    gymnax and similar libraries create arrays when they are imported, which opens JAX's devices, so
+    the placement's devices are chosen before. With placement auto they include a GPU if there is
+    one, because the observations are not known yet.
 
     Args:
-        members: it is a population's, whose members share several devices (`member_devices`).
-        hardware: by which the run's GPUs are chosen; by default as it is now.
+        members: whether it is a population, whose members share devices (`member_devices`).
+        hardware: the machine, by which the run's GPUs are chosen; by default in its present state.
         in_info: see `open_task`.
 
     Raises:

@@ -19,17 +19,17 @@ from flatout.run.probe_process import Report, unheard
 from flatout.types import UserCode
 
 FINALISTS = 3
-"""Placements that are run for real."""
+"""Number of placements that are run, not only predicted."""
 
 VERIFYING = 0.25
-"""Share of the time that they may always take."""
+"""Share of the time that is always left for these runs."""
 
 
 def answer(question: Question, code: UserCode, report: Report = unheard) -> Answer:
-    """Measure, predict, and verify the best few.
+    """Measure the stages, predict every placement, and verify the best few.
 
     Args:
-        report: hears of each stage before it begins, and what was found until then.
+        report: receives each stage before it begins, and the result so far.
 
     Raises:
         UsageError: there is only one environment object, which a probe may not step.
@@ -41,7 +41,7 @@ def answer(question: Question, code: UserCode, report: Report = unheard) -> Answ
         probe = Probe(question, code, stack, lambda stage: report(stage, so_far()))
 
         def found() -> Found | None:
-            """The measurements so far, or None while no placement can be chosen from them."""
+            """Return the measurements so far; None if no placement can be chosen from them yet."""
             memory = probe.memory()
             if probe.stages is None or all(parse(t).lag and not question.lag for t in memory):
                 return None
@@ -73,7 +73,7 @@ def answer(question: Question, code: UserCode, report: Report = unheard) -> Answ
 
 
 def as_json(question: Question, code: UserCode, report: Report) -> dict[str, Any]:
-    """`answer` as values that travel."""
+    """Return `answer` as JSON values, for another process."""
     return answer(question, code, report).as_json()
 
 
@@ -84,7 +84,7 @@ def _needed(found: Found | None, probe: Probe) -> Found:
 
 
 def _finalists(predicted: Sequence[Prediction], base: Placement) -> list[Prediction]:
-    """The best few and the rule's own, the best first."""
+    """Return the placements with the best predictions and the rule's own, the best first."""
     order = sorted(predicted, key=lambda p: -p.rate)
     best = order[:FINALISTS]
     return best + [p for p in order[FINALISTS:] if p.placement == base]

@@ -18,32 +18,33 @@ from flatout.planning.answer import LEFT_OUT, Answer, Question
 from flatout.planning.predict import Prediction
 from flatout.run.auto import question, remember
 from flatout.spans import Spans
+from flatout.storage.span_records import PLAN
 from flatout.types import NAMED, UserCode
 from flatout_explain.documents import convert
 
 SHORT_S = 60.0
-"""Runs that are expected to take less follow the rule or the cache."""
+"""Seconds of training below which a run is not planned: it follows the rule or an earlier plan."""
 
 SHARE = 0.05
-"""Most of the expected time that is spent on planning."""
+"""Maximum share of the expected time that is spent on planning."""
 
 LOOK_S = 2.0
-"""Training time after which a run's length is estimated."""
+"""Seconds of training after which a run's length is estimated."""
 
 MOST_S = 30.0
-"""Most seconds that planning is given, however long the run."""
+"""Maximum seconds of planning, however long the run is."""
 
 MOVABLE = ("env", "act", "replay")
-"""Spans of what another placement can do elsewhere; with a GPU learning, too."""
+"""Spans of work that another placement can do elsewhere; with a GPU, learning is one of them."""
 
 COMPILING_S = 10.0
-"""Least seconds that measuring takes for a run in one program, because it compiles several."""
+"""Minimum seconds of measuring for a run in one program, because several are compiled."""
 
 WORTH = 2.0
 """Planning begins if another placement could save at least this many times planning's own time."""
 
 STARTING_S = 3.0
-"""Seconds that a child process takes to import and to begin; probes do not get them."""
+"""Seconds that a child process takes to start and to import, in addition to its measurements."""
 
 
 def ask(
@@ -53,7 +54,7 @@ def ask(
     """Measure and predict in a child process; arguments and exceptions are those of
     `probe_process.call`.
 
-    Where that ends too early, what was measured by then is the answer, with a note.
+    If the process ends too early, the answer follows from its measurements so far, with a note.
     """
     from flatout.planning.found import Found, conclude
     from flatout.run.probe_process import MeasuringError, call
@@ -71,7 +72,7 @@ def ask(
 
 
 def measured(config: TrainConfig, text: str, hardware: Hardware, budget_s: float) -> Answer:
-    """Measure, and keep the plan.
+    """Measure placements, and save the plan.
 
     Args:
         text: the placement that the search starts from.
@@ -83,17 +84,21 @@ def measured(config: TrainConfig, text: str, hardware: Hardware, budget_s: float
     run = config.run
     base, _ = resolve_placement(text, hardware, soft=run.soft_placement, devices=run.devices)
     refuse_shards(base, run.shards)
+    say(
+        f"measuring takes about {budget_s + STARTING_S:.0f} s; a part of it that has not ended "
+        f"after {2 * budget_s + 60.0:.0f} s is given up"
+    )
     answer = ask(question(config, base, hardware, budget_s), NAMED, 2 * budget_s + 60.0)
     remember(config, hardware, NAMED, answer)
     return answer
 
 
 class Replanned(Exception):  # noqa: N818 - an event, not an error
-    """The run goes on with another placement.
+    """The event that a run changes to another placement.
 
     Attributes:
-        chosen: that one, and what is expected of it.
-        same: its bits are the same, so that what was trained is kept.
+        chosen: the other placement with its prediction.
+        same: whether its bits are the same, so that the training so far is kept.
     """
 
     def __init__(self, chosen: Prediction, same: bool) -> None:
@@ -102,15 +107,16 @@ class Replanned(Exception):  # noqa: N818 - an event, not an error
 
 
 class Planner:
-    """Plans once, when a run's length can be told, and holds the run against what was predicted.
+    """The planning of a run: it is planned once, when its length can be estimated, and its speed is
+    compared with the prediction.
 
     Args:
         config: the run's settings.
-        placement: that it runs with.
+        placement: the run's.
         expected: the prediction by which `placement` was chosen; None if nothing was planned.
         announce: receives sentences for the user.
-        spans: where the run's time goes.
-        keeps: the run may not begin again: it was resumed, or somebody watches it.
+        spans: the run's.
+        keeps: whether the run must not begin again, because it was resumed or has callbacks.
     """
 
     def __init__(
@@ -132,7 +138,7 @@ class Planner:
         return self._done or self._keeps
 
     def look(self, steps: int) -> Replanned | None:
-        """Plan, if it is time to and the run is long enough.
+        """Plan if it is time for it and the run is long enough.
 
         Args:
             steps: made so far.
@@ -162,14 +168,15 @@ class Planner:
         return self._plan(budget)
 
     def _movable(self) -> float:
-        """Seconds that went so far into what another placement can do elsewhere."""
+        """Return the seconds spent so far on work that another placement can do elsewhere."""
         names = (*MOVABLE, "learn", "fused") if self._hardware.usable_gpus else MOVABLE
         if self._config.env.backend_open:  # the host may be faster
             names = {*names, "fused"}
         return sum(self._spans.seconds(name) for name in names)
 
     def check(self, steps: int) -> Replanned | None:
-        """At a checkpoint: say once where the run is not as fast as predicted.
+        """Compare the run's speed with its prediction at a checkpoint, and say once if it is
+        slower.
 
         Returns:
             With ``--replan`` another placement that is faster now and acts in the same groups.
@@ -196,12 +203,19 @@ class Planner:
         return self._plan(budget)
 
     def _plan(self, budget: float) -> Replanned | None:
-        self._announce(f"measuring this machine for about {budget + STARTING_S:.0f} s")
+        most = 2 * budget + 30.0
+        self._announce(
+            f"measuring placements on this machine, which takes about {budget + STARTING_S:.0f} s "
+            f"and at most {most:.0f} s; --placement '{self._placement}' measures nothing"
+        )
         asked = question(self._config, self._placement, self._hardware, budget)
         try:
-            answer = ask(asked, self._code, budget + 30.0, 2 * budget + 30.0, self._announce)
+            with self._spans.span(PLAN):
+                answer = ask(asked, self._code, budget + 30.0, most, self._announce)
         except FlatoutError as error:
-            self._announce(f"placement auto: measuring failed ({error}); the rule is followed")
+            self._announce(
+                f"placement auto: measuring failed ({error}); the run stays on '{self._placement}'"
+            )
             return None
         # A run that was planned before names what was chosen then.
         automatic = replace(self._config, run=replace(self._config.run, placement="auto"))
@@ -215,7 +229,7 @@ class Planner:
             self.expected = answer.chosen
             return None
         if self._keeps and not same:
-            why = "it acts in other groups"
+            why = "it chooses actions for other numbers of environments at once"
             if chosen.steps_on_device or asked.base.steps_on_device:
                 why = "its environments step in another program"
             self._announce(

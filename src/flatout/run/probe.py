@@ -31,13 +31,13 @@ from flatout.spans import Work
 from flatout.types import UserCode
 
 ROUNDS = 4
-"""Turns that finalists take."""
+"""Number of rounds in which the finalists run in turn."""
 
 TIMED = 0.4
-"""Least share of the time for that which they run, however long they took to start."""
+"""Minimum share of the time in which finalists run, however long they take to start."""
 
 WHOLE = 0.25
-"""Of the time for one measurement: an iteration that takes longer is not run whole."""
+"""Maximum share of one measurement's time for an iteration; a longer one is not run whole."""
 
 NOT_MEASURED = "could not be measured"
 NEEDED = f"failed, and placements that need it {LEFT_OUT}"
@@ -48,9 +48,9 @@ class Probe:
 
     Args:
         question: what is to be planned.
-        code: what the user passes as it is.
+        code: the user's objects and functions.
         stack: closes what is opened.
-        begins: is called with the name of each stage before that begins.
+        begins: called with the name of each stage before the stage begins.
 
     Attributes:
         stages: as far as they were measured; None until placements can be predicted from them.
@@ -74,8 +74,9 @@ class Probe:
         return self.stages
 
     def memory(self) -> dict[str, dict[str, float]]:
-        """Every placement that can be chosen, as text, with its expected MiB by device: its way to
-        collect was run, or it is the rule's own. With those that act with older parameters."""
+        """Return every placement that can be chosen, as text, with its expected MiB by device. A
+        placement can be chosen if its way to collect was run, or if it is the rule's own.
+        Placements that act with older parameters are included."""
         if self.stages is None:
             return {}
         allowed = replace(self.parts.allowed(True), fits=lambda placement: True)
@@ -85,7 +86,7 @@ class Probe:
         return {text: each for text, each in sizes.items() if each}
 
     def measure(self, budget_s: float) -> None:
-        """Time every part; one that fails is noted and left out.
+        """Time every part. A part that fails is noted and left out.
 
         Raises:
             FlatoutError: nothing can be predicted from the rest.
@@ -133,7 +134,7 @@ class Probe:
 
     @contextmanager
     def _stage(self, name: str, failed: str) -> Iterator[None]:
-        """Report a stage that begins, and note where it fails.
+        """Report a stage that begins, and add a note if it fails.
 
         Args:
             failed: what is said then of what it measures.
@@ -149,7 +150,7 @@ class Probe:
             raise FlatoutError("; ".join(self.notes))
 
     def _learn(self, limit_s: float) -> dict[str, float]:
-        """Seconds of learning by where it happens."""
+        """Return the seconds of learning on each device."""
         found: dict[str, float] = {}
         for key in self.parts.learning_keys():
             device, replay = key.split(" ")
@@ -174,8 +175,8 @@ class Probe:
             self._refuse_nothing(self._measured.rollout)
 
     def _calibrate(self, placement: Placement, limit_s: float) -> float:
-        """Fit the stages so that their sum is what collecting inline takes; returns the seconds of
-        a collected step."""
+        """Fit the stages so that their sum equals the time of collecting inline; return the seconds
+        of a collected step."""
         with ExitStack() as stack:
             sampler, horizon = self.parts.sampler(placement, self._measured, limit_s, stack)
             step_s = measure.collect_s(sampler, limit_s, lambda: None)
@@ -183,7 +184,7 @@ class Probe:
         return step_s
 
     def _time_iteration(self, placement: Placement, step_s: float, limit_s: float) -> None:
-        """Time what an iteration costs in addition to collecting and learning."""
+        """Time the overhead of an iteration besides collecting and learning."""
         stages = self._measured
         expected = step_s * stages.steps + stages.learn.get(learning_of(placement), math.inf)
         if expected > limit_s * WHOLE:
@@ -195,7 +196,7 @@ class Probe:
         self.stages = replace(stages, iteration=max(whole, 0.0))
 
     def _calibrate_processes(self, placement: Placement, limit_s: float) -> None:
-        """Fit the stages so that collecting in processes takes as long as it does."""
+        """Fit the stages so that their sum equals the time of collecting in processes."""
         done, stages = list[dict[str, Work]](), self._measured
         with ExitStack() as stack:
             sampler, horizon = self.parts.sampler(placement, stages, limit_s, stack)
@@ -211,7 +212,7 @@ class Probe:
         self.stages = fitted(stages, placement, step_s, horizon)
 
     def verify(self, finalists: Sequence[Prediction], budget_s: float) -> None:
-        """Run the finalists in turns, which gives `rates`; those whose iterations are too long are
+        """Run the finalists in turns and fill `rates`. Finalists whose iterations are too long are
         left out.
 
         The best come first, and no more are begun than there is time for.
@@ -247,7 +248,7 @@ class Probe:
 
     @contextmanager
     def _finalist(self, text: str) -> Iterator[None]:
-        """A stage in which a placement is run; one that fails is not chosen."""
+        """Run a placement as one stage. A placement that fails is not chosen."""
         ended = False
         with self._stage(f"running {text}", "failed"):
             yield
@@ -257,7 +258,8 @@ class Probe:
 
 
 def _told(done: dict[str, Work]) -> tuple[float, float, float]:
-    """Seconds of stepping and of acting, and trajectories, of all processes together."""
+    """Return the seconds of stepping, the seconds of acting, and the number of trajectories, summed
+    over all processes."""
     works = done.values()
     names = ("env", "act")
     env, act = (sum(work.seconds[name] for work in works) for name in names)

@@ -41,7 +41,7 @@ class LearnerProbe:
     """Makes a run's learners, one for each place, and policies.
 
     Args:
-        make: the components of a placement.
+        make: makes the components of a placement.
         inline: a placement; where it learns and keeps replay is exchanged.
         factory: the components of that one.
         obs_spec: of one observation.
@@ -56,13 +56,13 @@ class LearnerProbe:
         self._learners: dict[tuple[str, bool], Learner] = {}
 
     def learn_s(self, key: str, on_device: bool, limit_s: float) -> float:
-        """Seconds to learn from a trajectory; `key` of `Stages.learn`."""
+        """Return the seconds to learn from a trajectory; `key` of `Stages.learn`."""
         learner = self.learner(key, on_device)
         return measure.learn_s(learner, example(learner.trajectory), limit_s)
 
     def learner(self, key: str, on_device: bool = False) -> Learner:
-        """A compiled learner, which all placements that learn there share; trajectories of device
-        environments have room of their own."""
+        """Return a compiled learner. All placements that learn on these devices share it;
+        trajectories of device environments have room of their own."""
         if (key, on_device) not in self._learners:
             where = replace(self._inline, **learns(key))
             factory = self._make(replace(where, sampler="device") if on_device else where)
@@ -95,9 +95,9 @@ class ProbeParts:
 
     Args:
         question: what is to be planned.
-        code: what the user passes as it is.
+        code: the user's objects and functions.
         stack: closes what is opened.
-        begins: is called with the name of each stage before that begins.
+        begins: called with the name of each stage before the stage begins.
         note: receives sentences for the user.
 
     Attributes:
@@ -138,7 +138,7 @@ class ProbeParts:
         self._sizes: dict[str, dict[str, float]] = {}
 
     def allowed(self, lag: bool) -> Allowed:
-        """The placements that the search may consider for this run."""
+        """Return the placements that the search may consider for this run."""
         return Allowed(
             processes=not self.task.source.atari or self.envs > 1,
             overlap=not self._config.hyper.only_serial, lag=lag,
@@ -146,7 +146,7 @@ class ProbeParts:
         )  # fmt: skip
 
     def memory(self, placement: Placement) -> dict[str, float]:
-        """Expected MiB by device; empty where a placement does not fit."""
+        """Return the expected MiB by device; empty if a placement does not fit."""
         text = str(placement)
         if text not in self._sizes:
             self._sizes[text] = {}
@@ -158,7 +158,7 @@ class ProbeParts:
         return self._sizes[text]
 
     def _expected(self, placement: Placement) -> Expectation:
-        """Of the run itself, whose replay is larger than a probe's."""
+        """Return the expected memory of the run itself, whose replay is larger than a probe's."""
         algorithm, config = self._factory.algorithm, self.question.config
         if algorithm.replay is None:
             return self._factory.expectation
@@ -167,19 +167,19 @@ class ProbeParts:
         return replace(self._factory.expectation, replay=sizes)
 
     def inline(self) -> Placement:
-        """The rule's placement, with environments in this process."""
+        """Return the rule's placement with environments in this process."""
         return replace(
             self.base, sampler="inline", workers=None, groups=None, inference="central",
             schedule="serial", lag=0,
         )  # fmt: skip
 
     def groups(self, count: int) -> int:
-        """Acting groups of `count` actor processes."""
+        """Return the acting groups of `count` actor processes."""
         placement = Placement(sampler="processes", workers=(count, self.envs // count))
         return with_workers(placement, self.envs, count).groups or 1
 
     def learning_keys(self) -> list[str]:
-        """Where learning may happen, and where replay may be kept: keys of `Stages.learn`."""
+        """Return where learning can happen and where replay can be: keys of `Stages.learn`."""
         learn = self.base.learn
         places = [",".join(map(str, learn))] if len(learn) > 1 else [
             str(device) for device in self.question.devices
@@ -190,7 +190,8 @@ class ProbeParts:
     def sampler(
         self, placement: Placement, stages: Stages, limit_s: float, stack: ExitStack
     ) -> tuple[Sampler, int]:
-        """A started sampler, and its T: shorter where whole trajectories would take too long."""
+        """Return a started sampler and its T, which is shorter if whole trajectories would take too
+        long."""
         factory = self._make(placement)
         rollout, acting = factory.rollout, factory.acting
         turn_s = stages.env_s * stages.envs + stages.call
@@ -215,7 +216,8 @@ class ProbeParts:
         return sampler, rollout.horizon
 
     def started(self, placement: Placement, stack: ExitStack) -> tuple[Schedule, Iterator[int]]:
-        """A started schedule and its iterations' steps; the first have been made."""
+        """Return a started schedule that has made its first iterations, and an iterator over the
+        steps of further ones."""
         if placement.fused:
             return self.device.started(placement)
         factory = self._make(placement)
@@ -243,7 +245,7 @@ class ProbeParts:
 
 
 def _short(config: TrainConfig) -> TrainConfig:
-    """Settings with which learning begins soon, and a small replay."""
+    """Return settings with which learning begins soon, and a small replay."""
     hyper = config.hyper
     changes: dict[str, Any] = {}
     names = {spec.name for spec in fields(hyper)}

@@ -1,7 +1,7 @@
-"""Measuring in a process of its own: what it opens and what goes wrong there ends with it.
+"""Measuring in a child process, with which its failures and open files end.
 
-What is measured reports each of its stages before that begins. The time limit is for one stage: a
-slow machine takes longer as long as it gets on, and a stage that hangs is ended.
+A measurement reports each of its stages before the stage begins. The time limit is for one stage,
+so that a slow machine may take longer, and a stage that hangs is ended.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ LOOK_S = 10.0
 
 
 class Report(Protocol):
-    """Hears of a stage that begins, and of what would be the result if that one never ended (as
-    JSON; None where nothing new was found)."""
+    """A function that receives the name of a stage that begins, and the result so far, which is
+    used if that stage never ends (as JSON; None if nothing new was found)."""
 
     def __call__(self, stage: str, so_far: Any = None) -> None: ...
 
 
 def unheard(stage: str, so_far: Any = None) -> None:
-    """Report to nobody."""
+    """Ignore a report."""
 
 
 class MeasuringError(FlatoutError):
-    """Measuring ended before its end.
+    """An error that ended measuring.
 
     Attributes:
-        slow: a stage took too long; otherwise the measuring failed.
-        so_far: what had been found by then; None if that is nothing.
+        slow: whether a stage took too long; otherwise it failed.
+        so_far: the result until then; None if there is none.
     """
 
     def __init__(self, why: str, slow: bool, so_far: Any = None) -> None:
@@ -59,7 +59,7 @@ def call(
     function: str, arguments: tuple[Any, ...], limit_s: float, total_s: float = math.inf,
     announce: Callable[[str], None] = say,
 ) -> Any:  # fmt: skip
-    """What a ``module:function`` returns (JSON) in a child process.
+    """Return the JSON result of a ``module:function`` that runs in a child process.
 
     Args:
         arguments: its arguments; it gets ``report=``, a `Report`, as well.
@@ -75,7 +75,8 @@ def call(
     if not PASSES_DESCRIPTORS:
         raise FlatoutError("measuring in a process of its own needs Linux or macOS (or WSL 2)")
     job = child.as_bytes((function, arguments))
-    until = time.monotonic() + total_s
+    began = time.monotonic()
+    until = began + total_s
     each, stage, so_far, announced = STARTING_S, "starting a process", None, False
     with (
         output_file.temporary_file() as errors,
@@ -103,18 +104,25 @@ def call(
                 if time.monotonic() >= until:
                     within = f"measuring did not end in all within {total_s:.0f} s (it was {stage})"
                 why = f"; other programs hold the cores: {held}" if held else " (does it hang?)"
+                why += f"; it was given up {_after(began)}"
                 raise MeasuringError(within + why, True, so_far) from None
             except (EOFError, OSError, ValueError):
                 how = process.how_it_ended(process.close(ENDING_S))
-                why = f"the measuring process {how}; it was {stage}"
+                why = f"the measuring process {how}; it was {stage}, {_after(began)}"
                 raise MeasuringError(why, False, so_far) from None
             for reply in replies:
                 if "stage" in reply:
                     since, each, stage = time.monotonic(), limit_s, str(reply["stage"])
                     so_far = reply.get("so_far", so_far)
     if "error" in reply:
-        raise MeasuringError(str(reply["error"]), False, so_far)
+        text = f"{str(reply['error']).rstrip('.')} ({_after(began)})"
+        raise MeasuringError(text, False, so_far)
     return reply["value"]
+
+
+def _after(began: float) -> str:
+    """Return how many seconds have passed since `began`, as words."""
+    return f"after {time.monotonic() - began:.0f} s"
 
 
 def run(what: str, function: str, arguments: tuple[Any, ...], limit_s: float = math.inf) -> Any:
@@ -126,7 +134,7 @@ def run(what: str, function: str, arguments: tuple[Any, ...], limit_s: float = m
 
 
 def main() -> None:
-    """The child's entry."""
+    """Run the child process: receive a job, run it, and send its result."""
     parent = child.Parent()
     function, arguments = parent.receive_object()
     parent.follow()

@@ -26,7 +26,7 @@ WINDOW = 100
 
 @dataclass
 class Progress:
-    """The counters of a run: what a checkpoint keeps beside the schedule's state."""
+    """The counters of a run, which a checkpoint saves next to the schedule's state."""
 
     steps: Count = 0  # since the run's start, as the next three
     updates: Count = 0
@@ -72,7 +72,7 @@ class Progress:
         return self.steps, self.updates, self.iterations
 
     def add(self, metrics: Metrics, by_episode: bool) -> None:
-        """Count one iteration; `by_episode` keeps sums between ends of episodes, too."""
+        """Count one iteration; `by_episode` also keeps sums between the ends of episodes."""
         self.steps += metrics.steps
         self.updates += metrics.updates
         self.iterations += 1
@@ -89,18 +89,18 @@ class Progress:
         self.pending_count += 1
 
     def note_reached(self, goals: Sequence[float], wall_s: float) -> None:
-        """Note when the mean of 100 returns first reaches each of these."""
+        """Record when the mean of 100 returns first reaches each goal."""
         mean = self.return_mean_100 if goals else None
         for goal in goals:
             if mean is not None and mean >= goal:
                 self.reached.setdefault(str(goal), [self.steps, wall_s])
 
     def after(self, every: int) -> int:
-        """The first multiple of `every` steps that lies ahead."""
+        """Return the next multiple of `every` steps."""
         return (self.steps // every + 1) * every
 
     def row_after(self, log_every: int | None) -> int:
-        """The step at which the next row of metrics is due.
+        """Return the step at which the next row of metrics is due.
 
         Args:
             log_every: steps between rows; None: few at first, so that a short run has a curve too.
@@ -108,25 +108,27 @@ class Progress:
         return self.after(rows_every(log_every, self.steps))
 
     def ended(self, steps: int, goal: float | None) -> str:
-        """Why a run of so many steps, or until a mean return, has ended; or an empty string."""
+        """Return why a run of `steps` steps, or until a mean return of `goal`, has ended; an empty
+        string if it has not."""
         if self.steps >= steps:
             return "steps"
         mean = None if goal is None else self.return_mean_100
         return "return" if goal is not None and mean is not None and mean >= goal else ""
 
     def due(self, steps: int, evaluates: bool) -> tuple[int, int]:
-        """The step at which something is to be written or evaluated, or a run of `steps` ends; and
-        the first such step that asks for the state of learning: a row of metrics does not."""
+        """Return the step of the next event (a row of metrics, a checkpoint, an evaluation or the
+        end of a run of `steps`), and the step of the next event that reads the learned state, which
+        a row of metrics does not."""
         times = [steps, self.next_checkpoint or steps]
         times += [self.next_eval] if evaluates else []
         return max(min(*times, self.next_log), self.steps + 1), max(min(times), self.steps + 1)
 
     def means(self) -> dict[str, float]:
-        """Of each of the algorithm's scalars since the last row."""
+        """Return the mean of each of the algorithm's scalars since the last row."""
         return {name: total / count for name, (total, count) in self.pending.items()}
 
     def drain(self, taken: Collection[str] = ()) -> dict[str, float]:
-        """What a row of metrics says of these counters; the next row begins.
+        """Return the values of these counters for a row of metrics, and begin the next row.
 
         Args:
             taken: names of what else the row has.
@@ -159,12 +161,12 @@ class Progress:
         return row | logged
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON-compatible values."""
+        """Return the counters as JSON-compatible values."""
         return msgspec.to_builtins(self, enc_hook=_plain)
 
     @staticmethod
     def from_json(values: Any) -> Progress:
-        """What `to_json` gave.
+        """Return the counters that `to_json` wrote.
 
         Raises:
             ValueError: the values are damaged.
@@ -187,7 +189,7 @@ def _newest(kind: Any, values: Any) -> deque[Any]:
 
 
 def metric(name: str) -> str:
-    """What a learner's or a schedule's value is called in a row of metrics."""
+    """Return the name of a learner's or a schedule's value in a row of metrics."""
     return name if "/" in name else f"train/{name}"
 
 
@@ -217,7 +219,7 @@ class Track:
 
 
 class Display:
-    """What shows a run while it lives; this base shows nothing."""
+    """The display of a running run; this base class shows nothing."""
 
     shows = False  # whether it shows anything
     lost = ""  # why nothing is seen of it any more
@@ -226,10 +228,10 @@ class Display:
         """Say one sentence."""
 
     def update(self, progress: Progress, row: dict[str, float], wall_s: float) -> None:
-        """An iteration has ended; called often, draws seldom."""
+        """Update the display after an iteration. This is called often and draws seldom."""
 
     def load(self, steps_per_s: float, machine: str) -> None:
-        """What the run and the machine do now; called about once a second."""
+        """Show the speed and the machine's load; called about once a second."""
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Release the terminal."""

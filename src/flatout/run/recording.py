@@ -100,7 +100,7 @@ class RunRecording:
             self._sampler.add(self._recorder)
 
     def tick(self, counts: tuple[int, int, int]) -> bool:
-        """After an iteration: write records if due; returns whether it wrote any."""
+        """Write records after an iteration if they are due; return whether any were written."""
         if time.perf_counter() < self._due:
             return False
         self._write_records(counts, first=self._first)
@@ -108,7 +108,7 @@ class RunRecording:
         return True
 
     def end(self, counts: tuple[int, int, int]) -> None:
-        """After the last iteration: write its records."""
+        """Write the records of the last iteration."""
         if self._begun and counts[2] > self._counts[2]:
             self._write_records(counts, first=self._first)
 
@@ -137,11 +137,12 @@ class RunRecording:
         return None if self._recorder is None else self._recorder.latest
 
     def lines(self) -> list[dict[str, Any]]:
-        """The run's lines from its folder; without a folder this process's."""
+        """Return the run's lines from its folder, or those of this process if there is no
+        folder."""
         return self._lines if self._folder is None else json_lines(self._folder / SPANS)
 
     def samples(self) -> list[MonitorSample]:
-        """The hardware's samples, as `lines`."""
+        """Return the hardware's samples, as `lines` does for spans."""
         if self._folder is not None:
             return read_samples(self._folder / DEVICES)
         return [] if self._recorder is None else list(self._recorder.samples)
@@ -192,7 +193,7 @@ class RunRecording:
             self._stop(error)
 
     def _stop(self, error: OSError) -> None:
-        """Record no more: a failure to record must not end a run."""
+        """Stop recording. A failure to record does not end a run."""
         assert self._folder is not None
         file, self._file = self._file, None
         if file is not None:

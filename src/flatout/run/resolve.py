@@ -36,7 +36,7 @@ from flatout.run.opening import backends, member_devices, open_environment
 from flatout.types import NAMED, UserCode, has_images
 
 Announce = Callable[[str], None]
-"""Receives sentences for the user as they become known."""
+"""A function that receives sentences for the user as they become known."""
 
 
 def silent(note: str) -> None:
@@ -53,7 +53,7 @@ class ResolvedRun:
         hardware: the machine as it was when the placement was decided.
         task: the environment, open; None for classification.
         env: one environment, if environments step on the device.
-        code: what the user passes as it is.
+        code: the user's objects and functions.
         notes: sentences for the user; more may come while the run is assembled.
         expected: the prediction by which the placement was chosen, if it was.
         shared: the learning devices that the members of a population take in turn; empty if each
@@ -88,7 +88,7 @@ def resolve_run(
     """Decide where a run's parts will be, open its environment and start JAX's devices.
 
     Args:
-        code: what the user passes as it is.
+        code: the user's objects and functions.
         programs: that other runs of this shape have compiled. A population has placed its members
             before; any other run takes a placement that was measured here before.
         checks: check the environment's first observations, and announce what is found.
@@ -139,7 +139,7 @@ def _announced(notes: Sequence[str], announce: Announce) -> None:
 def _recalled(
     config: TrainConfig, hardware: Hardware, code: UserCode, announce: Announce
 ) -> tuple[TrainConfig, Prediction | None]:
-    """The settings with the placement that was measured here before, and its prediction."""
+    """Return the settings with the placement that was measured here before, and its prediction."""
     found, note = recall(config, hardware, code)
     if note:
         announce(note)
@@ -153,7 +153,7 @@ def _recalled(
 
 
 def _device_env(config: TrainConfig, task: Task) -> DeviceEnv | None:
-    """The environment as a device steps it, if the settings ask for that.
+    """Return the environment that a device steps, if the settings ask for that.
 
     Raises:
         UsageError: it has no twin, or the settings contradict each other.
@@ -175,8 +175,8 @@ def _device_env(config: TrainConfig, task: Task) -> DeviceEnv | None:
 def _placement(
     config: TrainConfig, hardware: Hardware, task: Task | None, env: DeviceEnv | None, members: bool
 ) -> tuple[Placement, tuple[DeviceName, ...], list[str]]:
-    """The placement on this machine, with JAX started there; the devices that members share; and
-    sentences for the user."""
+    """Decide the placement on this machine and start JAX there; return it, the devices that members
+    share, and sentences for the user."""
     run, text = config.run, config.run.placement
     images = task is None or has_images(task.obs_spec)
     if env is not None and run.placed is None and hardware.usable_gpus:

@@ -1,4 +1,5 @@
-"""What a run starts from: its own checkpoint, what an agent learned before, or another run."""
+"""The start of a run: from its own checkpoint, from what an agent learned before, or from another
+run."""
 
 from __future__ import annotations
 
@@ -30,13 +31,14 @@ from flatout.types import Snapshot
 
 @dataclass(frozen=True)
 class Start:
-    """What a run starts from, where that is not nothing.
+    """A state from which a run starts.
 
     Attributes:
-        state: of the run before.
-        continues: go on with all of it: counters, schedules, environments and replay. Else a new
-            run starts from its parameters, its optimiser and its replay, as far as they are there.
-        parent: where it is kept, as config.json and the summary of the new run name it.
+        state: the earlier run's.
+        continues: whether everything is continued: counters, schedules, environments and replay.
+            Otherwise a new run starts from the parameters, the optimiser and the replay, if there
+            are any.
+        parent: the folder or file of that state, as config.json and the new run's summary name it.
         notes: sentences for the user.
         steps: environment steps that a new run counts as made before, with the counters of the
             algorithm, on which schedules and exploration depend; None begins all at 0.
@@ -52,13 +54,14 @@ class Start:
 def begin(
     schedule: Schedule, start: Start | None, parent: str | None
 ) -> tuple[list[str], Progress]:
-    """Begin a run that has no checkpoint of its own; returns sentences for the user, and counters.
+    """Begin a run that has no checkpoint of its own; return sentences for the user, and the
+    counters.
 
     Args:
-        parent: where what it starts from is kept.
+        parent: the folder or file from which it starts.
 
     Raises:
-        CheckpointError: that does not fit the run.
+        CheckpointError: the state does not fit the run.
     """
     if start is None or not start.continues:
         schedule.start()
@@ -87,7 +90,7 @@ class Saved:
 
 
 def saved_agent(path: Path, prefer: str, consent: Consent | None) -> Saved:
-    """A saved agent, or that of a run folder.
+    """Return a saved agent: a file's, or a run folder's.
 
     Args:
         prefer: ``best``, ``final``, or ``newest``, which may be a checkpoint's of a run that goes
@@ -112,7 +115,7 @@ def saved_agent(path: Path, prefer: str, consent: Consent | None) -> Saved:
 
 
 def newest_step(path: Path) -> int:
-    """The step of a run folder's newest checkpoint; 0 where there is none."""
+    """Return the step of a run folder's newest checkpoint; 0 where there is none."""
     saved = checkpoint.checkpoints(path / "checkpoints") if path.is_dir() else []
     return int(saved[-1].name.removeprefix("step_")) if saved else 0
 
@@ -120,7 +123,8 @@ def newest_step(path: Path) -> int:
 def begun_from(
     folder: Path, before: TrainConfig, config: TrainConfig, given: Collection[str]
 ) -> tuple[TrainConfig, Start]:
-    """The settings and the start of a new run that begins with another's newest checkpoint.
+    """Return the settings and the start of a new run that begins with another run's newest
+    checkpoint.
 
     A run that takes over replay has no warm-up. Its seed is another one, or it would see the
     same episodes again.
@@ -193,7 +197,7 @@ def continue_counters(
 
 
 def _left_behind(before: TrainConfig, config: TrainConfig) -> str:
-    """Why one run's replay is not the other's, or an empty string."""
+    """Return why a run's replay cannot be used with other settings, or an empty string."""
     old, new = before.flat(), config.flat()
     if before.env != replace(config.env, envs=before.env.envs):
         return "it is of another environment"
@@ -208,7 +212,7 @@ def _left_behind(before: TrainConfig, config: TrainConfig) -> str:
 
 
 def continued_seed(seed: int, learned: int) -> int:
-    """The seed of the k-th run that an agent learns in: the given one, then ones derived from
+    """Return the seed of an agent's k-th run: the given seed for the first, then seeds derived from
     it."""
     if not learned:
         return seed
@@ -216,14 +220,15 @@ def continued_seed(seed: int, learned: int) -> int:
 
 
 Found = tuple[Path, Snapshot, Progress]
-"""A checkpoint, what it holds, and the run's counters then."""
+"""A checkpoint's file, its content, and the run's counters at that time."""
 
 
 def newest(
     folder: RunFolder, note: Callable[[str], None], together: FusedPopulation | None = None,
     member: int = 0,
 ) -> Found | None:  # fmt: skip
-    """The newest checkpoint, its file, and the run's counters; None if nothing was saved yet.
+    """Return the newest checkpoint's file and content, and the run's counters; None if nothing was
+    saved yet.
 
     Args:
         note: receives sentences for the user.

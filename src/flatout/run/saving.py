@@ -1,4 +1,4 @@
-"""What a run keeps in its folder: checkpoints, agents, and at its end a summary."""
+"""The files that a run saves in its folder: checkpoints, agents, and at its end a summary."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from flatout_explain.files import nofollow
 
 
 class Saver:
-    """Writes a run's state into its folder, and finds it there; without a folder it does nothing.
+    """Writes a run's state into its folder and reads it; without a folder it does nothing.
 
     Args:
         config: the run's settings.
-        folder: where.
-        spans: where the time goes.
+        folder: the run's folder; None saves nothing.
+        spans: the run's.
         programs: they may make the run one of several members, whose checkpoint is one.
     """
 
@@ -43,7 +43,7 @@ class Saver:
         self._saved = -1  # the iteration that the newest checkpoint of this process holds
 
     def newest(self, note: Callable[[str], None]) -> Found | None:
-        """What the run goes on from; see `flatout.run.resume.newest`."""
+        """Return the checkpoint that the run resumes from; see `flatout.run.resume.newest`."""
         if self._folder is None:
             return None
         return newest(self._folder, note, self._together, self._member)
@@ -51,7 +51,8 @@ class Saver:
     def nothing_left(
         self, progress: Progress, note: Callable[[str], None]
     ) -> dict[str, Any] | None:
-        """See `flatout.run.resume.nothing_left`; members of one program end together."""
+        """Return the summary of a run that has nothing left to do; see `flatout.run.resume`.
+        Members of one program end together."""
         if self._folder is None or self._together is not None:
             return None
         return nothing_left(self._folder, progress, self._config, note)
@@ -71,8 +72,8 @@ class Saver:
         return notes
 
     def save(self, progress: Progress, state: Callable[[], Snapshot], apart: bool = False) -> None:
-        """Write a checkpoint, unless the newest is of this iteration; one of several members adds
-        to that of all, or writes its own where it ends `apart`."""
+        """Write a checkpoint unless the newest one is of this iteration. One of several members
+        adds its state to the checkpoint of all, or writes a separate one if `apart`."""
         together = None if apart else self._together
         if self._folder is None or (self._saved == progress.iterations and not apart):
             return
@@ -90,7 +91,7 @@ class Saver:
         self._saved = progress.iterations
 
     def save_last(self, progress: Progress, state: Callable[[], Snapshot], ended: str) -> None:
-        """Write the checkpoint with which a run ends; `ended` says why, as the summary does."""
+        """Write a run's last checkpoint; `ended` is the reason of its end, as in the summary."""
         together, early = self._together, ended not in ("steps", "signal")
         if together is None or not early:
             self.save(progress, state)
@@ -98,7 +99,7 @@ class Saver:
             self.save(progress, state, apart=True)
 
     def save_best(self, progress: Progress, schedule: Schedule) -> None:
-        """Write what acting needs, with the best evaluation so far."""
+        """Write the parameters with the best evaluation so far."""
         if self._folder is None:
             return
         self._folder.check()
@@ -109,7 +110,7 @@ class Saver:
             )  # fmt: skip
 
     def save_final(self, progress: Progress, snapshot: Snapshot, ended: str) -> None:
-        """Write what acting needs, unless the run can go on after a signal."""
+        """Write the final parameters unless a signal ended the run, which can then be resumed."""
         if self._folder is None:
             return
         self._folder.check()
@@ -125,7 +126,7 @@ class Saver:
         )
 
     def leave(self, summary: dict[str, Any], code: UserCode) -> None:
-        """Write the summary, and what else a run leaves to read."""
+        """Write the summary, the model card and the curve."""
         if self._folder is None:
             return
         self._folder.write_json("summary.json", summary)

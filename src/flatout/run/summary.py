@@ -1,4 +1,4 @@
-"""What a run achieved and where its time went: summary.json, and the same in words."""
+"""A run's summary: its result and where its time went, as summary.json and in words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what the numbers depend on."""
+    """Return the versions of the packages on which the numbers depend."""
     installed = {"python": platform.python_version(), "flatout": __version__}
     for name in ("jax", "equinox", "optax", "gymnasium", "numpy"):
         installed[name] = "unknown"
@@ -30,7 +30,7 @@ def versions() -> dict[str, str]:
 
 
 def peak_rss_mb() -> float:
-    """The process's largest resident set so far, in MiB."""
+    """Return the process's largest resident set so far, in MiB."""
     try:
         import resource
     except ImportError:  # Windows
@@ -55,11 +55,11 @@ def summarise(
     verdict: dict[str, Any],
     parent: str | None,
 ) -> dict[str, Any]:
-    """The summary; docs/metrics.md describes every key.
+    """Return the summary, whose keys docs/metrics.md describes.
 
     Args:
         last: the newest means of the algorithm's scalars.
-        ended: why the run did.
+        ended: why the run ended.
         verdict: what the run waited for (`flatout.run.observe.closing_verdict`).
         parent: the run or saved agent that this one started from.
     """
@@ -110,7 +110,7 @@ def summarise(
 
 
 def memory(components: Components) -> dict[str, dict[str, Any]]:
-    """By device: what was `expected`, and what is there at the end (`live`)."""
+    """Return, by device, the `expected` memory and the memory in use at the end (`live`)."""
     live = components.schedule.memory()
     expected = {
         str(device): {what: round(mb, 3) for what, mb in taken.items()}
@@ -123,14 +123,15 @@ def memory(components: Components) -> dict[str, dict[str, Any]]:
 
 
 def phase_words(name: str, summary: dict[str, Any]) -> str:
-    """The name of a phase in a run's summary."""
+    """Return the name of a phase in a run's summary."""
     if name == "other" and not summary.get("steady"):  # start-up is a part of those shares
         return PHASE_WORDS[name]
     return spans.phase_words(name, summary["updates"])
 
 
 def flow_words(flow: dict[str, float]) -> list[str]:
-    """Sentences about who waited for whom, and what was lost."""
+    """Return sentences about waiting between collecting and learning, and about lost
+    environments."""
     sentences: list[str] = []
     if "policy_lag" in flow:
         sentences.append(
@@ -146,7 +147,7 @@ def flow_words(flow: dict[str, float]) -> list[str]:
 
 
 def next_commands(summary: dict[str, Any]) -> list[str]:
-    """The commands that show what an agent in a run folder has learned."""
+    """Return the commands that show what an agent in a run folder has learned."""
     if not summary["run_dir"] or "examples_per_s" in summary:
         return []
     folder = shlex.quote(summary["run_dir"])
@@ -154,17 +155,18 @@ def next_commands(summary: dict[str, Any]) -> list[str]:
 
 
 def next_step(summary: dict[str, Any]) -> str:
-    """What to do next about what was achieved (about speed the verdict speaks), or nothing."""
+    """Return the next step towards the result, or an empty string; the verdict advises about
+    speed."""
     phases: dict[str, float] = summary["phases"]
     missed = [goal for goal, steps in summary["steps_to_return"].items() if steps is None]
     if summary["ended"] == "steps" and missed:
         if summary["episodes"] < 100:
             return (
-                f"the goal {missed[0]} counts from 100 episodes on: go on with --resume "
+                f"the goal {missed[0]} counts from 100 episodes on: continue with --resume "
                 f"{summary['run_dir'] or 'RUN_DIR'} --steps {2 * summary['steps']}"
             )
         return (
-            f"the mean return did not reach {missed[0]}: go on with --resume "
+            f"the mean return did not reach {missed[0]}: continue with --resume "
             f"{summary['run_dir'] or 'RUN_DIR'} --steps {2 * summary['steps']}"
         )
     if phases["compile"] + phases["other"] > 0.5:

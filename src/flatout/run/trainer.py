@@ -2,8 +2,7 @@
 
 Glossary. *step*: one environment step, summed over environments. *update*: one gradient step.
 *iteration*: one collected trajectory and the updates that it pays for. *version*: iterations
-learned from. The trainer knows nothing of how data flows: it advances a schedule, counts,
-and keeps what is to be kept.
+learned from. The trainer knows nothing of how data flows: it advances a schedule, counts and saves.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from flatout.config.schema import TrainConfig
 from flatout.engine.programs import Programs
 from flatout.errors import (
     CallbackFailure,
+    CheckpointError,
     EnvironmentFailure,
     FlatoutError,
     Interrupt,
@@ -45,6 +45,7 @@ from flatout.run.saving import Saver
 from flatout.run.summary import summarise
 from flatout.spans import RunClock, Spans
 from flatout.storage.run_folder import RunFolder
+from flatout.storage.span_records import PLAN
 from flatout.types import NAMED, Metrics, Snapshot, UserCode
 from flatout_explain.hardware.monitor import Sampler
 
@@ -55,9 +56,9 @@ class Trainer:
 
     Args:
         code: see `assemble`.
-        folder: where the run is kept; None keeps nothing.
-        resume: go on from the folder's last checkpoint.
-        start: what to start from; by default from nothing.
+        folder: the run's folder; None saves nothing.
+        resume: whether to resume from the folder's newest checkpoint.
+        start: the state to start from; by default a new one.
         callback: see `flatout.run.callbacks`.
         agent, acting: what callbacks see as `run.agent`, and what it acts with.
         started: `time.perf_counter_ns` at which the run's clock started (the process's start).
@@ -97,11 +98,18 @@ class Trainer:
         self.interrupted: int | None = None
         self._last_values: dict[str, float] = {}
         self.final: Snapshot | None = None
+        self._spans = Spans()
         self._measure(self.started)
 
     def _measure(self, started: int | None = None) -> None:
         """Start the clocks of a placement, now or at `started`."""
-        self._spans = self._spans.next() if self._moved else Spans(trace=self.config.run.trace)
+        if self._moved:
+            self._spans = self._spans.next()
+        else:  # a run that begins again keeps its clock, and the time in which it was planned
+            measured = self._spans.totals.get(PLAN, 0)
+            self._spans = Spans(trace=self.config.run.trace)
+            if measured:
+                self._spans.add(PLAN, measured)
         self._saver = Saver(self.config, self.folder, self._spans, self.programs)
         self._clock = RunClock(self._spans, started)
         self._per_iteration = 0  # steps
@@ -119,6 +127,8 @@ class Trainer:
             if not self.interrupts.installed:
                 stack.enter_context(self.interrupts)
             stack.callback(self.display.close)
+            if self.folder is not None and not self.resume:
+                self.folder.prepare(self.config, self._parent, self._logs.wandb)
             while True:
                 try:
                     with ExitStack() as opened:
@@ -131,13 +141,14 @@ class Trainer:
                     self._go_back(self._left, error)
 
     def _run(self, stack: ExitStack, whole: ExitStack) -> dict[str, Any]:
-        """See `run`; with one placement, at whose end `stack` closes; `whole` closes at the
-        run's."""
+        """Train with one placement; see `run`. `stack` closes at the placement's end, `whole` at
+        the run's."""
         resumes = self.resume
         try:
             # While a run moves, a signal waits for its next trajectory, so that nothing is lost.
             with nullcontext() if self._moved else self.interrupts.discardable():
                 found = self._saver.newest(self.display.note) if self.resume else None
+                self._refuse_lost_start(found)
                 if found and (before := self._saver.nothing_left(found[2], self.display.note)):
                     return before
                 components = self._assemble(stack, found)
@@ -155,7 +166,7 @@ class Trainer:
                 self._loop(components, recording)
             except Interrupt as stop:
                 self.interrupted = stop.signum
-                self.display.note("stopping: saving the last iteration's boundary")
+                self.display.note("stopping: the run is saved after its last whole iteration")
             if self._callbacks is not None:
                 self._callbacks.tell("on_end")
             recording.end(self.progress.counts)
@@ -168,9 +179,26 @@ class Trainer:
                 self._save(components, apart=True)
             raise
 
+    def _refuse_lost_start(self, found: Found | None) -> None:
+        """Refuse to resume a run that was to start from another one, and that was killed before it
+        had saved anything, unless what it starts from is given again.
+
+        Raises:
+            CheckpointError: the run would begin from nothing.
+        """
+        if self.folder is None or not self.resume or found is not None or self.start is not None:
+            return
+        if (parent := self.folder.parent) is not None:
+            path = self.folder.named
+            raise CheckpointError(
+                f"{path} holds a run that was to start from {parent} and was killed before it had "
+                f"saved anything; remove {path} and start the run from {parent} again."
+            )
+
     def _take(self, change: Replanned) -> None:
-        """Go on with another placement: from the folder's newest checkpoint, else from memory. Or
-        begin again where it acts in other groups, whose bits are not those of what was trained."""
+        """Change to another placement and resume from the folder's newest checkpoint, or from
+        memory without a folder. If the placement acts in other groups, whose bits differ, begin
+        again."""
         self.config = with_placement(self.config, change.chosen.placement)
         self._expected, self._moved, self._left = change.chosen, change.same, self.resolved
         if change.same:
@@ -196,7 +224,8 @@ class Trainer:
         self._measure(None if self._moved else self.started)
 
     def _assemble(self, stack: ExitStack, found: Found | None) -> Components:
-        """Everything before the first step; `found` is what the run goes on from."""
+        """Make everything that is needed before the first step; `found` is the checkpoint to resume
+        from."""
         self.resume = found is not None
         if found is not None and not self._moved:
             self.progress = found[2]
@@ -291,7 +320,7 @@ class Trainer:
                     break
 
     def _go_on(self, change: Replanned | None, components: Components) -> None:
-        """Go on with another placement, if there is one: raises it."""
+        """Raise a change to another placement, if there is one, after saving the state."""
         if change is None:
             return
         if change.same and self.folder is not None:
@@ -302,13 +331,13 @@ class Trainer:
         raise change
 
     def _iterations(self, due: int) -> int:
-        """Iterations that lie before a step, if they go on as the last one."""
+        """Return the number of iterations before a step, if they are as long as the last one."""
         if not self._per_iteration:
             return 1
         return max(-(-(due - self.progress.steps) // max(self._per_iteration, 1)), 1)
 
     def _done(self) -> str:
-        """Why the run has ended, or an empty string."""
+        """Return why the run has ended, or an empty string."""
         run = self.config.run
         if why := self.progress.ended(run.steps, run.stop_at_return):
             return why
@@ -355,7 +384,7 @@ class Trainer:
         self._saver.save(self.progress, partial(self._whole, components), apart)
 
     def _whole(self, components: Components) -> Snapshot:
-        """The state for a checkpoint, everything logged before it being on disk first."""
+        """Return the state for a checkpoint, after everything that was logged is on disk."""
         self._logs.sync(self.progress)
         snapshot = self._state(components)
         if self._callbacks is not None:
@@ -363,14 +392,15 @@ class Trainer:
         return snapshot
 
     def _state(self, components: Components) -> Snapshot:
-        """The schedule's state and the counters: what an agent goes on from in memory."""
+        """Return the schedule's state and the counters, from which an agent can continue in
+        memory."""
         snapshot = components.schedule.snapshot()
         snapshot.data["progress"] = self.progress.to_json() | {"wall_s": self._wall()}
         snapshot.data[WANDB] = self._logs.wandb
         return snapshot
 
     def _finish(self, components: Components, recording: RunRecording) -> dict[str, Any]:
-        """Save what there is, and say what was achieved."""
+        """Save the final state, and return the summary."""
         if (self.progress.pending_count or self.progress.logged) and self.interrupted is None:
             self._log()
         ended = "signal" if self.interrupted is not None else self._done()
@@ -401,11 +431,11 @@ class Trainer:
         return self._logs.track.points
 
     def _wall(self) -> float:
-        """Seconds of the whole run, earlier parts of a resumed one counted."""
+        """Return the seconds of the whole run, including earlier parts of a resumed run."""
         return self.progress.wall_s + self._clock.elapsed_s()
 
     def _rate(self) -> float:
-        """Environment steps per second of this process, after its start-up."""
+        """Return this process's environment steps per second after its start-up."""
         times = self._clock.times()
         trained_s = times.wall_s - times.startup_s
         return (self.progress.steps - self._steps_before) / max(trained_s, 1e-9)

@@ -119,7 +119,8 @@ def _mp4(ffmpeg: Any, path: Path, part: Path, frames: Iterator[np.ndarray], rate
 
 
 def grid(pictures: Sequence[np.ndarray]) -> np.ndarray:
-    """Pictures side by side in rows, uint8 ``[H, W, 3]``; one is left as it is."""
+    """Return pictures side by side in rows, uint8 ``[H, W, 3]``; a single picture stays as it
+    is."""
     pictures = [np.asarray(one)[..., :3].astype(np.uint8) for one in pictures]
     if len(pictures) == 1:
         return pictures[0]

@@ -80,4 +80,9 @@ def find_agent(path: Path) -> Path:
     for name in AGENT_FILES:
         if os.path.lexists(path / name):
             return path / name
+    if os.path.lexists(path / "config.json"):
+        raise UsageError(
+            f"{path} holds a run that has not saved an agent yet; if it was stopped, resume it: "
+            f"flatout train --resume {path}"
+        )
     raise UsageError(f"{path} holds neither {' nor '.join(AGENT_FILES)}, and no checkpoint.")

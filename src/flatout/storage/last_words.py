@@ -115,11 +115,11 @@ def _died(running: str | None, fault: str | None) -> str:
     except (ValueError, TypeError, KeyError, OverflowError):
         boot, kills = boot_id(), out_of_memory_kills()
     if boot != boot_id():
-        return f"{text}ended without a word; since then the machine was started again"
+        return f"{text}left no error message; the machine has been restarted since"
     if out_of_memory_kills() > kills:
         return f"{text}was killed, probably by the kernel because memory ran out"
-    crashed = ", crashed" if fault is None else ""
+    crashed = ", it crashed" if fault is None else ""
     return (
-        f"{text}ended without a word: it was killed (SIGKILL, or a second Ctrl-C){crashed}, or its "
-        "code called os._exit"
+        f"{text}left no error message: it was killed (SIGKILL, or a second Ctrl-C){crashed}, or "
+        "its code called os._exit"
     )

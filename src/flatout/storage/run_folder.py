@@ -102,15 +102,16 @@ class RunFolder:
                 nofollow.remove_left(FILES, opened)
             self._words = LastWords(self.path, report)
             undo.pop_all()
+        self._begun = resume
         self.died_of = self._words.before  # a sentence, or empty
 
     def _refuse_taken(self, resume: bool) -> None:
         path, there = self.named, self.named / "config.json"
         if resume and not there.is_file():
-            raise UsageError(f"{path} holds no run to resume (there is no config.json in it).")
+            raise UsageError(without_settings(path))
         if not resume and there.exists():
             raise UsageError(
-                f"{path} already holds a run; go on with --resume {path}, or choose another "
+                f"{path} already holds a run; resume it with --resume {path}, or choose another "
                 "--run-dir."
             )
 
@@ -175,6 +176,16 @@ class RunFolder:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
+    def prepare(
+        self, config: TrainConfig, parent: str | None, wandb: dict[str, str] | None
+    ) -> None:
+        """Write the settings of a new run before it is planned and compiled, so that the run can be
+        resumed if this process is killed before the first step. `close` removes them if the run
+        ends before that step in another way."""
+        if not self._begun:
+            self.write_config(config, config.run.placement, parent, wandb)
+            self._begun = False
+
     def write_config(
         self, config: TrainConfig, placement: str, parent: str | None = None,
         wandb: dict[str, str] | None = None,
@@ -185,6 +196,7 @@ class RunFolder:
         values[signing.CODE] = code_of_run(config)
         values |= {} if wandb is None else {"wandb": wandb}
         self.write_json("config.json", values, signing.RUN)
+        self._begun = True
 
     def write_json(self, name: str, value: dict[str, Any], sign: str | None = None) -> None:
         """Write a JSON file atomically, signed if `sign` names a kind of signature."""
@@ -206,6 +218,9 @@ class RunFolder:
     def close(self) -> None:
         """Release the folder; remove it if no run has begun in it and nothing else is there."""
         self._words.close()
+        if not self._begun:
+            with suppress(OSError):
+                trees.remove_file(self.path / "config.json")
         with suppress(OSError):  # others' files are in it, or it is gone
             mine = {locks.LOCK, locks.OWNER.format(locks.LOCK), "README.md"}
             if {*FILES, *FOLDERS}.isdisjoint({*os.listdir(self.path)} - mine):
@@ -240,6 +255,17 @@ def refuse_strange(path: Path) -> None:
             f"{path / entry.name} is not of a run of Flatout, and a run there would replace it; "
             "choose another --run-dir, or move it away."
         )
+
+
+def without_settings(path: Path, name: str = "config.json") -> str:
+    """Return a sentence about a folder that lacks the file with a run's settings."""
+    with suppress(OSError):
+        if nofollow.read(path / locks.LOCK, 1, len(MARK)) == MARK:
+            return (
+                f"{path} holds no run: the command that made this folder ended before the first "
+                f"step and left no settings (no {name}); start the run again with --run-dir {path}."
+            )
+    return f"{path} is not a run folder (there is no {name} in it)."
 
 
 def mark_own(path: Path, depth: int) -> None:
@@ -348,7 +374,7 @@ def load_values(
     """
     path = run_dir / name
     if not os.path.lexists(path):
-        raise UsageError(f"{run_dir} is not a run folder (there is no {name} in it).")
+        raise UsageError(without_settings(run_dir, name))
     refuse_links(run_dir)
     try:
         values = nofollow.read_json(path, 1, most)

@@ -31,6 +31,12 @@ MAIN, LEARNER, WORKER = "main", "learner", "worker "
 MOST_BYTES, MOST_LINES = 64 << 20, 1_000_000
 """Maximum size of a file of JSON lines that is read whole; a month of training writes a third."""
 
+PLAN = "plan"
+"""The main process's span in which another process measures placements."""
+
+MEASURING = "measuring placements"
+"""The name of that time among what is not a part of the steady state."""
+
 WAIT_LEARNER = "wait_learner"
 """The main process's waiting for the learner's thread."""
 
@@ -42,6 +48,7 @@ class Begin:
     t: Number  # seconds since the run's start
     startup_s: Number = 0.0  # before that, with `compile_s`
     compile_s: Number = 0.0
+    plan_s: Number = 0.0  # within `startup_s`: measuring placements
     cores: WholeNumber = 1  # that it may use
     envs: WholeNumber = 1  # stepped together
     placement: str = "cpu"  # with its workers
@@ -52,7 +59,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class SpanRecord:
-    """What one process or thread did for a while."""
+    """The work of one process or thread during a period."""
 
     t: Number  # its begin, in seconds since the run's start
     d: Number  # its duration
@@ -194,8 +201,8 @@ class Totals:
 def steady(records: Sequence[SpanRecord]) -> tuple[Totals | None, list[tuple[str, float]]]:
     """Sum up the steady state.
 
-    Left out are each process's first iteration, the time after its last one, and the time before
-    the first update, if there are updates.
+    Left out are each process's first iteration, the time after its last one, the time before the
+    first update, if there are updates, and the time in which placements were measured.
 
     Returns:
         The sums, or None without an iteration; and (what, seconds) left out.
@@ -208,36 +215,46 @@ def steady(records: Sequence[SpanRecord]) -> tuple[Totals | None, list[tuple[str
     if learning and learning[0]:  # learning starts within that record: leave it out, too
         before = useful[: learning[0]] + ([useful[learning[0]]] if learning[1:] else [])
         useful = useful[len(before) :]
-        excluded["before the first update"] = sum(record.d for record in before)
+        excluded["before the first update"] = sum(map(_training_s, before))
     if useful:
-        excluded["first iteration"] = sum(record.d for record in mains if record.first)
+        excluded["first iteration"] = sum(_training_s(record) for record in mains if record.first)
     else:
         useful = [record for record in mains if record.iterations]
         notes = ("The run was too short for a steady state: its first iteration is explained.",)
-    excluded["end of the run"] = sum(record.d for record in mains if record.closing)
+    excluded[MEASURING] = sum(record.spans.get(PLAN, 0.0) for record in mains)
+    excluded["end of the run"] = sum(_training_s(record) for record in mains if record.closing)
     left_out = [(what, seconds) for what, seconds in excluded.items() if seconds]
     if not useful:
         return None, left_out
     times = {(record.t, record.end) for record in useful}
     concurrent = [r for r in records if r.lane != MAIN and (r.t, r.end) in times]
     learners = [record for record in concurrent if record.lane == LEARNER]
+    main, learner = _summed(useful), _summed(learners) if learners else None
+    measured = main.pop(PLAN, 0.0)
+    if learner is not None:  # it waited meanwhile
+        learner["other"] = max(learner["other"] - measured, 0.0)
     by_worker: dict[str, list[SpanRecord]] = {}
     for record in concurrent:
         if record.lane.startswith(WORKER):
             by_worker.setdefault(record.lane, []).append(record)
     by_number = sorted(by_worker, key=lambda name: (len(name), name))
     totals = Totals(
-        seconds=sum(record.d for record in useful),
+        seconds=sum(record.d for record in useful) - measured,
         steps=sum(record.steps for record in useful),
         updates=sum(record.updates for record in useful),
         iterations=sum(record.iterations for record in useful),
-        main=_summed(useful),
-        learner=_summed(learners) if learners else None,
+        main=main,
+        learner=learner,
         workers=tuple(_worker(by_worker[name]) for name in by_number),
         notes=notes,
         begin=useful[0].t,
     )
     return totals, left_out
+
+
+def _training_s(record: SpanRecord) -> float:
+    """Return the seconds of a record without those in which placements were measured."""
+    return record.d - record.spans.get(PLAN, 0.0)
 
 
 def _summed(records: Sequence[SpanRecord]) -> dict[str, float]:

@@ -214,7 +214,7 @@ def _refuse_module(name: str, value: str, file: Path, code: Mapping[str, str] | 
     where = f" (it lies in {paths[-1]})" if paths else ""
     why = f"module is not imported because a file says so{where}"
     if code is not None:
-        why = f"module lies beside that file{where}"
+        why = f"module lies next to that file{where}"
         if not any(lies_in(place, root) for place in paths):
             path = [entry for entry in import_path() if not lies_in(entry, root)]
             if not (changed := _changed(module, code, path)):

@@ -197,7 +197,7 @@ class Folder:
                 refuse_foreign(revise(base, row), path, code, consent)
             if optuna["storage"] and code is None and not consent.trust:
                 raise CheckpointError(
-                    f"{path} is not of this user's making and names a storage, which lies outside "
+                    f"{path} was created by another user and names a storage, which lies outside "
                     "of it; to allow that, say --trust."
                 )
             inside = file_within(optuna["storage"], self.path)

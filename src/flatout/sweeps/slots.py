@@ -13,7 +13,7 @@ PATIENCE_S = 8.0
 """A job that trains only after so long is not waited for."""
 
 GROWTH = 1.1
-"""One more has to give so much more; less is what rates vary by."""
+"""Minimum gain of the total speed from one more run at a time; smaller gains are noise."""
 
 LEAST_MB = 500.0
 """What a process takes at least."""

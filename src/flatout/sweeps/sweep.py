@@ -26,7 +26,7 @@ from flatout.sweeps.slots import Slots
 from flatout_explain.files import nofollow
 
 STOP_S = 60.0
-"""A run that is asked to stop may take so long to save its last boundary."""
+"""Seconds in which a run that is asked to stop may save its last iteration."""
 
 LOOK_S = 0.25
 
@@ -169,7 +169,7 @@ class Sweep:
             show()
 
     def stop(self) -> None:
-        """Let all that runs save its last boundary."""
+        """Stop all runs; each is saved after its last whole iteration."""
         self._stopping = True
         self._waiting.clear()
         for name in self._jobs:
@@ -273,7 +273,7 @@ class Sweep:
             if event["ended"] == "signal" and self._stopping:
                 state.state = WAITING
             elif event["ended"] == "signal":  # not of this sweep's sending
-                self._failed(state, "its process was told to end by a signal.", "died")
+                self._failed(state, "its process was ended by a signal.", "died")
             elif state.finish():
                 self._tell(state.trial.group)
             else:

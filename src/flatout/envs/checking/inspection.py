@@ -71,7 +71,7 @@ def notes(
         places = [*visible_masks(env), *(["its infos"] if trial.in_info else [])]
         yield "mask", f"actions are masked, by {' and '.join(places)}; masks are obeyed."
     yield "actions", f"{actions.kind} actions: {', '.join(acting_algorithms(actions))}."
-    yield "episodes", _episodes(episode_limit(env), [length for length, *_ in trial.lengths])
+    yield "episodes", _episodes(episode_limit(env), trial.lengths)
     same = not findings.has("determinism", "shared")
     yield "resume", (
         "the same seeds and actions repeat an episode: a resumed run continues exactly."
@@ -95,11 +95,27 @@ def notes(
         yield "samplers", "it has a twin in JAX: --env-backend device steps it with learning."
 
 
-def _episodes(limit: int | None, lengths: list[int]) -> str:
-    """Return a sentence about the lengths of random episodes."""
-    some = f"{len(lengths)} ended, after {sum(lengths) / max(len(lengths), 1):.0f} steps on average"
-    limited = f"a time limit of {limit:,} steps" if limit else "no time limit"
-    return f"{limited}; of the episodes of random play {some if lengths else 'none ended'}."
+def _episodes(limit: int | None, ends: list[tuple[int, bool, bool]]) -> str:
+    """Return a sentence about the time limit and the lengths of random episodes.
+
+    Args:
+        limit: the declared limit in steps.
+        ends: of each episode its length, and whether it was terminated and truncated.
+    """
+    cut = [length for length, _, truncated in ends if truncated]
+    if limit:
+        limited = f"a time limit of {limit:,} steps"
+    elif cut:
+        steps = f"{min(cut):,}" if min(cut) == max(cut) else f"{min(cut):,} to {max(cut):,}"
+        limited = (
+            f"the environment itself truncated {len(cut)} of {len(ends)} episodes, after {steps} "
+            "steps, and declares no time limit (max_episode_steps)"
+        )
+    else:
+        limited = "no time limit is declared"
+    mean = sum(length for length, *_ in ends) / max(len(ends), 1)
+    some = f"{len(ends)} ended, after {mean:.0f} steps on average" if ends else "none ended"
+    return f"{limited}; of the episodes of random play {some}."
 
 
 def _described(leaf: ObservationSpec) -> str:
@@ -242,8 +258,9 @@ class _Inspection:
         if not trial.lengths and episode_limit(env) is None:
             findings.add(
                 "warning", "truncation",
-                f"no episode ended within {len(trial.tap.seen) - 1:,} random steps, and there is "
-                "no time limit: wrap it in gymnasium.wrappers.TimeLimit.",
+                f"no episode ended within {len(trial.tap.seen) - 1:,} random steps, and no time "
+                "limit is declared: wrap it in gymnasium.wrappers.TimeLimit, unless it truncates "
+                "longer episodes itself.",
             )  # fmt: skip
 
     def _try_attributes(self, env: gym.Env[Any, Any]) -> None:
