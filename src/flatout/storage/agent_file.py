@@ -80,9 +80,7 @@ def find_agent(path: Path) -> Path:
     for name in AGENT_FILES:
         if os.path.lexists(path / name):
             return path / name
+    why = f"{path} holds neither {' nor '.join(AGENT_FILES)}, and no checkpoint"
     if os.path.lexists(path / "config.json"):
-        raise UsageError(
-            f"{path} holds a run that has not saved an agent yet; if it was stopped, resume it: "
-            f"flatout train --resume {path}"
-        )
-    raise UsageError(f"{path} holds neither {' nor '.join(AGENT_FILES)}, and no checkpoint.")
+        why += f"; if its run was stopped before it saved one: flatout train --resume {path}"
+    raise UsageError(f"{why}.")
