@@ -294,7 +294,7 @@ def test_a_group_of_fast_and_slow_runs_has_a_curve_over_seconds(tmp_path: Path) 
         for row in rows:
             row["time/wall_s"] *= slow
         (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (curve,) = picture(readable([tmp_path]), View("seconds")).curves
+    (curve,) = picture(readable(sorted(tmp_path.iterdir())), View("seconds")).curves
     assert (curve.runs, list(curve.mean[[0, -1]])) == (3, [1.0, 3.0])
     assert list(curve.x[[0, -1]]) == pytest.approx([111 / 6, 111 / 2])
     assert (np.diff(curve.x) > 0).all()
@@ -304,6 +304,6 @@ def test_runs_that_ended_before_the_others_are_named_in_the_legend(tmp_path: Pat
     folder(tmp_path / "0", [1.0, 2.0, 3.0], every=1, seed=0)
     for seed in (1, 2):
         folder(tmp_path / str(seed), [1.0, 2.0, 3.0], seed=seed)
-    (curve,) = picture(readable([tmp_path])).curves
+    (curve,) = picture(readable(sorted(tmp_path.iterdir()))).curves
     assert curve.name == ("mean (without 1 that ended before the others had a value) (2 runs)")
     assert list(curve.x[[0, -1]]) == [100.0, 300.0]
