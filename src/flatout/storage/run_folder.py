@@ -282,7 +282,7 @@ def mark_own(path: Path, depth: int) -> None:
 
 
 class _Summary(msgspec.Struct):
-    """What is relied on in a ``summary.json``."""
+    """The entries of a ``summary.json`` on which Flatout relies."""
 
     ended: str
     steps: WholeNumber
