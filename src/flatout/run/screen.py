@@ -1,4 +1,4 @@
-"""The screen of a command while something runs: drawn again in place, or lines without a terminal."""
+"""The screen of a running command: drawn again in place, or lines without a terminal."""
 
 from __future__ import annotations
 
