@@ -125,8 +125,11 @@ class PackedParams:
     def pack(self, tree: Any, xp: Any = jnp) -> tuple[Any, ...]:
         """Return the vector of small leaves, then the large ones; `xp=numpy` packs on the host."""
         leaves = jax.tree.leaves(tree)
-        vector = self._packing.pack([leaves[i] for i in self._small], xp)
-        return (vector, *(xp.asarray(leaves[i]) for i in self.large))
+        return (self.pack_small(leaves, xp), *(xp.asarray(leaves[i]) for i in self.large))
+
+    def pack_small(self, leaves: list[Any], xp: Any = jnp) -> Any:
+        """Return the vector of the small ones among all leaves."""
+        return self._packing.pack([leaves[i] for i in self._small], xp)
 
     def unpack(self, arrays: Any) -> Any:
         """Return the pytree that was packed in `arrays`."""

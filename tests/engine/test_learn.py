@@ -289,6 +289,7 @@ def test_a_learners_bundle_has_the_acting_parameters_before_and_after_updates(na
 
     state = one.start()
     check(state, one.publish(state.learned))
+    assert same(list(one.publish_once(state.learned)), list(one.publish(state.learned)))
     for data in inputs[:2]:
         state, packed, _ = one.learn(state, data)
         check(state, packed)

@@ -13,6 +13,7 @@ import pytest
 
 from flatout.config.settings import resolve
 from flatout.engine.device import DeviceSampler
+from flatout.engine.learn import Learner
 from flatout.engine.schedule import Schedule
 from flatout.run.trainer import Trainer
 from flatout.storage.checkpoint import load_agent
@@ -77,6 +78,17 @@ def test_nothing_but_the_schedule_refers_to_the_state(case: str) -> None:
         found = list(arrays_of(others, set()))
         assert found, "keys and hyper-parameters"
         assert not [leaf.shape for leaf in owned if any(shared(leaf, one) for one in found)]
+
+
+def test_a_runs_first_parameters_are_packed_without_a_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def forbidden(learner: Learner, learned: Any) -> Any:
+        raise AssertionError("the program would be compiled for this call alone")
+
+    monkeypatch.setattr(Learner, "publish", forbidden)
+    with CASES["inline"]() as made:
+        assert made.schedule.params
 
 
 def test_an_evaluation_of_a_fused_run_moves_what_acts_and_keeps_parameters(

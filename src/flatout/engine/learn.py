@@ -58,14 +58,23 @@ class ActorLayout:
         self.packing = PackedParams(algorithm.actor_shapes)
         closed = jax.make_jaxpr(algorithm.actor)(algorithm.shapes, algorithm.hp)
         places = {id(variable): place for place, variable in enumerate(closed.jaxpr.invars)}
-        outputs = [closed.jaxpr.outvars[index] for index in self.packing.large]
-        self.origin = [places.get(id(variable)) for variable in outputs]
+        self._origins = [places.get(id(variable)) for variable in closed.jaxpr.outvars]
+        self.origin = [self._origins[index] for index in self.packing.large]
 
     def publish(self, state: State, hp: Any) -> tuple[Any, ...]:
         """Return `Published.arrays` for a state. Pure."""
         vector, *large = self.packing.pack(self._actor(state, hp))
         computed = zip(large, self.origin, strict=True)
         return (vector, *(array for array, origin in computed if origin is None))
+
+    def publish_on_host(self, learned: list[Any], hp: Any) -> tuple[Any, ...] | None:
+        """Return the same as `publish` without a program, from the state's leaves and the
+        hyper-parameters; None if the actor computes some of its parameters."""
+        if None in self._origins:
+            return None
+        given = [*learned, *jax.tree.leaves(hp)]
+        leaves = [given[origin] for origin in self._origins if origin is not None]
+        return (self.packing.pack_small(leaves, np),)
 
     def joined(self, arrays: tuple[Any, ...], leaves: list[Any]) -> tuple[Any, ...]:
         """Join `Published.arrays` and the state's leaves to all packed acting parameters."""
@@ -321,6 +330,14 @@ class Learner:
 
         program = self._shared.get(("publish", self.device), make)
         return self._layout.joined(program(learned, self.hp), learned)
+
+    def publish_once(self, learned: list[Any]) -> tuple[Any, ...]:
+        """Return the same as `publish`, for a caller that publishes through `learn` from then on:
+        NumPy packs most actors sooner than the program is compiled."""
+        arrays = self._layout.publish_on_host(learned, self._algorithm.hp)
+        if arrays is None:
+            return self.publish(learned)
+        return self._layout.joined(self.mesh.put(arrays, None), learned)
 
     def acting(self, leaves: list[Any], hp: jax.Array) -> Any:
         """Return the acting parameters from the first and last arguments of `step`. Pure."""

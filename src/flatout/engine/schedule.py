@@ -208,7 +208,7 @@ class Schedule:
     def _continue_from(self, state: RunState) -> None:
         """Make a state this schedule's own, and publish its parameters."""
         self._state = state
-        self._publish(self.learner.publish(state.learned), self._version)
+        self._publish(self.learner.publish_once(state.learned), self._version)
 
     def adopt(self, initial: Snapshot, counters: bool = False) -> None:
         """Continue, after `start`, from another run's parameters, normalisers and optimiser state,

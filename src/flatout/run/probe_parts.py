@@ -75,7 +75,7 @@ class LearnerProbe:
     def packed_params(self) -> tuple[Any, ...]:
         """Parameters to act with, once there is a learner."""
         learner = next(iter(self._learners.values()))
-        return learner.publish(learner.start().learned)
+        return learner.publish_once(learner.start().learned)
 
     def act_s(self, device: DeviceName, batch: int, limit_s: float) -> float:
         """Return the seconds that it takes to choose the actions of `batch` environments."""
