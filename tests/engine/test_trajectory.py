@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.base import TRAJECTORY_FIELDS
+from flatout.algorithms.base import TRAJECTORY_FIELDS, RolloutSpec
 from flatout.engine.buffer import stacked
 from flatout.engine.finals import used_finals
+from flatout.engine.rollout import Rollout
 from flatout.engine.trajectory import (
     arrays_of,
     by_env,
@@ -19,6 +24,8 @@ from flatout.engine.trajectory import (
     with_arrays,
 )
 from flatout.types import Trajectory
+from tests.engine.test_final_observations import arbitrary
+from tests.own_algorithms import good
 from tests.worlds import VECTOR, Rates, World
 
 
@@ -59,6 +66,27 @@ def test_outputs_of_act_may_have_the_names_of_fields() -> None:
     found = from_arrays(arrays_of(whole))
     np.testing.assert_array_equal(found.rewards, whole.rewards)
     np.testing.assert_array_equal(found.carry[0], np.arange(4))
+
+
+def test_outputs_of_act_may_have_the_names_of_a_compiled_rollouts_columns() -> None:
+    """Shapes show it: a column that replaced another one would be missing in one place."""
+    names = ("code", "reward", "total", "q_mean", "info/walked", "obs", "extras/top")
+    algorithm = good()
+
+    def act(*given: Any) -> Any:
+        action, carry, _ = algorithm.act(*given)
+        return action, carry, {name: jnp.zeros(action.shape, jnp.uint32) for name in names}
+
+    env = replace(arbitrary(1, None), info=lambda state: {"walked": state["walked"]})
+    rollout = Rollout(env, replace(algorithm, act=act), RolloutSpec(3, None, 1, False), 2)
+    key = np.zeros(2, np.uint32)
+    state = jax.eval_shape(rollout.start, key, np.int32(0))
+    found, ends, _ = jax.eval_shape(rollout, algorithm.actor_shapes, state, key)
+    assert {n: (x.shape, x.dtype) for n, x in found.extras.items()} == dict.fromkeys(
+        names, ((3, 2), np.dtype("uint32"))
+    )
+    assert found.rewards.dtype == ends.total.dtype == ends.info["walked"].dtype == np.float32
+    assert found.obs.shape == (3, 2, 4)
 
 
 def test_joined_shards_are_the_trajectory_that_was_split() -> None:

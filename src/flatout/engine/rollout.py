@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.algorithms.base import Algorithm, RolloutSpec
-from flatout.engine.rollout_rows import Rows, Writer, pack_flags
+from flatout.engine.rollout_rows import Rows, Writer, named_extras, pack_flags
 from flatout.engine.rollout_state import Ends, Pool, RolloutState
 from flatout.envs.device.base import DeviceEnv, select
 from flatout.networks.layers import by_inputs
@@ -224,7 +224,8 @@ class Rollout:
         if values is not None:
             values = _valued(values, extras["q_max"], active)
         code = pack_flags(terminated, truncated, active, length)
-        record = {"action": action, **extras, "code": code, "reward": reward, "total": total}
+        record = {"action": action, "code": code, "reward": reward, "total": total}
+        record |= named_extras(extras)
         if values is not None:
             record["q_mean"] = _mean(values)
         record |= self._writer.info_scalars(env)

@@ -21,8 +21,9 @@ from flatout.types import Array, Finals, Obs, Trajectory, mask_path
 TERMINATED, TRUNCATED, VALID, COUNTED = 1, 2, 4, 8
 """Bits of a step's code; the episode's length is stored above them, in units of `COUNTED`."""
 
-INFO = "info/"
-"""Prefix of the names of the environments' `info` scalars in a record."""
+INFO, EXTRAS = "info/", "extras/"
+"""Prefixes of names in a record: of the environments' `info` scalars, and of the outputs of `act`
+in addition to the action, because an algorithm may choose any names."""
 
 
 class Rows(NamedTuple):
@@ -77,7 +78,7 @@ class Writer:
         mean = {"q_mean": totals} if "q_max" in extras else {}
         infos = jax.eval_shape(self.info_scalars, state.env)
         record = {"code": counts, "reward": totals, "total": totals, **mean, **infos, **obs}
-        return OutputLayout({"action": action, **extras} | record)
+        return OutputLayout({"action": action, **named_extras(extras)} | record)
 
     def written(
         self, rows: Rows, t: jax.Array, obs: jax.Array, after: jax.Array, truncated: jax.Array,
@@ -153,7 +154,10 @@ class Writer:
         }
         obs = found if isinstance(state.obs, dict) else found[""]
         mean = read.pop("q_mean", jnp.full((1, 1), jnp.nan))
-        infos = {n.removeprefix(INFO): read.pop(n) for n in list(read) if n.startswith(INFO)}
+        infos, extras = (
+            {n.removeprefix(start): read[n] for n in read if n.startswith(start)}
+            for start in (INFO, EXTRAS)
+        )
         terminated, truncated = (code & TERMINATED) > 0, (code & TRUNCATED) > 0
         ended, valid = terminated | truncated, (code & VALID) > 0
         finite = jnp.isfinite(jnp.where(valid, rewards, 0.0)).all()
@@ -168,7 +172,7 @@ class Writer:
                 tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows.finals),
                 rows.places.reshape(-1),
             ),
-            extras=read,
+            extras=extras,
             valid=valid if self.spec.holds("valid") else None,
             ended=ended if self.spec.holds("ended") else None,
         )  # fmt: skip
@@ -195,6 +199,11 @@ class Writer:
         """Return `DeviceEnv.info` of environments in these states, float32 ``[N]`` by name."""
         infos = {} if self.env.info is None else jax.vmap(self.env.info)(env)
         return {INFO + name: jnp.asarray(value, jnp.float32) for name, value in infos.items()}
+
+
+def named_extras(extras: dict[str, Any]) -> dict[str, Any]:
+    """Return the outputs of `act`, except the action, by their names in a record."""
+    return {EXTRAS + name: value for name, value in extras.items()}
 
 
 def pack_flags(
