@@ -19,8 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flatout.__main__ import main
-from flatout.algorithms.parallel.accumulate import gradient
-from flatout.algorithms.parallel.shards import Shards
+from flatout.algorithms.shards import Shards, gradient
 from flatout.engine.mesh import Mesh
 from flatout.engine.replay.ring import Ring, RingLayout
 from flatout.engine.replay.rows import RingRows, by_shard

@@ -25,7 +25,7 @@ from flatout.algorithms.common.returns import (
     mean,
     next_reward_advantages,
 )
-from flatout.algorithms.parallel.accumulate import Losses
+from flatout.algorithms.shards import Losses
 from flatout.config.hyper import A2CConfig
 from flatout.networks.encoder import Encoder
 from flatout.types import Trajectory

@@ -14,8 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout import tree
-from flatout.algorithms.parallel.accumulate import Gradient, Loss, gradient
-from flatout.algorithms.parallel.shards import UNSHARDED, Shards
+from flatout.algorithms.shards import UNSHARDED, Gradient, Loss, Shards, gradient
 from flatout.config.hyper import ReplayConfig
 from flatout.config.schema import NetworkConfig
 from flatout.errors import FlatoutError, UsageError, one_line
@@ -205,7 +204,7 @@ class BuildSpec:
     def gradient(self, loss: Loss, rows: int) -> Gradient:
         """Return the gradient of a loss for batches of `rows` rows.
 
-        See `flatout.algorithms.parallel.accumulate.gradient`.
+        See `flatout.algorithms.shards.gradient`.
         """
         return gradient(loss, rows, self.micro_batch, self.shards)
 

@@ -21,7 +21,7 @@ from flatout.algorithms.base import Acted, Algorithm, BuildSpec, State, Updated,
 from flatout.algorithms.common.masks import FORBIDDEN, drawn, masked
 from flatout.algorithms.common.optimiser import Optimiser, polyak, schedule
 from flatout.algorithms.hp import hyper_parameters
-from flatout.algorithms.parallel.accumulate import Losses
+from flatout.algorithms.shards import Losses
 from flatout.config.actions import refuse_actions
 from flatout.config.hyper import DQNConfig
 from flatout.networks.layers import Draw, FanIn, Linear

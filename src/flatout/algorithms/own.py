@@ -22,7 +22,7 @@ from flatout.algorithms.base import (
     spec_shapes,
     trajectory_shapes,
 )
-from flatout.algorithms.parallel.shards import UNSHARDED
+from flatout.algorithms.shards import UNSHARDED
 from flatout.config.hyper import HYPER
 from flatout.config.modules import import_function
 from flatout.config.schema import NetworkConfig

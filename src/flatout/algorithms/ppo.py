@@ -17,7 +17,7 @@ from flatout.algorithms.common.epochs import epochs
 from flatout.algorithms.common.on_policy import OnPolicy, RolloutBatch
 from flatout.algorithms.common.optimiser import Optimiser, schedule
 from flatout.algorithms.common.returns import balanced, centre, mean
-from flatout.algorithms.parallel.accumulate import Losses
+from flatout.algorithms.shards import Losses
 from flatout.config.hyper import PPOConfig
 from flatout.errors import UsageError
 from flatout.networks.encoder import Encoder

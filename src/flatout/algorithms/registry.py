@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
-from flatout.algorithms.parallel.shards import Shards
+from flatout.algorithms.shards import Shards
 from flatout.config.placement import Placement
 from flatout.config.schema import TrainConfig, sync_every
 from flatout.envs.source import EnvSource

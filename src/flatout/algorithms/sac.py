@@ -26,7 +26,7 @@ from flatout.algorithms.common.continuous import (
     squared_errors,
 )
 from flatout.algorithms.common.optimiser import Optimiser, polyak
-from flatout.algorithms.parallel.accumulate import Losses
+from flatout.algorithms.shards import Losses
 from flatout.config.hyper import SACConfig
 from flatout.config.schedules import entropy_coefficient
 from flatout.randomness import normals

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from flatout.algorithms.base import Algorithm, shapes_of
-from flatout.algorithms.parallel.shards import by_axis
+from flatout.algorithms.shards import by_axis
 from flatout.engine.trajectory import shard_shapes, split
 from flatout.errors import CheckpointError
 from flatout.randomness import wrap_key

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from flatout.algorithms.parallel.shards import DEVICES, SHARDS, by_axis
+from flatout.algorithms.shards import DEVICES, SHARDS, by_axis
 from flatout.types import Device
 
 WHOLE = jax.sharding.PartitionSpec()

@@ -18,8 +18,7 @@ import optax
 from flatout.algorithms.base import Acted, Algorithm, BuildSpec, Counters, State, Updated
 from flatout.algorithms.common.optimiser import Optimiser, schedule
 from flatout.algorithms.hp import hyper_parameters
-from flatout.algorithms.parallel.accumulate import Losses, gradient
-from flatout.algorithms.parallel.shards import UNSHARDED, over_devices
+from flatout.algorithms.shards import UNSHARDED, Losses, gradient, over_devices
 from flatout.config.hyper import ClassifyConfig
 from flatout.supervised.networks import DENSE, Normalisation, Normalise, built_in, own
 from flatout.types import DiscreteSpec, ObservationSpec, Trajectory

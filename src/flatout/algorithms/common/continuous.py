@@ -18,7 +18,7 @@ from flatout.algorithms.base import Acted, Algorithm, BuildSpec, State, replay_s
 from flatout.algorithms.common.distributions import inwards
 from flatout.algorithms.common.optimiser import schedule
 from flatout.algorithms.hp import hyper_parameters
-from flatout.algorithms.parallel.accumulate import Losses
+from flatout.algorithms.shards import Losses
 from flatout.config.actions import refuse_actions
 from flatout.config.hyper import DDPGConfig, SACConfig
 from flatout.networks.encoder import Encoder

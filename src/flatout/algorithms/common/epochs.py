@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.parallel.shards import Shards
+from flatout.algorithms.shards import Shards
 from flatout.randomness import mix
 
 ROUNDS = 8

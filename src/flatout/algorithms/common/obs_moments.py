@@ -6,7 +6,7 @@ import jax
 
 from flatout import tree
 from flatout.algorithms.common.returns import RunningMoments, initial_moments, update_moments
-from flatout.algorithms.parallel.shards import UNSHARDED, Shards
+from flatout.algorithms.shards import UNSHARDED, Shards
 from flatout.networks.encoder import Encoder
 from flatout.types import Obs
 

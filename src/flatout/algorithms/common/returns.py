@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.parallel.shards import UNSHARDED, Shards
+from flatout.algorithms.shards import UNSHARDED, Shards
 from flatout.types import Array
 
 Pair = tuple[jax.Array, jax.Array]

@@ -1,1 +1,0 @@
-"""Updates in several shards or micro-batches, and packed arrays, for all algorithms."""
