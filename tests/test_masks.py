@@ -19,8 +19,7 @@ import pytest
 from gymnasium import spaces
 
 from flatout import A2C, DQN, PPO, Population, UsageError
-from flatout.algorithms.common.distributions import distribution
-from flatout.algorithms.common.masks import drawn, masked, parameter_mask
+from flatout.algorithms.common.distributions import distribution, drawn, masked, parameter_mask
 from flatout.algorithms.dqn import DQNParams, targets
 from flatout.envs.spaces import action_spec
 from flatout.errors import EnvironmentFailure

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from flatout import UsageError, tree
-from flatout.algorithms.common.obs_moments import initial_obs_moments, update_obs_moments
+from flatout.algorithms.common.returns import initial_obs_moments, update_obs_moments
 from flatout.api import standalone
 from flatout.api.export import _Layers
 from flatout.config.schema import NetworkConfig

@@ -18,7 +18,7 @@ import numpy as np
 import optax
 
 from flatout.algorithms.base import Acted, Algorithm, BuildSpec, State, Updated, replay_spec
-from flatout.algorithms.common.masks import FORBIDDEN, drawn, masked
+from flatout.algorithms.common.distributions import FORBIDDEN, drawn, masked
 from flatout.algorithms.common.optimiser import Optimiser, polyak, schedule
 from flatout.algorithms.hp import hyper_parameters
 from flatout.algorithms.shards import Losses
@@ -85,8 +85,8 @@ class Noise(NamedTuple):
 
 
 Values = Callable[[QNetwork, Obs], jax.Array]
-"""``(network, raw observations [B, ...]) -> action values [B, actions]``, `masks.FORBIDDEN` for
-those that the observation's mask forbids."""
+"""``(network, raw observations [B, ...]) -> action values [B, actions]``, `FORBIDDEN` for those
+that the observation's mask forbids."""
 
 
 def loss(

@@ -26,8 +26,7 @@ from flatout.algorithms.base import (
     shapes_of,
 )
 from flatout.algorithms.common.actor_critic import Actor, build_networks, policy
-from flatout.algorithms.common.distributions import distribution
-from flatout.algorithms.common.masks import parameter_mask
+from flatout.algorithms.common.distributions import distribution, parameter_mask
 from flatout.algorithms.common.optimiser import schedule
 from flatout.algorithms.hp import hyper_parameters
 from flatout.config.hyper import GeneticConfig

@@ -9,8 +9,7 @@ import jax
 import numpy as np
 
 from flatout.algorithms.base import BuildSpec
-from flatout.algorithms.common.distributions import Distribution
-from flatout.algorithms.common.masks import masked
+from flatout.algorithms.common.distributions import Distribution, masked
 from flatout.networks.encoder import Encoder
 from flatout.networks.layers import Linear
 from flatout.networks.torsos import Torso
@@ -72,7 +71,7 @@ def policy(
     encoder: Encoder, actor: Actor, x: Obs, mask: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array]:
     """Return head outputs ``[B, P]`` and features of prepared observations ``[B, ...]``; outputs
-    that the mask ``[B, P]`` forbids are `masks.FORBIDDEN`."""
+    that the mask ``[B, P]`` forbids are `distributions.FORBIDDEN`."""
     hidden = encoder.features(actor.torso, x)
     return masked(actor.head(hidden), mask), hidden
 

@@ -15,22 +15,19 @@ from flatout import tree
 from flatout.algorithms.base import Acted, Algorithm, BuildSpec, State, Updated, shapes_of
 from flatout.algorithms.common.actor_critic import Actor, Networks, build_networks, policy, value
 from flatout.algorithms.common.diagnostics import diagnostic_names, diagnostics, rows
-from flatout.algorithms.common.distributions import distribution
-from flatout.algorithms.common.masks import parameter_mask
-from flatout.algorithms.common.obs_moments import (
-    Moments,
-    initial_obs_moments,
-    nothing_seen,
-    update_obs_moments,
-)
+from flatout.algorithms.common.distributions import distribution, parameter_mask
 from flatout.algorithms.common.optimiser import Optimiser
 from flatout.algorithms.common.returns import (
+    Moments,
     RunningMoments,
     discounted_returns,
     explained_variance,
     generalised_advantages,
     initial_moments,
+    initial_obs_moments,
+    nothing_seen,
     update_moments,
+    update_obs_moments,
 )
 from flatout.algorithms.hp import hyper_parameters
 from flatout.config.hyper import A2CConfig, PPOConfig

@@ -11,8 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flatout import tree
 from flatout.algorithms.shards import UNSHARDED, Shards
-from flatout.types import Array
+from flatout.networks.encoder import Encoder
+from flatout.types import Array, Obs
 
 Pair = tuple[jax.Array, jax.Array]
 
@@ -191,3 +193,37 @@ def explained_variance(
     _, _, spread = _moments(target, weight, shards)
     _, _, left = _moments(target - value, weight, shards)
     return jnp.where(spread > 0, 1.0 - left / jnp.maximum(spread, 1e-12), 0.0)
+
+
+# --- The statistics by which observations are normalised ----------------------------------------
+
+Moments = RunningMoments | dict[str, RunningMoments] | None
+"""The statistics of an observation of one array, or of several by path; None without them."""
+
+
+def initial_obs_moments(encoder: Encoder) -> Moments:
+    """Return statistics that have seen no observation. They scale an array by `high`, as it is
+    scaled if observations are not normalised."""
+    found = {
+        path: initial_moments(spec.shape, spec.high or 1.0)
+        for path, spec in encoder.normalised.items()
+    }
+    return found.get("", found)
+
+
+def nothing_seen(moments: Moments) -> jax.Array:
+    """Return whether statistics have seen no observation yet."""
+    return tree.first(moments).total < 1.0
+
+
+def update_obs_moments(
+    encoder: Encoder, moments: Moments, obs: Obs, weight: jax.Array | None = None,
+    shards: Shards = UNSHARDED,
+) -> Moments:  # fmt: skip
+    """Merge raw observations ``[B, ...]`` without a mask into the statistics; `weight` and `shards`
+    are those of `update_moments`."""
+
+    def updated(moments: RunningMoments, leaf: jax.Array) -> RunningMoments:
+        return update_moments(moments, leaf, weight, shards)
+
+    return tree.map(updated, moments, encoder.to_normalise(obs))
