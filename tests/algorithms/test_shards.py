@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from flatout.__main__ import main
 from flatout.algorithms.shards import Shards, gradient
 from flatout.engine.mesh import Mesh
+from flatout.engine.replay.counters import RingRows
 from flatout.engine.replay.ring import Ring, RingLayout
-from flatout.engine.replay.rows import RingRows, by_shard
-from flatout.engine.trajectory import split
+from flatout.engine.trajectory import split, split_envs
 from flatout.storage import checkpoint
 from flatout.types import Finals, ObservationSpec, Trajectory
 from tests import tiny
@@ -329,7 +329,7 @@ def test_rows_of_shards_are_those_of_one_ring() -> None:
         store.take(world.collect(length))
 
     def part(array: np.ndarray) -> np.ndarray:
-        parts = by_shard(array.reshape(whole.length, whole.num_envs, *array.shape[1:]), shards)
+        parts = split_envs(array.reshape(whole.length, whole.num_envs, *array.shape[1:]), shards)
         return parts.reshape(shards, -1, *array.shape[1:])
 
     finals = np.broadcast_to(store.ring.finals, (shards, *store.ring.finals.shape))

@@ -17,7 +17,7 @@ from flatout.engine.programs import Programs
 from flatout.engine.rollout import Rollout
 from flatout.engine.rollout_state import Ends, RolloutState
 from flatout.engine.sampler import ENVIRONMENTS, Sampler
-from flatout.engine.trajectory import join
+from flatout.engine.trajectory import join, join_envs
 from flatout.envs.device.check import too_early
 from flatout.envs.mask_places import IGNORE
 from flatout.envs.masks import STUCK
@@ -170,8 +170,7 @@ def side_by_side(ends: Ends) -> Ends:
     """Join the ends of S shards, ``[S, ..., T, n]``, along environments: ``[..., T, S * n]``."""
 
     def joined(leaf: np.ndarray) -> np.ndarray:
-        moved = np.moveaxis(leaf, 0, -2)
-        return moved.reshape(*moved.shape[:-2], -1)
+        return join_envs(leaf, leaf.ndim - 2)
 
     info = {name: joined(values) for name, values in ends.info.items()}
     length, total, q_max = map(joined, ends[:3])

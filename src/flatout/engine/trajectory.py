@@ -112,14 +112,25 @@ def join(parts: Trajectory) -> Trajectory:
 
     def joined(name: str, leaf: np.ndarray) -> np.ndarray:
         axis = env_axis(name)
-        if axis is None:
-            return leaf
-        if axis == 0:
-            return leaf.reshape(-1, *leaf.shape[2:])
-        return np.moveaxis(leaf, 0, 1).reshape(steps, -1, *leaf.shape[3:])
+        return leaf if axis is None else join_envs(leaf, axis)
 
     parts = parts._replace(finals=join_finals(parts.finals, steps, each))
     return with_arrays(parts, {name: joined(name, a) for name, a in arrays_of(parts).items()})
+
+
+def join_envs(array: np.ndarray, axis: int) -> np.ndarray:
+    """Join the arrays of S shards, ``[S, ...]``, along the axis of environments of one of them."""
+    moved = np.moveaxis(array, 0, axis)
+    shards, envs = moved.shape[axis : axis + 2]
+    return moved.reshape(*moved.shape[:axis], shards * envs, *moved.shape[axis + 2 :])
+
+
+def split_envs(array: np.ndarray, shards: int) -> np.ndarray:
+    """Split an array ``[rows, N, ...]`` by shard, ``[S, rows, N / S, ...]``. The result is always a
+    copy: a device may still read it while the next trajectory overwrites `array`."""
+    rows, num_envs = array.shape[:2]
+    parts = array.reshape(rows, shards, num_envs // shards, *array.shape[2:])
+    return np.moveaxis(parts, 1, 0).copy()
 
 
 def shard_shapes(trajectory: Trajectory, shards: int, kept: int = 1) -> Trajectory:

@@ -33,8 +33,8 @@ from flatout.engine.replay.ring import (
     next_age,
     ring_shapes,
 )
-from flatout.engine.replay.rows import by_shard, side_by_side
 from flatout.engine.replay.sampling import draw, insert_priorities, set_priorities
+from flatout.engine.trajectory import join_envs, split_envs
 from flatout.types import Obs, Restart, RowSource, Trajectory
 
 ROWS_WRITTEN, UPDATES_DONE = 2, 3
@@ -120,7 +120,7 @@ class DeviceReplay(Replay):
         piece, finals, numbers = counts.ingest(trajectory)
         counters[[COUNT, STEPS]] = counts.updates_due, piece.rewards.size
         if self._shards:
-            piece = jax.tree.map(lambda array: by_shard(array, self._count), piece)
+            piece = jax.tree.map(lambda array: split_envs(array, self._count), piece)
         if counts.final_capacity > self._room(store):
             old = tree.map(np.asarray, store.ring.finals)
             old = tree.take(old, 0) if self._shards else old
@@ -265,7 +265,7 @@ class DeviceReplay(Replay):
 
         def join(array: np.ndarray) -> np.ndarray:
             parts = array.reshape(self._count, length, num_envs, *array.shape[2:])
-            joined = side_by_side(parts)
+            joined = join_envs(parts, 1)
             return joined.reshape(-1, *joined.shape[2:])
 
         finals = tree.take(ring.finals, 0)
@@ -278,7 +278,7 @@ class DeviceReplay(Replay):
         length = self._shard.length
 
         def split(array: np.ndarray) -> np.ndarray:
-            parts = by_shard(array.reshape(length, -1, *array.shape[1:]), self._count)
+            parts = split_envs(array.reshape(length, -1, *array.shape[1:]), self._count)
             return parts.reshape(self._count, -1, *array.shape[1:])
 
         finals = self._copy_to_shards(ring.finals)
