@@ -18,8 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.algorithms.base import Algorithm, RolloutSpec
-from flatout.engine.rollout_rows import Rows, Writer, named_extras, pack_flags
-from flatout.engine.rollout_state import Ends, Pool, RolloutState
+from flatout.engine.rollout_state import (
+    Ends,
+    Pool,
+    RolloutState,
+    Rows,
+    Writer,
+    named_extras,
+    pack_flags,
+)
 from flatout.envs.device.base import DeviceEnv, select
 from flatout.networks.layers import by_inputs
 from flatout.randomness import hashes, wrap_key
