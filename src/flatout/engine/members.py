@@ -28,63 +28,6 @@ from flatout.storage.joint import Joint, Saved
 from flatout.types import Snapshot
 
 
-class Barrier:
-    """A barrier that answers all members' requests at once, in the thread that makes the last one.
-
-    Args:
-        count: the number of members; each must call `leave` when it has ended.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._live = count
-        self._condition = threading.Condition()
-        self._requests: dict[int, Any] = {}
-        self._answers: dict[int, Any] = {}
-
-    def ask(self, member: int, request: Any) -> Any:
-        """Return the answer to a member's request; if it is an exception, raise it."""
-        with self._condition:
-            self._requests[member] = request
-            self._answer_if_complete()
-            while member not in self._answers:
-                self._condition.wait()
-            answer = self._answers.pop(member)
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
-
-    def leave(self, member: int, error: str = "", lost: bool = False) -> None:
-        """Remove a member that has ended; the others continue.
-
-        Args:
-            error: why it failed; empty if it did not.
-            lost: whether its state cannot be saved.
-        """
-        with self._condition:
-            self._live -= 1
-            self._note_end(member, error, lost)
-            self._answer_if_complete()
-
-    def _note_end(self, member: int, error: str, lost: bool) -> None:
-        """Note that a member has ended."""
-
-    def _answer(self, asked: dict[int, Any]) -> dict[int, Any]:
-        """Return answers to members' requests; a member without an answer keeps waiting."""
-        raise NotImplementedError
-
-    def _answer_if_complete(self) -> None:
-        if not self._requests or len(self._requests) < self._live:
-            return
-        asked, self._requests = self._requests, {}
-        try:
-            answers = self._answer(asked)
-            self._requests |= {m: r for m, r in asked.items() if m not in answers}
-        except BaseException as error:
-            answers = dict.fromkeys(asked, error)
-        self._answers |= answers
-        self._condition.notify_all()
-
-
 @jax.jit
 def _stack(trees: list[Any]) -> Any:
     """Stack trees along a new first axis."""
@@ -125,8 +68,9 @@ class Request:
     count: int
 
 
-class FusedPopulation(Barrier):
-    """A barrier that dispatches the chunks of all members at once, and owns their state.
+class FusedPopulation:
+    """A barrier that dispatches the chunks of all members at once, and owns their state. Requests
+    are answered in the thread that makes the last one.
 
     Args:
         count: the number of members; each must call `leave` when it has ended.
@@ -145,7 +89,10 @@ class FusedPopulation(Barrier):
         compiling: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
         stop: Callable[[], int | None] = lambda: None, group: Group | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(count)
+        self._live = count  # members that have not ended
+        self._condition = threading.Condition()
+        self._requests: dict[int, Any] = {}
+        self._answers: dict[int, Any] = {}
         self._compiling, self._stop = compiling, stop
         self.group, self._can_save = group, True
         self._failed: dict[str, str] = {}
@@ -170,7 +117,7 @@ class FusedPopulation(Barrier):
             The member's `MemberSlice` before the chunk and after it, the chunk's outputs, and its
             number of iterations, at most `count`. `rerun` can repeat iterations from the first.
         """
-        return self.ask(member, Request(loop, state, count))
+        return self._ask(member, Request(loop, state, count))
 
     def save(self, member: int, step: int, snapshot: Snapshot) -> None:
         """Write the checkpoint of all members, once every member has called this with its state.
@@ -178,7 +125,7 @@ class FusedPopulation(Barrier):
         Raises:
             FlatoutError: the checkpoint cannot be written.
         """
-        self.ask(member, Save(step, snapshot))
+        self._ask(member, Save(step, snapshot))
 
     def saved(self, member: int) -> tuple[Path, int, Snapshot] | None:
         """Return the path, step and state from which a member resumes; None for a new start."""
@@ -195,12 +142,46 @@ class FusedPopulation(Barrier):
             state, _ = self._call(loop, before.whole, before.keys, count)
         return replace(before, whole=state).extract()
 
-    def _note_end(self, member: int, error: str, lost: bool) -> None:
-        self._can_save &= not lost  # a checkpoint needs the states of all members
-        if error and self.group is not None:
-            self._failed[self.group.names[member]] = error
+    def leave(self, member: int, error: str = "", lost: bool = False) -> None:
+        """Remove a member that has ended; the others continue.
+
+        Args:
+            error: why it failed; empty if it did not.
+            lost: whether its state cannot be saved.
+        """
+        with self._condition:
+            self._live -= 1
+            self._can_save &= not lost  # a checkpoint needs the states of all members
+            if error and self.group is not None:
+                self._failed[self.group.names[member]] = error
+            self._answer_if_complete()
+
+    def _ask(self, member: int, request: Any) -> Any:
+        """Return the answer to a member's request; if it is an exception, raise it."""
+        with self._condition:
+            self._requests[member] = request
+            self._answer_if_complete()
+            while member not in self._answers:
+                self._condition.wait()
+            answer = self._answers.pop(member)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def _answer_if_complete(self) -> None:
+        if not self._requests or len(self._requests) < self._live:
+            return
+        asked, self._requests = self._requests, {}
+        try:
+            answers = self._answer(asked)
+            self._requests |= {m: r for m, r in asked.items() if m not in answers}
+        except BaseException as error:
+            answers = dict.fromkeys(asked, error)
+        self._answers |= answers
+        self._condition.notify_all()
 
     def _answer(self, asked: dict[int, Request | Save]) -> dict[int, Any]:
+        """Return answers to members' requests; a member without an answer keeps waiting."""
         saves = {m: r for m, r in asked.items() if isinstance(r, Save)}
         if not saves:
             return self._dispatch({m: r for m, r in asked.items() if isinstance(r, Request)})
