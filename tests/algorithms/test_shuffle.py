@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from flatout.algorithms.common.epochs import permutations
+from flatout.algorithms.ppo import permutations
 from flatout.randomness import wrap_key
 
 
