@@ -22,8 +22,8 @@ from flatout.engine.programs import Programs
 from flatout.errors import CheckpointError, FlatoutError, failure, full_memory
 from flatout.populations.members import SPREAD, Member, Strategy
 from flatout.run.auto import with_placement
-from flatout.run.forecast import compiling
 from flatout.run.interrupts import Interrupts
+from flatout.run.job import compiling
 from flatout.run.progress import Display, Progress
 from flatout.run.recording import INTERVAL_S
 from flatout.run.trainer import Trainer

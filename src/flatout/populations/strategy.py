@@ -19,7 +19,7 @@ from flatout.hardware.inventory import Hardware, inventory
 from flatout.populations.members import NAMES, SPREAD, TOGETHER, Strategy
 from flatout.run.auto import with_placement
 from flatout.run.build import assemble, foreseen
-from flatout.run.forecast import shape_key
+from flatout.run.job import shape_key
 from flatout.run.probe_process import MeasuringError, Report, call, unheard
 from flatout.run.resolve import resolve_run
 from flatout.spans import Spans

@@ -13,7 +13,7 @@ from flatout.config.settings import with_run
 from flatout.hardware.inventory import inventory
 from flatout.run import forecast
 from flatout.run.build import foreseen
-from flatout.run.forecast import compiling, shape_key
+from flatout.run.job import compiling, shape_key
 from flatout_explain.files import kept_numbers as kept
 from tests import tiny
 from tests.conftest import Result
