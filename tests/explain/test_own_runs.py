@@ -32,7 +32,7 @@ from flatout.planning.answer import Answer
 from flatout.planning.predict import Prediction
 from flatout.planning.stages import Stages
 from flatout.run import auto
-from flatout.run.observe import load_words
+from flatout.run.recording import load_words
 from flatout.spans import NAMES
 from flatout.storage.checkpoint import FORMAT
 from flatout.storage.run_folder import load_config
@@ -630,7 +630,7 @@ def test_what_planning_kept_of_a_run_is_used(
         plans.append(evidence.plan)
         return diagnose_evidence(evidence)
 
-    monkeypatch.setattr("flatout.run.observe.diagnose_evidence", closing)
+    monkeypatch.setattr("flatout.run.recording.diagnose_evidence", closing)
     train(flatout, tmp_path / "again", *TINY[:-1], "--placement", "cpu")
     assert plans == [answer], "and by the verdict at a run's end"
 

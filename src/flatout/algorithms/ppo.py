@@ -1,9 +1,9 @@
 """The last step of the data flow: proximal policy optimisation (Schulman et al., 2017) learns from
 one trajectory. `flatout.engine.learn` calls it.
 
-Its epochs of minibatches are one scan, so that the learner dispatches once. The order of minibatches
-is a pseudo-random permutation without sorting: on a CPU, sorting random bits takes 20 % of the time
-of a small network's update, and 20 % of its compile time. A Feistel network is a bijection of
+Its epochs of minibatches are one scan, so that the learner dispatches once. Minibatches follow a
+pseudo-random permutation without sorting: on a CPU, sorting random bits takes 20 % of the time of a
+small network's update, and 20 % of its compile time. A Feistel network is a bijection of
 fixed-width integers for any round function (Luby and Rackoff, 1988), and is computed element by
 element.
 """

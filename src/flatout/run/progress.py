@@ -56,9 +56,8 @@ class Progress:
     # `is_success` of the last 100 episodes whose final `info` had one.
     successes: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
-    # Of what `input_checks` looks at: iterations, steps and episodes in which it has held so far.
+    # `lasting` and `noted` of `algorithms.common.diagnostics.input_notes`.
     lasting: dict[str, list[int]] = field(default_factory=dict)
-    # Whether there was a note about it; False if it holds no more and cannot hold again.
     noted: dict[str, bool] = field(default_factory=dict)
 
     @property

@@ -60,7 +60,7 @@ def summarise(
     Args:
         last: the newest means of the algorithm's scalars.
         ended: why the run ended.
-        verdict: what the run waited for (`flatout.run.observe.closing_verdict`).
+        verdict: what the run waited for (`flatout.run.recording.closing_verdict`).
         parent: the run or saved agent that this one started from.
     """
     reached = {str(goal): progress.reached.get(str(goal)) for goal in config.run.goals}

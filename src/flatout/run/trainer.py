@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from flatout.algorithms.common.diagnostics import input_notes
 from flatout.config.schema import TrainConfig
 from flatout.engine.programs import Programs
 from flatout.errors import (
@@ -32,13 +33,11 @@ from flatout.run.auto import with_placement
 from flatout.run.build import Components, assemble
 from flatout.run.callbacks import SAVED, CallbackLike, Callbacks, Run
 from flatout.run.curve import Points
-from flatout.run.input_checks import check_inputs
 from flatout.run.interrupts import Interrupts
 from flatout.run.loggers import WANDB, RunLogs
-from flatout.run.observe import closing_verdict, current_load, start_recording
 from flatout.run.planner import Replanned
 from flatout.run.progress import Display, Progress
-from flatout.run.recording import RunRecording
+from flatout.run.recording import RunRecording, closing_verdict, current_load, start_recording
 from flatout.run.resolve import resolve_run
 from flatout.run.resume import Found, Start, begin
 from flatout.run.saving import Saver
@@ -346,7 +345,7 @@ class Trainer:
     def _account(self, metrics: Metrics, components: Components) -> None:
         """Count one iteration."""
         progress = self.progress
-        for note in check_inputs(progress, metrics):
+        for note in input_notes(metrics, progress.steps, progress.lasting, progress.noted):
             components.notes.append(note)
             self.display.note(note)
         progress.add(metrics, self._logs.by_episode)

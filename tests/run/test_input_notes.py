@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from flatout import PPO
-from flatout.run.input_checks import check_inputs
+from flatout.algorithms.common.diagnostics import input_notes
 from flatout.run.progress import Progress
 from flatout.types import Episodes, Metrics
 from tests import tiny
@@ -22,7 +22,7 @@ def notes_of(progress: Progress, count: int, steps: int = 512, **values: float) 
         given = {name.replace("constant_of_", "constant/"): v for name, v in values.items()}
         episodes = Episodes(*(np.zeros(2) for _ in Episodes._fields))
         metrics = Metrics(steps, 1, episodes, given)
-        found += check_inputs(progress, metrics)
+        found += input_notes(metrics, progress.steps, progress.lasting, progress.noted)
         progress.add(metrics, by_episode=False)
     return found
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flatout.run.observe import shows_images
+from flatout.run.recording import shows_images
 
 
 @pytest.mark.parametrize(
