@@ -14,6 +14,7 @@ from flatout.algorithms.base import shapes_of
 from flatout.engine.learn import Learner
 from flatout.engine.mesh import Mesh
 from flatout.engine.replay.trajectories import TrajectoryReplay
+from flatout.engine.trajectory import arrays_of, env_axis, shard_shapes, split
 from flatout.errors import CheckpointError
 from flatout.randomness import raw_key
 from flatout.spans import Spans
@@ -121,6 +122,30 @@ def test_it_holds_the_last_trajectories(
             arrays, books, source = buffer.saved(store, ())
             assert source is None
             store, _ = buffer.restored({k: v.copy() for k, v in arrays.items()}, books, None)
+
+
+def test_shards_keep_their_own_trajectories_and_final_observations() -> None:
+    world = World(VECTOR, 4, 0, Rates(0.1, 0.4, 0.1))
+    shapes = shapes_of(collect(world, 5, False))
+    buffer = TrajectoryReplay(ALGORITHM, 3, shapes, shards=2)
+    alone = [TrajectoryReplay(ALGORITHM, 3, shard_shapes(shapes, 2)) for _ in range(2)]
+    store, stores = buffer.store(), [one.store() for one in alone]
+    for _ in range(5):
+        new = collect(world, 5, False)
+        (found,) = ingest(buffer, store, new)
+        assert buffer.inputs(shapes)[0].rewards.shape == found.rewards.shape
+        for number, part in enumerate(split(new, 2)):
+            (wanted,) = ingest(alone[number], stores[number], part)
+            mine = Trajectory(*jax.tree.map(lambda leaf: leaf[number], tuple(found)))  # noqa: B023
+            assert finals(mine) == finals(wanted)
+            arrays = arrays_of(mine)
+            for name, array in arrays_of(wanted).items():
+                if env_axis(name) is not None:
+                    np.testing.assert_array_equal(arrays[name], array, err_msg=name)
+        saved, books, _ = buffer.saved(store, ())
+        store, _ = buffer.restored(saved, books, None)
+    with pytest.raises(CheckpointError, match="--shards 2"):
+        alone[0].restored(saved, books, None)
 
 
 def test_the_inputs_shapes_and_the_memory_are_known_in_advance() -> None:

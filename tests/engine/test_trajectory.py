@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.algorithms.base import TRAJECTORY_FIELDS, RolloutSpec
-from flatout.engine.buffer import stacked
 from flatout.engine.finals import used_finals
 from flatout.engine.rollout import Rollout
 from flatout.engine.trajectory import (
@@ -91,7 +90,7 @@ def test_outputs_of_act_may_have_the_names_of_a_compiled_rollouts_columns() -> N
 
 def test_joined_shards_are_the_trajectory_that_was_split() -> None:
     whole = World(VECTOR, 6, 0, Rates(0.1, 0.4, 0.1)).collect(5)._replace(carry=np.arange(6))
-    joined = join(stacked(split(whole, 3), 0))
+    joined = join(jax.tree.map(lambda *parts: np.stack(parts), *split(whole, 3)))
     for found, wanted in zip(*(used_finals(x.finals, 30) for x in (joined, whole)), strict=True):
         np.testing.assert_array_equal(found, wanted)
     joined, arrays = arrays_of(joined), arrays_of(whole)

@@ -104,18 +104,21 @@ def sort_finals(finals: Finals) -> Finals:
 
 
 def join_along_envs(
-    parts: Sequence[tuple[np.ndarray, Obs]], num_envs: int, total: int
+    parts: Sequence[tuple[np.ndarray, Obs]], num_envs: int, total: int, shards: int = 1
 ) -> tuple[np.ndarray, Obs]:
     """Join trajectories' final observations, with their positions in the joined trajectory.
 
     Args:
         parts: positions and observations of each trajectory of `num_envs` environments, in the
-            order in which the trajectories are joined along the environments.
+            order in which the trajectories are joined along the environments of a shard.
         total: the number of environments of the joined trajectory.
+        shards: the number of blocks in which the trajectories are joined one by one.
     """
+    each, room = num_envs // shards, total // shards
     moved: list[np.ndarray] = []
     for number, (index, _) in enumerate(parts):
         row, env = np.divmod(index, num_envs)
-        moved.append(row * total + number * num_envs + env)
+        shard, env = np.divmod(env, each)
+        moved.append(row * total + shard * room + number * each + env)
     obs = tree.map(lambda *each: np.concatenate(each), *(obs for _, obs in parts))
     return np.concatenate(moved), obs

@@ -11,7 +11,7 @@ import numpy as np
 from flatout import tree
 from flatout.algorithms.base import Algorithm, ReplaySpec
 from flatout.config.placement import CPU, Placement
-from flatout.engine.buffer import Buffer, OnPolicyBuffer, ShardedBuffer
+from flatout.engine.buffer import Buffer, OnPolicyBuffer
 from flatout.engine.replay.device import DeviceReplay
 from flatout.engine.replay.host import HostReplay
 from flatout.engine.replay.ring import RingLayout, ring_bytes, ring_shapes
@@ -45,11 +45,12 @@ def build_buffer(
         UsageError: the settings and the placement exclude each other.
     """
     shards = config.run.shards
-    each = shapes if shards == 1 else shard_shapes(shapes, shards)
     if algorithm.replay is not None:
         assert task is not None  # datasets have no algorithms with replay
+        each = shapes
         if shards > 1:
             algorithm = replace(algorithm, replay=algorithm.replay.shard(shards))
+            each = shard_shapes(shapes, shards)
         return _build_replay(config, task, algorithm, placement, each, least)
     kept = getattr(config.hyper, "replay_trajectories", 1)
     if kept > 1 and placement.fused:
@@ -58,10 +59,8 @@ def build_buffer(
             "trajectories: use --placement 'sampler=device', or replay_trajectories = 1."
         )
     if kept == 1:
-        buffers = [OnPolicyBuffer(algorithm) for _ in range(shards)]
-    else:
-        buffers = [TrajectoryReplay(algorithm, kept, each) for _ in range(shards)]
-    return buffers[0] if shards == 1 else ShardedBuffer(buffers)
+        return OnPolicyBuffer(algorithm, shards)
+    return TrajectoryReplay(algorithm, kept, shapes, shards)
 
 
 def replay_mb(
@@ -98,13 +97,13 @@ def expected_mb(
         replay: the algorithm's requirements for replay; None if it has no replay.
         shapes: the shapes of trajectories.
     """
-    shards = config.run.shards
-    each = shapes if shards == 1 else shard_shapes(shapes, shards)
+    shards, each = config.run.shards, shapes
     if replay is None:
         kept = getattr(config.hyper, "replay_trajectories", 1)
-        rows = list(arrays_of(kept_shapes(each, kept)).values()) if kept > 1 else []
-        return shards * ring_bytes(rows) / MiB, 0.0
-    replay = replay if shards == 1 else replay.shard(shards)
+        rows = list(arrays_of(kept_shapes(shapes, kept)).values()) if kept > 1 else []
+        return ring_bytes(rows) / MiB, 0.0
+    if shards > 1:
+        replay, each = replay.shard(shards), shard_shapes(shapes, shards)
     host, device = replay_mb(ring_layout(replay, spec, each), replay, each, placement)
     # A chunk of a compiled loop keeps its initial replay until the host has read its results.
     return shards * host, shards * device * (2 if placement.fused else 1)

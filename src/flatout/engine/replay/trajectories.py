@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from flatout.algorithms.base import Algorithm, shapes_of
+from flatout.algorithms.base import Algorithm
 from flatout.engine.buffer import Arrays, Data, Due, OnPolicyBuffer, Saved
 from flatout.engine.finals import join_along_envs, pack_finals, split_finals, used_finals
 from flatout.engine.trajectory import arrays_of, by_env, env_axis, shard_shapes, with_arrays
@@ -29,7 +29,8 @@ def kept_shapes(trajectory: Trajectory, kept: int) -> Trajectory:
 
 @dataclass
 class KeptTrajectories:
-    """The last K trajectories as one, newest first along the environments; written in place."""
+    """The last K trajectories as one, written in place. Along the environments they are ordered by
+    shard, and newest first within a shard."""
 
     arrays: Trajectory
     count: int  # trajectories ever ingested
@@ -44,36 +45,45 @@ class TrajectoryReplay(OnPolicyBuffer):
         algorithm: the algorithm that learns from them. It must mask steps that are not valid.
         kept: K.
         trajectory: the shapes of one trajectory.
+        shards: S.
     """
 
-    def __init__(self, algorithm: Algorithm, kept: int, trajectory: Trajectory) -> None:
-        super().__init__(algorithm)
+    def __init__(
+        self, algorithm: Algorithm, kept: int, trajectory: Trajectory, shards: int = 1
+    ) -> None:
+        super().__init__(algorithm, shards)
         self._kept = kept
         self._num_envs = trajectory.rewards.shape[1]
         self._like = trajectory
         self._least_finals = kept_shapes(trajectory, kept).finals.index.shape[0]
 
     def inputs(self, trajectory: Trajectory) -> list[Any]:
-        return [shapes_of(self._zeros(trajectory))]
+        return super().inputs(kept_shapes(trajectory, self._kept))
 
     def store(self) -> KeptTrajectories:
         return KeptTrajectories(self._zeros(self._like), 0, deque(maxlen=self._kept))
 
     def ingest(self, store: KeptTrajectories, counts: Any, trajectory: Trajectory) -> Due:
         num_envs, new, kept = self._num_envs, arrays_of(trajectory), store.arrays
+        each = num_envs // self._shards
         if trajectory.valid is None:
             new["valid"] = np.ones_like(trajectory.terminated)
         for name, array in arrays_of(kept).items():
             if env_axis(name) is not None:
-                envs = by_env(name, array)
-                envs[num_envs:] = envs[:-num_envs].copy()
-                envs[:num_envs] = by_env(name, new[name])
+                envs, newest = (self._view(by_env(name, one)) for one in (array, new[name]))
+                envs[:, each:] = envs[:, :-each].copy()
+                envs[:, :each] = newest
         store.finals.appendleft(used_finals(trajectory.finals, trajectory.rewards.size))
-        index, obs = join_along_envs(store.finals, num_envs, num_envs * self._kept)
+        total = num_envs * self._kept
+        index, obs = join_along_envs(store.finals, num_envs, total, self._shards)
         finals = pack_finals(index, obs, kept.rewards.size, self._least_finals)
         store.arrays = kept._replace(finals=finals)
         store.count += 1
-        return Due(store, 1, iter([store.arrays]))
+        return super().ingest(store, counts, store.arrays)
+
+    def _view(self, envs: np.ndarray) -> np.ndarray:
+        """Return a view ``[S, E / S, ...]`` of an array ``[E, ...]``."""
+        return envs.reshape(self._shards, -1, *envs.shape[1:])
 
     def stats(self, store: KeptTrajectories, counts: Any, later: int = 0) -> dict[str, float]:
         size = sum(array.nbytes for array in arrays_of(store.arrays).values())
@@ -83,9 +93,10 @@ class TrajectoryReplay(OnPolicyBuffer):
     def saved(self, store: KeptTrajectories, counts: Any) -> Saved:
         named = arrays_of(store.arrays).items()
         arrays = {_saved_name(name): array.copy() for name, array in named}
-        return arrays, {"count": store.count}, None
+        return arrays, {"count": store.count, "shards": self._shards}, None
 
     def restored(self, arrays: Arrays, data: Data, rows: RowSource | None) -> tuple[Any, Any]:
+        super().restored(arrays, data, rows)
         store, restored = self.store(), Arrays()
         for name, array in arrays_of(store.arrays).items():
             saved = restored[name] = np.array(arrays[_saved_name(name)])
@@ -95,8 +106,11 @@ class TrajectoryReplay(OnPolicyBuffer):
             refuse_other(f"buffer/{_saved_name(name)}", saved, like, "this run")
         store.arrays = with_arrays(store.arrays, restored)
         steps, total = store.arrays.rewards.shape
-        each = split_finals(store.arrays.finals, steps, total, self._kept)
-        store.finals.extend(used_finals(one, steps * self._num_envs) for one in each)
+        each = self._num_envs // self._shards
+        blocks = split_finals(store.arrays.finals, steps, total, self._shards * self._kept)
+        for number in range(self._kept):
+            own = [used_finals(one, steps * each) for one in blocks[number :: self._kept]]
+            store.finals.append(join_along_envs(own, each, self._num_envs))
         store.count = int(data["count"])
         return store, ()
 
