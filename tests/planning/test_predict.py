@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 
 from flatout.config.placement import Placement, parse
 from flatout.config.workers import with_workers
-from flatout.planning.plan import Allowed, candidates, choose, predictions, worker_counts
-from flatout.planning.predict import in_program, predict
+from flatout.planning.plan import Allowed, candidates, choose, worker_counts
+from flatout.planning.predict import Prediction, in_program, predict
 from flatout.planning.stages import Stages, at
 from flatout_explain.documents import convert
 
@@ -25,6 +26,10 @@ PLAIN = Stages(
 
 def placed(text: str, stages: Stages = PLAIN) -> Placement:
     return with_workers(parse(text), stages.envs, stages.cores)
+
+
+def predictions(stages: Stages, placements: Sequence[Placement]) -> list[Prediction]:
+    return [predict(stages, one) for one in placements]
 
 
 def test_inline_is_the_sum_of_its_parts() -> None:

@@ -26,7 +26,6 @@ Seed = Annotated[int, SEEDS := Range(0, 2**32 - 1)]
 AtLeast1 = Annotated[int, Range(1, 2**63 - 1)]
 AtLeast0 = Annotated[int, Range(0, 2**63 - 1)]
 Devices = Annotated[int, Range(1, 64)]
-Seconds = Annotated[float, Range(0, 1_000_000, above=True)]
 
 SPEED: Affects = {"affects": "speed"}
 """The setting decides where the parts of a run are and how fast it is. What is learned changes

@@ -347,13 +347,13 @@ def _numbers(x: jax.Array) -> jax.Array:
     return x.astype(jnp.float32)
 
 
-def normalise(x: jax.Array, moments: Any, clip: float = CLIP) -> jax.Array:
-    """Return ``(x - mean) / sqrt(var + 1e-8)``, clipped to ``[-clip, clip]``.
+def normalise(x: jax.Array, moments: Any) -> jax.Array:
+    """Return ``(x - mean) / sqrt(var + 1e-8)``, clipped to ``[-CLIP, CLIP]``.
 
     Args:
         moments: has the fields `mean` and `var`, of the shape of one entry of `x`.
     """
-    return jnp.clip((x - moments.mean) * jax.lax.rsqrt(moments.var + 1e-8), -clip, clip)
+    return jnp.clip((x - moments.mean) * jax.lax.rsqrt(moments.var + 1e-8), -CLIP, CLIP)
 
 
 def _own_torso(draw: Draw, network: Network, shape: Any, path: str = "") -> Any:

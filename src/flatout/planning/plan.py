@@ -6,7 +6,7 @@ together move a last bit and stand in the placement's text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -119,13 +119,6 @@ def _complexity(placement: Placement) -> tuple[int, ...]:
     # One program is simplest; where it is allowed it is the rule, and runs begin with it.
     order = not placement.fused, not placement.steps_on_device
     return len(set(placement.devices)), *order, placement.lag, count, *elsewhere, groups
-
-
-def predictions(
-    stages: Stages, placements: Sequence[Placement], known: Mapping[str, bool] | None = None
-) -> list[Prediction]:
-    """A prediction for each placement whose stages were measured."""
-    return [predict(stages, p, known=(known or {}).get(p.collects, False)) for p in placements]
 
 
 def larger(
