@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -27,6 +27,7 @@ from flatout.engine.rollout import Rollout
 from flatout.engine.rollout_state import least_truncation, most_truncations
 from flatout.engine.sampler import Sampler
 from flatout.engine.schedule import Schedule, SerialSchedule
+from flatout.engine.workers.local import ParamBroadcast
 from flatout.engine.workers.pool import WorkerPool
 from flatout.hardware import backend
 from flatout.randomness import ACT, ENVS, INIT, LEARN, raw_key
@@ -179,14 +180,16 @@ class Factory:
             return []
         return [partial(p.compile, self._job.programs) for p in self.acting.policies]
 
+    def publishers(self, pool: WorkerPool | None) -> list[Policy | ParamBroadcast]:
+        """Return what takes the published parameters: the policies of this process, or of the
+        workers."""
+        if self._run.placement.steps_on_device:
+            return []
+        return [self.acting.remote(pool)] if pool and pool.local else [*self.acting.policies]
+
     def schedule(self, sampler: Sampler, learner: Learner, pool: WorkerPool | None) -> Schedule:
         """Return the schedule between a sampler and a learner."""
-        job = self._job
-        policies: Sequence[Any] = self.acting.policies
-        if self._run.placement.steps_on_device:
-            policies = []
-        if pool is not None and pool.local:
-            policies = [self.acting.remote(pool)]
+        job, policies = self._job, self.publishers(pool)
         flow = (sampler, policies, learner, job.spans, job.discardable, self.algorithm.advanced)
         if self._run.placement.overlapped:
             return OverlappedSchedule(*flow, lag=self._run.placement.lag)

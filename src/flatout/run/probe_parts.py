@@ -16,10 +16,10 @@ from flatout.config.schema import TrainConfig
 from flatout.config.workers import with_workers
 from flatout.engine.learn import Learner
 from flatout.engine.make_buffer import expected_mb
-from flatout.engine.make_sampler import make_sampler, start_workers
 from flatout.engine.memory import Expectation
 from flatout.engine.sampler import Sampler
 from flatout.engine.schedule import Schedule
+from flatout.engine.workers.pool import WorkerPool
 from flatout.envs.task import open_task
 from flatout.errors import FlatoutError, UsageError
 from flatout.hardware import backend
@@ -193,27 +193,15 @@ class ProbeParts:
         """Return a started sampler and its T, which is shorter if whole trajectories would take too
         long."""
         factory = self._make(placement)
-        rollout, acting = factory.rollout, factory.acting
         turn_s = stages.env_s * stages.envs + stages.call
         most = max(int(limit_s / 3 / max(turn_s, 1e-9)), 4)
-        if rollout.episodes is None and most < rollout.horizon:
-            rollout = replace(rollout, horizon=most)
-        pool = None
-        if placement.in_processes:
-            pool = start_workers(
-                self._config, self.task, acting, rollout, self._note, code=self._code,
-                local=placement.acts_in_workers,
-            )  # fmt: skip
-            stack.callback(pool.close)
-        for compile_ in factory.policies(pool):
-            compile_()
-        sampler = make_sampler(self._config, self.task, acting, rollout, Spans(), pool)
-        stack.callback(sampler.close)
-        packed = self.learners.packed_params
-        for policy in [acting.remote(pool)] if pool and pool.local else acting.policies:
-            policy.publish(packed, 0, Spans())
+        if factory.rollout.episodes is None and most < factory.rollout.horizon:
+            factory.rollout = replace(factory.rollout, horizon=most)
+        sampler, pool = _opened(factory, stack)
+        for policy in factory.publishers(pool):
+            policy.publish(self.learners.packed_params, 0, Spans())
         sampler.start()
-        return sampler, rollout.horizon
+        return sampler, factory.rollout.horizon
 
     def started(self, placement: Placement, stack: ExitStack) -> tuple[Schedule, Iterator[int]]:
         """Return a started schedule that has made its first iterations, and an iterator over the
@@ -221,13 +209,7 @@ class ProbeParts:
         if placement.fused:
             return self.device.started(placement)
         factory = self._make(placement)
-        pool = factory.pool()
-        if pool is not None:
-            stack.callback(pool.close)
-        for compile_ in factory.policies(pool):
-            compile_()
-        sampler = factory.sampler(pool)
-        stack.callback(sampler.close)
+        sampler, pool = _opened(factory, stack)
         learner = self.learners.learner(learning_of(placement), placement.steps_on_device)
         schedule = factory.schedule(sampler, learner, pool)
         stack.callback(schedule.close)
@@ -239,9 +221,20 @@ class ProbeParts:
 
     def _make(self, placement: Placement) -> Factory:
         env = self.env if placement.steps_on_device else None
-        return Factory(
-            Job(ResolvedRun(self._config, placement, self.hardware, self.task, env, self._code))
-        )
+        run = ResolvedRun(self._config, placement, self.hardware, self.task, env, self._code)
+        return Factory(Job(run, announce=self._note))
+
+
+def _opened(factory: Factory, stack: ExitStack) -> tuple[Sampler, WorkerPool | None]:
+    """Open a sampler, with its processes if it has any, and compile its policies."""
+    pool = factory.pool()
+    if pool is not None:
+        stack.callback(pool.close)
+    for compile_ in factory.policies(pool):
+        compile_()
+    sampler = factory.sampler(pool)
+    stack.callback(sampler.close)
+    return sampler, pool
 
 
 def _short(config: TrainConfig) -> TrainConfig:
