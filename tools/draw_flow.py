@@ -12,35 +12,37 @@ from html import escape
 from pathlib import Path
 
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / "data-flow.svg"
-WIDTH, BOX, HIGH, GAP, TOP = 760, 350, 50, 22, 56
+WIDTH, BOX, HIGH, GAP, TOP, INDENT = 760, 350, 50, 12, 56, 26
 
 
 @dataclass(frozen=True)
 class Step:
-    """One file of the walk: its path below src/flatout, and its part in it."""
+    """One file of the walk: its path below src/flatout, its part in it, and how many of the files
+    before it are in the middle of a call."""
 
     file: str
     part: str
+    depth: int
 
 
 INLINE = (
-    Step("run/trainer.py", "asks for iterations; logs, saves, evaluates"),
-    Step("engine/schedule.py", "collect, learn, publish"),
-    Step("engine/collect.py", "T steps of N environments"),
-    Step("engine/act.py", "observations to actions, one call a step"),
-    Step("envs/host.py", "actions to observations and rewards"),
-    Step("engine/trajectory.py", "the arrays of the trajectory"),
-    Step("engine/learn.py", "one dispatch with all updates"),
-    Step("algorithms/ppo.py", "trajectory to new parameters"),
+    Step("run/trainer.py", "asks for iterations; logs, saves, evaluates", 0),
+    Step("engine/schedule.py", "owns the run's state: collect, learn, publish", 1),
+    Step("engine/collect.py", "T steps of N environments", 2),
+    Step("engine/act.py", "observations to actions, one call a step", 3),
+    Step("envs/host.py", "actions to observations and rewards", 3),
+    Step("engine/trajectory.py", "the arrays of the trajectory", 3),
+    Step("engine/learn.py", "state and trajectory to the next state", 2),
+    Step("algorithms/ppo.py", "trajectory to new parameters", 3),
 )
 FUSED = (
-    Step("run/trainer.py", "asks for iterations; logs, saves, evaluates"),
-    Step("engine/fused.py", "starts chunks of iterations"),
-    Step("engine/loop.py", "the compiled loop over iterations"),
-    Step("engine/rollout.py", "T steps of N environments"),
-    Step("envs/device/classic.py", "actions to observations and rewards"),
-    Step("engine/learn.py", "all updates, within the loop"),
-    Step("algorithms/ppo.py", "trajectory to new parameters"),
+    Step("run/trainer.py", "asks for iterations; logs, saves, evaluates", 0),
+    Step("engine/fused.py", "owns the run's state: chunks of iterations", 1),
+    Step("engine/loop.py", "the compiled loop: state to a later state", 2),
+    Step("engine/rollout.py", "T steps of N environments", 3),
+    Step("envs/device/classic.py", "actions to observations, rewards", 4),
+    Step("engine/learn.py", "all updates, within the loop", 3),
+    Step("algorithms/ppo.py", "trajectory to new parameters", 4),
 )
 
 
@@ -60,25 +62,34 @@ def picture() -> str:
     columns = (("Step by step (inline)", INLINE, 10), ("In one program (fused)", FUSED, 400))
     for title, steps, left in columns:
         parts.append(f'<text x="{left}" y="28" font-size="17" font-weight="bold">{title}</text>')
+        callers: list[int] = []  # the tops of the boxes whose calls are under way
         for number, step in enumerate(steps):
-            parts += _box(left, TOP - 12 + number * (HIGH + GAP), number + 1, step)
-            if number + 1 < len(steps):
-                parts.append(_arrow(left, TOP - 12 + number * (HIGH + GAP) + HIGH))
+            top = TOP - 12 + number * (HIGH + GAP)
+            callers[step.depth :] = [top]
+            parts += _box(left + step.depth * INDENT, top, number + 1, step)
+            if step.depth:
+                parts.append(_arrow(left + step.depth * INDENT, callers[step.depth - 1], top))
     return "\n".join([*parts, "</svg>", ""])
 
 
 def _box(left: int, top: int, number: int, step: Step) -> list[str]:
+    width = BOX - step.depth * INDENT
     return [
-        f'<rect class="box" x="{left}" y="{top}" width="{BOX}" height="{HIGH}" rx="6"/>',
+        f'<rect class="box" x="{left}" y="{top}" width="{width}" height="{HIGH}" rx="6"/>',
         f'<text x="{left + 12}" y="{top + 21}" font-size="14">{number}. {escape(step.file)}</text>',
         f'<text class="part" x="{left + 12}" y="{top + 40}" font-size="13">'
         f"{escape(step.part)}</text>",
     ]
 
 
-def _arrow(left: int, top: int) -> str:
-    middle = left + BOX // 2
-    return f'<path class="line" marker-end="url(#end)" d="M{middle} {top}V{top + GAP - 2}"/>'
+def _arrow(left: int, caller: int, top: int) -> str:
+    """Draw the call of the box at (left, top) by the box at the height `caller`, one indent to the
+    left."""
+    start = left - INDENT // 2
+    return (
+        f'<path class="line" marker-end="url(#end)" d="M{start} {caller + HIGH}V{top + HIGH // 2}'
+        f'H{left - 1}"/>'
+    )
 
 
 def main() -> int:
