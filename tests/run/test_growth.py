@@ -20,7 +20,7 @@ from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve
 from flatout.populations.members import Member
 from flatout.populations.population import State
-from flatout.run import curve, display, recording, trainer
+from flatout.run import display, progress, recording, trainer
 from flatout.run.callbacks import Callback, Run
 from flatout.run.display import LiveDisplay
 from flatout.run.progress import Display
@@ -83,7 +83,7 @@ def test_a_run_twice_as_long_holds_as_much(
 ) -> None:
     monkeypatch.setattr(recording, "INTERVAL_S", 1e9)  # what grows with the hours
     monkeypatch.setattr(display, "REDRAW_S", 0.0)
-    monkeypatch.setattr(curve, "ROWS", 20)
+    monkeypatch.setattr(progress, "ROWS", 20)
     made, assemble = deque[Any](maxlen=1), trainer.assemble
 
     def kept(*args: Any, **named: Any) -> Any:

@@ -11,7 +11,7 @@ import pytest
 from flatout.cli.arguments import train_config
 from flatout.config.settings import with_run
 from flatout.hardware.inventory import inventory
-from flatout.run import forecast
+from flatout.run import job
 from flatout.run.build import foreseen
 from flatout.run.job import compiling, shape_key
 from flatout_explain.files import kept_numbers as kept
@@ -25,7 +25,7 @@ Cli = Callable[..., Result]
 @pytest.fixture(autouse=True)
 def _nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(forecast, "compile_cache", lambda: tmp_path / "programs")
+    monkeypatch.setattr(job, "compile_cache", lambda: tmp_path / "programs")
 
 
 @pytest.mark.slow
@@ -63,7 +63,7 @@ def test_a_file_that_is_lost_damaged_or_full_is_no_reason_to_fail(
     for number in range(5):
         kept.keep_number(f"{number}", float(number))
     assert kept.numbers() == {"2": 2.0, "3": 3.0, "4": 4.0}
-    monkeypatch.setattr(forecast, "compile_cache", lambda: Path("/proc/nowhere"))
+    monkeypatch.setattr(job, "compile_cache", lambda: Path("/proc/nowhere"))
     assert "first time" in told()
 
 
@@ -72,7 +72,7 @@ def test_another_folder_of_programs_has_times_of_its_own(
 ) -> None:
     said = list[str]()
     for name, expected in (("a", "first"), ("a", "last"), ("b", "first"), ("a", "last")):
-        monkeypatch.setattr(forecast, "compile_cache", lambda name=name: tmp_path / name)
+        monkeypatch.setattr(job, "compile_cache", lambda name=name: tmp_path / name)
         with compiling("it", "key", said.append):
             pass
         assert f"{expected} time" in said[-1]
