@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import numpy as np
 import pytest
 
 import flatout
+from flatout import Algorithm, BuildSpec
 from flatout.errors import UsageError
 from flatout.storage.checkpoint import PREFIX, named_leaves
-from tests import tiny
+from tests import own_algorithms, tiny
 from tests.conftest import furthest
 from tests.engine.test_fused import parts, settings
 
@@ -123,6 +125,9 @@ def test_states_and_trajectories_of_another_program_are_refused() -> None:
     trajectory, _ = jax.eval_shape(collect, state)
     with pytest.raises(UsageError, match="state is a Trajectory, not a LoopState"):
         jax.eval_shape(learn, trajectory, state)
+    for function, given in ((collect, (state,)), (learn, (state, trajectory))):
+        infos = jax.tree.leaves(function.trace(*given).args_info)
+        assert not any(info.donated for info in infos)  # the caller's state stays usable
     counted = trajectory._replace(rewards=jax.ShapeDtypeStruct((32, 2), "int32"))
     jax.eval_shape(learn, state, counted)
     for name, shape, dtype in (("rewards", (32,), "float32"), ("actions", (32, 2), "float32")):
@@ -160,3 +165,17 @@ def test_settings_that_have_no_pure_functions_are_refused(more: dict[str, Any], 
 def test_an_agents_class_is_no_algorithm() -> None:
     with pytest.raises(UsageError, match=r"a name, such as 'ppo', .*not the class PPO"):
         flatout.engine.make(flatout.PPO, "CartPole-v1")  # type: ignore[arg-type]
+
+
+def test_an_algorithms_metric_replaces_none_of_the_loops() -> None:
+    def named(spec: BuildSpec) -> Algorithm:
+        algorithm = own_algorithms.good(spec)
+
+        def update(*given: Any) -> Any:
+            state, metrics, _ = algorithm.update(*given)
+            return state, {"healthy": metrics["top"], "updates": metrics["updates"]}, None
+
+        return replace(algorithm, update=update, metrics=("healthy", "updates"))
+
+    with pytest.raises(UsageError, match="metric 'healthy' has a name that learn uses itself"):
+        flatout.engine.make(named, env="CartPole-v1", envs=2)

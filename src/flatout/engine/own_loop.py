@@ -28,6 +28,10 @@ LoopMetrics = dict[str, jax.Array]
 """Metrics of one iteration, scalars by name; docs/own-loop.md lists them."""
 
 
+OF_EPISODES = ("episodes", "return_mean", "length_mean", "healthy")
+"""The metrics that do not come from the algorithm."""
+
+
 class Keys(NamedTuple):
     """Raw keys of random streams, uint32 ``[2]`` each, which never change: draws are functions of a
     key and a counter of the state. `replay` is () for algorithms without replay."""
@@ -87,8 +91,17 @@ class OwnLoop(NamedTuple):
 
 
 def own_loop(compiled_loop: Loop) -> OwnLoop:
-    """Return the functions of a loop with one shard; nothing is compiled."""
+    """Return the functions of a loop with one shard; nothing is compiled.
+
+    Raises:
+        UsageError: a user's algorithm has a metric with a name of `OF_EPISODES`.
+    """
     learner, names = compiled_loop.learner, compiled_loop.learner.buffer.metrics
+    if taken := [name for name in names if name in OF_EPISODES]:
+        raise UsageError(
+            f"the algorithm's metric {taken[0]!r} has a name that learn uses itself, with "
+            f"{', '.join(OF_EPISODES)}: give it another one."
+        )
     structure = jax.tree.structure(learner.shapes)
 
     def traced(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
@@ -287,9 +300,6 @@ def _of_episodes(ends: Ends) -> LoopMetrics:
     healthy = ends.finite.all() & (ends.early == 0).all()
     if ends.stuck is not None:
         healthy &= (ends.stuck[..., 0] < 0).all()
-    return {
-        "episodes": count,
-        "return_mean": jnp.where(ended, ends.total, 0.0).sum() / jnp.where(count, count, jnp.nan),
-        "length_mean": ends.length.sum() / jnp.where(count, count, jnp.nan),
-        "healthy": healthy,
-    }
+    some = jnp.where(count, count, jnp.nan)
+    means = jnp.where(ended, ends.total, 0.0).sum() / some, ends.length.sum() / some
+    return dict(zip(OF_EPISODES, (count, *means, healthy), strict=True))
