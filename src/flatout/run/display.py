@@ -51,7 +51,7 @@ class LiveDisplay(Display):
     def __init__(self, config: TrainConfig, console: Console) -> None:
         self._config = config
         self._console = console
-        self._screen = Screen(console, REDRAW_S, PLAIN_S, stays=True)
+        self._screen = Screen(console, REDRAW_S, PLAIN_S, stays=True, at_once=True)
         self._curve = deque[float](maxlen=CURVE)
         self._curve_step = -1
         self._last: tuple[Progress, dict[str, float]] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ class Screen:
         line_s: least seconds between two lines elsewhere.
         stays: whether the last picture stays when the screen is closed.
         quiet: show nothing at all.
+        at_once: whether the first picture or line is due at once, not after an interval.
 
     Attributes:
         live: whether pictures are drawn in place.
@@ -27,11 +29,12 @@ class Screen:
 
     def __init__(
         self, console: Console, redraw_s: float, line_s: float, stays: bool = False,
-        quiet: bool = False,
+        quiet: bool = False, at_once: bool = False,
     ) -> None:  # fmt: skip
         from rich.live import Live
 
-        self._console, self._quiet, self._drawn = console, quiet, time.monotonic()
+        self._console, self._quiet = console, quiet
+        self._drawn = -math.inf if at_once else time.monotonic()
         self.live = console.is_terminal and not quiet
         self._every_s = redraw_s if self.live else line_s
         self._live = Live(console=console, auto_refresh=False, transient=not stays)
