@@ -161,6 +161,9 @@ def test_compare_says_which_run_lacks_evaluations(flatout: Cli, tmp_path: Path) 
     assert last("many", "many").startswith("at 300 steps")
     assert last("one", "one").startswith("at 300 steps"), "both are in the table"
     assert "has not made its first step" in last("many", "short")
+    folder(tmp_path / "quiet", [1.0, 2.0, 3.0], quiet=True, log_every=7)
+    same = flatout("runs", "--compare", tmp_path / "none", tmp_path / "quiet").out
+    assert "SETTINGS  the same" in same, "what is shown and written is no difference"
 
 
 @settings(max_examples=25, deadline=None)

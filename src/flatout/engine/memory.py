@@ -176,7 +176,8 @@ class Expectation:
                     f"{available:,.0f} MiB are available there{capped}; "
                     f"{self._remedies(device, sizes, placement)}."
                 )
-            sentences.append(f"about {expected:,.0f} of {available:,.0f} MiB on {where}{capped}")
+            size = f"about {expected:,.0f}" if expected >= 1 else "less than 1"
+            sentences.append(f"{size} of {available:,.0f} MiB on {where}{capped}")
         return "expects to take " + ", ".join(sentences)
 
     def _remedies(self, device: DeviceName, sizes: dict[str, float], placement: Placement) -> str:

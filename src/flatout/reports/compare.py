@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from flatout.config.schema import REPORT, affecting
 from flatout.errors import FlatoutError, UsageError, damage
 from flatout.output import printable, text_table
 from flatout.reports.curves import curves, of_one_score, read
@@ -17,6 +18,8 @@ from flatout.spans import PHASE_WORDS
 from flatout.storage.run_folder import load_config
 from flatout_explain.files import nofollow
 
+SHOWN = affecting(REPORT)
+"""Settings that decide what is shown and written, which are not compared."""
 FACTS = ("steps", "episodes", "last_eval_return", "best_eval_return", "return_mean_last",
          "test_accuracy", "wall_s", "startup_s", "steps_per_s", "placement", "verdict")  # fmt: skip
 """The entries of two summaries that are compared."""
@@ -31,7 +34,7 @@ def compared(a: Path, b: Path) -> dict[str, Any]:
     """
     runs = (a, b)
     flat = [load_config(path, None).flat() for path in runs]
-    names = [n for n in dict.fromkeys([*flat[0], *flat[1]]) if n != "run_dir"]
+    names = [n for n in dict.fromkeys([*flat[0], *flat[1]]) if n not in SHOWN]
     settings = {n: [one.get(n) for one in flat] for n in names if flat[0].get(n) != flat[1].get(n)}
     summaries = [_summary(path) for path in runs]
     facts = {n: [one.get(n) for one in summaries] for n in FACTS}
