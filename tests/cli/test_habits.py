@@ -55,6 +55,7 @@ def test_lists_are_written_with_commas_or_by_repeating_the_flag(words: tuple[str
     config, _ = train_config([*TRAIN, *words, "--threshold", "-100,-1e1"])
     assert config.network.hidden == (32, 16)
     assert config.run.threshold == (-100.0, -10.0)
+    assert train_config([*TRAIN, "--critic-hidden", "None"])[0].hyper.critic_hidden is None
 
 
 def test_a_list_with_an_empty_place_is_refused() -> None:

@@ -85,7 +85,7 @@ def test_a_video_without_its_package(
     assert not (tmp_path / "out.mp4").exists()
     with pytest.raises(UsageError, match=r"out.avi: videos are .gif or .mp4"):
         writer(tmp_path / "out.avi")
-    assert "video_episodes = 0" in flatout("eval", run, "--video-episodes", 0).message
+    assert "--video-episodes = 0" in flatout("eval", run, "--video-episodes", 0).message
 
 
 @pytest.mark.parametrize(("name", "package"), [("a.gif", "PIL.Image"), ("a.mp4", "imageio_ffmpeg")])

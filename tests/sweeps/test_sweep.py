@@ -206,7 +206,7 @@ MANY = ("n-epochs", "steps", "envs", "n-steps", "log-every", "checkpoint-every",
         (["--grid", f"n-epochs={LOTS}", "--seeds", "2000"], "names 200,000 trials; a sweep has at"),
         ([f"--grid={key}={LOTS}" for key in MANY], "10,000,000,000,000,000 trials"),
         (["--strategy", "best"], "not one of auto, together, spread, apart"),
-        (["--at-once", "0"], "at_once = 0"),
+        (["--at-once", "0"], "--at-once = 0"),
     ],
 )
 def test_what_cannot_be_is_refused(

@@ -147,7 +147,7 @@ def read_settings(kind: type[A], prog: str, argv: Sequence[str]) -> tuple[A, dic
     given = read(flags, prog, argv)
     own = hints(kind)
     asked = kind(**valued(kind, {name: given.pop(name) for name in list(given) if name in own}))
-    check(asked)
+    check(asked, option)
     return asked, given
 
 

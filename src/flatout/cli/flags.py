@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -77,7 +77,7 @@ def flags_of(part: type, group: str = "flags", texts: bool = False) -> list[Flag
             Flag(
                 spec.name, helps.get(spec.name, ""), value, needs,
                 repeat=any(get_origin(kind) in (tuple, dict) for kind in kinds),
-                off=bool in kinds and spec.default is not MISSING, word=word,
+                off=bool in kinds, word=word,
                 group="arguments" if word else group, choices=choices,
             )
         )  # fmt: skip
@@ -106,7 +106,7 @@ def parse(kind: type[T], prog: str, argv: Sequence[str]) -> T:
     if any(word in HELP for word in argv):
         show_help(made, prog, flags_of(made, texts=True), every=True)
     asked = made(**valued(made, read(flags_of(made), prog, argv)))
-    check(asked)
+    check(asked, option)
     return asked
 
 
@@ -144,6 +144,8 @@ def value_of(part: type, name: str, given: Any) -> Any:
         listed = next(kind for kind in kinds if get_origin(kind) in (tuple, dict))
         if get_origin(listed) is dict:
             return parse_kwargs(given, typed)
+        if NoneType in kinds and given == ("None",):
+            return None
         kind = get_args(listed)[0]
         return given if kind is str else tuple(_numbers(kind, typed, given))
     if NoneType in kinds and (given == "None" or (given == "none" and str not in kinds)):
@@ -203,7 +205,7 @@ def out_files(files: Sequence[str], *endings: str) -> list[Path]:
     """
     for file in files:
         refuse_empty("--out", file)
-        if Path(file).suffix.lower() not in endings:
+        if Path(file).suffix not in endings:
             possible = ", ".join(endings)
             raise UsageError(f"--out {file}: the format is the file's ending, of {possible}.")
     return [Path(file) for file in files]

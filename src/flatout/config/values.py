@@ -155,8 +155,12 @@ def _read(kind: Any, value: Any) -> Any:
     raise TypeError
 
 
-def check(part: Any) -> None:
+def check(part: Any, named: Callable[[str], str] = str) -> None:
     """Refuse values that the rules of their fields forbid, and numbers that are not finite.
+
+    Args:
+        part: the settings.
+        named: gives the name of a field in messages.
 
     Raises:
         UsageError: the first impossible value.
@@ -165,6 +169,6 @@ def check(part: Any) -> None:
         value = getattr(part, name)
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, float):
-                need(math.isfinite(number), name, value, "it must be a finite number")
+                need(math.isfinite(number), named(name), value, "it must be a finite number")
         for rule in rules if value is not None else ():
-            rule(name, value)
+            rule(named(name), value)
