@@ -252,9 +252,9 @@ def test_config_files(flatout: Cli, tmp_path: Path, text: str, words: str) -> No
         ("[1, 2]", "its JSON is not an object"),
         ("3", "its JSON is not an object"),
         ("{}", "'answer' is missing"),
-        ('{"answer": [], "settings": 3, "machine": 1}', "another type"),
-        ('{"answer": {}, "settings": {}, "machine": "a"}', "'stages' is missing"),
-        ('{"answer": {"stages": {"env": 3}}}', "'envs' is missing"),
+        ('{"answer": [], "settings": 3, "machine": 1}', "Expected object, got array"),
+        ('{"answer": {}, "settings": {}, "machine": "a"}', "stages is missing"),
+        ('{"answer": {"stages": {"env": 3}}}', "stages.env = 3"),
         ("not", "cannot be read as JSON"),
     ],
 )

@@ -350,7 +350,9 @@ def test_what_cannot_step_on_a_device_is_one_sentence(
 ) -> None:
     result = flatout("plan", "ppo", "--env", env, *ON_DEVICE, "--seconds", 1)
     assert result.code == 1
-    assert said in result.message
+    *measuring, message = result.err.splitlines()
+    assert said in message
+    assert all("measuring takes about" in line for line in measuring)
 
 
 @pytest.mark.parametrize(
