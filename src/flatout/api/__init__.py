@@ -20,7 +20,7 @@ from flatout.api.names import algorithm_name, consent, environment_name, network
 from flatout.api.restore import restored
 from flatout.api.training import train
 from flatout.config.hyper import algorithm_called
-from flatout.config.schema import EPISODES, SEEDS
+from flatout.config.schema import EPISODES, SEEDS, TrainConfig
 from flatout.config.settings import resolve, settings_of
 from flatout.config.values import Range
 from flatout.engine.act import Policy
@@ -86,7 +86,7 @@ class Agent:
         settings |= built_in
         tuned = preset_settings(settings, self.algorithm)
         named = {} if name is None else {"env": name}
-        self.config = resolve(self.algorithm, tuned, named, settings)
+        self.config: TrainConfig = resolve(self.algorithm, tuned, named, settings)
         if not self.config.env.env:
             raise UsageError("no environment: pass an id, a factory or an environment object.")
         self._code = UserCode(source, network, make)

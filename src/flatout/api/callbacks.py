@@ -133,7 +133,8 @@ class SaveEvery(_Every):
         folder: where; by default the run folder.
     """
 
-    kind, ending = "agent", "safetensors"
+    kind: str = "agent"
+    ending: str = "safetensors"
 
     def __init__(self, every: int, folder: str | Path | None = None) -> None:
         super().__init__(every)
@@ -158,7 +159,8 @@ class RecordEvery(SaveEvery):
     """Record an episode every so many environment steps, as ``video_STEP.gif``; arguments as of
     `SaveEvery`."""
 
-    kind, ending = "video", "gif"
+    kind: str = "video"
+    ending: str = "gif"
 
     def write(self, run: Run, path: Path) -> None:
         if self._folder is None:  # a run folder from elsewhere may have a link of that name

@@ -30,7 +30,9 @@ from flatout.types import ActionSpec, ContinuousSpec, ObservationSpec, mask_path
 from flatout_explain import output_file
 
 LINE = 96
-BOARDS = {Grid: "one_hot", OneHot: "one_hot", Centred: "centred", Compass: "compass"}
+BOARDS: dict[type[Any], str] = {
+    Grid: "one_hot", OneHot: "one_hot", Centred: "centred", Compass: "compass",
+}  # fmt: skip
 
 
 class _Layers:
@@ -182,7 +184,7 @@ def source(config: TrainConfig, task: Task, params: Any) -> str:
     text = (resources.files("flatout.api") / "standalone.py").read_text(encoding="utf-8")
     # Literals of plain values: nothing that a stranger's run holds becomes code.
     literal = pprint.pformat(spec, width=LINE, sort_dicts=False)
-    text = text.replace("SPEC: dict = {}", f"SPEC = {literal}")
+    text = text.replace("SPEC: dict[str, Any] = {}", f"SPEC = {literal}")
     casts = "".join(f"\n{getsource(one)}\n" for one in (stored, word_counts, cast_actions))
     text = text.replace("from flatout.casts import cast_actions, stored, word_counts\n", casts)
     return text.replace('DATA = ""', f'DATA = """\n{lines}\n"""')

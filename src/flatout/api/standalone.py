@@ -10,20 +10,25 @@ greedy actions themselves of continuous ones.
 
 import base64
 import zlib  # noqa: F401 - for word_counts
+from typing import Any
 
 import numpy as np
 
 from flatout.casts import cast_actions, stored, word_counts
 
-SPEC: dict = {}
+SPEC: dict[str, Any] = {}
 
 
 GENERATOR = np.random.default_rng()
 
 
 def predict(
-    observation, state=None, episode_start=None, deterministic=False, action_mask=None
-):  # fmt: skip
+    observation: Any,
+    state: Any = None,
+    episode_start: Any = None,
+    deterministic: Any = False,
+    action_mask: Any = None,
+) -> Any:
     """The action for one observation, or an array of actions for a batch; and the state, None.
 
     Arguments are those of an agent's `predict`; `episode_start` is ignored. Where the environment
@@ -55,7 +60,7 @@ def predict(
     return first(actions) if singles == {True} else actions, None
 
 
-def without_mask(observation):
+def without_mask(observation: Any) -> Any:
     """The observation without its mask, and the mask, or None."""
     if SPEC["mask"] is None or not isinstance(observation, dict):
         return observation, None
@@ -67,7 +72,7 @@ def without_mask(observation):
     return next(iter(rest.values())) if alone else rest, masks[0]
 
 
-def allowed(found, mask):
+def allowed(found: Any, mask: Any) -> Any:
     """The outputs ``[B, P]``, -inf for values of the action that a mask ``[B, K]`` forbids."""
     if SPEC["mask"] is None:
         if mask is not None:
@@ -90,7 +95,7 @@ def allowed(found, mask):
     return np.where((columns < 0) | (mask[:, columns] > 0), found, -np.inf)
 
 
-def choices(action):
+def choices(action: Any) -> Any:
     """How many values each component of an action has, in the order of masks; boxes have none."""
     if action["kind"] == "parts":
         return [count for part in action["parts"] for count in choices(part)]
@@ -99,7 +104,7 @@ def choices(action):
     return [] if action["kind"] == "box" else list(action["counts"])
 
 
-def acted(found, action):
+def acted(found: Any, action: Any) -> Any:
     """The actions for the network's outputs ``[B, P]``, and the outputs that are left."""
     kind, size = action["kind"], len(found)
     if kind == "parts":
@@ -124,14 +129,14 @@ def acted(found, action):
     return array, found
 
 
-def first(actions):
+def first(actions: Any) -> Any:
     """The first of a batch of actions, which may be a dict or a tuple of arrays."""
     if isinstance(actions, dict):
         return {key: first(part) for key, part in actions.items()}
     return tuple(map(first, actions)) if isinstance(actions, tuple) else actions[0]
 
 
-def outputs(obs):
+def outputs(obs: Any) -> Any:
     """What the network gives for raw observations ``[B, ...]``: float32 ``[B, outputs]``."""
     obs, _ = without_mask(obs)
     return chosen_by([
@@ -140,14 +145,14 @@ def outputs(obs):
     ])  # fmt: skip
 
 
-def array_of(value, shape, text):
+def array_of(value: Any, shape: Any, text: Any) -> Any:
     """An entry of an observation as an array; a text, or a batch of them, as counts of words."""
     if text and not isinstance(value, str):
         return np.stack([word_counts(one, *shape) for one in value])
     return word_counts(value, *shape) if text else np.asarray(value)
 
 
-def entry(observation, path):
+def entry(observation: Any, path: Any) -> Any:
     """The array at a path of a nested observation; the path of a single array is empty."""
     for key in path.split("/") if path else ():
         if isinstance(observation, dict) and key not in observation:
@@ -156,7 +161,7 @@ def entry(observation, path):
     return observation
 
 
-def chosen_by(arrays, draws=None):
+def chosen_by(arrays: Any, draws: Any = None) -> Any:
     """The network's outputs for the arrays of an observation, in the order of ``inputs``; with a
     generator of random numbers, changed so that the action chosen by them is a draw."""
     parts = [
@@ -167,7 +172,7 @@ def chosen_by(arrays, draws=None):
     return applied(x, SPEC["layers"], draws)
 
 
-def applied(x, steps, draws=None):
+def applied(x: Any, steps: Any, draws: Any = None) -> Any:
     for name, arrays, settings in steps:
         values = (*(ARRAYS[i] for i in arrays), *settings)
         if name not in DRAWS:
@@ -177,49 +182,49 @@ def applied(x, steps, draws=None):
     return x
 
 
-def sampled(draws, x, deviations):
+def sampled(draws: Any, x: Any, deviations: Any) -> Any:
     """Means with normal noise; logits (deviations of -1) with noise of which the largest is a
     draw."""
     noise = deviations * draws.standard_normal(x.shape)
     return x + np.where(deviations < 0, draws.gumbel(size=x.shape), noise)
 
 
-def epsilon_greedy(draws, x, epsilon):
+def epsilon_greedy(draws: Any, x: Any, epsilon: Any) -> Any:
     """Action values, random ones in a share `epsilon` of the rows."""
     explores = draws.random((len(x), 1)) < epsilon
     return np.where(explores, draws.random(x.shape), x)
 
 
-def squashed(draws, x, low, high):
+def squashed(draws: Any, x: Any, low: Any, high: Any) -> Any:
     """Means with noise, for means and log deviations ``[B, 2A]``."""
     mean, log_std = np.split(x, 2, -1)
     return mean + np.exp(np.clip(log_std, low, high)) * draws.standard_normal(mean.shape)
 
 
-def noisy(draws, x, deviations):
+def noisy(draws: Any, x: Any, deviations: Any) -> Any:
     """Actions in -1..1 with noise."""
     return np.clip(x + deviations * draws.standard_normal(x.shape), -1, 1)
 
 
-DRAWS = {
+DRAWS: dict[str, Any] = {
     "sampled": sampled, "epsilon_greedy": epsilon_greedy, "squashed": squashed, "noisy": noisy,
 }  # fmt: skip
 
 
-def normalise(x, mean, var):
+def normalise(x: Any, mean: Any, var: Any) -> Any:
     return np.clip((x - mean) / np.sqrt(var + np.float32(1e-8)), -10, 10)
 
 
-def linear(x, weight, bias):
+def linear(x: Any, weight: Any, bias: Any) -> Any:
     return x @ weight.T + bias
 
 
-def dueling(x, weight, bias, base_weight, base_bias):
+def dueling(x: Any, weight: Any, bias: Any, base_weight: Any, base_bias: Any) -> Any:
     q = linear(x, weight, bias)
     return linear(x, base_weight, base_bias) + q - q.mean(-1, keepdims=True)
 
 
-def conv(x, weight, bias, stride, padding):
+def conv(x: Any, weight: Any, bias: Any, stride: Any, padding: Any) -> Any:
     """``[B, H, W, in]`` with an HWIO kernel."""
     size = len(weight)
     if padding == "SAME":
@@ -230,13 +235,13 @@ def conv(x, weight, bias, stride, padding):
     return np.tensordot(patches, weight, ((3, 4, 5), (2, 0, 1))) + bias
 
 
-def one_hot(x, values):
+def one_hot(x: Any, values: Any) -> Any:
     """Cells ``[B, H, W, c]`` as ``[B, H, W, c * values]`` of 0 and 1."""
     planes = x[..., None] == np.arange(values)
     return planes.reshape(*x.shape[:-1], x.shape[-1] * values).astype(np.float32)
 
 
-def centred(x, values):
+def centred(x: Any, values: Any) -> Any:
     """The board around its head (value 1), one-hot over the values from 2 on and "outside"."""
     count, rows, columns, _ = x.shape
     cells = x.astype(int)[..., 0]
@@ -248,7 +253,7 @@ def centred(x, values):
     return (seen[..., None] == np.arange(2, values + 1)).astype(np.float32)
 
 
-def compass(x, values):
+def compass(x: Any, values: Any) -> Any:
     """1 / steps to the nearest cell of each value in each of eight directions from the head."""
     rows, columns = x.shape[1:3]
     down, right = np.arange(1 - rows, rows), np.arange(1 - columns, columns)
@@ -258,19 +263,19 @@ def compass(x, values):
     return np.stack([part.max((1, 2), initial=0) for part in at], 1).astype(np.float32)
 
 
-def categories(x, counts, starts):
+def categories(x: Any, counts: Any, starts: Any) -> Any:
     """One-hot vectors of categories ``[B, ...]``, one after another."""
     cells = x.reshape(len(x), -1) - np.array(starts)
     parts = [cells[:, [i]] == np.arange(count) for i, count in enumerate(counts)]
     return np.concatenate(parts, -1).astype(np.float32)
 
 
-def flatten(x):
+def flatten(x: Any) -> Any:
     """Vectors of images ``[B, H, W, c]``; NumPy cannot infer a size where B is 0."""
     return x.reshape(len(x), int(np.prod(x.shape[1:])))
 
 
-LAYERS = {
+LAYERS: dict[str, Any] = {
     "normalise": normalise, "linear": linear, "dueling": dueling, "conv": conv, "one_hot": one_hot,
     "centred": centred, "compass": compass, "first": lambda x, n: x[:, :n],
     "scale": lambda x, high: x * np.float32(1.0 / high), "flatten": flatten,
@@ -283,7 +288,7 @@ LAYERS = {
 }  # fmt: skip
 
 
-def read(text, shapes):
+def read(text: Any, shapes: Any) -> Any:
     """The parameters: little-endian float32 in base64, one array after another."""
     flat = np.frombuffer(base64.b64decode(text), "<f4").astype(np.float32)
     ends = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)])

@@ -74,7 +74,7 @@ class PlanArguments(SettingsArguments):
     """Print the result as one JSON object, alone on stdout."""
 
 
-ONLY = {
+ONLY: dict[str, tuple[str, ...]] = {
     "--table": ("share",),
     "--compare-devices": ("run", "search"),
     "": ("seconds", "what_if", "allow_batch_changes", "save_machine", "machine"),

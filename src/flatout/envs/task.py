@@ -256,7 +256,7 @@ def _resets_with_mask(env: gym.Env[Any, Any], name: str) -> bool:
     return bool(info_masks(info))
 
 
-NORMALISERS = {
+NORMALISERS: dict[type[Any], str] = {
     gym.wrappers.NormalizeObservation: "normalize_observation=True",
     gym.wrappers.NormalizeReward: "normalize_reward=True",
 }

@@ -55,7 +55,7 @@ class Torso(Protocol):
     def __call__(self, x: jax.Array, /) -> jax.Array: ...
 
 
-BOARDS = {"grid": Grid, "onehot": OneHot, "centred": Centred, "compass": Compass}
+BOARDS: dict[str, Any] = {"grid": Grid, "onehot": OneHot, "centred": Centred, "compass": Compass}
 """The torsos that read whole-number cells, by the name of the setting."""
 
 

@@ -203,7 +203,7 @@ class ActorCritics:
         actor, critic = self._build(FanIn(None))
         actor_arrays, self._actor = eqx.partition(actor, eqx.is_array)
         critic_arrays, self._critics = eqx.partition(critic, eqx.is_array)
-        self.shapes = actor_arrays, critic_arrays
+        self.shapes: tuple[Any, Any] = actor_arrays, critic_arrays
 
     def _build(self, draw: Draw) -> tuple[Trunk, tuple[Trunk, ...]]:
         actor = make_trunk(draw, self._spec, 0, self._outputs)

@@ -131,7 +131,9 @@ class OnPolicy:
             return build_networks(rng, spec, self.dist, log_std, config.critic_hidden)
 
         self._build = build
-        self.arrays, self.static = eqx.partition(build(None), eqx.is_array)
+        parts: tuple[Networks, Networks] = eqx.partition(build(None), eqx.is_array)
+        self.arrays: Networks = parts[0]
+        self.static: Networks = parts[1]
 
         def values(arrays: Networks, x: Obs) -> jax.Array:
             networks = eqx.combine(arrays, self.static)

@@ -38,9 +38,9 @@ def _between(low: int, high: int) -> tuple[Callable[[Any], bool], str]:
 
 
 NUMBER = (_number, "a number")
-FLAG = (lambda value: isinstance(value, bool), "true or false")
+FLAG: tuple[Any, str] = (lambda value: isinstance(value, bool), "true or false")
 GOAL = {"goal_velocity": NUMBER}
-CARTPOLE = {"sutton_barto_reward": FLAG}
+CARTPOLE: dict[str, tuple[Any, str]] = {"sutton_barto_reward": FLAG}
 
 TWINS: Mapping[str, Twin] = {
     "CartPole-v0": Twin("classic", "cartpole", 200, CARTPOLE),

@@ -33,7 +33,9 @@ class BaseCallback:
     model: Any
 
     def __init__(self, verbose: int = 0) -> None:
-        self.verbose, self.n_calls, self.num_timesteps = verbose, 0, 0
+        self.verbose: int = verbose
+        self.n_calls: int = 0
+        self.num_timesteps: int = 0
         self.locals: dict[str, Any] = {}
         self.globals: dict[str, Any] = {}
 

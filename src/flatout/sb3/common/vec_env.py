@@ -37,8 +37,12 @@ class VecEnv:
     """
 
     def __init__(self, env: Any, num_envs: int = 1, settings: dict[str, Any] | None = None) -> None:
-        self.env, self.num_envs, self.settings = env, num_envs, dict(settings or {})
-        self.training, self.norm_obs, self.norm_reward = True, True, True
+        self.env: Any = env
+        self.num_envs: int = num_envs
+        self.settings: dict[str, Any] = dict(settings or {})
+        self.training: bool = True
+        self.norm_obs: bool = True
+        self.norm_reward: bool = True
         self._opened: tuple[Task, Envs] | None = None
         self._obs: Obs = np.zeros(0)
 
