@@ -29,7 +29,7 @@ INLINE = (
     Step("run/trainer.py", "asks for iterations; logs, saves, evaluates", 0),
     Step("engine/schedule.py", "owns the run's state: collect, learn, publish", 1),
     Step("engine/collect.py", "T steps of N environments", 2),
-    Step("engine/act.py", "observations to actions, one call a step", 3),
+    Step("engine/act.py", "observations to actions in one call", 3),
     Step("envs/host.py", "actions to observations and rewards", 3),
     Step("engine/trajectory.py", "the arrays of the trajectory", 3),
     Step("engine/learn.py", "state and trajectory to the next state", 2),
