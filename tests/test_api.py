@@ -67,7 +67,8 @@ def test_learn_returns_the_agent_and_a_summary(agent: PPO) -> None:
         assert summary[name] == {"1.0": None, "100000.0": None, "1000000.0": None}
     phases = summary["phases"]
     known = (
-        "env act input transfer replay learn fused publish log checkpoint wait eval compile other"
+        "env act input transfer replay learn fused publish log checkpoint wait eval compile plan "
+        "other"
     )
     assert set(phases) == set(known.split())
     assert math.isclose(sum(phases.values()), 1, abs_tol=1e-6)

@@ -198,7 +198,7 @@ def test_the_larger_share_stands_first_and_only_contention_before_it() -> None:
         "compute-bound", "env-bound", "gpu-unused"
     ]  # fmt: skip
     # The arithmetic takes so long because its threads wait for each other.
-    assert order(compute_bound=0.95, oversubscribed=0.4) == ["oversubscribed", "compute-bound"]
+    assert order(compute_bound=0.95, oversubscribed=0.6) == ["oversubscribed", "compute-bound"]
     assert order(unknown=0.96, oversubscribed=0.8) == ["oversubscribed", "unknown"]
     assert order(unknown=0.5, env_bound=0.6, oversubscribed=0.4) == [
         "env-bound", "oversubscribed", "unknown"

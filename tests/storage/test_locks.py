@@ -85,11 +85,12 @@ def test_a_file_stands_in_for_a_lock_that_the_file_system_refuses(
     assert said.count(f"has no locks ({os.strerror(number)})") == 1, "it is said once"
     with pytest.raises(FlatoutError, match=f"in use by another process .process {os.getpid()} on "):
         RunFolder(tmp_path / "run")
-    (tmp_path / "run" / "config.json").write_text("{}")
+    (tmp_path / "run" / "metrics.jsonl").write_text("")
     folder.close()
     other.close()
     assert not (tmp_path / "run" / OWNER).exists()
     assert not (tmp_path / "other").exists()
+    (tmp_path / "run" / "config.json").write_text("{}")
     RunFolder(tmp_path / "run", resume=True).close()
 
 

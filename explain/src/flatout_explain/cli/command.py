@@ -27,7 +27,6 @@ from flatout_explain.cli.arguments import (
     seconds_of,
 )
 from flatout_explain.cli.parsing import existing, own_flags, parse
-from flatout_explain.cli.saved import intact, read_saved
 from flatout_explain.errors import FlatoutError, UsageError, damage
 from flatout_explain.output import command_name, json_text, say
 
@@ -93,6 +92,8 @@ def explain(argv: list[str], runs: Runs) -> int:
         report(diagnosis, asked)
     else:
         assert path is not None
+        from flatout_explain.cli.saved import read_saved
+
         diagnosis, comparison = read_saved(path, runs.diagnose, asked.phase, asked.save)
         report(diagnosis, asked, stderr=True, comparison=comparison)
     return _judge(diagnosis, asked)
@@ -115,6 +116,7 @@ def _refuse_program(argv: Sequence[str], runs: Runs) -> None:
 
 def _traced(path: Path) -> Diagnosis:
     """Diagnose what a profiler has recorded."""
+    from flatout_explain.cli.saved import intact
     from flatout_explain.trace.load import load
 
     traces = load(path)  # which names what to install if NumPy is missing

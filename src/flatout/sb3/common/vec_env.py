@@ -6,7 +6,6 @@ step their environments themselves. It can also be stepped by hand.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -21,9 +20,10 @@ from flatout.config.settings import resolve
 from flatout.envs.base import EVALUATION, Envs
 from flatout.envs.task import Task
 from flatout.errors import UsageError, short
-from flatout.output import say
+from flatout.output import json_text, say
 from flatout.run.opening import open_environment
 from flatout.types import Obs, ObservationSpec, ObsSpec, UserCode
+from flatout_explain.documents import read_json
 
 PREPARATION = ("env_kwargs", "frame_stack", "terminal_on_life_loss", "clip_reward", "noop_max")
 """Settings of a `VecEnv` that change what it returns when it is stepped."""
@@ -107,7 +107,7 @@ class VecEnv:
 
     def save(self, path: str | Path) -> None:
         """Write the settings; the statistics themselves are saved with the agent."""
-        path_argument("path", path).write_text(json.dumps(self.settings) + "\n")
+        path_argument("path", path).write_text(json_text(self.settings) + "\n")
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
@@ -182,8 +182,18 @@ class VecNormalize(VecEnv):
 
     @classmethod
     def load(cls, load_path: str | Path, venv: Any) -> Self:
-        """Read settings that `save` wrote."""
-        saved = json.loads(path_argument("load_path", load_path).read_text())
+        """Read settings that `save` wrote.
+
+        Raises:
+            UsageError: the file is missing, or holds something else.
+        """
+        path = path_argument("load_path", load_path)
+        try:
+            saved = read_json(path)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{path} holds no settings of a VecNormalize: {error}.") from None
+        if not isinstance(saved, dict):
+            raise UsageError(f"{path} holds no settings of a VecNormalize.")
         names = ("normalize_observation", "normalize_reward")
         observations, rewards = (bool(saved.get(name, True)) for name in names)
         return cls(venv, norm_obs=observations, norm_reward=rewards)
