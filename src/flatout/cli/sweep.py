@@ -254,7 +254,7 @@ def _run(
     quiet: bool, as_json: bool, outs: list[Path], interrupts: Interrupts,
 ) -> int:  # fmt: skip
     """Train all of it, and show it."""
-    from flatout.cli.sweep_screen import Screen, result
+    from flatout.cli.sweep_screen import SweepScreen, result
     from flatout.sweeps import engine
     from flatout.sweeps.measured import keep
     from flatout.sweeps.sweep import Sweep
@@ -272,7 +272,7 @@ def _run(
         planned.path, planned.base, planned.seeds, planned.study or study_of(planned), runner,
         slots, planned.populations, planned.strategy,
     )  # fmt: skip
-    screen = Screen(made, console, quiet)
+    screen = SweepScreen(made, console, quiet)
     if planned.ray is None and hardware.usable_gpus and on_gpu(planned.base):
         screen.note(engine.mps_words())
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from flatout.errors import UsageError
-from flatout.output import on_one_line, print_json, printable, say
+from flatout.output import print_json, printable, say
+from flatout.run.screen import Screen
 from flatout.sweeps.sweep import DONE, FAILED, PRUNED, RUNNING, WAITING, Sweep
 
 if TYPE_CHECKING:
@@ -26,51 +26,36 @@ BESIDE = 50
 """Characters of a row beside the trial's name."""
 
 
-class Screen:
+class SweepScreen:
     """The sweep while it runs; lines where there is no terminal."""
 
     def __init__(self, sweep: Sweep, console: Console, quiet: bool) -> None:
-        from rich.live import Live
+        self._sweep, self._console = sweep, console
+        self._screen = Screen(console, REDRAW_S, PLAIN_S, quiet=quiet)
+        self._noted, self._told = 0, False
+        self.note = self._screen.note
 
-        self._sweep, self._console, self._quiet = sweep, console, quiet
-        self._drawn, self._noted, self._told = time.monotonic(), 0, False
-        self._live = None
-        if console.is_terminal and not quiet:
-            self._live = Live(console=console, auto_refresh=False, transient=True)
-            self._live.start()
-
-    def note(self, text: str) -> None:
-        if not self._quiet:
-            line = Text(f"· {on_one_line(text)}", style="dim")
-            self._console.print(line, soft_wrap=not self._console.is_terminal)
-
-    def look(self) -> None:
-        """Called often; draws seldom."""
-        sweep, now = self._sweep, time.monotonic()
+    def look(self, final: bool = False) -> None:
+        """Show what is new; called often, draws seldom. `final`: only the sentences."""
+        sweep, slots = self._sweep, self._sweep.slots
         for text in sweep.notes[self._noted :]:
             self.note(text)
         self._noted = len(sweep.notes)
-        if sweep.slots.settled and not self._told and sweep.slots.each_mb:
+        if (slots.settled or final) and not self._told and slots.each_mb:
             self._told = True
-            self.note(sweep.slots.words())
-        if self._quiet or now - self._drawn < (PLAIN_S if self._live is None else REDRAW_S):
+            self.note(slots.words())
+        if final or not self._screen.due():
             return
-        self._drawn = now
-        if self._live is None:
-            self._console.print(_summary(sweep), highlight=False, soft_wrap=True)
+        if not self._screen.live:
+            self._screen.draw(_summary(sweep))
             return
         from rich.console import Group
 
-        shown = Group(_summary(sweep), _running(sweep, self._console.width))
-        self._live.update(shown, refresh=True)
+        self._screen.draw(Group(_summary(sweep), _running(sweep, self._console.width)))
 
     def close(self) -> None:
-        self._drawn = time.monotonic()
-        self.look()
-        if not self._told and self._sweep.slots.each_mb:
-            self.note(self._sweep.slots.words())
-        if self._live is not None:
-            self._live.stop()
+        self.look(final=True)
+        self._screen.close()
 
 
 def _count(sweep: Sweep, state: str) -> int:

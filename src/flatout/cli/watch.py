@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.text import Text
 
 from flatout.api import Agent
 from flatout.output import on_one_line, printable
 from flatout.run.evaluate import greedy_episode
+from flatout.run.screen import Screen
 
 STYLES = {"@": "bold yellow", "o": "green", "*": "bold red", "·": "bright_black"}
 """Colours of single characters, in lines that are a board's."""
@@ -49,16 +50,16 @@ def watch(
         title = f"episode {number + 1} of {episodes}"
         where = Text(on_one_line(str(file)), "bright_black")
         frame, total, steps = None, 0.0, 0
-        with Live(console=console, auto_refresh=False, transient=False) as live:
+        with closing(Screen(console, 0.0, 0.0, stays=True)) as screen:
             last = time.perf_counter()
             for frame, rate, total, steps in play(agent, number, seed):
-                if console.is_terminal:
-                    live.update(_screen(frame, title, total, steps, where, console), refresh=True)
+                if screen.live:
+                    screen.draw(_screen(frame, title, total, steps, where, console))
                     pause = 1.0 / (fps or rate or DEFAULT_FPS)
                     time.sleep(max(0.0, last + pause - time.perf_counter()))
                     last = time.perf_counter()
-            if not console.is_terminal:  # a picture takes longer than a step
-                live.update(_screen(frame, title, total, steps, where, console))
+            if not screen.live:  # a picture takes longer than a step
+                screen.draw(_screen(frame, title, total, steps, where, console))
         returns.append(total)
     return returns
 
