@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatout.cli.arguments import settle
-from flatout.cli.flags import PICTURES, out_files
+from flatout.cli.flags import out_files, write_out
 from flatout.cli.plan_arguments import PlanArguments
 from flatout.config.hyper import OnPolicyConfig
 from flatout.config.schema import RESUMABLE, TrainConfig
 from flatout.config.settings import revise, with_run
 from flatout.errors import UsageError, damage
-from flatout.installing import install
 from flatout.measurements.measure import examples
 from flatout.measurements.scaling import Row, Scaling, refuse_unequal, split, training_s
-from flatout.output import json_text, print_json, reserve_stdout
+from flatout.output import print_json, reserve_stdout
+from flatout.reports.figure import PICTURES
 from flatout.run.probe_process import run as run_in_child
 from flatout.storage.trust import import_here, named_code
-from flatout_explain import output_file
 from flatout_explain.documents import plain_number
 from flatout_explain.files import nofollow
 
@@ -46,14 +45,11 @@ def compare_devices(asked: PlanArguments, given: Mapping[str, Any]) -> int:
     if asked.out and not asked.run:
         raise UsageError("--compare-devices: --out needs measurements; add --run.")
     outs = out_files(asked.out, ".json", *PICTURES)
-    pictures = [file for file in outs if file.suffix in PICTURES]
     from rich.console import Console
 
     if asked.json:
         reserve_stdout()
     console = Console(stderr=asked.json)
-    if pictures:
-        need_matplotlib()
     config, hardware = _settings(asked, given, counts)
     virtual = len(hardware.usable_gpus) < max(counts)
     if not asked.run:
@@ -65,11 +61,7 @@ def compare_devices(asked: PlanArguments, given: Mapping[str, Any]) -> int:
     from flatout.measurements.scaling_report import draw, show
 
     show(scaling, larger, console)
-    for file in outs:
-        if file in pictures:
-            draw(scaling, file)
-        else:
-            output_file.write(file, json_text(values, indent=2) + "\n")
+    write_out(outs, values, partial(draw, scaling))
     return 0
 
 
@@ -98,12 +90,6 @@ def _dry_run(config: TrainConfig, counts: list[int], virtual: bool, as_json: boo
         "add --run to measure them"
     )
     return 0
-
-
-def need_matplotlib() -> None:
-    """Refuse a picture that cannot be drawn."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError(f"--out with a picture needs its package: {install('plot')}.")
 
 
 def _settings(

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import NoneType
@@ -15,6 +15,9 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from flatout.config.settings import parse_kwargs
 from flatout.config.values import check, hints
 from flatout.errors import UsageError, nearest, refuse_empty
+from flatout.output import json_text
+from flatout.reports.figure import PICTURES, check_file
+from flatout_explain import output_file
 from flatout_explain.cli.parsing import (
     HELP,
     Flag,
@@ -28,9 +31,6 @@ T = TypeVar("T")
 
 WIDE = 40
 """Characters of the choices from which on they are not shown in the place of a value."""
-
-PICTURES = (".svg", ".png", ".pdf")
-"""Endings of pictures."""
 
 _VALUES: dict[Any, str] = {
     int: "N",
@@ -194,18 +194,27 @@ def _number(kind: Any, text: str) -> Any:
         return None
 
 
-def out_files(files: Sequence[str], *endings: str) -> list[Path]:
+def out_files(files: Sequence[str], *endings: str, own: Collection[str] = ()) -> list[Path]:
     """Return the files of ``--out``.
 
     Args:
-        endings: the possible ones, each of which stands for a format.
+        endings, own: see `check_file`.
 
     Raises:
-        UsageError: a file with another ending.
+        UsageError: a file that cannot be written.
     """
     for file in files:
         refuse_empty("--out", file)
-        if Path(file).suffix not in endings:
-            possible = ", ".join(endings)
-            raise UsageError(f"--out {file}: the format is the file's ending, of {possible}.")
+        check_file(Path(file), endings, own)
     return [Path(file) for file in files]
+
+
+def write_out(
+    files: Iterable[Path], values: Mapping[str, Any], draw: Callable[[Path], None]
+) -> None:
+    """Write the files of ``--out``: .json holds `values`, and `draw` writes a picture."""
+    for file in files:
+        if file.suffix == ".json":
+            output_file.write(file, json_text(values, indent=2) + "\n")
+        elif file.suffix in PICTURES:
+            draw(file)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatout.cli.arguments import read_settings, settle
-from flatout.cli.compare_devices import compare_devices, need_matplotlib
-from flatout.cli.flags import PICTURES, out_files
+from flatout.cli.compare_devices import compare_devices
+from flatout.cli.flags import out_files, write_out
 from flatout.cli.plan_arguments import PlanArguments, refuse_unused
 from flatout.config.schema import TrainConfig
 from flatout.errors import FlatoutError, UsageError, damage, one_line, writing
@@ -25,6 +26,7 @@ from flatout.planning.what_if import (
     refuse_unmeasured,
 )
 from flatout.planning.what_if import parse as parse_changes
+from flatout.reports.figure import PICTURES
 from flatout.storage.trust import import_here
 from flatout_explain import output_file
 from flatout_explain.documents import read_json
@@ -48,8 +50,6 @@ def plan(argv: list[str]) -> int:
     outs = out_files(asked.out, ".json", *PICTURES)
     machine, budget = asked.machine, asked.seconds
     changes = parse_changes(asked.what_if)
-    if any(file.suffix != ".json" for file in outs):
-        need_matplotlib()
     if asked.algorithm is None and asked.preset is None and asked.config is None:
         raise UsageError(
             "plan needs an algorithm and an environment: flatout plan ppo --env CartPole-v1 "
@@ -81,8 +81,9 @@ def plan(argv: list[str]) -> int:
         where = f"{hardware.cpu_name}, {hardware.cores} cores"
     show(answer, where, console)
     if asked.save_machine is not None:
-        _write(Path(asked.save_machine), {"machine": where, "settings": _compared(config),
-                            "how": "flatout plan", "answer": answer.as_json()})  # fmt: skip
+        saved = {"machine": where, "settings": _compared(config), "how": "flatout plan",
+                 "answer": answer.as_json()}  # fmt: skip
+        output_file.write(Path(asked.save_machine), json_text(saved, indent=2) + "\n")
     outcomes, failed = list[Outcome](), None
     try:
         for change, other in zip(changes, others, strict=True):
@@ -103,11 +104,7 @@ def plan(argv: list[str]) -> int:
     }  # fmt: skip
     if asked.json:
         print_json(values)
-    for file in outs:
-        if file.suffix == ".json":
-            _write(file, values)
-        else:
-            draw(answer, file)
+    write_out(outs, values, partial(draw, answer))
     if failed is not None:
         raise failed
     return 0
@@ -196,10 +193,6 @@ def _read_machine(path: Path, config: TrainConfig) -> tuple[Answer, str]:
             f"{mine[name]}: speeds of other work are not guessed; measure this run there."
         )
     return answer, where
-
-
-def _write(path: Path, values: dict[str, Any]) -> None:
-    output_file.write(path, json_text(values, indent=2) + "\n")
 
 
 def show_outcome(o: Outcome, console: Console) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flatout.cli.compare_devices import need_matplotlib
-from flatout.cli.flags import PICTURES, out_files
+from flatout.cli.flags import out_files, write_out
 from flatout.cli.plan_arguments import PlanArguments
 from flatout.errors import UsageError
-from flatout.output import json_text, print_json, reserve_stdout
-from flatout_explain import output_file
+from flatout.output import print_json, reserve_stdout
+from flatout.reports.figure import PICTURES
 from flatout_explain.cli.parsing import option
 
 if TYPE_CHECKING:
@@ -36,12 +36,9 @@ def plan_table(asked: PlanArguments, given: Mapping[str, Any]) -> int:
     sizes = [_hidden(text) for text in given.get("hidden", ())]
     outs = out_files(asked.out, ".csv", ".json", *PICTURES)
     tables = [file for file in outs if file.suffix == ".csv"]
-    pictures = [file for file in outs if file.suffix in PICTURES]
     if len(tables) > 1:
         raise UsageError("--out: name one .csv file.")
     as_json, part = asked.json, asked.share
-    if pictures:
-        need_matplotlib()
     from rich.console import Console
 
     from flatout.hardware.inventory import inventory
@@ -77,11 +74,7 @@ def plan_table(asked: PlanArguments, given: Mapping[str, Any]) -> int:
     done = [found[name] for name in table.names(sizes)]
     show(done, console)
     values = {"rows": [asdict(row) | {"winner": row.winner} for row in done]}
-    for out in outs:
-        if out in pictures:
-            table.draw(done, out)
-        elif out.suffix == ".json":
-            output_file.write(out, json_text(values, indent=2) + "\n")
+    write_out(outs, values, partial(table.draw, done))
     if as_json:
         print_json(values)
     return 0

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from flatout.cli.flags import PICTURES, Word, out_files, parse
+from flatout.cli.flags import Word, out_files, parse
 from flatout.errors import UsageError, refuse_empty
 from flatout.output import print_json, say
+from flatout.reports.figure import PICTURES
 from flatout_explain.cli.parsing import existing
 
 
@@ -73,12 +74,9 @@ def report(argv: list[str]) -> int:
     for flag, given in (("--by", asked.by != "steps"), ("--smooth", asked.smooth)):
         if given:
             raise UsageError(f"{flag} is for curves: flatout report --curves RUN {flag} VALUE.")
-    outs = out_files(asked.out, ".csv", ".html", ".json", ".png")
-    from flatout.reports.ranking import Asked, of_folders
-    from flatout.reports.ranking_tables import writable
+    from flatout.reports.ranking import FILES, Asked, of_folders
 
-    for file in outs:
-        writable(file)
+    outs = out_files(asked.out, *FILES)
     steps: int | str | None = asked.at
     with suppress(ValueError, OverflowError):
         steps = asked.at and int(float(asked.at))
@@ -104,14 +102,12 @@ def _curves(asked: ReportArguments) -> int:
     for flag in ("at", "score", "normalize"):
         if getattr(asked, flag):
             raise UsageError(f"--{flag} is for the table: leave it out, or --curves.")
-    outs = out_files(asked.out, *PICTURES)
+    outs = out_files(asked.out, *PICTURES, own=(".svg",))
     words = asked.paths or ("runs",)
     if not any(map(os.path.lexists, words)):
         existing(words[0])
-    from flatout.reports.curves import View, drawable, picture, readable
+    from flatout.reports.curves import View, picture, readable
 
-    for file in outs:
-        drawable(file)
     view = View(asked.by, asked.smooth, _keys(asked.group))
     made = picture(readable([Path(word) for word in words], say), view)
     if not outs:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from flatout.cli.flags import PICTURES, Word, out_files, parse
+from flatout.cli.flags import Word, out_files, parse
 from flatout.errors import UsageError, refuse_empty
 from flatout.output import on_one_line, print_json, printable, text_table
+from flatout.reports.figure import PICTURES
 from flatout_explain.cli.parsing import existing
 
 if TYPE_CHECKING:

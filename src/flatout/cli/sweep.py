@@ -100,10 +100,6 @@ def sweep(argv: list[str], interrupts: Interrupts) -> int:
     if dry and on_ray:
         raise UsageError("--dry-run plans for this machine: leave out --engine ray.")
     outs = out_files(asked.out, ".html", ".csv", ".json", ".png")
-    for file in outs:
-        from flatout.reports.ranking_tables import writable
-
-        writable(file)
     if resumed is not None:
         _refuse_more(asked, given)
         existing(resumed, "--resume")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import os
 from collections.abc import Callable, Sequence
@@ -13,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from flatout.errors import CheckpointError, FlatoutError, UsageError, short
-from flatout.installing import install
 from flatout.populations.members import FOLDER
-from flatout.reports.figure import figure
+from flatout.reports.figure import PICTURES, check_file, figure
 from flatout.reports.runs import alike, rows
 from flatout.reports.statistics import Statistic, interval, mean
 from flatout.run.curve import (
@@ -224,7 +222,7 @@ class Picture:
             FlatoutError: it cannot be written.
         """
         path = Path(path)
-        drawable(path)
+        check_file(path, PICTURES, own=(".svg",))
         output_file.write(path, self.content(path.suffix))
         return path
 
@@ -247,14 +245,6 @@ class Picture:
                 axes.fill_between(curve.x, curve.low, curve.high, alpha=0.2, color=colour)
         axes.set(title=self.title, xlabel=self.x_label, ylabel=self.y_label)
         axes.legend()
-
-
-def drawable(path: Path) -> None:
-    """Refuse a file that `Picture.save` cannot write, before anything is done."""
-    if path.suffix not in (".svg", ".png", ".pdf"):
-        raise UsageError(f"{path}: pictures are .svg, .png or .pdf files.")
-    if path.suffix != ".svg" and importlib.util.find_spec("matplotlib") is None:
-        raise UsageError(f"{path.suffix} needs a package: {install('plot')}; or name an .svg file.")
 
 
 def picture(runs: Sequence[Run], view: View = PLAIN) -> Picture:

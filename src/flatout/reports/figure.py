@@ -4,15 +4,40 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import Any
 
-from flatout.errors import FlatoutError, one_line
+from flatout.errors import FlatoutError, UsageError, one_line
+from flatout.installing import install
+
+PICTURES = (".svg", ".png", ".pdf")
+"""Endings of pictures."""
 
 SETTINGS = "matplotlibrc"
 """The file from which matplotlib reads its settings at its import: first in the working folder."""
+
+
+def check_file(path: Path, endings: Collection[str], own: Collection[str] = ()) -> None:
+    """Refuse a file that cannot be written, before anything is done.
+
+    Args:
+        endings: the possible ones, each of which stands for a format.
+        own: those of pictures that are drawn without matplotlib.
+
+    Raises:
+        UsageError: another ending, a file in no folder, or a picture without matplotlib.
+    """
+    if path.suffix not in endings:
+        raise UsageError(f"{path}: the format is the file's ending, of {', '.join(endings)}.")
+    if path.is_dir() or not path.parent.is_dir():
+        raise UsageError(f"{path} is no file in an existing folder.")
+    drawn = path.suffix in PICTURES and path.suffix not in own
+    if drawn and importlib.util.find_spec("matplotlib") is None:
+        raise UsageError(f"{path}: {path.suffix} needs a package: {install('plot')}.")
 
 
 @contextlib.contextmanager

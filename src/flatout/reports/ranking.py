@@ -17,6 +17,7 @@ from typing import Any
 
 from flatout.errors import UsageError, damage, writing
 from flatout.output import json_text
+from flatout.reports.figure import check_file
 from flatout.reports.ranking_tables import (
     Counted,
     Table,
@@ -25,12 +26,13 @@ from flatout.reports.ranking_tables import (
     over_all,
     table,
     text,
-    writable,
 )
 from flatout.reports.runs import ENDED, NOT_TELLING, Row, alike, rows
 from flatout.run.metric_rows import value_at
 from flatout_explain import output_file
 
+FILES = (".csv", ".json", ".html", ".png")
+"""Endings of a report's files."""
 LACKS = "no "
 """Why a run is left out that has no metric of this name."""
 FINISHED = {ENDED[why] for why in ("steps", "return", "callback")}
@@ -105,11 +107,7 @@ class Report:
             FlatoutError: it cannot be written.
         """
         path = Path(path)
-        writable(path)
-        if path.suffix == ".png":
-            from flatout.reports.curves import drawable
-
-            drawable(path)
+        check_file(path, FILES)
         if path.suffix == ".csv":
             lines = io.StringIO(newline="")
             csv.writer(lines).writerows(flat(self.tables))

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -153,14 +152,6 @@ def between(estimate: Estimate, digits: int) -> str:
 def digits_of(lines: Sequence[Line]) -> int:
     most = max(abs(line.mean.value) for line in lines)
     return 3 if most < 10 else 2 if most < 100 else 1
-
-
-def writable(path: Path) -> None:
-    """Refuse a file that a report's `save` cannot write, before anything is done."""
-    if path.suffix not in (".csv", ".json", ".html", ".png"):
-        raise UsageError(f"{path}: a report is a .csv, .json, .html or .png file.")
-    if path.is_dir() or not path.parent.is_dir():
-        raise UsageError(f"{path} is no file in an existing folder.")
 
 
 def flat(tables: Sequence[Table]) -> list[list[object]]:
