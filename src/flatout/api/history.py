@@ -21,10 +21,10 @@ from flatout.run.resume import (
     Start,
     begun_from,
     continue_counters,
-    continue_run,
     continued_seed,
     newest_step,
 )
+from flatout.storage.checkpoint import load_latest
 from flatout.storage.run_folder import load_config
 from flatout.types import Snapshot
 
@@ -114,7 +114,8 @@ class History:
             config, state = self._kept
             start, done = Start(state, True, parent), int(state.data["progress"]["steps"])
         elif reset is False and source and self._before and newest_step(source):
-            start, done = continue_run(source), newest_step(source)
+            _, done, state = load_latest(source)
+            start = Start(state, True, parent)
             self.counts_loaded = True
         elif not reset and source and self._before and newest_step(source):
             config, start = begun_from(source, self._before, config, self._given)

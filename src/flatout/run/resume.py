@@ -151,16 +151,6 @@ def begun_from(
     return config, Start(state, parent=str(folder), notes=notes)
 
 
-def continue_run(folder: Path) -> Start:
-    """Return a start that continues all of a run, from its newest checkpoint.
-
-    Raises:
-        CheckpointError: there is no checkpoint, or it is damaged.
-    """
-    _, state = checkpoint.load(checkpoint.latest(folder))
-    return Start(state, continues=True, parent=str(folder))
-
-
 def continue_counters(
     file: Path, config: TrainConfig, arrays: dict[str, np.ndarray], steps: int | None,
     given: Collection[str],
