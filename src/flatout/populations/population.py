@@ -26,8 +26,8 @@ from flatout.run.interrupts import Interrupts
 from flatout.run.job import compiling
 from flatout.run.progress import Display, Progress
 from flatout.run.recording import INTERVAL_S
+from flatout.run.resume import newest_step
 from flatout.run.trainer import Trainer
-from flatout.storage import checkpoint
 from flatout.storage.joint import Joint
 from flatout.storage.run_folder import GROUPS, RunFolder
 from flatout_explain.files import nofollow
@@ -195,10 +195,9 @@ class Population:
         if saved is not None and not {*saved.members, *saved.slots} <= {*names}:
             raise CheckpointError(f"{saved.path} is of other members than this population's.")
         for place, state in list(states.items()):
-            path = Path(str(state.member.config.run.run_dir)) / "checkpoints"
-            own = [int(one.name.removeprefix("step_")) for one in checkpoint.checkpoints(path)]
+            own = newest_step(Path(str(state.member.config.run.run_dir)))
             there = saved is not None and state.member.name in saved.members
-            if saved is not None and there and (not own or own[-1] <= saved.step):
+            if saved is not None and there and own <= saved.step:
                 continue
             if own:
                 alone.append(states.pop(place))

@@ -14,7 +14,7 @@ from typing import Any
 from flatout.config.schema import REPORT, affecting
 from flatout.errors import UsageError, damage, nearest
 from flatout.storage.last_words import RUNNING
-from flatout_explain.documents import parse_line
+from flatout.storage.span_records import json_objects
 from flatout_explain.files import locks, nofollow
 
 DEPTH = 5
@@ -149,11 +149,7 @@ def _newest(path: Path, depth: int) -> dict[str, Any]:
     with nofollow.open_stream(path, nofollow.READ, depth) as file:
         file.seek(max(os.fstat(file.fileno()).st_size - TAIL, 0))
         lines = file.read(TAIL).splitlines()
-    rows: list[dict[str, Any]] = []
-    for line in lines:
-        with suppress(ValueError):
-            row = parse_line(line)
-            rows += [row] if isinstance(row, dict) else []
+    rows = json_objects(lines)
     if not rows:
         return {}
     names = ("eval/return_mean", "eval/accuracy")
