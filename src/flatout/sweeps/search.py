@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import secrets
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +28,7 @@ from flatout.sweeps.optuna_proposals import (
 )
 from flatout.sweeps.optuna_storage import open_study
 from flatout.sweeps.plan import REFUSED, Group, title
-from flatout.sweeps.sections import MOST
+from flatout.sweeps.sections import MOST, limits
 
 DEFAULTS: dict[str, Any] = {
     "trials": None, "space": None, "sampler": "tpe", "pruner": "none", "storage": "", "study": "",
@@ -108,15 +107,7 @@ def examples(space: Space, where: str) -> Iterator[dict[str, Any]]:
         if isinstance(values, list) and values:
             yield from ({key: value} for value in values)
             continue
-        given = dict(values) if isinstance(values, dict) else {}
-        low, high, log = given.pop("low", None), given.pop("high", None), given.pop("log", False)
-        most = sys.float_info.max  # a whole number may be larger
-        numbers = all(type(one) in (int, float) and abs(one) <= most for one in (low, high))
-        if given or not numbers or not low < high or type(log) is not bool or (log and low <= 0):
-            raise UsageError(
-                f"{where} space {key} = {str(values)[:100]}: write a list to choose from, or "
-                "{ low = 1e-5, high = 1e-3, log = true }."
-            )
+        low, high, _ = limits(values, f"{where} space {key}")
         yield from ({key: low}, {key: high})
 
 

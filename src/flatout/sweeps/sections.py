@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import sys
 from typing import Any
 
 from flatout.errors import UsageError
@@ -59,25 +60,33 @@ def drawn(section: Any, where: str) -> list[dict[str, Any]]:
     ]
 
 
-def _draw(dice: random.Random, values: Any, where: str) -> Any:
-    """One of a list, or a number of ``{low, high}`` (``log``: evenly over its logarithm)."""
-    if isinstance(values, list) and values:
-        return values[int(dice.random() * len(values))]
-    try:
-        given = dict(values)
-        low, high, log = given.pop("low"), given.pop("high"), given.pop("log", False)
-        if given or type(log) is not bool or not low < high or (log and low <= 0):
-            raise ValueError
-        if log:
-            number = math.exp(math.log(low) + dice.random() * (math.log(high) - math.log(low)))
-        else:
-            number = low + dice.random() * (high - low)
-        if type(low) is int and type(high) is int:
-            return min(int(low + dice.random() * (high + 1 - low)) if not log else round(number),
-                       high)  # fmt: skip
-        return float(f"{number:.4g}")
-    except (ArithmeticError, KeyError, TypeError, ValueError):
+def limits(values: Any, where: str) -> tuple[Any, Any, bool]:
+    """The ends of ``{low, high}``, and whether it is ``log``: evenly over the logarithm.
+
+    Raises:
+        UsageError: it is no such table, or has impossible ends.
+    """
+    given = dict(values) if isinstance(values, dict) else {}
+    low, high, log = given.pop("low", None), given.pop("high", None), given.pop("log", False)
+    most = sys.float_info.max  # a whole number may be larger
+    numbers = all(type(one) in (int, float) and abs(one) <= most for one in (low, high))
+    if given or not numbers or not low < high or type(log) is not bool or (log and low <= 0):
         raise UsageError(
             f"{where} = {str(values)[:100]}: write a list to choose from, or "
             "{ low = 1e-5, high = 1e-3, log = true }."
-        ) from None
+        )
+    return low, high, log
+
+
+def _draw(dice: random.Random, values: Any, where: str) -> Any:
+    """One of a list, or a number between `limits`."""
+    if isinstance(values, list) and values:
+        return values[int(dice.random() * len(values))]
+    low, high, log = limits(values, where)
+    if log:
+        number = math.exp(math.log(low) + dice.random() * (math.log(high) - math.log(low)))
+    else:
+        number = low + dice.random() * (high - low)
+    if type(low) is int and type(high) is int:
+        return min(int(low + dice.random() * (high + 1 - low)) if not log else round(number), high)
+    return float(f"{number:.4g}")
