@@ -278,17 +278,21 @@ def populations(found: Sequence[Trial], parts: int) -> dict[str, list[str]]:
     shapes = dict[str, list[str]]()
     for trial in found:
         config = trial.config()
-        if not _compiled(config):
-            continue
-        free = [*changeable(config), "run_dir"]
-        shape = {key: None if key in free and value is not None else [value]
-                 for key, value in trial.settings.items()}  # fmt: skip
-        shapes.setdefault(json.dumps(shape, sort_keys=True, default=str), []).append(trial.name)
+        if _compiled(config):
+            shapes.setdefault(shape(config), []).append(trial.name)
     names = list[list[str]]()
     for same in shapes.values():
         count = max(min(parts, len(same) // 2), 1)
         names += [same[number::count] for number in range(count) if len(same) > 1]
     return {f"{SHARED}{number}": some for number, some in enumerate(names, 1)}
+
+
+def shape(config: TrainConfig) -> str:
+    """What is equal in the settings of all trials that can share their programs, as text."""
+    free = {*changeable(config), "run_dir"}
+    fixed = {key: None if key in free and value is not None else [value]
+             for key, value in config.flat().items()}  # fmt: skip
+    return json.dumps(fixed, default=str)
 
 
 def _compiled(config: TrainConfig) -> bool:

@@ -5,7 +5,6 @@ It ends when the channel to the sweep does: nothing goes on without the sweep.
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import sys
@@ -17,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from flatout.child import Parent
-from flatout.config.settings import changeable, resolve
+from flatout.config.settings import resolve
 from flatout.errors import FlatoutError, Interrupt, NoRoomError, UsageError, full_memory, one_line
 from flatout.run.interrupts import Interrupts
 from flatout.run.progress import Display, Progress
 from flatout.run.summary import peak_rss_mb
-from flatout.sweeps.plan import Job, Trial, read_job
+from flatout.sweeps.plan import Job, Trial, read_job, shape
 from flatout_explain.files import nofollow
 from flatout_explain.files.kernel import close_in_children
 from flatout_explain.hardware.cores import usable_cpus
@@ -152,20 +151,15 @@ def _lone(
             before = load_config(path, Consent(values)).flat()
             values |= {name: before[name] for name in ("placement", "env_backend")}
         config = resolve(trial.algorithm, values, {"run_dir": str(path)})
-        free = {*changeable(config), "run_dir"}
-        shape = json.dumps(
-            {k: None if k in free and v is not None else [v] for k, v in config.flat().items()},
-            default=str,
-        )
-        if shape not in programs:  # of the newest shape alone: others' memory is given back
+        if (key := shape(config)) not in programs:  # memory of another shape is given back
             programs.clear()
-            programs[shape] = Programs(several=True)
+            programs[key] = Programs(several=True)
         if resume and not checkpoints(folder.checkpoints):  # its disk was full, say: begin again
             folder.empty()
         try:
             trainer = Trainer(
                 config, folder=folder, resume=resume, display=Telling(trial.name, tell),
-                interrupts=interrupts, programs=programs[shape], started=time.perf_counter_ns(),
+                interrupts=interrupts, programs=programs[key], started=time.perf_counter_ns(),
             )  # fmt: skip
             summary = trainer.run()
         except FlatoutError as error:
