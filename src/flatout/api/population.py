@@ -20,7 +20,6 @@ from flatout.populations.members import (
     Strategy,
     members,
     refuse_strange,
-    refuse_taken,
     save,
 )
 from flatout.populations.population import Population as Members
@@ -89,7 +88,6 @@ class Population:
         trained = [Member(one.name, revise(one.config, changes)) for one in self._members]
         resume = self._chosen is not None
         if not resume:
-            refuse_taken(self._path)
             refuse_strange(self._path)
         with Interrupts() as interrupts:
             if self._chosen is None:

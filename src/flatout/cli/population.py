@@ -17,7 +17,6 @@ from flatout.populations.members import (
     load,
     members,
     refuse_strange,
-    refuse_taken,
     save,
 )
 from flatout_explain.files import nofollow
@@ -88,7 +87,6 @@ def train(
     named, path = path, path.absolute()  # an environment may change the working folder
     before = None
     if not resume:
-        refuse_taken(path)
         refuse_strange(path)
         found = _named(config, seeds, words, path)
     elif goes_on:

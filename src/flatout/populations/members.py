@@ -18,7 +18,7 @@ from flatout.config.values import hints
 from flatout.errors import CheckpointError, UsageError, damage, nearest, writing
 from flatout.storage import signing
 from flatout.storage.checkpoint import FORMAT
-from flatout.storage.run_folder import GROUPS, POPULATION, load_values
+from flatout.storage.run_folder import GROUPS, POPULATION, load_values, refuse_taken
 from flatout.storage.trust import Consent, code_of_run
 from flatout_explain.files import nofollow
 
@@ -179,26 +179,14 @@ def _listed(file: Path) -> list[tuple[str, dict[str, Any]]]:
     return [(name, dict(row)) for name, row in tables.items()]
 
 
-def refuse_taken(folder: Path) -> None:
-    """Refuse a folder that holds a run or a population.
+def refuse_strange(folder: Path) -> None:
+    """Refuse a folder for a new population that holds a run or a population, or in which files or
+    folders have the names of one's.
 
     Raises:
         UsageError: it does.
     """
-    for name in (POPULATION, "config.json"):
-        if (folder / name).exists():
-            raise UsageError(
-                f"{folder} already holds a run; resume it with --resume {folder}, or choose "
-                "another --run-dir."
-            )
-
-
-def refuse_strange(folder: Path) -> None:
-    """Refuse a folder for a new population in which files or folders have the names of one's.
-
-    Raises:
-        UsageError: it has some.
-    """
+    refuse_taken(folder)
     for name in (FOLDER, GROUPS, *CURVES):
         if os.path.lexists(folder / name):
             raise UsageError(

@@ -106,14 +106,10 @@ class RunFolder:
         self.died_of = self._words.before  # a sentence, or empty
 
     def _refuse_taken(self, resume: bool) -> None:
-        path, there = self.named, self.named / "config.json"
-        if resume and not there.is_file():
-            raise UsageError(without_settings(path))
-        if not resume and there.exists():
-            raise UsageError(
-                f"{path} already holds a run; resume it with --resume {path}, or choose another "
-                "--run-dir."
-            )
+        if not resume:
+            refuse_taken(self.named)
+        elif not (self.named / "config.json").is_file():
+            raise UsageError(without_settings(self.named))
 
     def check(self) -> None:
         """Check before a save that the folder and its `KEPT` files were not deleted or moved."""
@@ -228,6 +224,20 @@ class RunFolder:
                 self.path.rmdir()
         with suppress(OSError):  # user code may have closed its descriptor
             self._lock.close()
+
+
+def refuse_taken(folder: Path) -> None:
+    """Refuse a folder that holds a run or a population.
+
+    Raises:
+        UsageError: it does.
+    """
+    for name in (POPULATION, "config.json"):
+        if (folder / name).exists():
+            raise UsageError(
+                f"{folder} already holds a run; resume it with --resume {folder}, or choose "
+                "another --run-dir."
+            )
 
 
 def refuse_strange(path: Path) -> None:
