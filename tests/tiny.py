@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flatout.cli.sweep_plan import SweepPlan
     from flatout.config.schema import TrainConfig
     from flatout.engine.programs import Programs
+    from flatout.sweeps.plan import SweepPlan
 
 ITERATION = 64
 """Environment steps of one iteration of PPO with these settings, also with those of `ONE`."""

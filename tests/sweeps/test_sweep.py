@@ -22,7 +22,7 @@ from flatout.errors import CheckpointError, FlatoutError, UsageError
 from flatout.hardware.inventory import Gpu, Hardware
 from flatout.sweeps import engine, plan, worker
 from flatout.sweeps.folder import PLAN
-from flatout.sweeps.plan import Job
+from flatout.sweeps.plan import Job, SweepPlan
 from flatout.sweeps.slots import Slots
 from flatout.sweeps.sweep import DONE, MOST_LOST, State, Sweep
 from tests import tiny
@@ -265,7 +265,7 @@ def made(folder: Path, groups: list[plan.Group], seeds: list[int]) -> Path:
 
     sweep = tiny.sweep([*map(str, SMALL), "--run-dir", str(folder)])
     with closing(Folder(folder, False)) as taken:
-        taken.save(sweep.base, seeds, groups, "auto", {})
+        taken.save(SweepPlan(sweep.base, seeds, groups, folder))
     return folder
 
 
@@ -295,7 +295,7 @@ def test_a_large_plan_is_read_again(tmp_path: Path) -> None:
     folder = made(tmp_path / "f", groups, [0])
     assert (folder / PLAN).stat().st_size > 1 << 20
     with closing(Folder(folder, True)) as taken:
-        assert taken.load(NO_CONSENT)[2] == groups
+        assert taken.load(NO_CONSENT).groups == groups
 
 
 def nested(levels: int) -> Any:
@@ -350,7 +350,7 @@ def test_the_settings_of_a_plan_are_resolved_once(
         lambda base, row: count.append(row) or revise(base, row),
     )
     with closing(Folder(folder, True)) as taken:
-        assert taken.load(NO_CONSENT)[2] == groups
+        assert taken.load(NO_CONSENT).groups == groups
     assert len(count) == len(groups)
 
 
@@ -388,7 +388,7 @@ def test_a_strangers_plan_runs_no_code(flatout: Cli, tmp_path: Path) -> None:
     sweep = tiny.sweep([*map(str, SMALL), "--run-dir", str(tmp_path / "f")])
     folder = Folder(sweep.path, False)
     evil = plan.Group("evil", {"env": "os:system", "env_kwargs": {"command": "touch gone"}})
-    folder.save(sweep.base, [0], [evil], "auto", {})
+    folder.save(SweepPlan(sweep.base, [0], [evil], sweep.path))
     folder.close()
     values = json.loads((sweep.path / PLAN).read_text())
     del values["signature"]

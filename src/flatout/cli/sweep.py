@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from flatout.cli.arguments import SettingsArguments, read_settings, settle
 from flatout.cli.flags import Word, out_files
 from flatout.cli.sweep_plan import (
-    SweepPlan,
     cards_of,
     cores_of,
     dry_run,
@@ -25,6 +24,7 @@ from flatout.errors import UsageError
 from flatout.output import reserve_stdout
 from flatout.storage.trust import Consent, named_code, refuse_unconfirmed
 from flatout.sweeps import plan
+from flatout.sweeps.plan import SweepPlan
 from flatout_explain.cli.parsing import existing, option
 
 if TYPE_CHECKING:
@@ -131,14 +131,11 @@ def sweep(argv: list[str], interrupts: Interrupts) -> int:
         folder = Folder(Path(resumed), True)
     with closing(folder):
         if planned is None:
-            planned = SweepPlan(*folder.load(Consent(trust=asked.trust)))
+            planned = folder.load(Consent(trust=asked.trust))
             import_here(*_code(planned), folder=planned.path)
         else:
             planned.study = study_of(planned)  # refused before there is a plan
-            folder.save(
-                planned.base, planned.seeds, planned.groups, planned.strategy,
-                planned.populations, planned.optuna,
-            )  # fmt: skip
+            folder.save(planned)
         if dry:
             with interrupts.discardable():
                 return dry_run(planned, hardware, at_once, console)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from flatout.config.schema import TrainConfig
 from flatout.sweeps import plan
+from flatout.sweeps.plan import SweepPlan
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,30 +18,6 @@ if TYPE_CHECKING:
 
 PER_CARD = 4
 """Most trials that share a GPU."""
-
-
-@dataclass
-class SweepPlan:
-    """A sweep's plan, new or from its folder."""
-
-    base: TrainConfig
-    seeds: Sequence[int]
-    groups: list[plan.Group]
-    path: Path
-    strategy: str = "auto"
-    populations: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    optuna: dict[str, Any] | None = None
-    study: plan.Study | None = None
-    ray: Any = None
-
-    @property
-    def configurations(self) -> int:
-        return len(self.groups) if self.optuna is None else int(self.optuna["trials"])
-
-    @property
-    def trials(self) -> list[plan.Trial]:
-        """Those that are known beforehand."""
-        return [one for group in self.groups for one in plan.trials(self.base, group, self.seeds)]
 
 
 def study_of(sweep: SweepPlan) -> plan.Study:

@@ -9,11 +9,9 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from flatout.config.schema import TrainConfig
 from flatout.config.settings import revise
 from flatout.errors import CheckpointError, FlatoutError, UsageError, damage, writing
 from flatout.storage import signing
@@ -22,7 +20,7 @@ from flatout.storage.run_folder import POPULATION, load_values
 from flatout.storage.trust import Consent, code_of, named_code, reaching_of, refuse_foreign
 from flatout.sweeps.gathered import ARRIVING, recover
 from flatout.sweeps.optuna_storage import file_within, refuse_unsafe
-from flatout.sweeps.plan import SHARED, STRATEGIES, Group, named_in, trial_names
+from flatout.sweeps.plan import SHARED, STRATEGIES, Group, SweepPlan, named_in, trial_names
 from flatout.sweeps.search import examples, settings_of
 from flatout.sweeps.sections import refuse_many
 from flatout_explain.files import locks, nofollow
@@ -126,33 +124,27 @@ class Folder:
         self._lock.close()
         self._open.close()
 
-    def save(
-        self, base: TrainConfig, seeds: Sequence[int], groups: Sequence[Group], strategy: str,
-        populations: Mapping[str, Sequence[str]], optuna: Mapping[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+    def save(self, plan: SweepPlan) -> None:
         """Write the plan, signed with this user's key.
 
         Raises:
             FlatoutError: it cannot be written.
         """
+        base, groups = plan.base, {group.name: dict(group.row) for group in plan.groups}
         values = {
             "format": FORMAT, "algorithm": base.algorithm, "settings": base.flat(),
-            "seeds": list(seeds), "groups": {group.name: dict(group.row) for group in groups},
-            "strategy": strategy, "populations": dict(populations), "optuna": optuna,
+            "seeds": list(plan.seeds), "groups": groups, "strategy": plan.strategy,
+            "populations": plan.populations, "optuna": plan.optuna,
         }  # fmt: skip
         named = [name for _, name in named_code(base)]
-        named += named_in([values["groups"], values["optuna"]])
+        named += named_in([groups, plan.optuna])
         values[signing.CODE] = code_of(named)
         with writing(self.path):
             text = json.dumps(signing.signed(signing.RUN, values), default=str)
             nofollow.replace(self.path / PLAN, text.encode())
 
-    def load(
-        self, consent: Consent
-    ) -> tuple[
-        TrainConfig, list[int], list[Group], Path, str, dict[str, list[str]], dict[str, Any] | None
-    ]:
-        """What `save` wrote, with the folder.
+    def load(self, consent: Consent) -> SweepPlan:
+        """What `save` wrote.
 
         Raises:
             CheckpointError: it is damaged, or names code without consent.
@@ -203,7 +195,7 @@ class Folder:
             inside = file_within(optuna["storage"], self.path)
             if inside is not None and not consent.trust:
                 refuse_unsafe(optuna["storage"], self.path, f"{path}: [optuna]", new=False)
-        return base, seeds, found, self.path, strategy, shared, optuna
+        return SweepPlan(base, seeds, found, self.path, strategy, shared, optuna)
 
 
 def _refuse_populations(populations: Mapping[str, Sequence[str]], trials: set[str]) -> None:

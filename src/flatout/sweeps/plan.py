@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -176,6 +176,30 @@ def choices(sections: Any) -> Iterator[tuple[str, Any]]:
 def named_in(sections: Any) -> list[str]:
     """All environments, networks and data that a file's sections name."""
     return [value for name, value in choices(sections) if name in CODE and isinstance(value, str)]
+
+
+@dataclass
+class SweepPlan:
+    """A sweep's plan, new or from its folder."""
+
+    base: TrainConfig
+    seeds: Sequence[int]
+    groups: list[Group]
+    path: Path
+    strategy: str = "auto"
+    populations: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    optuna: dict[str, Any] | None = None
+    study: Study | None = None
+    ray: Any = None
+
+    @property
+    def configurations(self) -> int:
+        return len(self.groups) if self.optuna is None else int(self.optuna["trials"])
+
+    @property
+    def trials(self) -> list[Trial]:
+        """Those that are known beforehand."""
+        return [one for group in self.groups for one in trials(self.base, group, self.seeds)]
 
 
 def seeds_of(value: Any, first: int) -> tuple[int, ...]:
