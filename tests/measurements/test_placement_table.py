@@ -161,7 +161,7 @@ def test_a_file_of_other_settings_is_refused_and_left_alone(
     [
         (["else"], "else"),
         (["--share", "2"], "share = 2.0"),
-        (["--hidden", "64,x"], "--hidden 64,x"),
+        (["--hidden", "64,x"], "--hidden: 'x' is not a whole number"),
         (["--fast"], "does not know '--fast'"),
     ],
 )

@@ -29,7 +29,7 @@ from flatout.config.settings import (
     presets,
     revise,
 )
-from flatout.config.values import check, hints
+from flatout.config.values import Range, check, hints
 from flatout.errors import UsageError
 from flatout.storage.trust import Consent, refuse_unconfirmed
 from flatout_explain.cli.parsing import HELP, Flag, existing, option, read
@@ -73,7 +73,7 @@ class TrainArguments(SettingsArguments):
     from_: Annotated[str | None, "RUN_DIR"] = None
     """Start a new run from another run's parameters, optimiser and replay, with its settings except
     those that are given."""
-    seeds: Annotated[str | None, "N"] = None
+    seeds: Annotated[int | None, Range(1, 4096)] = None
     """Train this many agents at once, from --seed on."""
     population: Annotated[tuple[str, ...], "KEY=V1,V2"] = ()
     """Train an agent for each combination of these values at once; FILE.toml names members."""

@@ -58,27 +58,25 @@ class Command(NamedTuple):
     """Where a command is defined.
 
     Attributes:
-        module: its module in `flatout.cli`.
-        function: the function of that module that runs it.
+        module: its module in `flatout.cli`, and the function there that runs it.
         arguments: the module's dataclass of its flags.
     """
 
     module: str
-    function: str
     arguments: str
 
 
 COMMANDS = {
-    "train": Command("train", "train", "TrainArguments"),
-    "sweep": Command("sweep", "sweep", "SweepArguments"),
-    "eval": Command("evaluate", "evaluate", "EvalArguments"),
-    "runs": Command("runs", "runs", "RunsArguments"),
-    "report": Command("report", "report", "ReportArguments"),
-    "export": Command("export", "export", "ExportArguments"),
-    "explain": Command("explain", "explain", "RunArguments"),
-    "plan": Command("plan", "plan", "PlanArguments"),
-    "check": Command("check", "check", "CheckArguments"),
-    "devices": Command("devices", "devices", "DevicesArguments"),
+    "train": Command("train", "TrainArguments"),
+    "sweep": Command("sweep", "SweepArguments"),
+    "eval": Command("evaluate", "EvalArguments"),
+    "runs": Command("runs", "RunsArguments"),
+    "report": Command("report", "ReportArguments"),
+    "export": Command("export", "ExportArguments"),
+    "explain": Command("explain", "RunArguments"),
+    "plan": Command("plan", "PlanArguments"),
+    "check": Command("check", "CheckArguments"),
+    "devices": Command("devices", "DevicesArguments"),
 }
 
 RENAMED = {
@@ -130,7 +128,7 @@ def _run(name: str, argv: list[str]) -> int:
     """Import a command's module and run the command. A signal ends it at once, after what it has
     opened is closed; `train` and `sweep` handle signals themselves."""
     command = COMMANDS[name]
-    function = getattr(importlib.import_module(f"flatout.cli.{command.module}"), command.function)
+    function = getattr(importlib.import_module(f"flatout.cli.{command.module}"), command.module)
     if name == "train":
         return function(argv)
     from flatout.output import leave

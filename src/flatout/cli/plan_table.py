@@ -7,8 +7,10 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flatout.cli.flags import out_files, write_out
+from flatout.cli.flags import out_files, value_of, write_out
 from flatout.cli.plan_arguments import PlanArguments
+from flatout.config.schema import NetworkConfig
+from flatout.config.values import check_widths
 from flatout.errors import UsageError
 from flatout.output import print_json, reserve_stdout
 from flatout.reports.figure import PICTURES
@@ -33,7 +35,9 @@ def plan_table(asked: PlanArguments, given: Mapping[str, Any]) -> int:
     more += map(option, given.keys() - {"hidden"})
     if more:
         raise UsageError(f"--table trains its own runs: leave out {more[0]}.")
-    sizes = [_hidden(text) for text in given.get("hidden", ())]
+    sizes = [value_of(NetworkConfig, "hidden", (text,)) for text in given.get("hidden", ())]
+    for widths in sizes:
+        check_widths("--hidden", widths)
     outs = out_files(asked.out, ".csv", ".json", *PICTURES)
     tables = [file for file in outs if file.suffix == ".csv"]
     if len(tables) > 1:
@@ -78,13 +82,6 @@ def plan_table(asked: PlanArguments, given: Mapping[str, Any]) -> int:
     if as_json:
         print_json(values)
     return 0
-
-
-def _hidden(text: str) -> tuple[int, ...]:
-    words = text.split(",")
-    if not all(word.isdecimal() and 0 < int(word) <= 65536 for word in words):
-        raise UsageError(f"--hidden {text}: write widths such as 64,64.")
-    return tuple(map(int, words))
 
 
 def show(rows: list[Row], console: Console) -> None:

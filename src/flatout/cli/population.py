@@ -33,20 +33,15 @@ SHOWN = 24
 """Most members of which the display tells."""
 
 
-def _named(config: TrainConfig, seeds: str | None, words: list[str], path: Path) -> list[Member]:
+def _named(config: TrainConfig, seeds: int | None, words: list[str], path: Path) -> list[Member]:
     """A new population's members.
 
     Raises:
         UsageError: what is wrong with them.
     """
-    count = None
-    if seeds is not None:
-        if not seeds.isdecimal() or not 1 <= int(seeds) <= 4096:
-            raise UsageError(f"--seeds {seeds}: a number of seeds from 1 to 4096.")
-        count = int(seeds)
     if not config.hyper.acts:
         raise UsageError(f"{config.algorithm} has no populations.")
-    return members(config, count, words, path)
+    return members(config, seeds, words, path)
 
 
 def _refuse_others(found: list[Member], wanted: list[Member]) -> None:
@@ -73,7 +68,7 @@ def _resumed(config: TrainConfig, path: Path) -> tuple[list[Member], Strategy]:
 
 
 def train(
-    config: TrainConfig, seeds: str | None, words: list[str], asked: str | None, path: Path,
+    config: TrainConfig, seeds: int | None, words: list[str], asked: str | None, path: Path,
     resume: bool, interrupts: Interrupts, goes_on: bool = False,
     dry: bool = False,
 ) -> int:  # fmt: skip

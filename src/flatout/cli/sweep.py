@@ -25,6 +25,7 @@ from flatout.output import reserve_stdout
 from flatout.storage.trust import Consent, named_code, refuse_unconfirmed
 from flatout.sweeps import plan
 from flatout.sweeps.plan import SweepPlan
+from flatout.sweeps.sections import MOST
 from flatout_explain.cli.parsing import existing, option
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class SweepArguments(SettingsArguments):
     """The algorithm, or the file of the sweep."""
     grid: Annotated[tuple[str, ...], "KEY=V1,V2"] = ()
     """Every combination of these values; repeat it for each setting."""
-    seeds: Annotated[str | None, "N"] = None
+    seeds: Annotated[int | None, Range(1, MOST)] = None
     """Number of seeds for each configuration, from --seed on."""
     resume: Annotated[str | None, "DIR"] = None
     """Resume a sweep that was stopped or killed; failed trials are tried again."""
@@ -141,17 +142,7 @@ def sweep(argv: list[str], interrupts: Interrupts) -> int:
                 return dry_run(planned, hardware, at_once, console)
         if on_ray and planned.ray is None:
             planned.ray = _ray(address, at_once, interrupts)
-        return _run(
-            planned,
-            folder.descriptor,
-            hardware,
-            at_once,
-            console,
-            asked.quiet,
-            as_json,
-            outs,
-            interrupts,
-        )
+        return _run(planned, folder.descriptor, hardware, asked, outs, console, interrupts)
 
 
 def _code(planned: SweepPlan) -> list[str]:
@@ -214,8 +205,8 @@ def new_plan(asked: SweepArguments, given: Mapping[str, Any]) -> SweepPlan:
     named_there = {*given, *(common or ("", ()))[1]}
     if "eval_every" not in named_there and base.run.eval_every == 0:
         base = with_run(base, eval_every=base.run.steps)  # each trial is evaluated at its end
-    if (count := asked.seeds) is not None:
-        sections["seeds"] = int(count) if count.isdecimal() else count
+    if asked.seeds is not None:
+        sections["seeds"] = asked.seeds
     seeds = plan.seeds_of(sections.pop("seeds", 1), base.run.seed)
     for seed in (min(seeds), max(seeds)):
         revise(base, {"seed": seed})
@@ -243,8 +234,8 @@ def new_plan(asked: SweepArguments, given: Mapping[str, Any]) -> SweepPlan:
 
 
 def _run(
-    planned: SweepPlan, lock: int, hardware: Hardware, at_once: int | None, console: Console,
-    quiet: bool, as_json: bool, outs: list[Path], interrupts: Interrupts,
+    planned: SweepPlan, lock: int, hardware: Hardware, asked: SweepArguments, outs: list[Path],
+    console: Console, interrupts: Interrupts,
 ) -> int:  # fmt: skip
     """Train all of it, and show it."""
     from flatout.cli.sweep_screen import SweepScreen, result
@@ -252,7 +243,7 @@ def _run(
     from flatout.sweeps.measured import keep
     from flatout.sweeps.sweep import Sweep
 
-    slots = slots_of(planned, hardware, at_once)
+    slots = slots_of(planned, hardware, asked.at_once)
     per = max(-(-slots.most // max(len(hardware.usable_gpus), 1)), 1)
     if planned.ray is None:
         runner = engine.Local(lock, engine.cards(hardware, per), engine.cards(hardware, 1))
@@ -265,7 +256,7 @@ def _run(
         planned.path, planned.base, planned.seeds, planned.study or study_of(planned), runner,
         slots, planned.populations, planned.strategy,
     )  # fmt: skip
-    screen = SweepScreen(made, console, quiet)
+    screen = SweepScreen(made, console, asked.quiet)
     if planned.ray is None and hardware.usable_gpus and on_gpu(planned.base):
         screen.note(engine.mps_words())
     try:
@@ -278,4 +269,4 @@ def _run(
         runner.close()
         screen.close()
     keep(made, hardware)
-    return result(made, console, as_json, outs, interrupts.signum)
+    return result(made, console, asked.json, outs, interrupts.signum)
