@@ -63,6 +63,13 @@ def flags(algorithm: str, **more: Any) -> tuple[str, ...]:
     return tuple(words)
 
 
+def train_config(words: Sequence[str]) -> tuple[TrainConfig, bool]:
+    """Return the settings of `flatout train` with these arguments, and whether a run is resumed."""
+    from flatout.cli.arguments import TrainArguments, read_settings, settle
+
+    return settle(*read_settings(TrainArguments, "flatout train", words))
+
+
 def sweep(words: Sequence[str]) -> SweepPlan:
     """Return the plan of a sweep with these arguments; nothing is trained."""
     from flatout.cli.arguments import read_settings

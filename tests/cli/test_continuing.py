@@ -11,7 +11,6 @@ import pytest
 
 from flatout import PPO
 from flatout.__main__ import main
-from flatout.cli.arguments import train_config
 from flatout.cli.continuing import continued
 from flatout.errors import UsageError
 from flatout.storage.run_folder import RunFolder
@@ -19,6 +18,7 @@ from flatout_explain.files import locks
 from tests import tiny
 from tests.cli.test_bad_input import sentence
 from tests.conftest import Result
+from tests.tiny import train_config
 
 Cli = Callable[..., Result]
 COMMAND = ("train", "ppo", *tiny.flags("ppo"), "--no-tensorboard", "--quiet")

@@ -18,7 +18,6 @@ from rich.console import Console
 
 from flatout import DQN, PPO, Agent, UsageError
 from flatout.cli import plan as plan_command
-from flatout.cli.arguments import train_config
 from flatout.config.settings import resolve
 from flatout.errors import EnvironmentFailure, FlatoutError, one_line
 from flatout.hardware.inventory import inventory
@@ -36,6 +35,7 @@ from tests.cli.test_plan import KNOWN, SMALL
 from tests.cli.test_terminal import Unwritable
 from tests.conftest import TINY, Result
 from tests.envs.test_check import opened
+from tests.tiny import train_config
 
 Cli = Callable[..., Result]
 TRAIN = ("ppo", "--env", "CartPole-v1")

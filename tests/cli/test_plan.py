@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from flatout.cli.arguments import train_config
 from flatout.config.placement import Placement, parse
 from flatout.errors import FlatoutError
 from flatout.hardware.inventory import inventory
@@ -29,6 +28,7 @@ from flatout.run.probe import Probe
 from flatout.run.probe_parts import ProbeParts
 from flatout.run.probe_process import MeasuringError
 from flatout.types import NAMED, UserCode
+from tests.tiny import train_config
 
 SMALL = ("ppo", "--env", "CartPole-v1", "--envs", "4", "--n-steps", "16", "--batch-size", "32")
 STAGES = Stages(

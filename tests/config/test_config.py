@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout.cli.arguments import train_config
 from flatout.config.hyper import PPOConfig
 from flatout.config.settings import (
     load_file,
@@ -23,6 +22,7 @@ from flatout.config.settings import (
     resolve,
 )
 from flatout.errors import UsageError
+from tests.tiny import train_config
 
 
 def refusal(*layers: dict[str, Any], algorithm: str = "ppo") -> str:

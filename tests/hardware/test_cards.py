@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout.cli.arguments import train_config
 from flatout.config.placement import parse
 from flatout.config.settings import resolve
 from flatout.errors import UsageError
@@ -27,6 +26,7 @@ from flatout.run.auto import question, with_placement
 from flatout.storage.run_folder import RunFolder
 from flatout_explain.hardware.nvml import GpuProcess
 from tests import tiny
+from tests.tiny import train_config
 
 TOTAL = 80_000
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flatout.cli.arguments import train_config
 from flatout.engine.members import FusedPopulation
 from flatout.populations import population
 from flatout.populations.members import FOLDER, Strategy, members
@@ -24,6 +23,7 @@ from flatout.storage.joint import Beside, OneOf
 from tests.conftest import Result, furthest
 from tests.kills import finish, spawn
 from tests.populations.test_population import REPLAY, SMALL
+from tests.tiny import train_config
 
 Cli = Callable[..., Result]
 

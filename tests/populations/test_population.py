@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from flatout.__main__ import main
-from flatout.cli.arguments import train_config
 from flatout.errors import UsageError
 from flatout.populations.members import FOLDER, members
 from flatout.reports.curves import Run, curves, text
@@ -21,6 +20,7 @@ from flatout.run.trainer import Trainer
 from tests import tiny
 from tests.conftest import Result, furthest, last_saved
 from tests.kills import finish, spawn
+from tests.tiny import train_config
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flatout.cli.arguments import train_config
 from flatout.config.placement import DeviceName, parse
 from flatout.engine.programs import Programs
 from flatout.errors import UsageError
@@ -27,6 +26,7 @@ from tests import tiny
 from tests.conftest import Result, furthest, last_saved
 from tests.populations.test_population import SMALL
 from tests.populations.test_strategy import configs
+from tests.tiny import train_config
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from flatout.cli.arguments import train_config
 from flatout.config.schema import TrainConfig
 from flatout.engine.members import FusedPopulation
 from flatout.engine.programs import Programs
@@ -26,6 +25,7 @@ from flatout_explain.files.kept_numbers import plans
 from tests import tiny
 from tests.conftest import Result
 from tests.populations.test_population import SMALL
+from tests.tiny import train_config
 
 Cli = Callable[..., Result]
 

@@ -13,13 +13,13 @@ import pytest
 
 from flatout import PPO
 from flatout.cli import arguments
-from flatout.cli.arguments import train_config
 from flatout.config import settings
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import build, resolve
 from flatout.run.card import OURS, SILENT, command
 from tests import tiny
 from tests.conftest import TINY, Result
+from tests.tiny import train_config
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from flatout.cli.arguments import train_config
 from flatout.config.settings import with_run
 from flatout.hardware.inventory import inventory
 from flatout.run import job
@@ -18,6 +17,7 @@ from flatout_explain.files import kept_numbers as kept
 from tests import tiny
 from tests.conftest import Result
 from tests.populations.test_population import SMALL
+from tests.tiny import train_config
 
 Cli = Callable[..., Result]
 

@@ -398,8 +398,8 @@ def test_trials_and_members_have_folders_of_their_own(
 
 
 def test_names_of_members_with_spaces_can_be_resumed(tmp_path: Path) -> None:
-    from flatout.cli.arguments import train_config
     from flatout.populations.members import members
+    from tests.tiny import train_config
 
     config, _ = train_config([str(word) for word in SMALL])
     found = members(config, None, ["gamma=0.98, 0.99"], tmp_path)

@@ -18,7 +18,7 @@ from flatout.storage.run_folder import KEPT, RunFolder, load_config, mark_own
 
 BEGIN = """
 import multiprocessing, os
-from flatout.cli.arguments import train_config
+from tests.tiny import train_config
 from flatout.storage.run_folder import new_folder
 
 config, _ = train_config(["ppo", "--env", "CartPole-v1"])

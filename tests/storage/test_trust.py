@@ -18,7 +18,6 @@ from typing import Any, Literal
 import pytest
 
 from flatout import PPO, Agent, CheckpointError, FlatoutError, UsageError
-from flatout.cli.arguments import train_config
 from flatout.storage import checkpoint, signing, trust
 from flatout.storage.checkpoint import FORMAT
 from flatout_explain.files import import_path
@@ -28,6 +27,7 @@ from tests.cli.test_bad_input import ROOT, Cli, contents, sentence
 from tests.conftest import TINY, Result
 from tests.own_algorithms import good
 from tests.storage.test_bad_files import header, metadata, settings
+from tests.tiny import train_config
 
 RUN = (*TINY, "--checkpoint-every", "64", "--log-every", "64")
 EVIL = 'import os\n\nos.close(os.open("{}", os.O_CREAT | os.O_WRONLY))\nimport gymnasium\n\n\n' + (

@@ -414,7 +414,7 @@ def test_a_dry_run_says_time_and_memory_and_writes_nothing(flatout: Cli, tmp_pat
 
 
 def base(*more: Any) -> Any:
-    from flatout.cli.arguments import train_config
+    from tests.tiny import train_config
 
     return train_config([str(word) for word in (*SMALL, *more)])[0]
 

@@ -200,13 +200,6 @@ def shown_value(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def train_config(
-    argv: Sequence[str], common: tuple[str, dict[str, Any]] | None = None
-) -> tuple[TrainConfig, bool]:
-    """Return `settle` of the arguments of ``flatout train``."""
-    return settle(*read_settings(TrainArguments, "flatout train", argv), common)
-
-
 def settle(
     asked: SettingsArguments, given: Mapping[str, Any],
     common: tuple[str, dict[str, Any]] | None = None,
