@@ -9,6 +9,7 @@ from inspect import getsource
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from flatout.actions import CompositeSpec, mask_columns
@@ -135,7 +136,7 @@ def source(config: TrainConfig, task: Task, params: Any) -> str:
     if config.algorithm in ("ppo", "a2c"):
         moments, network = params.moments, params.actor
     elif config.algorithm == "genetic":  # the best member plays
-        network = _first(params)
+        network = jax.tree.map(lambda leaf: leaf[0], params)
     elif config.algorithm == "dqn":
         network = params.network
     elif config.algorithm in ("ddpg", "td3", "sac"):
@@ -217,9 +218,3 @@ def write(path: str | Path, text: str) -> Path:
         raise UsageError(f"{path}: an agent is exported to a Python file; name a .py file.")
     output_file.write(path, text)
     return path
-
-
-def _first(tree: Any) -> Any:
-    import jax
-
-    return jax.tree.map(lambda leaf: leaf[0], tree)

@@ -92,12 +92,7 @@ def show(rows: list[Row], console: Console) -> None:
 
     table = Table("hidden", "mode", *PLACEMENTS, "fastest", "planned", box=None, padding=(0, 2))
     for row in rows:
-        texts = []
-        for cell in row.cells:
-            if cell is None:
-                texts.append(HERE_NOT)
-                continue
-            texts.append(_shown(cell))
+        texts = (HERE_NOT if cell is None else _shown(cell) for cell in row.cells)
         table.add_row(row.hidden, row.mode, *texts, row.winner, row.planned)
     console.print(table)
 

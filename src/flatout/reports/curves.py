@@ -18,11 +18,11 @@ from flatout.reports.runs import alike, rows
 from flatout.reports.statistics import Statistic, interval, mean
 from flatout.run.curve import (
     AXES,
-    BLOCKS,
     EVALUATIONS,
     FEWEST_RUNS,
     VALUES,
     Curve,
+    blocks,
     points,
     svg,
 )
@@ -263,8 +263,7 @@ def text(found_: Sequence[Curve], width: int = 40) -> str:
     lines: list[str] = []
     for curve in found_:
         shown = np.interp(np.linspace(0, POINTS - 1, width), np.arange(POINTS), curve.mean)
-        places = (shown - low) / max(high - low, 1e-12) * (len(BLOCKS) - 1)
-        bar = "".join(BLOCKS[round(place)] for place in places)
+        bar = blocks(shown, low, high)
         interval = f"[{curve.low[-1]:,.1f}, {curve.high[-1]:,.1f}]"
         if curve.runs < FEWEST_RUNS:  # of one seed nothing is known about others
             interval = "[one run]" if curve.runs == 1 else "[too few runs]"

@@ -11,7 +11,7 @@ from typing import Any
 from flatout.config.schema import REPORT, SPEED, TrainConfig, affecting
 from flatout.explain.settings import flags
 from flatout.output import printable
-from flatout.run.curve import AXES, VALUES, Curve, points, svg
+from flatout.run.curve import VALUES, drawing, points
 from flatout.run.metric_rows import sampled
 from flatout.types import NAMED, UserCode
 from flatout_explain.files import nofollow
@@ -33,8 +33,7 @@ def leave(
         found, label = points(sampled(folder / "metrics.jsonl", VALUES))
         if len(found[0]):
             title = f"{config.algorithm} on {summary['env']}, seed {config.run.seed}"
-            curve = Curve(title, found[0], found[2], found[2], found[2])
-            picture = svg([curve], title, AXES["steps"], label)
+            picture = drawing(title, found, label)
             nofollow.replace(folder / CURVE, picture.encode(errors="replace"))
         text = card(config, summary, len(found[0]) > 0, code)
         try:

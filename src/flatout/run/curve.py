@@ -136,6 +136,18 @@ def svg(curves: Sequence[Curve], title: str, x_label: str, y_label: str) -> str:
     return "\n".join([*parts, "</svg>\n"])
 
 
+def drawing(title: str, points_: Points, label: str = next(iter(VALUES.values()))) -> str:
+    """Return one run's curve over steps, as SVG."""
+    steps, _, values = points_
+    return svg([Curve(title, steps, values, values, values)], title, AXES["steps"], label)
+
+
+def blocks(values: Sequence[float] | np.ndarray, low: float, high: float) -> str:
+    """Return values between `low` and `high` as block characters."""
+    scale = (len(BLOCKS) - 1) / max(high - low, 1e-12)
+    return "".join(BLOCKS[round((value - low) * scale)] for value in values)
+
+
 def _ticks(values: Sequence[np.ndarray]) -> np.ndarray:
     """Return 3 to 7 round numbers, evenly spaced, that enclose all values."""
     low, high = min(float(v.min()) for v in values), max(float(v.max()) for v in values)

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from flatout.config.schema import TrainConfig
 from flatout.output import on_one_line, printable, trouble
-from flatout.run.curve import BLOCKS
+from flatout.run.curve import blocks
 from flatout.run.progress import Display, Progress
 from flatout.run.screen import Screen
 from flatout.run.summary import flow_words, next_commands, next_step, phase_words
@@ -134,16 +134,9 @@ class LiveDisplay(Display):
         if machine:
             lines.append(Text(machine, no_wrap=True, overflow="ellipsis"))
         if len(self._curve) > 1:
-            lines.append(Text(sparkline(list(self._curve), CURVE), style="cyan"))
+            text = blocks(self._curve, min(self._curve), max(self._curve))
+            lines.append(Text(text, style="cyan"))
         self._screen.draw(Group(*lines))
-
-
-def sparkline(values: list[float], width: int) -> str:
-    """Return the last `width` values as block characters, lowest to highest."""
-    shown = values[-width:]
-    low, high = min(shown), max(shown)
-    scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
-    return "".join(BLOCKS[round((value - low) * scale)] for value in shown)
 
 
 def report(summary: dict[str, Any], console: Console) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from flatout.config.schema import TrainConfig
 from flatout.output import on_one_line, printable, tolerant
 from flatout.run.card import reached, verdict
-from flatout.run.curve import AXES, VALUES, Curve, Points, svg
+from flatout.run.curve import VALUES, Points, drawing
 from flatout.run.progress import Display, Progress, Track
 
 REDRAW_S = 0.5
@@ -89,13 +89,6 @@ class NotebookDisplay(Display):
         if len(self._track.points[0]) > 1:
             parts.append("<br>" + drawing(self._title, self._track.points))
         self._handle.update(self._html("".join(parts)))
-
-
-def drawing(title: str, points: Points) -> str:
-    """Return one run's curve over steps, as SVG."""
-    steps, _, values = points
-    label = next(iter(VALUES.values()))
-    return svg([Curve(title, steps, values, values, values)], title, AXES["steps"], label)
 
 
 def page(title: str, summary: dict[str, Any], loaded: bool, points: Points | None) -> str:

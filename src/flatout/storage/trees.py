@@ -18,22 +18,16 @@ DEEPEST = 32
 """Maximum number of names of a path that `walk` finds: each folder on the way is held open."""
 
 
-def move(source: Path, target: Path, depth: int = 1) -> None:
-    """Rename a file or folder.
-
-    Missing parents of `target` are made.
-    """
-    with (
-        folder(source.parent, depth - 1) as before,
-        folder(target.parent, depth - 1, True) as after,
-    ):
+def move(source: Path, target: Path) -> None:
+    """Rename a file or folder; missing parents of `target` are made."""
+    with folder(source.parent, 0) as before, folder(target.parent, 0, True) as after:
         held = {"src_dir_fd": before.descriptor, "dst_dir_fd": after.descriptor}
         os.replace(before.at(source.name), after.at(target.name), **held)
 
 
-def remove_file(path: Path, depth: int = 1) -> None:
+def remove_file(path: Path) -> None:
     """Remove a file, or a link in its place."""
-    with suppress(FileNotFoundError), folder(path.parent, depth - 1) as parent:
+    with suppress(FileNotFoundError), folder(path.parent, 0) as parent:
         parent.unlink(path.name)
 
 
@@ -47,15 +41,12 @@ def remove_tree(path: Path, depth: int = 1) -> None:
             shutil.rmtree(parent.at(path.name), dir_fd=parent.descriptor)
 
 
-def walk(path: Path, depth: int = 0) -> list[PurePath]:
+def walk(path: Path) -> list[PurePath]:
     """The ordinary files below a folder, relative to it and sorted.
 
     Links and names that begin with a dot are left out, and so is what is removed meanwhile.
-
-    Args:
-        depth: see the module.
     """
-    with suppress(FileNotFoundError), folder(path, depth) as opened:
+    with suppress(FileNotFoundError), folder(path, 0) as opened:
         return list(_files_below(opened, PurePath()))
     return []
 
