@@ -18,10 +18,10 @@ from flatout.storage.run_folder import KEPT, RunFolder, load_config, mark_own
 
 BEGIN = """
 import multiprocessing, os
-from tests.tiny import train_config
+from flatout.config.settings import resolve
 from flatout.storage.run_folder import new_folder
 
-config, _ = train_config(["ppo", "--env", "CartPole-v1"])
+config = resolve("ppo", {"env": "CartPole-v1"})
 forking = multiprocessing.get_context("fork")
 all_are_there = forking.Barrier(4)
 

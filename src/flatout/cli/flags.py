@@ -205,7 +205,7 @@ def out_files(files: Sequence[str], *endings: str, own: Collection[str] = ()) ->
     """
     for file in files:
         refuse_empty("--out", file)
-        check_file(Path(file), endings, own)
+        check_file(Path(file), endings, own, "--out")
     return [Path(file) for file in files]
 
 

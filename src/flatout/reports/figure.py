@@ -21,23 +21,27 @@ SETTINGS = "matplotlibrc"
 """The file from which matplotlib reads its settings at its import: first in the working folder."""
 
 
-def check_file(path: Path, endings: Collection[str], own: Collection[str] = ()) -> None:
+def check_file(
+    path: Path, endings: Collection[str], own: Collection[str] = (), flag: str = ""
+) -> None:
     """Refuse a file that cannot be written, before anything is done.
 
     Args:
         endings: the possible ones, each of which stands for a format.
         own: those of pictures that are drawn without matplotlib.
+        flag: that names the file, for messages.
 
     Raises:
         UsageError: another ending, a file in no folder, or a picture without matplotlib.
     """
+    named = f"{flag} {path}".lstrip()
     if path.suffix not in endings:
-        raise UsageError(f"{path}: the format is the file's ending, of {', '.join(endings)}.")
+        raise UsageError(f"{named}: the format is the file's ending, of {', '.join(endings)}.")
     if path.is_dir() or not path.parent.is_dir():
-        raise UsageError(f"{path} is no file in an existing folder.")
+        raise UsageError(f"{named} is no file in an existing folder.")
     drawn = path.suffix in PICTURES and path.suffix not in own
     if drawn and importlib.util.find_spec("matplotlib") is None:
-        raise UsageError(f"{path}: {path.suffix} needs a package: {install('plot')}.")
+        raise UsageError(f"{named}: {path.suffix} needs a package: {install('plot')}.")
 
 
 @contextlib.contextmanager
