@@ -99,35 +99,30 @@ def train(
     from rich.console import Console
 
     from flatout.engine.programs import Programs
-    from flatout.output import on_one_line, print_json, say
+    from flatout.output import print_json, say
     from flatout.populations.population import Population
     from flatout.populations.strategy import choose
     from flatout.run.screen import Screen
 
     console = Console(stderr=config.run.json)
-
-    def announce(text: str) -> None:
-        if not config.run.quiet:
-            console.print(f"· {on_one_line(text)}", style="dim", highlight=False, soft_wrap=True)
-
-    programs = Programs(several=True, announce=announce)
-    if before is not None and (summaries := _summaries(found)):
-        announce(
-            f"all {len(found)} members have made their {config.run.steps:,} steps; to go on, name "
-            f"a larger total: --steps {2 * config.run.steps}"
-        )
-        population = Population(found, before, resume, interrupts, programs)
-        for state, summary in zip(population.states, summaries, strict=True):
-            state.sum_up(summary)
-    else:
-        with interrupts.discardable():
-            configs = [member.config for member in found]
-            strategy = choose(configs, asked or "auto", programs, before)
-        announce(strategy.words(len(found)))
-        if not resume:
-            save(path, config, found, strategy)
-        population = Population(found, strategy, resume, interrupts, programs)
-        with closing(Screen(console, 0.0, PLAIN_S, quiet=config.run.quiet)) as screen:
+    with closing(Screen(console, 0.0, PLAIN_S, quiet=config.run.quiet)) as screen:
+        programs = Programs(several=True, announce=screen.note)
+        if before is not None and (summaries := _summaries(found)):
+            screen.note(
+                f"all {len(found)} members have made their {config.run.steps:,} steps; to go on, "
+                f"name a larger total: --steps {2 * config.run.steps}"
+            )
+            population = Population(found, before, resume, interrupts, programs)
+            for state, summary in zip(population.states, summaries, strict=True):
+                state.sum_up(summary)
+        else:
+            with interrupts.discardable():
+                configs = [member.config for member in found]
+                strategy = choose(configs, asked or "auto", programs, before)
+            screen.note(strategy.words(len(found)))
+            if not resume:
+                save(path, config, found, strategy)
+            population = Population(found, strategy, resume, interrupts, programs)
 
             def show() -> None:
                 if screen.due():
