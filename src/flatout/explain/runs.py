@@ -17,8 +17,7 @@ from flatout.errors import FlatoutError, UsageError, damage
 from flatout.explain.facts import facts, mean_use, phase_shares
 from flatout.explain.rules import findings, headline
 from flatout.planning.answer import Answer
-from flatout.planning.kept import this_machine
-from flatout.planning.machine import SHIPPED, Machine
+from flatout.planning.machine import SHIPPED, Machine, this_machine
 from flatout.spans import OF_SPAN
 from flatout.storage.run_folder import POPULATION, load_config
 from flatout.storage.span_records import (
@@ -38,6 +37,7 @@ from flatout_explain.cards import card_uses
 from flatout_explain.cores import contended
 from flatout_explain.diagnosis import STEPS, UPDATES, Diagnosis, Finding, WorkRate, lanes, verdict
 from flatout_explain.documents import convert
+from flatout_explain.hardware.cores import usable_cores
 from flatout_explain.hardware.monitor import MonitorSample
 from flatout_explain.phases import PHASES
 from flatout_explain.ranking import block_ends, interval, tied
@@ -126,7 +126,7 @@ def read_run(path: Path) -> Evidence:
         json_lines(path / SPANS),
         read_samples(path / DEVICES),
         ended,
-        this_machine(),
+        this_machine(usable_cores()),
     )
 
 

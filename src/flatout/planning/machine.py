@@ -1,13 +1,14 @@
-"""Planning's measurements of a machine, which do not depend on the run. Pure."""
+"""Planning's measurements of a machine, which do not depend on the run, and where they are kept."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta
 
 from flatout.planning.stages import Count, Stages
+from flatout_explain.files.kept_numbers import keep_number, numbers
 
 Cost = Annotated[float, Meta(ge=0.0, lt=10.0)]
 
@@ -29,16 +30,25 @@ class Machine:
     cores: Count = 2
     where: str = ""
 
-    def updated(self, stages: Stages, where: str) -> Machine:
-        """With what the planning of another run has measured."""
-        more: dict[str, Any] = {"where": where, "cores": stages.cores}
-        if len(stages.local) > 0:
-            more["trip"] = stages.trip
-        return replace(self, **more)
-
 
 SHIPPED = Machine(
     trip=1.0e-4, iteration=4e-4,
     where="AMD EPYC, 2 cores; medians of the stages of benchmarks/plan.py",
 )  # fmt: skip
 """Measured where Flatout is developed: used until planning has measured this machine."""
+
+
+def this_machine(cores: int) -> Machine:
+    """Return the measurements of this machine with so many cores, or `SHIPPED`."""
+    trip_us = numbers().get(_key(cores))
+    return SHIPPED if trip_us is None else replace(SHIPPED, trip=trip_us / 1e6, cores=cores)
+
+
+def keep_machine(stages: Stages) -> None:
+    """Keep what the planning of a run has measured of this machine."""
+    if stages.local:
+        keep_number(_key(stages.cores), stages.trip * 1e6)
+
+
+def _key(cores: int) -> str:
+    return f"microseconds to an actor process and back, {cores} cores"

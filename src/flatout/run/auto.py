@@ -21,7 +21,7 @@ from flatout.config.workers import with_workers
 from flatout.errors import FlatoutError, UsageError
 from flatout.hardware.inventory import Hardware
 from flatout.planning.answer import Answer, Question
-from flatout.planning.kept import keep_machine
+from flatout.planning.machine import keep_machine
 from flatout.types import NAMED, UserCode
 from flatout_explain.files import nofollow
 from flatout_explain.files.kept_numbers import plans
@@ -121,12 +121,11 @@ def remember(config: TrainConfig, hardware: Hardware, code: UserCode, answer: An
     error."""
     if code != NAMED or not answer.complete:
         return
-    where = f"{hardware.cpu_name}, {hardware.cores} cores"
     with suppress(OSError):
         plans().mkdir(parents=True, exist_ok=True)
         path = plan_file(config, hardware)
         nofollow.replace(path, json.dumps(answer.as_json()).encode())
-        keep_machine(answer.stages, where)
+    keep_machine(answer.stages)
 
 
 def asked_about(config: TrainConfig) -> list[TrainConfig]:

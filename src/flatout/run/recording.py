@@ -24,7 +24,7 @@ from flatout.explain.rules import bottleneck
 from flatout.explain.runs import Evidence, closing, diagnose_evidence, recent_phases
 from flatout.hardware.inventory import Hardware
 from flatout.output import json_text, say
-from flatout.planning.kept import this_machine
+from flatout.planning.machine import this_machine
 from flatout.run.auto import recalled
 from flatout.run.build import Components
 from flatout.run.progress import Progress
@@ -288,7 +288,7 @@ def closing_verdict(
     try:
         evidence = Evidence(
             "this run" if folder is None else str(folder), config, recording.lines(),
-            recording.samples(), ended=True, machine=this_machine(),
+            recording.samples(), ended=True, machine=this_machine(hardware.cores),
             plan=recalled(config, hardware) if code == NAMED else None,
         )  # fmt: skip
         return closing(diagnose_evidence(evidence))
