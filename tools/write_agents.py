@@ -11,7 +11,7 @@ import types
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from flatout.api.describe import described, documented
+from flatout.api.describe import described
 from flatout.config.hyper import HYPER, Hyper
 from flatout.config.schema import EnvConfig, NetworkConfig, RunConfig
 
@@ -36,7 +36,8 @@ from flatout.networks.torsos import OwnNetwork
 
 
 class ClassifierSettings(TypedDict, total=False):
-    """Keyword arguments of `Classifier`; `help(Classifier)` says what they mean."""
+    """{doc}
+    """
 
 '''
 
@@ -105,14 +106,22 @@ def parameters(algorithm: str, hyper: type[Hyper], constants: set[str]) -> str:
     return textwrap.indent("\n".join(lines), " " * 12)
 
 
+def documented(own: str, algorithm: str) -> str:
+    """A class's documentation with every setting's, as it is indented."""
+    lines = [own, "", "Args:"]
+    for name, (default, text) in described(algorithm).items():
+        entry = f"{name} = {default!r}: {text}"
+        lines += textwrap.wrap(entry, 92, initial_indent="    ", subsequent_indent="        ")
+    return textwrap.indent("\n".join(lines), "    ").strip()
+
+
 def text() -> str:
     """The whole file."""
     constants = set(get_type_hints(Hyper))
-    written, classes = HEAD, list[str]()
+    written, classes = "", list[str]()
     for algorithm, hyper in HYPER.items():
         if hyper.acts:
-            own = (hyper.__doc__ or "").strip()
-            doc = textwrap.indent(documented(own, algorithm, 92).strip(), "    ").lstrip()
+            doc = documented((hyper.__doc__ or "").strip(), algorithm)
             classes.append(
                 CLASS.format(
                     name=NAMES.get(algorithm, algorithm.upper()), algorithm=algorithm, doc=doc,
@@ -123,7 +132,8 @@ def text() -> str:
             taken = annotations(RunConfig, hyper, leave_out=constants | {"network", "data"})
             others = {name: OTHERS[name] for name in ("device", "verbose", "lr", "total_timesteps")}
             lines = [f"    {name}: {kind}" for name, kind in (taken | others).items()]
-            written += "\n".join(lines) + "\n"
+            doc = documented("Keyword arguments of `Classifier`.", algorithm)
+            written = HEAD.format(doc=doc) + "\n".join(lines) + "\n"
     return written + "".join(classes)
 
 

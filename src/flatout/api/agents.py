@@ -13,7 +13,76 @@ from flatout.networks.torsos import OwnNetwork
 
 
 class ClassifierSettings(TypedDict, total=False):
-    """Keyword arguments of `Classifier`; `help(Classifier)` says what they mean."""
+    """Keyword arguments of `Classifier`.
+
+    Args:
+        data = None: Folder with MNIST's four IDX files, compressed or not; file.npz with arrays
+            x and y (and x_test and y_test); or module:function that returns them. By default
+            the bundled 8x8 digits.
+        network = 'auto': The network. auto (the built-in convolutional network), or
+            module:function for your own: it takes (key, shape of an example) and returns a
+            module that maps one example to a logit for each class.
+        size = 'small': The built-in network: small (conv 6 and 12, batch normalisation) or
+            large (conv 12 and 24, dropout).
+        learning_rate = 0.001: Adam's step size; lin_0.001 falls linearly to 0 over the run.
+        batch_size = 1024: Examples per gradient step, summed over all devices.
+        l2 = 0.0005: Weight of half the sum of squared weights in the loss, without biases and
+            other vectors.
+        dropout = 0.5: Fraction of the dense layer's outputs that dropout removes (size large).
+        steps = 1000: Environment steps in total, summed over environments.
+        seed = 0: Seed of every random number of the run.
+        placement = 'auto': cpu, gpu, cpu+gpu, auto, or KEY=VALUE pairs such as 'act=cpu
+            learn=gpu:0 memory=0.5'.
+        allow_lag = False: Let placement auto collect while it learns; acting is then one
+            version behind.
+        remeasure = False: Let placement auto measure this machine again, even if it has
+            measured this run before.
+        replan = False: If the run is slower than predicted, measure again at a checkpoint and
+            change to a placement that is faster then.
+        devices = None: Number of GPUs to learn on (CPU devices if there is no GPU), those with
+            the most free memory; short for --placement 'learn=gpu:0,gpu:1,...'.
+        virtual_devices = None: Number of CPU devices to simulate, to try a run on several
+            devices with one CPU.
+        shards = 1: Number of shards of each update, each with its own environments and rows.
+            Any number of devices that divides this can carry them, with the same results.
+        reduce = 'fastest': How the shards' gradients are summed: fastest (equal to 1e-5 on any
+            number of devices) or ordered (equal bit for bit).
+        sync = 'every-step': When shards are synchronised: every-step averages the gradients of
+            each update, every:K averages the parameters after K separate updates (and at the
+            end of each iteration).
+        micro_batch = None: Rows of a shard whose gradients are computed at a time and then
+            summed: less memory, the same update (not for genetic).
+        precision = 'highest': Precision of matrix products on a GPU: highest is full float32,
+            so that a GPU learns the same as a CPU; default is the GPU's own (TF32: 10 bits of
+            each factor, about 1e-3 relative error), which is faster with large networks only.
+            CPUs always compute in float32.
+        soft_placement = False: If a named device is missing, run on the devices that exist and
+            say so.
+        worker_timeout = 60.0: Seconds after which an actor process that has not finished a step
+            is restarted.
+        run_dir = None: Folder of the run; by default runs/ALGORITHM-ENV-SEED-TIME.
+        checkpoint_every = None: Steps between checkpoints; by default a tenth of the run. 0
+            saves only at the end.
+        keep_checkpoints = 3: Number of newest checkpoints to keep.
+        eval_every = 0: Steps between evaluations, which choose the best parameters to save. 0
+            never evaluates.
+        eval_episodes = 10: Episodes per evaluation.
+        stop_at_return = None: Stop once the mean return of the last 100 training episodes
+            reaches this.
+        threshold = (): Record the steps and seconds when the mean return of the last 100
+            episodes reaches each.
+        log_every = 10: Steps between rows of metrics (at least one iteration); by default 128
+            at first, and from 2,048 steps on a sixteenth to an eighth of the steps made so far,
+            at most 2,048.
+        tensorboard = True: Write TensorBoard events into the run folder.
+        wandb = None: Also log to this Weights & Biases project (needs the wandb extra).
+        metric_names = 'flatout': Library whose metric names TensorBoard and W&B get;
+            metrics.jsonl has Flatout's names.
+        trace = False: Write trace.json, a timeline of every span, for Perfetto or
+            chrome://tracing.
+        quiet = False: Show no live display and no report.
+        json = False: Print the summary as JSON, alone on stdout.
+    """
 
     steps: int
     seed: int

@@ -12,7 +12,6 @@ from flatout.api import Agent
 from flatout.api.agents import ClassifierSettings
 from flatout.api.aliases import translated
 from flatout.api.arguments import flag, path_argument
-from flatout.api.describe import Documentation
 from flatout.api.names import algorithm_name, environment_name
 from flatout.config.hyper import BUILT_IN
 from flatout.config.modules import PASSED
@@ -166,4 +165,4 @@ class Classifier(Agent):
         return agent
 
 
-type.__setattr__(Classifier, "__doc__", Documentation(Classifier.__doc__ or "", "classify"))
+Classifier.__doc__ = f"{Classifier.__doc__}\n{ClassifierSettings.__doc__}"

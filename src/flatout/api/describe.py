@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import textwrap
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -38,25 +37,6 @@ class Signature:
             if name != "env"
         ]
         return inspect.Signature([*first, *rest])
-
-
-class Documentation:
-    """``__doc__`` of a class: its own, then every setting's."""
-
-    def __init__(self, own: str, algorithm: str) -> None:
-        self._own, self._algorithm = own, algorithm
-
-    def __get__(self, agent: Any, kind: type[Any]) -> str:
-        return documented(self._own, self._algorithm)
-
-
-def documented(own: str, algorithm: str, width: int = 96) -> str:
-    """Return a class's documentation with every setting's, in lines of at most `width`."""
-    lines = [own, "", "Args:"]
-    for name, (default, text) in described(algorithm).items():
-        entry = f"{name} = {default!r}: {text}"
-        lines += textwrap.wrap(entry, width, initial_indent="    ", subsequent_indent="        ")
-    return "\n".join(lines) + "\n"
 
 
 @functools.cache
