@@ -4,27 +4,19 @@ run."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from flatout.config.schema import TrainConfig
-from flatout.engine.members import FusedPopulation
 from flatout.engine.schedule import Schedule
-from flatout.errors import CheckpointError, UsageError
+from flatout.errors import UsageError
 from flatout.run.progress import Progress
 from flatout.storage import checkpoint
 from flatout.storage.agent_file import AGENT_FILES, FINAL, find_agent, saved_config
-from flatout.storage.run_folder import (
-    GROUPS,
-    POPULATION,
-    RunFolder,
-    final_summary,
-    load_config,
-)
+from flatout.storage.run_folder import load_config
 from flatout.storage.trust import Consent
 from flatout.types import Snapshot
 
@@ -211,67 +203,3 @@ def continued_seed(seed: int, learned: int) -> int:
 
 Found = tuple[Path, Snapshot, Progress]
 """A checkpoint's file, its content, and the run's counters at that time."""
-
-
-def newest(
-    folder: RunFolder, note: Callable[[str], None], together: FusedPopulation | None = None,
-    member: int = 0,
-) -> Found | None:  # fmt: skip
-    """Return the newest checkpoint's file and content, and the run's counters; None if nothing was
-    saved yet.
-
-    Args:
-        note: receives sentences for the user.
-        together, member: the run is this member of several, whose checkpoint may be one.
-
-    Raises:
-        CheckpointError: it is damaged, or only the whole population can go on.
-    """
-    found = None if together is None else together.saved(member)
-    population = folder.path.absolute().parent.parent
-    if found is None and together is None and not checkpoint.checkpoints(folder.checkpoints) and (
-        (population / POPULATION).exists() and any((population / GROUPS).glob("*/checkpoints/*"))
-    ):  # fmt: skip
-        raise CheckpointError(
-            f"{folder.path} is a member of a population, whose checkpoints hold all members; go on "
-            f"with all of them: flatout train --resume {population}"
-        )
-    if found is None and not folder.has_saved:
-        note("nothing was saved yet: the run begins again from its start")
-        return None
-    if found is None:
-        found = checkpoint.load_latest(folder.path)
-    path, step, saved = found
-    with checkpoint.reading(path):
-        progress = Progress.from_json(saved.data["progress"])
-        if progress.steps != step:
-            raise CheckpointError(f"its counters are of step {progress.steps:,}.")
-    return path, saved, progress
-
-
-def nothing_left(
-    folder: RunFolder, progress: Progress, config: TrainConfig, note: Callable[[str], None]
-) -> dict[str, Any] | None:
-    """Return the summary of a run that has ended and has reached all that the settings ask for, and
-    say so; None for any other run.
-
-    Args:
-        progress: of its newest checkpoint.
-        config: the settings as they are asked for now.
-        note: receives a sentence for the user.
-    """
-    run, summary = config.run, final_summary(folder.path)
-    why = progress.ended(run.steps, run.stop_at_return)
-    if summary is None or not why or summary["steps"] != progress.steps:
-        return None
-    words = (
-        f"the run has made all of its {progress.steps:,} steps; to go on, name a larger total: "
-        f"--steps {2 * max(run.steps, progress.steps)}"
-    )
-    if why == "return":
-        words = (
-            f"the run ended after {progress.steps:,} steps, when it had reached --stop-at-return "
-            f"{run.stop_at_return:g}; to go on, name a larger return"
-        )
-    note(words)
-    return summary

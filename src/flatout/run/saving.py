@@ -9,14 +9,15 @@ from typing import Any
 from flatout.config.schema import TrainConfig
 from flatout.engine.programs import Programs
 from flatout.engine.schedule import Schedule
+from flatout.errors import CheckpointError
 from flatout.output import json_text
 from flatout.run.card import leave
 from flatout.run.progress import Progress
-from flatout.run.resume import Found, newest, nothing_left
+from flatout.run.resume import Found
 from flatout.spans import Spans
 from flatout.storage import checkpoint
 from flatout.storage.agent_file import BEST, FINAL, save_parameters
-from flatout.storage.run_folder import RunFolder
+from flatout.storage.run_folder import GROUPS, POPULATION, RunFolder, final_summary
 from flatout.storage.segments import SegmentStore
 from flatout.types import Snapshot, UserCode
 from flatout_explain.files import nofollow
@@ -43,19 +44,63 @@ class Saver:
         self._saved = -1  # the iteration that the newest checkpoint of this process holds
 
     def newest(self, note: Callable[[str], None]) -> Found | None:
-        """Return the checkpoint that the run resumes from; see `flatout.run.resume.newest`."""
-        if self._folder is None:
+        """Return the checkpoint that the run resumes from; None if nothing was saved yet.
+
+        Args:
+            note: receives sentences for the user.
+
+        Raises:
+            CheckpointError: it is damaged, or only the whole population can go on.
+        """
+        folder, together = self._folder, self._together
+        if folder is None:
             return None
-        return newest(self._folder, note, self._together, self._member)
+        found = None if together is None else together.saved(self._member)
+        population = folder.path.absolute().parent.parent
+        joint = (population / GROUPS).glob("*/checkpoints/*")
+        alone = together is None and not checkpoint.checkpoints(folder.checkpoints)
+        if alone and (population / POPULATION).exists() and any(joint):
+            raise CheckpointError(
+                f"{folder.path} is a member of a population, whose checkpoints hold all members; "
+                f"go on with all of them: flatout train --resume {population}"
+            )
+        if found is None and not folder.has_saved:
+            note("nothing was saved yet: the run begins again from its start")
+            return None
+        path, step, saved = checkpoint.load_latest(folder.path) if found is None else found
+        with checkpoint.reading(path):
+            progress = Progress.from_json(saved.data["progress"])
+            if progress.steps != step:
+                raise CheckpointError(f"its counters are of step {progress.steps:,}.")
+        return path, saved, progress
 
     def nothing_left(
         self, progress: Progress, note: Callable[[str], None]
     ) -> dict[str, Any] | None:
-        """Return the summary of a run that has nothing left to do; see `flatout.run.resume`.
-        Members of one program end together."""
+        """Return the summary of a run that has ended and has reached all that the settings ask for,
+        and say so; None for any other run. Members of one program end together.
+
+        Args:
+            progress: of its newest checkpoint.
+            note: receives a sentence for the user.
+        """
         if self._folder is None or self._together is not None:
             return None
-        return nothing_left(self._folder, progress, self._config, note)
+        run, summary = self._config.run, final_summary(self._folder.path)
+        why = progress.ended(run.steps, run.stop_at_return)
+        if summary is None or not why or summary["steps"] != progress.steps:
+            return None
+        words = (
+            f"the run has made all of its {progress.steps:,} steps; to go on, name a larger total: "
+            f"--steps {2 * max(run.steps, progress.steps)}"
+        )
+        if why == "return":
+            words = (
+                f"the run ended after {progress.steps:,} steps, when it had reached "
+                f"--stop-at-return {run.stop_at_return:g}; to go on, name a larger return"
+            )
+        note(words)
+        return summary
 
     def restore(self, schedule: Schedule, path: Path, saved: Snapshot) -> list[str]:
         """Bring a schedule to a checkpoint's state; returns sentences for the user.
