@@ -62,7 +62,7 @@ def test_every_command_names_the_same_winner_and_the_score(flatout: Cli, tmp_pat
     for report in (by_sweep(root), of_folders([root])):
         (table,) = report.tables
         assert [line.name for line in table.lines] == [f"learning_rate={r}" for r in RATES[::-1]]
-        assert EVALUATION in report.as_text().splitlines()[0]
+        assert EVALUATION in str(report).splitlines()[0]
         assert "0.0001 is better than learning_rate=0.001" in table.verdict()
         assert {picture.y_label.partition(", ")[2] for picture in pictures(table)[:2]} == {
             "mean return of an evaluation"

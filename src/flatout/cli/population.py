@@ -13,12 +13,12 @@ from flatout.errors import FlatoutError, UsageError, writing
 from flatout.populations.members import (
     CURVES,
     Member,
-    Strategy,
     load,
     members,
     refuse_strange,
     save,
 )
+from flatout.storage.trust import Consent
 from flatout_explain.files import nofollow
 
 if TYPE_CHECKING:
@@ -59,14 +59,6 @@ def _refuse_others(found: list[Member], wanted: list[Member]) -> None:
         )
 
 
-def _resumed(config: TrainConfig, path: Path) -> tuple[list[Member], Strategy]:
-    """The members of a population that goes on, with what a resume may change."""
-    from flatout.storage.trust import Consent
-
-    changes = {n: v for n, v in config.flat().items() if n in RESUMABLE and n != "run_dir"}
-    return load(path, Consent(trust=True), changes)
-
-
 def train(
     config: TrainConfig, seeds: int | None, words: list[str], asked: str | None, path: Path,
     resume: bool, interrupts: Interrupts, goes_on: bool = False,
@@ -84,13 +76,15 @@ def train(
     if not resume:
         refuse_strange(path)
         found = _named(config, seeds, words, path)
-    elif goes_on:
-        found, before = _resumed(config, path)
-        _refuse_others(found, _named(config, seeds, words, path))
-    elif seeds is not None or words:
-        raise UsageError("--resume goes on with the members that there are; leave out the others.")
     else:
-        found, before = _resumed(config, path)
+        if not goes_on and (seeds is not None or words):
+            raise UsageError(
+                "--resume goes on with the members that there are; leave out the others."
+            )
+        changes = {n: v for n, v in config.flat().items() if n in RESUMABLE and n != "run_dir"}
+        found, before = load(path, Consent(trust=True), changes)
+        if goes_on:
+            _refuse_others(found, _named(config, seeds, words, path))
     if dry:
         from flatout.cli.dry_run import dry_run
 

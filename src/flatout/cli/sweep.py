@@ -18,7 +18,7 @@ from flatout.cli.sweep_plan import (
     slots_of,
     study_of,
 )
-from flatout.config.settings import revise, with_run
+from flatout.config.settings import load_file, parse_grid, revise, with_run
 from flatout.config.values import Range
 from flatout.errors import UsageError
 from flatout.output import reserve_stdout
@@ -181,7 +181,7 @@ def new_plan(asked: SweepArguments, given: Mapping[str, Any]) -> SweepPlan:
     sections, where, common = dict[str, Any](), "--grid", None
     if asked.algorithm is not None and asked.algorithm.endswith(".toml"):
         where = asked.algorithm
-        values = plan.read(Path(where))
+        values = load_file(where, "the sweep")
         sections = {name: values.pop(name) for name in plan.SECTIONS if name in values}
         preset = values.pop("preset", None)
         preset = asked.preset if preset is None or asked.preset is not None else str(preset)
@@ -191,7 +191,8 @@ def new_plan(asked: SweepArguments, given: Mapping[str, Any]) -> SweepPlan:
         asked = replace(asked, algorithm=None, preset=preset)
     chosen = list(plan.choices(sections))  # by the file alone
     if asked.grid:
-        sections["grid"] = plan.grid_of(asked.grid)
+        grid = parse_grid(asked.grid, "--grid")
+        sections["grid"] = {key: list(values.values()) for key, values in grid.items()}
     try:
         base, _ = settle(asked, given, common)
     except UsageError as error:

@@ -115,7 +115,7 @@ def result(
     if as_json:
         print_json(_json(sweep, report))
     elif report is not None:
-        console.print(Text(report.as_text()), soft_wrap=True)
+        console.print(Text(str(report)), soft_wrap=True)
     if report is not None:
         for file in outs:
             report.save(file)

@@ -52,7 +52,7 @@ def own_code(
         for name, spec in find((due or more).pop(), path, known):
             new, known[name] = name not in known, spec
             file = spec.origin if spec.has_location else None
-            if file is not None and _lies_in(file, installed):
+            if file is not None and os.path.realpath(file).startswith(installed):
                 break
             if new and file is not None:
                 yield name, file
@@ -130,7 +130,3 @@ def _installed() -> tuple[str, ...]:
     folders += [*site.getsitepackages(), site.getusersitepackages()]
     folders.append(str(Path(__file__).parents[1]))
     return tuple(os.path.realpath(folder) + os.sep for folder in folders)
-
-
-def _lies_in(file: str, folders: tuple[str, ...]) -> bool:
-    return os.path.realpath(file).startswith(folders)

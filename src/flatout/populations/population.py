@@ -170,7 +170,7 @@ class Population:
                 group, alone = self._group(states, first // size, stack)
                 for some, kept in ((states, group), *(({0: state}, None) for state in alone)):
                     together = FusedPopulation(
-                        len(some), compiled, self._compiling, self._signum, kept
+                        len(some), compiled, self._compiling, lambda: self._interrupts.signum, kept
                     )
                     self._at_once(some, place, together)
 
@@ -223,9 +223,6 @@ class Population:
         """Return a context that announces the compilation of a program for `size` members."""
         announce = self._programs.announce or (lambda _: None)
         return compiling(f"one program for {size} members", self._strategy.key, announce)
-
-    def _signum(self) -> int | None:
-        return self._interrupts.signum
 
     def _member(self, state: State, place: int, programs: Programs) -> None:
         """Train a member on the device of this number."""

@@ -90,10 +90,6 @@ class Report:
     tables: list[Table]
     notes: list[str]
 
-    def as_text(self) -> str:
-        """The tables, what they show, and what is to be known of them."""
-        return text(self.tables, self.notes)
-
     def as_json(self) -> dict[str, Any]:
         """The same as plain values, each run's score among them."""
         tables = [{"verdict": table.verdict(), **asdict(table)} for table in self.tables]
@@ -124,7 +120,7 @@ class Report:
         return path
 
     def __str__(self) -> str:
-        return self.as_text()
+        return text(self.tables, self.notes)
 
     __repr__ = __str__
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from flatout.config.hyper import OwnConfig
 from flatout.config.schema import TrainConfig
-from flatout.config.settings import changeable, load_file, parse_grid, resolve, revise
+from flatout.config.settings import changeable, resolve, revise
 from flatout.errors import UsageError
 from flatout.storage.trust import CODE, REACHING
 from flatout.sweeps.sections import MOST, drawn, grid, listed, refuse_many
@@ -148,15 +148,6 @@ class Fixed:
         return False
 
 
-def read(file: Path) -> dict[str, Any]:
-    """A sweep's file: flat settings of all trials, and `SECTIONS`.
-
-    Raises:
-        UsageError: it cannot be read or is no TOML.
-    """
-    return load_file(str(file), "the sweep")
-
-
 def choices(sections: Any) -> Iterator[tuple[str, Any]]:
     """All values that a file's sections give to settings that may name code, files or addresses."""
     if isinstance(sections, Mapping):
@@ -213,11 +204,6 @@ def seeds_of(value: Any, first: int) -> tuple[int, ...]:
     if isinstance(value, list) and value and all(type(seed) is int for seed in value):
         return tuple(dict.fromkeys(value))
     raise UsageError(f"seeds = {str(value)[:100]}: a number of seeds from 1 on, or a list of them.")
-
-
-def grid_of(words: Sequence[str]) -> dict[str, list[Any]]:
-    """The grid that ``KEY=V1,V2`` words say, as a file has it; raises as `parse_grid` does."""
-    return {key: list(values.values()) for key, values in parse_grid(words, "--grid").items()}
 
 
 def groups(base: TrainConfig, sections: Mapping[str, Any], where: str) -> list[Group]:
