@@ -39,7 +39,7 @@ SHIPPED = Machine(
 
 
 def this_machine(cores: int) -> Machine:
-    """Return the measurements of this machine with so many cores, or `SHIPPED`."""
+    """Return the measurements of this machine with this number of cores, or `SHIPPED`."""
     trip_us = numbers().get(_key(cores))
     return SHIPPED if trip_us is None else replace(SHIPPED, trip=trip_us / 1e6, cores=cores)
 

@@ -62,7 +62,7 @@ class Saver:
         if alone and (population / POPULATION).exists() and any(joint):
             raise CheckpointError(
                 f"{folder.path} is a member of a population, whose checkpoints hold all members; "
-                f"go on with all of them: flatout train --resume {population}"
+                f"resume all of them: flatout train --resume {population}"
             )
         if found is None and not folder.has_saved:
             note("nothing was saved yet: the run begins again from its start")
