@@ -217,10 +217,10 @@ def test_a_rename_that_fails_within_an_exchange_leaves_the_old_folder(
     folder = exchange(tmp_path / "f")
     calls, move = itertools.count(), trees.move
 
-    def fails(source: Path, target: Path, depth: int = 1) -> None:
+    def fails(source: Path, target: Path) -> None:
         if next(calls) == failing:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        move(source, target, depth)
+        move(source, target)
 
     monkeypatch.setattr(trees, "move", fails)
     with pytest.raises(FlatoutError, match="Input/output error"):
