@@ -29,7 +29,6 @@ if TYPE_CHECKING:  # names are imported on first use, because every command impo
         StopOnTime,
     )
     from flatout.api.classifier import Classifier
-    from flatout.api.evaluation import evaluate_policy
     from flatout.api.plots import plot, report
     from flatout.api.population import Population
     from flatout.api.translate import linear
@@ -40,6 +39,7 @@ if TYPE_CHECKING:  # names are imported on first use, because every command impo
     from flatout.envs.device.check import check_device_env
     from flatout.errors import CheckpointError, EnvironmentFailure, FlatoutError, UsageError
     from flatout.run.callbacks import Callback, Run
+    from flatout.sb3.common.evaluation import evaluate_policy
     from flatout.spans import phase
     from flatout_explain.program.block import explaining
 
@@ -56,8 +56,8 @@ _ROOMS = (
     "flatout.run.callbacks", "flatout.envs.device.base", "flatout.envs.checking.check_env",
     "flatout.envs.checking.findings", "flatout.envs.device.check", "flatout.algorithms.base",
     "flatout.api", "flatout.api.agents", "flatout.api.callbacks", "flatout.api.classifier",
-    "flatout.api.evaluation", "flatout.api.population", "flatout.api.plots",
-    "flatout.api.translate",
+    "flatout.api.population", "flatout.api.plots", "flatout.api.translate",
+    "flatout.sb3.common.evaluation",
 )  # fmt: skip
 """The modules of the public names. Those that import quickly come first."""
 

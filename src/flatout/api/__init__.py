@@ -358,5 +358,7 @@ class Agent:
                 code that is not to be trusted.
         """
         path = path_argument("path", path)
-        saved = saved_agent(path, "best", consent(env, flag("trust", trust), algorithm))
+        saved = saved_agent(
+            path, "best", consent(flag("trust", trust), env=env, algorithm=algorithm)
+        )
         return restored(cls, saved, path.absolute(), env, network, algorithm, settings)

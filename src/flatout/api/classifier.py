@@ -12,7 +12,7 @@ from flatout.api import Agent
 from flatout.api.agents import ClassifierSettings
 from flatout.api.aliases import translated
 from flatout.api.arguments import flag, path_argument
-from flatout.api.names import algorithm_name, environment_name
+from flatout.api.names import algorithm_name, consent, environment_name
 from flatout.config.hyper import BUILT_IN
 from flatout.config.modules import PASSED
 from flatout.config.settings import parts_of, resolve
@@ -21,7 +21,6 @@ from flatout.errors import CheckpointError, UsageError
 from flatout.networks.torsos import Network
 from flatout.run.classifying import ClassifierActing
 from flatout.run.resume import saved_agent
-from flatout.storage.trust import Consent
 from flatout.supervised.datasets import Dataset, described_spec, load_dataset, own_dataset
 from flatout.supervised.own_data import result_of
 from flatout.types import UserCode
@@ -143,9 +142,8 @@ class Classifier(Agent):
                 that is not to be trusted.
         """
         path = path_argument("path", path)
-        named = {"data": data, "network": network}
-        typed = {name: value for name, value in named.items() if value is not None}
-        saved = saved_agent(path, "best", Consent(typed, flag("trust", trust)))
+        consented = consent(flag("trust", trust), data=data, network=network)
+        saved = saved_agent(path, "best", consented)
         if saved.config.algorithm != cls.algorithm:
             raise CheckpointError(f"{path} holds an agent of {saved.config.algorithm}.")
         before = saved.config.flat() | {"run_dir": None}

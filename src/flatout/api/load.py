@@ -33,7 +33,7 @@ def load_any(
     Raises:
         UsageError, CheckpointError: there is none, or it is corrupt.
     """
-    saved = saved_agent(path, prefer, consent(env, trust, algorithm))
+    saved = saved_agent(path, prefer, consent(trust, env=env, algorithm=algorithm))
     kind = Agent if ":" in saved.config.algorithm else AGENTS.get(saved.config.algorithm)
     if kind is None:
         raise UsageError(

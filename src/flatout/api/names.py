@@ -16,9 +16,8 @@ from flatout.errors import UsageError
 from flatout.storage.trust import Consent
 
 
-def consent(env: Any, trust: bool, algorithm: Any = None) -> Consent:
-    """Consent to what the caller names."""
-    named = {"env": env, "algorithm": algorithm}
+def consent(trust: bool, **named: Any) -> Consent:
+    """Consent to what the caller names, unless it is None."""
     return Consent({name: value for name, value in named.items() if value is not None}, trust)
 
 
