@@ -79,8 +79,7 @@ class State(Display):
 
     def update(self, progress: Progress, row: dict[str, float], wall_s: float) -> None:
         self.steps, self.wall_s = progress.steps, wall_s
-        if progress.returns:
-            self.mean = sum(progress.returns) / len(progress.returns)
+        self.mean = progress.return_mean_last
 
     def fail(self, sentence: str, error: Exception) -> None:
         """Note that the member ended with an exception."""

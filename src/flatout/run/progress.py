@@ -66,6 +66,11 @@ class Progress:
         return float(np.mean(self.returns)) if len(self.returns) == WINDOW else None
 
     @property
+    def return_mean_last(self) -> float | None:
+        """Mean raw return of the last episodes, 100 at most; None before one has ended."""
+        return sum(self.returns) / len(self.returns) if self.returns else None
+
+    @property
     def counts(self) -> tuple[int, int, int]:
         """Steps, updates and iterations."""
         return self.steps, self.updates, self.iterations

@@ -64,7 +64,6 @@ def summarise(
         parent: the run or saved agent that this one started from.
     """
     reached = {str(goal): progress.reached.get(str(goal)) for goal in config.run.goals}
-    returns = list(progress.returns)
     learned: dict[str, Any] = {}
     if not config.hyper.acts:
         learned["test_accuracy"] = progress.evaluated
@@ -86,7 +85,7 @@ def summarise(
         "steps_per_s": steps_per_s,
         "placement": str(components.placement),
         "return_mean_100": progress.return_mean_100,
-        "return_mean_last": sum(returns) / len(returns) if returns else None,
+        "return_mean_last": progress.return_mean_last,
         "last_eval_return": progress.evaluated,
         "best_eval_return": progress.best_return,
         **learned,

@@ -51,10 +51,9 @@ class Telling(Display):
         now = time.monotonic()
         if now - self._told > TELL_S:
             self._told = now
-            returns = progress.returns
             self._tell(
                 trial=self._name, steps=progress.steps, updates=progress.updates,
-                mean=sum(returns) / len(returns) if returns else None, busy=self._busy,
+                mean=progress.return_mean_last, busy=self._busy,
                 peak_mb=peak_rss_mb(),
             )  # fmt: skip
 
