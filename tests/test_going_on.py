@@ -17,7 +17,6 @@ from flatout.cli.arguments import (
     TrainArguments,
     given_settings,
     read_settings,
-    train_config,
 )
 from flatout.config.settings import resolve
 from flatout.run.resume import _left_behind
@@ -378,7 +377,7 @@ def test_settings_of_the_parent_run_yield_to_given_ones(
     with closing(RunFolder(tmp_path / "run")) as folder:
         folder.write_config(config, "cpu")
     file = str(tmp_path / "more.toml")
-    got = train_config(["--from", str(tmp_path / "run"), "--config", file, *words])[0].flat()
+    got = tiny.train_config(["--from", str(tmp_path / "run"), "--config", file, *words])[0].flat()
     assert {name: got[name] for name in now} == now
 
 

@@ -83,7 +83,7 @@ def test_other_lists_are_refused(value: str) -> None:
 def test_a_list_takes_no_word_that_follows(flatout: Cli) -> None:
     """A path after a list of networks stays a path."""
     result = flatout("plan", "--table", "--hidden=64,64", "--hidden=64,x", exact=True)
-    assert "--hidden 64,x" in result.message
+    assert "--hidden: 'x' is not a whole number" in result.message
     table = ("--normalize", "CartPole-v1=0,1", "no-such-run")
     for words in (table, ("--curves", "--group", "seed", "no-such-run")):
         assert "no-such-run" in flatout("report", *words).message
