@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 PLAIN_S = 5.0
 SHOWN = 24
-"""Most members of which the display tells."""
+"""Maximum number of members that the display shows."""
 
 
 def _named(config: TrainConfig, seeds: str | None, words: list[str], path: Path) -> list[Member]:
-    """A new population's members.
+    """Return the members of a new population.
 
     Raises:
-        UsageError: what is wrong with them.
+        UsageError: impossible values, or an algorithm without populations.
     """
     count = None
     if seeds is not None:
@@ -51,10 +51,10 @@ def _named(config: TrainConfig, seeds: str | None, words: list[str], path: Path)
 
 
 def _refuse_others(found: list[Member], wanted: list[Member]) -> None:
-    """Refuse to continue a population whose members are not those that the flags name.
+    """Refuse to continue a population with other members than the flags name.
 
     Raises:
-        UsageError: with the names of the first that differ.
+        UsageError: the message names the first members that differ.
     """
     there, asked = ({member.name for member in some} for some in (found, wanted))
     if there != asked:
@@ -66,7 +66,7 @@ def _refuse_others(found: list[Member], wanted: list[Member]) -> None:
 
 
 def _resumed(config: TrainConfig, path: Path) -> tuple[list[Member], Strategy]:
-    """The members of a population that goes on, with what a resume may change."""
+    """Return the members of a resumed population, with the changes that a resume may make."""
     from flatout.storage.trust import Consent
 
     changes = {n: v for n, v in config.flat().items() if n in RESUMABLE and n != "run_dir"}
@@ -78,12 +78,12 @@ def train(
     resume: bool, interrupts: Interrupts, goes_on: bool = False,
     dry: bool = False,
 ) -> int:  # fmt: skip
-    """Train all members, new ones or those of a folder; returns the exit code.
+    """Train all members, new ones or those of a folder; return the exit code.
 
     Args:
-        seeds, words, asked: what ``--seeds``, ``--population`` and ``--strategy`` say.
-        goes_on: ``--continue``: with `resume`, they have to name the members that there are.
-        dry: ``--dry-run``: print the memory that members would take, and train nothing.
+        seeds, words, asked: the values of ``--seeds``, ``--population`` and ``--strategy``.
+        goes_on: ``--continue``: with `resume`, the flags must name the members in the folder.
+        dry: ``--dry-run``: print the memory that the members would take, and train nothing.
     """
     named, path = path, path.absolute()  # an environment may change the working folder
     before = None
@@ -95,7 +95,9 @@ def train(
         found, before = _resumed(config, path)
         _refuse_others(found, _named(config, seeds, words, path))
     elif seeds is not None or words:
-        raise UsageError("--resume goes on with the members that there are; leave out the others.")
+        raise UsageError(
+            "--resume continues the members in the folder; leave out --seeds and --population."
+        )
     else:
         found, before = _resumed(config, path)
     if dry:
@@ -120,8 +122,8 @@ def train(
     programs = Programs(several=True, announce=announce)
     if before is not None and (summaries := _summaries(found)):
         announce(
-            f"all {len(found)} members have made their {config.run.steps:,} steps; to go on, name "
-            f"a larger total: --steps {2 * config.run.steps}"
+            f"all {len(found)} members have made their {config.run.steps:,} steps; to continue, "
+            f"name a larger total: --steps {2 * config.run.steps}"
         )
         population = Population(found, before, resume, interrupts, programs)
         for state, summary in zip(population.states, summaries, strict=True):
@@ -152,13 +154,13 @@ def train(
     if population.defect is not None:
         raise population.defect
     if interrupts.signum is not None:
-        say(f"interrupted, saved; go on with: flatout train --resume {named}")
+        say(f"interrupted, saved; resume with: flatout train --resume {named}")
         return 128 + interrupts.signum
     return 1 if failed else 0
 
 
 def _summaries(found: list[Member]) -> list[dict[str, Any]]:
-    """The members' summaries, if all of them have made all of their steps; otherwise none."""
+    """Return the members' summaries if all members have finished; otherwise nothing."""
     from flatout.storage.run_folder import final_summary
 
     every: list[dict[str, Any]] = []
@@ -171,7 +173,7 @@ def _summaries(found: list[Member]) -> list[dict[str, Any]]:
 
 
 def _picture(population: Population, live: bool) -> Table | str:
-    """Where the members are: a table of them, or a line."""
+    """Return the members' progress as a table, or as a line."""
     if live:
         return table(population, SHOWN)
     states = population.states
@@ -180,7 +182,7 @@ def _picture(population: Population, live: bool) -> Table | str:
 
 
 def table(population: Population, most: int) -> Table:
-    """The members, the best first."""
+    """Return a table of the members, the best first."""
     from rich.table import Table
 
     from flatout.output import printable
@@ -205,8 +207,8 @@ def table(population: Population, most: int) -> Table:
 
 
 def _draw(path: Path, console: Console) -> None:
-    """The curves next to the members, as far as they can be drawn: what fails is a note, since the
-    members are trained and saved."""
+    """Print the members' curves, and write them into the population's folder. An error becomes a
+    note, because the members are trained and saved already."""
     from flatout.output import say
     from flatout.reports.curves import picture, readable
 

@@ -132,7 +132,7 @@ def _member(config: TrainConfig, name: str, row: Mapping[str, Any], folder: Path
         key = next(iter(before ^ after))
         raise UsageError(
             f"--population: {key} is left out by some members and given by others, which are two "
-            "programs: train them apart."
+            "programs: train them separately."
         )
     _refuse_name(name, "--population")
     return Member(name, made)

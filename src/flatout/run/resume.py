@@ -142,7 +142,7 @@ def begun_from(
     hyper, notes = config.hyper, ()
     if why := _left_behind(before, config):
         if state.rows is not None:
-            notes = (f"the replay of {folder} is left behind: {why}",)
+            notes = (f"the replay of {folder} is not used: {why}",)
         state = Snapshot(state.arrays, state.data)
     if state.rows is not None and "learning_starts" not in given:
         hyper = replace(hyper, learning_starts=0)
@@ -243,11 +243,11 @@ def newest(
         (population / POPULATION).exists() and any((population / GROUPS).glob("*/checkpoints/*"))
     ):  # fmt: skip
         raise CheckpointError(
-            f"{folder.path} is a member of a population, whose checkpoints hold all members; go on "
-            f"with all of them: flatout train --resume {population}"
+            f"{folder.path} is a member of a population, whose checkpoints hold all members; "
+            f"resume all of them: flatout train --resume {population}"
         )
     if found is None and not folder.has_saved:
-        note("nothing was saved yet: the run begins again from its start")
+        note("nothing was saved yet: the run starts again from the beginning")
         return None
     if found is None:
         found = checkpoint.load_latest(folder.path)
@@ -275,13 +275,13 @@ def nothing_left(
     if summary is None or not why or summary["steps"] != progress.steps:
         return None
     words = (
-        f"the run has made all of its {progress.steps:,} steps; to go on, name a larger total: "
+        f"the run has made all of its {progress.steps:,} steps; to continue, name a larger total: "
         f"--steps {2 * max(run.steps, progress.steps)}"
     )
     if why == "return":
         words = (
             f"the run ended after {progress.steps:,} steps, when it had reached --stop-at-return "
-            f"{run.stop_at_return:g}; to go on, name a larger return"
+            f"{run.stop_at_return:g}; to continue, name a larger return"
         )
     note(words)
     return summary
