@@ -84,7 +84,7 @@ def test_a_population_refuses_what_is_not_of_one(flatout: Cli, tmp_path: Path, n
 def test_a_sweep_refuses_what_is_not_of_one(tmp_path: Path, name: str) -> None:
     put(tmp_path / name)
     before = contents(tmp_path)
-    with pytest.raises(UsageError, match="is not of a sweep of Flatout"):
+    with pytest.raises(UsageError, match="does not belong to a sweep of Flatout"):
         Folder(tmp_path, resume=False)
     assert contents(tmp_path) == before
 

@@ -277,7 +277,7 @@ def test_runs_of_others_are_not_taken_for_the_sweeps(flatout: Cli, tmp_path: Pat
     (ended / "summary.json").write_text('{"ended": "steps", "steps": 320, "wall_s": 1.0}')
     result = flatout("sweep", *SMALL, "--run-dir", tmp_path / "f")
     assert result.code == 2
-    assert "seed=0 already holds a run, of another sweep" in result.message
+    assert "seed=0 already holds a run of another sweep" in result.message
     folder = made(tmp_path / "g", [plan.Group("", {})], [0])
     (folder / "seed=0").symlink_to(ended)
     result = flatout("sweep", "--resume", folder)

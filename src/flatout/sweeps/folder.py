@@ -93,7 +93,7 @@ class Folder:
             left = [*path.glob("*seed=*/config.json"), *path.glob(f"{SHARED}*/{POPULATION}")]
             if left:
                 raise UsageError(
-                    f"{left[0].parent} already holds a run, of another sweep; choose another "
+                    f"{left[0].parent} already holds a run of another sweep; choose another "
                     "--run-dir."
                 )
 
@@ -108,8 +108,8 @@ class Folder:
                 strange.append(path / LOCK)
         if strange:
             raise UsageError(
-                f"{strange[0]} is not of a sweep of Flatout, and one there would write into it; "
-                "choose another --run-dir, or move it away."
+                f"{strange[0]} does not belong to a sweep of Flatout, and a sweep here would "
+                "overwrite it; choose another --run-dir, or move it away."
             )
 
     def _holder_lives(self) -> bool:
