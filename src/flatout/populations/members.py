@@ -194,16 +194,16 @@ def refuse_taken(folder: Path) -> None:
 
 
 def refuse_strange(folder: Path) -> None:
-    """Refuse a folder for a new population in which files or folders have the names of one's.
+    """Refuse a new population's folder that already has entries under names that one uses.
 
     Raises:
-        UsageError: it has some.
+        UsageError: the message names the first of them.
     """
     for name in (FOLDER, GROUPS, *CURVES):
         if os.path.lexists(folder / name):
             raise UsageError(
-                f"{folder / name} is not of a population of Flatout, and one there would write "
-                "into it; choose another --run-dir, or move it away."
+                f"{folder / name} does not belong to a population of Flatout, and a new one "
+                "would write into it; choose another --run-dir, or move it away."
             )
 
 

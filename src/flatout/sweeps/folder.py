@@ -108,8 +108,8 @@ class Folder:
                 strange.append(path / LOCK)
         if strange:
             raise UsageError(
-                f"{strange[0]} does not belong to a sweep of Flatout, and a sweep here would "
-                "overwrite it; choose another --run-dir, or move it away."
+                f"{strange[0]} does not belong to a sweep of Flatout, and a new sweep would "
+                "write into it; choose another --run-dir, or move it away."
             )
 
     def _holder_lives(self) -> bool:
