@@ -218,7 +218,7 @@ def test_a_reader_that_leaves_is_told_what_happens_to_the_run(
     display.note("the first")
     display.note("the second")
     (line,) = capsys.readouterr().err.splitlines()
-    assert "the run goes on" in line
+    assert "the run continues without its display" in line
     assert "runs/mine" in line
     assert "Ctrl-C" in line
 

@@ -154,7 +154,7 @@ def test_a_killed_population_resumes_to_the_same_bits(
         one, other = (folder / FOLDER / f"seed={seed}" for folder in (whole, killed))
         assert furthest(last_saved(one), last_saved(other)) == 0.0
     again = flatout("train", "--resume", killed, "--seeds", 4)
-    assert "--resume goes on with the members that there are" in again.message
+    assert "--resume continues the members in the folder" in again.message
 
 
 @pytest.mark.parametrize(

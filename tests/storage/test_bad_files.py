@@ -216,7 +216,7 @@ def test_damaged_checkpoints(flatout: Cli, run_dir: Path, kind: str) -> None:
 def test_the_way_back_that_is_offered(flatout: Cli, run_dir: Path) -> None:
     tensors(flip)(run_dir)
     command = ("train", "--resume", run_dir, "--quiet")
-    sentence(flatout(*command), 1, "Remove that folder to go on from step 192")
+    sentence(flatout(*command), 1, "Remove that folder to continue from step 192")
     shutil.rmtree(run_dir / NEWEST)
     assert flatout(*command).code == 0
     assert (run_dir / NEWEST).is_dir()

@@ -54,7 +54,7 @@ def test_a_new_run_refuses_a_folder_with_a_strange_file_of_a_runs_name(
 ) -> None:
     put(tmp_path / name)
     before = contents(tmp_path)
-    with pytest.raises(UsageError, match=f"{name} is not of a run of Flatout"):
+    with pytest.raises(UsageError, match=f"{name} does not belong to a run of Flatout"):
         RunFolder(tmp_path)
     assert contents(tmp_path) == before
 
@@ -63,7 +63,8 @@ def test_a_command_refuses_it_in_one_sentence(flatout: Cli, tmp_path: Path) -> N
     (tmp_path / "metrics.jsonl").write_text('{"loss": 1}\n')
     result = flatout("train", "ppo", *tiny.flags("ppo"), "--run-dir", tmp_path, "--steps", 64)
     assert result.code == 2
-    assert result.message.startswith(f"{tmp_path / 'metrics.jsonl'} is not of a run of Flatout")
+    said = f"{tmp_path / 'metrics.jsonl'} does not belong to a run of Flatout"
+    assert result.message.startswith(said)
     assert contents(tmp_path) == {"metrics.jsonl": '{"loss": 1}\n'}
 
 
@@ -71,7 +72,7 @@ def test_a_command_refuses_it_in_one_sentence(flatout: Cli, tmp_path: Path) -> N
 def test_a_population_refuses_what_is_not_of_one(flatout: Cli, tmp_path: Path, name: str) -> None:
     put(tmp_path / name)
     before = contents(tmp_path)
-    with pytest.raises(UsageError, match=f"{name} is not of a population of Flatout"):
+    with pytest.raises(UsageError, match=f"{name} does not belong to a population of Flatout"):
         refuse_strange(tmp_path)
     result = flatout(
         "train", "ppo", *tiny.flags("ppo"), "--seeds", 2, "--run-dir", tmp_path, "--steps", 64
@@ -84,7 +85,7 @@ def test_a_population_refuses_what_is_not_of_one(flatout: Cli, tmp_path: Path, n
 def test_a_sweep_refuses_what_is_not_of_one(tmp_path: Path, name: str) -> None:
     put(tmp_path / name)
     before = contents(tmp_path)
-    with pytest.raises(UsageError, match="is not of a sweep of Flatout"):
+    with pytest.raises(UsageError, match="does not belong to a sweep of Flatout"):
         Folder(tmp_path, resume=False)
     assert contents(tmp_path) == before
 

@@ -231,7 +231,7 @@ def test_a_killed_worker_costs_its_trial_nothing_but_time(
     result = finish(process)
     assert result.code == 0, result.err
     assert {one["state"] for one in trials(result).values()} == {"done"}
-    said = "its machine was lost. It is tried again; a loss is not counted as its failure."
+    said = "its machine was lost. It is tried again; lost workers do not count as failures."
     assert result.err.count(said) == 1
     whole = flatout("sweep", file, *SLOW, "--run-dir", tmp_path / "whole", "--json")
     for name in trials(whole):
@@ -254,7 +254,7 @@ def test_ctrl_c_saves_and_a_resume_goes_on(
     process.send_signal(signal.SIGINT)
     stopped = finish(process)
     assert stopped.code == 130, stopped.err
-    assert "go on with: flatout sweep --resume" in stopped.err
+    assert "resume with: flatout sweep --resume" in stopped.err
     saved = [path.parent.parent for path in folder.glob("*/checkpoints/step_*")]
     assert saved
     process = spawn("sweep", "--resume", str(folder), *on_ray, "--json")
@@ -281,7 +281,8 @@ def test_a_cluster_that_goes_away_is_said_and_costs_nothing_that_came_home(
     result = finish(process)
     finish(ray)
     assert result.code == 1
-    assert "is gone; what came back stays: go on with flatout sweep --resume" in result.message
+    said = "was lost. The results that had arrived are saved; resume with: flatout sweep --resume"
+    assert said in result.message
     result = flatout("sweep", "--resume", folder, "--json")
     assert result.code == 0, result.err
     assert {one["state"] for one in trials(result).values()} == {"done"}

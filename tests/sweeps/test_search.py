@@ -259,7 +259,7 @@ def test_another_sweeps_journal_is_refused(optuna: Any, tmp_path: Path) -> None:
     study.ask(1)
     (tmp_path / "b").mkdir()
     shutil.copy(tmp_path / "a" / "optuna.log", tmp_path / "b")
-    with pytest.raises(UsageError, match=r"'flatout' in optuna.log is of another sweep; choose"):
+    with pytest.raises(UsageError, match=r"'flatout' in optuna.log belongs to another sweep"):
         made(tmp_path / "b")
 
 
@@ -270,7 +270,7 @@ def test_another_sweeps_study_is_refused(optuna: Any, tmp_path: Path) -> None:
     asked = study.ask(1)
     again, _ = made(tmp_path / "a", table)
     assert again.ask(1) == asked
-    with pytest.raises(UsageError, match=r"'mine' in .* is of another sweep; choose another"):
+    with pytest.raises(UsageError, match=r"'mine' in .* belongs to another sweep; choose another"):
         made(tmp_path / "b", storage=url, study="mine")
     other, _ = made(tmp_path / "c", storage=url)  # a study of its own there
     assert other.ask(1)[0].name.startswith("0000_")

@@ -152,7 +152,7 @@ def test_ctrl_c_saves_every_trial(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     result = finish(process)
     assert result.code == 130
-    assert "go on with: flatout sweep --resume" in result.err
+    assert "resume with: flatout sweep --resume" in result.err
     assert any((tmp_path / "f").glob("*/checkpoints/step_*"))
 
 
@@ -277,7 +277,7 @@ def test_runs_of_others_are_not_taken_for_the_sweeps(flatout: Cli, tmp_path: Pat
     (ended / "summary.json").write_text('{"ended": "steps", "steps": 320, "wall_s": 1.0}')
     result = flatout("sweep", *SMALL, "--run-dir", tmp_path / "f")
     assert result.code == 2
-    assert "seed=0 already holds a run, of another sweep" in result.message
+    assert "seed=0 already holds a run of another sweep" in result.message
     folder = made(tmp_path / "g", [plan.Group("", {})], [0])
     (folder / "seed=0").symlink_to(ended)
     result = flatout("sweep", "--resume", folder)
@@ -590,11 +590,11 @@ def test_a_lost_machine_is_not_a_trials_retry(
     made.run(lambda: None)
     assert (left, made.states["seed=0"].state) == ([], last)
     assert made.states["seed=0"].failures == fates.count("free")
-    assert sum("a loss is not counted as its failure" in note for note in made.notes) == min(
+    assert sum("lost workers do not count as failures" in note for note in made.notes) == min(
         fates.count("lost"), MOST_LOST
     )
     if len({*fates}) == 1:
-        assert made.states["seed=0"].error == "lost. That was its loss number 6."
+        assert made.states["seed=0"].error == "lost. Its worker was lost 6 times."
 
 
 def test_a_process_that_was_told_to_end_loses_no_trial(tmp_path: Path) -> None:

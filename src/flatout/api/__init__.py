@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Never, NoReturn, Self
 import numpy as np
 
 from flatout.algorithms.own import MakeAlgorithm
-from flatout.api.aliases import attribute, begins_anew, refuse_setting, translated
+from flatout.api.aliases import attribute, refuse_setting, reset_argument, translated
 from flatout.api.arguments import flag, one_training, path_argument, preset_settings, whole_number
 from flatout.api.describe import Signature
 from flatout.api.history import History
@@ -41,27 +41,28 @@ from flatout.types import UserCode
 
 
 class Agent:
-    """An agent of any algorithm; `PPO`, `A2C`, `DQN`, `DDPG`, `TD3` and `SAC` are classes for it.
+    """An agent of any algorithm. `PPO`, `A2C`, `DQN`, `DDPG`, `TD3` and `SAC` name one each.
 
     Args:
         env: a Gymnasium id, ``"module:factory"``, an environment object (for one environment), a
             `flatout.DeviceEnv` (for any number), or a function that makes environments.
-        given: the environment by its place, also after a policy's name as in Stable-Baselines3.
+        given: the environment as a positional argument, also after a policy's name as in
+            Stable-Baselines3.
         network: one of the built-in torsos by name, or a custom one: ``(key, observation_shape) ->
             equinox.Module`` that maps one observation ``[...]`` float32 to features ``[F]``; for a
             Dict observation also a dict of such functions by path, for some of its arrays.
-        algorithm: one of your own: a function that makes a `flatout.Algorithm`, or its
-            ``"module:function"``; `Agent` itself takes any algorithm's name.
+        algorithm: your own algorithm, as a function that makes a `flatout.Algorithm` or its
+            ``"module:function"``. `Agent` itself takes any algorithm's name.
         settings: any setting by its flag's name: ``seed=1, envs=8, learning_rate="lin_0.001"``;
-            names of other libraries are taken or answered as docs/coming-from.md says.
+            names of other libraries are translated or refused as docs/coming-from.md says.
 
-    The environment is made, reset and stepped once, and closed, so that one that cannot be used is
-    refused here; an environment object is only reset.
+    The environment is made, reset, stepped once and closed, so that an unusable one is refused
+    here. An environment object is only reset.
 
     Raises:
         UsageError: unknown or impossible settings, or spaces that cannot be used.
-        EnvironmentFailure: the environment cannot be made, or its observations are not what its
-            observation space says.
+        EnvironmentFailure: the environment cannot be made, or its observations are outside of its
+            observation space.
     """
 
     algorithm: str = ""
@@ -95,7 +96,7 @@ class Agent:
             self._acting.check()
 
     def _set_up(self, acting: Acting) -> None:
-        """Begin with nothing learned."""
+        """Set the initial state, in which nothing is learned."""
         self._acting = acting
         self._predicted = 0
         self._history = History()
@@ -104,7 +105,7 @@ class Agent:
         self.summary: dict[str, Any] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse what would be set and never read, such as ``agent.learning_rate = 1e-5``."""
+        """Refuse an attribute that nothing would read, such as ``agent.learning_rate = 1e-5``."""
         if not name.startswith("_"):  # ours, some of it at each prediction
             settings = self.config.flat() if "config" in vars(self) else {}
             refuse_setting(name, value, type(self), settings)
@@ -129,8 +130,8 @@ class Agent:
 
     @property
     def _steps(self) -> int | None:
-        """Environment steps of the run in progress, else of its last run, else those that it had
-        learned from when it was loaded."""
+        """Environment steps of the run in progress, or else of the last run, or else those that the
+        loaded agent had learned from."""
         if self._run is not None:
             return self._run[0].progress.steps
         return self.summary["steps"] if self.summary else self._history.steps
@@ -153,32 +154,34 @@ class Agent:
     ) -> Self:
         """Train for this many environment steps.
 
-        A second call goes on with the first one's run: counters, schedules, environments and
-        replay. After `load` a new run begins with what was loaded: with a run folder from its
-        newest checkpoint, optimiser and replay included, unless `run_dir` is that folder, whose
-        run then goes on. With ``reset_num_timesteps=False`` the run that was loaded goes on, also
-        elsewhere: its step counter, schedules and exploration; from a run folder all of it.
+        A second call continues the run of the first one: counters, schedules, environments and
+        replay. After `load`, the call starts a new run from the loaded agent. After `load` of a
+        run folder, the new run starts from the newest checkpoint, with its optimiser and replay;
+        if `run_dir` is that folder, the run in it is resumed instead.
+
+        With ``reset_num_timesteps=False`` the loaded run continues, also in another folder: its
+        step counter, schedules and exploration, and from a run folder its whole state.
 
         Args:
-            total_timesteps: steps, more than there were; by default what is left of the settings'
-                `steps`, or as many once more.
+            total_timesteps: the number of additional steps; by default the rest of the settings'
+                `steps`, or `steps` again if none are left.
             callback: a `flatout.Callback`, a function ``callback(progress, metrics)`` that is
                 called after every iteration and stops the run by returning False, or a list.
-            progress_bar: show the live display; by default if the agent has `verbose`.
-            run_dir: keep a run folder; nothing is written without one.
-            reset: begin a new run with the parameters and the optimiser: counters, schedules,
-                replay and warm-up anew.
+            progress_bar: show the live display; by default, only with `verbose`.
+            run_dir: the run folder to write; without it, nothing is written.
+            reset: start a new run with the learned parameters and the optimiser; counters,
+                schedules, replay and warm-up start again.
             reset_num_timesteps: Stable-Baselines3's name: True is `reset`, and False continues a
                 run that was loaded.
             others: refused.
 
         Returns:
-            This agent; `summary` holds the figures. In a notebook and at Python's prompt Ctrl-C
-            returns it too, with what was learned until then.
+            This agent; `summary` holds the run's results. In a notebook and at Python's prompt,
+            Ctrl-C also returns the agent, with what it has learned until then.
 
         Raises:
-            FlatoutError: the run failed; the agent has learned what was learned before.
-            KeyboardInterrupt: a signal, in a script; what was learned until then is kept.
+            FlatoutError: the run failed; the agent keeps what it had learned before the failure.
+            KeyboardInterrupt: a signal, in a script; the agent keeps what it has learned.
         """
         with one_training(self._learning, self._acting.training):
             total = total_timesteps
@@ -187,9 +190,8 @@ class Agent:
             given = self.config.run.run_dir if run_dir is None else run_dir
             path = None if given is None else path_argument("run_dir", given)
             shows = flag("progress_bar", self._verbose if progress_bar is None else progress_bar)
-            stopped = train(
-                self, total, callback, shows, path, begins_anew(others, reset_num_timesteps, reset)
-            )
+            begins = reset_argument(others, reset_num_timesteps, reset)
+            stopped = train(self, total, callback, shows, path, begins)
         if stopped is not None and not (stopped == signal.SIGINT and hasattr(sys, "ps1")):
             raise KeyboardInterrupt
         return self
@@ -204,20 +206,20 @@ class Agent:
         as it is. Batches are padded to a power of two: the first of a new power compiles.
 
         Args:
-            observation: raw, as the environment returns it.
-            state: of a recurrent agent, the state returned for the step before; None begins
+            observation: the raw observation, as the environment returns it.
+            state: for a recurrent agent, the state returned for the previous step; None starts
                 episodes. Other agents have no state: they take and return None.
-            episode_start: of a recurrent agent, ``[B]`` bool, where an episode begins; other agents
-                ignore it.
-            deterministic: return the mode of the distribution instead of a draw. What an agent
-                draws with is in docs/coming-from.md.
+            episode_start: for a recurrent agent, ``[B]`` bool, True where an episode starts;
+                other agents ignore it.
+            deterministic: return the mode of the distribution instead of a draw.
+                docs/coming-from.md says how each algorithm draws.
             action_mask: the allowed values of the action, ``[K]`` or ``[B, K]``, where the
                 environment masks its actions and the observation does not hold the mask.
             others: refused.
 
         Raises:
-            UsageError: nothing was learned or loaded yet, a wrong shape, a mask that is missing or
-                allows nothing, or a state for an agent that has none.
+            UsageError: the agent is not trained, the observation has a wrong shape, a mask is
+                missing or allows no action, or an agent without a state gets one.
         """
         if isinstance(state, bool | np.bool_):
             raise UsageError(
@@ -251,7 +253,8 @@ class Agent:
         self, episodes: int = 20, *, seed: int | None = None, env: Any = None,
         deterministic: bool = True,
     ) -> Evaluation:  # fmt: skip
-        """Play episodes; their seeds come from `seed`, by default the agent's.
+        """Play episodes and return their results. Their seeds derive from `seed`, by default the
+        agent's.
 
         Args:
             env: another environment with the same spaces.
@@ -262,7 +265,7 @@ class Agent:
         return self._acting.evaluate(episodes, self._seed(seed), *environment_name(env), greedy)
 
     def _seed(self, seed: int | None) -> int:
-        """The seed of episodes; by default the agent's."""
+        """Return the seed of episodes; by default the agent's."""
         return self.config.run.seed if seed is None else whole_number("seed", seed, SEEDS)
 
     def record(self, path: str | Path, *, episodes: int = 1, seed: int | None = None) -> float:
@@ -274,8 +277,9 @@ class Agent:
         return record(self.policy, self._acting.played(), seed, path, episodes)
 
     def export(self, path: str | Path) -> Path:
-        """Write the agent as one Python file that needs NumPy alone; ``predict`` in it takes
-        and returns the same as the agent's.
+        """Write the agent as one Python file that needs only NumPy.
+
+        The file's ``predict`` takes and returns the same as the agent's.
 
         Raises:
             UsageError: nothing was learned or loaded yet, or a network or an algorithm of your own.
@@ -288,17 +292,17 @@ class Agent:
         return named
 
     def plot(self, out: str | Path | None = None) -> Picture:
-        """The learning curve of what was learned here; see `flatout.plot`."""
+        """Return the learning curve of this agent's runs as a picture; see `flatout.plot`."""
         made = picture([self.curve()])
         if out is not None:
             made.save(path_argument("out", out))
         return made
 
     def curve(self) -> Run:
-        """The learning curve as data.
+        """Return the learning curve as data.
 
         Raises:
-            UsageError: nothing was learned here, or no episode has ended.
+            UsageError: this agent was not trained here, or no episode has ended.
         """
         return self._history.curve(self._title)
 
@@ -317,7 +321,7 @@ class Agent:
 
     @property
     def policy(self) -> Policy:
-        """Greedy acting for one environment."""
+        """A policy that acts greedily in one environment."""
         return self._acting.policy()
 
     def save(self, path: str | Path) -> Path:
@@ -341,21 +345,21 @@ class Agent:
         cls, path: str | Path, env: Any = None, *, network: OwnNetwork | None = None,
         algorithm: MakeAlgorithm | str | None = None, trust: bool = False, **settings: Any,
     ) -> Self:  # fmt: skip
-        """An agent from what `save` wrote, or from a run folder (its best parameters by
-        evaluation, else its last).
+        """Load an agent from a file that `save` wrote, or from a run folder: the best parameters
+        by evaluation, or the last ones if there was none.
 
         Args:
-            env: an environment to use instead of the saved one's id.
+            env: an environment to use instead of the saved id.
             network: the custom torso that the agent was made with.
-            algorithm: the algorithm of your own that it was made with, where its module is not to
-                be trusted by itself.
-            trust: run the code that the file names as ``module:factory`` though another user made
-                it, or it lies beside the file.
-            settings: what is to be different when it learns.
+            algorithm: your own algorithm that it was made with, if the module that the file names
+                is not trusted.
+            trust: run the code that the file names as ``module:factory``, although another user
+                created the file, or the code lies next to it.
+            settings: settings to change for further training.
 
         Raises:
-            CheckpointError: the file is missing, corrupt, or another algorithm's; or it names
-                code that is not to be trusted.
+            CheckpointError: the file is missing, corrupt or another algorithm's, or it names code
+                that is not trusted.
         """
         path = path_argument("path", path)
         saved = saved_agent(

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's way to make an agent, in Flatout's settings; see docs/coming-from.md."""
+"""Translation of Stable-Baselines3's arguments to Flatout's settings; see docs/coming-from.md."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ATTRIBUTES: dict[str, str] = {
     "rollout_buffer": "run.episodes and run.metrics in a callback",
     "train": "learn(steps)",
 }
-"""Attributes of Stable-Baselines3's agents, and what there is instead."""
+"""Attributes of Stable-Baselines3's agents, with Flatout's replacements."""
 
 LEARN = ("total_timesteps", "callback", "progress_bar", "run_dir", "reset")
 
@@ -55,12 +55,12 @@ class AttributeRefusedError(UsageError, AttributeError):
     """An attribute of an agent was set that nothing would read."""
 
 
-def begins_anew(others: Mapping[str, Any], as_sb3: Any, reset: bool) -> bool | None:
-    """Return `reset` of `learn`, or `reset_num_timesteps` as Stable-Baselines3 calls it; None if
-    neither was given. False means that the counters of a loaded agent continue, too.
+def reset_argument(others: Mapping[str, Any], as_sb3: Any, reset: bool) -> bool | None:
+    """Return `reset` of `learn`, or Stable-Baselines3's `reset_num_timesteps`; None if neither was
+    given. False means that the counters of a loaded agent continue as well.
 
     Raises:
-        UsageError: another argument, with what to do instead.
+        UsageError: an unknown argument, with advice.
     """
     for name in others:
         raise UsageError(f"learn takes no {name}.{meant(name, LEARN)}")
@@ -70,10 +70,10 @@ def begins_anew(others: Mapping[str, Any], as_sb3: Any, reset: bool) -> bool | N
 
 
 def attribute(name: str, kind: str, settings: Mapping[str, Any]) -> Any:
-    """What an agent answers where it has no such attribute: a setting's value.
+    """Return the value of the setting with an attribute's name.
 
     Raises:
-        AttributeError: it is none; with what there is instead.
+        AttributeError: there is no such setting; with the replacement, if there is one.
     """
     setting = RENAMED.get(name, name)
     if setting in settings:
@@ -86,11 +86,11 @@ def refuse_setting(name: str, value: Any, kind: type, settings: Mapping[str, Any
     """Refuse ``agent.name = value`` where nothing would read it, or where it would hide a method.
 
     Args:
-        kind: the agent's class. A class of the user's own may have attributes of its own.
-        settings: the agent's.
+        kind: the agent's class. A class that the user defines may have further attributes.
+        settings: the agent's settings.
 
     Raises:
-        AttributeRefusedError: with what to do instead.
+        AttributeRefusedError: the attribute is refused; with advice.
     """
     defined = next((each for each in kind.__mro__ if name in vars(each)), None)
     if name in settings or (name == "config" and settings):
@@ -114,7 +114,7 @@ def refuse_setting(name: str, value: Any, kind: type, settings: Mapping[str, Any
 
 
 def _flatouts(kind: type) -> bool:
-    """Whether a class is one of Flatout's own agents."""
+    """Return whether a class is one of Flatout's own agents."""
     return kind.__module__ in (
         "flatout.api", "flatout.api.agents", "flatout.api.classifier", "flatout.sb3",
     )  # fmt: skip
@@ -123,15 +123,15 @@ def _flatouts(kind: type) -> bool:
 def translated(
     first: Sequence[Any], env: Any, given: Mapping[str, Any], names: Sequence[str]
 ) -> tuple[Any, dict[str, Any], bool]:
-    """The environment, settings by their own names, and whether `verbose` is above 0.
+    """Return the environment, settings by Flatout's names, and whether `verbose` is above 0.
 
     Args:
         first: positional arguments: an environment, after a policy's name or without one.
         env, given: keyword arguments.
-        names: of the settings that there are.
+        names: the names of Flatout's settings.
 
     Raises:
-        UsageError: what has no counterpart, with what to do instead; or a setting given twice.
+        UsageError: an argument without a counterpart, with advice; or a setting given twice.
     """
     given = _translated_values(given)
     settings = {name: value for name, value in given.items() if name in names or name == "preset"}
@@ -199,11 +199,11 @@ def translated(
 
 
 def _translated_values(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments with values of Stable-Baselines3 written as Flatout's, as far as they are settings
-    under their own names; without those that are None or mean nothing.
+    """Return arguments with values of Stable-Baselines3's forms translated to Flatout's. Arguments
+    that are None or have no effect are left out.
 
     Raises:
-        UsageError: a value has no counterpart, with what to write instead.
+        UsageError: a value has no counterpart; with advice.
     """
     same = ("seed", "target_entropy", "action_noise")
     found = {
@@ -229,5 +229,5 @@ def _translated_values(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _equal(value: Any, other: Any) -> bool:
-    """Return whether a value is another one, of the same type."""
+    """Return whether two values are equal and of the same type."""
     return value is other or (type(value) is type(other) and value == other)

@@ -1,4 +1,4 @@
-"""Arguments of the Python interface: values of a wrong type are refused by the argument's name."""
+"""Checks of the Python interface's arguments: a value of a wrong type is refused by name."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from flatout.errors import UsageError, refuse_empty, short
 
 
 def path_argument(name: str, value: Any) -> Path:
-    """A path that was passed as text or as an object of a path.
+    """Return a path that was passed as text or as a path object.
 
     Raises:
-        UsageError: it is something else, or no file can have this name.
+        UsageError: the value is not a path, or no file can have this name.
     """
     try:
         path = Path(value)
@@ -40,13 +40,13 @@ def path_argument(name: str, value: Any) -> Path:
 
 
 def whole_number(name: str, value: Any, rule: Callable[[str, int], object]) -> int:
-    """A whole number, also one of NumPy's or a float without a fraction.
+    """Return a whole number that was passed as Python's, as NumPy's or as a float like 1e6.
 
     Args:
-        rule: refuses impossible numbers (`flatout.config.values.Range`).
+        rule: the possible numbers (`flatout.config.values.Range`).
 
     Raises:
-        UsageError: it is something else.
+        UsageError: the value is not a whole number, or impossible.
     """
     number: Any = value
     if isinstance(value, float | np.floating) and value.is_integer():
@@ -58,10 +58,10 @@ def whole_number(name: str, value: Any, rule: Callable[[str, int], object]) -> i
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False.
+    """Return a value that is True or False.
 
     Raises:
-        UsageError: it is something else, which Python would take for one of them.
+        UsageError: the value is not a bool, even if Python would treat it as one.
     """
     if not isinstance(value, bool | np.bool_):
         raise UsageError(f"{name} = {short(value)} is not True or False.")
@@ -69,10 +69,10 @@ def flag(name: str, value: Any) -> bool:
 
 
 def text(name: str, value: Any) -> str:
-    """A text.
+    """Return a value that is text.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: the value is not text.
     """
     if not isinstance(value, str):
         raise UsageError(f"{name} = {short(value)} is not text.")
@@ -80,25 +80,25 @@ def text(name: str, value: Any) -> str:
 
 
 def one_or_several(value: Any) -> tuple[Any, ...]:
-    """The values of a list or another iterable; text is one value."""
+    """Return the values of an iterable as a tuple; text counts as one value."""
     several = isinstance(value, Iterable) and not isinstance(value, str)
     return tuple(value) if several else (value,)
 
 
 def texts(name: str, value: Any) -> tuple[str, ...]:
-    """One text or several.
+    """Return one or several texts as a tuple.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: a value is not text.
     """
     return tuple(text(name, each) for each in one_or_several(value))
 
 
 def preset_settings(settings: dict[str, Any], algorithm: str) -> dict[str, Any]:
-    """The settings of the preset that is named among `settings`, where it is removed.
+    """Remove `preset` from `settings`, and return the settings of the preset that it names.
 
     Raises:
-        UsageError: there is no such preset, or it is for another algorithm.
+        UsageError: the preset does not exist, or is for another algorithm.
     """
     name = settings.pop("preset", None)
     tuned = {} if name is None else load_preset(text("preset", name))
@@ -109,15 +109,15 @@ def preset_settings(settings: dict[str, Any], algorithm: str) -> dict[str, Any]:
 
 @contextmanager
 def one_training(lock: Lock, training: bool) -> Iterator[None]:
-    """Let an agent be trained once at a time, and only by a program that runs.
+    """Hold an agent's lock while it is trained, so that it is trained only once at a time.
 
     Args:
-        lock: the agent's, which is held meanwhile.
-        training: whether it follows a run that began elsewhere.
+        lock: the agent's lock.
+        training: whether the agent belongs to a run that was started in another way.
 
     Raises:
-        UsageError: it is training already, in a callback or in another thread; or a spawned process
-            imports the script that trains it.
+        UsageError: the agent is training already, for a callback or in another thread; or a
+            spawned process imports the script that trains it.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise UsageError(

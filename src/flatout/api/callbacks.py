@@ -1,4 +1,4 @@
-"""Callbacks that are often wanted; docs/callbacks.md shows how to write one."""
+"""Callbacks for common tasks; docs/callbacks.md shows how to write one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from flatout.storage import trees
 
 
 class StopOnReward(Callback):
-    """Stop once the mean return reaches a threshold.
+    """A callback that stops the run once the mean return reaches a threshold.
 
     Args:
-        threshold: of the last 100 training episodes, never before 100 have ended.
-        evaluation: of an evaluation instead (`eval_every`).
+        threshold: the mean return of the last 100 training episodes; fewer never count.
+        evaluation: use the mean return of an evaluation (`eval_every`) instead.
     """
 
     def __init__(self, threshold: float, evaluation: bool = False) -> None:
@@ -35,11 +35,11 @@ class StopOnReward(Callback):
 
 
 class StopOnNoImprovement(Callback):
-    """Stop after `patience` evaluations in a row without a new best return.
+    """A callback that stops the run after several evaluations without a new best return.
 
     Args:
-        patience: evaluations.
-        least: by which a return must exceed the best so far.
+        patience: the number of evaluations in a row.
+        least: the amount by which a return must exceed the best one so far.
     """
 
     def __init__(self, patience: int, least: float = 0.0) -> None:
@@ -65,9 +65,9 @@ class StopOnNoImprovement(Callback):
 
 
 class StopOnTime(Callback):
-    """Stop after so many seconds of the run, earlier parts of a resumed one counted.
+    """A callback that stops the run after a number of seconds.
 
-    Time is not what it was: this alone ends runs of the same seed at different steps.
+    The earlier parts of a resumed run count. Runs with the same seed may end at different steps.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -78,7 +78,7 @@ class StopOnTime(Callback):
 
 
 class _Every(Callback):
-    """Something every so many environment steps, at the first iteration's end at or after each."""
+    """Base of callbacks that act every `every` environment steps, at the end of an iteration."""
 
     def __init__(self, every: int) -> None:
         if not isinstance(every, int | float) or not every >= 1:
@@ -93,7 +93,7 @@ class _Every(Callback):
             self.due(run)
 
     def due(self, run: Run) -> None:
-        """It is time."""
+        """Act; called each time that `every` more steps have been made."""
         raise NotImplementedError
 
     def state(self) -> dict[str, Any]:
@@ -104,12 +104,12 @@ class _Every(Callback):
 
 
 class Evaluate(_Every):
-    """Evaluate with a function of one's own.
+    """A callback that evaluates the agent with a user's function.
 
     Args:
         function: ``(agent) -> number``, or numbers by name; logged as ``eval/NAME``.
-        every: environment steps.
-        name: of a single number.
+        every: environment steps between evaluations.
+        name: the name of a single number.
     """
 
     def __init__(
@@ -126,11 +126,11 @@ class Evaluate(_Every):
 
 
 class SaveEvery(_Every):
-    """Save the agent every so many environment steps, as ``agent_STEP.safetensors``.
+    """A callback that saves the agent regularly, as ``agent_STEP.safetensors``.
 
     Args:
-        every: environment steps.
-        folder: where; by default the run folder.
+        every: environment steps between files.
+        folder: the folder of the files; by default the run folder.
     """
 
     kind: str = "agent"
@@ -151,13 +151,15 @@ class SaveEvery(_Every):
         self.write(run, folder / f"{self.kind}_{run.progress.steps:012d}.{self.ending}")
 
     def write(self, run: Run, path: Path) -> None:
-        """Write the file."""
+        """Write the agent's file."""
         run.agent.save(path)
 
 
 class RecordEvery(SaveEvery):
-    """Record an episode every so many environment steps, as ``video_STEP.gif``; arguments as of
-    `SaveEvery`."""
+    """A callback that records an episode regularly, as ``video_STEP.gif``.
+
+    The arguments are those of `SaveEvery`.
+    """
 
     kind: str = "video"
     ending: str = "gif"

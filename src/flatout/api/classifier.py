@@ -27,16 +27,16 @@ from flatout.types import UserCode
 
 
 def _names() -> list[str]:
-    """Return the settings of a classifier; it has none of an environment."""
+    """Return the names of a classifier's settings, without those of environments."""
     *_, hyper, run = parts_of("classify")
     return [*hints(hyper), *hints(run)]
 
 
 def _dataset(data: Any) -> tuple[str | None, Dataset]:
-    """Return data that is passed in Python, or named, and the name by which it is found again.
+    """Return a dataset that is passed in Python or named, and the name that a run folder saves.
 
     Raises:
-        UsageError: it cannot be learned from.
+        UsageError: the data cannot be learned from.
     """
     if data is None or isinstance(data, str | Path):
         name = None if data is None else str(data)
@@ -51,7 +51,7 @@ def _dataset(data: Any) -> tuple[str | None, Dataset]:
 
 
 class Classifier(Agent):
-    """A classifier with your own network and data, on one device or several.
+    """A classifier with the user's network and data, on one device or several.
 
     `network` is a function ``(key, shape) -> module`` or its ``"module:function"``. The module maps
     one example ``[...]`` float32 to a vector of logits. None is the built-in network for images.
@@ -62,7 +62,7 @@ class Classifier(Agent):
 
     ``Classifier(network, (x, y), steps=500).learn()`` trains, where a step is a gradient step;
     `predict` returns labels, and `evaluate` the accuracy. It is an `Agent` because it learns, saves
-    and continues as one; it has no environment, so `record` and `export` are refused.
+    and resumes in the same way; it has no environment, so `record` and `export` are refused.
     """
 
     algorithm = "classify"
@@ -120,7 +120,7 @@ class Classifier(Agent):
         return float((found == labels).mean())
 
     def export(self, path: str | Path) -> NoReturn:
-        """Refuse: a classifier cannot be exported."""
+        """Raise a `UsageError`: a classifier cannot be exported."""
         raise UsageError("a classifier cannot be exported; save(path) writes it, load reads it.")
 
     @classmethod
@@ -128,18 +128,18 @@ class Classifier(Agent):
         cls, path: str | Path, data: Any = None, *, network: Network | str | None = None,
         trust: bool = False, **settings: Any,
     ) -> Self:  # fmt: skip
-        """Load a classifier from what `save` wrote, or from a run folder.
+        """Load a classifier from a file that `save` wrote, or from a run folder.
 
         Args:
-            data: the data to learn from, if it is not that of the saved name; without it, `predict`
-                works, and arrays that were passed in Python are needed again for `learn`.
+            data: the data to learn from, if it is not the saved name's. Arrays that were passed in
+                Python are needed again for `learn`, but not for `predict`.
             network: the network that it was made with, if its name cannot be imported.
-            trust: run the code that the file names though another user made it.
-            settings: what is to be different when it learns.
+            trust: run the code that the file names, although another user created it.
+            settings: settings to change for further training.
 
         Raises:
             CheckpointError: the file is missing, corrupt or another algorithm's, or it names code
-                that is not to be trusted.
+                that is not trusted.
         """
         path = path_argument("path", path)
         consented = consent(flag("trust", trust), data=data, network=network)

@@ -1,4 +1,4 @@
-"""What `help` and editors say of an agent's class, made from the settings when it is asked for."""
+"""Signature and documentation of agents' classes, made from the settings on first use."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ FIRST = {
     "of such functions by the paths of a nested observation.",
     "preset": "tuned settings by name, which the others change.",
 }
-"""Arguments that are no fields of the settings' classes, or more than these."""
+"""Texts of arguments that are not fields of the settings' classes or accept more values."""
 
 
 class Signature:
-    """``__signature__`` of a class of agents: every setting with its default."""
+    """The ``__signature__`` of a class of agents: every setting with its default."""
 
     def __get__(self, agent: Any, kind: type[Any]) -> inspect.Signature:
-        """Raises `AttributeError` for a class with an ``__init__`` of its own, or no algorithm."""
+        """Return the signature; `AttributeError` for a class with its own ``__init__``."""
         if not kind.algorithm or any("__init__" in vars(one) for one in kind.__mro__[:-2]):
             raise AttributeError("__signature__")
         made = inspect.Parameter
@@ -41,7 +41,7 @@ class Signature:
 
 @functools.cache
 def described(algorithm: str) -> dict[str, tuple[Any, str]]:
-    """Of each argument its default and what it means, the algorithm's own settings first."""
+    """Return each argument's default and text, the algorithm's own settings first."""
     environment, network, hyper, run = parts_of(algorithm)
     found = {name: (None, text) for name, text in FIRST.items() if hyper.acts}
     for part in (hyper, environment, network, run) if hyper.acts else (hyper, run):

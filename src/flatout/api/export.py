@@ -1,4 +1,4 @@
-"""A trained agent as one Python file that needs NumPy alone; `standalone` is its text."""
+"""Export of a trained agent as one Python file that needs only NumPy, based on `standalone`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class _Layers:
             self.add(mlp.activation)
 
     def torso(self, torso: Any) -> None:
-        """One of the built-in torsos, by exact type."""
+        """Add the steps of a built-in torso."""
         kind = type(torso)
         if kind is MLP:
             self.mlp(torso)
@@ -85,7 +85,7 @@ class _Layers:
             )
 
     def prepared(self, spec: ObservationSpec, moments: Any, board: bool) -> None:
-        """The preparation of one array, as `Encoder.prepare` does it."""
+        """Add the steps that prepare one array as `Encoder.prepare` does."""
         if spec.categories:
             self.add("categories", settings=(list(spec.categories), list(spec.starts)))
         elif not board:
@@ -97,13 +97,15 @@ class _Layers:
             self.add("channels_last")
 
     def taken(self) -> list[list[Any]]:
-        """The steps since the last call; the next ones begin anew."""
+        """Return the steps added since the last call."""
         steps, self.steps = self.steps, []
         return steps
 
     def inputs(self, encoder: Encoder, torso: Any, moments: Any) -> list[list[Any]]:
-        """For each array of an observation its path, shape, type, whether it is a text, and steps;
-        then `steps` holds those that read their concatenation."""
+        """Return each array's path, shape, type, whether it is text, and steps.
+
+        Afterwards `steps` holds the steps that follow the concatenation of the arrays.
+        """
         found: list[list[Any]] = []
         branches = torso.branches if isinstance(torso, Branches) else {}
         for path, spec in encoder.specs.items():
@@ -123,13 +125,13 @@ class _Layers:
 
 
 def source(config: TrainConfig, task: Task, params: Any) -> str:
-    """The file's text.
+    """Return the text of the exported file.
 
     Args:
-        params: what acting needs, as arrays (`Acting.params`).
+        params: the arrays with which the agent acts (`Acting.params`).
 
     Raises:
-        UsageError: a network or an algorithm of the user's own.
+        UsageError: the agent has a user's network or algorithm.
     """
     layers, action = _Layers(), task.action_spec
     moments = None
@@ -210,8 +212,8 @@ def write(path: str | Path, text: str) -> Path:
     """Write the file.
 
     Raises:
-        UsageError: its name is no Python module's.
-        FlatoutError: it cannot be written.
+        UsageError: the name is not that of a Python module.
+        FlatoutError: the file cannot be written.
     """
     path = Path(path)
     if path.suffix != ".py":

@@ -1,4 +1,4 @@
-"""What an agent has learned so far: what its next run goes on from, and its learning curve."""
+"""The runs of an agent: the state from which the next run starts, and the learning curve."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class History:
     """The runs of one agent.
 
     Attributes:
-        learned: in how many it learned.
-        points: the curve of what was learned here, with these settings; None before that.
-        loaded_steps: environment steps that a loaded agent learned from; None where unknown.
-        counts_loaded: whether the steps of the last run include them.
+        learned: the number of runs in which it learned.
+        points: the learning curve of the runs here; None before the first one.
+        loaded_steps: environment steps that a loaded agent had learned from; None if unknown.
+        counts_loaded: whether the steps of the last run include `loaded_steps`.
     """
 
     def __init__(self) -> None:
@@ -45,44 +45,44 @@ class History:
         self.loaded_steps: int | None = None
         self.counts_loaded = False
         self._trained: dict[str, Any] = {}
-        self._kept: tuple[TrainConfig, Snapshot] | None = None  # the last run, to go on with
-        self._source: Path | None = None  # where it was loaded from, or its last run is kept
+        self._kept: tuple[TrainConfig, Snapshot] | None = None  # the last run, to continue
+        self._source: Path | None = None  # the file it came from, or its last run's folder
         self._before: TrainConfig | None = None  # the settings that it was loaded with
         self._given: frozenset[str] = frozenset()  # those that were changed then
 
     @property
     def steps(self) -> int | None:
-        """Environment steps of the last run here, also of one that failed; else `loaded_steps`."""
+        """Environment steps of the last run here, also of a failed one, or else `loaded_steps`."""
         if self._kept is None:
             return self.loaded_steps
         return int(self._kept[1].data["progress"]["steps"])
 
     def load(self, saved: Saved, path: Path, changed: Collection[str]) -> None:
-        """Go on from a saved agent, with some settings changed."""
+        """Start from a saved agent, with some settings changed."""
         self.learned = 0 if "seed" in changed else saved.learned
         self._source, self._before, self._given = path, saved.config, frozenset(changed)
         self.loaded_steps = saved.steps
 
     def keep(self, config: TrainConfig, final: Snapshot, path: Path | None, new_run: bool) -> None:
-        """Go on from the end of a run; `new_run` if it did not continue another one."""
+        """Start the next run from the end of this one; `new_run` if it did not continue another."""
         self._kept, self._source = (config, final), path
         self._given = frozenset()
         self.learned += new_run
 
     def replace(self, arrays: dict[str, np.ndarray]) -> None:
-        """Go on with other learned arrays."""
+        """Replace the learned arrays from which the next run starts."""
         if self._kept is not None:
             self._kept[1].arrays.update(arrays)
 
     def draw(self, points: Points, settings: dict[str, Any]) -> None:
-        """Add a run's curve."""
+        """Add a run's learning curve."""
         self.points, self._trained = _joined(self.points, points), settings
 
     def curve(self, title: str) -> Run:
-        """The learning curve as data.
+        """Return the learning curve as data.
 
         Raises:
-            UsageError: nothing was learned here, or no episode has ended.
+            UsageError: the agent was not trained here, or no episode has ended.
         """
         if self.points is None or not len(self.points[0]):
             why = "has learned nothing here" if self.points is None else "ended no episode yet"
@@ -94,16 +94,16 @@ class History:
         self, config: TrainConfig, arrays: dict[str, np.ndarray] | None, total: int | None,
         path: Path | None, reset: bool | None,
     ) -> tuple[TrainConfig, Start | None, bool]:  # fmt: skip
-        """The next run's settings, what it starts from, and whether it is the one in `path`.
+        """Return the next run's settings, its start, and whether it resumes the run in `path`.
 
         Args:
             config: the agent's settings.
-            arrays: the learning state that it acts with.
-            total, path: as of `Agent.learn`.
-            reset: see `begins_anew`.
+            arrays: the learning state with which the agent acts.
+            total, path: see `Agent.learn`.
+            reset: see `reset_argument`.
 
         Raises:
-            UsageError, CheckpointError: what the agent was loaded from does not fit that.
+            UsageError, CheckpointError: the loaded agent does not fit these settings.
         """
         source, run = self._source, config.run
         parent = None if source is None else str(source)
@@ -138,15 +138,15 @@ class History:
         return revise(config, changes), start, resume
 
     def _of_folder(self, path: Path, now: TrainConfig) -> TrainConfig:
-        """The settings of the run in the folder that this agent comes from.
+        """Return the settings of the run in the folder that this agent comes from.
 
         Raises:
-            UsageError: the agent has other settings.
+            UsageError: the agent has settings that the run cannot take over.
         """
         config = load_config(path, None) if self._kept is None else self._kept[0]
         for name in sorted(self._given - RESUMABLE):
             raise UsageError(
-                f"the run in {path} goes on with its own {name}: to start a new run from it with "
+                f"the run in {path} keeps its own {name}: to start a new run from it with "
                 "another, choose another run_dir."
             )
         given = {name: value for name, value in now.flat().items() if name in self._given}
@@ -154,16 +154,16 @@ class History:
 
 
 def goal_reached(steps: int, goal: float) -> str:
-    """A sentence about a run that cannot go on, because it has reached its `stop_at_return`."""
+    """Return a message about a run that cannot continue, because it reached `stop_at_return`."""
     return (
         f"nothing is left to learn: after {steps:,} steps the run had reached stop_at_return "
-        f"{goal:g}; learn(reset=True) begins a new run, and load(path, stop_at_return=...) takes "
+        f"{goal:g}; learn(reset=True) starts a new run, and load(path, stop_at_return=...) takes "
         "another return"
     )
 
 
 def _joined(before: Points | None, after: Points) -> Points:
-    """A curve that goes on, thinned evenly; it begins again where the steps do."""
+    """Join two curves and thin them evenly; return `after` alone if its steps start again."""
     if before is None or not len(before[0]) or not len(after[0]) or after[0][0] <= before[0][-1]:
         return after
     steps, seconds, values = (np.concatenate(pair) for pair in zip(before, after, strict=True))

@@ -1,4 +1,4 @@
-"""Loading an agent without naming its class."""
+"""Loading of an agent whose algorithm the file names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def load_any(
     trust: bool = False,
     algorithm: str | None = None,
 ) -> tuple[Agent, Path]:
-    """An agent of whatever algorithm, and the file that it came from.
+    """Return an agent of any algorithm, and the file that it was loaded from.
 
     Args:
         path: a saved agent or a run folder.
@@ -31,7 +31,7 @@ def load_any(
         env, algorithm, trust: see `Agent.load`.
 
     Raises:
-        UsageError, CheckpointError: there is none, or it is corrupt.
+        UsageError, CheckpointError: the path holds no agent, or a corrupt one.
     """
     saved = saved_agent(path, prefer, consent(trust, env=env, algorithm=algorithm))
     kind = Agent if ":" in saved.config.algorithm else AGENTS.get(saved.config.algorithm)

@@ -1,4 +1,4 @@
-"""What to call what a Python program passes as it is, so that it is found again by that name."""
+"""Names of objects that a Python program passes, by which later programs find them again."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from flatout.storage.trust import Consent
 
 
 def consent(trust: bool, **named: Any) -> Consent:
-    """Consent to what the caller names, unless it is None."""
+    """Return the consent to run the code that the caller names; None names nothing."""
     return Consent({name: value for name, value in named.items() if value is not None}, trust)
 
 
 def network_name(network: Any) -> tuple[dict[str, str], Any]:
-    """A network as the setting that names a built-in one, or as functions of the user's own.
+    """Return a network as the name of a built-in one, or as the user's functions.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the value has neither form.
     """
     if isinstance(network, str):
         return {"network": network}, None
@@ -46,7 +46,7 @@ def network_name(network: Any) -> tuple[dict[str, str], Any]:
 
 
 def algorithm_name(make: Any) -> str:
-    """``module:function``; of a script's function, as the command could import it."""
+    """Return ``module:function``; for a function of a script, as the command could import it."""
     if isinstance(make, str):
         return make
     if not callable(make):
@@ -60,11 +60,11 @@ def algorithm_name(make: Any) -> str:
 
 
 def environment_name(env: Any) -> tuple[str | None, Any]:
-    """What to call an environment, and the object or factory where it is not a name.
+    """Return an environment's name, and the object or factory if it was not passed by name.
 
-    A class or function that can be imported is ``module:name``, an object that `gymnasium.make`
-    alone has made its id: so they come back when an agent is loaded. What cannot be made again by
-    its name ends with ``(...)``.
+    The name of a class or function that can be imported is ``module:name``, and that of an object
+    made by `gymnasium.make` alone is its id; a loaded agent makes its environment from these names.
+    The name of an environment that cannot be made again in this way ends with ``(...)``.
     """
     if env is None or isinstance(env, str):
         return env, None
@@ -82,7 +82,8 @@ def environment_name(env: Any) -> tuple[str | None, Any]:
 
 
 def _as_registered(spec: EnvSpec) -> bool:
-    """Whether an environment is what its id makes: no wrappers, arguments or limits of its own."""
+    """Return whether an environment equals the one that its id makes: no further wrappers,
+    arguments or limits."""
     if spec.id not in gym.registry:
         return False
     registered = gym.spec(spec.id)

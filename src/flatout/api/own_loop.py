@@ -19,7 +19,7 @@ from flatout.run.job import Job
 from flatout.run.resolve import resolve_run, silent
 
 ONLY_OF_RUNS = affecting(BEST, REPORT) | {"stop_at_return", "replan"}
-"""Settings of what happens around a run's iterations, which a user's loop does itself."""
+"""Settings that only a whole run uses; a user's loop does this work itself."""
 
 
 def make(algorithm: MakeAlgorithm | str, env: Any = None, **settings: Any) -> OwnLoop:
@@ -29,7 +29,7 @@ def make(algorithm: MakeAlgorithm | str, env: Any = None, **settings: Any) -> Ow
     logged, saved or evaluated. See `OwnLoop`, and docs/own-loop.md.
 
     Args:
-        algorithm: an algorithm's name, or one of the user's own as of `flatout.Agent`.
+        algorithm: an algorithm's name, or the user's own algorithm as for `flatout.Agent`.
         env: an environment that steps on a device: an id with a twin in JAX, ``gymnax:NAME``,
             ``module:factory``, or a `flatout.DeviceEnv`.
         settings: any setting of `flatout.PPO` and others that concerns the iteration itself.

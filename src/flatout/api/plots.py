@@ -1,4 +1,4 @@
-"""Many runs in Python: `flatout.plot` and `flatout.report`."""
+"""Comparison of runs in Python: `flatout.plot` and `flatout.report`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def plot(
     *runs: str | Path | Agent, by: str = "steps", smooth: float = 0.0, group: Sequence[str] = (),
     out: str | Path | None = None,
 ) -> Picture:  # fmt: skip
-    """The learning curves of run folders, populations' folders and agents.
+    """Plot the learning curves of run folders, populations' folders and agents.
 
     Runs that differ in nothing but their seeds make one curve: their mean with its 95 % interval.
     It shows their evaluations where all runs have several, and otherwise their training episodes.
@@ -24,14 +24,14 @@ def plot(
     Args:
         by: ``"steps"`` or ``"seconds"``.
         smooth: share of a curve over which each value is averaged with those before it.
-        group: settings that tell curves apart, whatever else differs.
+        group: settings with one curve for each of their values, whatever else differs.
         out: an .svg file to write (.png and .pdf need matplotlib).
 
     Returns:
-        The picture: a notebook shows it, `print` gives it in characters, `save` writes it.
+        The picture: a notebook shows it, `print` writes it in characters, `save` writes a file.
 
     Raises:
-        UsageError: there is nothing to plot, or an impossible value.
+        UsageError: nothing can be plotted, or an argument has an impossible value.
     """
     wrong = [run for run in runs if not isinstance(run, str | Path | Agent)]
     if wrong or not runs:
@@ -54,11 +54,11 @@ def report(
     at: int | str | None = None, score: str | None = None,
     normalize: Mapping[str, tuple[float, float]] | None = None, out: str | Path | None = None,
 ) -> Report:  # fmt: skip
-    """Which settings are better, and how sure that is: finished runs, ranked in groups of seeds.
+    """Rank settings by the results of finished runs, with the uncertainty over their seeds.
 
     Args:
         runs: run folders, or folders that hold runs; or one dictionary of named groups of them.
-        group: settings that tell groups apart, whatever else differs.
+        group: settings with one group of runs for each of their values, whatever else differs.
         at: after how many steps runs are compared, or ``"end"``; by default after as many as all
             runs of an environment have.
         score: ``"eval"``, the mean of the last evaluation, or ``"return"``, that of the last 100
@@ -68,10 +68,10 @@ def report(
         out: a .csv, .json, .html or .png file to write.
 
     Returns:
-        The report: a notebook shows it, `print` gives its tables, `save` writes it.
+        The report: a notebook shows it, `print` writes its tables, `save` writes a file.
 
     Raises:
-        UsageError: there is no finished run, or an impossible value.
+        UsageError: no run is finished, or an argument has an impossible value.
     """
     asked = Asked(at, score, normalize or {})
     keys = texts("group", group)

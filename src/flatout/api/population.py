@@ -1,4 +1,4 @@
-"""Many agents at once in Python; see docs/populations.md."""
+"""Training of many agents at once in Python; see docs/populations.md."""
 
 from __future__ import annotations
 
@@ -29,23 +29,25 @@ from flatout.storage.run_folder import default_folder
 
 
 class Population:
-    """Members that differ in their seeds and in settings that change no program.
+    """Agents with different seeds and settings, which are trained together.
+
+    Their settings may differ as far as the compiled program stays the same.
 
     Args:
         algorithm: a class such as `PPO`, or the algorithm's name.
         env: an id or ``"module:factory"``.
-        seeds: so many, from the settings' `seed` on.
-        population: values by setting: every combination is a member.
-        run_dir: keeps a run folder for each member; by default a new one under ``runs``.
+        seeds: the number of seeds, from the settings' `seed` on.
+        population: lists of values by setting; each combination is a member.
+        run_dir: the folder with a run folder for each member; by default a new one in ``runs``.
         strategy: ``together`` (one program), ``spread`` (runs side by side), or ``auto``, which
             measures.
         settings: any setting by its flag's name.
 
     Attributes:
-        summaries: of each member by its name, after `learn`.
+        summaries: the summary of each member by its name, after `learn`.
 
     Raises:
-        UsageError: unknown or impossible settings, or a key that changes the program.
+        UsageError: unknown or impossible settings, or settings that change the program.
     """
 
     def __init__(
@@ -112,15 +114,15 @@ class Population:
         return self
 
     def agent(self, name: str) -> Agent:
-        """One member's agent, from its run folder."""
+        """Return one member's agent, loaded from its run folder."""
         return load_any(self._path / FOLDER / text("name", name))[0]
 
 
 def _words(grid: Any) -> list[str]:
-    """A grid's settings and their values as words of the command line.
+    """Return a grid as the words that the command line takes.
 
     Raises:
-        UsageError: it is no table of lists.
+        UsageError: the grid is not a dict of lists.
     """
     if not isinstance(grid, Mapping | None):
         raise UsageError(f"population = {short(grid)} is not a dict of settings and their values.")

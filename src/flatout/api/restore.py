@@ -1,4 +1,4 @@
-"""An agent from what was saved: its settings, some of them changed, and what it has learned."""
+"""Restoring of a saved agent: its learned parameters and its settings, some of them changed."""
 
 from __future__ import annotations
 
@@ -39,14 +39,15 @@ def restored(
     kind: type[A], saved: Saved, path: Path, env: Any, network: OwnNetwork | None,
     algorithm: MakeAlgorithm | str | None, changes: dict[str, Any],
 ) -> A:  # fmt: skip
-    """An agent of this class.
+    """Return a saved agent as an object of this class.
 
     Args:
-        path: what the user named.
-        env, network, algorithm, changes: as of `Agent.load`.
+        path: the path that the user named.
+        env, network, algorithm, changes: see `Agent.load`.
 
     Raises:
-        UsageError, CheckpointError: it is another algorithm's, or does not fit its settings.
+        UsageError, CheckpointError: the agent has another algorithm, or its parameters do not fit
+            its settings.
     """
     config = saved.config
     if kind.algorithm not in ("", config.algorithm):

@@ -1,11 +1,11 @@
-"""A trained agent in one file. It needs NumPy alone.
+"""A trained agent in one file that needs only NumPy.
 
     import policy
     action, _ = policy.predict(observation, deterministic=True)  # of one observation, or of a batch
 
-`predict` draws an action unless ``deterministic=True``; its draws come from `GENERATOR`. `outputs`
-gives what the action is chosen by: the logits or the action values of discrete actions, the
-greedy actions themselves of continuous ones.
+`predict` draws an action with `GENERATOR`, unless ``deterministic=True``. `outputs` returns the
+network's outputs: logits or action values for discrete actions, and the greedy actions themselves
+for continuous ones.
 """
 
 import base64
@@ -29,9 +29,9 @@ def predict(
     deterministic: Any = False,
     action_mask: Any = None,
 ) -> Any:
-    """The action for one observation, or an array of actions for a batch; and the state, None.
+    """Return the action for one observation, or the actions for a batch, and None as the state.
 
-    Arguments are those of an agent's `predict`; `episode_start` is ignored. Where the environment
+    The arguments are those of an agent's `predict`; `episode_start` is ignored. If the environment
     masks its actions, `action_mask` has 1 for each allowed value of the action and 0 for the
     others, unless the observation holds it as ``action_mask``.
     """
@@ -61,7 +61,7 @@ def predict(
 
 
 def without_mask(observation: Any) -> Any:
-    """The observation without its mask, and the mask, or None."""
+    """Return the observation without its mask, and the mask or None."""
     if SPEC["mask"] is None or not isinstance(observation, dict):
         return observation, None
     rest, masks = dict(observation), [None]
@@ -73,7 +73,7 @@ def without_mask(observation: Any) -> Any:
 
 
 def allowed(found: Any, mask: Any) -> Any:
-    """The outputs ``[B, P]``, -inf for values of the action that a mask ``[B, K]`` forbids."""
+    """Return the outputs ``[B, P]`` with -inf for actions that the mask ``[B, K]`` forbids."""
     if SPEC["mask"] is None:
         if mask is not None:
             raise ValueError("this agent was trained without masks: leave action_mask out")
@@ -96,7 +96,8 @@ def allowed(found: Any, mask: Any) -> Any:
 
 
 def choices(action: Any) -> Any:
-    """How many values each component of an action has, in the order of masks; boxes have none."""
+    """Return the number of values of each component of an action, in the order of masks; boxes
+    have none."""
     if action["kind"] == "parts":
         return [count for part in action["parts"] for count in choices(part)]
     if action["kind"] == "choice":
@@ -105,7 +106,7 @@ def choices(action: Any) -> Any:
 
 
 def acted(found: Any, action: Any) -> Any:
-    """The actions for the network's outputs ``[B, P]``, and the outputs that are left."""
+    """Return the actions for the network's outputs ``[B, P]``, and the remaining outputs."""
     kind, size = action["kind"], len(found)
     if kind == "parts":
         parts = []
@@ -130,14 +131,14 @@ def acted(found: Any, action: Any) -> Any:
 
 
 def first(actions: Any) -> Any:
-    """The first of a batch of actions, which may be a dict or a tuple of arrays."""
+    """Return the first of a batch of actions, which may be a dict or a tuple of arrays."""
     if isinstance(actions, dict):
         return {key: first(part) for key, part in actions.items()}
     return tuple(map(first, actions)) if isinstance(actions, tuple) else actions[0]
 
 
 def outputs(obs: Any) -> Any:
-    """What the network gives for raw observations ``[B, ...]``: float32 ``[B, outputs]``."""
+    """Return the network's outputs ``[B, P]`` in float32 for raw observations ``[B, ...]``."""
     obs, _ = without_mask(obs)
     return chosen_by([
         stored(array_of(entry(obs, path), shape, text), dtype)
@@ -146,14 +147,14 @@ def outputs(obs: Any) -> Any:
 
 
 def array_of(value: Any, shape: Any, text: Any) -> Any:
-    """An entry of an observation as an array; a text, or a batch of them, as counts of words."""
+    """Return an entry of an observation as an array; texts become counts of words."""
     if text and not isinstance(value, str):
         return np.stack([word_counts(one, *shape) for one in value])
     return word_counts(value, *shape) if text else np.asarray(value)
 
 
 def entry(observation: Any, path: Any) -> Any:
-    """The array at a path of a nested observation; the path of a single array is empty."""
+    """Return the array at a path of a nested observation; a single array has an empty path."""
     for key in path.split("/") if path else ():
         if isinstance(observation, dict) and key not in observation:
             raise ValueError(f"the observation has no entry {path!r}")
@@ -162,8 +163,11 @@ def entry(observation: Any, path: Any) -> Any:
 
 
 def chosen_by(arrays: Any, draws: Any = None) -> Any:
-    """The network's outputs for the arrays of an observation, in the order of ``inputs``; with a
-    generator of random numbers, changed so that the action chosen by them is a draw."""
+    """Return the network's outputs for the arrays of an observation, in the order of ``inputs``.
+
+    With a random generator `draws`, noise is added so that the action chosen by the outputs is a
+    draw.
+    """
     parts = [
         applied(array.astype(np.float32), steps)
         for array, (*_, steps) in zip(arrays, SPEC["inputs"])  # noqa: B905
@@ -183,26 +187,26 @@ def applied(x: Any, steps: Any, draws: Any = None) -> Any:
 
 
 def sampled(draws: Any, x: Any, deviations: Any) -> Any:
-    """Means with normal noise; logits (deviations of -1) with noise of which the largest is a
-    draw."""
+    """Add normal noise to means, and Gumbel noise to logits, which have deviations of -1: the
+    largest logit is then a draw."""
     noise = deviations * draws.standard_normal(x.shape)
     return x + np.where(deviations < 0, draws.gumbel(size=x.shape), noise)
 
 
 def epsilon_greedy(draws: Any, x: Any, epsilon: Any) -> Any:
-    """Action values, random ones in a share `epsilon` of the rows."""
+    """Replace the action values of each row by random ones with probability `epsilon`."""
     explores = draws.random((len(x), 1)) < epsilon
     return np.where(explores, draws.random(x.shape), x)
 
 
 def squashed(draws: Any, x: Any, low: Any, high: Any) -> Any:
-    """Means with noise, for means and log deviations ``[B, 2A]``."""
+    """Return means with noise ``[B, A]`` for means and log deviations ``[B, 2A]``."""
     mean, log_std = np.split(x, 2, -1)
     return mean + np.exp(np.clip(log_std, low, high)) * draws.standard_normal(mean.shape)
 
 
 def noisy(draws: Any, x: Any, deviations: Any) -> Any:
-    """Actions in -1..1 with noise."""
+    """Add noise to actions, and clip them to -1..1."""
     return np.clip(x + deviations * draws.standard_normal(x.shape), -1, 1)
 
 
@@ -225,7 +229,7 @@ def dueling(x: Any, weight: Any, bias: Any, base_weight: Any, base_bias: Any) ->
 
 
 def conv(x: Any, weight: Any, bias: Any, stride: Any, padding: Any) -> Any:
-    """``[B, H, W, in]`` with an HWIO kernel."""
+    """Convolve ``[B, H, W, in]`` with an HWIO kernel."""
     size = len(weight)
     if padding == "SAME":
         over = [max((-(-n // stride) - 1) * stride + size - n, 0) for n in x.shape[1:3]]
@@ -236,13 +240,14 @@ def conv(x: Any, weight: Any, bias: Any, stride: Any, padding: Any) -> Any:
 
 
 def one_hot(x: Any, values: Any) -> Any:
-    """Cells ``[B, H, W, c]`` as ``[B, H, W, c * values]`` of 0 and 1."""
+    """Return cells ``[B, H, W, c]`` as ``[B, H, W, c * values]`` of 0 and 1."""
     planes = x[..., None] == np.arange(values)
     return planes.reshape(*x.shape[:-1], x.shape[-1] * values).astype(np.float32)
 
 
 def centred(x: Any, values: Any) -> Any:
-    """The board around its head (value 1), one-hot over the values from 2 on and "outside"."""
+    """Return the board shifted so that its head (value 1) is in the centre, one-hot over the values
+    from 2 on and "outside"."""
     count, rows, columns, _ = x.shape
     cells = x.astype(int)[..., 0]
     seen = np.full((count, 2 * rows - 1, 2 * columns - 1), values)
@@ -254,7 +259,7 @@ def centred(x: Any, values: Any) -> Any:
 
 
 def compass(x: Any, values: Any) -> Any:
-    """1 / steps to the nearest cell of each value in each of eight directions from the head."""
+    """Return 1 / steps to the nearest cell of each value, in eight directions from the head."""
     rows, columns = x.shape[1:3]
     down, right = np.arange(1 - rows, rows), np.arange(1 - columns, columns)
     near = centred(x, values) / np.maximum(abs(down)[:, None] + abs(right), 1)[..., None]
@@ -264,14 +269,14 @@ def compass(x: Any, values: Any) -> Any:
 
 
 def categories(x: Any, counts: Any, starts: Any) -> Any:
-    """One-hot vectors of categories ``[B, ...]``, one after another."""
+    """Return the one-hot vectors of categories ``[B, ...]``, concatenated."""
     cells = x.reshape(len(x), -1) - np.array(starts)
     parts = [cells[:, [i]] == np.arange(count) for i, count in enumerate(counts)]
     return np.concatenate(parts, -1).astype(np.float32)
 
 
 def flatten(x: Any) -> Any:
-    """Vectors of images ``[B, H, W, c]``; NumPy cannot infer a size where B is 0."""
+    """Return images ``[B, H, W, c]`` as vectors, also for B = 0, where NumPy infers no size."""
     return x.reshape(len(x), int(np.prod(x.shape[1:])))
 
 
@@ -289,7 +294,7 @@ LAYERS: dict[str, Any] = {
 
 
 def read(text: Any, shapes: Any) -> Any:
-    """The parameters: little-endian float32 in base64, one array after another."""
+    """Return the parameters from base64 of little-endian float32, one array after another."""
     flat = np.frombuffer(base64.b64decode(text), "<f4").astype(np.float32)
     ends = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)])
     return [flat[a:b].reshape(s) for a, b, s in zip(ends, ends[1:], shapes)]  # noqa: B905

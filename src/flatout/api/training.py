@@ -1,4 +1,4 @@
-"""One call of `learn`: a run that begins or continues, and what the agent keeps of it."""
+"""One call of `learn`: a run that starts or continues, and its results for the agent."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def train(
     agent: Trainable, total: int | None, callback: Any, shows: bool, path: Path | None,
     reset: bool | None,
 ) -> int | None:  # fmt: skip
-    """Train the agent; its parameters, history and summary are then those of the run.
+    """Train the agent, and set its parameters, history and summary to those of the run.
 
     Args:
-        total, callback: as of `Agent.learn`.
-        reset: see `begins_anew`.
-        shows: whether there is a live display.
-        path: of the run folder, if one is kept.
+        total, callback: see `Agent.learn`.
+        reset: see `reset_argument`.
+        shows: whether to show the live display.
+        path: the run folder, if one is written.
 
     Returns:
-        The signal that stopped it, if any.
+        The signal that stopped the run, if any.
 
     Raises:
-        FlatoutError: the run failed; the agent has what was learned before.
+        FlatoutError: the run failed; the agent keeps what it had learned before the failure.
     """
     acting, history = agent._acting, agent._history
     plan = partial(history.next_run, agent.config, acting.arrays, total, path, reset)

@@ -1,4 +1,4 @@
-"""Values of Stable-Baselines3's arguments, written as Flatout's settings."""
+"""Translation of Stable-Baselines3's values to those of Flatout's settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from flatout.errors import UsageError, one_line, short
 
 SCHEDULES = ("learning_rate", "lr", "clip_range", "clip_coef", "clip_range_vf")
-"""Arguments that Stable-Baselines3 takes as a function of what remains of the run."""
+"""Arguments for which Stable-Baselines3 accepts a function of the remaining share of the run."""
 
 WITHOUT_EFFECT: dict[str, Any] = {
     "use_sde": False, "sde_sample_freq": -1, "optimize_memory_usage": False,
@@ -20,7 +20,7 @@ WITHOUT_EFFECT: dict[str, Any] = {
     "ortho_init": True, "use_rms_prop": True, "rms_prop_eps": 1e-5, "target_entropy": "auto",
     "action_noise": None, "_init_setup_model": True, "seed": None, "policy_kwargs": None,
 }  # fmt: skip
-"""Arguments with Stable-Baselines3's default, which asks for nothing that Flatout does not do."""
+"""Arguments that are ignored if they have Stable-Baselines3's default, as Flatout does the same."""
 
 
 def linear(start: float, end: float = 0.0) -> str:

@@ -1,1 +1,1 @@
-"""The command line: flags in, words, tables and pictures out."""
+"""The command line: reads flags, and prints text, tables and pictures."""

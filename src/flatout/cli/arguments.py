@@ -285,7 +285,7 @@ def _algorithm(named: str | None, layers: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _settings_before(folder: str, flag: str, consent: Consent) -> dict[str, Any]:
-    """The settings of the run that a flag names, with its reporting as by default."""
+    """Return the settings of the run that a flag names, with the default reporting."""
     existing(folder, flag)
     from flatout.storage.run_folder import POPULATION, load_config
 

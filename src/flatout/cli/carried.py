@@ -1,4 +1,4 @@
-"""Settings that a run takes over: its own when it is resumed, another run's with ``--from``."""
+"""Settings that a run takes over: the same run's when resumed, another's with ``--from``."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from flatout.run.resume import Start
 
 SHOWN = 3
-"""Settings that differ, as far as a message names them."""
+"""Maximum number of differing settings that a message names."""
 
 
 def on_free_cards(placement: str) -> str:
-    """An earlier run's placement, on other GPUs where its own are full or not here."""
+    """Return an earlier run's placement, on other GPUs if its GPUs are full or missing."""
     if not cards_in(placement):
         return placement
     from flatout.hardware.inventory import inventory, resumed_placement
@@ -32,7 +32,7 @@ def on_free_cards(placement: str) -> str:
 
 
 def without_learn(placement: str) -> str:
-    """A placement without where to learn."""
+    """Return a placement's text without its learning devices."""
     return _without(placement, "learn=")
 
 
@@ -41,10 +41,10 @@ def _without(placement: str, *keys: str) -> str:
 
 
 def carried_over(settings: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Another run's settings, for a new one: without those that contradict what the user gives.
+    """Return another run's settings for a new run, without those that contradict the user's.
 
-    A placement says how many environments there are, where they step and on how many devices a run
-    learns, as settings of their own do.
+    A placement may contradict three other settings: the number of environments, where they step,
+    and the number of learning devices.
 
     Args:
         given: the settings that the user gives.
@@ -69,17 +69,17 @@ def carried_over(settings: dict[str, Any], given: Mapping[str, Any]) -> dict[str
 def start_from(
     folder: Path, config: TrainConfig, given: Collection[str]
 ) -> tuple[TrainConfig, Start]:
-    """The settings and the start of a run with ``--from``, before it has a folder.
+    """Return the settings and the start of a run with ``--from``, before it has a folder.
 
     Args:
-        folder: of the other run.
+        folder: the other run's folder.
         config: the new run's settings.
         given: the names of those that the user gives.
 
     Raises:
         UsageError: the other run's parameters do not fit.
-        UsageError, FlatoutError: as of `assemble`.
-        CheckpointError: it has no checkpoint, or a damaged one.
+        UsageError, FlatoutError: as `assemble` raises them.
+        CheckpointError: the other run has no checkpoint, or a damaged one.
     """
     from flatout.run.resume import begun_from
     from flatout.storage.run_folder import load_config
@@ -93,8 +93,7 @@ def start_from(
 
 
 def _refuse_misfit(folder: Path, before: TrainConfig, config: TrainConfig, start: Start) -> None:
-    """Refuse a run whose parameters have other names, shapes or types than those of the other
-    run."""
+    """Refuse a run whose parameters differ from the other run's in names, shapes or types."""
     import jax
 
     from flatout.randomness import is_typed_key
@@ -126,7 +125,7 @@ def _refuse_misfit(folder: Path, before: TrainConfig, config: TrainConfig, start
 
 
 def differing(before: TrainConfig, config: TrainConfig, names: Iterable[str]) -> str:
-    """The settings of two runs that differ, by name, for a message; empty where none do."""
+    """Return a message part that names the settings in which two runs differ; empty if none."""
     there, here = before.flat(), config.flat()
     words = [
         f"{name} is {short(there[name])} there, {short(here[name])} here"

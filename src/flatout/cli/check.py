@@ -1,4 +1,4 @@
-"""`flatout check`: what is wrong with an environment, and what Flatout would do with it."""
+"""`flatout check`: the faults of an environment, and how Flatout would train with it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CheckArguments:
 
 
 def check(argv: list[str]) -> int:
-    """Run the command; returns the exit code, 1 if something is wrong."""
+    """Run the command; return the exit code, 1 if something is wrong."""
     asked = parse(CheckArguments, "flatout check", argv)
     env = asked.env
     if not env:

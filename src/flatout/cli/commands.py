@@ -1,4 +1,4 @@
-"""The ten commands, and which of them has which flags. Heavy imports wait for their need."""
+"""The ten commands and their flags. Heavy imports are made only when a command needs them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ commands:
                       flatout train ppo --env CartPole-v1 --env-backend device --seeds 8
                       flatout train --resume RUN_DIR
                       flatout train --from RUN_DIR --learning-rate 1e-4
-  sweep SWEEP.toml  many configurations, each a group of seeds, filling what the machine has
+  sweep SWEEP.toml  many configurations with several seeds each, on all of the machine
                       flatout sweep ppo --env CartPole-v1 --grid gamma=0.98,0.99 --seeds 5
                       flatout sweep --resume DIR
   eval RUN_DIR      play greedy episodes with a trained agent
@@ -91,10 +91,10 @@ RENAMED = {
 
 
 def dispatch(argv: list[str]) -> int:
-    """Run one command; returns the exit code.
+    """Run one command; return the exit code.
 
     Raises:
-        FlatoutError: anything that the user can mend.
+        FlatoutError: any error that the user can correct.
     """
     if not argv or argv[0] in ("-h", "--help", "--help-all", "help"):
         from flatout.config.schema import ALGORITHMS
@@ -125,8 +125,8 @@ def dispatch(argv: list[str]) -> int:
 
 
 def _run(name: str, argv: list[str]) -> int:
-    """Import a command's module and run the command. A signal ends it at once, after what it has
-    opened is closed; `train` and `sweep` handle signals themselves."""
+    """Import a command's module and run the command. A signal ends it after its open files and
+    processes are closed; `train` and `sweep` handle signals themselves."""
     command = COMMANDS[name]
     function = getattr(importlib.import_module(f"flatout.cli.{command.module}"), command.module)
     if name == "train":
@@ -180,7 +180,7 @@ def _unknown(command: str, name: str) -> str:
 
 
 def _word_hint(word: str) -> str:
-    """Return what a word among settings that follows no flag may be meant as."""
+    """Return a hint about a word among settings that follows no flag."""
     if "=" in word:
         return " Repeat the flag for each KEY=VALUE: --env-kwargs a=1 --env-kwargs b=2."
     if word.replace(".", "", 1).isdecimal():

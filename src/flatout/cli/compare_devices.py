@@ -66,7 +66,7 @@ def compare_devices(asked: PlanArguments, given: Mapping[str, Any]) -> int:
 
 
 def _dry_run(config: TrainConfig, counts: list[int], virtual: bool, as_json: bool) -> int:
-    """Say what each number of devices would run; return the exit code."""
+    """Print the run on each number of devices; return the exit code."""
     batch = getattr(config.hyper, "batch_size", None)
     rows = [
         {
@@ -149,10 +149,10 @@ def _count(count: int) -> str:
 
 
 def measured(config: TrainConfig, settings: dict[str, Any]) -> dict[str, Any]:
-    """One run in a process of its own, with some settings of `RunConfig` changed.
+    """Return the measurements of one run in a process of its own.
 
     Raises:
-        FlatoutError: it failed.
+        FlatoutError: the run failed.
     """
     what = f"the run with {_count(settings['devices'])}"
     changed = with_run(config, **settings)
@@ -160,14 +160,18 @@ def measured(config: TrainConfig, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def row(devices: int, summary: dict[str, Any], costs: dict[str, float], examples: int) -> Row:
-    """A run's summary as a row."""
+    """Return a run's summary as a row."""
     seconds, rate = training_s(summary), summary["steps_per_s"]
     return Row(devices, seconds, rate, examples / seconds, split(summary, costs))
 
 
 def crossover(config: TrainConfig, run: Any, fewest: int, most: int) -> dict[str, Any]:
-    """The `batch` (or None) from which the larger number of devices is faster, by measurement, and
-    what was `tried`: (batch, examples/s on the fewest, on the most)."""
+    """Find the smallest measured batch with which the larger number of devices is faster.
+
+    Returns:
+        `batch`, or None for no batch, and `tried`: for each batch that was measured, the batch and
+        the examples per second on the smallest and on the largest number of devices.
+    """
     tried: list[tuple[int, float, float]] = []
     for factor in FACTORS:
         larger = enlarged(config, factor)
@@ -182,7 +186,7 @@ def crossover(config: TrainConfig, run: Any, fewest: int, most: int) -> dict[str
 
 
 def enlarged(config: TrainConfig, factor: int) -> TrainConfig | None:
-    """The same with larger batches and about as many examples; None where it has no batch."""
+    """Return the settings with a larger batch and about as many examples; None if impossible."""
     flat, hyper = config.flat(), config.hyper
     if not hyper.differentiates:
         return None
@@ -203,10 +207,10 @@ def enlarged(config: TrainConfig, factor: int) -> TrainConfig | None:
 
 
 def compared(folders: Sequence[Path]) -> Scaling:
-    """Finished runs, if they did the same work.
+    """Return finished runs as one comparison.
 
     Raises:
-        UsageError: they did not, or a folder holds no finished run.
+        UsageError: the runs did different work, or a folder holds no finished run.
     """
     from flatout.config.placement import parse
     from flatout.storage.run_folder import load_config
@@ -266,10 +270,10 @@ def _refuse_impossible(row: Row) -> None:
 
 
 def _refuse_equal(folders: Sequence[Path], rows: Sequence[Row]) -> None:
-    """Refuse two runs on one number of devices: their difference is chance, or there is none.
+    """Refuse two runs on the same number of devices, because nothing can be compared.
 
     Raises:
-        UsageError: naming them.
+        UsageError: the message names the runs.
     """
     first = dict[int, Path]()
     for folder, row in zip(folders, rows, strict=True):
@@ -282,7 +286,7 @@ def _refuse_equal(folders: Sequence[Path], rows: Sequence[Row]) -> None:
 
 
 def work_of(config: TrainConfig, summary: dict[str, Any]) -> dict[str, Any]:
-    """The facts of a run on which its speed depends."""
+    """Return the values on which a run's speed depends."""
     done = {"steps": summary["steps"], "updates": summary["updates"]}
     settings = {name: value for name, value in config.flat().items() if name not in IGNORED}
     return {"examples": examples(config, summary)} | done | settings

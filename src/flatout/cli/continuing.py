@@ -14,18 +14,18 @@ from flatout_explain.files.import_path import keep_out
 
 
 def continued(config: TrainConfig, population: bool) -> tuple[TrainConfig, bool]:
-    """The settings to train with, and whether a run is resumed.
+    """Return the settings to train with, and whether a run is resumed.
 
-    A resumed run keeps the placement that was chosen for it, unless the user names one. What
-    `RESUMABLE` lists besides, such as steps and logging, is as the user says now.
+    A resumed run keeps the placement that was chosen for it, unless the user names one. The other
+    settings in `RESUMABLE`, such as steps and logging, have the values that the user gives now.
 
     Args:
-        config: what the user asks for, as of a new run.
-        population: whether that is many agents (``--seeds``, ``--population``).
+        config: the settings that the user gives, as for a new run.
+        population: whether the user asks for many agents (``--seeds``, ``--population``).
 
     Raises:
-        UsageError: there is no ``--run-dir``, or it holds a run with other settings.
-        CheckpointError: the settings there are damaged.
+        UsageError: ``--run-dir`` is missing, or its folder holds a run with other settings.
+        CheckpointError: the settings in the folder are damaged.
     """
     if config.run.run_dir is None:
         raise UsageError(

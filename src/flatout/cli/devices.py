@@ -1,4 +1,4 @@
-"""`flatout devices`: the machine in a few lines."""
+"""`flatout devices`: a short description of the machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DevicesArguments:
 
 
 def devices(argv: list[str]) -> int:
-    """Run the command; returns the exit code."""
+    """Run the command; return the exit code."""
     asked = parse(DevicesArguments, "flatout devices", argv)
     if asked.json:
         reserve_stdout()
@@ -42,7 +42,7 @@ def devices(argv: list[str]) -> int:
 
 
 def show(hardware: Hardware, would: dict[str, str], console: Console) -> None:
-    """Print devices, memory free and used and by whom, and what placement ``auto`` would mean."""
+    """Print the devices, their memory and the programs that use it, and the placement ``auto``."""
     numbers = Column("memory free", justify="right"), Column("of", justify="right")
     table = Table("device", "what", *numbers, "used by", box=None, padding=(0, 2), pad_edge=False)
     name = "cpu" if hardware.cpu_devices == 1 else f"cpu:0..{hardware.cpu_devices - 1}"

@@ -29,14 +29,14 @@ PURPOSES = {
 
 
 def dry_run(config: TrainConfig, members: int = 1) -> int:
-    """Print the MiB that a run would take by device and purpose; returns the exit code.
+    """Print the MiB that a run would take by device and purpose; return the exit code.
 
     Args:
         config: the settings of the run, or of each member of a population.
-        members: of a population.
+        members: the number of members of a population.
 
     Raises:
-        UsageError, FlatoutError: as of `expected_memory`.
+        UsageError, FlatoutError: as `expected_memory` raises them.
         NoRoomError: after everything is printed, because the run does not fit.
     """
     from flatout.run.build import expected_memory

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from flatout.api import Agent
 
 EPISODES, SHOWN = 20, 3
-"""Episodes to play: without and with ``--show``."""
+"""Default numbers of episodes, without and with ``--show``."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def evaluate(argv: list[str]) -> int:
 
 
 def _kind(file: Path) -> str:
-    """Return which parameters of a run a file holds, in parentheses; nothing of any other file."""
+    """Return which parameters of a run a file holds, in parentheses; empty for other files."""
     from flatout.storage.agent_file import BEST, FINAL
 
     if file.parent.name == "checkpoints":

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from flatout_explain.diagnosis import Diagnosis
 
 MEASURE_S = 20.0
-"""Time for ``--measure``, as of `flatout plan`."""
+"""Seconds for ``--measure``, the same as for `flatout plan`."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def explain(argv: list[str]) -> int:
 
 
 class RunFolders(command.Runs):
-    """Flatout's run folders."""
+    """Run folders as evidence for `flatout_explain`."""
 
     arguments = RunArguments
 
@@ -102,7 +102,7 @@ class RunFolders(command.Runs):
 
 
 def _plan(path: Path, asked: RunArguments) -> Answer | None:
-    """Return planning's measurements of a run on this machine: made now, or before."""
+    """Return planning's measurements of a run on this machine, new or saved ones."""
     from flatout.hardware.inventory import inventory
     from flatout.run import auto, planner
     from flatout.storage.run_folder import load_config

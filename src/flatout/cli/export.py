@@ -30,7 +30,7 @@ class ExportArguments:
 
 
 def export(argv: list[str]) -> int:
-    """Run ``flatout export``; returns the exit code."""
+    """Run ``flatout export``; return the exit code."""
     asked = parse(ExportArguments, "flatout export", argv)
     if asked.path is None or asked.out is None:
         raise UsageError("export needs a run and a file: flatout export RUN_DIR --out policy.py.")

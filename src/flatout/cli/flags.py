@@ -1,6 +1,6 @@
 """Flags of the commands from their dataclasses: hints give the values, texts below fields the help.
 
-`flatout_explain.cli.parsing` reads the words of a command line; here they become values.
+`flatout_explain.cli.parsing` splits a command line into texts; this module converts them to values.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from flatout_explain.cli.parsing import (
 T = TypeVar("T")
 
 WIDE = 40
-"""Characters of the choices from which on they are not shown in the place of a value."""
+"""Length of the joined choices from which on the help shows a word instead of them."""
 
 _VALUES: dict[Any, str] = {
     int: "N",

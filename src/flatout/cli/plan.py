@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def plan(argv: list[str]) -> int:
-    """Run the command; returns the exit code."""
+    """Run the command; return the exit code."""
     asked, given = read_settings(PlanArguments, "flatout plan", argv)
     refuse_unused(asked)
     if asked.table:
@@ -119,7 +119,7 @@ def _answer(config: TrainConfig, hardware: Hardware, budget: float) -> Answer:
 
 
 def _with(change: Change, config: TrainConfig, machine: str | None) -> TrainConfig | None:
-    """The settings that have to be measured to answer; None where none have.
+    """Return the settings that must be measured to answer; None if none must be.
 
     Raises:
         UsageError: they are impossible, or cannot be measured.
@@ -156,7 +156,7 @@ def _outcome(
 
 
 def _compared(config: TrainConfig) -> dict[str, Any]:
-    """The settings that a machine's file has to share with a run."""
+    """Return the settings that a machine's file must share with a run."""
     from flatout.run.auto import UNIMPORTANT
 
     values = {name: v for name, v in config.flat().items() if name not in UNIMPORTANT}
@@ -164,10 +164,10 @@ def _compared(config: TrainConfig) -> dict[str, Any]:
 
 
 def _read_machine(path: Path, config: TrainConfig) -> tuple[Answer, str]:
-    """The measurements of another machine.
+    """Return the measurements of another machine.
 
     Raises:
-        UsageError: the file is none, or is of another run.
+        UsageError: the file holds no measurements, or those of another run.
     """
     try:
         values = read_json(path)
@@ -239,7 +239,7 @@ def draw(answer: Answer, file: Path) -> None:
     """Write the table as bars with their intervals.
 
     Raises:
-        FlatoutError: it cannot be written.
+        FlatoutError: the file cannot be written.
     """
     from flatout.reports.figure import figure
 

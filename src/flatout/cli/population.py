@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 PLAIN_S = 5.0
 SHOWN = 24
-"""Most members of which the display tells."""
+"""Maximum number of members that the display shows."""
 
 
 def _named(config: TrainConfig, seeds: int | None, words: list[str], path: Path) -> list[Member]:
-    """A new population's members.
+    """Return the members of a new population.
 
     Raises:
-        UsageError: what is wrong with them.
+        UsageError: impossible values, or an algorithm without populations.
     """
     if not config.hyper.acts:
         raise UsageError(f"{config.algorithm} has no populations.")
@@ -45,10 +45,10 @@ def _named(config: TrainConfig, seeds: int | None, words: list[str], path: Path)
 
 
 def _refuse_others(found: list[Member], wanted: list[Member]) -> None:
-    """Refuse to continue a population whose members are not those that the flags name.
+    """Refuse to continue a population with other members than the flags name.
 
     Raises:
-        UsageError: with the names of the first that differ.
+        UsageError: the message names the first members that differ.
     """
     there, asked = ({member.name for member in some} for some in (found, wanted))
     if there != asked:
@@ -64,12 +64,12 @@ def train(
     resume: bool, interrupts: Interrupts, goes_on: bool = False,
     dry: bool = False,
 ) -> int:  # fmt: skip
-    """Train all members, new ones or those of a folder; returns the exit code.
+    """Train all members, new ones or those of a folder; return the exit code.
 
     Args:
-        seeds, words, asked: what ``--seeds``, ``--population`` and ``--strategy`` say.
-        goes_on: ``--continue``: with `resume`, they have to name the members that there are.
-        dry: ``--dry-run``: print the memory that members would take, and train nothing.
+        seeds, words, asked: the values of ``--seeds``, ``--population`` and ``--strategy``.
+        goes_on: ``--continue``: with `resume`, the flags must name the members in the folder.
+        dry: ``--dry-run``: print the memory that the members would take, and train nothing.
     """
     named, path = path, path.absolute()  # an environment may change the working folder
     before = None
@@ -79,7 +79,7 @@ def train(
     else:
         if not goes_on and (seeds is not None or words):
             raise UsageError(
-                "--resume goes on with the members that there are; leave out the others."
+                "--resume continues the members in the folder; leave out --seeds and --population."
             )
         changes = {n: v for n, v in config.flat().items() if n in RESUMABLE and n != "run_dir"}
         found, before = load(path, Consent(trust=True), changes)
@@ -103,8 +103,8 @@ def train(
         programs = Programs(several=True, announce=screen.note)
         if before is not None and (summaries := _summaries(found)):
             screen.note(
-                f"all {len(found)} members have made their {config.run.steps:,} steps; to go on, "
-                f"name a larger total: --steps {2 * config.run.steps}"
+                f"all {len(found)} members have made their {config.run.steps:,} steps; to "
+                f"continue, name a larger total: --steps {2 * config.run.steps}"
             )
             population = Population(found, before, resume, interrupts, programs)
             for state, summary in zip(population.states, summaries, strict=True):
@@ -134,13 +134,13 @@ def train(
     if population.defect is not None:
         raise population.defect
     if interrupts.signum is not None:
-        say(f"interrupted, saved; go on with: flatout train --resume {named}")
+        say(f"interrupted, saved; resume with: flatout train --resume {named}")
         return 128 + interrupts.signum
     return 1 if failed else 0
 
 
 def _summaries(found: list[Member]) -> list[dict[str, Any]]:
-    """The members' summaries, if all of them have made all of their steps; otherwise none."""
+    """Return the members' summaries if all members have finished; otherwise nothing."""
     from flatout.storage.run_folder import final_summary
 
     every: list[dict[str, Any]] = []
@@ -153,7 +153,7 @@ def _summaries(found: list[Member]) -> list[dict[str, Any]]:
 
 
 def _picture(population: Population, live: bool) -> Table | str:
-    """Where the members are: a table of them, or a line."""
+    """Return the members' progress as a table, or as a line."""
     if live:
         return table(population, SHOWN)
     states = population.states
@@ -162,7 +162,7 @@ def _picture(population: Population, live: bool) -> Table | str:
 
 
 def table(population: Population, most: int) -> Table:
-    """The members, the best first."""
+    """Return a table of the members, the best first."""
     from rich.table import Table
 
     from flatout.output import printable
@@ -187,8 +187,8 @@ def table(population: Population, most: int) -> Table:
 
 
 def _draw(path: Path, console: Console) -> None:
-    """The curves next to the members, as far as they can be drawn: what fails is a note, since the
-    members are trained and saved."""
+    """Print the members' curves, and write them into the population's folder. An error becomes a
+    note, because the members are trained and saved already."""
     from flatout.output import say
     from flatout.reports.curves import picture, readable
 

@@ -65,7 +65,7 @@ class ReportArguments:
 
 
 def report(argv: list[str]) -> int:
-    """Run ``flatout report``; returns the exit code."""
+    """Run ``flatout report``; return the exit code."""
     asked = parse(ReportArguments, "flatout report", argv)
     for word in asked.paths:
         refuse_empty("RUN_DIR", word)
@@ -93,7 +93,7 @@ def report(argv: list[str]) -> int:
 
 
 def _curves(asked: ReportArguments) -> int:
-    """Run ``flatout report --curves``; returns the exit code."""
+    """Run ``flatout report --curves``; return the exit code."""
     if asked.json:
         raise UsageError(
             "--curves has no --json: it draws curves in characters, or into --out FILE; flatout "

@@ -1,4 +1,4 @@
-"""`flatout runs`: a table of run folders, or what differs between some of them."""
+"""`flatout runs`: a table of run folders, or a comparison of some of them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ FRACTIONS = ("evaluation", "return")
 
 
 def runs(argv: list[str]) -> int:
-    """Run ``flatout runs``; returns the exit code."""
+    """Run ``flatout runs``; return the exit code."""
     asked = parse(RunsArguments, "flatout runs", argv)
     for word in asked.paths:
         refuse_empty("RUN_DIR", word)
@@ -100,7 +100,7 @@ def _cell(name: str, value: Any) -> str:
 
 
 def _compare(asked: RunsArguments) -> int:
-    """Print what differs between runs, and what more devices gain; return the exit code."""
+    """Print the differences between runs and the gain of more devices; return the exit code."""
     outs = out_files(asked.out, *PICTURES)
     if len(asked.paths) < 2:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""The command line of ``flatout sweep``: a sweep from its file or flags, to its table."""
+"""The command line of ``flatout sweep``: starts or resumes a sweep, and prints its table."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ class SweepArguments(SettingsArguments):
 
 
 def sweep(argv: list[str], interrupts: Interrupts) -> int:
-    """Run the command; returns the exit code.
+    """Run the command; return the exit code.
 
     Args:
-        interrupts: a signal lets every trial save what it has.
+        interrupts: at a signal, every trial saves its state and ends.
     """
     asked, given = read_settings(SweepArguments, "flatout sweep", argv)
     at_once, address, resumed = asked.at_once, asked.ray_address, asked.resume
@@ -97,7 +97,7 @@ def sweep(argv: list[str], interrupts: Interrupts) -> int:
             "--env CartPole-v1 --grid gamma=0.98,0.99 --seeds 5."
         )
     if address is not None and not on_ray:
-        raise UsageError("--ray-address is of --engine ray: give both.")
+        raise UsageError("--ray-address needs --engine ray: give both.")
     if dry and on_ray:
         raise UsageError("--dry-run plans for this machine: leave out --engine ray.")
     outs = out_files(asked.out, ".html", ".csv", ".json", ".png")
@@ -146,14 +146,14 @@ def sweep(argv: list[str], interrupts: Interrupts) -> int:
 
 
 def _code(planned: SweepPlan) -> list[str]:
-    """The code that a sweep names."""
+    """Return the code that a sweep names."""
     rows = [dict(group.row) for group in planned.groups]
     named = [code for _, code in named_code(planned.base)]
     return [*named, *plan.named_in([rows, planned.optuna])]
 
 
 def _ray(address: str | None, at_once: int | None, interrupts: Interrupts) -> Any:
-    """Ray, connected."""
+    """Return Ray, connected to the cluster that the flags name."""
     from flatout.sweeps.cluster import connect
 
     with interrupts.discardable():
@@ -161,7 +161,7 @@ def _ray(address: str | None, at_once: int | None, interrupts: Interrupts) -> An
 
 
 def _refuse_more(asked: SweepArguments, given: Mapping[str, Any]) -> None:
-    """Refuse what would change the sweep that is resumed."""
+    """Refuse flags that would change a resumed sweep."""
     there = {"resume", "trust", "at_once", "engine", "ray_address", "out", "quiet", "json",
              "dry_run"}  # fmt: skip
     more = [
@@ -177,7 +177,7 @@ def _refuse_more(asked: SweepArguments, given: Mapping[str, Any]) -> None:
 
 
 def new_plan(asked: SweepArguments, given: Mapping[str, Any]) -> SweepPlan:
-    """Interpret the command line of a new sweep; see `read_settings`."""
+    """Return the plan of a new sweep; see `read_settings` for the arguments."""
     sections, where, common = dict[str, Any](), "--grid", None
     if asked.algorithm is not None and asked.algorithm.endswith(".toml"):
         where = asked.algorithm
@@ -238,7 +238,7 @@ def _run(
     planned: SweepPlan, lock: int, hardware: Hardware, asked: SweepArguments, outs: list[Path],
     console: Console, interrupts: Interrupts,
 ) -> int:  # fmt: skip
-    """Train all of it, and show it."""
+    """Train all trials, and show their progress."""
     from flatout.cli.sweep_screen import SweepScreen, result
     from flatout.sweeps import engine
     from flatout.sweeps.measured import keep

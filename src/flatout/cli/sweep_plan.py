@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flatout.sweeps.slots import Slots
 
 PER_CARD = 4
-"""Most trials that share a GPU."""
+"""Maximum number of trials that share a GPU."""
 
 
 def study_of(sweep: SweepPlan) -> plan.Study:
@@ -35,7 +35,7 @@ def study_of(sweep: SweepPlan) -> plan.Study:
 
 
 def slots_of(sweep: SweepPlan, hardware: Hardware, at_once: int | None) -> Slots:
-    """How many at a time: as asked, as measured here before, or to be measured."""
+    """Return the number of trials at a time: given, measured before, or measured while they run."""
     from flatout.sweeps.measured import known
     from flatout.sweeps.slots import Slots
 
@@ -46,9 +46,9 @@ def slots_of(sweep: SweepPlan, hardware: Hardware, at_once: int | None) -> Slots
     most, fewest = (PER_CARD * cards, cards) if cards else (2 * cores, cores)
     before = 0 if sweep.populations else known(sweep.base, hardware).at_once
     why = "measured here before"
-    if sweep.ray is not None:  # the cluster has so many places, and gives them to whom it will
+    if sweep.ray is not None:  # the cluster assigns its places itself
         most = fewest = before = min(most, cores)
-        why = "as many as the cluster has places for"
+        why = "as many as the cluster has room for"
         memory = sweep.ray.cluster_resources().get("memory", 0)
         hardware = replace(hardware, memory_available_mb=int(memory) >> 20)
     if at_once is not None:
@@ -58,14 +58,14 @@ def slots_of(sweep: SweepPlan, hardware: Hardware, at_once: int | None) -> Slots
 
 
 def cores_of(sweep: SweepPlan, hardware: Hardware) -> int:
-    """Of this machine, or of the cluster."""
+    """Return the number of cores of this machine, or of the cluster."""
     if sweep.ray is None:
         return hardware.cores
     return max(int(sweep.ray.cluster_resources().get("CPU", 1)), 1)
 
 
 def cards_of(sweep: SweepPlan, hardware: Hardware) -> int:
-    """GPUs for trials, of this machine or of the cluster."""
+    """Return the number of GPUs for trials, of this machine or of the cluster."""
     if not on_gpu(sweep.base):
         return 0
     if sweep.ray is None:
@@ -74,7 +74,7 @@ def cards_of(sweep: SweepPlan, hardware: Hardware) -> int:
 
 
 def on_gpu(base: TrainConfig) -> bool:
-    """Whether trials learn on GPUs, as far as their settings tell."""
+    """Return whether trials learn on GPUs, as far as their settings decide it."""
     from flatout.envs.source import EnvSource
 
     if base.run.placed is not None:
@@ -83,7 +83,7 @@ def on_gpu(base: TrainConfig) -> bool:
 
 
 def dry_run(sweep: SweepPlan, hardware: Hardware, at_once: int | None, console: Console) -> int:
-    """Say what would be trained, how long that takes, and its memory."""
+    """Print what would be trained, with the expected time and memory."""
     from rich.text import Text
 
     from flatout.cli.sweep_screen import clock

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 REDRAW_S, PLAIN_S = 1.0, 10.0
 SHOWN = 24
-"""Most rows of a table."""
+"""Maximum rows of a table."""
 BESIDE = 50
-"""Characters of a row beside the trial's name."""
+"""Characters of a row without the trial's name."""
 
 
 class SweepScreen:
-    """The sweep while it runs; lines where there is no terminal."""
+    """The live display of a sweep; without a terminal it prints lines."""
 
     def __init__(self, sweep: Sweep, console: Console, quiet: bool) -> None:
         self._sweep, self._console = sweep, console
@@ -36,7 +36,7 @@ class SweepScreen:
         self.note = self._screen.note
 
     def look(self, final: bool = False) -> None:
-        """Show what is new; called often, draws seldom. `final`: only the sentences."""
+        """Redraw the display if it is time; this is called often. `final` prints sentences only."""
         sweep, slots = self._sweep, self._sweep.slots
         for text in sweep.notes[self._noted :]:
             self.note(text)
@@ -63,7 +63,7 @@ def _count(sweep: Sweep, state: str) -> int:
 
 
 def _summary(sweep: Sweep) -> str:
-    """Where all of it stands, in a line."""
+    """Return the sweep's progress in one line."""
     states = list(sweep.states.values())
     rate = sum(state.rate for state in states if state.state == RUNNING)
     left = sum(max(s.trial.steps - s.steps, 0) for s in states if s.state in (WAITING, RUNNING))
@@ -85,7 +85,7 @@ def clock(seconds: float) -> str:
 
 
 def _running(sweep: Sweep, width: int) -> Table:
-    """The trials that run, in the order in which they began; of long names the end is shown."""
+    """Return a table of the running trials in the order of their start."""
     from rich.table import Table
 
     made = Table("trial", box=None, padding=(0, 1), pad_edge=False)
@@ -110,7 +110,7 @@ def _running(sweep: Sweep, width: int) -> Table:
 def result(
     sweep: Sweep, console: Console, as_json: bool, outs: Sequence[Path], signum: int | None
 ) -> int:
-    """Print what was found, and write it to files; returns the exit code."""
+    """Print the result, and write it to files; return the exit code."""
     report = _report(sweep)
     if as_json:
         print_json(_json(sweep, report))
@@ -123,13 +123,13 @@ def result(
     for state in failed:
         say(f"{state.trial.name}: {state.error}")
     if signum is not None:
-        say(f"interrupted, saved; go on with: flatout sweep --resume {sweep.path}")
+        say(f"interrupted, saved; resume with: flatout sweep --resume {sweep.path}")
         return 128 + signum
     return 1 if failed else 0
 
 
 def _report(sweep: Sweep) -> Report | None:
-    """The groups, ranked; None where no trial is done. Failed trials are counted, not hidden."""
+    """Rank the groups; None if no trial is done. Failed trials are counted in the report."""
     from flatout.reports.ranking import of_groups
 
     done = {
@@ -149,7 +149,7 @@ def _report(sweep: Sweep) -> Report | None:
 
 
 def _json(sweep: Sweep, report: Report | None) -> dict[str, Any]:
-    """The object that ``--json`` prints."""
+    """Return the object that ``--json`` prints."""
     return {
         "run_dir": str(sweep.path), "at_once": sweep.slots.limit, "rates": sweep.slots.rates,
         "each_mb": sweep.slots.each_mb,

@@ -113,7 +113,7 @@ def train(argv: list[str]) -> int:
         return 0 if interrupts.signum is None else 128 + interrupts.signum
     state = "before the first step; nothing was trained"
     if summary:
-        state = f"saved; go on with: flatout train --resume {path}"
+        state = f"saved; resume with: flatout train --resume {path}"
     say(f"interrupted, {state}")
     return 128 + trainer.interrupted
 

@@ -19,7 +19,7 @@ from flatout.run.evaluate import greedy_episode
 from flatout.run.screen import Screen
 
 STYLES = {"@": "bold yellow", "o": "green", "*": "bold red", "·": "bright_black"}
-"""Colours of single characters, in lines that are a board's."""
+"""Colours of single characters in lines of a board."""
 
 DEFAULT_FPS = 10.0
 
@@ -33,13 +33,13 @@ def watch(
     seed: int | None,
     console: Console,
 ) -> list[float]:
-    """Play greedy episodes where one can see them; gives their returns.
+    """Play greedy episodes in the terminal; return their returns.
 
     Args:
-        newest: gives the agent as it is now, before each episode: a run may go on learning.
+        newest: a function that returns the newest agent, called before each episode.
         fps: frames per second; by default the environment's.
-        seed: of the episodes; by default the agent's.
-        console: where it is no terminal, it gets only each episode's last frame.
+        seed: the seed of the episodes; by default the agent's.
+        console: the output; if it is no terminal, only each episode's last frame is printed.
 
     Raises:
         UsageError: the environment renders neither text nor pictures.
@@ -67,19 +67,19 @@ def watch(
 def _screen(
     frame: Any, title: str, total: float, steps: int, where: Text, console: Console
 ) -> Group:
-    """A frame with the lines below it."""
+    """Return a frame with the lines below it."""
     words = Text(f"{title}   step {steps}   return {total:g}")
     return Group(picture(frame, console), words, where)
 
 
 def play(agent: Agent, episode: int, seed: int | None) -> Iterator[tuple[Any, float, float, int]]:
-    """See `greedy_episode`."""
+    """Play one episode; see `greedy_episode`."""
     seed = agent.config.run.seed if seed is None else seed
     return greedy_episode(agent.task, agent.policy, seed, ("ansi", "rgb_array"), episode)
 
 
 def picture(frame: Any, console: Console) -> RenderableType:
-    """A frame as a terminal shows it: text coloured, pictures as half blocks of two pixels."""
+    """Return a frame for a terminal: coloured text, or half blocks of two pixels each."""
     if isinstance(frame, str):
         pieces = COLOUR.split(frame)
         pieces[::2] = (printable(piece.expandtabs()) for piece in pieces[::2])

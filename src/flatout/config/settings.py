@@ -165,7 +165,7 @@ def parse_grid(words: Iterable[str], flag: str) -> dict[str, dict[str, Any]]:
     reads it as one (``.5``), and else a string.
 
     Raises:
-        UsageError: a word that is none, or a setting or value that is named twice.
+        UsageError: a word of another form, or a setting or value that is named twice.
     """
     grid = dict[str, dict[str, Any]]()
     for word in words:
@@ -186,7 +186,7 @@ _COMMA = re.compile(r",(?![^\[]*\])")  # outside of a list
 
 
 def _number(value: Any) -> Any:
-    """A text's number if it is one, else the value itself."""
+    """Return the number that a text holds, or the value itself."""
     try:
         return float(value) if isinstance(value, str) else value
     except ValueError:

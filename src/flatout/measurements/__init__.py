@@ -1,1 +1,1 @@
-"""Comparisons that train in child processes: devices, placements, remedies."""
+"""Comparisons of devices, placements and remedies by training in child processes."""

@@ -1,4 +1,4 @@
-"""One run of a comparison, in a process of its own: it trains, then measures what devices cost."""
+"""One run of a comparison in a process of its own: training, then the costs of several devices."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ if TYPE_CHECKING:
     from flatout.engine.mesh import Mesh
 
 IN_A_ROW = 50
-"""Averages in one program, so that its start does not count."""
+"""Averages in one program, so that the time to start it is negligible."""
 
 ROUNDS = 9
 
 
 def measured(config: TrainConfig, report: Report) -> dict[str, Any]:
-    """Train, then measure; gives `summary` (as summary.json), `examples`, and `costs` as
-    `flatout.measurements.scaling.split` takes them."""
+    """Train, then measure the costs of several devices.
+
+    Returns:
+        `summary` (as in summary.json), `examples`, and `costs` as
+        `flatout.measurements.scaling.split` takes them.
+    """
     from flatout.config.placement import parse
     from flatout.run.job import learning_mesh
     from flatout.run.trainer import Trainer
@@ -54,13 +58,13 @@ def measured(config: TrainConfig, report: Report) -> dict[str, Any]:
 
 
 def examples(config: TrainConfig, summary: dict[str, Any]) -> int:
-    """Rows that gradients were taken of."""
+    """Return the number of rows for which gradients were computed."""
     batch = getattr(config.hyper, "batch_size", None)
     return summary["steps"] if batch is None else summary["updates"] * batch
 
 
 def average_s(mesh: Mesh, config: TrainConfig, placement: Placement, floats: int) -> float:
-    """Seconds to average so many floats over the shards, within a program."""
+    """Return the seconds to average `floats` numbers over the shards, within a program."""
     if mesh.shards == 1:
         return 0.0
     import jax
@@ -81,13 +85,13 @@ def average_s(mesh: Mesh, config: TrainConfig, placement: Placement, floats: int
 
 
 def dispatch_s(mesh: Mesh) -> float:
-    """Seconds to start a program that does nothing, and to wait for it."""
+    """Return the seconds to start an empty program and wait for it."""
     each = np.ones((mesh.shards, 1) if mesh.shards > 1 else (1,), np.float32)
     return _timed(mesh, lambda x, each: (x, each), np.zeros(1, np.float32), each)
 
 
 def _timed(mesh: Mesh, function: Any, x: np.ndarray, each: np.ndarray) -> float:
-    """The median of some calls of a function of what all shards share and what each has."""
+    """Return the median seconds of a function of a shared array `x` and a divided one, `each`."""
     import jax
 
     program = mesh.program(function, (None, 0), (None, 0))

@@ -1,4 +1,4 @@
-"""The file of ``flatout plan --table``: each cell is written when it was measured, so that the
+"""The file of ``flatout plan --table``: each cell is written once it is measured, so that the
 same command continues after a stop."""
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class PlacementFile:
     """A table in a file, one line for each cell.
 
     Args:
-        path: that the user names; it may be a pipe or a device, from which nothing is read, and
-            which gets finished rows alone.
-        share: of each mode's episodes that are played.
-        machine: where.
+        path: the file that the user names. It may be a pipe or a device: then nothing is read from
+            it, and only finished rows are written.
+        share: the share of each mode's episodes that is played.
+        machine: a description of this machine.
     """
 
     def __init__(self, path: Path, share: float, machine: str) -> None:
@@ -42,8 +42,8 @@ class PlacementFile:
             wanted: the networks and modes of this table.
 
         Raises:
-            UsageError: the file is no such table, or was made with other settings.
-            FlatoutError: it cannot be written.
+            UsageError: the file is not such a table, or was made with other settings.
+            FlatoutError: the file cannot be written.
         """
         if not self._path.exists():
             with writing(self._path):  # before minutes of measuring
@@ -77,11 +77,11 @@ class PlacementFile:
         return found
 
     def _row(self, lines: list[list[str]]) -> Row:
-        """Return the row of its lines.
+        """Return the row that these lines hold.
 
         Raises:
-            ValueError: they are none.
-            UsageError: they were made with other settings.
+            ValueError: the lines hold no row.
+            UsageError: the row was made with other settings.
         """
         cells: list[Cell | None] = []
         for line, placement in zip(lines, PLACEMENTS, strict=False):
@@ -102,10 +102,10 @@ class PlacementFile:
         return Row(hidden, mode, tuple(cells), lines[0][8] if len(cells) == len(PLACEMENTS) else "")
 
     def put(self, row: Row) -> None:
-        """Write what was measured of a row, in place of what was written of it before.
+        """Write the measured cells of a row, in place of those that were written before.
 
         Raises:
-            FlatoutError: it cannot be written.
+            FlatoutError: the file cannot be written.
         """
         first = not self._rows
         self._rows[row.hidden, row.mode] = row
@@ -132,10 +132,10 @@ class PlacementFile:
 
 
 def _number(word: str) -> float | None:
-    """The number of a cell; None where nothing was measured.
+    """Return the number in a cell; None if nothing was measured.
 
     Raises:
-        ValueError: it is none, or impossible.
+        ValueError: the text is not a number, or an impossible one.
     """
     if word in ("", HERE_NOT):
         return None

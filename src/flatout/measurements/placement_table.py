@@ -1,4 +1,4 @@
-"""Where acting and learning are fastest, by network and algorithm: trained on this machine."""
+"""The fastest placement by network and algorithm, measured by training on this machine."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Mode:
     """A way to learn whose placements are compared.
 
     Attributes:
-        episodes: after which the time counts.
-        goal: return whose reaching is timed.
-        changes: to the preset's settings.
+        episodes: the number of episodes whose time is measured.
+        goal: the return up to which the time is also measured.
+        changes: changes to the preset's settings.
     """
 
     name: str
@@ -54,8 +54,8 @@ MODES = (
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: seconds after start-up until the episodes had ended, and to the goal; shares of
-    the CPU and the GPU in use. None where it did not come to it, or nothing tells."""
+    """One run: seconds after start-up to the end of the episodes and to the goal, and the shares of
+    the CPU and the GPU in use. None stands for a time not reached or a share not measured."""
 
     placement: str
     seconds: float | None
@@ -66,12 +66,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """The placements of one network and mode, and what planning chose of them.
+    """The placements of one network and mode, and the one that planning chose.
 
     Attributes:
-        cells: in the order of `PLACEMENTS`, as far as they were measured; None where the placement
-            is not possible here.
-        planned: empty until the row is finished.
+        cells: the measured cells in the order of `PLACEMENTS`; None for a placement that is
+            impossible on this machine.
+        planned: the placement that planning chose; empty until the row is finished.
     """
 
     hidden: str
@@ -81,18 +81,18 @@ class Row:
 
     @property
     def finished(self) -> bool:
-        """Whether all placements were measured, and planning was asked."""
+        """Whether all placements were measured and planning has chosen one."""
         return bool(self.planned)
 
     @property
     def winner(self) -> str:
-        """The placement that was done first."""
+        """The fastest placement."""
         done = [cell for cell in self.cells if cell is not None and cell.seconds is not None]
         return min(done, key=lambda cell: cell.seconds or 0.0).placement if done else ""
 
 
 def settings(mode: Mode, hidden: Sequence[int], episodes: int) -> dict[str, Any]:
-    """The settings of one row, by name."""
+    """Return the settings of one row, by name."""
     preset = load_preset(mode.preset)
     steps = int(preset["steps"]) * episodes // mode.episodes
     changes = {"hidden": tuple(hidden), "steps": max(steps, 2000), "threshold": (mode.goal,)}
@@ -100,10 +100,10 @@ def settings(mode: Mode, hidden: Sequence[int], episodes: int) -> dict[str, Any]
 
 
 def measured(mode: Mode, hidden: Sequence[int], episodes: int, placement: str) -> Cell:
-    """Train one cell in a child process.
+    """Train one cell in a child process, and return its times.
 
     Raises:
-        FlatoutError: it failed.
+        FlatoutError: the run failed.
     """
     values = settings(mode, hidden, episodes)
     with output_file.temporary_folder("flatout-bench-") as temporary:
@@ -127,7 +127,7 @@ def measured(mode: Mode, hidden: Sequence[int], episodes: int, placement: str) -
 
 
 def names(sizes: Sequence[Sequence[int]]) -> list[tuple[str, str]]:
-    """The network and mode of each row of a table."""
+    """Return the network and mode of each row of a table."""
     return [("x".join(map(str, hidden)), mode.name) for hidden in sizes for mode in MODES]
 
 
@@ -138,9 +138,9 @@ def rows(
     """Yield each row after each of its cells, and again when it is finished.
 
     Args:
-        share: of each mode's episodes that are played.
-        seconds: of planning each row.
-        before: rows by network and mode that were measured before, perhaps in part.
+        share: the share of each mode's episodes that is played.
+        seconds: the time to plan each row.
+        before: rows that were measured before, perhaps in part, by network and mode.
     """
     here = [p == "cpu" or bool(hardware.usable_gpus) for p in PLACEMENTS]
     pairs = [(hidden, mode) for hidden in sizes for mode in MODES]
@@ -159,7 +159,7 @@ def rows(
 def planned(
     mode: Mode, hidden: Sequence[int], episodes: int, hardware: Hardware, seconds: float
 ) -> str:
-    """The placement that planning takes, or why it took none."""
+    """Return the placement that planning chooses, or why it chose none."""
     from flatout.run.auto import question
     from flatout.run.planner import ask
     from flatout.types import NAMED
@@ -175,10 +175,10 @@ def planned(
 
 
 def draw(table: Sequence[Row], file: Path) -> None:
-    """Write the seconds as bars.
+    """Write the seconds as a picture with bars.
 
     Raises:
-        FlatoutError: it cannot be written.
+        FlatoutError: the file cannot be written.
     """
     with writing(file), figure(8, 1.5 + 0.35 * len(table)) as drawn:
         axes = drawn.add_subplot()

@@ -1,4 +1,4 @@
-"""What several devices gained, and what ate the rest: numbers in, sentences out. Pure."""
+"""The speed-up by several devices, and the cause of what is missing from a full one. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from flatout.errors import UsageError
 
 PARTS = ("compute", "averaging", "input", "dispatch", "waiting", "other")
-"""What the seconds of training are split into."""
+"""The parts into which the seconds of training are divided."""
 
 CAUSES = {
     "compute": ("compute-bound", "the arithmetic itself: each device's share is too small to be "
@@ -21,18 +21,18 @@ CAUSES = {
     "other": ("io-bound", "logs, checkpoints and tests, which do not become faster"),
 }  # fmt: skip
 WINS = 1.05
-"""Less speed-up than this is none."""
+"""The least speed-up that counts as one."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One number of devices.
+    """The measurements on one number of devices.
 
     Attributes:
-        seconds: of training, after start-up.
+        seconds: the time of training, after start-up.
         steps_per_s: environment steps (classify: gradient steps) per second.
-        examples_per_s: rows that gradients were taken of, per second.
-        parts: `seconds` by `PARTS`.
+        examples_per_s: rows for which gradients were computed, per second.
+        parts: `seconds` divided into `PARTS`.
     """
 
     devices: int
@@ -47,8 +47,8 @@ class Scaling:
     """The same work on several numbers of devices, the smallest first.
 
     Attributes:
-        cores: of the host.
-        virtual: whether the devices are virtual ones of the CPU.
+        cores: the number of the host's cores.
+        virtual: whether the devices are virtual devices of the CPU.
     """
 
     rows: Sequence[Row]
@@ -56,15 +56,15 @@ class Scaling:
     virtual: bool
 
     def speed_up(self, row: Row) -> float:
-        """How many times faster than the smallest number of devices."""
+        """Return the speed as a multiple of that on the smallest number of devices."""
         return self.rows[0].seconds / row.seconds
 
     def efficiency(self, row: Row) -> float:
-        """The speed-up as a share of what as many more devices could give."""
+        """Return the speed-up as a share of the increase in devices."""
         return self.speed_up(row) * self.rows[0].devices / row.devices
 
     def as_json(self) -> dict[str, Any]:
-        """What ``--json`` prints."""
+        """Return the values that ``--json`` prints."""
         cause, words = self.verdict()
         return {
             "rows": [
@@ -76,12 +76,12 @@ class Scaling:
         }  # fmt: skip
 
     def verdict(self) -> tuple[str, str]:
-        """A cause (or ``healthy``) and its sentence, about the largest number of devices."""
+        """Return a cause (or ``healthy``) and its sentence, about the largest number of devices."""
         first, last = self.rows[0], self.rows[-1]
         if len(self.rows) < 2:
             return "healthy", "there is nothing to compare with"
         gained, efficiency = self.speed_up(last), self.efficiency(last)
-        # What exceeds most what so many devices should need.
+        # The part that most exceeds its expected time on this number of devices.
         ideal = first.parts | {"compute": first.parts["compute"] * first.devices / last.devices}
         excess = {name: last.parts[name] - ideal[name] for name in PARTS}
         eaten, more = max(excess.items(), key=lambda item: item[1])
@@ -108,12 +108,12 @@ class Scaling:
 
 
 def split(summary: Mapping[str, Any], costs: Mapping[str, float]) -> dict[str, float]:
-    """The seconds of training by `PARTS`, of a run's summary.
+    """Divide the seconds of training in a run's summary into `PARTS`.
 
     Args:
-        summary: as summary.json has it.
-        costs: `average_s` of one average of the gradients, `dispatch_s` of starting a program,
-            `averages` and `dispatches`, how many there were.
+        summary: the values of summary.json.
+        costs: the seconds of one average of the gradients (`average_s`) and of starting a program
+            (`dispatch_s`), and the numbers of both (`averages` and `dispatches`).
     """
     wall = summary["wall_s"]
     spent = {name: share * wall for name, share in summary["phases"].items()}
@@ -130,7 +130,7 @@ def split(summary: Mapping[str, Any], costs: Mapping[str, float]) -> dict[str, f
 
 
 def training_s(summary: Mapping[str, Any]) -> float:
-    """Seconds after start-up."""
+    """Return the seconds of training after start-up."""
     return summary["steps"] / summary["steps_per_s"]
 
 
@@ -138,7 +138,7 @@ def refuse_unequal(work: Mapping[str, Mapping[str, Any]]) -> None:
     """Refuse to compare runs whose work (numbers and settings by name) differs.
 
     Raises:
-        UsageError: naming what differs.
+        UsageError: the message names what differs.
     """
     for key in sorted({key for done in work.values() for key in done}):
         values = {name: done.get(key) for name, done in work.items()}

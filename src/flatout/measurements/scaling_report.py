@@ -1,4 +1,4 @@
-"""A comparison of numbers of devices in the terminal, and as a drawing."""
+"""A comparison of numbers of devices, as text in the terminal and as a picture."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BAR = 24
 
 
 def show(scaling: Scaling, crossover: dict[str, Any] | None, console: Console) -> None:
-    """The table, the speed-up as bars, the verdict, and `crossover`, as the search gives it."""
+    """Print the table, the speed-up as bars, the verdict, and the search's `crossover`."""
     heads = ("devices", "time, s", "steps/s", "examples/s", "speed-up", "efficiency")
     rates, parts = (
         Table(*(Column(name, justify="right") for name in names), box=None, padding=(0, 2),
@@ -64,7 +64,7 @@ def draw(scaling: Scaling, file: Path) -> None:
     """Write the speed-up as a picture.
 
     Raises:
-        FlatoutError: it cannot be written.
+        FlatoutError: the file cannot be written.
     """
     counts = [row.devices for row in scaling.rows]
     with writing(file), figure(6, 4) as drawn:

@@ -1,8 +1,8 @@
 """`flatout explain RUN_DIR --try`: the first remedy that is a setting, applied and measured.
 
-Both versions of the run are made again briefly, in turns, each in a process of its own and in a
-temporary folder. The measured gain is reported, next to the gain that planning found if there is
-one, and what the setting did to what is learned.
+Short runs with and without the setting alternate, each in a process of its own and in a temporary
+folder. The report has the measured gain, the gain that planning found if there is one, and the
+setting's effect on what is learned.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ BASE = "base.json"
 """The file with the settings of the trial's runs."""
 PAIRS = 2
 SECONDS = 5.0
-"""How long each run of a pair lasts after its start-up, as the explained run was fast."""
+"""Duration of each run of a pair after its start-up, at the speed of the explained run."""
 
 PATIENCE_S = 120.0
-"""Allowed for starting up, beside twenty times the time that a run should take."""
+"""Time limit for starting up, in addition to twenty times the expected duration of a run."""
 
 COMPARED = 4
 """Iterations of the two runs whose learning is compared."""
@@ -46,7 +46,7 @@ COMPARED = 4
 CLOSE = 1e-5
 
 WITHOUT_EFFECT = affecting(BEST, REPORT)
-"""Settings on which nothing that is learned depends."""
+"""Settings that do not affect what is learned."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Outcome:
     """The trial's result.
 
     Attributes:
-        finding: whose setting was tried; None where no remedy is a setting.
-        was, now: steps per second of each pair's two runs, as it was and with the setting.
+        finding: the finding whose setting was tried; None if no remedy is a setting.
+        was, now: steps per second of each pair's two runs, without and with the setting.
         learning: a sentence about what was learned.
     """
 
@@ -74,7 +74,7 @@ class Outcome:
         return MeasuredGain(statistics.median(gains), min(gains), max(gains), how)
 
     def as_json(self) -> dict[str, Any]:
-        """What ``--json`` adds as ``trial``."""
+        """Return the values that ``--json`` adds as ``trial``."""
         gain = self.gain
         return {
             "finding": None if self.finding is None else self.finding.as_json(),
@@ -90,14 +90,14 @@ class Outcome:
 def try_first(
     path: Path, diagnosis: Diagnosis, console: Console, consent: Consent = NO_CONSENT
 ) -> Outcome:
-    """Try the first finding's setting that there is.
+    """Try the setting of the first finding that has one.
 
     Args:
         path: the run's folder.
-        consent: to run what the folder names.
+        consent: the consent to run code that the folder names.
 
     Raises:
-        FlatoutError: the run cannot be made again, or one of the two fails.
+        FlatoutError: the run cannot be repeated, or a run of the trial fails.
     """
     finding = next((each for each in diagnosis.findings if each.setting), None)
     if finding is None:
@@ -152,11 +152,11 @@ def show(outcome: Outcome, console: Console) -> None:
 
 
 def effect(settings: Mapping[str, Any], setting: Sequence[str], cores: int) -> tuple[bool, str]:
-    """What a setting may change of what is learned. Pure.
+    """Return the effect that a setting may have on what is learned. Pure.
 
     Returns:
-        Whether the same must be learned (to the last bit or, in other acting groups, closely in
-        the first iteration), and a sentence that says why or what changes.
+        Whether the same must be learned (to the last bit, or with other acting groups nearly so in
+        the first iteration), and a sentence with the reason or the change.
     """
     names = named(tuple(setting))
     if names <= WITHOUT_EFFECT:
@@ -180,7 +180,7 @@ def effect(settings: Mapping[str, Any], setting: Sequence[str], cores: int) -> t
 
 
 def _base(settings: Mapping[str, Any], steps: int, size: int) -> dict[str, Any]:
-    """The run's settings for so many steps, without what ends or reports it."""
+    """Return the run's settings for `steps` steps, without those that end or report it."""
     base = dict(settings)
     if base.get("checkpoint_every") is None:  # a tenth of the run's own steps, not of the trial's
         base["checkpoint_every"] = max(int(base["steps"]) // 10, 1)
@@ -205,7 +205,7 @@ def _train(place: Path, run: Path, setting: Sequence[str], limit_s: float) -> No
 
 
 def _totals(run: Path) -> Totals | None:
-    """Sums over a run's steady state."""
+    """Return the sums over a run's steady state."""
     return steady(read_lines(json_lines(run / SPANS))[1])[0]
 
 
@@ -219,7 +219,7 @@ def _rate(run: Path) -> float:
 def _compare(
     place: Path, settings: Mapping[str, Any], setting: Sequence[str], size: int, limit_s: float
 ) -> str:
-    """What the setting does to what is learned, in a few iterations of both."""
+    """Compare what a few iterations learn with and without the setting."""
     from flatout.hardware.inventory import inventory
 
     comparable, why = effect(settings, setting, inventory().cores)
@@ -248,10 +248,10 @@ def _compare(
 
 
 def difference(was: list[dict[str, Any]], now: list[dict[str, Any]]) -> float | None:
-    """The largest difference of the first update's metrics, relative where they are above 1.
+    """Return the largest difference of the first update's metrics, relative for values above 1.
 
     Returns:
-        None where either made no update.
+        None if one of the runs made no update.
     """
     rows = [next((row for row in table if row.get("train/updates")), {}) for table in (was, now)]
     if not all(rows):
@@ -274,5 +274,5 @@ def _parameters(run: Path) -> dict[str, bytes]:
 
 
 def _placement(text: str, settings: Mapping[str, Any], cores: int) -> Placement:
-    """A placement with its workers; ``auto`` acts in one group, wherever that is."""
+    """Return a placement with its workers; ``auto`` has one acting group."""
     return with_workers(parse_or_auto(text) or Placement(), int(settings["envs"]), cores)

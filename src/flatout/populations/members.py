@@ -132,7 +132,7 @@ def _member(config: TrainConfig, name: str, row: Mapping[str, Any], folder: Path
         key = next(iter(before ^ after))
         raise UsageError(
             f"--population: {key} is left out by some members and given by others, which are two "
-            "programs: train them apart."
+            "programs: train them separately."
         )
     _refuse_name(name, "--population")
     return Member(name, made)
@@ -190,8 +190,8 @@ def refuse_strange(folder: Path) -> None:
     for name in (FOLDER, GROUPS, *CURVES):
         if os.path.lexists(folder / name):
             raise UsageError(
-                f"{folder / name} is not of a population of Flatout, and one there would write "
-                "into it; choose another --run-dir, or move it away."
+                f"{folder / name} does not belong to a population of Flatout, and a new one "
+                "would write into it; choose another --run-dir, or move it away."
             )
 
 

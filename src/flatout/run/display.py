@@ -93,7 +93,7 @@ class LiveDisplay(Display):
             self._console.file.flush()
         where = self._config.run.run_dir
         kept = f"; it is kept in {where}" if where else ""
-        then = f"the run goes on without its display{kept}; Ctrl-C stops it"
+        then = f"the run continues without its display{kept}; Ctrl-C stops it"
         self.lost = trouble(self._console.file, then)
 
     def _draw(self, progress: Progress, row: dict[str, float]) -> None:

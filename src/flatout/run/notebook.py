@@ -99,7 +99,7 @@ def page(title: str, summary: dict[str, Any], loaded: bool, points: Points | Non
         loaded: it was loaded, if it has not learned.
         points: its learning curve, if it has learned.
     """
-    facts = {"state": "loaded; call learn to go on" if loaded else "nothing learned yet"}
+    facts = {"state": "loaded; call learn to continue" if loaded else "nothing learned yet"}
     if summary:
         facts = {
             "return": reached(summary), "verdict": verdict(summary),

@@ -134,7 +134,7 @@ def begun_from(
     hyper, notes = config.hyper, ()
     if why := _left_behind(before, config):
         if state.rows is not None:
-            notes = (f"the replay of {folder} is left behind: {why}",)
+            notes = (f"the replay of {folder} is not used: {why}",)
         state = Snapshot(state.arrays, state.data)
     if state.rows is not None and "learning_starts" not in given:
         hyper = replace(hyper, learning_starts=0)

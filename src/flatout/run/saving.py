@@ -65,7 +65,7 @@ class Saver:
                 f"resume all of them: flatout train --resume {population}"
             )
         if found is None and not folder.has_saved:
-            note("nothing was saved yet: the run begins again from its start")
+            note("nothing was saved yet: the run starts again from the beginning")
             return None
         path, step, saved = checkpoint.load_latest(folder.path) if found is None else found
         with checkpoint.reading(path):
@@ -91,13 +91,13 @@ class Saver:
         if summary is None or not why or summary["steps"] != progress.steps:
             return None
         words = (
-            f"the run has made all of its {progress.steps:,} steps; to go on, name a larger total: "
-            f"--steps {2 * max(run.steps, progress.steps)}"
+            f"the run has made all of its {progress.steps:,} steps; to continue, name a larger "
+            f"total: --steps {2 * max(run.steps, progress.steps)}"
         )
         if why == "return":
             words = (
                 f"the run ended after {progress.steps:,} steps, when it had reached "
-                f"--stop-at-return {run.stop_at_return:g}; to go on, name a larger return"
+                f"--stop-at-return {run.stop_at_return:g}; to continue, name a larger return"
             )
         note(words)
         return summary

@@ -408,7 +408,7 @@ class Trainer:
         self._saver.save_final(self.progress, self.final, ended)
         recording.close()
         if self.display.lost:
-            components.notes.append(f"{self.display.lost}: the run went on without its display")
+            components.notes.append(f"{self.display.lost}: the run continued without its display")
         times = self._clock.times()
         summary = summarise(
             self.config, self.progress, components, times,

@@ -73,7 +73,7 @@ class _Translated(Agent):
             )
 
     def _with_updates(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings with `train_freq` counted over all environments."""
+        """Return the settings with `train_freq` counted over all environments."""
         if self.algorithm in ("ppo", "a2c") or not {*STEPS} & {*settings}:
             return dict(settings)
         every = settings.get("train_freq", 4 if self.algorithm == "dqn" else 1)
@@ -175,7 +175,7 @@ class _Translated(Agent):
     _run_view: Any = None  # the run, while callbacks are called
 
     def get_env(self) -> VecEnv:
-        """The environments, which can be stepped: separate ones from those that learn."""
+        """Return environments that can be stepped, separate from those of training."""
         if self._vec_env is None:
             made = self._code.env
             env = made if made is not None else self.config.env.env
@@ -185,7 +185,7 @@ class _Translated(Agent):
         return self._vec_env
 
     def set_env(self, env: Any, *args: Any) -> NoReturn:
-        """Refuse: an agent keeps its environment."""
+        """Raise a `UsageError`: an agent keeps its environment."""
         raise UsageError(f"{type(self).__name__} keeps its environment: {ATTRIBUTES['set_env']}.")
 
     def get_parameters(self) -> dict[str, dict[str, np.ndarray]]:
@@ -223,7 +223,7 @@ class _Translated(Agent):
 
 
 def _made(env: Any) -> Any:
-    """An environment as `flatout.Agent.evaluate` takes it."""
+    """Return an environment as `flatout.Agent.evaluate` takes it."""
     return environment_and_settings(env)[0] if isinstance(env, VecEnv) else env
 
 

@@ -10,7 +10,7 @@ from flatout.sb3.common.callbacks import BaseCallback, ConvertCallback
 
 
 class _Adapter(Callback):
-    """Calls a callback of Stable-Baselines3's kind."""
+    """A callback of Flatout's kind that calls one of Stable-Baselines3's kind."""
 
     def __init__(self, callback: BaseCallback, agent: Any) -> None:
         self._callback, self._agent = callback, agent

@@ -309,7 +309,7 @@ def _may_pass(error: BaseException | None) -> bool:
 def _advice(path: Path) -> str:
     """Advice for a damaged checkpoint if there is an earlier one."""
     earlier = [path_ for path_ in checkpoints(path.parent) if path_ < path]
-    return f" Remove that folder to go on from step {_step(earlier[-1]):,}." if earlier else ""
+    return f" Remove that folder to continue from step {_step(earlier[-1]):,}." if earlier else ""
 
 
 def latest(run_dir: Path) -> Path:

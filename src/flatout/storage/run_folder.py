@@ -262,8 +262,8 @@ def refuse_strange(path: Path) -> None:
         ):
             continue
         raise UsageError(
-            f"{path / entry.name} is not of a run of Flatout, and a run there would replace it; "
-            "choose another --run-dir, or move it away."
+            f"{path / entry.name} does not belong to a run of Flatout, and a new run would replace "
+            "it; choose another --run-dir, or move it away."
         )
 
 

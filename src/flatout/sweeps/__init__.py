@@ -1,1 +1,1 @@
-"""Sweeps: many configurations, each a group of seeds, over what the machine has."""
+"""Sweeps: many configurations, each with several seeds, trained on all devices of a machine."""

@@ -1,7 +1,7 @@
 """The engine of a Ray cluster: jobs run on its machines, run folders come back to this one.
 
-What is sent is arguments, JSON and bytes. Ray pickles these, and the name of the class `Place`, by
-its own rules: the stated exception to "nothing is unpickled from a network".
+Messages consist of arguments, JSON and bytes. Ray pickles these, and the name of the class `Place`,
+by its own rules: the one exception to the rule that nothing from a network is unpickled.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from flatout.sweeps.plan import Job
 from flatout.version import __version__
 
 ANSWER_S = 3.0
-"""A cluster answers within this time, or there is none."""
+"""Maximum time in which a cluster answers."""
 
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
-"""Environment variables: Ray's lines about workers would be printed among the result's."""
+"""Environment variables that keep Ray's messages about workers out of the command's output."""
 
 STORE = 200_000_000
-"""Bytes of a started Ray's object store: nothing but pieces of run folders lies there."""
+"""Bytes of the object store of a Ray that is started here; it holds only pieces of run folders."""
 
 BEGIN_S, CLOSE_S = 60.0, 5.0
 
 
 def connect(address: str | None, cpus: int | None) -> Any:
-    """Ray, connected with a cluster, or with one that is started here.
+    """Return Ray, connected to a cluster or to one that is started here.
 
     Args:
         address: ``HOST:PORT`` or ``auto``; None starts one.
-        cpus: of a started one; None: all.
+        cpus: the CPUs of a cluster that is started here; None for all.
 
     Raises:
-        UsageError: there is no package.
-        FlatoutError: nothing that is Ray answers there, or it does not start.
+        UsageError: the package is not installed.
+        FlatoutError: no Ray answers at the address, or Ray does not start.
     """
     if address not in (None, "auto"):
         _refuse_silent(address)
@@ -108,7 +108,7 @@ def connect(address: str | None, cpus: int | None) -> Any:
 
 
 def _refuse_silent(address: str) -> None:
-    """Refuse an address where no gRPC server greets; Ray alone would try for long.
+    """Refuse an address where no gRPC server answers; Ray would keep trying for minutes.
 
     Raises:
         UsageError: it is no address.
@@ -135,8 +135,13 @@ def _refuse_silent(address: str) -> None:
 
 @dataclass
 class Seat:
-    """A `Place` as the command sees it: with its job, what it will tell next, and whether it has
-    told anything of this job."""
+    """The command's handle of a `Place`.
+
+    Attributes:
+        ref: the reference to its next answer.
+        job: the job that it trains.
+        told: whether it has answered since this job was sent.
+    """
 
     actor: Any
     ref: Any = None
@@ -148,9 +153,9 @@ class Cluster:
     """Runs jobs on a cluster; see `flatout.sweeps.engine.Engine`.
 
     Args:
-        ray: of `connect`.
-        folder: the sweep's.
-        per: how many share a card; 0 uses none.
+        ray: the module that `connect` returns.
+        folder: the sweep's folder.
+        per: the number of trials that share a GPU; 0 uses no GPU.
     """
 
     def __init__(self, ray: Any, folder: Path, per: int) -> None:
@@ -161,7 +166,7 @@ class Cluster:
         self._place = ray.remote(num_cpus=1, max_restarts=0, **part)(Place)
 
     def warm(self, count: int) -> None:
-        """Have so many places, which import while there is nothing to do yet."""
+        """Start up to `count` places, which import libraries before their first job."""
         while len(self._seats) < count:
             self._seats.append(self._seat())
 
@@ -189,7 +194,7 @@ class Cluster:
         return events + [event for ref in ready for event in self._hear(seats[ref])]
 
     def _hear(self, seat: Seat) -> Iterator[Mapping[str, Any]]:
-        """What a place has told."""
+        """Yield the events in a place's answer, after its files are written."""
         job = seat.job
         assert job is not None
         arriving = self._arriving / job.name
@@ -216,18 +221,18 @@ class Cluster:
         yield from events
 
     def _lost(self, seat: Seat, job: Job, error: Exception) -> Iterator[Mapping[str, Any]]:
-        """A place is gone, and with it what its job had not sent; no other is hurt.
+        """Remove a place that was lost, and yield the failures of its trials.
 
         Raises:
-            FlatoutError: so is the whole cluster.
+            FlatoutError: the whole cluster was lost.
         """
-        try:  # before Ray finds out, which ends this process without a word
+        try:  # before Ray finds out, which ends this process without a message
             _refuse_silent(self._address)
         except FlatoutError:
             self._gone = True
             raise FlatoutError(
-                f"the Ray cluster at {self._address} is gone; what came back stays: go on with "
-                f"flatout sweep --resume {self._arriving.parent}"
+                f"the Ray cluster at {self._address} was lost. The results that had "
+                f"arrived are saved; resume with: flatout sweep --resume {self._arriving.parent}"
             ) from None
         self._remove(seat)
         with suppress(OSError):
@@ -238,7 +243,7 @@ class Cluster:
         yield {"done": job.name}
 
     def _why(self, error: Exception) -> tuple[str, str]:
-        """What a trial is told to have failed of, and the kind of it."""
+        """Return the error of a lost trial as a sentence, and the kind of failure."""
         known, text = self._ray.exceptions, str(error).strip()
         if isinstance(error, FlatoutError):
             return str(error), "free"

@@ -1,4 +1,4 @@
-"""What runs a sweep's jobs: the engine's contract, and the engine of this machine's processes."""
+"""Engines, which run a sweep's jobs: their interface, and the one that uses local processes."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from flatout import child
 from flatout.sweeps.plan import Job
 
 LOST = "lost"
-"""Kind of a failure that is not the trial's: its worker or machine is gone."""
+"""The kind of a failure that the trial did not cause: its worker or machine was lost."""
 
 SHARE = 0.9
-"""Of a card's free memory that trials may take."""
+"""The share of a GPU's free memory that trials may take."""
 
 
 class Engine(Protocol):
-    """Starts jobs and tells what becomes of them.
+    """An engine: starts jobs and reports their events.
 
-    Events are mappings: ``trial`` with ``steps``, ``updates``, ``mean``, ``busy``, ``peak_mb``;
-    or with ``ended``; or with ``error`` and ``kind``; and ``done``, a job's name, after its last.
+    Events are mappings. They have ``trial``, a name, together with ``steps``, ``updates``,
+    ``mean``, ``busy`` and ``peak_mb`` (progress), with ``ended``, or with ``error`` and ``kind``.
+    The last event of a job has ``done``, the job's name.
     """
 
     def start(self, job: Job) -> None: ...
 
     def poll(self, timeout_s: float) -> list[Mapping[str, Any]]:
-        """What has happened; waits so long for something to."""
+        """Return the events since the last call; wait up to `timeout_s` seconds for the first."""
         ...
 
     def stop(self, job: str) -> None:
-        """Let a job save what it has, and end."""
+        """Make a job save its state and end."""
         ...
 
     def close(self) -> None:
@@ -46,7 +47,7 @@ class Worker(child.Child):
 
     def __init__(self, variables: Mapping[str, str], keeps: int) -> None:
         given = dict(os.environ)
-        if "XLA_CLIENT_MEM_FRACTION" in variables:  # the older name beside it is an error
+        if "XLA_CLIENT_MEM_FRACTION" in variables:  # JAX refuses both names together
             given.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)
         super().__init__(
             "flatout.sweeps.worker:main", str(keeps), variables=given | dict(variables),
@@ -67,9 +68,9 @@ class Local:
     """This machine's processes, each of which trains one job after another.
 
     Args:
-        keeps: a descriptor that all of them hold open: the sweep's lock.
-        cards: for each process in turn, the environment variables that give it its card.
-        whole: the same of a process that shares no card.
+        keeps: the descriptor of the sweep's lock, which all processes hold open.
+        cards: for each process in turn, the environment variables that assign its GPU.
+        whole: the same for a process that shares its GPU with no other.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Local:
         self._selector = selectors.DefaultSelector()
 
     def warm(self, count: int) -> None:
-        """Have so many processes, which import while there is nothing to do yet."""
+        """Start `count` processes, which import libraries before their first job."""
         for place in range(count):
             self._open(place)
 
@@ -161,11 +162,12 @@ class Local:
 
 
 def cards(hardware: Any, per: int) -> list[dict[str, str]]:
-    """For each card, what a process's environment says of it: which, and how much of its memory.
+    """Return for each GPU the environment variables that give a process this GPU and a share of its
+    memory.
 
     Args:
         hardware: `flatout.hardware.inventory.Hardware`.
-        per: processes that share a card.
+        per: the number of processes that share a GPU.
     """
     made = list[dict[str, str]]()
     own = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
@@ -180,16 +182,16 @@ def cards(hardware: Any, per: int) -> list[dict[str, str]]:
 
 
 def mps_runs() -> bool:
-    """Whether NVIDIA's MPS serves this machine's cards: its control pipe is there."""
+    """Return whether NVIDIA MPS runs on this machine: its control pipe exists."""
     folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
     return (Path(folder) / "control").exists()
 
 
 def mps_words() -> str:
-    """How trials that share a card do so, and what would be better."""
+    """Return a sentence on how trials share a GPU, with advice if MPS does not run."""
     if mps_runs():
-        return "NVIDIA MPS runs: trials that share a card compute side by side"
+        return "NVIDIA MPS runs: trials that share a GPU compute at the same time"
     return (
-        "trials that share a card take turns; NVIDIA MPS would let small ones compute side by side "
-        "(nvidia-cuda-mps-control -d)"
+        "trials that share a GPU take turns; NVIDIA MPS would let small ones compute at the same "
+        "time (nvidia-cuda-mps-control -d)"
     )

@@ -1,4 +1,4 @@
-"""A sweep's folder: what it trains, and who holds it."""
+"""A sweep's folder: the plan of what is trained, and a lock against a second process."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ MOST_PLAN = 1 << 26
 """Maximum bytes of a `PLAN`."""
 
 WAIT_S = 5.0
-"""Processes of a sweep that was killed end within this time."""
+"""Maximum time until the processes of a killed sweep have ended."""
 
 
 class Folder:
-    """A sweep's folder: its plan, and a lock that its processes hold, too.
+    """A sweep's folder: its plan, and a lock that the sweep's worker processes hold as well.
 
-    No link in it is followed until it is closed.
+    Links in the folder are not followed while it is open.
 
     Raises:
-        UsageError, FlatoutError: it holds a sweep or a run, holds none to resume, or is in use.
+        UsageError, FlatoutError: it holds a sweep or a run already, has no sweep to resume, or is
+            in use.
     """
 
     def __init__(self, path: Path, resume: bool) -> None:
@@ -65,7 +66,7 @@ class Folder:
             recover(path)
 
     def _locked(self) -> locks.Lock:
-        """The lock, once the last process of a sweep that was killed has ended."""
+        """Return the lock; wait for the processes of a killed sweep to end."""
         began = time.monotonic()
         while True:
             try:
@@ -84,18 +85,18 @@ class Folder:
         if resume and not there:
             raise UsageError(f"{path} holds no sweep to resume (there is no {PLAN} in it).")
         if not resume and (there or (path / "config.json").exists()):
-            what = f"a sweep; go on with: flatout sweep --resume {path}" if there else "a run"
+            what = f"a sweep; resume it with: flatout sweep --resume {path}" if there else "a run"
             raise UsageError(f"{path} already holds {what}; or choose another --run-dir.")
         if not resume:  # which would count as this sweep's, whatever its settings
             left = [*path.glob("*seed=*/config.json"), *path.glob(f"{SHARED}*/{POPULATION}")]
             if left:
                 raise UsageError(
-                    f"{left[0].parent} already holds a run, of another sweep; choose another "
+                    f"{left[0].parent} already holds a run of another sweep; choose another "
                     "--run-dir."
                 )
 
     def _refuse_strange(self) -> None:
-        """Refuse a folder for a new sweep that has files and folders with the names of one's."""
+        """Refuse a new sweep's folder that already has entries under names that a sweep uses."""
         path = self.path
         strange = [*path.glob(ARRIVING), *path.glob(f"{SHARED}[0-9]*")]
         with suppress(
@@ -105,12 +106,12 @@ class Folder:
                 strange.append(path / LOCK)
         if strange:
             raise UsageError(
-                f"{strange[0]} is not of a sweep of Flatout, and one there would write into it; "
-                "choose another --run-dir, or move it away."
+                f"{strange[0]} does not belong to a sweep of Flatout, and a new sweep would "
+                "write into it; choose another --run-dir, or move it away."
             )
 
     def _holder_lives(self) -> bool:
-        """Whether the sweep that took the lock still runs, not only what it has started."""
+        """Return whether the sweep that took the lock still runs, and not only its workers."""
         try:
             return psutil.pid_exists(int(nofollow.read(self.path / LOCK, 1, 20)))
         except (OSError, ValueError, OverflowError):
@@ -144,10 +145,10 @@ class Folder:
             nofollow.replace(self.path / PLAN, text.encode())
 
     def load(self, consent: Consent) -> SweepPlan:
-        """What `save` wrote.
+        """Return the plan that `save` wrote.
 
         Raises:
-            CheckpointError: it is damaged, or names code without consent.
+            CheckpointError: it is damaged, or names code without consent to run it.
         """
         path = self.path / PLAN
         base, values = load_values(self.path, consent, PLAN, MOST_PLAN)
@@ -199,10 +200,10 @@ class Folder:
 
 
 def _refuse_populations(populations: Mapping[str, Sequence[str]], trials: set[str]) -> None:
-    """Refuse populations of a plan that this sweep cannot have made.
+    """Refuse populations in a plan that this sweep cannot have written.
 
     Raises:
-        ValueError: an impossible name, or a trial that is unknown or in two places.
+        ValueError: an impossible name, or a trial that is unknown or in two populations.
     """
     placed = set[str]()
     for name, members in populations.items():

@@ -1,4 +1,4 @@
-"""Run folders that travel between machines as bytes, and are signed anew where they arrive."""
+"""Transfer of run folders between machines as bytes; they are signed again on arrival."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from flatout.sweeps.plan import Trial
 from flatout_explain.files import nofollow
 
 PIECE = 16 << 20
-"""Bytes that travel at once."""
+"""Bytes that are read and sent at a time."""
 
 METRICS = "metrics.jsonl"
 
 ARRIVING = ".arriving"
-"""In a sweep's folder: those of its jobs' folders that have not arrived as a whole."""
+"""The subfolder of a sweep's folder for job folders that have arrived only in part."""
 
 BEFORE = ".old"
-"""In `ARRIVING`: the version of a job's folder that is about to be replaced."""
+"""The subfolder of `ARRIVING` for the version of a job's folder that is being replaced."""
 
 Piece = tuple[str, int, bytes]
-"""A file's name within its folder, where in it these bytes begin, and the bytes."""
+"""A file's name within its folder, the offset of these bytes in the file, and the bytes."""
 
 
 class Leaving:
-    """A folder that leaves, some pieces at a time.
+    """A folder that is sent, some pieces at a time.
 
     Args:
-        done: its job has ended: all of it leaves; else what can be gone on with, while the job goes
-            on: of checkpoints the newest.
+        done: whether the job has ended, so that the whole folder is sent. Otherwise what a resumed
+            job needs is sent: of checkpoints only the newest.
 
     Attributes:
-        saved: the newest checkpoints in it.
-        metrics: bytes of each file of metrics that has left.
-        first: whether nothing has left yet.
+        saved: the newest checkpoints in the folder.
+        metrics: the number of bytes sent of each file of metrics.
+        first: whether nothing has been sent yet.
     """
 
     def __init__(self, folder: Path, done: bool) -> None:
@@ -55,8 +55,8 @@ class Leaving:
         self._pieces = pieces(folder, None if done else self.saved)
 
     def take(self) -> tuple[list[Piece], bool, bool]:
-        """The next pieces, whether they are the last, and whether all that has left fits together:
-        a run that goes on removes older checkpoints."""
+        """Return the next pieces, whether they are the last, and whether the folder sent is
+        complete. It is not if the run has removed a checkpoint meanwhile."""
         some, size, self.first = list[Piece](), 0, False
         for piece in self._pieces:
             some.append(piece)
@@ -69,16 +69,16 @@ class Leaving:
 
 
 def newest(folder: Path) -> frozenset[Path]:
-    """The newest checkpoint of a run, or of each program of a population."""
+    """Return the newest checkpoint of a run, or of each program of a population."""
     inside = {path.parent.parent for path in trees.walk(folder)}
     found = [checkpoints(folder / path) for path in inside if path.name == "checkpoints"]
     return frozenset(steps[-1] for steps in found if steps)
 
 
 def pieces(folder: Path, saved: frozenset[Path] | None = None) -> Iterator[Piece]:
-    """A folder's files: none that is half written, and of checkpoints only `saved`.
+    """Yield the files of a folder in pieces, without unfinished files; of checkpoints only `saved`.
 
-    Files that the run removes meanwhile, as it does older checkpoints, are left out.
+    Files that the run removes meanwhile, such as older checkpoints, are left out.
     """
     for inside in trees.walk(folder):
         path, depth = folder / inside, len(inside.parts)
@@ -115,10 +115,10 @@ def put(folder: Path, piece: Piece) -> None:
 
 
 def settle(arrived: Path, job: Job) -> None:
-    """Put a job's folder that has arrived as a whole in the place of what there is, signed.
+    """Sign a job's folder that has arrived completely, and replace the folder's earlier version.
 
-    Only jobs that this command has started come here, and settings are signed with this user's key
-    only if they reach for no other code and files than their trial does.
+    Only jobs that this command has started arrive here. Settings are signed with this user's key
+    only if they name the same code and files as their trial.
 
     Raises:
         FlatoutError: it cannot be written.
@@ -141,14 +141,14 @@ def settle(arrived: Path, job: Job) -> None:
 
 
 def recover(sweep: Path) -> None:
-    """Put back the folders that a sweep which was killed was about to replace; remove the others
-    that were arriving.
+    """Restore the folders that a killed sweep was replacing, and remove those that had arrived in
+    part.
 
     Args:
         sweep: the sweep's folder.
 
     Raises:
-        OSError: one cannot be put back. Nothing is removed.
+        OSError: a folder cannot be restored. Nothing is removed then.
     """
     arriving = sweep / ARRIVING
     with (
@@ -161,7 +161,7 @@ def recover(sweep: Path) -> None:
 
 
 def _put_back(before: Path, folder: Path) -> None:
-    """Move a folder back, unless there is one in its place: then it is no longer needed."""
+    """Move a folder back, or remove it if its path is in use again."""
     if os.path.lexists(folder):
         trees.remove_tree(before)
     else:
@@ -170,7 +170,7 @@ def _put_back(before: Path, folder: Path) -> None:
 
 
 def _sign(arrived: Path, folder: Path, trial: Trial) -> None:
-    """Sign a run's files again, with the path where they will be."""
+    """Sign a run's files again, with their final path."""
     from flatout.storage import checkpoint
 
     for name, kind in (("config.json", signing.RUN), (POPULATION, signing.RUN),
@@ -197,10 +197,10 @@ def _sign(arrived: Path, folder: Path, trial: Trial) -> None:
 def _signed(
     kind: str, values: Mapping[str, Any], told: Mapping[str, Any], trial: Trial
 ) -> dict[str, Any]:
-    """These values with this user's signature.
+    """Return values with this user's signature.
 
     Raises:
-        CheckpointError: their settings reach for what the trial does not.
+        CheckpointError: their settings name other code or files than the trial's.
     """
     found = reaching_of(resolve(str(told["algorithm"]), told["settings"]))
     if found != reaching_of(trial.config()):

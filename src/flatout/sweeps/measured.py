@@ -1,4 +1,4 @@
-"""What a sweep's trials take of this machine: known from earlier sweeps, or tried for a moment."""
+"""The speed and memory of a sweep's trials: from earlier sweeps, or from a short trial run."""
 
 from __future__ import annotations
 
@@ -19,13 +19,18 @@ from flatout_explain import output_file
 from flatout_explain.files.kept_numbers import keep_number, numbers
 
 TRY_S = 30.0
-"""A trial that is tried for a moment gets to its first updates within this time."""
+"""Maximum time in which a short trial run reaches its first updates."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """Of trials of one shape: how many at a time are fastest, steps per second of all of them
-    together, and MiB of each process; 0 where it is not known."""
+    """Measurements of trials with the same compiled program; 0 stands for an unknown value.
+
+    Attributes:
+        at_once: the number of trials at a time that is fastest.
+        rate: steps per second of these trials together.
+        each_mb: MiB of each process.
+    """
 
     at_once: int = 0
     rate: float = 0.0
@@ -38,14 +43,14 @@ def _names(base: TrainConfig, hardware: Hardware) -> list[str]:
 
 
 def known(base: TrainConfig, hardware: Hardware) -> Known:
-    """What earlier sweeps have measured here."""
+    """Return the measurements of earlier sweeps on this machine."""
     kept = {} if base.run.remeasure else numbers()
     at_once, rate, each = (kept.get(name, 0.0) for name in _names(base, hardware))
     return Known(int(at_once), rate, each)
 
 
 def keep(sweep: Sweep, hardware: Hardware) -> None:
-    """Keep what a sweep has measured, if it has."""
+    """Save the measurements of a sweep, if it made any."""
     slots = sweep.slots
     if slots.settled and not slots.known and slots.limit in slots.rates:
         values = (slots.limit, slots.rates[slots.limit], slots.each_mb)
@@ -54,10 +59,10 @@ def keep(sweep: Sweep, hardware: Hardware) -> None:
 
 
 def tried(trial: Trial, engine: Engine) -> Known:
-    """Train one for a moment in a folder that is thrown away.
+    """Train one trial briefly in a temporary folder, and return its measurements.
 
     Raises:
-        FlatoutError: it fails, with its sentence.
+        FlatoutError: the trial fails; with its message.
     """
     with (
         output_file.temporary_folder("flatout-sweep-") as folder,

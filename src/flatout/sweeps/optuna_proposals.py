@@ -1,4 +1,4 @@
-"""Optuna's samplers and pruners, by their names in a sweep's file, and what they propose."""
+"""Optuna's samplers and pruners by their names in a sweep's file, and their proposals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ most samplers begin with 10 random configurations, and `nsgaii` with 50."""
 
 
 def optuna_package() -> Any:
-    """The package `optuna`, which prints nothing but errors; `UsageError` if it is missing."""
+    """Return the package `optuna`, set to print only errors; `UsageError` if it is missing."""
     try:
         made = importlib.import_module("optuna")
     except ImportError:
@@ -44,14 +44,14 @@ def optuna_package() -> Any:
 
 
 def sampler(settings: Mapping[str, Any], number: int, where: str) -> Any:
-    """The sampler for the trial of that number: what it draws depends on no earlier draw, so that
-    a resumed study continues as an unbroken one would."""
+    """Return the sampler for the trial with this number. Its draws do not depend on earlier ones,
+    so that a resumed study continues like one that was never interrupted."""
     seed = settings["seed"] + number
     return _made("sampler", SAMPLERS, settings["sampler"], where, {"seed": seed})
 
 
 def pruner(settings: Mapping[str, Any], first: int, last: int, where: str) -> Any:
-    """The pruner, which looks at steps from `first` to `last`."""
+    """Return the pruner, which may stop trials at steps from `first` to `last`."""
     given = settings["pruner"]
     name, _ = _named(given)
     halves = {"halving": {"min_resource": first},
@@ -60,7 +60,7 @@ def pruner(settings: Mapping[str, Any], first: int, last: int, where: str) -> An
 
 
 def _named(given: Any) -> tuple[Any, dict[str, Any]]:
-    """The name and the options of a ``sampler =`` or ``pruner =``, which may be a name alone."""
+    """Return the name and the options in ``sampler =`` or ``pruner =``; a name alone has none."""
     options = dict(given) if isinstance(given, dict) else {"name": given}
     return options.pop("name", None), options
 
@@ -68,7 +68,7 @@ def _named(given: Any) -> tuple[Any, dict[str, Any]]:
 def _made(
     what: str, names: Mapping[str, str], given: Any, where: str, defaults: Mapping[str, Any]
 ) -> Any:
-    """One of Optuna's objects; its options replace the defaults."""
+    """Make one of Optuna's objects; its options replace the defaults."""
     optuna = optuna_package()
     name, options = _named(given)
     if name not in names:
@@ -86,7 +86,7 @@ def _made(
 
 @contextmanager
 def _refused(what: str, given: Any, where: str) -> Iterator[None]:
-    """Turn what Optuna raises because of a sampler's or pruner's options into a `UsageError`."""
+    """Turn errors of Optuna about the options of a sampler or pruner into a `UsageError`."""
     name, options = _named(given)
     try:
         with warnings.catch_warnings():
@@ -108,7 +108,7 @@ def try_options(settings: Mapping[str, Any], steps: int, where: str) -> None:
     only when it needs them.
 
     Args:
-        steps: of a run.
+        steps: the steps of a run.
 
     Raises:
         UsageError: one of them fails.
@@ -132,13 +132,13 @@ def try_options(settings: Mapping[str, Any], steps: int, where: str) -> None:
 
 
 def choices_of(values: list[Any]) -> dict[Any, Any]:
-    """Choices by what Optuna knows them by: lists as their text."""
+    """Return choices by the values that Optuna gets: a list is passed as its text."""
     plain = (str, int, float, bool)
     return {one if isinstance(one, plain) else json.dumps(one): one for one in values}
 
 
 def suggest(trial: Any, key: str, values: Any) -> Any:
-    """Optuna's proposal for a setting: the earlier one if the trial has one."""
+    """Return Optuna's proposal for a setting; a trial that has a proposal keeps it."""
     if isinstance(values, list):
         return trial.suggest_categorical(key, list(choices_of(values)))
     whole = type(values["low"]) is int and type(values["high"]) is int
@@ -147,10 +147,10 @@ def suggest(trial: Any, key: str, values: Any) -> Any:
 
 
 def value_of(proposed: Any, key: str, values: Any) -> Any:
-    """The setting's value: real numbers have four digits, as their names in folders.
+    """Return a setting's value; real numbers are rounded to four digits, as in folder names.
 
     Raises:
-        CheckpointError: it is not of the space: the study was changed.
+        CheckpointError: the value is outside of the space, because the study was changed.
     """
     if isinstance(values, list):
         choices = choices_of(values)
@@ -161,5 +161,5 @@ def value_of(proposed: Any, key: str, values: Any) -> Any:
         return min(max(short, values["low"]), values["high"])
     raise CheckpointError(
         f"[optuna] the study holds {key} = {str(proposed)[:60]}, which this sweep cannot have "
-        "asked: it is damaged, or another's."
+        "proposed: it is damaged, or belongs to another sweep."
     )

@@ -1,4 +1,4 @@
-"""Where Optuna keeps a sweep's study: a journal in the sweep's folder, or an SQL database."""
+"""Storage of a sweep's Optuna study: a journal in the sweep's folder, or an SQL database."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from flatout.errors import FlatoutError, UsageError, one_line
 from flatout_explain.files import nofollow
 
 JOURNAL = "optuna.log"
-"""The study's journal in the sweep's folder, where no other storage is named."""
+"""The file of the study's journal in the sweep's folder, the default storage."""
 
 MOST_JOURNAL, LONGEST_RECORD = 320 << 20, 1 << 20
 """Maximum bytes of a journal that is read, some 3,000 for each configuration of the largest sweep,
 and of a line in it."""
 
 IDENTITY = "flatout"
-"""The study's attribute that says whose it is."""
+"""The attribute of a study that identifies its sweep."""
 
 _SQLITE, _SIDE_FILES = "sqlite:///", ("-journal", "-wal", "-shm")
 
 
 def hidden(url: str) -> str:
-    """A storage's address for messages, without its user and password."""
+    """Return a storage's address for messages, without its user and password."""
     return re.sub("://.*@", "://...@", url)[:200]
 
 
 def file_within(url: str, folder: Path) -> Path | None:
-    """The file of an SQLite address, if it lies in a folder; None for any other address."""
+    """Return the file of an SQLite address if it is in the folder; None for other addresses."""
     path = os.path.abspath(url.removeprefix(_SQLITE))
     inside = path.startswith(os.path.abspath(folder) + os.sep)
     return Path(path) if url.startswith(_SQLITE) and inside and "?" not in url else None
@@ -46,12 +46,12 @@ def refuse_unsafe(url: str, folder: Path, where: str, new: bool) -> None:
     write-ahead log: SQLite replays these, and a forged one deletes files elsewhere.
 
     Args:
-        folder: the sweep's.
-        where: names the table in messages.
-        new: the sweep is, so that it has no database yet.
+        folder: the sweep's folder.
+        where: the table's name for messages.
+        new: whether the sweep is new, so that it has no database yet.
 
     Raises:
-        UsageError: with advice.
+        UsageError: the address is not safe; with advice.
     """
     file = file_within(url, folder)
     why = f"lies outside of the sweep's folder {folder}"
@@ -65,29 +65,29 @@ def refuse_unsafe(url: str, folder: Path, where: str, new: bool) -> None:
 
 
 def _danger(file: Path, folder: Path, new: bool) -> str:
-    """Why SQLite must not open a database in the sweep's folder; empty if it may."""
+    """Return why SQLite must not open a database in the sweep's folder; empty if it may."""
     exists = os.path.lexists(file)
     left = [f"{file.name}{end}" for end in _SIDE_FILES if os.path.lexists(f"{file}{end}")]
     if new and (exists or left):
         return f"exists already ({file.name if exists else left[0]})"
     if left:
-        return f"was left by a process that was killed, or is a stranger's ({left[-1]})"
+        return f"was left by a process that was killed, or was created by another user ({left[-1]})"
     below = os.path.relpath(file, os.path.abspath(folder))
     linked = os.path.realpath(file) != os.path.join(os.path.realpath(folder), below)
     return "is a link" if linked or (exists and file.stat().st_nlink > 1) else ""
 
 
 def open_study(optuna: Any, settings: Mapping[str, Any], folder: Path) -> Any:
-    """The study, new or as it was left.
+    """Open the study of a sweep, or create it.
 
     Args:
-        optuna: the package.
-        settings: of `flatout.sweeps.search.settings_of`.
-        folder: the sweep's.
+        optuna: the package `optuna`.
+        settings: those that `flatout.sweeps.search.settings_of` returns.
+        folder: the sweep's folder.
 
     Raises:
         FlatoutError: the storage cannot be opened.
-        UsageError: the study there is another sweep's, maximises nothing, or has enqueued trials.
+        UsageError: the study belongs to another sweep, does not maximise, or has enqueued trials.
     """
     url, identity = settings["storage"], settings["identity"]
     name = settings["study"] or (f"flatout-{identity}" if url else "flatout")
@@ -119,7 +119,7 @@ def open_study(optuna: Any, settings: Mapping[str, Any], folder: Path) -> Any:
         )
     if owner != identity:
         raise UsageError(
-            f"[optuna] the study {name!r} in {where} is of another sweep; choose another "
+            f"[optuna] the study {name!r} in {where} belongs to another sweep; choose another "
             "study = NAME, or another storage."
         )
     return study
@@ -134,10 +134,10 @@ def _database(optuna: Any, url: str, folder: Path) -> Any:
 
 
 def _refuse_code(file: Path) -> None:
-    """Refuse an SQLite file with views or triggers: a query would run them, without an end.
+    """Refuse an SQLite file with views or triggers, which a query would run, perhaps endlessly.
 
     Raises:
-        ValueError: it has one; Optuna makes none.
+        ValueError: it has a view or a trigger; Optuna makes none.
         sqlite3.Error: it is no database.
     """
     kinds = "select type, name from sqlite_master where type in ('view', 'trigger')"
@@ -151,7 +151,7 @@ def _refuse_code(file: Path) -> None:
 
 
 class _Held:
-    """No lock of the journal's own: the sweep's lock is held while it is open."""
+    """A journal lock that does nothing, because the sweep's lock protects the journal."""
 
     def acquire(self) -> bool:
         return True
@@ -161,7 +161,7 @@ class _Held:
 
 
 def _check_record(line: bytes, number: int) -> None:
-    """Refuse a line that is no JSON object.
+    """Refuse a line that is not a JSON object.
 
     Raises:
         ValueError: it is damaged.
@@ -172,13 +172,13 @@ def _check_record(line: bytes, number: int) -> None:
         record = None
     if not isinstance(record, dict):
         raise ValueError(
-            f"line {number:,} of it is damaged: restore an earlier copy, or begin the sweep again "
+            f"line {number:,} of it is damaged: restore an earlier copy, or start the sweep again "
             "in another folder"
         )
 
 
 def _journal(optuna: Any, path: Path) -> Any:
-    """The journal, without a line that a kill left unfinished: the next one would continue it."""
+    """Open the journal, and remove an unfinished last line: the next record would continue it."""
     with nofollow.open_stream(path, nofollow.CHANGE) as file:
         size = os.fstat(file.fileno()).st_size
         if size > MOST_JOURNAL:

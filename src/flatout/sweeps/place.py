@@ -1,6 +1,6 @@
-"""A place of a Ray cluster: on one of its machines, a process that trains the command's jobs.
+"""A place of a Ray cluster: a process on one of its machines that trains the command's jobs.
 
-What it is told is arguments, JSON and bytes, and so is what it tells.
+It receives and sends arguments, JSON and bytes only.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from flatout.version import __version__
 from flatout_explain.files import locks, nofollow
 
 HOME_S, PART = 5.0, 20.0
-"""A running job's checkpoints come home not more often than this, and for each second that sending
-them takes so many later: they stay a small part of the time."""
+"""Minimum seconds between two transfers of a running job's checkpoints, and how many seconds more
+for each second that a transfer takes, so that transfers take a small share of the time."""
 
 POLL_S, NEW_S = 0.25, 60.0
 ROOT = "flatout-ray-"
 
 ChunkOutput = tuple[str, list[Piece]]
-"""What a place tells: JSON of its events, of new lines of metrics, of whether a folder begins to
-leave and of whether all of it has left; and pieces of that folder."""
+"""A place's answer: JSON, and pieces of a folder. The JSON holds events, new lines of metrics,
+whether these are the folder's first pieces, and whether the folder is now complete."""
 
 
 class Place:
-    """On a machine of the cluster: a process that trains, and the folders of its jobs.
+    """A training process on a machine of the cluster, and the folders of its jobs.
 
     Args:
-        told: as JSON: the command's `sys.path`, how many share a card (0: none is used), and the
-            command's version.
+        told: JSON of the command's `sys.path`, the number of trials that share a GPU (0 uses no
+            GPU), and the command's version.
     """
 
     def __init__(self, told: str) -> None:
@@ -63,17 +63,17 @@ class Place:
     def _forget(self, job: str) -> None:
         self._folder = self._root / (job or "none")
         self._held, self._over = list[Mapping[str, Any]](), False
-        self._read = dict[str, int]()  # bytes of metrics that were told
+        self._read = dict[str, int]()  # bytes of metrics that were sent
         self._leaving: Leaving | None = None
         self._sent = frozenset[Path]()  # checkpoints
-        self._next = 0.0  # when the next ones may leave
+        self._next = 0.0  # when the next ones may be sent
 
     def put(self, job: str, piece: Piece) -> None:
         name, offset, data = piece
         put(self._root, (f"{job}/{name}", offset, data))
 
     def start(self, text: str, *arrived: None) -> ChunkOutput:
-        """Begin a job, once what it goes on with has arrived."""
+        """Start a job after the files that it resumes from have arrived."""
         job = read_job(text)
         self._forget(job.name)
         self._sent = newest(self._folder)
@@ -81,8 +81,8 @@ class Place:
         return self._tell([], [])
 
     def poll(self) -> ChunkOutput:
-        """What has happened. New checkpoints leave while the job goes on; when it has ended, its
-        folder leaves before that is told."""
+        """Return the events since the last call. New checkpoints are sent while the job runs; when
+        it has ended, its folder is sent before the last event."""
         events = list[Mapping[str, Any]]()
         if not self._over:
             for event in self._local.poll(POLL_S):
@@ -141,7 +141,7 @@ class Place:
 
 
 def _card(per: int) -> list[dict[str, str]]:
-    """What the card that Ray has given says to its process: its share is its cap on memory."""
+    """Return the environment variable that limits a process to its share of the GPU's memory."""
     if not per:
         return []
     from flatout.hardware.inventory import inventory
@@ -153,10 +153,10 @@ def _card(per: int) -> list[dict[str, str]]:
 
 
 def _sweep_up() -> None:
-    """Remove what places that were killed have left on this machine."""
+    """Remove the folders of killed places from this machine."""
     for root in Path(tempfile.gettempdir()).glob(f"{ROOT}*"):
         with suppress(OSError):
-            if time.time() - root.stat().st_mtime < NEW_S:  # another, which is just beginning
+            if time.time() - root.stat().st_mtime < NEW_S:  # another place, which is just starting
                 continue
             if not locks.in_use(root / locks.LOCK, 2):
                 trees.remove_tree(root)

@@ -1,7 +1,7 @@
-"""What a sweep trains: configurations, each a group of seeds; all of it plain data.
+"""The plan of a sweep: configurations, each trained with several seeds, as plain data.
 
-A *group* is one configuration with all of its seeds, a *trial* one run of it. A *study* proposes
-groups and is told what became of them.
+A *group* is one configuration with all of its seeds, and a *trial* one run of it. A *study*
+proposes groups and receives their results.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from flatout_explain.documents import convert, parse_json
 from flatout_explain.files.nofollow import is_plain_name
 
 SHARED = "population-"
-"""How the names of folders of trials that one process trains begin."""
+"""Prefix of the names of folders with several trials that one process trains."""
 
 STRATEGIES = ("auto", "together", "spread", "apart")
-"""How one program may train several trials; apart: none does."""
+"""How trials of one compiled program are trained; with apart, each in a process of its own."""
 
 SECTIONS = ("seeds", "grid", "list", "random", "optuna")
-"""What a sweep's file has beside settings."""
+"""The sections of a sweep's file; everything else in it is a setting."""
 
 REFUSED = {
     "algorithm": "a sweep has one",
     "seed": "seeds says which there are",
     "run_dir": "each trial has a folder of its own",
 }
-"""What configurations cannot differ in, and why."""
+"""Settings in which configurations cannot differ, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Trial:
-    """One run: its name, its group's, and all of its settings, as JSON can hold them."""
+    """One run: its name, the name of its group, and all of its settings as JSON values."""
 
     name: str
     group: str
@@ -61,20 +61,20 @@ class Trial:
         return int(self.settings["steps"])
 
     def config(self) -> TrainConfig:
-        """Its settings, checked."""
+        """Return the settings, checked."""
         return resolve(self.algorithm, self.settings)
 
 
 @dataclass(frozen=True)
 class Job:
-    """Trials that one process trains: one alone, or a population. Plain data.
+    """Trials that one process trains: a single one, or a population. Plain data.
 
     Attributes:
-        folder: the run folder, or the population's.
-        population: whether it is a population.
-        strategy: of a population.
+        folder: the run's folder, or the population's.
+        population: whether the trials form a population.
+        strategy: how a population is trained.
         cap_mb: memory that the process may take, in MiB, or None.
-        alone: no other job runs meanwhile, so that a card's memory need not be shared.
+        alone: whether no other job runs at the same time, so that all of a GPU's memory is free.
     """
 
     name: str
@@ -87,26 +87,26 @@ class Job:
 
     @property
     def devices(self) -> tuple[Any, ...]:
-        """What a process has opened for good: jobs that differ in it need processes apart."""
+        """The devices that a process opens and keeps; jobs with others need another process."""
         settings = self.trials[0].settings
         return (self.alone, *map(settings.get, ("placement", "devices", "virtual_devices")))
 
     def as_json(self) -> bytes:
-        """The values as they travel; `read_job` reads them."""
+        """Return the job as JSON; `read_job` reads it."""
         return json.dumps(asdict(self), default=str).encode()
 
 
 def read_job(text: str | bytes) -> Job:
-    """What `Job.as_json` gave."""
+    """Return the job that `Job.as_json` wrote."""
     return convert(parse_json(text, finite=False), Job)
 
 
 class Study(Protocol):
-    """Proposes groups, and learns from what they achieved.
+    """A study: proposes groups, and learns from their results.
 
     Attributes:
-        prunes: whether it may give groups up.
-        pruned: names of those that it has given up.
+        prunes: whether it may stop groups early.
+        pruned: names of the groups that it has stopped early.
         notes: sentences for the user.
     """
 
@@ -115,21 +115,23 @@ class Study(Protocol):
     notes: list[str]
 
     def ask(self, most: int) -> list[Group]:
-        """New groups for so many trials, or all at once that are known beforehand; none where there
-        are no more, or those that run are waited for."""
+        """Return new groups for up to `most` trials, or all groups if they are known beforehand.
+
+        The list is empty if there are no more, or if the study waits for results.
+        """
         ...
 
     def tell(self, group: str, objective: float | None) -> None:
-        """A group has ended; None: none of its trials did."""
+        """Receive the result of a group that has ended; None if all of its trials failed."""
         ...
 
     def prune(self, group: str, step: int, objective: float) -> bool:
-        """Whether to give a group up, whose objective at a step is known."""
+        """Return whether to stop a group early, given its objective at a step."""
         ...
 
 
 class Fixed:
-    """The study of configurations that are known beforehand."""
+    """A study of configurations that are known beforehand."""
 
     prunes = False
 
@@ -149,7 +151,7 @@ class Fixed:
 
 
 def choices(sections: Any) -> Iterator[tuple[str, Any]]:
-    """All values that a file's sections give to settings that may name code, files or addresses."""
+    """Return all values in a file's sections of settings that may name code, files or addresses."""
     if isinstance(sections, Mapping):
         for key, value in sections.items():
             name = str(key).replace("-", "_")
@@ -165,13 +167,13 @@ def choices(sections: Any) -> Iterator[tuple[str, Any]]:
 
 
 def named_in(sections: Any) -> list[str]:
-    """All environments, networks and data that a file's sections name."""
+    """Return all environments, networks and data that a file's sections name."""
     return [value for name, value in choices(sections) if name in CODE and isinstance(value, str)]
 
 
 @dataclass
 class SweepPlan:
-    """A sweep's plan, new or from its folder."""
+    """The plan of a sweep, new or read from its folder."""
 
     base: TrainConfig
     seeds: Sequence[int]
@@ -189,15 +191,15 @@ class SweepPlan:
 
     @property
     def trials(self) -> list[Trial]:
-        """Those that are known beforehand."""
+        """The trials that are known beforehand."""
         return [one for group in self.groups for one in trials(self.base, group, self.seeds)]
 
 
 def seeds_of(value: Any, first: int) -> tuple[int, ...]:
-    """The seeds that ``seeds = 5`` (from `first` on) or ``seeds = [3, 5]`` name.
+    """Return the seeds that ``seeds = 5`` (from `first` on) or ``seeds = [3, 5]`` name.
 
     Raises:
-        UsageError: neither.
+        UsageError: the value has neither form.
     """
     if type(value) is int and 1 <= value <= MOST:
         return tuple(range(first, first + value))
@@ -207,15 +209,15 @@ def seeds_of(value: Any, first: int) -> tuple[int, ...]:
 
 
 def groups(base: TrainConfig, sections: Mapping[str, Any], where: str) -> list[Group]:
-    """All configurations of a sweep: the grid's, the list's, and the drawn ones; each once.
+    """Return all configurations of a sweep, without duplicates: grid, list and random ones.
 
     Args:
-        base: what trials have in common.
-        sections: `SECTIONS`, as a file has them.
-        where: names them in messages.
+        base: the settings that all trials share.
+        sections: the values of `SECTIONS`, as a file holds them.
+        where: the name of their source for messages.
 
     Raises:
-        UsageError: a key that is no setting, an impossible value, or a malformed section.
+        UsageError: an unknown setting, an impossible value, or a malformed section.
     """
     rows = [row for name, make in (("grid", grid), ("list", listed), ("random", drawn))
             if name in sections for row in make(sections[name], f"{where}: [{name}]")]  # fmt: skip
@@ -240,12 +242,12 @@ def groups(base: TrainConfig, sections: Mapping[str, Any], where: str) -> list[G
 
 
 def title(row: Mapping[str, Any]) -> str:
-    """A configuration as a folder's name has it; long ones are cut."""
+    """Return a configuration's name for its folders; a long name is cut."""
     return "_".join(f"{key}={_text(value)}" for key, value in row.items())[:150]
 
 
 def _text(value: Any) -> str:
-    """A value as a part of a folder's name."""
+    """Return a value as a part of a folder's name."""
     text = f"{value:g}" if isinstance(value, float) else str(value)
     if isinstance(value, float) and float(text) != value:
         text = repr(value)
@@ -253,10 +255,10 @@ def _text(value: Any) -> str:
 
 
 def trials(base: TrainConfig, group: Group, seeds: Sequence[int]) -> list[Trial]:
-    """The runs of a group.
+    """Return the trials of a group.
 
     Raises:
-        UsageError: its settings are impossible, or its name, which may be a file's, is no folder's.
+        UsageError: impossible settings, or a name that no folder can have.
     """
     common = revise(base, group.row).flat()
     common = {k: list(v) if isinstance(v, tuple) else v for k, v in common.items()}
@@ -267,10 +269,10 @@ def trials(base: TrainConfig, group: Group, seeds: Sequence[int]) -> list[Trial]
 
 
 def trial_names(group: Group, seeds: Sequence[int]) -> list[str]:
-    """The names of a group's runs, which are those of their folders.
+    """Return the names of a group's trials, which are also those of their folders.
 
     Raises:
-        UsageError: one cannot be a folder's.
+        UsageError: a name that no folder can have.
     """
     names = ["_".join(filter(None, (group.name, f"seed={seed}"))) for seed in seeds]
     for name in names:
@@ -280,10 +282,10 @@ def trial_names(group: Group, seeds: Sequence[int]) -> list[str]:
 
 
 def populations(found: Sequence[Trial], parts: int) -> dict[str, list[str]]:
-    """The trials that one program can train, by the name of their population's folder.
+    """Return the trials that one program can train, by the name of their population's folder.
 
     Args:
-        parts: those of one shape are divided among so many processes.
+        parts: the number of processes over which trials of one compiled program are divided.
     """
     shapes = dict[str, list[str]]()
     for trial in found:
@@ -298,7 +300,7 @@ def populations(found: Sequence[Trial], parts: int) -> dict[str, list[str]]:
 
 
 def shape(config: TrainConfig) -> str:
-    """What is equal in the settings of all trials that can share their programs, as text."""
+    """Return a text that is equal for all trials that can share their programs."""
     free = {*changeable(config), "run_dir"}
     fixed = {key: None if key in free and value is not None else [value]
              for key, value in config.flat().items()}  # fmt: skip
@@ -306,7 +308,7 @@ def shape(config: TrainConfig) -> str:
 
 
 def _compiled(config: TrainConfig) -> bool:
-    """Whether environments and learning are one program, which can be mapped over members."""
+    """Return whether environments and learning are one program, which can train many members."""
     placed = config.run.placed
     return (
         config.env.backend_device and config.hyper.acts

@@ -1,8 +1,8 @@
-"""The ``[optuna]`` table of a sweep: Optuna proposes configurations and gives bad ones up.
+"""The ``[optuna]`` table of a sweep: Optuna proposes configurations and stops bad ones early.
 
-One of Optuna's trials is a group here: all seeds of a configuration. Its value is the group's
-objective, which is maximised. Only what Optuna keeps as plain data is used: its samplers and
-storages that pickle (CMA-ES, Redis) are not offered.
+A trial of Optuna's is a group here: all seeds of a configuration. Its value is the group's
+objective, which is maximised. Samplers and storages of Optuna that use pickle (CMA-ES, Redis) are
+not offered.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ DEFAULTS: dict[str, Any] = {
     "trials": None, "space": None, "sampler": "tpe", "pruner": "none", "storage": "", "study": "",
     "seed": 0, "identity": "",
 }  # fmt: skip
-"""What the table may have; the first two it must. `trials` counts configurations; `identity` is
-given to it."""
+"""The keys of the table with their defaults; the first two are required. `trials` is the number of
+configurations, and `identity` is set by Flatout."""
 
 MOST_CHOICES, MOST_PAIRS = 1000, 10_000
-"""Maximum choices and limits of all settings in a space, and pairs of them that are tried to see
-whether either is possible."""
+"""Maximum number of choices and limits of all settings in a space, and of pairs of them that are
+checked together."""
 
 Space = Mapping[str, Any]
-"""By setting: a list to choose from, or ``{low, high}`` with or without ``log``."""
+"""For each setting a list to choose from, or ``{low, high}`` with or without ``log``."""
 
 
 def settings_of(table: Any, base: TrainConfig, where: str) -> dict[str, Any]:
-    """The table, checked and complete, with an identity of its own.
+    """Return the table, checked and with its defaults and a new identity.
 
     Args:
-        base: what trials have in common.
-        where: names the table in messages.
+        base: the settings that all trials share.
+        where: the table's name for messages.
 
     Raises:
-        UsageError: an unknown key, an impossible value, or no package.
+        UsageError: an unknown key, an impossible value, or Optuna is not installed.
     """
     given = dict(table) if isinstance(table, dict) else {}
     for key in given.keys() - DEFAULTS.keys():
@@ -89,7 +89,7 @@ def settings_of(table: Any, base: TrainConfig, where: str) -> dict[str, Any]:
 
 
 def _refusal(base: TrainConfig, row: Mapping[str, Any]) -> str:
-    """Why there can be no such configuration; empty where there can."""
+    """Return why a configuration is impossible; empty if it is possible."""
     try:
         revise(base, row)
     except UsageError as error:
@@ -98,10 +98,10 @@ def _refusal(base: TrainConfig, row: Mapping[str, Any]) -> str:
 
 
 def examples(space: Space, where: str) -> Iterator[dict[str, Any]]:
-    """Each setting alone, with each of its choices or its limits.
+    """Return configurations that change one setting, to each of its choices or limits.
 
     Raises:
-        UsageError: neither a list nor limits.
+        UsageError: a setting has neither a list nor limits.
     """
     for key, values in space.items():
         if isinstance(values, list) and values:
@@ -113,7 +113,7 @@ def examples(space: Space, where: str) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _reported(what: str) -> Iterator[None]:
-    """Turn whatever Optuna and its storage raise into a `CheckpointError` that says `what`."""
+    """Turn errors of Optuna and its storage into a `CheckpointError` that begins with `what`."""
     try:
         yield
     except FlatoutError:
@@ -125,15 +125,15 @@ def _reported(what: str) -> Iterator[None]:
 
 
 def _check_trials(found: Sequence[Any], most: int) -> None:
-    """Refuse stored trials that no sweep of `most` configurations has made.
+    """Refuse stored trials that a sweep of `most` configurations cannot have made.
 
     Raises:
-        CheckpointError: there are more, numbers are missing, or a result is no number.
+        CheckpointError: there are too many, their numbering has gaps, or a result is not a number.
     """
     if len(found) > most:
         raise CheckpointError(
             f"[optuna] the study holds {len(found):,} configurations, and this sweep has {most:,}: "
-            "it is damaged, or another's."
+            "it is damaged, or belongs to another sweep."
         )
     if sorted(frozen.number for frozen in found) != list(range(len(found))):
         raise CheckpointError(
@@ -157,22 +157,22 @@ def _check_trials(found: Sequence[Any], most: int) -> None:
 
 
 class Search:
-    """The study that Optuna keeps, in its storage; see `flatout.sweeps.plan.Study`.
+    """A study in a storage of Optuna's; see `flatout.sweeps.plan.Study`.
 
     Args:
-        settings: of `settings_of`.
-        base: what trials have in common.
-        every: steps between two looks at a group.
-        folder: the sweep's.
+        settings: those that `settings_of` returns.
+        base: the settings that all trials share.
+        every: steps between two decisions about stopping a group.
+        folder: the sweep's folder.
 
     Attributes:
-        pruned: names of groups that were given up.
+        pruned: names of the groups that were stopped early.
         notes: sentences for the user.
 
     Raises:
         FlatoutError: the storage cannot be opened.
-        UsageError: the study there is another sweep's.
-        CheckpointError: it holds what this sweep cannot have asked.
+        UsageError: the study belongs to another sweep.
+        CheckpointError: it holds trials that this sweep cannot have proposed.
     """
 
     def __init__(
@@ -204,8 +204,8 @@ class Search:
         return asked
 
     def _group(self, frozen: Any, trial: Any = None) -> Group | None:
-        """The group of one of Optuna's trials; None where an earlier one is the same, or where no
-        such configuration can be."""
+        """Return the group of one of Optuna's trials; None if the configuration is impossible or
+        equal to an earlier one."""
         states, space = self._optuna.trial.TrialState, self._settings["space"]
         params = frozen.params
         self._count += 1

@@ -1,4 +1,4 @@
-"""The sections of a sweep's file that list configurations, each as rows of settings."""
+"""The sections of a sweep's file that define configurations, as rows of settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from flatout.errors import UsageError
 
 MOST = 100_000
-"""Trials of one sweep."""
+"""Maximum number of trials in a sweep."""
 
 
 def _table(value: Any, where: str) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def _table(value: Any, where: str) -> dict[str, Any]:
 
 
 def grid(section: Any, where: str) -> list[dict[str, Any]]:
-    """Every combination of a table of lists; raises `UsageError` where it is none."""
+    """Return every combination of a table of lists; raises `UsageError` if it has another form."""
     table = _table(section, where)
     for key, values in table.items():
         if not isinstance(values, list) or not values:
@@ -41,14 +41,14 @@ def refuse_many(count: int, where: str) -> None:
 
 
 def listed(section: Any, where: str) -> list[dict[str, Any]]:
-    """The tables of a list; raises `UsageError` where it is none."""
+    """Return the tables of a list; raises `UsageError` if it has another form."""
     if not isinstance(section, list):
         raise UsageError(f"{where}: write a [[list]] for each configuration.")
     return [_table(row, where) for row in section]
 
 
 def drawn(section: Any, where: str) -> list[dict[str, Any]]:
-    """Random rows, the same for the same seed; raises `UsageError` for an impossible table."""
+    """Draw random rows, equal for equal seeds; raises `UsageError` for an impossible table."""
     table = _table(section, where)
     count, seed = table.pop("count", None), table.pop("seed", 0)
     if type(count) is not int or not 1 <= count <= MOST or type(seed) is not int or not table:
@@ -61,7 +61,7 @@ def drawn(section: Any, where: str) -> list[dict[str, Any]]:
 
 
 def limits(values: Any, where: str) -> tuple[Any, Any, bool]:
-    """The ends of ``{low, high}``, and whether it is ``log``: evenly over the logarithm.
+    """Return the ends of ``{low, high}``, and whether it is ``log``: even over the logarithm.
 
     Raises:
         UsageError: it is no such table, or has impossible ends.
@@ -79,7 +79,7 @@ def limits(values: Any, where: str) -> tuple[Any, Any, bool]:
 
 
 def _draw(dice: random.Random, values: Any, where: str) -> Any:
-    """One of a list, or a number between `limits`."""
+    """Draw from a list or from between the `limits`."""
     if isinstance(values, list) and values:
         return values[int(dice.random() * len(values))]
     low, high, log = limits(values, where)

@@ -1,4 +1,4 @@
-"""How many jobs run at the same time: one more while the sum of their rates grows. Pure."""
+"""The number of jobs that run at a time: it rises while their total speed grows. Pure."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 LOOK_S = 1.5
-"""Seconds in which each job's rate is measured, at least: from one of its reports to another, for
-between them nobody knows how far it is."""
+"""Minimum seconds over which a job's rate is measured. The time runs from one of its reports to
+another, because its steps are known only then."""
 
 PATIENCE_S = 8.0
-"""A job that trains only after so long is not waited for."""
+"""Maximum seconds to wait until all jobs train; then one more job starts without a measurement."""
 
 GROWTH = 1.1
 """Minimum gain of the total speed from one more run at a time; smaller gains are noise."""
 
 LEAST_MB = 500.0
-"""What a process takes at least."""
+"""Minimum memory of a process."""
 
 FULL = 0.9
 """Share of the free memory that jobs may take."""
@@ -27,16 +27,17 @@ class Slots:
     """The number of jobs at a time, measured while they run.
 
     Args:
-        most: never more than these.
-        cores: up to here one more is begun unmeasured where jobs are too short to be measured.
-        free_mb: memory for all.
-        known: what was measured here before, or asked for, or 0.
-        why: where `known` comes from.
+        most: the maximum.
+        cores: the number up to which jobs that are too short to measure are added unmeasured.
+        free_mb: memory for all jobs together.
+        known: a number that was measured before or that the user gave, or 0.
+        why: the source of `known`, for messages.
 
     Attributes:
-        limit: jobs at a time now.
+        limit: the present number of jobs at a time.
         settled: whether `limit` is final.
-        rates: measured sums, steps per second by the number of jobs.
+        short_of: what keeps the number from rising, for messages.
+        rates: the measured steps per second of all jobs together, by the number of jobs.
         each_mb: the most memory that a process has taken.
     """
 
@@ -61,12 +62,12 @@ class Slots:
         self.settled = self.settled or self.most == 1
 
     def look(self, now: float, steady: bool, reports: Mapping[str, tuple[float, int]]) -> None:
-        """Note what runs at this moment.
+        """Record the running jobs, and decide whether one more may run.
 
         Args:
-            now: seconds.
+            now: the time in seconds.
             steady: whether all jobs train.
-            reports: when each job that runs last told of its steps, and how many.
+            reports: the time of each running job's last report, and its steps then.
         """
         if self.settled or len(reports) < self.limit:
             self._began, self._since = None, now
@@ -96,7 +97,7 @@ class Slots:
             self._more(now)
 
     def ended(self, now: float) -> None:
-        """A job has ended: those are short, and cores are not left idle to measure."""
+        """Allow one more job after one has ended: jobs this short cannot be measured."""
         if not self.settled and self.limit < self.cores:
             self._more(now)
 
@@ -111,12 +112,12 @@ class Slots:
 
     @property
     def cap_mb(self) -> float:
-        """Memory that one of the jobs may take."""
+        """The memory that one job may take, in MiB."""
         each = FULL * self.free_mb / max(self.limit, min(self.cores, self.most))
         return max(each, LEAST_MB)
 
     def words(self) -> str:
-        """What was decided and why, in a line."""
+        """Return one line with the number of jobs and the reason for it."""
         why = ", ".join(f"{count}: {rate:,.0f}" for count, rate in sorted(self.rates.items()))
         measured = f"steps/s measured together by number: {why}" if why else (
             self.why if self.known else "too short to measure"

@@ -1,4 +1,4 @@
-"""A sweep: a sweep's trials, from the first to the last, with what becomes of each."""
+"""A sweep: starts the trials, follows their progress, and records their results."""
 
 from __future__ import annotations
 
@@ -31,24 +31,25 @@ STOP_S = 60.0
 LOOK_S = 0.25
 
 MOST_LOST = 5
-"""The number of lost workers after which a trial is tried again: one more may be its own doing."""
+"""Maximum lost workers after which a trial is tried again; more may be the trial's own fault."""
 
 WAITING, RUNNING, DONE, FAILED, PRUNED = "waiting", "running", "done", "failed", "pruned"
 
 
 @dataclass
 class State:
-    """What is known of one trial.
+    """The state of one trial.
 
     Attributes:
-        path: its run folder.
-        state: one of the four words above.
-        mean: return of its last episodes.
-        rate: steps per second, of late.
-        busy: what takes most of its time.
-        score: of its last evaluation, or of its last episodes without one; a classifier's accuracy.
-        error: the sentence, if it failed.
-        heard: when it last told of its steps.
+        path: the run folder.
+        state: one of the five words above.
+        mean: the mean return of the last episodes.
+        rate: recent steps per second.
+        busy: the part of the run that takes most of the time.
+        score: the mean return of the last evaluation, or of the last episodes if there was none; a
+            classifier's accuracy.
+        error: the message, if it failed.
+        heard: the time of its last report.
         failures, losses: how often it failed, and how often its worker or machine was lost.
     """
 
@@ -74,7 +75,7 @@ class State:
         self.state, self._last, self._began, self.steady = RUNNING, None, now, False
 
     def hear(self, event: Mapping[str, Any], now: float) -> None:
-        """A report of its progress."""
+        """Take over a report of progress."""
         self.heard = now
         self.steps, self.mean = int(event["steps"]), event["mean"]
         self.busy = str(event["busy"])
@@ -85,7 +86,7 @@ class State:
             self._last = (now, self.steps)
 
     def finish(self) -> bool:
-        """Read what its folder tells; returns whether it has ended for good."""
+        """Read the results in the folder; return whether the run is complete."""
         summary = final_summary(self.path)
         if summary is None:
             return False
@@ -100,16 +101,20 @@ class State:
         return True
 
     def reached(self, step: int, names: Sequence[str]) -> float | None:
-        """The first recorded value of one of these metrics at or after a step, or None; steps are
-        asked for in ascending order."""
+        """Return the first recorded value of one of these metrics at or after a step, or None.
+
+        Successive calls must have ascending steps.
+        """
         if self._curve is None:
             self._curve = GrowingCurve(self.path / "metrics.jsonl", names)
         return self._curve.first(step)
 
 
 def looks(base: TrainConfig) -> tuple[int, tuple[str, ...]]:
-    """Steps between two looks at a group, and what is looked at: its evaluations, or at each tenth
-    its last episodes."""
+    """Return the steps between two decisions about stopping a group, and the metrics they use.
+
+    These are the evaluations, or after each tenth of the run the last episodes.
+    """
     if 0 < base.run.eval_every < base.run.steps:
         return base.run.eval_every, ("eval/return_mean", "eval/accuracy")
     return max(base.run.steps // 10, 1), tuple(VALUES)
@@ -117,13 +122,13 @@ def looks(base: TrainConfig) -> tuple[int, tuple[str, ...]]:
 
 @dataclass
 class Sweep:
-    """Trains what a study proposes, on an engine.
+    """The training of the groups that a study proposes, on an engine.
 
     Args:
-        base: what trials have in common.
-        seeds: of each group.
-        populations: trials that one process trains together, by the folder.
-        retries: how often a trial that failed is tried again.
+        base: the settings that all trials share.
+        seeds: the seeds of each group.
+        populations: names of trials that one process trains together, by the folder's name.
+        retries: how often a failed trial is tried again.
     """
 
     path: Path
@@ -145,11 +150,11 @@ class Sweep:
     _stopping: bool = False
 
     def run(self, show: Callable[[], None], stopped: Callable[[], bool] = lambda: False) -> None:
-        """Train all of it; trials that fail end by themselves.
+        """Train all groups; a trial that fails does not end the others.
 
         Args:
-            show: called a few times a second.
-            stopped: whether to return early, before `stop`.
+            show: a function that is called a few times a second.
+            stopped: a function that returns True to end the loop early; `stop` is called next.
         """
         self._ask()
         while (self._jobs or self._waiting) and not stopped():
@@ -180,7 +185,7 @@ class Sweep:
                 self._take(event)
 
     def add(self, group: Group) -> None:
-        """Know a group's trials, with what their folders tell."""
+        """Add the trials of a group, with the results that are in their folders already."""
         where = self._population_of
         found = list[State]()
         for trial in trials(self.base, group, self.seeds):
@@ -189,7 +194,7 @@ class Sweep:
                 path = self.path / where[trial.name] / FOLDER / trial.name
             depth = len(path.relative_to(self.path).parts)
             with writing(path), suppress(FileNotFoundError), nofollow.folder(path, depth):
-                pass  # a stranger's folder may lead to runs of this user's
+                pass  # another user's folder may link to runs of this user
             found.append(State(trial, path))
             if not found[-1].finish() and group.name in self.study.pruned:
                 found[-1].state = PRUNED
@@ -198,11 +203,11 @@ class Sweep:
 
     @cached_property
     def _population_of(self) -> dict[str, str]:
-        """The population's name of each trial in one."""
+        """The name of the population of each trial that is in one."""
         return {trial: name for name, some in self.populations.items() for trial in some}
 
     def _ask(self) -> None:
-        """New groups, where there is room for more."""
+        """Ask the study for new groups while more jobs may run."""
         while (room := self.slots.limit - len(self._jobs) - len(self._waiting)) > 0:
             asked = self.study.ask(room)
             self.notes += self.study.notes
@@ -215,7 +220,7 @@ class Sweep:
             self._queue(asked)
 
     def _queue(self, asked: Sequence[Group]) -> None:
-        """Have what is left of these groups wait."""
+        """Add the unfinished trials of groups to the waiting jobs."""
         where = self._population_of
         jobs = dict[str, Job]()
         for state in (state for group in asked for state in self.groups[group.name]):
@@ -234,7 +239,7 @@ class Sweep:
         return Job(state.trial.name, (state.trial,), str(state.path))
 
     def _fill(self) -> None:
-        """Start what there is room for."""
+        """Start waiting jobs while more may run."""
         now = time.monotonic()
         while self._waiting and len(self._jobs) < self.slots.limit:
             job = next((one for one in self._waiting if one.name not in self._jobs), None)
@@ -244,7 +249,7 @@ class Sweep:
             if (state.alone and self._jobs) or any(
                 self.states[other.trials[0].name].alone for other in self._jobs.values()
             ):
-                return  # it needs the memory of all
+                return  # one of them needs the memory of all
             self._waiting.remove(job)
             cap = self.slots.free_mb if state.alone else self.slots.cap_mb
             job = replace(job, cap_mb=cap, alone=state.alone)
@@ -255,7 +260,7 @@ class Sweep:
             self.engine.start(job)
 
     def _take(self, event: Mapping[str, Any]) -> None:
-        """One of the engine's events."""
+        """Handle one of the engine's events."""
         now = time.monotonic()
         if "done" in event:
             job = self._jobs.pop(str(event["done"]), None)
@@ -272,7 +277,7 @@ class Sweep:
         elif "ended" in event:
             if event["ended"] == "signal" and self._stopping:
                 state.state = WAITING
-            elif event["ended"] == "signal":  # not of this sweep's sending
+            elif event["ended"] == "signal":  # this sweep did not send it
                 self._failed(state, "its process was ended by a signal.", "died")
             elif state.finish():
                 self._tell(state.trial.group)
@@ -285,7 +290,7 @@ class Sweep:
             self._prune(state.trial.group)
 
     def _prune(self, name: str) -> None:
-        """Let the study give a group up, at each step that most of its trials have reached."""
+        """Ask the study whether to stop a group, at each step that most trials have reached."""
         found = [state for state in self.groups[name] if state.state != FAILED]
         every, metrics = looks(self.base)
         step = self._looked.get(name, 0) + every
@@ -301,7 +306,7 @@ class Sweep:
             step += every
 
     def _give_up(self, found: Sequence[State]) -> None:
-        """End what is left of a group."""
+        """Stop the running and waiting trials of a group."""
         names = {state.trial.name for state in found}
         self._waiting = [job for job in self._waiting if job.name not in names]
         for job in names & self._jobs.keys():
@@ -315,9 +320,9 @@ class Sweep:
         name = state.trial.name
         if kind == LOST:
             state.losses += 1
-            again, how = state.losses <= MOST_LOST, "again; a loss is not counted as its failure"
+            again, how = state.losses <= MOST_LOST, "again; lost workers do not count as failures"
             if not again:
-                error = state.error = f"{error} That was its loss number {state.losses}."
+                error = state.error = f"{error} Its worker was lost {state.losses} times."
         else:
             state.failures += 1
             again, how = kind != "usage" and state.failures <= self.retries, "once more"
@@ -335,7 +340,7 @@ class Sweep:
         self._tell(state.trial.group)
 
     def _tell(self, group: str) -> None:
-        """Tell the study of a group all of whose trials have ended."""
+        """Report a group to the study once all of its trials have ended."""
         found = self.groups[group]
         if group in self._told or any(s.state in (WAITING, RUNNING) for s in found):
             return

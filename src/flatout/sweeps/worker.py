@@ -1,6 +1,6 @@
-"""A process that trains one job after another: what it imports and compiles serves them all.
+"""A process that trains one job after another, which share its imports and compiled programs.
 
-It ends when the channel to the sweep does: nothing goes on without the sweep.
+It ends when its channel to the sweep closes.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from flatout_explain.files.kernel import close_in_children
 from flatout_explain.hardware.cores import usable_cpus
 
 RESERVED_MB, PER_CORE_MB = 1024, 32
-"""Memory that libraries and threads ask for and do not use: it counts against no cap."""
+"""Memory that libraries and threads reserve and do not use; caps are raised by it."""
 
 TELL_S = 0.5
 """Seconds between two reports of a trial's progress."""
 
 FREE, ROOM, USAGE = "free", "room", "usage"
-"""Kinds of failures: any; there was no room in memory; the request is impossible, now and later."""
+"""Kinds of failures: any other one, too little memory, and settings that can never work."""
 
 Tell = Callable[..., None]
 
 
 class Telling(Display):
-    """Reports one trial's progress."""
+    """A display that reports the progress of one trial to the sweep."""
 
     shows = True
 
@@ -62,7 +62,7 @@ class Telling(Display):
 
 
 def main() -> None:
-    """The process's entry; its argument is the descriptor of the sweep's lock."""
+    """Run the process; its argument is the descriptor of the sweep's lock."""
     parent, jobs = Parent(), queue.SimpleQueue[Job]()
     close_in_children(int(sys.argv[1]))
     tell = parent.send
@@ -101,18 +101,18 @@ def _do(job: Job, tell: Tell, interrupts: Interrupts, programs: dict[str, Any]) 
                 _lone(found[0], folder, tell, interrupts, programs)
     except FlatoutError as error:
         _failed(found, str(error), kind_of(error), tell)
-    except Exception as error:  # a full memory, or a defect, which is the trial's end alone
+    except Exception as error:  # full memory or a defect; other trials go on
         text = full_memory(error) or f"{type(error).__name__}: {one_line(error)}"
         _failed(found, text, kind_of(error), tell)
 
 
 def _limit(cap_mb: float | None) -> None:
-    """Let this process allocate no more; Windows has no such limit."""
+    """Limit the memory of this process; Windows has no such limit."""
     try:
         import resource
     except ImportError:
         return
-    hard = most = resource.getrlimit(resource.RLIMIT_DATA)[1]  # a user's own stays
+    hard = most = resource.getrlimit(resource.RLIMIT_DATA)[1]  # a limit that the user has set stays
     if cap_mb is not None:
         wanted = int(cap_mb + RESERVED_MB + PER_CORE_MB * len(usable_cpus())) << 20
         most = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
@@ -125,7 +125,7 @@ def _failed(found: list[Trial], text: str, kind: str, tell: Tell) -> None:
 
 
 def kind_of(error: Exception) -> str:
-    """What a trial's failure is due to: too little memory, itself or behind it, or its settings."""
+    """Return the kind of a failure: too little memory (also as the cause), settings, or other."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, NoRoomError | MemoryError) or "RESOURCE_EXHAUSTED" in str(cause):
@@ -137,7 +137,7 @@ def kind_of(error: Exception) -> str:
 def _lone(
     trial: Trial, path: Path, tell: Tell, interrupts: Interrupts, programs: dict[str, Any]
 ) -> None:
-    """Train one trial, or go on with it."""
+    """Train one trial, or resume it."""
     from flatout.engine.programs import Programs
     from flatout.run.trainer import Trainer
     from flatout.storage.checkpoint import checkpoints
@@ -146,14 +146,14 @@ def _lone(
 
     resume, values = (path / "config.json").exists(), dict(trial.settings)
     with closing(RunFolder(path, resume)) as folder:
-        if resume:  # it stays where its bits began
+        if resume:  # a resumed run keeps its placement, so that its results stay equal
             before = load_config(path, Consent(values)).flat()
             values |= {name: before[name] for name in ("placement", "env_backend")}
         config = resolve(trial.algorithm, values, {"run_dir": str(path)})
         if (key := shape(config)) not in programs:  # memory of another shape is given back
             programs.clear()
             programs[key] = Programs(several=True)
-        if resume and not checkpoints(folder.checkpoints):  # its disk was full, say: begin again
+        if resume and not checkpoints(folder.checkpoints):  # killed early: start again
             folder.empty()
         try:
             trainer = Trainer(
@@ -170,7 +170,7 @@ def _lone(
 def _population(
     found: list[Trial], folder: Path, strategy: str, tell: Tell, interrupts: Interrupts
 ) -> None:
-    """Train trials of one shape, or go on with them."""
+    """Train trials of one compiled program, or resume them."""
     from flatout.engine.programs import Programs
     from flatout.populations.members import FOLDER, SPREAD, Member, load, save
     from flatout.populations.population import Population
@@ -190,7 +190,7 @@ def _population(
         chosen = choose([one.config for one in made], strategy, programs, before)
     if not resume:
         save(folder, made[0].config, made, chosen)
-    if before is not None and chosen.name == SPREAD:  # each by itself: who has ended is left alone
+    if before is not None and chosen.name == SPREAD:  # separate runs: skip ended ones
         made = [one for one in made if final_summary(Path(str(one.config.run.run_dir))) is None]
     population = Population(made, chosen, resume, interrupts, programs)
     told, last = set[str](), [0.0]

@@ -269,7 +269,7 @@ class EvalCallback(EventCallback):
         return self._on_event() and goes_on
 
     def _evaluated(self) -> Any:
-        """The evaluation of the present parameters."""
+        """Return the evaluation of the present parameters."""
         version = self.model._run_view.progress.iterations
         if self._found is None or self._found[0] != version:
             env = self.eval_env

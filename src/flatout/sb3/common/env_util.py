@@ -54,7 +54,7 @@ def _wrapped(
     env_id: str | Callable[..., Any], wrapper: Callable[..., Any], more: dict[str, Any],
     settings: dict[str, Any], **others: Any,
 ) -> Any:  # fmt: skip
-    """One environment in a wrapper; `others` come from Flatout, a render mode for example."""
+    """Make one environment in a wrapper; Flatout passes `others`, for example a render mode."""
     settings = settings | others
     made = gym.make(env_id, **settings) if isinstance(env_id, str) else env_id(**settings)
     return wrapper(made, **more)

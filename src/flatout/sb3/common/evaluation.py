@@ -1,4 +1,4 @@
-"""Stable-Baselines3's function for evaluation."""
+"""Stable-Baselines3's function that evaluates an agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callbacks of Stable-Baselines3's kind see of a run."""
+"""The run as callbacks of Stable-Baselines3's kind see it."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class VecEnv:
         self._obs: Obs = np.zeros(0)
 
     def changed(self, **settings: Any) -> VecEnv:
-        """The same environments with more settings."""
+        """Return the same environments with more settings."""
         return VecEnv(self.env, self.num_envs, self.settings | settings)
 
     def seed(self, seed: int | None = None) -> None:
@@ -202,29 +202,29 @@ class VecNormalize(VecEnv):
 def VecFrameStack(  # noqa: N802 - a class in Stable-Baselines3
     venv: Any, n_stack: int, channels_order: Any = None
 ) -> VecEnv:
-    """The last `n_stack` observations as one: `frame_stack`."""
+    """Return environments whose observations stack the last `n_stack`: `frame_stack`."""
     venv = venv if isinstance(venv, VecEnv) else VecEnv(venv)
     return venv.changed(frame_stack=n_stack)
 
 
 def VecTransposeImage(venv: VecEnv, skip: bool = False) -> VecEnv:  # noqa: N802
-    """The same environments: images are recognised by their shape."""
+    """Return the same environments: images are recognised by their shape."""
     return venv
 
 
 def VecMonitor(venv: VecEnv, *_: Any, **__: Any) -> VecEnv:  # noqa: N802
-    """The same environments: returns and lengths of episodes are recorded without it."""
+    """Return the same environments: returns and lengths of episodes are recorded without it."""
     say("VecMonitor changes nothing: returns and lengths of episodes are recorded without it")
     return venv
 
 
 def VecVideoRecorder(*_: Any, **__: Any) -> VecEnv:  # noqa: N802
-    """Refuse: an agent records."""
+    """Raise a `UsageError`: an agent records videos itself."""
     raise UsageError("VecVideoRecorder is not available. Instead: agent.record('video.mp4').")
 
 
 def environment_and_settings(venv: VecEnv) -> tuple[Any, dict[str, Any]]:
-    """What an agent takes instead of a `VecEnv`: the environment, and settings."""
+    """Return a `VecEnv` as the environment and the settings that an agent takes."""
     return venv.env, {"envs": venv.num_envs} | venv.settings
 
 
