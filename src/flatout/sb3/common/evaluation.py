@@ -21,20 +21,20 @@ def evaluate_policy(
 
     Args:
         model: the agent.
-        env: an environment, its name, a factory or a `VecEnv` to play in, with the agent's spaces;
-            by default the agent's own.
+        env: an environment with the agent's spaces, its name, a factory or a `VecEnv`; by default
+            the agent's own.
         deterministic: act greedily instead of drawing actions.
-        render: False; `Agent.record` writes a video.
-        callback: None.
+        render: must be False; `Agent.record` writes a video.
+        callback: must be None.
         reward_threshold: the least mean return that is accepted.
-        return_episode_rewards: each episode's return and length instead, two lists.
+        return_episode_rewards: return two lists instead, the episodes' returns and lengths.
         warn: ignored.
         use_masking: ignored, masks are always obeyed.
-        seed: of the episodes; by default the agent's.
+        seed: the seed of the episodes; by default the agent's.
 
     Raises:
-        UsageError: the environment has other spaces, nothing was learned yet, or something is asked
-            for that there is not.
+        UsageError: the environment has other spaces, the agent is not trained, or an argument has a
+            value that is not available.
         AssertionError: the mean return is not above `reward_threshold`.
     """
     if not isinstance(model, Agent) or not model.config.hyper.acts:
