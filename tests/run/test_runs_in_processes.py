@@ -202,7 +202,7 @@ def test_a_signal_to_the_whole_group_loses_nothing_that_workers_know(
     assert result.code == 143, result.err
     resumed = resume(flatout, run)
     assert resumed.code == 0, resumed.err
-    assert "began anew" not in resumed.err
+    assert "began new episodes" not in resumed.err
     assert "restarted" not in resumed.err
 
 
