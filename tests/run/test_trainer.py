@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flatout.config.schema import rows_every
 from flatout.config.settings import resolve
 from flatout.envs.make import factory  # noqa: F401 - imported early: its time is not a test's
 from flatout.errors import CallbackFailure, EnvironmentFailure, UsageError
@@ -146,7 +147,7 @@ def test_by_default_a_short_run_has_a_curve_and_a_long_one_few_rows() -> None:
         for progress.steps in range(iteration, steps + 1, iteration):
             if progress.steps >= progress.next_log:
                 due.append(progress.steps)
-                progress.next_log = progress.row_after(None)
+                progress.next_log = progress.after(rows_every(None, progress.steps))
         return due
 
     assert len(rows(1_644, 4)) >= 12

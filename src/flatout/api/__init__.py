@@ -29,6 +29,7 @@ from flatout.errors import UsageError, writing
 from flatout.evaluation import Evaluation
 from flatout.networks.torsos import OwnNetwork
 from flatout.reports.curves import Picture, Run, picture
+from flatout.reports.figure import check_file
 from flatout.run.acting import Acting
 from flatout.run.callbacks import CallbackLike
 from flatout.run.evaluate import record
@@ -38,6 +39,7 @@ from flatout.run.trainer import Trainer
 from flatout.run.video import MOST
 from flatout.storage.agent_file import save_parameters
 from flatout.types import UserCode
+from flatout_explain import output_file
 
 
 class Agent:
@@ -284,11 +286,12 @@ class Agent:
         Raises:
             UsageError: nothing was learned or loaded yet, or a network or an algorithm of your own.
         """
-        from flatout.api.export import source, write
+        from flatout.api.export import source
 
         named = path_argument("path", path)
         where = named.absolute()  # an environment may change the working folder
-        write(where, source(self.config, self.task, self._acting.params()))
+        check_file(named, (".py",))
+        output_file.write(where, source(self.config, self.task, self._acting.params()))
         return named
 
     def plot(self, out: str | Path | None = None) -> Picture:

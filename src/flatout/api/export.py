@@ -6,7 +6,6 @@ import base64
 import pprint
 from importlib import resources
 from inspect import getsource
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -28,7 +27,6 @@ from flatout.networks.layers import MLP, Conv, Linear
 from flatout.networks.torsos import NatureCNN
 from flatout.output import printable
 from flatout.types import ActionSpec, ContinuousSpec, ObservationSpec, mask_path
-from flatout_explain import output_file
 
 LINE = 96
 BOARDS: dict[type[Any], str] = {
@@ -206,17 +204,3 @@ def _continuous(action: ActionSpec) -> list[bool]:
     if isinstance(action, CompositeSpec):
         return [one for part in action.parts for one in _continuous(part)]
     return [isinstance(action, ContinuousSpec)] * distribution(action).parameters
-
-
-def write(path: str | Path, text: str) -> Path:
-    """Write the file.
-
-    Raises:
-        UsageError: the name is not that of a Python module.
-        FlatoutError: the file cannot be written.
-    """
-    path = Path(path)
-    if path.suffix != ".py":
-        raise UsageError(f"{path}: an agent is exported to a Python file; name a .py file.")
-    output_file.write(path, text)
-    return path

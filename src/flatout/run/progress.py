@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from flatout.config.schema import rows_every
 from flatout.errors import CallbackFailure
 from flatout.run.curve import VALUES, Points
 from flatout.run.metric_rows import ROWS
@@ -102,14 +101,6 @@ class Progress:
     def after(self, every: int) -> int:
         """Return the next multiple of `every` steps."""
         return (self.steps // every + 1) * every
-
-    def row_after(self, log_every: int | None) -> int:
-        """Return the step at which the next row of metrics is due.
-
-        Args:
-            log_every: steps between rows; None: few at first, so that a short run has a curve too.
-        """
-        return self.after(rows_every(log_every, self.steps))
 
     def ended(self, steps: int, goal: float | None) -> str:
         """Return why a run of `steps` steps, or until a mean return of `goal`, has ended; an empty

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from flatout.algorithms.common.diagnostics import input_notes
-from flatout.config.schema import TrainConfig
+from flatout.config.schema import TrainConfig, rows_every
 from flatout.engine.programs import Programs
 from flatout.errors import (
     CallbackFailure,
@@ -291,7 +291,7 @@ class Trainer:
             row_due = progress.steps >= progress.next_log or progress.last_eval is not None
             if progress.pending_count and (row_due or self._done()):
                 self._log()
-                progress.next_log = progress.row_after(run.log_every)
+                progress.next_log = progress.after(rows_every(run.log_every, progress.steps))
             elif self._done():  # killed after its last row, a run evaluates again, for its summary
                 progress.last_eval = None
             if every and progress.steps >= progress.next_checkpoint and progress.steps:

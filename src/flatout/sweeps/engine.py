@@ -181,15 +181,10 @@ def cards(hardware: Any, per: int) -> list[dict[str, str]]:
     return made
 
 
-def mps_runs() -> bool:
-    """Return whether NVIDIA MPS runs on this machine: its control pipe exists."""
-    folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
-    return (Path(folder) / "control").exists()
-
-
 def mps_words() -> str:
     """Return a sentence on how trials share a GPU, with advice if MPS does not run."""
-    if mps_runs():
+    folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+    if (Path(folder) / "control").exists():
         return "NVIDIA MPS runs: trials that share a GPU compute at the same time"
     return (
         "trials that share a GPU take turns; NVIDIA MPS would let small ones compute at the same "
