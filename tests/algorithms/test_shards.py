@@ -197,7 +197,7 @@ def test_replay_and_its_memory_are_divided_over_the_devices(
 def test_divided_parameters_learn_the_same_in_less_memory(
     name: str, remains: float, trained: Callable[..., Path], shared_programs: None
 ) -> None:
-    flags = (name, "--hidden", 128, 128, "--devices", 4)
+    flags = (name, "--hidden", "128,128", "--devices", 4)
     whole, divided = trained(*flags), trained(*flags, "--placement", "act=cpu params=sharded")
     assert furthest(last_saved(whole), last_saved(divided)) < 2e-5
     memory: dict[str, float] = {}

@@ -130,10 +130,10 @@ LONG = {
         f"PYTHONIOENCODING=ascii {TRAIN}", 0, lambda r, f: whole(r, f) and r.out.isascii()
     ),
     "an environment that prints, nobody reads": Situation(
-        f"({STEERED} prints=true) 2>&1 | head -1", 0, whole
+        f"({STEERED} --env-kwargs prints=true) 2>&1 | head -1", 0, whole
     ),
     "workers that print, nobody reads": Situation(
-        f"({STEERED} prints=true "
+        f"({STEERED} --env-kwargs prints=true "
         "--placement 'sampler=processes workers=2x1') 2>&1 | head -1", 0, whole,
     ),
     "explain, read by head": Situation("flatout explain run 2> /dev/null | head -1", 0, whole),
