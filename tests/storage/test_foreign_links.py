@@ -26,7 +26,7 @@ from flatout.errors import UsageError
 from flatout.run.interrupts import Interrupts
 from flatout.sweeps import cluster, engine, place, worker
 from flatout.sweeps.folder import PLAN, Folder
-from flatout.sweeps.plan import Group, Job
+from flatout.sweeps.plan import Group, Job, SweepPlan
 from tests import tiny
 from tests.conftest import Result, replay_run
 from tests.populations.test_population import SMALL
@@ -182,7 +182,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sweep = tiny.sweep(["ppo", *map(str, words), "--run-dir", str(path)])
     with closing(Folder(path, False)) as folder:
         some = {"population-1": ["seed=2", "seed=3"]}
-        folder.save(sweep.base, range(4), [Group("", {})], "spread", some)
+        folder.save(SweepPlan(sweep.base, range(4), [Group("", {})], path, "spread", some))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "Local", InProcess)
         assert main(["sweep", "--resume", str(path), "--quiet"]) == 0
