@@ -41,7 +41,9 @@ def check_file(
         raise UsageError(f"{named} is no file in an existing folder.")
     drawn = path.suffix in PICTURES and path.suffix not in own
     if drawn and importlib.util.find_spec("matplotlib") is None:
-        raise UsageError(f"{named}: {path.suffix} needs a package: {install('plot')}.")
+        other = " or ".join(one for one in endings if one in own or one not in PICTURES)
+        hint = f"; or use the ending {other}" if other else ""
+        raise UsageError(f"{named}: {path.suffix} needs a package: {install('plot')}{hint}.")
 
 
 @contextlib.contextmanager
