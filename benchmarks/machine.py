@@ -6,6 +6,7 @@ import contextlib
 import os
 import platform
 import re
+import subprocess
 from pathlib import Path
 
 
@@ -19,6 +20,16 @@ def machine() -> str:
     cores = len(usable(0)) if usable else os.cpu_count()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
     return f"{model}, {cores} cores, {memory:.0f} GiB, {platform.system()} {platform.machine()}"
+
+
+def isa_and_commit() -> str:
+    """The instruction set of this machine, and the commit of this source, in two sentences."""
+    found = Path("/proc/cpuinfo")
+    flags = set(found.read_text().split()) if found.exists() else set[str]()
+    best = next((isa for isa in ("avx512f", "avx2") if isa in flags), "unknown")
+    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(git, check=False, capture_output=True, text=True).stdout.strip()
+    return f"Instruction set: {best}. Commit {commit or 'unknown'}."
 
 
 def busy_s() -> float | None:

@@ -46,7 +46,6 @@ from run_ordinary import STARTING_S, chosen_cases, interpreter  # noqa: E402
 
 from harness import (  # noqa: E402
     NO_CACHE,
-    REPO,
     BenchmarkError,
     Command,
     Row,
@@ -55,6 +54,7 @@ from harness import (  # noqa: E402
     main,
     parser,
 )
+from machine import isa_and_commit  # noqa: E402
 from report import provenance, table, write_section  # noqa: E402
 
 NAME = "explain_rivals"
@@ -301,7 +301,7 @@ def benchmark(args: argparse.Namespace) -> None:
     text = f"""## Explaining ordinary programs: py-spy, scalene and HolisticTraceAnalysis
 
 {provenance(args, {"all": every})}
-- {machine_words()}
+- {isa_and_commit()}
 - Versions: {", ".join(f"{name} {version}" for name, version in installed.items())}.
 - The criterion is in the docstring of `explain/rivals.py`. **Explain's rules were changed on these
   programs and traces; the rivals never saw them.** Each program runs once under each tool.
@@ -313,16 +313,6 @@ def benchmark(args: argparse.Namespace) -> None:
 {about_traces}
 """
     write_section(args, NAME, text)
-
-
-def machine_words() -> str:
-    """Return the instruction set of this machine and the commit of this source in words."""
-    found = Path("/proc/cpuinfo")
-    flags = set(found.read_text().split()) if found.exists() else set[str]()
-    best = next((isa for isa in ("avx512f", "avx2") if isa in flags), "unknown")
-    git = ["git", "-C", str(REPO), "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(git, check=False, capture_output=True, text=True).stdout.strip()
-    return f"Instruction set: {best}. Commit {commit or 'unknown'}."
 
 
 if __name__ == "__main__":

@@ -21,12 +21,10 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent), str(HERE)]
-
-from rivals import machine_words  # noqa: E402
+sys.path.insert(0, str(HERE.parent))
 
 from harness import parser  # noqa: E402
-from machine import machine  # noqa: E402
+from machine import isa_and_commit, machine  # noqa: E402
 from report import command_line, table, write_section  # noqa: E402
 
 GROUPS = Path("/sys/fs/cgroup")
@@ -95,7 +93,7 @@ def main(args: argparse.Namespace) -> None:
     else:
         text = f"""## Explaining counted causes: the program's own counter and explain's share
 
-- Machine: {machine()}. {machine_words()}
+- Machine: {machine()}. {isa_and_commit()}
 - Date: {datetime.date.today()}.
 - Command: `{command_line(args)}`
 - A share is right within {NEAR:.0%} of the time. Each program runs once, for {args.seconds:.0f} s.

@@ -122,10 +122,10 @@ def ordered(findings: Iterable[Finding | None], busy: float | None = None) -> li
     found = sorted(filter(None, findings), key=lambda finding: (group(finding), -finding.share))
     may_compute = (at for at, one in enumerate(found) if one.id in ("compute-bound", UNKNOWN))
     at = next(may_compute, len(found))
-    least = max(MOSTLY * found[at].share, LOST) if at < len(found) else LOST
-    late = [one for one in found[at:] if one.id in OVERLAPPING and one.share >= least]
-    if healthy or not late:
+    if healthy or at == len(found):
         return found
+    least = max(MOSTLY * found[at].share, LOST)
+    late = [one for one in found[at:] if one.id in OVERLAPPING and one.share >= least]
     return [*found[:at], *late, *(one for one in found[at:] if one not in late)]
 
 
