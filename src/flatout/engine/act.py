@@ -10,13 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flatout import tree
 from flatout.algorithms.base import Algorithm, spec_shapes
 from flatout.engine.programs import Programs
+from flatout.frames import MAX_AGE, most_frames, stack_frames
+from flatout.hardware import backend
 from flatout.hardware.backend import compiled, matmul_precision
 from flatout.packing import OutputLayout, PackedParams
 from flatout.randomness import wrap_key
 from flatout.spans import Spans
-from flatout.types import Device, Obs, ObsSpec
+from flatout.types import Device, Obs, ObservationSpec, ObsSpec
 
 NOISE_BLOCK = 128
 """Steps whose noise is drawn in one dispatch. It does not change the draws, which are a pure
@@ -33,11 +36,15 @@ class Policy:
         device: the acting device.
         key: raw key data (uint32 ``[2]``) of the acting stream; None acts greedily, without noise.
         precision: the precision of matrix products on a GPU, see `RunConfig`.
+        frames: whether it takes the frames of stacks instead of whole observations, see `begin`.
 
     Attributes:
         version: the version of the published parameters; -1 before any.
         layout: the layout of the packed rows that `act` returns.
         recurrent: whether it has a carry. It stays on the device, one for each first environment.
+        shares_memory: whether the device reads observations from host memory; to another one each
+            frame is copied once.
+        bytes_sent: bytes of observations that were copied to the device.
     """
 
     def __init__(
@@ -48,10 +55,17 @@ class Policy:
         device: Device,
         key: np.ndarray | None = None,
         precision: str = "highest",
+        frames: bool = False,
     ) -> None:
         self._algorithm = algorithm
+        self._spec, self._of_frames = obs_spec, frames and most_frames(obs_spec) > 1
         self._obs = spec_shapes(obs_spec, num_envs)
         self.num_envs = num_envs
+        self.shares_memory = backend.shares_memory(device)
+        self.bytes_sent = 0
+        # First environment's number -> the frames of the newest observations, on the device.
+        self._sent: dict[int, Obs] = {}
+        self._grown = np.full((num_envs,), MAX_AGE, np.uint8)
         self._key = key
         self.precision = precision
         self.device = device
@@ -74,7 +88,7 @@ class Policy:
         carry = algorithm.carry_shapes(num_envs)
         outputs, _ = jax.eval_shape(self._outputs, params, self._obs, carry, draw)
         self.layout = OutputLayout(outputs)
-        self._arguments = (params, self._obs, draws)
+        self._arguments = (params, self._input_shapes(), draws)
         self.recurrent = algorithm.recurrent
         # First environment's number -> the carry after its newest step, and the one before.
         self._carries: dict[int, tuple[Any, Any]] = {}
@@ -100,7 +114,8 @@ class Policy:
                 with matmul_precision(self.device, self.precision):
                     return compiled(program.lower(*arguments), self.device)
 
-            return programs.get((function.__name__, self.device, self.num_envs), make)
+            which = function.__name__, self.device, self.num_envs, self._of_frames
+            return programs.get(which, make)
 
         if self._key is None:
             self._act = compile_shared(self._greedy, params, obs, *self._carry_arguments)
@@ -111,6 +126,8 @@ class Policy:
         self._draws = compile_shared(self._draw, self._key, np.int32(0), np.int32(0))
         # The offsets are put on the device in advance, because passing a Python number costs time.
         self._offsets = [jax.device_put(np.int32(i), self.device) for i in range(NOISE_BLOCK)]
+        if self._of_frames:
+            self._grown = jax.device_put(self._grown, self.device)
 
     def publish(self, packed: tuple[Any, ...], version: int, spans: Spans) -> None:
         """Set the parameters, packed by `PackedParams`. Arrays on the device are not copied."""
@@ -122,7 +139,7 @@ class Policy:
             self.version = version
 
     def act(
-        self, obs: Obs, step: int, first: int = 0, begun: np.ndarray | None = None
+        self, obs: Obs, step: int, first: int = 0, begun: np.ndarray | None = None, **stacks: Any
     ) -> np.ndarray:
         """Act for all environments and wait for the result.
 
@@ -132,16 +149,38 @@ class Policy:
             first: the number of the first environment in the run, which selects the noise and the
                 carry.
             begun: ``[N]`` bool, the environments whose episodes begin, for a recurrent policy.
+            stacks: further arguments of a policy that takes frames, see `begin`.
 
         Returns:
             One packed row ``[words]`` uint32; `layout` reads it.
         """
-        return np.asarray(self.begin(obs, step, first, begun))
+        return np.asarray(self.begin(obs, step, first, begun, **stacks))
+
+    def example(self) -> dict[str, Any]:
+        """Return arguments for `act`, except the step, to time it with."""
+        zeros = jax.tree.map(lambda one: np.zeros(one.shape, one.dtype), self._input_shapes())
+        if not self._of_frames:
+            return {"obs": zeros}
+        return {"obs": zeros[0], "age": zeros[1] + np.uint8(MAX_AGE), "follows": True}
 
     def begin(
-        self, obs: Obs, step: int, first: int = 0, begun: np.ndarray | None = None
-    ) -> jax.Array:
-        """Do the same as `act`, but do not wait for the device."""
+        self, obs: Obs, step: int, first: int = 0, begun: np.ndarray | None = None,
+        age: np.ndarray | None = None, follows: bool = False,
+    ) -> jax.Array:  # fmt: skip
+        """Do the same as `act`, but do not wait for the device.
+
+        If it takes frames, `obs` has for a stack its S frames ``[S, N, H, W, C]``, the newest last,
+        and there are two more arguments.
+
+        Args:
+            age: uint8 ``[N]``, the steps since the first observations of the episodes.
+            follows: whether these observations follow on those of the call before with this
+                `first`: then only the newest frames are copied to the device.
+        """
+        if self._of_frames:
+            obs = self._frames(obs, age, first, follows)
+        elif not self.shares_memory:
+            self.bytes_sent += _size(obs)
         start, block = self._noise.get(first, (-1, None))
         offset = step - start
         if start < 0 or not 0 <= offset < NOISE_BLOCK:
@@ -153,6 +192,55 @@ class Policy:
         if not self.recurrent:
             return self._act(self._params, obs, block, self._offsets[offset])
         return self._stepped(first, begun, self._params, obs, block, self._offsets[offset])
+
+    def _frames(
+        self, obs: Obs, age: np.ndarray | None, first: int, follows: bool
+    ) -> tuple[Obs, Any]:
+        """Return the arguments that `_input_shapes` describes: frames and ages. Unless the device
+        shares memory, frames are copied to it, and the ages of full stacks are there."""
+        assert age is not None
+        if self.shares_memory:
+            return obs, age
+        ages = age if age.min() < most_frames(self._spec) - 1 else self._grown
+
+        def put(spec: ObservationSpec, frames: Any, before: Any) -> Any:
+            new = frames if spec.stack == 1 else frames[-1:] if follows else frames
+            self.bytes_sent += _size(new)
+            if spec.stack == 1:
+                return frames
+            sent = [jax.device_put(one, self.device, may_alias=False) for one in new]
+            return [*before[1:], *sent][-spec.stack :]
+
+        sent = tree.map(put, self._spec, obs, self._sent.get(first, obs))
+        self._sent[first] = sent
+        self.bytes_sent += age.nbytes * (ages is age)
+        return sent, ages
+
+    def _input_shapes(self) -> Any:
+        """Return the shapes of what `act`'s program takes as observations."""
+        if not self._of_frames:
+            return self._obs
+
+        def frames(spec: ObservationSpec) -> Any:
+            if spec.stack == 1:
+                return spec_shapes(spec, self.num_envs)
+            if self.shares_memory:
+                return spec_shapes(spec.frame, spec.stack, self.num_envs)
+            return [spec_shapes(spec.frame, self.num_envs)] * spec.stack
+
+        return tree.map(frames, self._spec), jax.ShapeDtypeStruct((self.num_envs,), np.uint8)
+
+    def _stack_observations(self, taken: Any) -> Obs:
+        """Return whole observations in a program that takes frames. Pure."""
+        if not self._of_frames:
+            return taken
+        obs, age = taken
+
+        def whole(spec: ObservationSpec, frames: Any) -> jax.Array:
+            return frames if spec.stack == 1 else stack_frames(jnp, spec, frames, age)
+
+        # The barrier keeps XLA from fusing the rest differently than with whole observations.
+        return jax.lax.optimization_barrier(tree.map(whole, self._spec, obs))
 
     def greedy(self, obs: Obs, begun: np.ndarray | None = None) -> np.ndarray:
         """Return a packed row as `act` does, for the mode of the action distribution.
@@ -201,6 +289,7 @@ class Policy:
 
     def _packed(self, params: Any, obs: Obs, draw: Any, carry: Any, begun: Any) -> Any:
         """Act, and return the packed row; with a carry also the new one."""
+        obs = self._stack_observations(obs)
         if not self.recurrent:
             return OutputLayout.pack(self._outputs(params, obs, (), draw)[0])
         carry = self._algorithm.reset_carry(carry, begun)
@@ -228,3 +317,8 @@ class Policy:
         steps = start + jnp.arange(NOISE_BLOCK)
         over_envs = jax.vmap(self._algorithm.noise, in_axes=(None, 0, None))
         return jax.vmap(over_envs, in_axes=(None, None, 0))(stream, envs, steps)
+
+
+def _size(obs: Obs) -> int:
+    """Return the bytes of observations."""
+    return sum(array.nbytes for array in jax.tree.leaves(obs))

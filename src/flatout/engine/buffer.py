@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from flatout.algorithms.base import Algorithm, shapes_of
-from flatout.engine.trajectory import shard_shapes, split
+from flatout.engine.trajectory import shard_shapes, split, whole_trajectory
 from flatout.errors import CheckpointError
 from flatout.randomness import wrap_key
-from flatout.types import Restart, RowSource, Trajectory
+from flatout.types import ObsSpec, Restart, RowSource, Trajectory
 
 Scalars = dict[str, jax.Array]
 Learned = tuple[Any, Any, Scalars, Any]
@@ -162,11 +163,12 @@ class OnPolicyBuffer(Buffer):
     Args:
         algorithm: the algorithm that learns from the data.
         shards: S.
+        spec: one observation, if trajectories store each frame of a stack once; else None.
     """
 
-    def __init__(self, algorithm: Algorithm, shards: int = 1) -> None:
+    def __init__(self, algorithm: Algorithm, shards: int = 1, spec: ObsSpec | None = None) -> None:
         super().__init__(algorithm)
-        self._shards = shards
+        self._shards, self._spec = shards, spec
 
     def inputs(self, trajectory: Trajectory) -> list[Any]:
         count = self._shards
@@ -194,6 +196,9 @@ class OnPolicyBuffer(Buffer):
         return trajectory, counts
 
     def learn(self, state: Any, store: Any, inputs: Any, key: jax.Array, hp: Any) -> Learned:
+        if self._spec is not None:
+            # The barrier keeps XLA from fusing the update differently than with whole observations.
+            inputs = jax.lax.optimization_barrier(whole_trajectory(jnp, self._spec, inputs))
         state, metrics, _ = self._algorithm.update(state, inputs, wrap_key(key), hp)
         return state, store, metrics, ()
 

@@ -5,19 +5,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
 import numpy as np
 
 from flatout import tree
-from flatout.engine.episodes import MAX_REPLAYED_STEPS, ActionLog, EpisodeValues
+from flatout.algorithms.base import spec_shapes
+from flatout.engine.episodes import MAX_REPLAYED_STEPS, ActionLog, EpisodeValues, restart_notes
 from flatout.engine.groups import ActingGroup, LostEnv
+from flatout.engine.rollout_buffer import RolloutBuffer
 from flatout.engine.sampler import Sampler, check_counts
-from flatout.engine.trajectory import RolloutBuffer
 from flatout.errors import CheckpointError
 from flatout.spans import Spans, Work
 from flatout.storage.checkpoint import refuse_other
+from flatout.storage.span_records import MAIN
 from flatout.types import Obs, Trajectory
 
 
@@ -77,6 +80,8 @@ class CentralSampler(Sampler):
             for group in self._groups:
                 group.envs.reset_all()
                 group.begun[:] = True
+                group.forget()
+        self._buffers[0].begin_episode(0)
         self._mark()
 
     def begin(self, slot: int, episodes: Sequence[int], steps: int) -> None:
@@ -84,8 +89,10 @@ class CentralSampler(Sampler):
         to `steps`. The first observations go to row 0 of the given slot."""
         for group in self._groups:
             group.begun[:] = True
+            group.forget()
             for env in range(group.envs.num_envs):
                 group.envs.reset(env, episodes[group.envs.first + env], slot)
+        self._buffers[slot].begin_episode(0)
         self.steps, self._slot, self._row = steps, slot, 0
         self._mark()
 
@@ -157,7 +164,7 @@ class CentralSampler(Sampler):
 
     @property
     def obs_shapes(self) -> Obs:
-        return tree.take(self._buffers[0].obs, (0, 0))
+        return spec_shapes(self._buffers[0].spec)
 
     @property
     def steps_collected(self) -> int:
@@ -165,52 +172,68 @@ class CentralSampler(Sampler):
         return self.rows * self.num_envs if valid is None else int(valid.sum())
 
     def work(self) -> dict[str, Work]:
-        return {n: w for group in self._groups for n, w in group.envs.work().items()}
+        done: dict[str, Work] = {}
+        for group in self._groups:
+            for name, work in group.envs.work().items():
+                other = done.get(name, Work())  # of another group in the same process
+                done[name] = replace(
+                    work, resets=work.resets.plus(other.resets), spares=work.spares + other.spares,
+                    spare_mb=work.spare_mb + other.spare_mb,
+                )  # fmt: skip
+        if MAIN in done:
+            done[MAIN] = replace(done[MAIN], seconds={"env": self.spans.seconds("env")})
+        return done
 
     def state(self, environments: Any = None) -> dict[str, Any]:
-        """Return counters and, for each environment, its episode, the actions since its last seeded
-        reset, and its observation."""
-        return self._boundary | {"actions": self._log.current()}
+        """Return counters and, for each environment, its episode, the last seeded one, the actions
+        to replay, and its observation."""
+        obs = self._buffers[0].whole_obs(*self._boundary["obs"])
+        return self._boundary | {"actions": self._log.current(), "obs": obs}
 
     def restore(self, state: dict[str, Any]) -> list[str]:
-        """Replay each environment from its last seeded reset; restart those that do not reproduce.
+        """Replay each environment (see `Envs.replay_all`); restart those that do not reproduce.
 
         Returns:
-            A sentence for each environment that was restarted.
+            A sentence for each reason for which environments were restarted.
 
         Raises:
             CheckpointError: the state belongs to other environments or is impossible.
         """
-        notes: list[str] = []
         check_counts(state, self.num_envs)
         self._slot = self._row = 0
-        obs = tree.take(self._buffers[0].obs, 0)
-        for path, array in tree.items(obs):
+        buffer = self._buffers[0]
+        for path, like in tree.items(spec_shapes(buffer.spec, self.num_envs)):
             saved = state["obs"][path] if path else state["obs"]
-            refuse_other(tree.joined("sampler/obs", path), saved, array, "this environment")
+            refuse_other(tree.joined("sampler/obs", path), saved, like, "this environment")
+        buffer.restore_obs(state["obs"])
+        obs, before = tree.take(buffer.obs, 0), buffer.stored(state["obs"])
         self.steps = int(state["steps"])
         if self._values is not None:
             self._values.restore(state["values"])
         self._restore_carry(state.get("carry", []))
         restored: list[np.ndarray] = []
-        self.restarted = []
+        self.restarted, self.restart_reasons = [], {}
         for group in self._groups:
             envs, columns = group.envs, group.columns
-            origins = [int(number) for number in state["origin"][columns]]
-            reproduced = envs.replay_all(origins, list(state["actions"][columns]))
+            group.forget()
+            seeded, episodes = (
+                [int(number) for number in state[name][columns]] for name in ("origin", "episode")
+            )
+            reproduced = envs.replay_all(seeded, episodes, list(state["actions"][columns]))
             now = envs.counters().episode
             for env in range(envs.num_envs):
                 number = envs.first + env
                 actions, episode = state["actions"][number], int(state["episode"][number])
                 same = reproduced[env] and now[env] == episode
-                last, new = tree.take(state["obs"], number), tree.take(obs, number)
+                last, new = tree.take(before, number), tree.take(obs, number)
                 if same and all(tree.leaves(tree.map(np.array_equal, new, last))):
                     restored.append(np.asarray(actions))
                     continue
                 envs.reset(env, episode + 1)
+                buffer.begin_episode(0, number)
                 if self._values is not None:
                     self._values.forget(number)
-                first = self._buffers[0].first_obs(number)
+                first = buffer.first_obs(number)
                 self.restarted.append((number, tree.map(np.array, last), first))
                 group.begun[env] = True
                 restored.append(self._log.empty())
@@ -219,10 +242,10 @@ class CentralSampler(Sampler):
                     else f"is not saved (over {MAX_REPLAYED_STEPS} steps, or too many bytes of "
                     "actions, or its process lost)"
                 )  # fmt: skip
-                notes.append(f"environment {number}: episode {episode} {reason}; it was restarted")
+                self.restart_reasons.setdefault(reason, []).append((number, episode))
         self._log.restore(restored)
         self._mark()
-        return notes
+        return restart_notes(self.restart_reasons)
 
     def close(self) -> None:
         for group in self._groups:
@@ -232,12 +255,16 @@ class CentralSampler(Sampler):
 
     def _begin(self, groups: Sequence[ActingGroup], buffer: RolloutBuffer, t: int) -> None:
         """Choose the actions of one round of groups, then begin their steps."""
-        obs = tree.take(buffer.obs, t)
-        chosen = [group.act(obs, self.steps + t) for group in groups]  # on all devices at once
+        chosen = [
+            group.act(buffer, t, self.steps + t) for group in groups
+        ]  # on all devices at once
         for group, outputs in zip(groups, chosen, strict=True):
             actions = group.write(outputs, buffer, t)
             if group.active is not None:  # idle environments keep their observations
-                tree.put(buffer.obs, (t + 1, group.columns), tree.take(obs, group.columns))
+                buffer.hold(t, t + 1, group.columns)
+                buffer.advance(t, [group.envs.first + env for env in group.active])
+            else:
+                buffer.advance(t, group.columns)
             if buffer.valid is not None:
                 buffer.valid[t, group.columns] = [episodes > 0 for episodes in group.left]
             group.envs.send(self._slot, t, actions, group.active)
@@ -250,13 +277,14 @@ class CentralSampler(Sampler):
 
         def ended(env: int, terminated: bool, truncated: bool, final: Obs) -> None:
             number = envs.first + env
+            buffer.begin_episode(t + 1, number)
             self.episodes.append(envs.finished(env))
             self._ends.append((t, number, False))
             if buffer.ended is not None:
                 buffer.ended[t, number] = True
             buffer.terminated[t, number] = terminated
-            if not terminated:  # if both are set, there is nothing to bootstrap from
-                buffer.truncated[t, number] = truncated
+            if not terminated or buffer.terminal:  # otherwise nothing is bootstrapped from it
+                buffer.truncated[t, number] = True
                 buffer.keep_final(t, number, final)
             group.begun[env] = True
             group.left[env] -= 1
@@ -281,9 +309,11 @@ class CentralSampler(Sampler):
         self.lost += len(lost)
         for env, last_obs in lost:
             number = envs.first + env
+            buffer.begin_episode(t, number)
             if group.active is not None and env not in group.active:  # it was between episodes
-                tree.put(buffer.obs, (t + 1, number), tree.take(buffer.obs, (t, number)))
+                buffer.hold(t, t + 1, number)
                 continue
+            buffer.advance(t, number)
             if not t:
                 self.restarted.append((number, last_obs, buffer.first_obs(number)))
                 self._ends.append((-1, number, True))
@@ -297,7 +327,7 @@ class CentralSampler(Sampler):
                 buffer.truncated[t - 1, number] = True
                 buffer.keep_final(t - 1, number, last_obs)
         restarted = [env for env, _ in lost]
-        outputs = group.act_again(tree.take(buffer.obs, t), self.steps + t, restarted)
+        outputs = group.act_again(buffer, t, self.steps + t, restarted)
         envs.repeat_step(group.write(outputs, buffer, t))
 
     # --- Between trajectories -----------------------------------------------------------------
@@ -305,12 +335,13 @@ class CentralSampler(Sampler):
     def _reset_unfinished(self, group: ActingGroup, buffer: RolloutBuffer) -> None:
         """Reset environments whose episode has begun: a trajectory must hold whole episodes."""
         envs, counters = group.envs, group.envs.counters()
-        for env, steps_since_seed in enumerate(counters.steps_since_seed):
-            if steps_since_seed:
+        for env, steps_to_replay in enumerate(counters.steps_to_replay):
+            if steps_to_replay:
                 number = envs.first + env
                 last = buffer.first_obs(number)
                 group.begun[env] = True
                 envs.reset(env, counters.episode[env] + 1, self._slot)
+                buffer.begin_episode(0, number)
                 self.restarted.append((number, last, buffer.first_obs(number)))
                 self._ends.append((-1, number, True))
 
@@ -340,23 +371,22 @@ class CentralSampler(Sampler):
         self._slot = (self._slot + 1) % len(self._buffers) if slot is None else slot
         buffer = self._buffers[self._slot]
         if self._row or buffer is not before:
-            tree.put(buffer.obs, 0, tree.take(before.obs, self._row))
+            buffer.begin_from(before, self._row)
         buffer.start()
         return buffer
 
     def _trajectory(self, buffer: RolloutBuffer) -> Trajectory:
         rows = max(group.rows for group in self._groups)
-        steps_since_seed: list[int] = []
+        steps_to_replay: list[int] = []
         for group in self._groups:
             if group.rows < rows:  # idle environments keep their observations
-                last = tree.take(buffer.obs, (group.rows, group.columns))
-                tree.put(buffer.obs, (rows, group.columns), last)
-            steps_since_seed += group.envs.counters().steps_since_seed
+                buffer.hold(group.rows, rows, group.columns)
+            steps_to_replay += group.envs.counters().steps_to_replay
         first = self._groups[0]
         buffer.check(self._name, first.first - first.columns.start)
         self._row = self.rows = rows
         # The rows from which on actions must be replayed to reach this state.
-        self._starts = [max(rows - taken, 0) for taken in steps_since_seed]
+        self._starts = [max(rows - taken, 0) for taken in steps_to_replay]
         trajectory = buffer.trajectory()
         self._actions = trajectory.actions
         if self._values is not None:
@@ -382,7 +412,7 @@ class CentralSampler(Sampler):
             "steps": self.steps,
             "episode": [number for one in counters for number in one.episode],
             "origin": [number for one in counters for number in one.seeded_episode],
-            "obs": tree.map(lambda leaf: leaf[self._row].copy(), buffer.obs),
+            "obs": buffer.saved_obs(self._row),
         }
         if self._values is not None:
             self._boundary["values"] = self._values.state()

@@ -5,13 +5,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 MAX_REPLAYED_STEPS = 200_000
-"""An environment with more steps since its seeded reset is restarted on resume, not replayed."""
+"""An environment with more steps to replay is restarted on resume."""
 MAX_REPLAYED_BYTES = 256 << 20
 """So is one whose actions, with those of the other environments at the same steps, take more."""
+LISTED = 8
+"""The most environments whose numbers one sentence lists."""
 
 
 class EpisodeValues:
@@ -75,7 +78,7 @@ class EpisodeValues:
 
 
 class ActionLog:
-    """Each environment's actions since its last seeded reset, kept in blocks of one trajectory."""
+    """Each environment's actions to replay (see `Envs`), kept in blocks of one trajectory."""
 
     def __init__(self, num_envs: int) -> None:
         self._blocks: list[np.ndarray] = []  # each [t, N, ...]
@@ -92,8 +95,8 @@ class ActionLog:
 
         Args:
             actions: the policy's actions.
-            starts: for each environment, the first row after its last seeded reset in this
-                trajectory; 0 if it had none.
+            starts: for each environment, the first row in this trajectory that must be replayed;
+                0 if earlier ones must be, too.
         """
         for env, start in enumerate(starts):
             if start:
@@ -106,7 +109,7 @@ class ActionLog:
             self._first += len(self._blocks.pop(0))
 
     def current(self) -> list[np.ndarray | None]:
-        """Return each environment's actions since its seeded reset; None if no longer kept."""
+        """Return each environment's actions to replay; None if no longer kept."""
         if not self._blocks:
             return [self.empty() for _ in self._starts]
         rows = np.concatenate(self._blocks)
@@ -119,7 +122,7 @@ class ActionLog:
         return self._blocks[0][:0, 0] if self._blocks else np.zeros((0,), np.int32)
 
     def restore(self, actions: list[np.ndarray]) -> None:
-        """Replace the log by each environment's actions since its seeded reset."""
+        """Replace the log by each environment's actions to replay."""
         longest = max(actions, key=len)
         rows = len(longest)
         self._first, self._next = 0, rows
@@ -129,3 +132,22 @@ class ActionLog:
             if len(one):
                 block[rows - len(one) :, env] = one
         self._blocks = [block] if rows else []
+
+
+def restart_notes(reasons: Mapping[str, Sequence[tuple[int, int]]]) -> list[str]:
+    """Return a sentence for each reason for which environments were restarted.
+
+    Args:
+        reasons: by reason, the environments' numbers in the run with those of their episodes.
+    """
+    return [_restart_note(reason, found) for reason, found in reasons.items()]
+
+
+def _restart_note(reason: str, found: Sequence[tuple[int, int]]) -> str:
+    if len(found) == 1:
+        number, episode = found[0]
+        return f"environment {number}: episode {episode} {reason}; it was restarted"
+    numbers = ", ".join(str(number) for number, _ in found[:LISTED])
+    more = len(found) - LISTED
+    some = f"{numbers} and {more} more" if more > 0 else numbers
+    return f"environments {some}: the episode of each {reason}; they were restarted"

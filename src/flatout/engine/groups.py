@@ -10,11 +10,12 @@ import numpy as np
 
 from flatout import tree
 from flatout.spans import Work
+from flatout.storage.span_records import MAIN
 from flatout.types import Episode, Obs
 
 if TYPE_CHECKING:
     from flatout.engine.act import Policy
-    from flatout.engine.trajectory import RolloutBuffer
+    from flatout.engine.rollout_buffer import RolloutBuffer
     from flatout.envs.base import Ended, Envs
 
 
@@ -23,7 +24,7 @@ class EnvCounters(NamedTuple):
 
     episode: list[int]
     seeded_episode: list[int]
-    steps_since_seed: list[int]
+    steps_to_replay: list[int]
 
 
 LostEnv = tuple[int, Obs]
@@ -92,7 +93,10 @@ class EnvGroup(ABC):
 
     @abstractmethod
     def replay_all(
-        self, episodes: Sequence[int], actions: Sequence[np.ndarray | None]
+        self,
+        seeded: Sequence[int],
+        episodes: Sequence[int],
+        actions: Sequence[np.ndarray | None],
     ) -> list[bool]:
         """See `Envs.replay_all`; observations go to row 0 of the first slot."""
 
@@ -135,25 +139,36 @@ class InlineEnvGroup(EnvGroup):
         self._envs.step(actions, out, self._rewards[slot][t], ended, active)
         return []
 
+    def work(self) -> dict[str, Work]:
+        envs = self._envs
+        return {MAIN: Work(resets=envs.reset_times, spares=envs.spares, spare_mb=envs.spare_mb)}
+
     def finished(self, env: int) -> Episode:
         return self._envs.finished(env)
 
     def counters(self) -> EnvCounters:
         envs = self._envs
         return EnvCounters(
-            list(envs.episode), list(envs.seeded_episode), list(envs.steps_since_seed)
+            list(envs.episode), list(envs.seeded_episode), list(envs.steps_to_replay)
         )
 
     def reset(self, env: int, episode: int, slot: int = 0) -> None:
         self._envs.reset(env, tree.take(self._obs[slot], 0), episode)
 
     def replay_all(
-        self, episodes: Sequence[int], actions: Sequence[np.ndarray | None]
+        self,
+        seeded: Sequence[int],
+        episodes: Sequence[int],
+        actions: Sequence[np.ndarray | None],
     ) -> list[bool]:
-        return self._envs.replay_all(episodes, actions, tree.take(self._obs[0], 0))
+        return self._envs.replay_all(seeded, episodes, actions, tree.take(self._obs[0], 0))
 
     def close(self) -> None:
         self._envs.close()
+
+
+NEVER = -2
+"""The number of a step on which no other follows."""
 
 
 class ActingGroup:
@@ -191,30 +206,34 @@ class ActingGroup:
         ]
         self.index = 0
         self.begun = self._begun_before = np.ones(envs.num_envs, np.bool_)
+        self._acted = NEVER  # the number of the newest step for which the policy acted
         self.begin(0)
 
-    def act(self, obs: Obs, step: int) -> list[Any]:
-        """Begin to choose the group's actions, from observations ``[N, ...]`` of all groups."""
-        if self.policy.recurrent:
-            return self._act_with_carry(obs, step)
-        return [
-            self.policy.begin(tree.take(obs, columns), step, first) for columns, first in self.calls
-        ]
-
-    def _act_with_carry(self, obs: Obs, step: int) -> list[Any]:
-        chosen: list[Any] = []
-        if not self.rows:  # also if the first step is repeated
+    def act(self, buffer: RolloutBuffer, t: int, step: int) -> list[Any]:
+        """Begin to choose the group's actions from the observations of row t."""
+        follows, self._acted = self._acted == step - 1, step
+        recurrent = self.policy.recurrent
+        if recurrent and not self.rows:  # also if the first step is repeated
             self.first_carry = self.carry()
+        chosen: list[Any] = []
         for columns, first in self.calls:
-            mask = self.begun[self._within(columns)].copy()
-            chosen.append(self.policy.begin(tree.take(obs, columns), step, first, mask))
+            more: dict[str, Any] = {}
+            if recurrent:
+                more["begun"] = self.begun[self._within(columns)].copy()
+            if buffer.age is not None:
+                more |= {"age": buffer.age[t, columns], "follows": follows}
+            chosen.append(self.policy.begin(buffer.frames(t, columns), step, first, **more))
+        if not recurrent:
+            return chosen
         self._begun_before, self.begun = self.begun, np.zeros_like(self.begun)
         if self.active is not None:  # idle environments wait for the start of an episode
             self.begun[:] = True
             self.begun[self.active] = False
         return chosen
 
-    def act_again(self, obs: Obs, step: int, restarted: Sequence[int]) -> list[Any]:
+    def act_again(
+        self, buffer: RolloutBuffer, t: int, step: int, restarted: Sequence[int]
+    ) -> list[Any]:
         """Choose the actions of a step that is repeated, because the environments `restarted` of
         this group have begun another episode."""
         if self.policy.recurrent:
@@ -222,7 +241,11 @@ class ActingGroup:
                 self.policy.undo(first)
             self.begun = self._begun_before
             self.begun[list(restarted)] = True
-        return self.act(obs, step)
+        return self.act(buffer, t, step)
+
+    def forget(self) -> None:
+        """Let the next observations not follow on those of the last step."""
+        self._acted = NEVER
 
     def carry(self) -> list[Any]:
         """Return the carries before the next step, one for each call of a recurrent policy."""

@@ -135,6 +135,7 @@ class Learner:
     Attributes:
         shapes: the shapes of the learning state.
         hp: packed hyper-parameters, as `step` takes them.
+        bytes_sent: bytes of trajectories or batches that were copied to the devices.
     """
 
     def __init__(
@@ -164,6 +165,7 @@ class Learner:
         self._hp_layout = Packing(algorithm.hp)  # passing one array is faster than many
         self.hp = mesh.put(self.packed_hp(algorithm.hp, np), None)
         self.trajectory: Trajectory | None = None  # its shapes
+        self.bytes_sent = 0
         self._shared, self._programs = programs or Programs(), dict[Any, Any]()
 
     def packed_hp(self, hp: Any, xp: Any = jnp) -> Any:
@@ -231,7 +233,7 @@ class Learner:
             FlatoutError: the loss or the parameters are no longer finite.
         """
         spans, buffer, counts = self.spans, self.buffer, state.counts
-        on_cpu = self.device.platform == "cpu"
+        on_cpu = backend.shares_memory(self.device)
         feedback: list[Any] = []
         values: list[Any] = []
         published: Any = ()
@@ -243,6 +245,7 @@ class Learner:
         working = "learn" if due.updates else "replay"  # without updates it stores rows
         while inputs is not None:
             if not on_cpu:
+                self.bytes_sent += sum(array.nbytes for array in jax.tree.leaves(inputs))
                 with spans.span("transfer"):
                     inputs = jax.block_until_ready(self.mesh.put(inputs, buffer.axes))
             program = self._program(inside, inputs)

@@ -13,11 +13,13 @@ from flatout.algorithms.base import Algorithm, ReplaySpec
 from flatout.config.placement import CPU, Placement
 from flatout.engine.buffer import Buffer, OnPolicyBuffer
 from flatout.engine.replay.device import DeviceReplay
+from flatout.engine.replay.hindsight import Hindsight
 from flatout.engine.replay.host import HostReplay
 from flatout.engine.replay.ring import RingLayout, ring_bytes, ring_shapes
 from flatout.engine.replay.sampling import leaf_count
 from flatout.engine.replay.trajectories import TrajectoryReplay, kept_shapes
 from flatout.engine.trajectory import arrays_of, shard_shapes
+from flatout.envs.goals import open_rewards
 from flatout.errors import UsageError
 from flatout.hardware import backend
 from flatout.randomness import REPLAY, raw_key
@@ -58,9 +60,10 @@ def build_buffer(
             f"replay_trajectories = {kept} is not possible with schedule=fused, which keeps no "
             "trajectories: use --placement 'sampler=device', or replay_trajectories = 1."
         )
+    spec = task.obs_spec if task is not None and shapes.age is not None else None
     if kept == 1:
-        return OnPolicyBuffer(algorithm, shards)
-    return TrajectoryReplay(algorithm, kept, shapes, shards)
+        return OnPolicyBuffer(algorithm, shards, spec)
+    return TrajectoryReplay(algorithm, kept, shapes, shards, spec)
 
 
 def replay_mb(
@@ -130,6 +133,11 @@ def _build_replay(
         keys = [raw_key(config.run.seed, REPLAY)]
     key = keys[0] if shards == 1 else np.stack(keys)
     if placement.replay_on_device:
+        if replay.hindsight:
+            raise UsageError(
+                f"--hindsight {replay.hindsight} needs replay=cpu in --placement: rewards of other "
+                "goals are computed in Python, by the environment's compute_reward."
+            )
         # A guess, which the buffer increases if necessary: a truncation per `limit` or 64 steps.
         finals = rows * num_envs // (task.limit or 64) + num_envs
         if least is not None:  # the largest number possible: a compiled loop cannot grow the array
@@ -138,4 +146,9 @@ def _build_replay(
     # On a GPU, two dispatches per trajectory: the host gathers the second while the first runs.
     halve = placement.learn[0].is_gpu and replay.most(num_envs) > 1
     chunk = -(-replay.most(num_envs) // 2) if halve else None
-    return HostReplay(algorithm, layout, shapes, key, backend.device(CPU), chunk)
+    hindsight = None
+    if replay.hindsight:
+        rewards = open_rewards(task, config.run.seed)
+        whole = replace(layout, num_envs=num_envs * shards)
+        hindsight = Hindsight(whole, replay.hindsight, rewards, config.env.clip_reward)
+    return HostReplay(algorithm, layout, shapes, key, backend.device(CPU), chunk, hindsight)

@@ -16,14 +16,22 @@ from flatout.config.workers import GroupSpec
 from flatout.engine.act import Policy
 from flatout.engine.collect import CentralSampler
 from flatout.engine.groups import ActingGroup, EnvGroup, InlineEnvGroup
+from flatout.engine.rollout_buffer import RolloutBuffer, step_arrays
 from flatout.engine.sampler import Sampler
-from flatout.engine.trajectory import RolloutBuffer, step_arrays
 from flatout.engine.workers.groups import WorkerEnvGroup
 from flatout.engine.workers.local import ParamBroadcast, WorkerActingSampler
 from flatout.engine.workers.pool import Worker, WorkerPool
-from flatout.engine.workers.protocol import INFO_BYTES, PARAMS, SPENT, Job
+from flatout.engine.workers.protocol import (
+    INFO_BYTES,
+    OUTPUTS,
+    PARAMS,
+    SPENT,
+    SPENT_COLUMNS,
+    Job,
+)
 from flatout.engine.workers.shared_memory import Fields, SharedArrays
 from flatout.envs.base import TRAINING
+from flatout.envs.vector import EVERY_EPISODE, RARELY, Reseeding
 from flatout.errors import UsageError
 from flatout.packing import OutputLayout, PackedParams
 from flatout.spans import Spans
@@ -45,6 +53,7 @@ class ActingPolicies:
         key: raw key data of the acting stream.
         device: a function from a device's name to the device.
         precision: precision of matrix products on a GPU, see `RunConfig`.
+        frames: whether trajectories store each frame of a stack once, see `RolloutSpec`.
 
     Attributes:
         ordered: the groups in the order of their environments.
@@ -60,6 +69,7 @@ class ActingPolicies:
         key: Any,
         device: Callable[[DeviceName], Any],
         precision: str = "highest",
+        frames: bool = False,
     ) -> None:
         self.group_rotation = group_rotation
         self.ordered = sorted(
@@ -69,7 +79,13 @@ class ActingPolicies:
         self._remote: ParamBroadcast | None = None
         self.by_device: dict[DeviceName, Policy] = {
             share.device: Policy(
-                algorithm, task.obs_spec, share.batch, device(share.device), key, precision
+                algorithm,
+                task.obs_spec,
+                share.batch,
+                device(share.device),
+                key,
+                precision,
+                frames=frames,
             )
             for share in {share.device: share for share in self.ordered}.values()
         }
@@ -91,14 +107,10 @@ class ActingPolicies:
                 yield share.first + at, self.by_device[share.device].layout
 
 
-RESEED_AFTER = 1000
-"""Steps of an Atari game between seeded resets. A seeded reset takes as long as about 250 steps."""
-
-
 def start_workers(
     config: TrainConfig, task: Task, acting: ActingPolicies, rollout: RolloutSpec,
     report: Callable[[str], None],
-    *, code: UserCode = NAMED, local: bool = False,
+    *, code: UserCode = NAMED, local: bool = False, cluster: bool = False,
 ) -> WorkerPool:  # fmt: skip
     """Start the actor processes; they make their environments while this process continues.
 
@@ -107,6 +119,7 @@ def start_workers(
         report: receives a sentence about each worker that is lost.
         code: the user's objects, for example an environment factory.
         local: whether the workers act themselves.
+        cluster: whether they are on the machines of a Ray cluster.
 
     Raises:
         UsageError: the platform cannot share memory with processes, or the environment cannot be
@@ -122,14 +135,20 @@ def start_workers(
             "one environment object cannot step in several processes; pass a function that makes "
             "one, or use sampler=inline."
         )
+    if task.fixed_size:
+        raise UsageError(
+            f"{task.name} always makes {task.fixed_size} environments, and each actor process "
+            "makes its share of them: let the function take the number as num_envs, or use "
+            "sampler=inline."
+        )
     fields = shared_fields(config, task, acting, rollout, local)
     shared_arrays = SharedArrays(fields)
     # The parent may have registered its own environment under the id.
     spec = copy.deepcopy(task.source.registered)
-    sent = code if local else UserCode(env=code.env)
+    sent = replace(code, eval_env=None) if local else UserCode(env=code.env)
     common = Job(
         registered=spec, config=config.env, info_masks=task.info_masks, code=sent,
-        first=0, count=0, seed=config.run.seed, reseed_after=reseed_after(rollout),
+        first=0, count=0, seed=config.run.seed, reseeding=reseeding(rollout),
         shared_arrays=(shared_arrays.descriptor, fields),
         local=(config, rollout, acting.ordered[0].batch) if local else None,
     )  # fmt: skip
@@ -138,8 +157,31 @@ def start_workers(
         for share in acting.ordered
         for first, count in share.workers
     ]
+    if cluster:
+        return _remote_pool(config, task, code, jobs, shared_arrays, report)
     workers = [Worker(job, config.run.worker_timeout, shared_arrays) for job in jobs]
     pool = WorkerPool(workers, shared_arrays, report)
+    pool.start()
+    return pool
+
+
+def _remote_pool(
+    config: TrainConfig, task: Task, code: UserCode, jobs: Sequence[Job],
+    shared_arrays: SharedArrays, report: Callable[[str], None],
+) -> WorkerPool:  # fmt: skip
+    """Start the workers on a Ray cluster; see `start_workers`."""
+    from flatout.engine.workers.carried import environment_packages, runtime_environment
+    from flatout.engine.workers.cluster import Cluster
+    from flatout.engine.workers.remote import RemoteWorker
+    from flatout.hardware.ray_cluster import connect
+
+    run = config.run
+    environment = runtime_environment(config, code, task, run.ray_working_dir)
+    ray = connect(run.ray_address, len(jobs), "sampler=cluster", environment)
+    cluster = Cluster(
+        ray, shared_arrays, run.worker_timeout, environment_packages(task), run.same_bits, report
+    )
+    pool = WorkerPool([RemoteWorker(job, cluster) for job in jobs], shared_arrays, report, cluster)
     pool.start()
     return pool
 
@@ -159,12 +201,12 @@ def shared_fields(
     fields |= {
         # Counts of steps and episodes, and times: a worker uses its first environment's row.
         "beats": ((num_envs, 2), "int64"),
-        SPENT: ((num_envs, 4), "float64"),
+        SPENT: ((num_envs, SPENT_COLUMNS), "float64"),
     }
     if not local:
         finals = {
             name: ((num_envs, *leaf.shape), leaf.dtype)
-            for name, leaf in tree.named("finals", spec).items()
+            for name, leaf in tree.named("finals", rollout.stored(spec)).items()
         }
         return (
             fields
@@ -181,7 +223,7 @@ def shared_fields(
         )
     for first, layout in acting.calls():
         shape = (rollout.slots, rollout.horizon, layout.words)
-        fields[f"outputs/{first}"] = (shape, "uint32")
+        fields[f"{OUTPUTS}{first}"] = (shape, "uint32")
     for index, array in enumerate(acting.packing.shapes):
         fields[f"{PARAMS}{index}"] = (array.shape, array.dtype)
     return fields
@@ -206,7 +248,7 @@ def make_sampler(
             own = step_arrays(rollout, num_envs, task.obs_spec)
             shared = {name: arrays[name][slot] for name in own if name in arrays}
             if pool.local:
-                shared["outputs"] = [arrays[f"outputs/{first}"][slot] for first in firsts]
+                shared["outputs"] = [arrays[f"{OUTPUTS}{first}"][slot] for first in firsts]
         return RolloutBuffer(
             rollout, num_envs, task.obs_spec, layouts, config.env.clip_reward, shared
         )
@@ -220,11 +262,20 @@ def make_sampler(
     def env_group(share: GroupSpec) -> EnvGroup:
         if pool is None:
             envs = task.open(
-                share.count, config.run.seed, TRAINING, reseed_after(rollout), share.first
+                share.count,
+                config.run.seed,
+                TRAINING,
+                reseeding(rollout),
+                share.first,
+                spares=True,
             )
             return InlineEnvGroup(envs, buffers, share.first)
         mine = {first for first, _ in share.workers}
-        workers = [worker for worker in pool.workers if worker.job.first in mine]
+        workers = [
+            worker
+            for worker in pool.workers
+            if isinstance(worker, Worker) and worker.job.first in mine
+        ]
         return WorkerEnvGroup(pool, workers)
 
     group_rotation = [
@@ -237,7 +288,7 @@ def make_sampler(
     )  # fmt: skip
 
 
-def reseed_after(rollout: RolloutSpec) -> int:
-    """Return the steps after which an environment is seeded again. With whole episodes this is 0
-    (every episode is seeded), because environments then wait between episodes."""
-    return 0 if rollout.episodes else RESEED_AFTER
+def reseeding(rollout: RolloutSpec) -> Reseeding:
+    """Return when environments are seeded again. With whole episodes every episode is seeded,
+    because environments then wait between episodes."""
+    return EVERY_EPISODE if rollout.episodes else RARELY

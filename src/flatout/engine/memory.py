@@ -95,6 +95,8 @@ class Expectation:
         workspace: intermediate values of an update on each device (0 until it is compiled).
         divided: the parts of `model` and `optimiser` that ``params=sharded`` divides over the
             learning devices, see `divided_mb`.
+        stacks: the whole observations that an update makes from a trajectory's frames, on all
+            learning devices together; a part of the workspace.
     """
 
     model: float
@@ -103,6 +105,7 @@ class Expectation:
     replay: tuple[float, float] = (0.0, 0.0)
     workspace: float = 0.0
     divided: tuple[float, float] = (0.0, 0.0)
+    stacks: float = 0.0
 
     def learned(self, placement: Placement) -> tuple[float, float]:
         """Return the MiB of the model and of the optimiser's state on each learning device."""
@@ -111,13 +114,15 @@ class Expectation:
         return self.model - model, self.optimiser - optimiser
 
     def before_compiling(self, placement: Placement) -> Expectation:
-        """Return a copy with an estimate of the update's workspace: one set of gradients. The
-        memory of activations is known only after compiling."""
+        """Return a copy with an estimate of the update's workspace: one set of gradients, and whole
+        observations. The memory of activations is known only after compiling."""
         gradients = self.learned(placement)[0] if self.optimiser else 0.0
-        return replace(self, workspace=self.workspace or gradients)
+        estimate = gradients + self.stacks / len(placement.learn)
+        return replace(self, workspace=self.workspace or estimate)
 
     def by_purpose(self, placement: Placement) -> dict[DeviceName, dict[str, float]]:
-        """Return the MiB by device and purpose. Trajectories are collected in host memory."""
+        """Return the MiB by device and purpose. Trajectories are collected in host memory. Workers
+        of a cluster take that of their machines, which is not known here."""
         host = DeviceName("cpu")
         names = dict.fromkeys((*placement.devices, host))
         taken: dict[DeviceName, dict[str, float]] = {name: {} for name in names}
@@ -128,7 +133,7 @@ class Expectation:
 
         add(host, "trajectory", self.trajectory)
         add(host, "replay", self.replay[0])
-        if placement.workers is not None:
+        if placement.workers is not None and not placement.on_cluster:
             add(host, "actor processes", placement.workers[0] * ACTOR_MB[placement.inference])
         model, optimiser = self.learned(placement)
         for learner in placement.learn:

@@ -7,7 +7,7 @@ from typing import Any
 
 from flatout import tree
 from flatout.errors import CheckpointError
-from flatout.spans import Work
+from flatout.spans import NO_RESETS, Work
 from flatout.types import Episode, Obs, Restart, Trajectory
 
 ENVIRONMENTS = "environments/"
@@ -22,12 +22,15 @@ class Sampler(ABC):
         episodes: the episodes that ended within the last trajectory.
         restarted: environments restarted by the last `restore`, or before the last trajectory's
             first step.
+        restart_reasons: by reason, the environments that the last `restore` restarted, with the
+            numbers of their episodes.
         lost: how many times an environment was lost with its process.
     """
 
     def __init__(self) -> None:
         self.episodes: list[Episode] = []
         self.restarted: list[Restart] = []
+        self.restart_reasons: dict[str, list[tuple[int, int]]] = {}
         self.lost = 0
 
     @property
@@ -63,6 +66,26 @@ class Sampler(ABC):
     def work(self) -> dict[str, Work]:
         """Return the work of its processes so far, by name; empty if it has none."""
         return {}
+
+    def traffic(self) -> dict[str, float]:
+        """Return the bytes and times of trajectories from other machines, for `flow` in a run's
+        summary; empty if none came from there."""
+        return {}
+
+    def stats(self) -> dict[str, float]:
+        """Return statistics of the environments of this process, for `flow` in the run's
+        summary."""
+        works = self.work().values()
+        resets = NO_RESETS
+        for work in works:
+            resets = resets.plus(work.resets)
+        found: dict[str, float] = {"environments_lost": self.lost}
+        if resets.number:
+            found["env_s"] = sum(work.seconds.get("env", 0.0) for work in works)
+            found |= {"reset_s": resets.seconds, "reset_wait_s": resets.waited}
+        if spares := sum(work.spares for work in works):
+            found |= {"spare_envs": spares, "spare_mb": sum(work.spare_mb for work in works)}
+        return found
 
     @abstractmethod
     def state(self, environments: Any = None) -> dict[str, Any]:

@@ -85,6 +85,8 @@ class Pending:
         arrays = self.trajectory
         steps, num_envs = arrays.rewards.shape
         tree.put(arrays.last_obs, env, first_obs)
+        if arrays.age is not None:
+            arrays.age[-1, env] = 0
         if arrays.ended is not None:
             arrays.ended[-1, env] = True
         if arrays.terminated[-1, env] or arrays.truncated[-1, env]:
@@ -157,6 +159,7 @@ class Schedule:
         self._state: Any = None  # a `RunState`, or a member's view of one; None before `start`
         self._published: tuple[Any, ...] = ()  # the packed parameters that act
         self._version = 0  # iterations that the parameters have learned from
+        self._steps = 0  # collected in this process
         self._pending: deque[Pending] = deque()  # collected, not yet learned from
 
     @property
@@ -176,7 +179,13 @@ class Schedule:
 
     def stats(self) -> dict[str, float]:
         """Return statistics of this process, for `flow` in the run's summary."""
-        return {"environments_lost": self._sampler.lost}
+        acting = sum(one.bytes_sent for one in self._policies if isinstance(one, Policy))
+        steps = max(self._steps, 1)
+        return self._sampler.stats() | {
+            "act_bytes_per_step": acting / steps,
+            "learn_bytes_per_step": self.learner.bytes_sent / steps,
+            **self._sampler.traffic(),
+        }
 
     def work(self) -> dict[str, Work]:
         """Return the work of other threads and processes so far, by name."""
@@ -233,10 +242,15 @@ class Schedule:
             # The other run's last episodes are truncated here: this run has new environments.
             # Trajectories that the other run had not yet learned from are dropped.
             waiting = tree.found(f"{PENDING}0/obs", arrays)
-            last = tree.take(waiting, 0) if waiting is not None else tree.found(OBS, arrays)
+            last = tree.found(OBS, arrays)
+            if waiting is not None:
+                steps = len(arrays[f"{PENDING}0/rewards"])
+                last = tree.map(lambda leaf: leaf[len(leaf) - steps], waiting)
             last, first = (
-                tree.map(  # environments of shards have two axes
-                    lambda like, leaf: np.asarray(leaf).reshape(-1, *like.shape),
+                tree.map(  # environments of shards have two axes; stacks may be single frames
+                    lambda like, leaf: np.asarray(leaf).reshape(
+                        -1, *like.shape[:-1], *np.shape(leaf)[-1:][: len(like.shape)]
+                    ),
                     self._sampler.obs_shapes, each,
                 )
                 for each in (last, self._sampler.state(state.environments)["obs"])
@@ -332,9 +346,10 @@ class Schedule:
         with self._discardable():
             trajectory, environments = sampler.collect(self._state.environments, self._published)
         self._state = self._state._replace(environments=environments)
+        steps = sampler.steps_collected
+        self._steps += steps
         return Pending(
-            trajectory, version, sampler.steps_collected, list(sampler.episodes),
-            list(sampler.restarted),
+            trajectory, version, steps, list(sampler.episodes), list(sampler.restarted)
         )  # fmt: skip
 
     def _learn(self, state: RunState, pending: Pending) -> LearnResult:

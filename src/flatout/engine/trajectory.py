@@ -1,14 +1,11 @@
-"""Step 6 of the data flow, inline: a trajectory's arrays.
-
-`RolloutBuffer` allocates them once, and the sampler writes them step by step. Buffers, schedules
-and the device sampler read them by name and by shard. `TRAJECTORY_FIELDS` is the table from which
-their shapes, names and axes follow.
+"""The arrays of a trajectory by name and by shard, as buffers, schedules and the device sampler
+read them. `TRAJECTORY_FIELDS` is the table from which their shapes, names and axes follow.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -17,14 +14,11 @@ import numpy as np
 from flatout import tree
 from flatout.algorithms.base import (
     TRAJECTORY_FIELDS,
-    RolloutSpec,
     TrajectoryField,
-    WrittenBy,
 )
-from flatout.engine.finals import join_finals, pack_finals, split_finals
-from flatout.envs.base import invalid_return
-from flatout.packing import OutputLayout
-from flatout.types import Finals, Obs, ObsSpec, Trajectory
+from flatout.engine.finals import join_finals, split_finals
+from flatout.frames import MAX_AGE, stack_frames, stack_rows
+from flatout.types import Array, Finals, ObservationSpec, ObsSpec, Trajectory
 
 # --- The arrays of a trajectory by name -------------------------------------------------------
 
@@ -168,171 +162,30 @@ def find_misfit(trajectory: Trajectory, shapes: Trajectory) -> str | None:
     return None
 
 
-# --- Allocation -------------------------------------------------------------------------------
+def whole_trajectory(xp: Any, spec: ObsSpec, trajectory: Trajectory) -> Trajectory:
+    """Return a trajectory with whole observations, as algorithms get it, from one that stores each
+    frame of a stack once. `xp` is `numpy`, or `jax.numpy` in the learner's program."""
+    age, index = trajectory.age, trajectory.finals.index
+    steps, num_envs = trajectory.rewards.shape
+    row, env = xp.divmod(xp.minimum(index, steps * num_envs - 1), num_envs)
+    used = index < steps * num_envs
 
+    def of_last(spec: ObservationSpec, obs: Array, last: Array) -> Array:
+        frames = [obs[at] for at in range(steps, len(obs))]
+        return last if spec.stack == 1 else stack_frames(xp, spec, [*frames, last], age[-1])
 
-def step_arrays(
-    rollout: RolloutSpec,
-    num_envs: int,
-    spec: ObsSpec,
-    writers: Sequence[WrittenBy] = ("envs", "sampler"),
-) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return shape and dtype of the arrays that samplers on the host write step by step, by name.
+    def of_finals(spec: ObservationSpec, obs: Array, final: Array) -> Array:
+        if spec.stack == 1:
+            return final
+        frames = [obs[row + at, env] for at in range(1, spec.stack)]
+        after = xp.minimum(age[row, env], MAX_AGE - 1) + 1
+        whole = stack_frames(xp, spec, [*frames, final], after)
+        return xp.where(used[:, None, None, None], whole, xp.zeros((), whole.dtype))
 
-    Observations have T + 1 rows, the last of which is `Trajectory.last_obs`.
-
-    Args:
-        spec: one observation.
-        writers: the writers of these arrays; outputs of `act` are packed (`RolloutBuffer`).
-    """
-    size = (rollout.horizon, num_envs)
-    found: dict[str, tuple[tuple[int, ...], str]] = {}
-    for name, field in TRAJECTORY_FIELDS.items():
-        if field.axes != "TN" or field.writer not in writers or not rollout.holds(name):
-            continue
-        if field.entry != "obs":
-            found[name] = (size, field.entry)
-            continue
-        for leaf_name, leaf in tree.named(name, spec).items():
-            found[leaf_name] = ((rollout.horizon + 1, num_envs, *leaf.shape), leaf.dtype)
-    return found
-
-
-class RolloutBuffer:
-    """Arrays for T steps of N environments, reused by every trajectory.
-
-    `obs` is a tree of ``[T + 1, N, ...]``: row ``t + 1`` is the observations after step ``t``, and
-    the last row is the first of the next trajectory. `outputs` is a list with one array
-    ``[T, words]`` uint32 per acting group: the packed rows that `act` returned, one per step.
-
-    Args:
-        rollout: T, and which optional arrays to keep.
-        num_envs: N.
-        spec: one observation.
-        layouts: the layout of each acting group's packed rows, in the environments' order.
-        sign: return only the signs of rewards.
-        shared: zeroed arrays by their names in `step_arrays`, to use instead of new ones. They may
-            be in shared memory, for other processes to write to; `outputs` is ``[groups, T,
-            words]``.
-    """
-
-    def __init__(
-        self,
-        rollout: RolloutSpec,
-        num_envs: int,
-        spec: ObsSpec,
-        layouts: Sequence[OutputLayout],
-        sign: bool = False,
-        shared: Mapping[str, np.ndarray] | None = None,
-    ) -> None:
-        self._num_envs = num_envs
-        given = shared or {}
-        arrays = {
-            name: given[name] if name in given else np.zeros(shape, dtype)
-            for name, (shape, dtype) in step_arrays(rollout, num_envs, spec).items()
-        }
-        self.obs: Obs = tree.unnamed("obs", spec, arrays)
-        self.rewards = arrays["rewards"]
-        self.terminated, self.truncated = arrays["terminated"], arrays["truncated"]
-        self.valid, self.ended = arrays.get("valid"), arrays.get("ended")
-        self._flags = {n: array for n, array in arrays.items() if field_of(n).writer == "sampler"}
-        if "outputs" in given:
-            self.outputs = list(given["outputs"])
-        else:
-            rows = rollout.horizon
-            self.outputs = [np.zeros((rows, layout.words), np.uint32) for layout in layouts]
-        self._sign = sign
-        self._least_finals = rollout.truncations * num_envs
-        self._no_finals = pack_finals(
-            np.zeros(0, np.int32), tree.take(self.obs, (0, slice(0))), self.rewards.size,
-            self._least_finals,
-        )  # fmt: skip
-        for unused in (self._no_finals.index, *tree.leaves(self._no_finals.obs)):
-            unused.flags.writeable = False  # trajectories share them
-        # Views of `outputs`, made once: making them takes as long as a short step.
-        self._views = [
-            layout.read(rows) for layout, rows in zip(layouts, self.outputs, strict=True)
-        ]
-        self._final_obs: list[Obs] = []
-        self._final_index: list[int] = []
-
-    def first_obs(self, env: int) -> Obs:
-        """Return a copy of the first observation of an environment."""
-        return tree.map(lambda leaf: leaf[0, env].copy(), self.obs)
-
-    def start(self) -> None:
-        """Begin a trajectory. `obs[0]` must hold its first observations."""
-        for flags in self._flags.values():
-            flags.fill(False)
-        self.forget()
-
-    def forget(self) -> None:
-        """Drop final observations. If workers write the other arrays, call this, not `start`."""
-        self._final_obs.clear()
-        self._final_index.clear()
-
-    def keep_final(self, step: int, env: int, obs: Obs) -> None:
-        """Store the final observation of an episode that `step` truncated in environment `env`."""
-        self._final_obs.append(tree.map(np.array, obs))  # copies: environments may reuse arrays
-        self._final_index.append(step * self._num_envs + env)
-
-    def trajectory(self) -> Trajectory:
-        """Return the trajectory. Its arrays are views, valid until the next `start`."""
-        finals = self._no_finals
-        if self._final_index:
-            index = np.array(self._final_index, np.int32)
-            obs = tree.map(
-                lambda rows, *finals: np.stack(finals).astype(rows.dtype, copy=False),
-                self.obs, *self._final_obs,
-            )  # fmt: skip
-            finals = pack_finals(index, obs, self.rewards.size, self._least_finals)
-        outputs = self.read()
-        actions = outputs.pop("action")
-        return Trajectory(
-            obs=tree.take(self.obs, slice(None, -1)),
-            actions=actions,
-            rewards=np.sign(self.rewards) if self._sign else self.rewards,
-            last_obs=tree.take(self.obs, -1),
-            finals=finals,
-            extras=outputs,
-            **self._flags,
-        )
-
-    def read(self) -> dict[str, np.ndarray]:
-        """Return the outputs of `act` by name, each ``[T, N, ...]``."""
-        first, *more = self._views
-        if not more:
-            return dict(first)
-        return {name: np.concatenate([part[name] for part in self._views], 1) for name in first}
-
-    def check(self, name: str, first: int = 0) -> None:
-        """Check that all observations and rewards are finite.
-
-        Args:
-            name: the environment's name, for the message.
-            first: the number of the first environment in the run.
-
-        Raises:
-            EnvironmentFailure: one is NaN or infinite; the message names its step and environment.
-        """
-        bad_obs = "an observation with NaN or infinity"
-
-        def at(path: str) -> str:
-            return f" in {path!r}" if path else ""
-
-        if not np.isfinite(self.rewards).all():
-            rows = self.rewards if self.valid is None else np.where(self.valid, self.rewards, 0)
-            bad = np.argwhere(~np.isfinite(rows))
-            if len(bad):
-                step, env = bad[0]
-                raise invalid_return(name, step, first + env, f"reward {self.rewards[step, env]}")
-        for path, array in tree.items(self.obs):
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                flat = np.isfinite(array).reshape(*array.shape[:2], -1).all(-1)
-                step, env = np.argwhere(~flat)[0]
-                raise invalid_return(name, step - 1, first + env, bad_obs + at(path))
-        for index, obs in zip(self._final_index, self._final_obs, strict=True):
-            for path, array in tree.items(obs):
-                if array.dtype.kind == "f" and not np.isfinite(array).all():
-                    step, env = divmod(index, self._num_envs)
-                    raise invalid_return(name, step, first + env, bad_obs + at(path))
+    obs, last = trajectory.obs, trajectory.last_obs
+    return trajectory._replace(
+        obs=stack_rows(xp, spec, obs, age[:-1]),
+        last_obs=tree.map(of_last, spec, obs, last),
+        finals=Finals(tree.map(of_finals, spec, obs, trajectory.finals.obs), index),
+        age=None,
+    )

@@ -108,6 +108,60 @@ def transformations(m: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
     return of_input, of_weight, of_output
 
 
+PATCH = 50
+"""The time to copy one number into a patch, in multiplications of a matrix product on a CPU."""
+
+LESS = 0.9
+"""Squares of outputs are computed together only if that is estimated to take at most `LESS` of the
+time."""
+
+
+def square_for(rows: int, columns: int, size: int, outputs: int) -> int:
+    """Return the side of the squares of pixels whose outputs are best computed together, for
+    outputs ``[rows, columns, outputs]`` of a k x k kernel and stride 1.
+
+    With squares of s x s pixels, a patch has ``blocks^2`` squares and the product has s * s *
+    `outputs` columns. Neighbouring outputs share most of their patches, so fewer numbers are copied
+    and the product is less narrow, but it also multiplies by zeros.
+    """
+    best, least = 1, LESS * size**2 * (PATCH + outputs)
+    for side in (2, 4):
+        blocks = 1 - (1 - size) // side
+        share = -(-rows // side) * -(-columns // side) * side**2 / (rows * columns)
+        cost = share * blocks**2 * (PATCH + side**2 * outputs)
+        if cost < least:
+            best, least = side, cost
+    return best
+
+
+def convolve_squares(x: jax.Array, weight: jax.Array, side: int) -> jax.Array:
+    """Return a convolution without padding, ``[B, H - k + 1, W - k + 1, out]``, as one of squares
+    of pixels: inputs and outputs have a square's pixels as channels.
+
+    Args:
+        x: ``[B, H, W, in]``.
+        weight: ``[k, k, in, out]``.
+        side: rows and columns of a square.
+    """
+    _, high, wide, channels = x.shape
+    size, outputs = weight.shape[0], weight.shape[3]
+    rows, columns = high - size + 1, wide - size + 1
+    blocks = 1 - (1 - size) // side
+    length = blocks * side
+    down, across = (side * (-(-n // side) + blocks - 1) for n in (rows, columns))
+    x = jnp.pad(x, ((0, 0), (0, down - high), (0, across - wide), (0, 0)))
+    # The kernel of the output at (i, j) of a square is shifted by (i, j).
+    rest = length - size
+    corners = itertools.product(range(side), repeat=2)
+    shifted = [jnp.pad(weight, ((i, rest - i), (j, rest - j), (0, 0), (0, 0))) for i, j in corners]
+    kernel = jnp.stack(shifted, 4).reshape(blocks, side, blocks, side, channels, outputs, -1)
+    kernel = kernel.transpose(0, 2, 1, 3, 4, 6, 5).reshape(
+        blocks, blocks, side**2 * channels, side**2 * outputs
+    )
+    out: Any = depth_to_space(convolve(space_to_depth(x, side), kernel, 1, "VALID"), side)
+    return out[:, :rows, :columns]
+
+
 MOST_MORE = 1.25
 """One product over all input pixels, whose results are shifted and summed, is cheaper than building
 patches if it needs at most this many times the arithmetic."""
@@ -171,6 +225,9 @@ def convolve(x: jax.Array, weight: jax.Array, stride: int, padding: str) -> jax.
     m = tiles_for(batch, rows, columns, size, x.shape[-1], outputs) if stride == 1 else None
     if m is not None:
         return convolve_tiles(x, weight, m).reshape(*lead, rows, columns, outputs)
+    side = square_for(rows, columns, size, outputs) if stride == 1 else 1
+    if side > 1:
+        return convolve_squares(x, weight, side).reshape(*lead, rows, columns, outputs)
     pixels = x.shape[1] * x.shape[2]
     if stride == 1 and pixels <= MOST_MORE * rows * columns:
         flat = product(
@@ -199,13 +256,22 @@ def space_to_depth(x: jax.Array, size: int) -> jax.Array:
     return jnp.concatenate([x[:, i::size, j::size] for i, j in offsets], axis=-1)
 
 
-def _to_depth_backward(size: int, residuals: None, grad: jax.Array) -> tuple[jax.Array]:
-    batch, rows, columns, _ = grad.shape
-    grad = grad.reshape(batch, rows, columns, size, size, -1).transpose(0, 1, 3, 2, 4, 5)
-    return (grad.reshape(batch, rows * size, columns * size, -1),)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def depth_to_space(x: jax.Array, size: int) -> jax.Array:
+    """Turn channels into squares of pixels, the inverse of `space_to_depth`."""
+    batch, rows, columns, _ = x.shape
+    x = x.reshape(batch, rows, columns, size, size, -1).transpose(0, 1, 3, 2, 4, 5)
+    return x.reshape(batch, rows * size, columns * size, -1)
 
 
-space_to_depth.defvjp(lambda x, size: (space_to_depth(x, size), None), _to_depth_backward)
+space_to_depth.defvjp(
+    lambda x, size: (space_to_depth(x, size), None),
+    lambda size, residuals, grad: (depth_to_space(grad, size),),
+)
+depth_to_space.defvjp(
+    lambda x, size: (depth_to_space(x, size), None),
+    lambda size, residuals, grad: (space_to_depth(grad, size),),
+)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))

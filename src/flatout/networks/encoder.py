@@ -26,7 +26,7 @@ import numpy as np
 from flatout import tree
 from flatout.config.schema import NetworkConfig
 from flatout.config.torso import torso_kind
-from flatout.errors import UsageError, nearest, one_line
+from flatout.errors import UsageError, nearest, one_line, with_full_stop
 from flatout.networks.layers import MLP, Draw, FanIn
 from flatout.networks.torsos import BOARDS, Network, OwnNetwork, Torso, make_torso
 from flatout.types import Obs, ObservationSpec, ObsSpec, mask_path
@@ -222,7 +222,7 @@ class Encoder:
             raise UsageError(
                 f"the network does not accept one observation of shape "
                 f"{shape[0] if self._single else dict(zip(x, shape, strict=True))}: "
-                f"{type(error).__name__}: {one_line(error).rstrip('.')}."
+                f"{type(error).__name__}: {with_full_stop(error)}"
             ) from error
         if not hasattr(out, "shape") or len(out.shape) != 2:
             one = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), out)

@@ -16,6 +16,7 @@ from flatout import tree
 from flatout.algorithms.base import ReplaySpec
 from flatout.engine.buffer import Arrays, Data, Saved
 from flatout.engine.finals import capacity, used_finals
+from flatout.engine.replay.hindsight import EpisodeEnds
 from flatout.engine.replay.ring import STEP, Ring, RingLayout, RolloutRows, final_ids, next_age
 from flatout.engine.trajectory import join_envs
 from flatout.errors import CheckpointError
@@ -43,6 +44,7 @@ class RingCounters:
             in the ring are numbered from 0 again.
         final_capacity: F, the capacity that `Ring.finals` must have.
         age: uint8 ``[N]``, the ages of the newest observations.
+        ends: the ends of episodes, for hindsight; else None.
     """
 
     def __init__(self, layout: RingLayout, replay: ReplaySpec, final_capacity: int = 0) -> None:
@@ -52,6 +54,7 @@ class RingCounters:
         self.updates_done = 0
         self.updates_due = 0
         self.age = np.zeros((layout.num_envs,), np.uint8)
+        self.ends = EpisodeEnds(layout) if replay.hindsight else None
         self.finals = 0
         self._final_rows: deque[int] = deque()  # the rows whose final observations are still needed
         self.final_capacity = max(final_capacity, layout.num_envs)
@@ -63,8 +66,8 @@ class RingCounters:
         rewards, ended = trajectory.rewards, trajectory.ended
         rows, num_envs = rewards.shape
         obs = tree.map(
-            lambda leaf, last: np.concatenate([leaf, last[None]]), trajectory.obs,
-            trajectory.last_obs,
+            lambda leaf, last: np.concatenate([leaf[len(leaf) - rows :], last[None]]),
+            trajectory.obs, trajectory.last_obs,
         )  # fmt: skip
         age = np.empty((rows + 1, num_envs), np.uint8)
         age[0] = self.age
@@ -79,6 +82,8 @@ class RingCounters:
             numbers = final_id.reshape(-1)[index]
             self.finals += len(index)
             self._final_rows.extend((self.rows_written + index // num_envs).tolist())
+        if self.ends is not None:
+            self.ends.add(self.rows_written, ended)
         self.rows_written += rows
         while self._final_rows and self._final_rows[0] < self.rows_written - layout.rows:
             self._final_rows.popleft()
@@ -175,6 +180,7 @@ class RingCounters:
         refuse_other("buffer/age", arrays["age"], self.age, "this number of environments")
         self.age = np.array(arrays["age"])
         kept: list[Obs] = []
+        oldest = first
         self._final_rows.clear()
         ring.final_id[...] = 0
         while first < end:
@@ -193,6 +199,16 @@ class RingCounters:
                     self._final_rows.append(first + int(t))
                     kept.append(tree.take(finals, number))
             first = stop
+        if self.ends is not None:
+            place = np.arange(oldest, end) % layout.length
+            flags = (ring.terminated, ring.truncated)
+            terminated, ended = (flag.reshape(layout.length, -1)[place] for flag in flags)
+            if (terminated & ~ended).any():
+                raise CheckpointError(
+                    "its replay was stored without --hindsight, and lacks the last observations of "
+                    "episodes that were terminated."
+                )
+            self.ends.restore(oldest, ended)
         self.finals = len(kept)
         self.final_capacity = capacity(self.finals, self.final_capacity)
         finals = tree.zeros(layout.frames, self.final_capacity)
@@ -216,6 +232,8 @@ class RingCounters:
         if ring.terminated[last] or ring.truncated[last]:
             return ring
         ring.truncated[last] = True
+        if self.ends is not None:
+            self.ends.cut(env, self.rows_written - 1)
         ring.final_id[last] = self.finals
         self._final_rows.append(self.rows_written - 1)
         self.final_capacity = capacity(len(self._final_rows), self.final_capacity)

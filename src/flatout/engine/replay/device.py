@@ -14,8 +14,7 @@ import numpy as np
 from flatout import tree
 from flatout.algorithms.base import Algorithm
 from flatout.engine.buffer import Arrays, Data, Due, Learned, Saved
-from flatout.engine.replay.counters import RingCounters
-from flatout.engine.replay.host import (
+from flatout.engine.replay.base import (
     COUNT,
     STEPS,
     Replay,
@@ -24,6 +23,7 @@ from flatout.engine.replay.host import (
     one_update,
     weights_exponent,
 )
+from flatout.engine.replay.counters import RingCounters
 from flatout.engine.replay.ring import (
     Ring,
     RingLayout,

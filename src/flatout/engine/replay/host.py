@@ -7,121 +7,44 @@ after all of its updates.
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.base import Algorithm, ReplaySpec
-from flatout.algorithms.common.optimiser import schedule
-from flatout.engine.buffer import Arrays, Buffer, Data, Due, Learned, Saved, Scalars, check_shards
+from flatout.algorithms.base import Algorithm
+from flatout.engine.buffer import Arrays, Data, Due, Learned, Saved
+from flatout.engine.replay.base import (
+    COUNT,
+    STEPS,
+    Replay,
+    Store,
+    averages,
+    one_update,
+    weights_exponent,
+)
 from flatout.engine.replay.counters import RingCounters
+from flatout.engine.replay.hindsight import Hindsight
 from flatout.engine.replay.ring import (
     Gathered,
     Ring,
     RingLayout,
     gather,
-    merge,
-    ring_bytes,
-    ring_shapes,
 )
 from flatout.engine.replay.sampling import (
     Drawn,
     Priorities,
     bits,
     draw,
-    empty_priorities,
     insert_priorities,
-    restored,
-    saved,
     set_priorities,
 )
-from flatout.randomness import wrap_key
 from flatout.types import Device, Restart, RowSource, Trajectory
 
 RANDOM_BLOCK = 256
 """Updates whose random bits are computed in one dispatch. The number does not change the bits."""
-
-COUNT, STEPS = range(2)
-"""Indices in a dispatch's counters: updates to make, and environment steps of the trajectory."""
-
-
-class Store(NamedTuple):
-    """A ring and its priorities, which are None for uniform sampling.
-
-    On the learning devices, JAX arrays ``[S, ...]`` with an axis for shards if there are several.
-    In host memory, NumPy arrays that all shards share and that are written in place, with
-    priorities on the CPU device that draws.
-    """
-
-    ring: Ring
-    priorities: Any
-
-
-class Replay(Buffer):
-    """The base of replay in host memory and on devices: a ring of transitions in S shards.
-
-    Shard s has the s-th block of N / S environments. It samples only their transitions, with
-    their priorities. With shards, batches have a leading axis ``[S, ...]``. Host and
-    device replay save the same state.
-
-    Args:
-        algorithm: the algorithm that learns from the ring, built for one shard.
-        layout: the sizes of the ring, or of one shard's ring.
-        trajectory: the shapes of trajectories, or of one shard's trajectories.
-        key: raw key data of the sampling stream, uint32 ``[2]``, or ``[S, 2]`` for S shards.
-        finals: the initial capacity for final observations.
-    """
-
-    def __init__(
-        self, algorithm: Algorithm, layout: RingLayout, trajectory: Trajectory, key: np.ndarray,
-        finals: int = 0,
-    ) -> None:  # fmt: skip
-        assert algorithm.replay is not None
-        super().__init__(algorithm)
-        self._replay = algorithm.replay
-        self._shard, self.key = layout, key
-        self._shards = key.shape[:-1]  # () or (S,)
-        self._count = math.prod(self._shards)
-        self._layout = replace(layout, num_envs=layout.num_envs * self._count)
-        self._finals = finals
-        self._whole = ring_shapes(self._layout, trajectory, self.counts().final_capacity)
-        self.metrics = (*algorithm.advanced, *algorithm.metrics, "updates")
-
-    def counts(self) -> RingCounters:
-        return RingCounters(self._layout, self._replay.whole(), self._finals)
-
-    def stats(self, store: Store, counts: Any, later: int = 0) -> dict[str, float]:
-        rows = min(int(counts.rows_written) + later, self._layout.rows)
-        megabytes = ring_bytes(store.ring) / 2**20
-        return {"replay_fill": rows / self._layout.rows, "replay_mb": megabytes}
-
-    def _saved(self, store: Store, counts: RingCounters, layout: RingLayout) -> Saved:
-        arrays, data, rows = counts.saved(store.ring, layout)
-        priorities = saved(self._shard, store.priorities)
-        return arrays | priorities, data | {"shards": self._count}, rows
-
-    def restored(self, arrays: Arrays, data: Data, rows: RowSource | None) -> tuple[Any, Any]:
-        """See `Buffer.restored`. The ring is that of all shards."""
-        check_shards(data, self._count)
-        counts = self.counts()
-        ring = counts.restore(self._empty(), arrays, data, rows)
-        priorities = restored(self._shard, arrays) if self._replay.prioritized else None
-        return Store(ring, priorities), counts
-
-    def _empty(self) -> Ring:
-        return jax.tree.map(lambda shape: np.zeros(shape.shape, shape.dtype), self._whole)
-
-    def _empty_priorities(self) -> Priorities | None:
-        if not self._replay.prioritized:
-            return None
-        empty = empty_priorities(self._shard)
-        return jax.tree.map(lambda leaf: np.broadcast_to(leaf, self._shards + leaf.shape), empty)
 
 
 class HostReplay(Replay):
@@ -130,7 +53,8 @@ class HostReplay(Replay):
     Args:
         host: the CPU device that draws rows.
         chunk: the most updates in one dispatch. If a trajectory needs several dispatches, the next
-            batches are gathered while the device works. For the other arguments see `Replay`.
+            batches are gathered while the device works.
+        hindsight: replaces goals, or None. For the other arguments see `Replay`.
     """
 
     def __init__(
@@ -141,6 +65,7 @@ class HostReplay(Replay):
         key: np.ndarray,
         host: Device,
         chunk: int | None = None,
+        hindsight: Hindsight | None = None,
     ) -> None:
         super().__init__(algorithm, layout, trajectory, key)
         first = layout.num_envs * np.arange(self._count, dtype=np.int32)
@@ -148,7 +73,7 @@ class HostReplay(Replay):
         self._most = self._replay.most(layout.num_envs)
         self._chunk = min(chunk or self._most, self._most)
         self.axes: Any = (0, None)
-        self._host = host
+        self._host, self._hindsight = host, hindsight
         priorities = self._empty_priorities()
         counters = np.zeros(2, np.int32)
         self._beta = self._alpha = np.ones(2, np.float32)
@@ -157,9 +82,9 @@ class HostReplay(Replay):
         rows = trajectory.rewards.shape[0]
         self._block = max(RANDOM_BLOCK, 2 * self._most)
         self._words = (-1, *(np.zeros(0, np.uint32),) * 2)  # the block's first update, its bits
-        if priorities is None:
+        if priorities is None or hindsight is not None:
             self._bits = self._compile(self._draw_bits, (0, None), key, np.int32(0))
-        else:
+        if priorities is not None:
             self._draw = self._compile(
                 self._draw_all, (0, 0, None, None), priorities, key, counters, self._beta
             )
@@ -211,12 +136,21 @@ class HostReplay(Replay):
             counters = np.array([updates_done, rows_written], np.int32)
             drawn = self._draw(priorities, self.key, counters, self._beta)
             row, env, weights = map(np.asarray, drawn)
+        lanes = later = row
+        if (hindsight := self._hindsight) is not None:
+            assert counts.ends is not None
+            word = self._random(updates_done)[0][..., self._replay.batch_size :]
+            lanes = env + self._first
+            later = hindsight.draw(counts.ends, rows_written, updates_done, row, lanes, word)
 
         def batches() -> Iterator[Any]:
             for start in range(0, count, self._chunk):
                 stop = min(start + self._chunk, count)
                 part = (_slice(drawn, start, self._chunk) for drawn in (row, env))
                 batch = self._gather(ring, rows_written, *part)
+                if hindsight is not None:
+                    sampled = (_slice(one, start, self._chunk) for one in (row, lanes, later))
+                    batch = hindsight.relabel(batch, ring, *sampled)
                 if weights is not None:
                     batch = batch._replace(weights=_slice(weights, start, self._chunk))
                 yield batch, np.array([stop - start, 0 if start else steps], np.int32)
@@ -272,20 +206,28 @@ class HostReplay(Replay):
 
     def _uniform(self, updates_done: int, rows_written: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the uniform draws of `draw` for K updates, of which `updates_done` is the first:
-        rows and environments ``[..., K, B]``. Random bits are computed for many updates at once."""
+        rows and environments ``[..., K, B]``."""
+        word, other = (
+            words[..., : self._replay.batch_size] for words in self._random(updates_done)
+        )
+        first, rows = self._shard.window(rows_written)
+        row = (word % np.uint32(rows)).astype(np.int32) + np.int32(first)
+        return row, (other % np.uint32(self._shard.num_envs)).astype(np.int32)
+
+    def _random(self, updates_done: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return two arrays of random words ``[..., K, B]`` for K updates, with hindsight
+        ``[..., K, 2 B]``. They are computed for many updates at once."""
         start, word, other = self._words
         if not start <= updates_done <= start + self._block - self._most or start < 0:
             bits = self._bits(self.key, np.int32(updates_done))
             start, word, other = self._words = (updates_done, *map(np.asarray, bits))
         updates = (..., slice(updates_done - start, updates_done - start + self._most), slice(None))
-        first, rows = self._shard.window(rows_written)
-        row = (word[updates] % np.uint32(rows)).astype(np.int32) + np.int32(first)
-        return row, (other[updates] % np.uint32(self._shard.num_envs)).astype(np.int32)
+        return word[updates], other[updates]
 
     def _draw_bits(self, key: jax.Array, updates_done: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return two arrays of random words ``[block, B]`` for the updates from
-        `updates_done` on."""
-        size = self._replay.batch_size
+        """Return two arrays of random words for the updates from `updates_done` on; see
+        `_random`."""
+        size = self._replay.batch_size * (1 if self._hindsight is None else 2)
         return jax.vmap(lambda update: bits(key, update, size))(
             updates_done + jnp.arange(self._block)
         )
@@ -310,32 +252,6 @@ class HostReplay(Replay):
             return set_priorities(self._shard, priorities, row[u], env[u], errors[u], alpha)
 
         return jax.lax.fori_loop(0, count, body, priorities)
-
-
-def one_update(
-    algorithm: Algorithm, layout: RingLayout, state: Any, totals: jax.Array, gathered: Gathered,
-    key: jax.Array, hp: Any,
-) -> tuple[Any, jax.Array, jax.Array]:  # fmt: skip
-    """Make one update from gathered transitions; used by host replay and device replay. Return the
-    state, `totals` plus the metrics, and the size of each transition's error ``[B]``."""
-    merged = algorithm.shards.one_by_one(functools.partial(merge, layout))
-    state, metrics, error = algorithm.update(state, merged(gathered, hp.gamma), wrap_key(key), hp)
-    return state, totals + jnp.stack([metrics[name] for name in algorithm.metrics]), error
-
-
-def weights_exponent(
-    replay: ReplaySpec, layout: RingLayout, rows_written: jax.Array, beta: jax.Array
-) -> jax.Array:
-    """Return the exponent of the importance weights after `rows_written` rows. It moves linearly
-    from the first to the second entry of `beta` (``hp.priority_beta``)."""
-    return schedule(beta, rows_written * (layout.num_envs * replay.shards), replay.total_steps)
-
-
-def averages(algorithm: Algorithm, totals: jax.Array, count: jax.Array) -> Scalars:
-    """Return each metric's mean over `count` updates (0 without updates), and ``updates``."""
-    means = totals / jnp.maximum(count, 1)
-    scalars = dict(zip(algorithm.metrics, means, strict=True))
-    return scalars | {"updates": count.astype(jnp.float32)}
 
 
 def _slice(array: np.ndarray, start: int, size: int) -> np.ndarray:

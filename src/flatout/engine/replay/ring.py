@@ -17,11 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout import tree
+from flatout.frames import NEXT_AGE, frame_spec, join_stack, most_frames, newest
 from flatout.types import Array, Batch, Obs, ObservationSpec, ObsSpec, Trajectory
-
-MAX_AGE = 255
-NEXT_AGE = np.minimum(np.arange(MAX_AGE + 1) + 1, MAX_AGE).astype(np.uint8)
-"""The age that follows each age. A lookup is one operation; computing the age takes three."""
 
 
 class Ring(NamedTuple):
@@ -84,7 +81,7 @@ class RingLayout:
     @property
     def depth(self) -> int:
         """S, the most frames that are stacked in an array of an observation."""
-        return max(leaf.stack for leaf in tree.leaves(self.spec))
+        return most_frames(self.spec)
 
     @property
     def length(self) -> int:
@@ -96,7 +93,8 @@ class RingLayout:
     def frames(self) -> Obs:
         """The shapes of one frame, as a tree of `jax.ShapeDtypeStruct`."""
         return tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(_frame(leaf), np.dtype(leaf.dtype)), self.spec
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, np.dtype(leaf.dtype)),
+            frame_spec(self.spec),
         )
 
     def window(self, rows_written: Any) -> tuple[Any, Any]:
@@ -109,18 +107,8 @@ class RingLayout:
         return rows_written - count, count
 
     def newest(self, obs: Obs) -> Obs:
-        """Return the newest frames ``[..., H, W, c]`` of observations ``[..., H, W, S * c]``."""
-
-        def cut(spec: ObservationSpec, leaf: Array) -> Array:
-            return leaf if spec.stack == 1 else leaf[..., leaf.shape[-1] - _frame(spec)[-1] :]
-
-        return tree.map(cut, self.spec, obs)
-
-
-def _frame(spec: ObservationSpec) -> tuple[int, ...]:
-    """Return the shape of one frame of an array of an observation."""
-    shape = spec.shape
-    return shape if spec.stack == 1 else (*shape[:-1], shape[-1] // spec.stack)
+        """Return the newest frames of observations; see `flatout.frames.newest`."""
+        return newest(self.spec, obs)
 
 
 def ring_shapes(layout: RingLayout, trajectory: Trajectory, finals: int) -> Ring:
@@ -273,8 +261,7 @@ def merge(layout: RingLayout, gathered: Gathered, gamma: jax.Array) -> Batch:
     discounts = table[jnp.where(gathered.terminated, n, gathered.steps - 1)]
 
     def stacked(spec: ObservationSpec, frames: jax.Array) -> jax.Array:
-        shape = (len(rewards), *spec.shape)
-        return frames[:, 0] if spec.stack == 1 else jnp.moveaxis(frames, 1, 3).reshape(shape)
+        return frames[:, 0] if spec.stack == 1 else join_stack(jnp, frames, 1)
 
     spec, frames = layout.spec, gathered.frames
     obs = tree.map(lambda leaf, seen: stacked(leaf, seen[:, : leaf.stack]), spec, frames)

@@ -19,7 +19,7 @@ from flatout.engine.buffer import Arrays, Data, Due, OnPolicyBuffer, Saved
 from flatout.engine.finals import join_along_envs, pack_finals, split_finals, used_finals
 from flatout.engine.trajectory import arrays_of, by_env, env_axis, shard_shapes, with_arrays
 from flatout.storage.checkpoint import refuse_other
-from flatout.types import Obs, RowSource, Trajectory
+from flatout.types import Obs, ObsSpec, RowSource, Trajectory
 
 
 def kept_shapes(trajectory: Trajectory, kept: int) -> Trajectory:
@@ -45,13 +45,14 @@ class TrajectoryReplay(OnPolicyBuffer):
         algorithm: the algorithm that learns from them. It must mask steps that are not valid.
         kept: K.
         trajectory: the shapes of one trajectory.
-        shards: S.
+        shards, spec: see `OnPolicyBuffer`.
     """
 
     def __init__(
-        self, algorithm: Algorithm, kept: int, trajectory: Trajectory, shards: int = 1
-    ) -> None:
-        super().__init__(algorithm, shards)
+        self, algorithm: Algorithm, kept: int, trajectory: Trajectory, shards: int = 1,
+        spec: ObsSpec | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(algorithm, shards, spec)
         self._kept = kept
         self._num_envs = trajectory.rewards.shape[1]
         self._like = trajectory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -14,8 +15,17 @@ from flatout.engine.act import Policy
 from flatout.engine.collect import CentralSampler
 from flatout.engine.finals import used_finals
 from flatout.engine.groups import ActingGroup, InlineEnvGroup
-from flatout.engine.trajectory import RolloutBuffer, step_arrays
-from flatout.engine.workers.protocol import ACT_S, ENV_S, PARAMS, SQUARE, TURNS
+from flatout.engine.rollout_buffer import RolloutBuffer, step_arrays
+from flatout.engine.workers.protocol import (
+    ACT_S,
+    ENV_S,
+    OUTPUTS,
+    PARAMS,
+    SQUARE,
+    TURNS,
+    read_resets,
+    write_resets,
+)
 from flatout.engine.workers.shared_memory import SharedArrays
 from flatout.envs.task import open_task
 from flatout.hardware import backend
@@ -34,20 +44,24 @@ class LocalActor:
         shared_arrays: the memory shared with the parent.
         worker_times: this worker's times, which it increases; for the columns see
             `flatout.engine.workers.protocol`.
+        report: sends a sentence for the user to the parent.
     """
 
     def __init__(
-        self, job: Job, shared_arrays: SharedArrays, worker_times: memoryview[float]
-    ) -> None:
+        self, job: Job, shared_arrays: SharedArrays, worker_times: memoryview[float],
+        report: Callable[[str], None],
+    ) -> None:  # fmt: skip
         assert job.local is not None
         config, rollout, batch = job.local
         backend.start(Placement())
         task = open_task(config.env, job.code.env, job.info_masks)
+        task.report = report
         algorithm = build_algorithm(config, *task.spaces, job.code)
         self._device = backend.device(CPU)
         self._policy = Policy(
-            algorithm, task.obs_spec, batch, self._device, raw_key(config.run.seed, ACT)
-        )
+            algorithm, task.obs_spec, batch, self._device, raw_key(config.run.seed, ACT),
+            frames=rollout.frames,
+        )  # fmt: skip
         self._policy.compile()
 
         firsts = range(job.first, job.first + job.count, batch)
@@ -57,13 +71,18 @@ class LocalActor:
                 name: shared_arrays[name][slot][:, job.columns]
                 for name in step_arrays(rollout, job.count, task.obs_spec)
             }
-            shared["outputs"] = [shared_arrays[f"outputs/{first}"][slot] for first in firsts]
+            shared["outputs"] = [shared_arrays[f"{OUTPUTS}{first}"][slot] for first in firsts]
             layouts = [self._policy.layout] * len(firsts)
             return RolloutBuffer(rollout, job.count, task.obs_spec, layouts, shared=shared)
 
         buffers = [buffer(slot) for slot in range(rollout.slots)]
         self.envs = task.open(
-            job.count, job.seed, reseed_after=job.reseed_after, first=job.first, threads=1
+            job.count,
+            job.seed,
+            reseeding=job.reseeding,
+            first=job.first,
+            threads=1,
+            spares=True,
         )
         group = ActingGroup(InlineEnvGroup(self.envs, buffers), self._policy, job.first)
         self._spans = Spans()
@@ -76,6 +95,8 @@ class LocalActor:
         ]
         self._worker_times = worker_times
         self._before = worker_times.tolist()  # the times of a lost predecessor
+        self._resets = read_resets(self._before)
+        write_resets(worker_times, self._resets, self.envs)
         self.begin, self.commit = self._sampler.begin, self._sampler.commit
         self.state = self._sampler.state
 
@@ -104,10 +125,12 @@ class LocalActor:
         worker_times[ACT_S] = self._before[ACT_S] + self._spans.seconds("act")
         worker_times[TURNS] += 1.0
         worker_times[SQUARE] += took * took
+        write_resets(worker_times, self._resets, self.envs)
         found = sampler.rows, ends, index.tolist(), final_obs, sampler.current_episodes
         return *found, trajectory.carry
 
-    def restore(self, state: dict[str, Any]) -> tuple[list[str], list[Any]]:
-        """Restore a state; return notes and restarted environments (`CentralSampler.restore`)."""
-        notes = self._sampler.restore(state)
-        return notes, self._sampler.restarted
+    def restore(self, state: dict[str, Any]) -> tuple[dict[str, list[tuple[int, int]]], list[Any]]:
+        """Restore a state; return the sampler's `restart_reasons` and `restarted`, with numbers of
+        environments that begin at 0."""
+        self._sampler.restore(state)
+        return self._sampler.restart_reasons, self._sampler.restarted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,8 +30,7 @@ class WorkerEnvGroup(EnvGroup):
         self.first = workers[0].job.first
         self.num_envs = sum(worker.job.count for worker in workers)
         columns = slice(self.first, self.first + self.num_envs)
-        every = slice(None)
-        self._obs = tree.take(tree.found("obs", shared_arrays.arrays), (every, every, columns))
+        self._obs = protocol.observations(shared_arrays, columns)
         self._actions = shared_arrays["actions"][columns]
         self._active = shared_arrays["active"][columns]
         self._flags = shared_arrays["flags"][columns]
@@ -95,8 +94,8 @@ class WorkerEnvGroup(EnvGroup):
         return Episode(self.first + env, total, length, info=protocol.read_info(self._infos[env]))
 
     def counters(self) -> EnvCounters:
-        steps_since_seed, episode, seeded_episode = self._counters.T.tolist()
-        return EnvCounters(episode, seeded_episode, steps_since_seed)
+        steps_to_replay, episode, seeded_episode = self._counters.T.tolist()
+        return EnvCounters(episode, seeded_episode, steps_to_replay)
 
     def reset(self, env: int, episode: int, slot: int = 0) -> None:
         worker = next(w for w in self._workers if env in range(self.num_envs)[self._columns(w)])
@@ -105,10 +104,16 @@ class WorkerEnvGroup(EnvGroup):
         self._pool.ask("reset", {worker: (slot, 0, episodes[self._columns(worker)])})
 
     def replay_all(
-        self, episodes: Sequence[int], actions: Sequence[np.ndarray | None]
+        self,
+        seeded: Sequence[int],
+        episodes: Sequence[int],
+        actions: Sequence[np.ndarray | None],
     ) -> list[bool]:
         columns = {worker: self._columns(worker) for worker in self._workers}
-        calls = {worker: (episodes[part], actions[part]) for worker, part in columns.items()}
+        calls = {
+            worker: (seeded[part], episodes[part], actions[part])
+            for worker, part in columns.items()
+        }
         return list(itertools.chain(*self._pool.ask("replay", calls)))
 
     def close(self) -> None:
@@ -134,9 +139,9 @@ class WorkerEnvGroup(EnvGroup):
         overwrite row t: the observations before the lost step."""
         slot, t, _ = self._last_step
         losses: list[LostEnv] = []
-        self._waiting = [lost.worker for lost in self._losses]
-        for lost in self._losses:
-            worker = lost.worker
+        by_worker: dict[Any, WorkerLost] = {lost.worker: lost for lost in self._losses}
+        self._waiting = list(by_worker)
+        for worker, lost in by_worker.items():
             columns = self._columns(worker)
             before = tree.map(np.copy, tree.take(self._obs, (slot, t, columns)))
             episodes = (self._counters[columns, protocol.EPISODE] + 1).tolist()

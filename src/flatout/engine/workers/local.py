@@ -6,16 +6,19 @@ Workers import JAX for this: docs/placement.md gives the costs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import jax
 import numpy as np
 
 from flatout import tree
+from flatout.algorithms.base import spec_shapes
+from flatout.engine.episodes import restart_notes
+from flatout.engine.rollout_buffer import RolloutBuffer
 from flatout.engine.sampler import Sampler, check_counts
-from flatout.engine.trajectory import RolloutBuffer
-from flatout.engine.workers.pool import Worker, WorkerLost, WorkerPool
+from flatout.engine.workers.pool import MachineLost, PoolWorker, WorkerLost, WorkerPool
 from flatout.engine.workers.protocol import PARAMS
 from flatout.spans import Spans, Work
 from flatout.types import Episode, Obs, Trajectory
@@ -63,15 +66,16 @@ class WorkerActingSampler(Sampler):
         self.num_envs = sum(worker.job.count for worker in self._workers)
         self._slot = self._rows = self._steps = 0
         self._begun = np.zeros(self.num_envs, np.int64)  # each environment's current episode
-        self._newest: Obs | None = None  # observations after the last trajectory
-        self._stateless: set[Worker] = set()  # restarted since the last commit
+        self._newest: Any = None  # `saved_obs` of the observations after the last trajectory
+        self._stateless: set[PoolWorker] = set()  # lost since the last commit
+        self._losses: dict[PoolWorker, WorkerLost] = {}  # the next `collect` restarts them
 
     @property
     def obs_shapes(self) -> Obs:
-        return tree.take(self._buffers[0].obs, (0, 0))
+        return spec_shapes(self._buffers[0].spec)
 
     def start(self) -> None:
-        self._pool.ask("begin", {worker: self._begin_args(worker, 0) for worker in self._workers})
+        self._ask_all("begin", {worker: self._begin_args(worker, 0) for worker in self._workers})
 
     def collect(self, environments: Any = None, params: Any = ()) -> tuple[Trajectory, None]:
         slot = self._slot = (self._slot + 1) % len(self._buffers)
@@ -79,10 +83,13 @@ class WorkerActingSampler(Sampler):
         buffer.forget()
         self.restarted = []
         ends: list[tuple[int, Episode]] = []
-        rows: dict[Worker, int] = {}
+        rows: dict[PoolWorker, int] = {}
         carries: list[Any] = []
         with self._spans.span("wait"):
-            losses = {worker: self._tell(worker, slot) for worker in self._workers}
+            losses = {
+                worker: self._losses.pop(worker, None) or self._tell(worker, slot)
+                for worker in self._workers
+            }
             for worker, lost in losses.items():
                 while True:
                     if lost is not None:
@@ -102,21 +109,21 @@ class WorkerActingSampler(Sampler):
                     buffer.keep_final(index // count, first + index % count, final)
                 self._begun[worker.job.columns] = begun
                 carries.append(carry)
+        self._pool.end_round()
         ends.sort(key=lambda end: (end[0], end[1].env))
         self.episodes = [episode for _, episode in ends]
         buffer.check(self._name)
         self._rows = most = max(rows.values())
         for worker, last in rows.items():  # idle environments keep their observations
-            columns = worker.job.columns
-            tree.put(buffer.obs, (most, columns), tree.take(buffer.obs, (last, columns)))
-        self._newest = tree.map(lambda leaf: leaf[most].copy(), buffer.obs)
+            buffer.hold(last, most, worker.job.columns)
+        self._newest = buffer.saved_obs(most)
         carry = jax.tree.map(lambda *leaves: np.concatenate(leaves), *carries)
         return buffer.trajectory()._replace(carry=carry), None
 
     def commit(self) -> None:
         self._steps += self._rows
-        self._pool.ask("commit", dict.fromkeys(self._workers, (self._steps,)))
         self._stateless.clear()
+        self._ask_stateful("commit", self._steps)
 
     @property
     def steps_collected(self) -> int:
@@ -126,13 +133,15 @@ class WorkerActingSampler(Sampler):
     def work(self) -> dict[str, Work]:
         return self._pool.work(self._workers)
 
+    def traffic(self) -> dict[str, float]:
+        return self._pool.traffic()
+
     def state(self, environments: Any = None) -> dict[str, Any]:
         """Return the workers' states (`CentralSampler.state`), concatenated."""
-        able = [worker for worker in self._workers if worker not in self._stateless]
-        with self._pool.fatal():
-            for worker in able:
+        for worker in self._stateful():
+            with self._keep_loss(worker):
                 worker.drain_replies()
-        known = dict(zip(able, self._pool.ask("state", dict.fromkeys(able, ())), strict=True))
+        known = self._ask_stateful("state")
         states = [known.get(worker) or self._lost_state(worker) for worker in self._workers]
         joined: dict[str, Any] = {"steps": self._steps}
         for name in ("episode", "origin", "actions", "values"):
@@ -155,37 +164,88 @@ class WorkerActingSampler(Sampler):
         """Replay each environment in its worker; see `CentralSampler.restore`."""
         check_counts(state, self.num_envs)
 
-        def part(worker: Worker) -> dict[str, Any]:
+        def part(worker: PoolWorker) -> dict[str, Any]:
             columns, apart = worker.job.columns, ("steps", "obs", "carry")
             parts = {n: value[columns] for n, value in state.items() if n not in apart}
             if "carry" in state:
                 parts["carry"] = [leaf[columns] for leaf in state["carry"]]
             return parts | {"steps": state["steps"], "obs": tree.take(state["obs"], columns)}
 
-        restored = self._pool.ask("restore", {worker: (part(worker),) for worker in self._workers})
-        notes: list[str] = []
-        self.restarted = []
-        for worker, (worker_notes, restarted) in zip(self._workers, restored, strict=True):
-            notes += worker_notes
+        restored = self._ask_all("restore", {worker: (part(worker),) for worker in self._workers})
+        self.restarted, self.restart_reasons = [], {}
+        for worker, (reasons, restarted) in zip(self._workers, restored, strict=True):
             first = worker.job.first
+            for reason, found in reasons.items():
+                numbers = [(first + env, episode) for env, episode in found]
+                self.restart_reasons.setdefault(reason, []).extend(numbers)
             self.restarted += [(first + env, last, new) for env, last, new in restarted]
         self._steps, self._slot = int(state["steps"]), 0
         self._begun[:] = state["episode"]
-        self._newest = tree.map(np.array, state["obs"])
-        for env, _, new in self.restarted:
-            tree.put(self._newest, env, new)
+        self._newest = self._buffers[0].saved_obs(0)  # the workers have written them
+        for env, *_ in self.restarted:
             self._begun[env] += 1
-        return notes
+        return restart_notes(self.restart_reasons)
 
     def close(self) -> None:
         self._pool.close()
 
     # --- Inside -------------------------------------------------------------------------------
 
-    def _begin_args(self, worker: Worker, slot: int) -> tuple[int, list[int], int]:
+    def _ask_all(self, method: str, arguments: Mapping[PoolWorker, tuple[Any, ...]]) -> list[Any]:
+        """Call a method that begins a worker's episodes; return the results in order.
+
+        A worker that is lost with its machine is restarted, and called again. Raise
+        `EnvironmentFailure` if one is lost for another reason.
+        """
+        results: list[Any] = []
+        with self._pool.fatal():
+            losses: dict[PoolWorker, MachineLost] = {}
+            for worker, given in arguments.items():
+                try:
+                    worker.tell(method, *given)
+                except MachineLost as lost:
+                    losses[worker] = lost
+            for worker, given in arguments.items():
+                lost = losses.get(worker)
+                while True:
+                    try:
+                        if lost is not None:
+                            self._pool.restart(lost, playing=False)
+                            worker.tell(method, *given)
+                        results.append(worker.wait())
+                        break
+                    except MachineLost as failure:
+                        lost = failure
+        return results
+
+    def _stateful(self) -> list[PoolWorker]:
+        return [worker for worker in self._workers if worker not in self._stateless]
+
+    def _ask_stateful(self, method: str, *arguments: Any) -> dict[PoolWorker, Any]:
+        """Call a method of the workers that were not lost since the last commit; return the
+        results of those that are not lost meanwhile."""
+        results: dict[PoolWorker, Any] = {}
+        for worker in self._stateful():
+            with self._keep_loss(worker):
+                worker.tell(method, *arguments)
+        for worker in self._stateful():
+            with self._keep_loss(worker):
+                results[worker] = worker.wait()
+        return results
+
+    @contextmanager
+    def _keep_loss(self, worker: PoolWorker) -> Iterator[None]:
+        """Return a context in which the loss of a worker is left to the next `collect`."""
+        try:
+            yield
+        except WorkerLost as lost:
+            self._stateless.add(worker)
+            self._losses[worker] = lost
+
+    def _begin_args(self, worker: PoolWorker, slot: int) -> tuple[int, list[int], int]:
         return slot, self._begun[worker.job.columns].tolist(), self._steps
 
-    def _tell(self, worker: Worker, slot: int) -> WorkerLost | None:
+    def _tell(self, worker: PoolWorker, slot: int) -> WorkerLost | None:
         try:
             worker.tell("collect", slot, self._remote.version)
         except WorkerLost as lost:
@@ -209,17 +269,17 @@ class WorkerActingSampler(Sampler):
         envs = set(range(columns.start, columns.stop))
         self.restarted = [restart for restart in self.restarted if restart[0] not in envs]
         if self._newest is not None:
+            rows, _ = self._newest
             self.restarted += [
-                (env, tree.take(self._newest, env), buffer.first_obs(env)) for env in sorted(envs)
+                (env, tree.take(rows, (-1, env)), buffer.first_obs(env)) for env in sorted(envs)
             ]
         return self._tell(worker, slot)
 
-    def _lost_state(self, worker: Worker) -> dict[str, Any]:
+    def _lost_state(self, worker: PoolWorker) -> dict[str, Any]:
         """Return a state for a restarted worker: its environments begin new episodes on resume."""
         columns, count = worker.job.columns, worker.job.count
-        obs = self._newest
-        if obs is None:
-            obs = tree.take(self._buffers[0].obs, 0)
+        buffer = self._buffers[0]
+        obs = buffer.whole_obs(*(self._newest or buffer.saved_obs(0)))
         episode = self._begun[columns].tolist()
         return {
             "episode": episode, "origin": episode, "actions": [None] * count,

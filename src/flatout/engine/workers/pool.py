@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import signal
 import socket
 import struct
@@ -11,7 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from flatout import child
 from flatout.engine.workers import protocol
 from flatout.engine.workers.protocol import Job
 from flatout.engine.workers.shared_memory import SharedArrays
-from flatout.envs.deadline import CLOSE_S, STARTUP_S
+from flatout.envs.deadline import CLOSE_S, SPARES_TAKE, STARTUP_S
 from flatout.errors import EnvironmentFailure
 from flatout.output import say
 from flatout.spans import Work
@@ -29,10 +30,34 @@ ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUM
 """Environment variables that are 1 in workers unless the user sets them: a worker has one core."""
 
 MAX_RESTARTS = 5
-"""The most restarts in a run, summed over all workers."""
+"""The most restarts in a run, summed over all workers of this machine."""
+
+RESTARTS_PER_WORKER, WINDOW_S = 3, 600.0
+"""The most restarts of workers on a cluster within `WINDOW_S` seconds, per worker: a machine is
+lost with all its workers, and a long run on machines that may be taken away loses some every hour.
+"""
+
+NUMBER = re.compile(r"\d[\d,.]*")
+"""A number in a sentence for the user; workers may report the same thing with other numbers."""
 
 GRACE_S = 2.0
 """Seconds for workers to end, in addition to those for closing environments (`CLOSE_S`)."""
+
+
+class PoolWorker(Protocol):
+    """A worker of the pool: a `Worker`, or one on another machine. Its methods are those of
+    `Worker`."""
+
+    job: Job
+    report: Callable[[str], None]
+
+    def start(self) -> None: ...
+    def ready(self) -> None: ...
+    def tell(self, method: str, *arguments: Any) -> None: ...
+    def wait(self) -> Any: ...
+    def drain_replies(self) -> None: ...
+    def request_end(self) -> None: ...
+    def close(self, began: float) -> bool: ...
 
 
 class WorkerLost(Exception):  # noqa: N818 - an event that the run may survive
@@ -44,9 +69,13 @@ class WorkerLost(Exception):  # noqa: N818 - an event that the run may survive
         details: the traceback, if any.
     """
 
-    def __init__(self, worker: Worker, reason: str, details: str = "") -> None:
+    def __init__(self, worker: PoolWorker, reason: str, details: str = "") -> None:
         super().__init__(reason)
         self.worker, self.reason, self.details = worker, reason.rstrip("."), details
+
+
+class MachineLost(WorkerLost):
+    """A worker was lost with its machine, or was killed; its environments are not the reason."""
 
 
 class WorkerTraceback(Exception):  # noqa: N818 - the cause of a failure, not a failure
@@ -65,7 +94,8 @@ class Worker:
     def __init__(self, job: Job, patience: float, shared_arrays: SharedArrays) -> None:
         self.job = job
         self._patience = patience
-        self._heartbeats = shared_arrays["beats"][job.first]
+        self._heartbeats = shared_arrays["beats"][job.columns.start]
+        self.report: Callable[[str], None] = say  # receives sentences for the user
         self._process: subprocess.Popen[bytes] | None = None
         self._killed = 0  # the kernel's out-of-memory kills at its start
 
@@ -85,7 +115,8 @@ class Worker:
 
     def ready(self) -> None:
         """Wait until the worker has made its environments; for errors see `wait`."""
-        startup = max(STARTUP_S, self._patience)
+        spares = SPARES_TAKE * self.job.config.spares
+        startup = max(STARTUP_S, self._patience) * (1 + spares)
         self._allow(startup, f"starting within {startup:g} s")
         self.wait()
         self._allow(self._patience, f"a step within {self._patience:g} s (--worker-timeout)")
@@ -123,6 +154,9 @@ class Worker:
         """
         try:
             reply = self._first_byte()
+            while reply == protocol.NOTE:
+                self.report(protocol.receive_object(self._end))
+                reply = self._first_byte()
             if reply == protocol.DONE:
                 return None
             more = protocol.receive_object(self._end)
@@ -216,7 +250,7 @@ class Worker:
         if code == -signal.SIGKILL and child.out_of_memory_kills() > self._killed:
             return WorkerLost(self, "was killed by the kernel because memory ran out")
         if code == -signal.SIGKILL:
-            return WorkerLost(
+            return MachineLost(
                 self, "was killed by SIGKILL (as the kernel does when memory runs out)"
             )
         if code < 0:
@@ -243,16 +277,24 @@ class WorkerPool:
         workers: the workers, in the environments' order.
         shared_arrays: the memory that they share with this process.
         report: receives a sentence about each lost worker.
+        cluster: the Ray cluster of remote workers (`flatout.engine.workers.cluster.Cluster`), which
+            is closed with the pool; None if all workers are processes of this machine.
     """
 
     def __init__(
-        self, workers: Sequence[Worker], shared_arrays: SharedArrays, report: Callable[[str], None]
-    ) -> None:
+        self, workers: Sequence[PoolWorker], shared_arrays: SharedArrays,
+        report: Callable[[str], None], cluster: Any = None,
+    ) -> None:  # fmt: skip
         self.workers = list(workers)
         self.shared_arrays = shared_arrays
         self.local = any(worker.job.local is not None for worker in workers)  # they also act
         self.restarts = 0
-        self._report = report
+        self._report, self._cluster = report, cluster
+        self._failures = 0  # restarts of workers whose environments failed
+        self._losses: list[float] = []  # when workers were restarted that were lost with a machine
+        self._reported: set[str] = set()
+        for worker in self.workers:
+            worker.report = self._report_once
 
     def start(self) -> None:
         """Start all processes at once."""
@@ -268,9 +310,12 @@ class WorkerPool:
         """Wait until all workers have made their environments."""
         with self.fatal():
             for worker in self.workers:
-                worker.ready()
+                try:
+                    worker.ready()
+                except MachineLost as lost:
+                    self.restart(lost, playing=False)
 
-    def ask(self, method: str, arguments: Mapping[Worker, tuple[Any, ...]]) -> list[Any]:
+    def ask(self, method: str, arguments: Mapping[Any, tuple[Any, ...]]) -> list[Any]:
         """Call a method of several workers at once; return the results in the order of `arguments`.
         Raise `EnvironmentFailure` if a worker is lost."""
         with self.fatal():
@@ -278,29 +323,55 @@ class WorkerPool:
                 worker.tell(method, *given)
             return [worker.wait() for worker in arguments]
 
-    def work(self, workers: Sequence[Worker]) -> dict[str, Work]:
-        """Return the work of these workers so far; a restart continues a worker's counters."""
+    def work(self, workers: Sequence[PoolWorker]) -> dict[str, Work]:
+        """Return the work of these workers so far, and that of a cluster's machines; a restart
+        continues a worker's counters."""
         done: dict[str, Work] = {}
         for worker in workers:
             worker_times = self.shared_arrays[protocol.SPENT][worker.job.first].tolist()
             seconds = {"env": worker_times[protocol.ENV_S], "act": worker_times[protocol.ACT_S]}
             name = f"worker {self.workers.index(worker)}"
+            spares, spare_mb = worker_times[protocol.SPARES :]
             done[name] = Work(
-                seconds, int(worker_times[protocol.TURNS]), worker_times[protocol.SQUARE]
-            )
-        return done
+                seconds, int(worker_times[protocol.TURNS]), worker_times[protocol.SQUARE],
+                protocol.read_resets(worker_times), int(spares), spare_mb,
+            )  # fmt: skip
+        return done if self._cluster is None else done | self._cluster.traffic.work()
 
-    def restart(self, lost: WorkerLost) -> None:
-        """Restart a lost worker, or raise `EnvironmentFailure` after `MAX_RESTARTS` restarts."""
-        worker = lost.worker
+    def end_round(self) -> None:
+        """Note that all workers have collected one trajectory of the run."""
+        if self._cluster is not None:
+            self._cluster.traffic.end_round()
+
+    def traffic(self) -> dict[str, float]:
+        """Return the bytes and times of trajectories from other machines, for `flow`."""
+        return {} if self._cluster is None else self._cluster.traffic.figures()
+
+    def restart(self, lost: WorkerLost, playing: bool = True) -> None:
+        """Restart a lost worker, or raise `EnvironmentFailure` after too many restarts.
+
+        Args:
+            playing: whether its environments were in episodes, which end with it. They were not
+                before the first step, or while a state was restored.
+        """
+        worker, count = lost.worker, lost.worker.job.count
+        then = f"its {count} environments begin new episodes"
+        if not playing:
+            then = "it is started again"
+        elif count == 1:
+            then = "its environment begins a new episode"
         while True:
-            if self.restarts >= MAX_RESTARTS:
+            done, allowed = self._restarts_of(lost)
+            if done >= allowed:
                 raise self.failure(lost) from _cause(lost)
             self.restarts += 1
+            if isinstance(lost, MachineLost):
+                self._losses.append(time.monotonic())
+            else:
+                self._failures += 1
             self._report(
-                f"worker {self.workers.index(worker)} {lost.reason}; its "
-                f"{worker.job.count} environments begin new episodes "
-                f"(restart {self.restarts} of at most {MAX_RESTARTS})"
+                f"worker {self.workers.index(worker)} {lost.reason}; {then} "
+                f"(restart {done + 1} of at most {allowed})"
             )
             try:
                 worker.start()
@@ -308,6 +379,15 @@ class WorkerPool:
                 return
             except WorkerLost as failure:
                 lost = failure
+
+    def _restarts_of(self, lost: WorkerLost) -> tuple[int, int]:
+        """Return how many restarts there were for such a reason, and the most that are allowed. Of
+        lost machines of a cluster, those that are long past do not count."""
+        if not isinstance(lost, MachineLost) or self._cluster is None:
+            return self._failures + len(self._losses), MAX_RESTARTS
+        now = time.monotonic()
+        self._losses = [loss for loss in self._losses if now - loss < WINDOW_S]
+        return len(self._losses), max(MAX_RESTARTS, RESTARTS_PER_WORKER * len(self.workers))
 
     @contextmanager
     def fatal(self) -> Iterator[None]:
@@ -323,7 +403,14 @@ class WorkerPool:
         after = f", after {self.restarts} restarts" if self.restarts else ""
         return EnvironmentFailure(f"{which} {lost.reason}{after}.")
 
-    def _name(self, worker: Worker) -> str:
+    def _report_once(self, sentence: str) -> None:
+        """Report a worker's sentence, unless another worker has sent the same one before, or one
+        that differs in its numbers alone."""
+        if (words := NUMBER.sub("", sentence)) not in self._reported:
+            self._reported.add(words)
+            self._report(sentence)
+
+    def _name(self, worker: PoolWorker) -> str:
         number, first = self.workers.index(worker), worker.job.first
         return f"worker {number} (environments {first} to {first + worker.job.count - 1})"
 
@@ -338,4 +425,6 @@ class WorkerPool:
                     f"{self._name(worker)} did not close its environments within {CLOSE_S:g} s "
                     "and was killed."
                 )
+        if self._cluster is not None:
+            self._cluster.close()
         self.shared_arrays.close()

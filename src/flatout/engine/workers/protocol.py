@@ -6,24 +6,30 @@ import json
 import pickle
 import socket
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flatout.engine.workers.shared_memory import Fields
+from flatout import tree
+from flatout.engine.workers.shared_memory import Fields, SharedArrays
 from flatout.errors import InvalidReturn, UsageError
-from flatout.types import UserCode
+from flatout.spans import ResetTimes
+from flatout.types import Obs, UserCode
 
 if TYPE_CHECKING:
     from flatout.config.schema import EnvConfig, TrainConfig
+    from flatout.envs.base import Envs
+    from flatout.envs.vector import Reseeding
 
 COMMAND = struct.Struct("<QBiq")
 """A command: the size of the pickled call ``(method, arguments)`` that follows, whether only some
 environments are active, the slot, and the step. Size 0 commands a step."""
 
-DONE, RESULT, FAILED, REFUSED = b"d", b"p", b"f", b"r"
-"""Replies. RESULT is followed by a pickled result. FAILED and REFUSED are followed by a pickled
+DONE, RESULT, FAILED, REFUSED, NOTE = b"d", b"p", b"f", b"r", b"n"
+"""Replies. RESULT is followed by a pickled result. NOTE is followed by a pickled sentence for the
+user, and another reply comes after it. FAILED and REFUSED are followed by a pickled
 sentence, traceback and type out of `LASTING` (None for FAILED); the process then ends."""
 
 LASTING = (UsageError, InvalidReturn)
@@ -33,6 +39,9 @@ LENGTH = struct.Struct("<Q")
 
 PARAMS = "params/"
 """Prefix of the names of the actor's parameters in the shared memory."""
+
+OUTPUTS = "outputs/"
+"""Prefix of the names of the policy calls' packed outputs, before a call's first environment."""
 
 BEAT_S = 0.1
 """Seconds between a worker's progress reports in long commands."""
@@ -46,9 +55,14 @@ SINCE, EPISODE, ORIGIN = range(3)
 SPENT = "spent"
 """Name of the shared array of times; a worker's row is that of its first environment."""
 
-ENV_S, ACT_S, TURNS, SQUARE = range(4)
+ENV_S, ACT_S, TURNS, SQUARE, RESETS = range(5)
 """Columns of `SPENT`: seconds of stepping and of acting; the number of steps (of trajectories, if
-workers act), and the sum of their squared seconds."""
+workers act), and the sum of their squared seconds; the first of the columns of `ResetTimes`."""
+
+SPARES = RESETS + len(ResetTimes._fields)
+"""Columns of `SPENT` from which on stand the number of spare environments and their MiB."""
+
+SPENT_COLUMNS = SPARES + 2
 
 TERMINATED, TRUNCATED, LIFE_LOST, ENDED = 1, 2, 4, 8
 """Bits of the shared array ``flags`` after a step."""
@@ -69,10 +83,11 @@ class Job:
         first: the number of the worker's first environment.
         count: E, the number of its environments.
         seed: the run's seed.
-        reseed_after: see `VectorEnvs`.
+        reseeding: see `VectorEnvs`.
         shared_arrays: the shared memory's descriptor and fields.
         local: for a worker that acts itself, the settings, `RolloutSpec` and acting group's size;
             None if the parent sends actions.
+        column: the first of its columns in the shared arrays; None if that is `first`.
     """
 
     registered: Any
@@ -82,14 +97,38 @@ class Job:
     first: int
     count: int
     seed: int
-    reseed_after: int
+    reseeding: Reseeding
     shared_arrays: tuple[int, Fields]
     local: tuple[TrainConfig, Any, int] | None = None
+    column: int | None = None
 
     @property
     def columns(self) -> slice:
-        """The columns of its environments in the run's arrays."""
-        return slice(self.first, self.first + self.count)
+        """The columns of its environments in the shared arrays."""
+        start = self.first if self.column is None else self.column
+        return slice(start, start + self.count)
+
+
+def read_resets(row: Sequence[float]) -> ResetTimes:
+    """Return the resets of a worker's environments from its row of `SPENT`."""
+    count, *times = row[RESETS:SPARES]
+    return ResetTimes(int(count), *times)
+
+
+def write_resets(worker_times: memoryview[float], before: ResetTimes, envs: Envs) -> None:
+    """Write the resets and spares of a worker's environments to its row of `SPENT`; those of a lost
+    predecessor, `before`, are added."""
+    values = *before.plus(envs.reset_times), envs.spares, envs.spare_mb
+    for column, value in enumerate(values, RESETS):
+        worker_times[column] = value
+
+
+def observations(shared_arrays: SharedArrays, columns: slice) -> Obs:
+    """Return views of observations, ``[slots, T + 1, E, ...]``: of stacks single frames, without
+    the older frames of a trajectory's first observation."""
+    rows = shared_arrays["rewards"].shape[1] + 1
+    arrays = tree.found("obs", shared_arrays.arrays)
+    return tree.map(lambda leaf: leaf[:, leaf.shape[1] - rows :, columns], arrays)
 
 
 def write_info(row: np.ndarray, info: dict[str, float] | None) -> None:

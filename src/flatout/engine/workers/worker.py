@@ -16,11 +16,12 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flatout import child, tree
+from flatout import child, frames, tree
 from flatout.engine.workers import protocol
 from flatout.engine.workers.protocol import Job
 from flatout.engine.workers.shared_memory import SharedArrays
@@ -40,21 +41,27 @@ class Stepper:
         job: the worker's environments.
         shared_arrays: the memory shared with the parent.
         worker_times: this worker's row of `protocol.SPENT`, to whose entries it adds.
+        report: sends a sentence for the user to the parent.
     """
 
     def __init__(
-        self, job: Job, shared_arrays: SharedArrays, worker_times: memoryview[float]
-    ) -> None:
+        self, job: Job, shared_arrays: SharedArrays, worker_times: memoryview[float],
+        report: Callable[[str], None],
+    ) -> None:  # fmt: skip
         from flatout.envs.base import TRAINING
         from flatout.envs.task import open_task
 
         task = open_task(job.config, job.code.env, job.info_masks)
-        self.envs = task.open(job.count, job.seed, TRAINING, job.reseed_after, job.first, threads=1)
+        task.report = report
+        self.envs = task.open(
+            job.count, job.seed, TRAINING, job.reseeding, job.first, threads=1, spares=True
+        )
         self._worker_times = worker_times
+        # Those of a lost predecessor.
+        self._resets = protocol.read_resets(worker_times.tolist())
+        protocol.write_resets(worker_times, self._resets, self.envs)
         columns = job.columns
-        every = slice(None)
-        # [slots, T + 1, E, ...]
-        self._obs = tree.take(tree.found("obs", shared_arrays.arrays), (every, every, columns))
+        self._obs = protocol.observations(shared_arrays, columns)
         self._rewards = shared_arrays["rewards"][:, :, columns]
         self._actions = shared_arrays["actions"][columns]
         self._active = shared_arrays["active"][columns]
@@ -75,7 +82,10 @@ class Stepper:
         envs.step(self._actions, out, self._rewards[slot, t], self._end, active)
         if envs.life_lost is not None:
             flags[envs.life_lost] |= protocol.LIFE_LOST
-        self._publish(bool(flags.any()))
+        changed = bool(flags.any())
+        self._publish(changed)
+        if changed:
+            protocol.write_resets(self._worker_times, self._resets, envs)
         took, worker_times = time.perf_counter() - begin, self._worker_times
         worker_times[protocol.ENV_S] += took
         worker_times[protocol.TURNS] += 1.0
@@ -92,9 +102,9 @@ class Stepper:
                     self.envs.reset(env, out, episode)
         self._publish(True)
 
-    def replay(self, episodes: list[int], actions: list[Any]) -> list[bool]:
+    def replay(self, seeded: list[int], episodes: list[int], actions: list[Any]) -> list[bool]:
         """Reproduce environments' states; observations go to row 0 of the first slot."""
-        reproduced = self.envs.replay_all(episodes, actions, tree.take(self._obs, (0, 0)))
+        reproduced = self.envs.replay_all(seeded, episodes, actions, tree.take(self._obs, (0, 0)))
         self._publish(True)
         return reproduced
 
@@ -102,7 +112,7 @@ class Stepper:
         self._flags[env] |= (
             protocol.ENDED | protocol.TERMINATED * terminated | protocol.TRUNCATED * truncated
         )
-        tree.put(self._finals, env, final)
+        frames.put(self._finals, env, final)
         episode = self.envs.finished(env)
         self._returns[env] = episode.episode_return
         self._lengths[env] = episode.length
@@ -110,7 +120,7 @@ class Stepper:
 
     def _publish(self, all_counters: bool) -> None:
         envs = self.envs
-        self._counters[:, protocol.SINCE] = envs.steps_since_seed
+        self._counters[:, protocol.SINCE] = envs.steps_to_replay
         if all_counters:
             self._counters[:, protocol.EPISODE] = envs.episode
             self._counters[:, protocol.ORIGIN] = envs.seeded_episode
@@ -127,14 +137,19 @@ def serve(end: socket.socket) -> None:
 
             gymnasium.registry.setdefault(job.registered.id, job.registered)
         # Accessing an item of a memoryview costs half as much as one of an array.
-        worker_times = memoryview(shared_arrays[protocol.SPENT][job.first]).cast("B").cast("d")
+        times: Any = shared_arrays[protocol.SPENT][job.columns.start]
+        worker_times = memoryview(times).cast("B").cast("d")
+
+        def send_note(sentence: str) -> None:
+            end.sendall(protocol.NOTE + protocol.long(pickle.dumps(sentence)))
+
         if job.local is None:
-            actor: Any = Stepper(job, shared_arrays, worker_times)
+            actor: Any = Stepper(job, shared_arrays, worker_times, send_note)
         else:
             from flatout.engine.workers.actor import LocalActor
 
-            actor = LocalActor(job, shared_arrays, worker_times)
-        heartbeats, long_command = shared_arrays["beats"][job.first], threading.Event()
+            actor = LocalActor(job, shared_arrays, worker_times, send_note)
+        heartbeats, long_command = shared_arrays["beats"][job.columns.start], threading.Event()
         count = functools.partial(_count, actor.envs, heartbeats, long_command)
         threading.Thread(target=count, daemon=True).start()
         _execute_commands(end, actor, long_command)
