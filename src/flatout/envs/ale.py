@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode
 from flatout.config.schema import EnvConfig
 from flatout.config.values import check
 from flatout.envs.ale_ids import atari_id, frame_skip, load, sticky_actions
-from flatout.errors import UsageError, nearest
+from flatout.errors import EnvironmentFailure, UsageError, nearest
 from flatout.types import DiscreteSpec, ObservationSpec
 
 
@@ -110,6 +110,9 @@ class DrawnSkips:
         return {"lives": self._lives.copy(), "frame_number": self._frames.copy()}
 
 
+ENDLESS = 2**30
+"""A frame limit that no episode reaches."""
+
 DEFAULT_STACK = 4
 FRAMES_PER_SECOND = 60
 
@@ -174,11 +177,26 @@ def vector_settings(config: EnvConfig) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def open_vector(settings: Mapping[str, Any], num_envs: int, num_threads: int) -> Any:
-    """Open `num_envs` games that step together; `settings` are those of `vector_settings`."""
+def open_vector(
+    settings: Mapping[str, Any], num_envs: int, num_threads: int, resets: bool = False
+) -> Any:
+    """Open games that step together.
+
+    If the frame skip is fixed, the caller truncates episodes (see `atari_specs`). ale-py would do
+    it without observing the last frame.
+
+    Args:
+        settings: those of `vector_settings`.
+        num_envs: the number of games.
+        num_threads: threads in which they step.
+        resets: whether these threads reset a game within the step in which it ends. The frame skip
+            must be fixed.
+    """
     chosen: dict[str, Any] = {**settings, "num_envs": num_envs, "num_threads": num_threads}
     if isinstance(settings["frameskip"], tuple):
         return DrawnSkips(**chosen)
+    chosen["max_num_frames_per_episode"] = ENDLESS
+    chosen["autoreset_mode"] = AutoresetMode.SAME_STEP if resets else AutoresetMode.NEXT_STEP
     return load().vector_env.AtariVectorEnv(**chosen)
 
 
@@ -199,8 +217,8 @@ def _check(name: str, key: str, value: Any) -> None:
 def atari_specs(config: EnvConfig) -> tuple[ObservationSpec, DiscreteSpec, int]:
     """Return the specs of an observation and of an action, and the time limit in steps.
 
-    No environment is made. If the frame skip is drawn, the limit is the largest number of steps
-    that an episode can have.
+    No environment is made. The limit is that of the frames, rounded up to whole steps. If the
+    frame skip is drawn, it is the largest number of steps that an episode can have.
 
     Raises:
         UsageError: as `vector_settings`.
@@ -228,6 +246,21 @@ def _actions(rom: str, full: bool) -> tuple[Any, ...]:
     return tuple(ale.getLegalActionSet() if full else ale.getMinimalActionSet())
 
 
+def check_choices(name: str, actions: np.ndarray, count: int) -> np.ndarray:
+    """Return actions ``[N]`` as ale-py takes them. An invalid one would make its thread fail, and
+    the step would never return.
+
+    Raises:
+        EnvironmentFailure: an action is not one of `count`.
+    """
+    choices = np.array(actions, np.int32)
+    if choices.min() < 0 or choices.max() >= count:
+        raise EnvironmentFailure(
+            f"an action for {name} is not one of its {count}: {choices.tolist()}"
+        )
+    return choices
+
+
 def write_frames(stacks: np.ndarray, out: np.ndarray, envs: list[int] | None = None) -> None:
     """Copy frame stacks to images whose channels are the frames, the newest frame last.
 
@@ -237,18 +270,20 @@ def write_frames(stacks: np.ndarray, out: np.ndarray, envs: list[int] | None = N
     Args:
         stacks: ``[N, S, H, W]`` or ``[N, S, H, W, 3]`` as `AtariVectorEnv` returns them, the oldest
             frame first.
-        out: ``[N, H, W, channels]``, uint8, contiguous in its last axis.
+        out: ``[N, H, W, channels]``, uint8, contiguous in its last axis. If it has room for fewer
+            frames, for one for example, it gets the newest ones.
         envs: copy only these environments; None copies all.
     """
     count, stack, rows, columns = stacks.shape[:4]
     frames = stacks.reshape(count, stack, rows, columns, -1)
-    images = out.reshape(count, rows, columns, stack, -1)
-    for k in range(stack):
+    images = out.reshape(count, rows, columns, -1, frames.shape[-1])
+    older = stack - images.shape[3]
+    for k in range(images.shape[3]):
         if envs is None:
-            images[:, :, :, k] = frames[:, k]
+            images[:, :, :, k] = frames[:, older + k]
         else:
             for env in envs:
-                images[env, :, :, k] = frames[env, k]
+                images[env, :, :, k] = frames[env, older + k]
 
 
 class OneAtari(gym.Env[np.ndarray, Any]):
@@ -275,6 +310,7 @@ class OneAtari(gym.Env[np.ndarray, Any]):
         self.action_space = gym.spaces.Discrete(self.action_spec.n)
         settings = vector_settings(config)
         skip = settings["frameskip"]
+        self._length, self._truncates = 0, not isinstance(skip, tuple)
         frames = (skip[0] + skip[1] - 1) / 2 if isinstance(skip, tuple) else skip  # on average
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": FRAMES_PER_SECOND / frames}
         self._ale_py = load()
@@ -297,6 +333,7 @@ class OneAtari(gym.Env[np.ndarray, Any]):
         if seed is None:
             seed = int(self.np_random.integers(2**31))
         stacks, info = self._vector.reset(seed=np.array([seed]))
+        self._length = 0
         if self._screen is not None:
             self._screen.setInt("random_seed", seed)
             self._screen.loadROM(self._rom)
@@ -314,11 +351,15 @@ class OneAtari(gym.Env[np.ndarray, Any]):
         stacks, rewards, terminated, truncated, info = self._vector.step(
             np.array([action], np.int32)
         )
+        self._length += 1
+        truncated = bool(truncated[0])
+        if self._truncates and not terminated[0]:
+            truncated = self._length >= self.max_steps
         if self._screen is not None:
             for _ in range(info["frame_number"][0] - self._screen.getFrameNumber()):
                 self._screen.act(self._actions[action])
         return (
-            self._image(stacks), float(rewards[0]), bool(terminated[0]), bool(truncated[0]),
+            self._image(stacks), float(rewards[0]), bool(terminated[0]), truncated,
             {"lives": int(info["lives"][0])},
         )  # fmt: skip
 

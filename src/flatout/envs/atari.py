@@ -8,6 +8,7 @@ convention: the screen is cropped, halved and gray, and the frame skip is random
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,11 +16,11 @@ import gymnasium as gym
 import numpy as np
 
 from flatout.config.schema import EnvConfig
-from flatout.envs.ale import atari_specs, open_vector, vector_settings, write_frames
+from flatout.envs.ale import atari_specs, check_choices, open_vector, vector_settings, write_frames
 from flatout.envs.ale_ids import PREFIX, SUFFIX, atari_id
+from flatout.envs.ale_starts import LIVES_AT_END, forgets, resets_within
 from flatout.envs.base import TRAINING
-from flatout.envs.vector import VectorEnvs
-from flatout.errors import EnvironmentFailure
+from flatout.envs.vector import EVERY_EPISODE, Reseeding, VectorEnvs
 from flatout.types import Episode
 from flatout_explain.hardware.cores import usable_cores
 
@@ -128,12 +129,13 @@ class AtariEnvs(VectorEnvs):
     """N games of one id; see `VectorEnvs`. Games that are not active take no-ops.
 
     A seeded reset makes ale-py load the ROM again, which takes about as long as 250 steps.
-    `reseed_after` makes such resets rarer.
+    `reseeding` makes such resets rarer. Then ale-py's own threads reset a game that ends, while
+    others step, if `resets_within` allows it.
 
     Args:
         config: the id and its settings.
         count: N.
-        reseed_after: see `VectorEnvs`. For the other arguments see `Envs`.
+        reseeding: see `VectorEnvs`. For the other arguments see `Envs`.
         threads: threads in which the games step, unless ``num_threads`` is set in `config`; 0 means
             one per game, but at most one per core.
 
@@ -147,22 +149,25 @@ class AtariEnvs(VectorEnvs):
         count: int,
         seed: int,
         stream: int = TRAINING,
-        reseed_after: int = 0,
+        reseeding: Reseeding = EVERY_EPISODE,
         first: int = 0,
         threads: int = 0,
     ) -> None:
-        settings, (obs_spec, actions, _) = vector_settings(config), atari_specs(config)
+        settings, (obs_spec, actions, limit) = vector_settings(config), atari_specs(config)
         threads = settings["num_threads"] or threads or min(count, usable_cores())
-        vector = open_vector(settings, count, threads)
+        within = reseeding != EVERY_EPISODE and resets_within(settings)
         super().__init__(
-            vector, config.env, obs_spec, actions, seed, stream, first, reseed_after
+            open_vector(settings, count, threads, within), config.env, obs_spec, actions, seed,
+            stream, first, reseeding, forgetful=within and forgets(settings),
         )  # fmt: skip
-        self._num_actions = actions.n
+        self._limit = math.inf if isinstance(settings["frameskip"], tuple) else limit
+        self._num_actions, self._shape = actions.n, obs_spec.shape
         self._lives = np.zeros(count, np.int32)
         self.life_lost = np.zeros(count, np.bool_)
 
     def finished(self, env: int) -> Episode:
-        return super().finished(env)._replace(info={"lives": float(self._lives[env])})
+        lives = LIVES_AT_END if self._begun_within[env] else self._lives[env]
+        return super().finished(env)._replace(info={"lives": float(lives)})
 
     def close(self) -> None:
         self._vector = None
@@ -171,19 +176,27 @@ class AtariEnvs(VectorEnvs):
         return self._vector.reset(seed=np.array(seeds), options={"reset_mask": mask})
 
     def _choices(self, actions: np.ndarray) -> np.ndarray:
-        choices = np.array(actions, np.int32)
-        if choices.min() < 0 or choices.max() >= self._num_actions:
-            # ale-py's thread would fail, and the step would never return.
-            raise EnvironmentFailure(
-                f"an action for {self._name} is not one of its {self._num_actions}: "
-                f"{choices.tolist()}"
-            )
-        return choices
+        return check_choices(self._name, actions, self._num_actions)
+
+    def _advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        gained, terminated, truncated = super()._advance(actions)
+        if max(self.lengths) + 1 >= self._limit:
+            truncated = ~terminated & (np.array(self.lengths) + 1 >= self._limit)
+            if self.life_lost is not None:
+                self.life_lost &= ~truncated
+        return gained, terminated, truncated
 
     def _write(self, out: np.ndarray, envs: list[int] | None = None) -> None:
         write_frames(self._seen, out, envs)
 
+    def _final(self, env: int, out: np.ndarray) -> np.ndarray:
+        stacks = self._infos["final_obs"] if self._begun_within[env] else self._seen
+        final = np.empty((1, *self._shape), np.uint8)
+        write_frames(stacks[env : env + 1], final)
+        return final[0]
+
     def _save_info(self, info: Mapping[str, Any], stepped: bool) -> None:
         if stepped:
             np.less(info["lives"], self._lives, out=self.life_lost)
+            self._infos = info
         self._lives = info["lives"]

@@ -3,6 +3,7 @@ evaluation call. `Task.open` chooses the implementation."""
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from flatout.envs.mask_places import IGNORE
 from flatout.errors import InvalidReturn
+from flatout.spans import NO_RESETS, ResetTimes
 from flatout.types import Episode, Obs
 
 Ended = Callable[[int, bool, bool, Obs], None]
@@ -32,7 +34,8 @@ class Envs(ABC):
 
     When an episode ends, the final observation is passed to the `ended` callback, and the
     environment is reset within the same step. An episode can be reproduced from its number and its
-    actions. Observations are trees (`flatout.tree`): arrays, or dicts of arrays.
+    actions. Observations are trees (`flatout.tree`): arrays, or dicts of arrays. Where the arrays
+    that receive observations have room for fewer frames than a stack has, they get the newest ones.
 
     Args:
         num_envs: N.
@@ -47,10 +50,14 @@ class Envs(ABC):
         lengths: number of steps of each current episode.
         seeded_episode: the number of the episode that began with each environment's last seeded
             reset. `replay_all` begins there. If every episode is seeded, it equals `episode`.
-        steps_since_seed: steps since that reset, which is the number of actions that `replay_all`
-            needs. If every episode is seeded, it equals `lengths`.
+        steps_to_replay: the number of last actions that `replay_all` needs: those since that reset,
+            or those of the current episode, if nothing that was played before changes it. If every
+            episode is seeded, both are the same.
         life_lost: ``[N]`` bool, True where the last step lost a life without ending the episode;
             valid until the next step. None for environments without lives.
+        reset_times: the resets within steps so far, at which the next episodes began.
+        spares: how many of the environments have a spare, and `spare_mb` the memory of all spares
+            in MiB.
     """
 
     def __init__(self, num_envs: int, name: str, seed: int, stream: int, first: int) -> None:
@@ -59,13 +66,23 @@ class Envs(ABC):
         self.episode = [-1] * num_envs
         self.returns = [0.0] * num_envs
         self.lengths = [0] * num_envs
-        self.seeded_episode, self.steps_since_seed = self.episode, self.lengths
+        self.seeded_episode, self.steps_to_replay = self.episode, self.lengths
         self.life_lost: np.ndarray | None = None
+        self.reset_times = NO_RESETS
+        self.spares, self.spare_mb = 0, 0.0
 
     def finished(self, env: int) -> Episode:
         """Return the current episode. Call this when the episode has ended, before the reset: from
         within `ended`, or when the caller itself ends the episode."""
         return Episode(self._first + env, self.returns[env], self.lengths[env])
+
+    def _count_resets(self, count: int, began: float, took: float | None = None) -> None:
+        """Count `count` resets within a step, the first of which began at `began`, a reading of
+        `time.perf_counter`. `took` has their seconds if they happened in the background."""
+        waited = time.perf_counter() - began
+        took = waited if took is None else took
+        resets = ResetTimes(count, took, took * took / count, waited)
+        self.reset_times = self.reset_times.plus(resets)
 
     def _seed_of(self, env: int, number: int) -> int:
         return episode_seed(self._seed, self._stream, self._first + env, number)
@@ -117,20 +134,24 @@ class Envs(ABC):
 
     @abstractmethod
     def replay_all(
-        self, episodes: Sequence[int], actions: Sequence[np.ndarray | None], out: Obs
+        self,
+        seeded: Sequence[int],
+        episodes: Sequence[int],
+        actions: Sequence[np.ndarray | None],
+        out: Obs,
     ) -> list[bool]:
         """Reproduce every environment's state by replaying its actions.
 
         Args:
-            episodes: each environment's `seeded_episode`.
-            actions: each one's actions ``[steps_since_seed, ...]`` since that episode's reset; None
-                if they are unknown.
+            seeded: each environment's `seeded_episode`.
+            episodes: each one's current episode, which is the same if every episode is seeded.
+            actions: each one's last `steps_to_replay` actions; None if they are unknown.
             out: ``[N, ...]``, receives the observations.
 
         Returns:
             For each environment, whether it was reproduced. If not (an episode ended unexpectedly,
             or there were no actions), the caller must `reset` it. The caller also has to compare
-            the observation with the expected one.
+            the episode and the observation with the expected ones.
         """
 
     @abstractmethod

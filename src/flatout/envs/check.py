@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 import numpy as np
 
 from flatout import tree
-from flatout.envs.base import TRAINING
 from flatout.envs.deadline import STARTUP_S, DeadlineExceeded, UnexpectedAlarm, deadline
 from flatout.envs.device.on_host import OneDevice
 from flatout.envs.host import UnreadMask
@@ -69,20 +68,21 @@ def refuse(task: Task, seed: int, patience: float) -> bool:
     env = task.first
     if env is None or isinstance(attribute(env, "unwrapped"), OneDevice):
         return False
-    envs = task.host([env], seed, TRAINING)
-    obs = tree.zeros(task.obs_spec, 1)
-    rewards = np.zeros(1)
     during = "in the environment's first reset or step"
     try:
         with watched(task.name, patience, during, "first reset") as watch:
             try:
+                envs = task.inspected(env, seed)
+                obs = tree.zeros(task.obs_spec, envs.num_envs)
+                rewards = np.zeros(envs.num_envs)
                 try:
                     envs.reset_all(obs)
                 except UnreadMask:
                     return True
                 if not task.single:  # the run uses this same object, which must not be stepped
                     watch.call = "first step"
-                    action = task.first_allowed(task.action_spec.idle()[None], obs)
+                    idle = np.stack([task.action_spec.idle()] * envs.num_envs)
+                    action = task.first_allowed(idle, obs)
                     envs.step(action, obs, rewards, lambda *end: None)
             except InvalidReturn:
                 raise

@@ -6,13 +6,19 @@ import faulthandler
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+from flatout.output import say
 
 STARTUP_S = 120.0
 """Seconds that imports and constructors of environments may take. A step's limit replaces it if
 that is longer."""
+
+SPARES_TAKE = 2.0
+"""Times what its environments took to open that their spares may take, if that is longer than
+`STARTUP_S`."""
 
 CLOSE_S = 10.0
 """Seconds that environments may take to close."""
@@ -80,3 +86,26 @@ def deadline(seconds: float, report: int = 2) -> Iterator[None]:
             faulthandler.cancel_dump_traceback_later()
         signal.setitimer(signal.ITIMER_REAL, *timer)
         signal.signal(signal.SIGALRM, signal.SIG_DFL if before is None else before)
+
+
+def close_in_time(
+    close: Callable[[], object],
+    seconds: float,
+    label: str,
+    failed: Callable[[BaseException], object],
+) -> None:
+    """Close a user's environment; if that takes longer than `seconds`, say so and leave it open.
+
+    Args:
+        close: closes it.
+        seconds: the rest of `CLOSE_S`.
+        label: its name, for the message.
+        failed: receives an exception of `close`, which must not hide how the run ended.
+    """
+    try:
+        with deadline(max(seconds, 0.1)):
+            close()
+    except DeadlineExceeded:
+        say(f"{label} did not close within {CLOSE_S:g} s and was left open.")
+    except (Exception, SystemExit) as error:
+        failed(error)

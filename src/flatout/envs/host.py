@@ -7,24 +7,32 @@ the caller gets its final observation, for bootstrapping. Every episode's seed i
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from flatout import tree
+from flatout import frames, tree
 from flatout.actions import forbids_all
 from flatout.casts import stored
 from flatout.envs.base import TRAINING, Ended, Envs
-from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
+from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, close_in_time
 from flatout.envs.mask_places import MASKS, info_masks
 from flatout.envs.masks import STUCK, MaskError, raised_in_masks
 from flatout.envs.spaces import array_of, flattened, in_range, structure
+from flatout.envs.spares import (
+    NoSpares,
+    Spares,
+    bound_to_thread,
+    open_spares,
+    without_spares,
+)
 from flatout.errors import (
     EnvironmentFailure,
     FlatoutError,
@@ -33,7 +41,9 @@ from flatout.errors import (
     one_line,
     raised_at,
     short,
+    with_full_stop,
 )
+from flatout.frames import most_frames
 from flatout.output import say
 from flatout.types import ActionSpec, Episode, Obs, ObservationSpec, ObsSpec, mask_path
 
@@ -77,20 +87,41 @@ class HostEnvs(Envs):
         self._shape, self._dtype = (), None
         if isinstance(obs_spec, ObservationSpec):
             self._shape, self._dtype = obs_spec.shape, np.dtype(obs_spec.dtype)
+        # Arrays for observations may have room for the newest frames of stacks only.
+        self._put = tree.put if most_frames(obs_spec) == 1 else frames.put
         self._action_spec, self._mask = action_spec, mask_path(obs_spec)
         self._ignore_masks = ignore_masks or bool(self._mask)
         # Each environment's newest info, among those that are not empty or end an episode.
         self._infos: list[Mapping[str, Any]] = [{}] * self.num_envs
         self._all = range(self.num_envs)
+        self._spares: Spares | None = None
+        self._any_thread = False  # whether one stepped after a reset in another thread
+        self._stopped: Spares | None = None  # only to be closed
+        self._report = say
 
     def reset_all(self, out: Obs, episode: int | None = None) -> None:
         for env in self._all:
             self.reset(env, out, episode)
 
     def reset(self, env: int, out: Obs, episode: int | None = None) -> None:
-        number = self.episode[env] + 1 if episode is None else episode
+        self._begin(env, out, self.episode[env] + 1 if episode is None else episode)
+
+    def _begin(self, env: int, out: Obs, number: int) -> float | None:
+        """Start episode `number`. Return the seconds of the reset if it happened in the background,
+        else None."""
+        spares, seed = self._spares, self._seed_of(env, number)
+        done = spares.take(env, number) if spares is not None else None
+        failed, swapped = done.error if done is not None else None, False
         try:
-            obs, info = self._envs[env].reset(seed=self._seed_of(env, number))
+            if spares is None or done is None or failed is not None:
+                # A reset that raised an exception in the background raises it again, as it would
+                # without a spare, unless the other thread was the reason.
+                obs, info = _reset(self._envs[env], seed)
+                took = None
+            else:
+                (obs, info), took, swapped = done.result, done.seconds, True
+                spares.give_back(env, self._envs[env])
+                self._envs[env] = done.env
             self._check_info(env, info, "reset")
             self._infos[env] = {}
             self.episode[env] = number
@@ -100,10 +131,66 @@ class HostEnvs(Envs):
         except (FlatoutError, Interrupt, KeyboardInterrupt, DeadlineExceeded):
             raise
         except BaseException as error:  # a user's environment may raise anything
-            raise self.failure(env, error, "reset") from error
+            raise self.failure(env, error, "reset", number) from error
+        self._steps[env] = self._envs[env].step
+        if spares is not None:
+            if swapped and not self._any_thread:
+                self._steps[env] = functools.partial(self._first_step, env, seed)
+            if failed is not None:
+                self._stop_spares(bound_to_thread(failed))
+            else:
+                spares.request(env, number + 1, self._seed_of(env, number + 1))
         if self._mask:
             self._refuse_mask(env, obs)
-        tree.put(out, env, obs)
+        self._put(out, env, obs)
+        return took
+
+    def _first_step(self, env: int, seed: int, action: Any) -> Any:
+        """Take the first step after a reset in another thread. If it raises an exception, and no
+        such step has succeeded before, reset the environment in this thread and step again."""
+        step = self._steps[env] = self._envs[env].step
+        if self._any_thread:
+            return step(action)
+        try:
+            result = step(action)
+            self._any_thread = True
+            return result
+        except (FlatoutError, Interrupt, KeyboardInterrupt, DeadlineExceeded):
+            raise
+        except BaseException as error:  # a user's environment may raise anything
+            _reset(self._envs[env], seed)
+            result = step(action)
+            self._stop_spares(bound_to_thread(error))
+            return result
+
+    def add_spares(
+        self, make: Callable[[], gym.Env[Any, Any]], total: int, report: Callable[[str], None],
+        seconds: float,
+    ) -> None:  # fmt: skip
+        """Open a spare for each environment; see `envs.spares`. If that is impossible, report one
+        sentence.
+
+        Args:
+            make: makes one more environment and checks it.
+            total: the environments of the whole run.
+            report: receives a sentence for the user.
+            seconds: the time limit for opening all spares.
+        """
+        self._report = report
+        try:
+            self._spares = open_spares(self._envs, make, _reset, self._seed_of, total, seconds)
+        except NoSpares as reason:
+            report(without_spares(self._name, str(reason)))
+            return
+        self.spares, self.spare_mb = self.num_envs, self.num_envs * self._spares.mb
+
+    def _stop_spares(self, reason: str) -> None:
+        """Reset each environment in this thread from here on."""
+        if self._spares is not None:
+            self._spares.stop()
+            self._stopped, self._spares = self._spares, None
+            self.spares, self.spare_mb = 0, 0.0
+            self._report(without_spares(self._name, reason))
 
     def step(
         self,
@@ -141,11 +228,13 @@ class HostEnvs(Envs):
                 if terminated or truncated:
                     self._infos[env] = info
                     ended(env, terminated, truncated, obs)
-                    self.reset(env, out)
-                elif dtype is None:
+                    began = time.perf_counter()
+                    took = self._begin(env, out, self.episode[env] + 1)
+                    self._count_resets(1, began, took)
+                elif dtype is None or self._put is not tree.put:
                     if self._mask:
                         self._refuse_mask(env, obs)
-                    tree.put(out, env, obs)
+                    self._put(out, env, obs)
                 else:
                     out[env] = obs
         except (FlatoutError, Interrupt, KeyboardInterrupt, DeadlineExceeded):
@@ -175,27 +264,49 @@ class HostEnvs(Envs):
         return True
 
     def replay_all(
-        self, episodes: Sequence[int], actions: Sequence[np.ndarray | None], out: Obs
+        self,
+        seeded: Sequence[int],
+        episodes: Sequence[int],
+        actions: Sequence[np.ndarray | None],
+        out: Obs,
     ) -> list[bool]:
         return [
             taken is not None and self.replay(env, episode, taken, out)
-            for env, (episode, taken) in enumerate(zip(episodes, actions, strict=True))
+            for env, (episode, taken) in enumerate(zip(seeded, actions, strict=True))
         ]
 
     def close(self) -> None:
         """Close every environment, even if some fail to close. The limit for all is `CLOSE_S`."""
         end = time.monotonic() + CLOSE_S
+        spares = self._spares or self._stopped
+        if spares is not None:
+            spares.stop()  # no further reset begins
         for number, env in enumerate(self._envs):
-            try:
-                with deadline(max(end - time.monotonic(), 0.1)):
-                    env.close()
-            except DeadlineExceeded:
-                say(f"{self._label(number)} did not close within {CLOSE_S:g} s and was left open.")
-            except (Exception, SystemExit) as error:  # closing must not hide how the run ended
-                say(self.failure(number, error, "close"))
+            self._close_one(number, env, end)
+        if spares is None:
+            return
+        for number in spares.idle_first():
+            spare = spares.release(number, end)
+            if spare is not None:
+                self._close_one(number, spare, end)
+            else:
+                say(
+                    f"the reset in the background of {self._label(number)} did not end within "
+                    f"{CLOSE_S:g} s; its spare was left open."
+                )
 
-    def failure(self, env: int, error: BaseException, call: str) -> EnvironmentFailure:
-        """Return the error for an exception in `call` of an environment, with its file and line."""
+    def _close_one(self, number: int, env: gym.Env[Any, Any], end: float) -> None:
+        """Close an environment or its spare before `end`, a reading of `time.monotonic`."""
+        close_in_time(
+            env.close, end - time.monotonic(), self._label(number),
+            lambda error: say(self.failure(number, error, "close")),
+        )  # fmt: skip
+
+    def failure(
+        self, env: int, error: BaseException, call: str, episode: int | None = None
+    ) -> EnvironmentFailure:
+        """Return the error for an exception in `call` of an environment, with its file and line.
+        `episode` is the number of the episode that a reset was to begin."""
         if isinstance(error, MaskError):
             reset = call == "reset"
             return self._invalid_mask(
@@ -205,15 +316,16 @@ class HostEnvs(Envs):
             if isinstance(error, TypeError) and "argument" in str(error):
                 takes = "seed= and options=" if call == "reset" else "one action"
                 return InvalidReturn(
-                    f"{call} of {self._label(env)} has to take {takes}: {one_line(error)}."
+                    f"{call} of {self._label(env)} has to take {takes}: {with_full_stop(error)}"
                 )
             what = "5 values (observation, reward, terminated, truncated, info)"
             if call == "reset":
                 what = "2 values (observation, info)"
             return InvalidReturn(
-                f"{self._label(env)} did not return {what} from {call}: {one_line(error)}."
+                f"{self._label(env)} did not return {what} from {call}: {with_full_stop(error)}"
             )
         inner = "action_masks" if raised_in_masks(error) else call
+        inner += "" if episode is None else f" of episode {episode}"
         return EnvironmentFailure(
             f"{self._label(env)} raised {type(error).__name__} in {inner}: "
             f"{one_line(error)} ({raised_at(error)})."
@@ -312,6 +424,10 @@ class HostEnvs(Envs):
             f"{self._label(env)} returned {name} {short(value)} from {call}, which has to be "
             f"{right}."
         )
+
+
+def _reset(env: gym.Env[Any, Any], seed: int) -> Any:
+    return env.reset(seed=seed)
 
 
 def _is_raised_here(error: BaseException) -> bool:

@@ -13,8 +13,9 @@ from typing import Any
 import gymnasium as gym
 
 from flatout.actions import choices
+from flatout.envs.deadline import DeadlineExceeded
 from flatout.envs.device.base import DeviceEnv
-from flatout.errors import UsageError, one_line, short
+from flatout.errors import EnvironmentFailure, Interrupt, UsageError, one_line, short
 from flatout.tree import joined
 
 MASK, PLAIN = "action_mask", "observation"
@@ -53,6 +54,23 @@ def info_masks(info: Any) -> dict[str, Any]:
     if not isinstance(info, Mapping):
         return {}
     return {f"info[{key!r}]": info[key] for key in MASKS if key in info}
+
+
+def resets_with_mask(env: gym.Env[Any, Any], name: str) -> bool:
+    """Return whether the info of an environment's first reset holds a mask. An exception of the
+    environment is ignored: it meets the check of its first steps again."""
+    try:
+        _, info = env.reset(seed=0)
+    except DeadlineExceeded:
+        raise EnvironmentFailure(
+            f"{name} did not finish its first reset in time; if it needs longer, raise "
+            "worker_timeout (--worker-timeout)."
+        ) from None
+    except (Interrupt, KeyboardInterrupt):
+        raise
+    except BaseException:  # a user's environment may raise anything
+        return False
+    return bool(info_masks(info))
 
 
 def mask_key(space: Any) -> str:

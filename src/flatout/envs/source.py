@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from flatout.config.modules import LIBRARIES
+from flatout.config.modules import LIBRARIES, POOL
 from flatout.config.schema import EnvConfig
 from flatout.envs.ale_ids import is_atari
 from flatout.envs.device.twins import TWINS, refusal
@@ -23,7 +23,8 @@ class EnvSource:
     Attributes:
         name: the name, which is for messages alone if something was passed.
         kwargs: arguments for the environment.
-        passed: an environment object or a function that makes one; None if the name decides.
+        passed: an environment object, also a vector of environments, or a function that makes one;
+            None if the name decides.
     """
 
     name: str
@@ -49,15 +50,22 @@ class EnvSource:
         return library if self.passed is None and colon and library in LIBRARIES else ""
 
     @property
+    def pooled(self) -> bool:
+        """Whether it is ``envpool:NAME``."""
+        return self.passed is None and self.name.startswith(f"{POOL}:")
+
+    @property
     def imported(self) -> bool:
         """Whether it is ``module:factory``, or Gymnasium's ``module:id``."""
         module, colon, _ = self.name.partition(":")
-        return self.passed is None and bool(colon) and "/" not in module and not self.library
+        other = "/" in module or self.library or self.pooled
+        return self.passed is None and bool(colon) and not other
 
     @property
     def inner(self) -> str:
         """The name without its library or module."""
-        return self.name.partition(":")[2] if self.library or self.imported else self.name
+        prefixed = self.library or self.imported or self.pooled
+        return self.name.partition(":")[2] if prefixed else self.name
 
     @property
     def has_twin(self) -> bool:

@@ -3,28 +3,44 @@ many environments as they need."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector import VectorEnv
 
-from flatout import tree
 from flatout.actions import allowed
 from flatout.config.schema import EnvConfig
 from flatout.envs.ale import atari_specs
-from flatout.envs.base import TRAINING, Envs
-from flatout.envs.deadline import DeadlineExceeded
+from flatout.envs.base import EVALUATION, TRAINING, Envs
+from flatout.envs.deadline import SPARES_TAKE, STARTUP_S
 from flatout.envs.device.base import DeviceEnv
 from flatout.envs.device.make import device_env
 from flatout.envs.device.on_host import DeviceEnvs, OneDevice
 from flatout.envs.host import HostEnvs
-from flatout.envs.make import Factory, close_quietly, episode_limit, factory, specs
-from flatout.envs.mask_places import attribute, info_masks, visible_masks
+from flatout.envs.make import (
+    Factory,
+    close_quietly,
+    episode_limit,
+    factory,
+    refuse_other_spaces,
+    specs,
+    takes_size,
+)
+from flatout.envs.mask_places import attribute, resets_with_mask, visible_masks
 from flatout.envs.masks import maskable
-from flatout.envs.preparation import Stored, is_prepared, prepare
+from flatout.envs.notes import lost_statistics, recognised_images
+from flatout.envs.own_vector import OwnVectorEnvs
+from flatout.envs.preparation import is_prepared, prepare
+from flatout.envs.prepared_vector import PreparedVector, single_envs
 from flatout.envs.source import EnvSource
-from flatout.errors import EnvironmentFailure, Interrupt, UsageError
+from flatout.envs.vector import EVERY_EPISODE, Reseeding
+from flatout.envs.vector_kind import ONE_BY_ONE, VectorKind, resets_of, size_of
+from flatout.errors import UsageError
+from flatout.output import say
 from flatout.types import ActionSpec, Obs, ObsSpec, mask_path
 
 ALE_ONLY = ("frame_skip", "sticky_actions", "noop_max", "terminal_on_life_loss")
@@ -47,7 +63,9 @@ class Task:
         device: the device environment that the user named, whose copies step together; or None.
         prepared: whether the host changes observations (gray, resized or stacked).
         info_masks: whether infos of the environment hold action masks.
+        vector: its number of environments if it is a vector of them; None otherwise.
         notes: sentences to show to the user.
+        report: receives sentences for the user about environments that are open.
     """
 
     config: EnvConfig
@@ -61,7 +79,10 @@ class Task:
     device: DeviceEnv | None = None
     prepared: bool = False
     info_masks: bool = False
+    vector: VectorKind | None = None
     notes: tuple[str, ...] = ()
+    report: Callable[[str], None] = say
+    _reported: set[str] = field(default_factory=set[str])
 
     @property
     def spaces(self) -> tuple[ObsSpec, ActionSpec, int | None]:
@@ -78,33 +99,41 @@ class Task:
         count: int,
         seed: int,
         stream: int = TRAINING,
-        reseed_after: int = 0,
+        reseeding: Reseeding = EVERY_EPISODE,
         first: int = 0,
         threads: int = 0,
+        spares: bool = False,
     ) -> Envs:
         """Open `count` environments.
 
         Args:
             count: the number of environments.
             seed, stream, first: see `Envs`.
-            reseed_after, threads: see `AtariEnvs`; other environments ignore them.
+            reseeding, threads: see `AtariEnvs`; other environments ignore them.
+            spares: whether they have spares if the settings ask for them (`envs.spares`); Atari
+                games also have them by default where `open_atari` expects a gain.
 
         Raises:
             UsageError, EnvironmentFailure: they cannot be made.
         """
         if self.source.atari:
-            from flatout.envs.atari import AtariEnvs
+            from flatout.envs.atari_pool import open_atari
 
-            return AtariEnvs(self.config, count, seed, stream, reseed_after, first, threads)
+            wanted = self.config.spare_envs if spares else "0"
+            return open_atari(
+                self.config, count, seed, stream, reseeding, first, threads, wanted,
+                self._report_once,
+            )  # fmt: skip
         if self.device is not None:
             self.close()
             return DeviceEnvs(self.device, count, seed, stream, first)
+        if self.vector is not None:
+            return self._open_vector(self.vector, count, seed, stream, reseeding, first)
         made = [self.first] if self.first is not None else []
-        self.first = None
+        self.first, began, to_make = None, time.monotonic(), count - len(made)
         try:
             while len(made) < count:
-                made.append(self.make())
-                self._refuse_other_spaces(made[-1])
+                made.append(self._make_checked())
             if len({id(attribute(env, "unwrapped") or env) for env in made}) < count:
                 raise UsageError(
                     f"{self.name} made the same environment object twice: it has to make a new one "
@@ -114,23 +143,81 @@ class Task:
             for env in made:
                 close_quietly(env)
             raise
-        return self.host(made, seed, stream, first)
+        opened = time.monotonic() - began
+        envs = self.host(made, seed, stream, first)
+        if spares and self.config.spares:
+            each = opened / max(to_make, 1)
+            limit = max(STARTUP_S, SPARES_TAKE * each * count)
+            try:
+                envs.add_spares(self._make_checked, self.config.envs, self._report_once, limit)
+            except BaseException:  # an interrupt: opening may take minutes
+                envs.close()
+                raise
+        return envs
 
-    def _refuse_other_spaces(self, env: gym.Env[Any, Any]) -> None:
-        """Raise a `UsageError` if a further environment has other spaces than the first."""
-        obs_spec, actions = specs(env, self.name)
-        if obs_spec == self.obs_spec and actions == self.action_spec:
-            return
-        what, of = "observation", ""
-        if obs_spec == self.obs_spec:
-            what = "action"
-        elif isinstance(obs_spec, dict) and isinstance(self.obs_spec, dict):
-            paths = sorted({*obs_spec, *self.obs_spec})
-            of = next(p for p in paths if obs_spec.get(p) != self.obs_spec.get(p))
-        raise UsageError(
-            f"{self.name} made environments with different {what} spaces"
-            f"{f' (at {of!r})' if of else ''}: all copies need the same spaces."
-        )
+    def _open_vector(
+        self, kind: VectorKind, count: int, seed: int, stream: int, reseeding: Reseeding, first: int
+    ) -> Envs:
+        """Open a vector of `count` environments; see `open`."""
+        vector: Any = self.first
+        if vector is not None and size_of(vector) != count and not self.single:
+            self.close()
+            vector = None
+        self.first = None
+        if vector is None:
+            vector = self.make(num_envs=count)
+        try:
+            if size_of(vector) != count:
+                raise UsageError(kind.wrong_size(self.name, size_of(vector), count))
+            refuse_other_spaces(vector, self.name, self.obs_spec, self.action_spec)
+            envs = self.together(vector, seed, stream, first)
+            if isinstance(envs, OwnVectorEnvs) and not envs.replays:
+                if stream != EVALUATION and reseeding == EVERY_EPISODE:
+                    raise UsageError(
+                        f"{self.name} takes no seed for each of its environments, which "
+                        f"trajectories of whole episodes need: {ONE_BY_ONE}."
+                    )
+                if stream != EVALUATION:
+                    self._report_once(
+                        f"{self.name} takes no seed for each of its environments: a resumed run "
+                        "begins new episodes."
+                    )
+        except BaseException:
+            close_quietly(vector)
+            raise
+        return envs
+
+    def together(self, vector: Any, seed: int, stream: int, first: int = 0) -> Envs:
+        """Return the environments of a vector that `make` made; for the arguments see `open`."""
+        if (each := single_envs(vector)) is not None:
+            return self.host(each, seed, stream, first)
+        inner = vector.env if isinstance(vector, PreparedVector) else vector
+        resets = resets_of(inner, self.name, self.action_spec)
+        return OwnVectorEnvs(
+            vector, resets, self.name, self.obs_spec, self.action_spec, seed, stream, first,
+            self.config.ignore_action_masks,
+        )  # fmt: skip
+
+    def inspected(self, env: Any, seed: int) -> Envs:
+        """Return the environments of training that were made to inspect them."""
+        if self.vector is not None:
+            return self.together(env, seed, TRAINING)
+        return self.host([env], seed, TRAINING)
+
+    def _make_checked(self) -> gym.Env[Any, Any]:
+        env = self.make()
+        try:
+            refuse_other_spaces(env, self.name, self.obs_spec, self.action_spec)
+        except BaseException:
+            close_quietly(env)
+            raise
+        return env
+
+    def _report_once(self, sentence: str) -> None:
+        """Report a sentence, unless other environments of this process have reported it."""
+        if sentence not in self._reported:
+            self._reported.add(sentence)
+            self.report(sentence)
 
     def host(
         self, envs: list[gym.Env[Any, Any]], seed: int, stream: int, first: int = 0
@@ -146,6 +233,37 @@ class Task:
         ``[B, ...]`` forbids replaced by the next allowed one."""
         path = mask_path(self.obs_spec)
         return allowed(np, self.action_spec, obs[path], actions) if path else actions
+
+    def refuse_spares(self) -> None:
+        """Raise a `UsageError` if the settings ask for spares that the environment cannot have."""
+        if self.config.spares and self.vector is not None:
+            raise UsageError(
+                f"--spare-envs all is for single environments, and {self.name} is a vector "
+                f"environment, which resets its own: leave it out, or {ONE_BY_ONE}."
+            )
+        if self.config.spares and self.single:
+            raise UsageError(
+                "--spare-envs all opens a second copy of each environment, and one environment "
+                "object has none: pass a function that makes one, or leave it out."
+            )
+        if self.config.spares and self.device is not None:
+            raise UsageError(
+                f"--spare-envs all is for environments in Python; {self.name} is written in JAX "
+                "and resets within its compiled step: leave it out."
+            )
+
+    @property
+    def fixed_size(self) -> int | None:
+        """The number of environments of a vector that cannot be made with another one; None for
+        all others."""
+        return None if self.vector is None or self.vector.sized else self.vector.count
+
+    @property
+    def could_have_spares(self) -> bool:
+        """Whether spares are possible that the settings neither ask for nor refuse."""
+        host = not self.single and self.device is None and not self.source.atari
+        host = host and self.vector is None
+        return host and self.config.spare_envs is None
 
     @property
     def compiles(self) -> bool:
@@ -207,7 +325,7 @@ def open_task(config: EnvConfig, source: Any = None, in_info: bool | None = Fals
     try:
         obs_spec, action_spec = specs(env, config.env)
         if in_info is None and _may_mask(env, action_spec, config):
-            in_info = _resets_with_mask(env, config.env)
+            in_info = resets_with_mask(env, config.env)
             close_quietly(env)  # the run gets one that was never reset
             make = factory(config, source, in_info)
             env = make()
@@ -216,9 +334,12 @@ def open_task(config: EnvConfig, source: Any = None, in_info: bool | None = Fals
         close_quietly(env)
         raise
     limit, prepared = episode_limit(env), is_prepared(config)
+    single = isinstance(source.passed, gym.Env | VectorEnv)
+    together = isinstance(env, VectorEnv)
     task = Task(
         config, make, obs_spec, action_spec, limit, env, source=source,
-        single=isinstance(source.passed, gym.Env), prepared=prepared, info_masks=bool(in_info),
+        single=single, prepared=prepared, info_masks=bool(in_info),
+        vector=VectorKind(size_of(env), takes_size(config, source)) if together else None,
         notes=(*lost_statistics(env, config.env), *recognised_images(env, obs_spec, config.env)),
     )  # fmt: skip
     inner = attribute(env, "unwrapped")
@@ -237,66 +358,3 @@ def _may_mask(env: gym.Env[Any, Any], spec: ActionSpec, config: EnvConfig) -> bo
         and not isinstance(attribute(env, "unwrapped"), OneDevice)
         and not visible_masks(env)
     )
-
-
-def _resets_with_mask(env: gym.Env[Any, Any], name: str) -> bool:
-    """Return whether the info of an environment's first reset holds a mask. An exception of the
-    environment is ignored: it meets the check of its first steps again."""
-    try:
-        _, info = env.reset(seed=0)
-    except DeadlineExceeded:
-        raise EnvironmentFailure(
-            f"{name} did not finish its first reset in time; if it needs longer, raise "
-            "worker_timeout (--worker-timeout)."
-        ) from None
-    except (Interrupt, KeyboardInterrupt):
-        raise
-    except BaseException:  # a user's environment may raise anything
-        return False
-    return bool(info_masks(info))
-
-
-NORMALISERS: dict[type[Any], str] = {
-    gym.wrappers.NormalizeObservation: "normalize_observation=True",
-    gym.wrappers.NormalizeReward: "normalize_reward=True",
-}
-"""Gymnasium's wrappers with running statistics, and the settings of Flatout that replace them."""
-
-
-def lost_statistics(env: gym.Env[Any, Any], name: str) -> tuple[str, ...]:
-    """Return a sentence about each wrapper whose running statistics a run cannot save."""
-    notes: list[str] = []
-    while isinstance(env, gym.Wrapper):
-        for wrapper, setting in NORMALISERS.items():
-            if isinstance(env, wrapper):
-                notes.append(
-                    f"{name} is wrapped in gymnasium.wrappers.{wrapper.__name__}, whose statistics "
-                    "are lost in evaluation, on resume, by export and by predict: remove it, and "
-                    f"pass {setting} to PPO or A2C"
-                )
-        env = env.env
-    return tuple(notes)
-
-
-def recognised_images(env: gym.Env[Any, Any], spec: ObsSpec, name: str) -> tuple[str, ...]:
-    """Return a sentence about each image that is transposed or scaled before a network sees it,
-    although its space does not say that it is one.
-
-    Args:
-        env: the environment.
-        spec: its observations, after their preparation.
-        name: its name.
-    """
-    while isinstance(env, gym.Wrapper):
-        spec, env = env.given if isinstance(env, Stored) else spec, env.env
-    notes: list[str] = []
-    for path, leaf in tree.items(spec):
-        at = f" at {path!r}" if path else ""
-        shape = "x".join(map(str, leaf.shape))
-        if leaf.channels_first:
-            notes.append(f"{name} observes images with the channels first{at} ({shape}), which are "
-                         "transposed")  # fmt: skip
-        if leaf.dtype == "float32" and leaf.high is not None:
-            notes.append(f"{name} observes images of floats{at} ({shape}), which are divided by "
-                         f"{leaf.high}")  # fmt: skip
-    return tuple(notes)

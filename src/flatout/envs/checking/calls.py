@@ -15,4 +15,6 @@ READING = "reading of what reset or step returned (observation, reward, info)"
 
 MASKING = "call of action_masks, or the reading of its info"
 
+REWARDS = "call of compute_reward, for many goals at once"
+
 OWN_WORK = "random actions, which the checker draws"

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.vector import VectorEnv
 
 from flatout import child
 from flatout.config.schema import EnvConfig
@@ -18,6 +19,7 @@ from flatout.envs.checking.process_state import ProcessState
 from flatout.envs.deadline import CLOSE_S
 from flatout.envs.device.base import DeviceEnv
 from flatout.envs.source import EnvSource
+from flatout.envs.vector_kind import INSPECTED
 from flatout.errors import EnvironmentFailure, UsageError
 from flatout.storage.trust import import_here
 from flatout_explain.files.kernel import PASSES_DESCRIPTORS
@@ -36,7 +38,7 @@ def check_env(
 
     Args:
         env: an id, ``module:factory``, a function that makes the environment, or an environment
-            object, which is reset and stepped but not closed.
+            object, which is reset and stepped but not closed. It may be a vector of environments.
         steps: the most steps; a slow environment makes fewer within a few seconds.
         seed: the seed of episodes and actions.
         env_kwargs: arguments for the environment.
@@ -50,7 +52,7 @@ def check_env(
         UsageError: there is no environment, or no step.
     """
     request = requested(env, steps, seed, env_kwargs, patience)
-    if isinstance(env, gym.Env | DeviceEnv) or not PASSES_DESCRIPTORS:
+    if isinstance(env, gym.Env | VectorEnv | DeviceEnv) or not PASSES_DESCRIPTORS:
         return inspect_here(request).ordered()
     name = request.config.env
     if request.source is None:
@@ -78,7 +80,7 @@ def requested(
     if steps < 1:
         raise UsageError(f"steps = {steps} is impossible: an environment is checked in 1 or more.")
     name, source = (env, None) if isinstance(env, str) else (_name_of(env), env)
-    config = EnvConfig(env=name, env_kwargs=env_kwargs or {})
+    config = EnvConfig(env=name, env_kwargs=env_kwargs or {}, envs=INSPECTED)
     registered = EnvSource.of(config, source).registered
     return Request(config, source, steps, seed, patience, registered)
 
@@ -105,6 +107,8 @@ def _name_of(env: Any) -> str:
     """Return the name of an environment object or of a function that makes one, for messages."""
     if isinstance(env, DeviceEnv):
         return env.name
+    if isinstance(env, VectorEnv):
+        return type(env.unwrapped).__name__
     if isinstance(env, gym.Env):
         return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
     function = env.func if isinstance(env, functools.partial) else env

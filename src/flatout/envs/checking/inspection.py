@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import VectorEnv
 
 from flatout import tree
 from flatout.actions import choices
@@ -19,12 +20,21 @@ from flatout.config.hyper import HYPER
 from flatout.config.schema import EnvConfig, NetworkConfig
 from flatout.config.torso import torso_kind
 from flatout.envs.check import Watch
-from flatout.envs.checking.calls import ATTRIBUTES, COMPARISON, CONSTRUCTOR, MODULE, SPACES
+from flatout.envs.checking.calls import ATTRIBUTES, COMPARISON, CONSTRUCTOR, MODULE, REWARDS, SPACES
 from flatout.envs.checking.findings import Findings
 from flatout.envs.checking.process_state import ProcessState
 from flatout.envs.checking.trials import Trial, Trials
+from flatout.envs.checking.vectors import try_vector
 from flatout.envs.deadline import DeadlineExceeded
 from flatout.envs.device.on_host import OneDevice
+from flatout.envs.goals import (
+    ACHIEVED,
+    DESIRED,
+    REWARD,
+    GoalRewards,
+    has_goals,
+    reward_method,
+)
 from flatout.envs.make import Factory, close_quietly, episode_limit, specs, unprepared
 from flatout.envs.mask_places import attribute, visible_masks
 from flatout.envs.source import EnvSource
@@ -42,7 +52,7 @@ MANY_OUTPUTS = 100_000
 def action_warnings(spec: ActionSpec) -> Iterator[str]:
     """Yield sentences about actions that algorithms take, but learn badly with."""
     if why := unsuited_range(spec):
-        yield f"{why}. This concerns {', '.join(UNSCALED)}; ddpg, td3 and sac scale theirs."
+        yield f"{why}. This concerns {', '.join(UNSCALED)}; ddpg, td3, sac and tqc scale theirs."
     if (count := sum(choices(spec))) > MANY_OUTPUTS:
         yield (
             f"{spec.kind} actions have {count:,} values, and a policy has an output for each: it "
@@ -200,7 +210,7 @@ class _Inspection:
         self, request: Request, findings: Findings, watch: Watch, close_limit: float | None
     ) -> None:
         self._request, self._findings, self._watch = request, findings, watch
-        self._single = isinstance(request.source, gym.Env)
+        self._single = isinstance(request.source, gym.Env | VectorEnv)
         self._trials = Trials(
             request.config, findings, watch, request.steps, request.seed, request.patience,
             close_limit,
@@ -230,6 +240,10 @@ class _Inspection:
     def _try(self, make: Factory, envs: list[gym.Env[Any, Any]]) -> None:
         """Try an environment. The copies that `make` makes are appended to `envs`."""
         (env,), config, findings = envs, self._request.config, self._findings
+        if isinstance(env, VectorEnv):
+            request = self._request
+            try_vector(env, config, findings, self._watch, request.steps, request.seed)
+            return
         self._try_attributes(env)
         self._watch.call = SPACES
         inner = attribute(env, "unwrapped")
@@ -253,6 +267,7 @@ class _Inspection:
         self._watch.call = ATTRIBUTES
         for text in action_warnings(trial.task.action_spec):
             findings.add("warning", "actions", text, text)
+        self._try_goals(env, trial)
         for topic, text in notes(config, env, trial, self._single, findings):
             findings.add("note", topic, text, text)
         if not trial.lengths and episode_limit(env) is None:
@@ -262,6 +277,44 @@ class _Inspection:
                 "limit is declared: wrap it in gymnasium.wrappers.TimeLimit, unless it truncates "
                 "longer episodes itself.",
             )  # fmt: skip
+
+    def _try_goals(self, env: gym.Env[Any, Any], trial: Trial) -> None:
+        """Compare the rewards of a goal environment's steps with those of `compute_reward`."""
+        if not has_goals(trial.task.obs_spec):
+            return
+        if reward_method(env) is None:
+            text = (
+                f"it has goals, but no method {REWARD}(achieved_goal, desired_goal, info): "
+                "hindsight replay (--hindsight 4) needs it."
+            )
+            self._findings.add("warning", "goals", text)
+            return
+        self._watch.call = REWARDS
+        steps = [(obs, float(rest[0])) for obs, rest in trial.tap.seen if rest]
+        names = (ACHIEVED, DESIRED)
+        achieved, desired = (np.stack([obs[goal] for obs, _ in steps]) for goal in names)
+        try:
+            rewards = GoalRewards(env, self._request.config.env or type(env.unwrapped).__name__)
+            rewards.compare(achieved[0], desired[0])
+            found = rewards(achieved, desired)
+        except FlatoutError as error:
+            self._findings.add("warning", "goals", str(error))
+            return
+        given = np.array([reward for _, reward in steps])
+        other = np.flatnonzero(~np.isclose(found, given, rtol=1e-4, atol=1e-6))
+        if len(other):
+            self._findings.add(
+                "warning", "goals",
+                f"{REWARD} returns {found[other[0]]:g} for the goals of a step with the reward "
+                f"{given[other[0]]:g}: hindsight replay (--hindsight 4) would learn rewards that "
+                "the environment does not give.",
+            )  # fmt: skip
+            return
+        self._findings.add(
+            "note", "goals",
+            f"{REWARD} returns the rewards of its steps: hindsight replay is "
+            "possible (--hindsight 4).",
+        )  # fmt: skip
 
     def _try_attributes(self, env: gym.Env[Any, Any]) -> None:
         """Look up an attribute that an environment need not have."""

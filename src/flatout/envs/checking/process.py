@@ -39,8 +39,8 @@ COPIES_S = 2.0
 POLL_S = 0.05
 """Seconds between two looks at whether the process still runs."""
 
-STACK_S = 0.2
-"""Seconds that a process which hangs may take to write its stack."""
+STACK_S = 2.0
+"""Seconds that a process which hangs may take to write its stack; on a busy machine it waits."""
 
 MOST_PROCESSES = 100
 """The most processes of a check: an environment that forks may multiply itself without end."""
@@ -171,7 +171,9 @@ class _Hearing:
         code, lasted = self._process.poll(), time.monotonic() - self._since
         if self._late:
             self._process.send_signal(signal.SIGUSR1)  # its handler writes the stack
-            time.sleep(STACK_S)
+            until = time.monotonic() + STACK_S
+            while not _line(stack) and time.monotonic() < until:
+                time.sleep(POLL_S)
             text = (
                 f"did not finish the {call} within {limit:g} s" if lasted > limit / 2
                 else f"did not finish all calls within {limit:g} s; the last was the {call}"

@@ -28,7 +28,7 @@ from flatout.envs.host import HostEnvs, UnreadMask
 from flatout.envs.make import specs
 from flatout.envs.preparation import prepare
 from flatout.envs.task import Task
-from flatout.errors import EnvironmentFailure, one_line
+from flatout.errors import EnvironmentFailure, one_line, with_full_stop
 from flatout.types import Obs
 
 
@@ -263,7 +263,7 @@ class Trials:
                     self._findings.add(
                         "warning" if time_ else "error", "close",
                         f"the {time_}call of close raised {type(error).__name__}: "
-                        f"{one_line(error).rstrip('.')}.",
+                        f"{with_full_stop(error)}",
                     )  # fmt: skip
                     break
 

@@ -12,7 +12,14 @@ from flatout.config.modules import import_function
 from flatout.envs.device.base import DeviceEnv
 from flatout.envs.device.twins import LIMIT, TWINS, refusal
 from flatout.envs.source import EnvSource
-from flatout.errors import EnvironmentFailure, FlatoutError, UsageError, nearest, one_line, short
+from flatout.errors import (
+    EnvironmentFailure,
+    FlatoutError,
+    UsageError,
+    nearest,
+    short,
+    with_full_stop,
+)
 
 
 def device_env(name: str, kwargs: Mapping[str, Any] | None = None) -> DeviceEnv:
@@ -51,8 +58,7 @@ def _from_library(source: EnvSource, kwargs: dict[str, Any]) -> DeviceEnv:
     except Exception as error:  # libraries refuse names and values with many kinds of exceptions
         given = f" with {short(kwargs)}" if kwargs else ""
         raise UsageError(
-            f"{source.name} cannot be made{given}: {type(error).__name__}: "
-            f"{one_line(error).rstrip('.')}."
+            f"{source.name} cannot be made{given}: {type(error).__name__}: {with_full_stop(error)}"
         ) from error
 
 
@@ -78,7 +84,7 @@ def _from_factory(name: str, kwargs: dict[str, Any]) -> DeviceEnv:
         raise
     except (Exception, SystemExit) as error:  # the user's code may raise anything
         raise EnvironmentFailure(
-            f"making the environment {name} failed: {type(error).__name__}: {one_line(error)}."
+            f"making the environment {name} failed: {type(error).__name__}: {with_full_stop(error)}"
         ) from error
     if not isinstance(made, DeviceEnv):
         raise UsageError(

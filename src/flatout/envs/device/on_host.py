@@ -3,6 +3,7 @@ samplers that act on the host. JAX is imported when one is opened, not with this
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -11,12 +12,12 @@ from weakref import WeakValueDictionary
 import gymnasium as gym
 import numpy as np
 
-from flatout import tree
+from flatout import frames, tree
 from flatout.actions import forbids_all
 from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.envs.device.base import DeviceEnv, reset_key, step_key
 from flatout.envs.masks import STUCK
-from flatout.errors import EnvironmentFailure, FlatoutError, one_line
+from flatout.errors import EnvironmentFailure, FlatoutError, with_full_stop
 from flatout.types import Episode, Obs, ObservationSpec, mask_path
 
 TOGETHER = 8
@@ -150,10 +151,10 @@ class DeviceEnvs(Envs):
         seen = self._call_user("step", self._advance, choices, playing)
         obs, gained, terminated, truncated = seen
         if active is None:
-            tree.put(out, slice(None), obs)
+            frames.put(out, slice(None), obs)
             rewards[:] = gained
         else:
-            tree.put(out, players, tree.take(obs, players))
+            frames.put(out, players, tree.take(obs, players))
             rewards[players] = gained[players]
         self._times[players] += 1
         points, returns, lengths = gained.tolist(), self.returns, self.lengths
@@ -167,20 +168,26 @@ class DeviceEnvs(Envs):
             final = tree.take(obs, env)
             ended(env, bool(terminated[env]), bool(truncated[env]), final)
         if over:
+            began = time.perf_counter()
             self._begin(over, [self.episode[env] + 1 for env in over], out)
+            self._count_resets(len(over), began)
 
     def finished(self, env: int) -> Episode:
         info = {name: float(np.asarray(values)[env]) for name, values in self._infos.items()}
         return super().finished(env)._replace(info=info or None)
 
     def replay_all(
-        self, episodes: Sequence[int], actions: Sequence[np.ndarray | None], out: Obs
+        self,
+        seeded: Sequence[int],
+        episodes: Sequence[int],
+        actions: Sequence[np.ndarray | None],
+        out: Obs,
     ) -> list[bool]:
         """See `Envs.replay_all`. All step together, and each stops when its actions end."""
         played = {env: taken for env, taken in enumerate(actions) if taken is not None}
         if not played:
             return [False] * self.num_envs
-        self._begin(list(played), [episodes[env] for env in played], out)
+        self._begin(list(played), [seeded[env] for env in played], out)
         batch = np.zeros((self.num_envs, *next(iter(played.values())).shape[1:]), np.float64)
         rewards = np.zeros(self.num_envs)
         for t in range(max(map(len, played.values()))):
@@ -188,7 +195,7 @@ class DeviceEnvs(Envs):
             for env in active:
                 batch[env] = played[env][t]
             self.step(batch, out, rewards, lambda *_: None, active)
-            astray = [env for env in active if self.episode[env] != episodes[env]]
+            astray = [env for env in active if self.episode[env] != seeded[env]]
             for env in astray:
                 del played[env]
         return [env in played for env in self._all]
@@ -224,7 +231,7 @@ class DeviceEnvs(Envs):
         """Reset the states of `envs` with the seeds in `_seeds`, and write their observations."""
         if self._states is None or len(envs) == self.num_envs:
             self._states, obs = self._programs.reset(self._seeds)
-            tree.put(out, envs, tree.map(lambda leaf: np.asarray(leaf)[envs], obs))
+            frames.put(out, envs, tree.map(lambda leaf: np.asarray(leaf)[envs], obs))
             return
         for at in range(0, len(envs), TOGETHER):
             some = envs[at : at + TOGETHER]
@@ -232,7 +239,7 @@ class DeviceEnvs(Envs):
             indices[: len(some)] = some
             self._states, obs = self._programs.restart(self._states, indices, self._seeds[indices])
             began = tree.map(lambda leaf: np.asarray(leaf)[: len(some)], obs)  # noqa: B023
-            tree.put(out, some, began)
+            frames.put(out, some, began)
 
     def _call_user(self, call: str, function: Any, *given: Any) -> Any:
         try:
@@ -242,7 +249,7 @@ class DeviceEnvs(Envs):
         except Exception as error:  # the user's code may raise anything
             raise EnvironmentFailure(
                 f"environment {self._first} or a later one ({self._name}) raised "
-                f"{type(error).__name__} in {call}: {one_line(error)}."
+                f"{type(error).__name__} in {call}: {with_full_stop(error)}"
             ) from error
 
 

@@ -1,0 +1,56 @@
+"""Sentences for the user about what a run changes in an environment, and what it cannot save."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+
+from flatout import tree
+from flatout.envs.preparation import Stored
+from flatout.types import ObsSpec
+
+NORMALISERS: dict[type[Any], str] = {
+    gym.wrappers.NormalizeObservation: "normalize_observation=True",
+    gym.wrappers.NormalizeReward: "normalize_reward=True",
+}
+"""Gymnasium's wrappers with running statistics, and the settings of Flatout that replace them."""
+
+
+def lost_statistics(env: gym.Env[Any, Any], name: str) -> tuple[str, ...]:
+    """Return a sentence about each wrapper whose running statistics a run cannot save."""
+    notes: list[str] = []
+    while isinstance(env, gym.Wrapper):
+        for wrapper, setting in NORMALISERS.items():
+            if isinstance(env, wrapper):
+                notes.append(
+                    f"{name} is wrapped in gymnasium.wrappers.{wrapper.__name__}, whose statistics "
+                    "are lost in evaluation, on resume, by export and by predict: remove it, and "
+                    f"pass {setting} to PPO or A2C"
+                )
+        env = env.env
+    return tuple(notes)
+
+
+def recognised_images(env: gym.Env[Any, Any], spec: ObsSpec, name: str) -> tuple[str, ...]:
+    """Return a sentence about each image that is transposed or scaled before a network sees it,
+    although its space does not say that it is one.
+
+    Args:
+        env: the environment.
+        spec: its observations, after their preparation.
+        name: its name.
+    """
+    while isinstance(env, gym.Wrapper):
+        spec, env = env.given if isinstance(env, Stored) else spec, env.env
+    notes: list[str] = []
+    for path, leaf in tree.items(spec):
+        at = f" at {path!r}" if path else ""
+        shape = "x".join(map(str, leaf.shape))
+        if leaf.channels_first:
+            notes.append(f"{name} observes images with the channels first{at} ({shape}), which are "
+                         "transposed")  # fmt: skip
+        if leaf.dtype == "float32" and leaf.high is not None:
+            notes.append(f"{name} observes images of floats{at} ({shape}), which are divided by "
+                         f"{leaf.high}")  # fmt: skip
+    return tuple(notes)

@@ -1,0 +1,263 @@
+"""The properties of a user's vector environment that Gymnasium's `VectorEnv` leaves open: the
+number of its environments, how it resets them, and which seeds it takes. `envs.make` and
+`envs.task` ask for them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorWrapper
+
+from flatout import tree
+from flatout.envs.envpool import Pool, adapted
+from flatout.envs.mask_places import attribute
+from flatout.errors import EnvironmentFailure, UsageError, one_line, raised_at, short
+from flatout.types import ActionSpec
+
+COUNTS = ("num_envs", "n_envs")
+"""Names of the argument with which a function is asked for a number of environments."""
+
+INSPECTED = 2
+"""The most environments of a vector that is made to inspect it: with two, a reset of one of them
+shows whether the other one keeps its state."""
+
+ONE_BY_ONE = "pass a function that makes single environments, as many as Flatout asks for"
+"""The advice where a vector environment cannot do what single environments can."""
+
+LONGEST_LOOK = 10
+"""Idle steps in which an observation should change, so that a reset shows."""
+
+LONGEST_EPISODE = 1000
+"""Steps in which an episode should end, so that it shows whether all end at the same time."""
+
+
+class Borrowed(gym.Wrapper[Any, Any, Any, Any]):
+    """A user's environment object, which a run uses but never closes."""
+
+    def close(self) -> None:
+        """Do nothing: the user closes the environment."""
+
+
+class BorrowedVector(VectorWrapper[Any, Any, Any, Any, Any]):
+    """A user's vector environment object, which a run uses but never closes."""
+
+    def close(self, **kwargs: Any) -> None:
+        """Do nothing: the user closes the environment."""
+
+
+def size_argument(function: Callable[..., Any], given: Mapping[str, Any]) -> str:
+    """Return the name of the argument with which a function takes a number of environments, or an
+    empty string: it takes none, or `given` has it already."""
+    try:
+        names = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # it is written in C
+        return ""
+    return next((name for name in COUNTS if name in names and name not in given), "")
+
+
+def size_of(vector: Any) -> int:
+    """Return the number of environments of a vector environment; EnvPool's has it in `config`."""
+    config = attribute(vector, "config")
+    known = config.get("num_envs") if isinstance(config, Mapping) else None
+    return int(known or vector.num_envs)
+
+
+def spec_of_one(vector: Any) -> Any:
+    """Return the attribute `spec` of one of the environments, if a vector environment says it."""
+    try:
+        return vector.get_attr("spec")[0]
+    except (Exception, SystemExit):  # only Gymnasium's own have `get_attr`
+        return None
+
+
+def checked(vector: Any, name: str) -> Any:
+    """Return a vector environment whose number, spaces and autoreset mode are known.
+
+    Raises:
+        UsageError: one of them is missing.
+    """
+    vector = adapted(vector, name)
+    count = attribute(vector, "num_envs")
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+        raise UsageError(f"{name} has num_envs = {short(count)}, which has to be 1 or more.")
+    for space in ("single_observation_space", "single_action_space"):
+        if not isinstance(attribute(vector, space), gym.Space):
+            raise UsageError(f"{name} has no {space}; set it in its __init__.")
+    _ = mode_of(vector, name)
+    return vector
+
+
+def mode_of(vector: Any, name: str) -> AutoresetMode:
+    """Return the autoreset mode that a vector environment declares.
+
+    Raises:
+        UsageError: it declares none.
+    """
+    metadata = attribute(vector, "metadata")
+    mode = metadata.get("autoreset_mode") if isinstance(metadata, Mapping) else None
+    try:
+        return AutoresetMode(mode)
+    except ValueError:
+        raise UsageError(
+            f"{name} does not say when it resets its environments: set "
+            'metadata["autoreset_mode"] to NEXT_STEP, SAME_STEP or DISABLED of '
+            "gymnasium.vector.AutoresetMode."
+        ) from None
+
+
+@dataclass(frozen=True)
+class VectorKind:
+    """A user's vector environment.
+
+    Attributes:
+        count: the number of environments of the one that was inspected.
+        sized: whether others can be made with another number.
+    """
+
+    count: int
+    sized: bool
+
+    def wrong_size(self, name: str, made: int, needed: int) -> str:
+        """Return a sentence about a vector with another number of environments than is needed."""
+        if self.sized:
+            return f"{name} was asked for {needed} environments, and made {made}; correct it."
+        return (
+            f"{name} has {made} environments where {needed} are needed: pass envs={made} (--envs "
+            f"{made}), with sampler=inline and without acting groups, or pass a function that "
+            f"takes the number as {COUNTS[0]}."
+        )
+
+
+@dataclass(frozen=True)
+class Resets:
+    """How the environments of a vector environment are reset.
+
+    Attributes:
+        mode: what happens by itself at the end of an episode.
+        masked: whether ``reset(options={"reset_mask": mask})`` resets only those of the mask.
+        seeded: whether each environment has a seed of its own: `reset` takes a list.
+        together: whether all of them are reset at the same time, because their episodes end at the
+            same time.
+    """
+
+    mode: AutoresetMode
+    masked: bool
+    seeded: bool
+    together: bool = False
+
+
+def resets_of(vector: Any, name: str, actions: ActionSpec) -> Resets:
+    """Find out how the environments of a vector environment are reset, by resetting them.
+
+    Gymnasium's own and EnvPool's are known. Another one is reset as a whole, and then its first
+    environment alone: the others must keep their observations. If first observations are always the
+    same, it is stepped in between. One that ignores the mask plays until an episode ends.
+
+    Raises:
+        UsageError: a reset cannot begin the next episode of one environment without the others,
+            the autoreset mode does not do that within the step, either, and not all episodes end
+            at the same time.
+        EnvironmentFailure: it raised an exception.
+    """
+    mode, count = mode_of(vector, name), size_of(vector)
+    kind = type(attribute(vector, "unwrapped"))
+    if kind in (SyncVectorEnv, AsyncVectorEnv):
+        return Resets(mode, masked=True, seeded=True)
+    if kind is Pool:
+        return Resets(mode, masked=True, seeded=False)
+    seeds = list(range(count))
+    try:
+        try:
+            before, seeded = _copied(vector.reset(seed=seeds)[0]), True
+        except Exception:  # the interface of `VectorEnv` has one seed for all
+            before, seeded = _copied(vector.reset(seed=0)[0]), False
+    except Exception as error:
+        raise EnvironmentFailure(
+            f"{name} raised {type(error).__name__} in reset: {one_line(error)} "
+            f"({raised_at(error)})."
+        ) from error
+    masked = count == 1 or _resets_alone(vector, before, seeded, actions)
+    if masked or mode == AutoresetMode.SAME_STEP:
+        return Resets(mode, masked, seeded and masked)
+    if _end_together(vector, actions):
+        return Resets(mode, masked=False, seeded=False, together=True)
+    raise UsageError(cannot_reset_alone(name, f", as its autoreset mode {mode.name} requires"))
+
+
+def cannot_reset_alone(name: str, when: str = "") -> str:
+    """Return a sentence about a vector environment of which one environment alone ends an episode,
+    and cannot be reset alone."""
+    return (
+        f'{name} ignores reset(options={{"reset_mask": ...}}), so that one of its environments '
+        f"cannot begin an episode while the others play on{when}: let reset obey it, as "
+        "gymnasium.vector.SyncVectorEnv and AsyncVectorEnv do; or reset in the same step "
+        f"(AutoresetMode.SAME_STEP); or {ONE_BY_ONE}."
+    )
+
+
+def _end_together(vector: Any, actions: ActionSpec) -> bool:
+    """Return whether random actions end the first episodes of all environments in one step."""
+    rng, count = np.random.default_rng(0), size_of(vector)
+    try:
+        vector.reset(seed=0)
+        for _ in range(LONGEST_EPISODE):
+            _, _, *ends, _ = vector.step(actions.to_env(actions.random(rng, count)))
+            ended = np.logical_or(*ends)
+            if ended.any():
+                return bool(ended.all())
+    except Exception:
+        pass
+    return False
+
+
+def _resets_alone(vector: Any, before: Any, seeded: bool, actions: ActionSpec) -> bool:
+    """Return whether the first of several environments is reset alone; `before` are the
+    observations after a reset of all."""
+    count = size_of(vector)
+    mask = np.arange(count) == 0
+    seeds = [count, *[None] * (count - 1)] if seeded else None
+    idle = actions.to_env(np.stack([actions.idle()] * count))
+
+    def reset_first() -> Any:
+        return _copied(vector.reset(seed=seeds, options={"reset_mask": mask.copy()})[0])
+
+    try:
+        after = reset_first()
+        if not _same(before, after, ~mask):
+            return False
+        if not _same(before, after, mask):  # it was reset, and the others were not
+            return True
+        for _ in range(LONGEST_LOOK):
+            stepped = _copied(vector.step(idle)[0])
+            if not _same(before, stepped, ~mask):
+                return _same(stepped, reset_first(), ~mask)
+    except Exception:
+        return False
+    return True  # observations never change: they do not show what a reset does
+
+
+def _copied(obs: Any) -> Any:
+    """Return a copy of batched observations; tuples and nested dicts become flat dicts."""
+    if isinstance(obs, Mapping):
+        entries = obs.items()
+    elif isinstance(obs, tuple | list):
+        entries = enumerate(obs)
+    else:
+        return np.array(obs)
+    found: dict[str, Any] = {}
+    for key, inner in entries:
+        found |= tree.named(str(key), _copied(inner))
+    return found
+
+
+def _same(one: Any, other: Any, mask: np.ndarray) -> bool:
+    """Return whether the observations of the environments of a mask are equal."""
+    return all(
+        np.array_equal(a[mask], b[mask])
+        for a, b in zip(tree.leaves(one), tree.leaves(other), strict=True)
+    )
