@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 
 from flatout.algorithms.base import Algorithm, BuildSpec, State, Updated
-from flatout.algorithms.common.actor_critic import Networks, policy, value
+from flatout.algorithms.common.actor_critic import Networks, evaluate
 from flatout.algorithms.common.distributions import Distribution
-from flatout.algorithms.common.on_policy import OnPolicy, RolloutBatch
+from flatout.algorithms.common.on_policy import OnPolicy
 from flatout.algorithms.common.optimiser import Optimiser, schedule
 from flatout.algorithms.common.returns import (
     centre,
@@ -25,6 +25,7 @@ from flatout.algorithms.common.returns import (
     mean,
     next_reward_advantages,
 )
+from flatout.algorithms.common.rollout_batch import RolloutBatch
 from flatout.algorithms.shards import Losses
 from flatout.config.hyper import A2CConfig
 from flatout.networks.encoder import Encoder
@@ -46,8 +47,7 @@ def loss(
         dist: the distribution of actions.
     """
     networks = eqx.combine(networks, static)
-    x, hidden = policy(encoder, networks.actor, batch.obs, batch.mask)
-    v = value(encoder, networks, batch.obs, hidden)
+    x, v = evaluate(encoder, networks, batch.obs, batch.mask, batch.memory)
     log_prob = dist.log_prob(x, networks.actor.extra, batch.sample)
     ratio = jnp.exp(jax.lax.stop_gradient(log_prob) - batch.log_prob)
     policy_loss = -mean(jnp.minimum(ratio, 1.0) * batch.advantage * log_prob)
@@ -66,7 +66,8 @@ def a2c(config: A2CConfig, spec: BuildSpec) -> Algorithm:
     """
     next_reward = config.targets == "next_reward"
     advantages = next_reward_advantages if next_reward else generalised_advantages
-    base, shards = OnPolicy(config, spec, advantages=advantages), spec.shards
+    shards = spec.shards
+    base = OnPolicy(config, spec, advantages=advantages, length=config.n_steps)
     optimiser = Optimiser(base.arrays, config.optimizer)
     rows = config.n_steps * spec.num_envs
     grad = spec.gradient(functools.partial(loss, base.encoder, base.static, base.dist), rows)

@@ -17,7 +17,8 @@ from flatout import tree
 from flatout.algorithms.shards import UNSHARDED, Gradient, Loss, Shards, gradient
 from flatout.config.hyper import ReplayConfig
 from flatout.config.schema import NetworkConfig
-from flatout.errors import FlatoutError, UsageError, one_line
+from flatout.errors import FlatoutError, UsageError, with_full_stop
+from flatout.frames import frame_spec
 from flatout.networks.encoder import Encoder
 from flatout.networks.torsos import OwnNetwork
 from flatout.packing import OutputLayout
@@ -223,6 +224,8 @@ class ReplaySpec:
         prioritized: sample by priority, with the exponents ``hp.priority_alpha`` and
             ``hp.priority_beta``, ``(start, end)``; else uniformly.
         total_steps: environment steps of the run, over which ``hp.priority_beta`` moves.
+        hindsight: of every `hindsight` + 1 sampled transitions, `hindsight` get a goal that their
+            episode achieved later (`flatout.engine.replay.hindsight`).
         shards: S, if these are the requirements of one of S shards. `batch_size` and `buffer_size`
             are then those of the shard; `train_freq`, `learning_starts` and updates still count
             the steps of all shards.
@@ -236,6 +239,7 @@ class ReplaySpec:
     n_step: int = 1
     prioritized: bool = False
     total_steps: int = 1
+    hindsight: int = 0
     shards: int = 1
 
     def shard(self, count: int) -> ReplaySpec:
@@ -289,6 +293,9 @@ class RolloutSpec:
             a trajectory with more of them gets more room (`flatout.engine.finals`).
         replayed: whether trajectories hold the steps that ended an episode (`Trajectory.ended`).
         slots: trajectories in use at the same time.
+        frames: whether trajectories store each frame of a stack once (`Trajectory.age`).
+        terminal: whether terminated steps are marked as truncated, too, so that the observations
+            after them are kept.
     """
 
     horizon: int
@@ -296,14 +303,24 @@ class RolloutSpec:
     truncations: int
     replayed: bool
     slots: int = 1
+    frames: bool = False
+    terminal: bool = False
 
     def holds(self, name: str) -> bool:
         """Return whether trajectories have the field `name`; otherwise it is None."""
         needs = TRAJECTORY_FIELDS[name].needs
         return not needs or bool(getattr(self, needs))
 
+    def stored(self, spec: ObsSpec) -> ObsSpec:
+        """Return the spec of one entry of the arrays of observations."""
+        return frame_spec(spec) if self.frames else spec
 
-Entry = Literal["obs", "action", "extras", "carry", "float32", "int32", "bool"]
+    def obs_rows(self, spec: ObsSpec) -> dict[str, int] | int:
+        """Return the number of rows of each array of observations before `Trajectory.last_obs`."""
+        return tree.map(lambda leaf: self.horizon + self.frames * (leaf.stack - 1), spec)
+
+
+Entry = Literal["obs", "action", "extras", "carry", "float32", "int32", "uint8", "bool"]
 """One entry of a field: an observation, an output or all other outputs of `act`, the carry, or a
 number of this dtype."""
 
@@ -315,7 +332,8 @@ class TrajectoryField(NamedTuple):
     """A row of `TRAJECTORY_FIELDS`.
 
     Attributes:
-        axes: the axes before those of an entry: T steps, N environments, C final observations.
+        axes: the axes before those of an entry: T steps, R rows of observations (T + 1), N
+            environments, C final observations.
         entry: one entry of its array or arrays.
         writer: what writes it.
         needs: the attribute of `RolloutSpec` without which trajectories lack the field.
@@ -340,6 +358,7 @@ TRAJECTORY_FIELDS = {
     "valid": TrajectoryField("TN", "bool", "sampler", needs="episodes"),
     "ended": TrajectoryField("TN", "bool", "sampler", needs="replayed"),
     "carry": TrajectoryField("N", "carry", "act"),
+    "age": TrajectoryField("RN", "uint8", "sampler", needs="frames"),
 }
 """The fields of `Trajectory`, with the two arrays of `finals` in its place.
 
@@ -357,14 +376,15 @@ def trajectory_shapes(
         layout: that of `act`'s outputs, for any number of environments.
         carry: the shapes of the carry of N environments.
     """
-    sizes = {"T": rollout.horizon, "N": num_envs, "C": rollout.truncations * num_envs}
+    horizon, most = rollout.horizon, rollout.truncations * num_envs
+    sizes = {"T": horizon, "R": horizon + 1, "N": num_envs, "C": most}
     outputs = {
         name: jax.ShapeDtypeStruct(shape[1:], dtype)
         for name, (_, _, shape, dtype) in layout.fields.items()
     }
-    numbers = ("float32", "int32", "bool")
+    numbers = ("float32", "int32", "uint8", "bool")
     entries: dict[str, Any] = {name: jax.ShapeDtypeStruct((), np.dtype(name)) for name in numbers}
-    entries |= {"obs": spec, "action": outputs.pop("action"), "extras": outputs}
+    entries |= {"obs": rollout.stored(spec), "action": outputs.pop("action"), "extras": outputs}
 
     def shapes(field: TrajectoryField) -> Any:
         if field.entry == "carry":
@@ -374,6 +394,10 @@ def trajectory_shapes(
     found = {
         name: shapes(field) for name, field in TRAJECTORY_FIELDS.items() if rollout.holds(name)
     }
+    found["obs"] = tree.map(
+        lambda rows, leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype),
+        rollout.obs_rows(spec), found["obs"],
+    )  # fmt: skip
     finals = Finals(found.pop("final_obs"), found.pop("final_index"))
     return Trajectory(**found, finals=finals)
 
@@ -398,7 +422,7 @@ def guarded(name: str, function: str, call: Callable[..., Any], *arguments: Any)
         raise
     except Exception as error:  # the user's code may raise anything
         raise UsageError(
-            f"{name}: {function} failed: {type(error).__name__}: {one_line(error).rstrip('.')}."
+            f"{name}: {function} failed: {type(error).__name__}: {with_full_stop(error)}"
         ) from error
 
 

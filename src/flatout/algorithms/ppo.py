@@ -11,6 +11,7 @@ element.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,11 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.algorithms.base import Algorithm, BuildSpec, State, Updated
-from flatout.algorithms.common.actor_critic import Networks, policy, value
+from flatout.algorithms.common.actor_critic import Networks, evaluate
 from flatout.algorithms.common.distributions import Distribution
-from flatout.algorithms.common.on_policy import OnPolicy, RolloutBatch
+from flatout.algorithms.common.on_policy import OnPolicy
 from flatout.algorithms.common.optimiser import Optimiser, schedule
 from flatout.algorithms.common.returns import balanced, centre, mean
+from flatout.algorithms.common.rollout_batch import RolloutBatch
 from flatout.algorithms.shards import Losses, Shards
 from flatout.config.hyper import PPOConfig
 from flatout.errors import UsageError
@@ -57,8 +59,7 @@ def loss(
     """
     networks = eqx.combine(networks, static)
     average = functools.partial(mean, weight=batch.weight)
-    x, hidden = policy(encoder, networks.actor, batch.obs, batch.mask)
-    v = value(encoder, networks, batch.obs, hidden)
+    x, v = evaluate(encoder, networks, batch.obs, batch.mask, batch.memory)
     log_ratio = dist.log_prob(x, networks.actor.extra, batch.sample) - batch.log_prob
     if batch.weight is not None:  # an infinite ratio in padding would give NaN, despite weight 0
         log_ratio = jnp.where(batch.weight > 0, log_ratio, 0.0)
@@ -91,7 +92,9 @@ def ppo(config: PPOConfig, spec: BuildSpec) -> Algorithm:
     """
     _check(config, spec)
     masked = config.rollout_episodes is not None or config.replay_trajectories > 1
-    base, shards = OnPolicy(config, spec, masked=masked), spec.shards
+    length = _sequence_length(config, spec)
+    size = config.batch_size // spec.shards.count // length
+    base, shards = OnPolicy(config, spec, masked=masked, length=length), spec.shards
     optimiser = Optimiser(base.arrays)
     losses = functools.partial(loss, base.encoder, base.static, base.dist)
     grad = spec.gradient(losses, config.batch_size)
@@ -111,6 +114,7 @@ def ppo(config: PPOConfig, spec: BuildSpec) -> Algorithm:
 
         def minibatch(carry: Any, part: RolloutBatch) -> tuple[Any, dict[str, jax.Array]]:
             networks, opt = carry
+            part = part.steps()
             if config.normalize_advantage:
                 centred = centre(part.advantage, part.weight, shards.each_step)
                 part = part._replace(advantage=centred)
@@ -126,8 +130,8 @@ def ppo(config: PPOConfig, spec: BuildSpec) -> Algorithm:
         if hp.target_kl is not None:
             proceed = lambda metrics: metrics["approx_kl"] <= 1.5 * hp.target_kl  # noqa: E731
         (networks, opt), metrics = epochs(
-            minibatch, (state.params.networks, state.opt), batch,
-            metrics=AVERAGED, count=config.n_epochs, size=config.batch_size // shards.count,
+            minibatch, (state.params.networks, state.opt), batch.sequences(),
+            metrics=AVERAGED, count=config.n_epochs, size=size,
             shards=shards, key=key, iteration=state.counters.updates, proceed=proceed,
         )  # fmt: skip
         metrics |= base.diagnostics(trajectory, batch, metrics["policy_loss"])
@@ -140,6 +144,12 @@ def ppo(config: PPOConfig, spec: BuildSpec) -> Algorithm:
 
 def _check(config: PPOConfig, spec: BuildSpec) -> None:
     replayed = config.replay_trajectories > 1
+    if config.recurrent is not None and (replayed or config.rollout_episodes is not None):
+        raise UsageError(
+            f"recurrent = {config.recurrent} cannot be combined with "
+            f"{'replay_trajectories' if replayed else 'rollout_episodes'}: a recurrent policy "
+            "learns from the sequences of its newest n_steps steps."
+        )
     if config.target_kl is not None and spec.shards.every > 1:
         raise UsageError(
             "target_kl cannot be combined with --sync every:K: the shards would stop at different "
@@ -155,6 +165,33 @@ def _check(config: PPOConfig, spec: BuildSpec) -> None:
             "replay_trajectories cannot be combined with normalize_observation or "
             "normalize_reward: their statistics would count each step several times."
         )
+
+
+def _sequence_length(config: PPOConfig, spec: BuildSpec) -> int:
+    """Return L, the steps of each sequence in a minibatch of a recurrent policy; 1 for others.
+
+    Raises:
+        UsageError: minibatches do not consist of whole sequences.
+    """
+    if config.recurrent is None:
+        return 1
+    horizon, rows = spec.horizon, config.batch_size // spec.shards.count
+    of_shard = f" of a shard ({rows} steps)" if spec.shards.count > 1 else ""
+    length = config.sequence_length
+    if length is None:
+        length = horizon if rows % horizon == 0 else rows
+        if horizon % length:
+            raise UsageError(
+                f"with recurrent = {config.recurrent} minibatches consist of whole sequences of "
+                f"steps: batch_size {config.batch_size}{of_shard} must be a multiple or a divisor "
+                f"of n_steps {horizon}, or give sequence_length, a divisor of both."
+            )
+    if horizon % length or rows % length:
+        raise UsageError(
+            f"sequence_length = {length} must divide n_steps {horizon} and batch_size "
+            f"{config.batch_size}{of_shard}; {math.gcd(horizon, rows)} is the longest that does."
+        )
+    return length
 
 
 # --- Epochs of minibatches ----------------------------------------------------------------------

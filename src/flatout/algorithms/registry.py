@@ -71,12 +71,12 @@ def build_algorithm(
     Raises:
         UsageError: the settings do not fit the environment.
     """
-    from flatout.algorithms import a2c, dqn, genetic, ppo, sac, td3
+    from flatout.algorithms import a2c, dqn, genetic, ppo, sac, td3, tqc
     from flatout.algorithms.base import BuildSpec
 
     build: dict[str, Callable[[Any, BuildSpec], Algorithm]] = {
         "a2c": a2c.a2c, "ddpg": td3.td3, "dqn": dqn.dqn, "genetic": genetic.genetic,
-        "ppo": ppo.ppo, "sac": sac.sac, "td3": td3.td3,
+        "ppo": ppo.ppo, "sac": sac.sac, "td3": td3.td3, "tqc": tqc.tqc,
     }  # fmt: skip
     spec = BuildSpec(
         config.network, obs_spec, action_spec, config.env.envs, config.run.steps,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -30,7 +31,7 @@ from flatout.algorithms.shards import Losses
 from flatout.config.hyper import SACConfig
 from flatout.config.schedules import entropy_coefficient
 from flatout.randomness import normals
-from flatout.types import Array, Batch
+from flatout.types import Array, Batch, Obs
 
 METRICS = (
     "actor_loss", "critic_loss", "td_error", "q_mean", "ent_coef", "entropy", "grad_norm",
@@ -100,9 +101,20 @@ def critic_loss(
     return 0.5 * total, aux
 
 
+Value = Callable[[ActorCritics, Any, Obs, jax.Array], jax.Array]
+"""``(nets, critics, prepared observations [B, ...], actions [B, A]) -> values [B]``, which the
+actor maximises."""
+
+
+def smaller_value(nets: ActorCritics, critics: Any, x: Obs, action: jax.Array) -> jax.Array:
+    """Return the smaller of the two critics' values ``[B]``."""
+    return smallest(nets.values(critics, x, action))
+
+
 def actor_loss(
-    nets: ActorCritics, actor: Any, rows: tuple[Batch, jax.Array], params: SACParams, hp: Any
-) -> Losses:
+    value_of: Value, nets: ActorCritics, actor: Any, rows: tuple[Batch, jax.Array],
+    params: SACParams, hp: Any,
+) -> Losses:  # fmt: skip
     """Return the weighted log density of the actor's actions, minus their value (equation 7).
 
     Args:
@@ -110,7 +122,7 @@ def actor_loss(
     """
     batch, drawn = rows
     action, log_prob = squashed(nets.outputs(actor, batch.obs), drawn)
-    value = smallest(nets.values(params.critics, batch.obs, action))
+    value = value_of(nets, params.critics, batch.obs, action)
     soft = entropy_weight(params, hp) * log_prob
     return (soft - value).mean(), ({"entropy": -log_prob.mean()}, None)
 
@@ -122,9 +134,26 @@ def sac(config: SACConfig, spec: BuildSpec) -> Algorithm:
         UsageError: actions are not a bounded box, or the network does not fit.
     """
     bounds = Bounds(spec.action_spec, "sac")
+    nets = ActorCritics(spec, bounds.size, 2 * bounds.size, 2, config.critic_hidden)
+    return soft_actor_critic("sac", config, spec, bounds, nets, critic_loss, smaller_value)
+
+
+def soft_actor_critic(
+    name: str, config: SACConfig, spec: BuildSpec, bounds: Bounds, nets: ActorCritics,
+    critic_loss: Callable[..., Losses], value_of: Value,
+) -> Algorithm:  # fmt: skip
+    """Build SAC's pure functions with these critics.
+
+    Args:
+        name: the algorithm's name.
+        config, spec: the settings, the task and the run.
+        bounds: the bounds of the actions.
+        nets: the actor, with a mean and a deviation for each action component, and the critics.
+        critic_loss: the loss of the critics; its arguments are those of `critic_loss`.
+        value_of: the values that the actor maximises.
+    """
     shards = spec.shards
     _, learned = entropy_coefficient("ent_coef", config.ent_coef)
-    nets = ActorCritics(spec, bounds.size, 2 * bounds.size, 2, config.critic_hidden)
     actor_optimiser, critic_optimiser = (Optimiser(shapes) for shapes in nets.shapes)
     ent_optimiser = Optimiser(np.zeros((), np.float32))
 
@@ -146,7 +175,7 @@ def sac(config: SACConfig, spec: BuildSpec) -> Algorithm:
         return squashed(nets.outputs(params.actor, x), normal)[0]
 
     critic_grad = spec.gradient(functools.partial(critic_loss, nets), config.batch_size)
-    actor_grad = spec.gradient(functools.partial(actor_loss, nets), config.batch_size)
+    actor_grad = spec.gradient(functools.partial(actor_loss, value_of, nets), config.batch_size)
 
     def update(state: State, batch: Batch, key: jax.Array, hp: Any) -> Updated:
         params, opt, counters = state
@@ -188,5 +217,5 @@ def sac(config: SACConfig, spec: BuildSpec) -> Algorithm:
 
     return box_algorithm(
         config, spec, bounds, greedy, explore,
-        name="sac", init=init, update=update, metrics=METRICS,
+        name=name, init=init, update=update, metrics=METRICS,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The parts that DDPG, TD3 and SAC share: bounded actions, trunks, critics and the warm-up.
+"""The parts that DDPG, TD3, SAC and TQC share: bounded actions, trunks, critics and the warm-up.
 
 Networks use actions in -1..1 per component; `Bounds` scales them to the environment's bounds.
 """
@@ -185,6 +185,7 @@ class ActorCritics:
         outputs: the number of the actor's outputs.
         critics: the number of critics.
         critic_hidden: widths of the critics' hidden layers; None for those of the actor.
+        atoms: the number of each critic's outputs, if it estimates a distribution of returns.
 
     Attributes:
         shapes: the arrays of the actor and of the critics, all zeros.
@@ -197,9 +198,10 @@ class ActorCritics:
         outputs: int,
         critics: int,
         critic_hidden: tuple[int, ...] | None = None,
+        atoms: int = 1,
     ) -> None:
         self._spec, self._actions, self._outputs, self._count = spec, actions, outputs, critics
-        self._critic_hidden = critic_hidden
+        self._critic_hidden, self._atoms = critic_hidden, atoms
         actor, critic = self._build(FanIn(None))
         actor_arrays, self._actor = eqx.partition(actor, eqx.is_array)
         critic_arrays, self._critics = eqx.partition(critic, eqx.is_array)
@@ -208,7 +210,7 @@ class ActorCritics:
     def _build(self, draw: Draw) -> tuple[Trunk, tuple[Trunk, ...]]:
         actor = make_trunk(draw, self._spec, 0, self._outputs)
         critics = tuple(
-            make_trunk(draw, self._spec, self._actions, 1, self._critic_hidden)
+            make_trunk(draw, self._spec, self._actions, self._atoms, self._critic_hidden)
             for _ in range(self._count)
         )
         return actor, critics
@@ -232,8 +234,12 @@ class ActorCritics:
 
     def values(self, critics: Any, x: Obs, action: jax.Array) -> tuple[jax.Array, ...]:
         """Return each critic's values ``[B]`` of prepared observations and actions ``[B, A]``."""
+        return tuple(found[:, 0] for found in self.atoms(critics, x, action))
+
+    def atoms(self, critics: Any, x: Obs, action: jax.Array) -> tuple[jax.Array, ...]:
+        """Return each critic's outputs ``[B, M]``; see `values`."""
         trunks = eqx.combine(critics, self._critics)
-        return tuple(trunk(self._features(trunk, x), action)[:, 0] for trunk in trunks)
+        return tuple(trunk(self._features(trunk, x), action) for trunk in trunks)
 
 
 def smallest(values: tuple[jax.Array, ...]) -> jax.Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -13,13 +13,31 @@ import numpy as np
 
 from flatout import tree
 from flatout.algorithms.base import Acted, Algorithm, BuildSpec, State, Updated, shapes_of
-from flatout.algorithms.common.actor_critic import Actor, Networks, build_networks, policy, value
+from flatout.algorithms.common.actor_critic import (
+    Actor,
+    Memory,
+    Networks,
+    actor_outputs,
+    build_networks,
+    policy,
+    value,
+)
 from flatout.algorithms.common.diagnostics import diagnostic_names, diagnostics, rows
 from flatout.algorithms.common.distributions import distribution, parameter_mask
+from flatout.algorithms.common.memory import (
+    Remembered,
+    by_sequence,
+    in_blocks,
+    remember_trajectory,
+)
+from flatout.algorithms.common.on_policy_state import (
+    OnPolicyActorParams,
+    OnPolicyCounters,
+    OnPolicyParams,
+    forget_episode,
+)
 from flatout.algorithms.common.optimiser import Optimiser
 from flatout.algorithms.common.returns import (
-    Moments,
-    RunningMoments,
     discounted_returns,
     explained_variance,
     generalised_advantages,
@@ -28,16 +46,14 @@ from flatout.algorithms.common.returns import (
     nothing_seen,
     update_moments,
     update_obs_moments,
+    values_around,
 )
+from flatout.algorithms.common.rollout_batch import RolloutBatch
 from flatout.algorithms.hp import hyper_parameters
 from flatout.config.hyper import A2CConfig, PPOConfig
 from flatout.errors import UsageError
-from flatout.types import Array, Obs, Trajectory
-
-BLOCK = 1024
-"""Boards whose values are computed at once on a CPU. One-hot encoding makes a board larger (16
-times for Snake), and larger blocks would not fit in the cache."""
-
+from flatout.networks.memory import Cell
+from flatout.types import Obs, Trajectory
 
 UNKNOWN = np.float32(3e38)
 """The log probability of an action that was chosen before there were statistics to normalise its
@@ -46,51 +62,8 @@ PPO's and A2C's ratios then begin at 1, and do not measure what the normalisatio
 could not be saved: `storage.checkpoint` refuses it.)"""
 
 
-class OnPolicyActorParams(NamedTuple):
-    """The parameters for acting: the actor's arrays, and the observation statistics with which it
-    was published."""
-
-    actor: Actor
-    moments: Moments
-
-
-class OnPolicyParams(NamedTuple):
-    """The networks, and the statistics by which raw observations and rewards are normalised."""
-
-    networks: Networks
-    obs_moments: Moments
-    reward_moments: RunningMoments | None
-
-
-class OnPolicyCounters(NamedTuple):
-    """Environment steps learned from, trajectories learned from (`updates`), and each environment's
-    discounted return so far (None if rewards are not normalised)."""
-
-    step: Array
-    updates: Array
-    returns: Array | None
-
-
 Advantages = Callable[[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, Any], jax.Array]
 """A function like `generalised_advantages`; the value targets are advantages + values."""
-
-
-class RolloutBatch(NamedTuple):
-    """The steps of a trajectory, flattened to rows ``[T * N, ...]``.
-
-    `sample` is the action as it was sampled, before clipping. `mask` ``[T * N, P]`` says which
-    outputs of the actor are allowed; it is None without action masks. `weight` is 0 for a row of
-    padding and 1 for the others; it is None if there is no padding.
-    """
-
-    obs: Obs
-    mask: jax.Array | None
-    sample: jax.Array
-    log_prob: jax.Array
-    value: jax.Array
-    advantage: jax.Array
-    target: jax.Array
-    weight: jax.Array | None
 
 
 class OnPolicy:
@@ -101,6 +74,7 @@ class OnPolicy:
         spec: the task and the run; a trajectory of one shard has N / S environments.
         masked: whether trajectories hold padding, which `Trajectory.valid` marks.
         advantages: the estimator of advantages.
+        length: L, the steps of the sequences from which recurrent networks learn.
 
     Attributes:
         dist: the distribution over actions.
@@ -119,8 +93,14 @@ class OnPolicy:
         *,
         masked: bool = False,
         advantages: Advantages = generalised_advantages,
+        length: int = 1,
     ) -> None:
-        self._config = config
+        self._config, self._length = config, length
+        if config.recurrent is not None and (spec.micro_batch or length) % length:
+            raise UsageError(
+                f"micro_batch = {spec.micro_batch} must be a multiple of {length}, the steps of a "
+                "sequence of the recurrent policy."
+            )
         self.encoder, self._actions = spec.encoder, spec.action_spec
         self._num_envs, self._total_steps = spec.num_envs, spec.total_steps
         self._masked = masked
@@ -128,7 +108,7 @@ class OnPolicy:
         self.dist = distribution(spec.action_spec)
 
         def build(rng: np.random.Generator | None, log_std: Any = 0.0) -> Networks:
-            return build_networks(rng, spec, self.dist, log_std, config.critic_hidden)
+            return build_networks(rng, spec, self.dist, log_std, config)
 
         self._build = build
         parts: tuple[Networks, Networks] = eqx.partition(build(None), eqx.is_array)
@@ -137,14 +117,15 @@ class OnPolicy:
 
         def values(arrays: Networks, x: Obs) -> jax.Array:
             networks = eqx.combine(arrays, self.static)
-            if not self.encoder.has_cells or len(tree.first(x)) <= 2 * BLOCK:
-                return value(self.encoder, networks, x)
             of_part = functools.partial(value, self.encoder, networks)
-            return jax.lax.platform_dependent(
-                x, cpu=lambda x: apply_in_blocks(of_part, x), default=lambda x: of_part(x)
-            )
+            return in_blocks(self.encoder, of_part, x)
+
+        def remembered(arrays: Networks, *given: Any) -> Remembered:
+            networks = eqx.combine(arrays, self.static)
+            return remember_trajectory(self.encoder, networks, *given, length=length)
 
         self._values = shards.one_by_one(values)
+        self._remembered = shards.one_by_one(remembered)
         self._returns = shards.one_by_one(discounted_returns)
         self._advantages = shards.one_by_one(advantages)
         if config.normalize_observation and not self.encoder.normalised:
@@ -170,18 +151,30 @@ class OnPolicy:
             )
             returns = np.zeros(self._num_envs, np.float32) if config.normalize_reward else None
             zero = np.zeros((), np.int32)
-            return State(params, optimiser.init(), OnPolicyCounters(zero, zero.copy(), returns))
+            cell, carry = networks.critic.cell, None
+            if cell is not None:
+                carry = jax.tree.map(np.array, cell.initial(self._num_envs))
+            counters = OnPolicyCounters(zero, zero.copy(), returns, carry)
+            return State(params, optimiser.init(), counters)
 
         def init(key: np.ndarray, hp: Any) -> State:
             return initial(self._build(np.random.default_rng(key), hp.log_std_init))
 
+        cell, critic_cell = self._cells
+        remembers = config.normalize_reward or critic_cell is not None
         return Algorithm(
             name, hyper_parameters(config, self._total_steps), init, self.act, update,
             (*metrics, *self._diagnostic_names), horizon, self.dist.noise, self.actor,
             episodes=getattr(config, "rollout_episodes", None), shards=self._shards,
             shapes=shapes_of(initial(self.arrays)),  # large orthogonal weights take seconds to draw
-            forget=_forget_return if config.normalize_reward else None,
+            initial_carry=(lambda n: ()) if cell is None else cell.initial,
+            forget=forget_episode if remembers else None,
         )  # fmt: skip
+
+    @property
+    def _cells(self) -> tuple[Cell | None, Cell | None]:
+        """The cells of the actor and of the critic, with arrays of zeros."""
+        return self.arrays.actor.cell, self.arrays.critic.cell
 
     @property
     def _diagnostic_names(self) -> tuple[str, ...]:
@@ -195,7 +188,8 @@ class OnPolicy:
         """Choose actions; see `Algorithm.act`."""
         actor = eqx.combine(params.actor, self.static.actor)
         obs, mask = self._allowed(obs)
-        x, _ = policy(self.encoder, actor, self.encoder.prepare(obs, params.moments), mask)
+        x = self.encoder.prepare(obs, params.moments)
+        x, carry = policy(self.encoder, actor, x, mask, carry)
         sample = self.dist.sample(x, actor.extra, draw)
         log_prob = self.dist.log_prob(x, actor.extra, sample)
         if params.moments is not None:
@@ -254,7 +248,16 @@ class OnPolicy:
             *(self.encoder.split(obs)[0] for obs in later),
         )  # fmt: skip
         x = self.encoder.prepare(seen, obs_moments)
-        v_t, v_tp1 = values_around(self._values(networks, x), trajectory)
+        critic_carry, memory = state.counters.critic_carry, None
+        if self._cells[0] is None:
+            values = self._values(networks, x)
+        else:
+            carries = (trajectory.carry, jax.tree.map(shards.local, critic_carry))
+            values, memory, critic_carry = self._remembered(
+                networks, x, carries, done, trajectory.finals.index
+            )
+            critic_carry = jax.tree.map(shards.gather, critic_carry)
+        v_t, v_tp1 = values_around(values, trajectory)
         x = flat_obs if x is seen else tree.take(x, slice(shape[0] * shape[1]))
         if masked:  # the arrays are reused, so padding holds numbers of earlier trajectories
             rewards = jnp.where(trajectory.valid, rewards, 0.0)
@@ -263,43 +266,54 @@ class OnPolicy:
         advantages = self._advantages(rewards, v_t, v_tp1, trajectory.terminated, done, hp)
         sample = rows(trajectory.extras.get("sample", trajectory.actions))
         log_prob = trajectory.extras["log_prob"].reshape(-1)
+
+        def arranged(leaf: jax.Array) -> jax.Array:
+            return leaf if memory is None else by_sequence(leaf, shape[1], self._length)
+
+        x, mask, sample, log_prob, weight = jax.tree.map(
+            arranged, (x, mask, sample, log_prob, weight)
+        )
         if obs_moments is not None:
-            log_prob = self._known(networks.actor, log_prob, x, mask, sample)
+            log_prob = self._known(networks.actor, log_prob, x, mask, sample, memory)
         batch = RolloutBatch(
             obs=x,
             mask=mask,
             sample=sample,
             log_prob=log_prob,
-            value=v_t.reshape(-1),
-            advantage=advantages.reshape(-1),
-            target=(advantages + v_t).reshape(-1),
+            value=arranged(v_t.reshape(-1)),
+            advantage=arranged(advantages.reshape(-1)),
+            target=arranged((advantages + v_t).reshape(-1)),
             weight=weight,
+            memory=memory,
         )
         counted = shape[0] * shape[1] * shards.count
         if masked:  # count only the newest trajectory, which has the first columns
             newest = trajectory.valid[:, : self._num_envs // shards.count]
             counted = shards.sum(newest.sum().astype(jnp.int32))
         counters = OnPolicyCounters(
-            state.counters.step + counted, state.counters.updates + 1, returns
+            state.counters.step + counted, state.counters.updates + 1, returns, critic_carry
         )
         params = state.params._replace(obs_moments=after, reward_moments=reward_moments)
         return state._replace(params=params, counters=counters), batch
 
     def _known(
-        self, arrays: Actor, log_prob: jax.Array, x: Obs, mask: jax.Array | None, sample: jax.Array
-    ) -> jax.Array:
+        self, arrays: Actor, log_prob: jax.Array, x: Obs, mask: jax.Array | None,
+        sample: jax.Array, memory: Memory | None,
+    ) -> jax.Array:  # fmt: skip
         """Return the log probabilities of actions, the `UNKNOWN` ones computed from observations
         that are normalised by now."""
 
-        def compute(arrays: Actor, x: Obs, mask: jax.Array | None, sample: jax.Array) -> jax.Array:
+        def compute(
+            arrays: Actor, x: Obs, mask: jax.Array | None, sample: jax.Array, memory: Memory | None
+        ) -> jax.Array:
             actor = eqx.combine(arrays, self.static.actor)
-            outputs, _ = policy(self.encoder, actor, x, mask)
+            outputs = actor_outputs(self.encoder, actor, x, mask, memory).head
             return self.dist.log_prob(outputs, actor.extra, sample)
 
         compute = self._shards.one_by_one(compute)
 
         def computed(known: jax.Array) -> jax.Array:
-            return jnp.where(known == UNKNOWN, compute(arrays, x, mask, sample), known)
+            return jnp.where(known == UNKNOWN, compute(arrays, x, mask, sample, memory), known)
 
         # A loop of at most one turn: unlike `lax.cond`, it costs the members of one program nothing
         # once all of them have statistics.
@@ -322,42 +336,3 @@ class OnPolicy:
         found = shards.mean(diagnostics(self.encoder, trajectory, normalised, batch.weight))
         explained = explained_variance(batch.value, batch.target, batch.weight, shards)
         return found | {"explained_variance": explained}
-
-
-def _forget_return(state: State, env: int) -> State:
-    """Return the state with an environment's discounted return set to 0; see `Algorithm.forget`."""
-    returns = np.array(state.counters.returns)
-    returns[env] = 0.0
-    return state._replace(counters=state.counters._replace(returns=returns))
-
-
-def apply_in_blocks(function: Callable[[Obs], jax.Array], rows: Obs) -> jax.Array:
-    """Compute ``function(rows)``, BLOCK rows at a time, so that activations stay in the cache."""
-    size = len(tree.first(rows))
-    count = -(-size // BLOCK)
-
-    def parted(leaf: jax.Array) -> jax.Array:
-        padding = [(0, count * BLOCK - size), *((0, 0),) * (leaf.ndim - 1)]
-        return jnp.pad(leaf, padding).reshape(count, BLOCK, *leaf.shape[1:])
-
-    found = jax.lax.map(function, tree.map(parted, rows))
-    return found.reshape(-1, *found.shape[2:])[:size]
-
-
-def values_around(values: jax.Array, trajectory: Trajectory) -> tuple[jax.Array, jax.Array]:
-    """Return the values ``[T, N]`` before and after each step.
-
-    After a truncation, the value is that of the episode's final observation.
-
-    Args:
-        values: the values ``[T * N + N + C]`` of the trajectory's `obs`, its `last_obs` and its
-            `finals`, in this order.
-        trajectory: holds the positions of the final observations.
-    """
-    shape = trajectory.rewards.shape
-    steps = shape[0] * shape[1]
-    v_t = values[:steps].reshape(shape)
-    v_tp1 = values[shape[1] : steps + shape[1]]
-    finals = values[steps + shape[1] :]
-    v_tp1 = v_tp1.at[trajectory.finals.index].set(finals, mode="drop")
-    return v_t, v_tp1.reshape(shape)

@@ -1,4 +1,4 @@
-"""Advantages and running statistics for on-policy algorithms.
+"""Advantages, values around steps, and running statistics for on-policy algorithms.
 
 Subscripts are those of the papers: ``r_t``, ``v_t``, ``v_tp1`` (t plus 1).
 """
@@ -14,7 +14,7 @@ import numpy as np
 from flatout import tree
 from flatout.algorithms.shards import UNSHARDED, Shards
 from flatout.networks.encoder import Encoder
-from flatout.types import Array, Obs
+from flatout.types import Array, Obs, Trajectory
 
 Pair = tuple[jax.Array, jax.Array]
 
@@ -227,3 +227,22 @@ def update_obs_moments(
         return update_moments(moments, leaf, weight, shards)
 
     return tree.map(updated, moments, encoder.to_normalise(obs))
+
+
+def values_around(values: jax.Array, trajectory: Trajectory) -> tuple[jax.Array, jax.Array]:
+    """Return the values ``[T, N]`` before and after each step.
+
+    After a truncation, the value is that of the episode's final observation.
+
+    Args:
+        values: the values ``[T * N + N + C]`` of the trajectory's `obs`, its `last_obs` and its
+            `finals`, in this order.
+        trajectory: holds the positions of the final observations.
+    """
+    shape = trajectory.rewards.shape
+    steps = shape[0] * shape[1]
+    v_t = values[:steps].reshape(shape)
+    v_tp1 = values[shape[1] : steps + shape[1]]
+    finals = values[steps + shape[1] :]
+    v_tp1 = v_tp1.at[trajectory.finals.index].set(finals, mode="drop")
+    return v_t, v_tp1.reshape(shape)
