@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # names are imported on first use, because every command impo
     from flatout import engine as engine
     from flatout.algorithms.base import Algorithm, BuildSpec, Counters, ReplaySpec, State
     from flatout.api import Agent
-    from flatout.api.agents import A2C, DDPG, DQN, PPO, SAC, TD3, Genetic
+    from flatout.api.agents import A2C, DDPG, DQN, PPO, SAC, TD3, TQC, Genetic
     from flatout.api.callbacks import (
         Evaluate,
         RecordEvery,
@@ -62,7 +62,7 @@ _ROOMS = (
 """The modules of the public names. Those that import quickly come first."""
 
 __all__ = [
-    "A2C", "DDPG", "DQN", "PPO", "SAC", "TD3", "Agent", "Algorithm", "BuildSpec", "Callback",
+    "A2C", "DDPG", "DQN", "PPO", "SAC", "TD3", "TQC", "Agent", "Algorithm", "BuildSpec", "Callback",
     "CheckpointError", "Classifier", "Counters", "DeviceEnv", "EnvironmentFailure", "Evaluate",
     "Finding", "FlatoutError", "Genetic", "Placement", "Population", "RecordEvery", "ReplaySpec",
     "Run", "SaveEvery", "State", "StopOnNoImprovement", "StopOnReward", "StopOnTime", "UsageError",

@@ -20,6 +20,7 @@ from flatout_explain.errors import (
     one_line,
     refuse_empty,
     short,
+    with_full_stop,
     writing,
 )
 
@@ -30,7 +31,7 @@ __all__ = [
     "CallbackFailure", "CheckpointError", "DamagedError", "EnvironmentFailure", "FlatoutError",
     "Interrupt", "InvalidReturn", "NoRoomError", "NotInstalledError", "UsageError", "damage",
     "described", "failure", "full_memory", "is_library", "nearest", "one_line", "raised_at",
-    "refuse_empty", "short", "writing",
+    "refuse_empty", "short", "with_full_stop", "writing",
 ]  # fmt: skip
 
 for _kind in (FlatoutError, UsageError, NotInstalledError, Interrupt):

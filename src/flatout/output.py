@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,9 +25,14 @@ from flatout_explain.output import guarded as guarded_streams
 
 __all__ = [
     "PLAIN", "STDOUT", "Output", "guarded", "json_text", "leave", "on_one_line", "plain",
-    "print_json", "printable", "reserve_stdout", "say", "stdout", "text_table", "tolerant",
-    "trouble",
+    "print_json", "printable", "reserve_stdout", "say", "shell_word", "stdout", "text_table",
+    "tolerant", "trouble",
 ]  # fmt: skip
+
+
+def shell_word(path: object) -> str:
+    """Return a path as a word of a command that is pasted into a shell."""
+    return shlex.quote(str(path))
 
 
 def text_table(rows: Sequence[Sequence[str]], left: Collection[int]) -> list[str]:

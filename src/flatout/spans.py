@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from flatout_explain.errors import UsageError
 from flatout_explain.phases import MARKABLE, no_phase
@@ -102,13 +102,42 @@ def phase(name: str) -> PhaseMark:
         raise UsageError(no_phase(name)) from None
 
 
+class ResetTimes(NamedTuple):
+    """The resets at which environments began their next episodes so far.
+
+    `waited` is a part of the seconds of stepping. It equals `seconds` unless resets happen in the
+    background. A vector environment that resets within its own step counts none.
+    """
+
+    number: float = 0
+    seconds: float = 0.0  # that the resets took
+    square: float = 0.0  # the sum of the squares of what each took, in s²
+    waited: float = 0.0  # that steps waited for them
+
+    def plus(self, other: ResetTimes) -> ResetTimes:
+        """Return the sums of both."""
+        return ResetTimes(*map(sum, zip(self, other, strict=True)))
+
+    def minus(self, earlier: ResetTimes) -> ResetTimes:
+        """Return what was added since `earlier`."""
+        return ResetTimes(*(max(a - b, 0) for a, b in zip(self, earlier, strict=True)))
+
+
+NO_RESETS = ResetTimes()
+
+
 @dataclass(frozen=True)
 class Work:
-    """The time that a thread or process other than the main one has spent on work so far."""
+    """The time that a thread or process other than the main one has spent on work so far. For the
+    main one, whose times are spans, it has the resets alone."""
 
     seconds: dict[str, float] = field(default_factory=dict[str, float])  # by span
     turns: int = 0  # requests that it has answered
     square: float = 0.0  # the sum of the squares of the requests' durations, in s²
+    resets: ResetTimes = NO_RESETS  # of the environments that it steps
+    spares: int = 0  # how many of these have a spare
+    spare_mb: float = 0.0  # the memory of all spares
+    clock_s: float = 0.0  # of another machine: by how much its clock may differ from what is known
 
 
 class Span:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 Array = Any  # numpy.ndarray | jax.Array, without importing JAX
@@ -51,6 +51,13 @@ class ObservationSpec:
     def image_shape(self) -> tuple[int, ...]:
         """The shape of an image as ``[H, W, C]``."""
         return (*self.shape[1:], self.shape[0]) if self.channels_first else self.shape
+
+    @property
+    def frame(self) -> ObservationSpec:
+        """The space of one of its frames."""
+        if self.stack == 1:
+            return self
+        return replace(self, shape=(*self.shape[:-1], self.shape[-1] // self.stack), stack=1)
 
 
 ObsSpec = ObservationSpec | dict[str, ObservationSpec]
@@ -255,6 +262,8 @@ class UserCode:
     env: Any = None  # an environment object, or a function that makes one
     network: Any = None  # a custom torso
     algorithm: Any = None  # a function that makes the algorithm (see `flatout.Algorithm`)
+    # The name of another environment for evaluations, and the object or function behind it.
+    eval_env: tuple[str | None, Any] | None = None
 
 
 NAMED = UserCode()
@@ -265,7 +274,8 @@ class Finals(NamedTuple):
     """The final observations of truncated episodes, in arrays with a capacity of C.
 
     Attributes:
-        obs: ``[C, ...]`` raw observations, a tree.
+        obs: ``[C, ...]`` raw observations, a tree; of stacks only the newest frame if
+            `Trajectory.age` is not None.
         index: ``[C]`` int32, the position ``t * N + n`` of the truncated step, ``T * N`` for an
             unused entry.
     """
@@ -277,7 +287,10 @@ class Finals(NamedTuple):
 class Trajectory(NamedTuple):
     """T steps of N environments, with the observations for bootstrapping.
 
-    Observations are trees (`flatout.tree`): one array, or a dict of arrays.
+    Observations are trees (`flatout.tree`): one array, or a dict of arrays. Samplers that step
+    environments on the host store each frame of a stack of S frames once (`flatout.frames`): `obs`
+    then has ``T + S - 1`` rows of single frames, of which the first S - 1 are the older frames of
+    the first observation. Algorithms always get whole observations.
 
     Attributes:
         obs: ``[T, N, ...]`` raw observations, before each step.
@@ -294,6 +307,8 @@ class Trajectory(NamedTuple):
             None for algorithms without replay.
         carry: the carry of a recurrent policy before the first step, a pytree of ``[N, ...]``; ()
             for others. It is the initial carry where an episode begins with the first step.
+        age: uint8 ``[T + 1, N]``, steps since the first observation of the episode (at most 255),
+            of each observation and of `last_obs`, if frames are stored once; else None.
     """
 
     obs: Array
@@ -307,6 +322,7 @@ class Trajectory(NamedTuple):
     valid: Array = None
     ended: Array = None
     carry: Any = ()
+    age: Array = None
 
     @property
     def final_obs(self) -> Array:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, NoReturn, Self
 
 import numpy as np
+from gymnasium.vector import VectorEnv
 
+from flatout import tree
 from flatout.algorithms.own import MakeAlgorithm
 from flatout.api.aliases import attribute, refuse_setting, reset_argument, translated
 from flatout.api.arguments import flag, one_training, path_argument, preset_settings, whole_number
@@ -25,6 +27,7 @@ from flatout.config.settings import resolve, settings_of
 from flatout.config.values import Range
 from flatout.engine.act import Policy
 from flatout.envs.task import Task
+from flatout.envs.vector_kind import size_of
 from flatout.errors import UsageError, writing
 from flatout.evaluation import Evaluation
 from flatout.networks.torsos import OwnNetwork
@@ -43,11 +46,12 @@ from flatout_explain import output_file
 
 
 class Agent:
-    """An agent of any algorithm. `PPO`, `A2C`, `DQN`, `DDPG`, `TD3` and `SAC` name one each.
+    """An agent of any algorithm. `PPO`, `A2C`, `DQN`, `DDPG`, `TD3`, `SAC` and `TQC` name one each.
 
     Args:
         env: a Gymnasium id, ``"module:factory"``, an environment object (for one environment), a
-            `flatout.DeviceEnv` (for any number), or a function that makes environments.
+            `gymnasium.vector.VectorEnv` (for all of its environments), a `flatout.DeviceEnv` (for
+            any number), or a function that makes one of these.
         given: the environment as a positional argument, also after a policy's name as in
             Stable-Baselines3.
         network: one of the built-in torsos by name, or a custom one: ``(key, observation_shape) ->
@@ -55,6 +59,8 @@ class Agent:
             Dict observation also a dict of such functions by path, for some of its arrays.
         algorithm: your own algorithm, as a function that makes a `flatout.Algorithm` or its
             ``"module:function"``. `Agent` itself takes any algorithm's name.
+        eval_env: another environment with the same spaces, for evaluations during training
+            (``eval_every``); by default one like `env`, which an object cannot be.
         settings: any setting by its flag's name: ``seed=1, envs=8, learning_rate="lin_0.001"``;
             names of other libraries are translated or refused as docs/coming-from.md says.
 
@@ -73,7 +79,7 @@ class Agent:
 
     def __init__(
         self, *given: Any, env: Any = None, network: OwnNetwork | str | None = None,
-        algorithm: MakeAlgorithm | str | None = None, **settings: Any,
+        algorithm: MakeAlgorithm | str | None = None, eval_env: Any = None, **settings: Any,
     ) -> None:  # fmt: skip
         make = None if isinstance(algorithm, str) else algorithm
         if algorithm is not None:
@@ -85,6 +91,8 @@ class Agent:
         names = settings_of(self.algorithm)
         env, settings, self._verbose = translated(given, env, settings, names)
         name, source = environment_name(env)
+        if isinstance(env, VectorEnv):
+            settings.setdefault("envs", size_of(env))
         built_in, network = network_name(network)
         settings |= built_in
         tuned = preset_settings(settings, self.algorithm)
@@ -92,7 +100,8 @@ class Agent:
         self.config: TrainConfig = resolve(self.algorithm, tuned, named, settings)
         if not self.config.env.env:
             raise UsageError("no environment: pass an id, a factory or an environment object.")
-        self._code = UserCode(source, network, make)
+        other = None if eval_env is None else environment_name(eval_env)
+        self._code = UserCode(source, network, make, other)
         self._set_up(Acting(self.config, self._code))
         if self.config.hyper.acts and not self._loads:
             self._acting.check()
@@ -211,8 +220,8 @@ class Agent:
             observation: the raw observation, as the environment returns it.
             state: for a recurrent agent, the state returned for the previous step; None starts
                 episodes. Other agents have no state: they take and return None.
-            episode_start: for a recurrent agent, ``[B]`` bool, True where an episode starts;
-                other agents ignore it.
+            episode_start: for a recurrent agent, ``[B]`` bool, True where an episode starts: the
+                memory begins again there. Needed with a state; other agents ignore it.
             deterministic: return the mode of the distribution instead of a draw.
                 docs/coming-from.md says how each algorithm draws.
             action_mask: the allowed values of the action, ``[K]`` or ``[B, K]``, where the
@@ -221,7 +230,8 @@ class Agent:
 
         Raises:
             UsageError: the agent is not trained, the observation has a wrong shape, a mask is
-                missing or allows no action, or an agent without a state gets one.
+                missing or allows no action, an agent without a state gets one, or a recurrent
+                agent gets one of another form, or one without `episode_start`.
         """
         if isinstance(state, bool | np.bool_):
             raise UsageError(
@@ -244,8 +254,8 @@ class Agent:
             )
         batch, single = acting.observed(observation, action_mask)
         begun = None
-        if acting.recurrent and episode_start is not None:
-            begun = np.atleast_1d(np.asarray(episode_start, bool))
+        if state is not None:
+            state, begun = acting.remembered(state, episode_start, len(tree.first(batch)))
         chosen, carry = acting.batch(batch, greedy, self._predicted, state, begun)
         self._predicted += not greedy
         action = spec.first(chosen) if single else spec.to_env(chosen)

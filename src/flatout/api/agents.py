@@ -60,6 +60,13 @@ class ClassifierSettings(TypedDict, total=False):
             say so.
         worker_timeout = 60.0: Seconds after which an actor process that has not finished a step
             is restarted.
+        ray_address = None: With sampler=cluster, plan, --placement auto, or a sweep on Ray: the
+            cluster's HOST:PORT, or auto for one that runs on this machine. By default one is
+            started on this machine.
+        ray_working_dir = None: With sampler=cluster: a folder that Ray copies to the workers'
+            machines, with the code of the environment.
+        same_bits = False: With sampler=cluster: refuse machines whose results may differ from
+            this machine's in the last bits.
         run_dir = None: Folder of the run; by default runs/ALGORITHM-ENV-SEED-TIME.
         checkpoint_every = None: Steps between checkpoints; by default a tenth of the run. 0
             saves only at the end.
@@ -99,6 +106,9 @@ class ClassifierSettings(TypedDict, total=False):
     precision: Literal["highest", "default"]
     soft_placement: bool
     worker_timeout: float
+    ray_address: str | None
+    ray_working_dir: str | None
+    same_bits: bool
     run_dir: str | Path | None
     checkpoint_every: int | None
     keep_checkpoints: int
@@ -128,8 +138,11 @@ class PPO(Agent):
     """Proximal policy optimisation (Schulman et al., 2017); Stable-Baselines3's defaults.
 
     Args:
-        env = None: a Gymnasium id, module:factory, an environment object, a flatout.DeviceEnv,
-            or a function that makes environments.
+        env = None: a Gymnasium id, module:factory, an environment object, also a
+            gymnasium.vector.VectorEnv, a flatout.DeviceEnv, or a function that makes
+            environments.
+        eval_env = None: another environment with the same spaces, for evaluations during
+            training (eval_every); by default one like env, which an object cannot be.
         network = None: a torso's name, a function (key, observation_shape) -> equinox.Module,
             or a dict of such functions by the paths of a nested observation.
         preset = None: tuned settings by name, which the others change.
@@ -149,6 +162,12 @@ class PPO(Agent):
             (fixed within a rollout).
         normalize_reward = False: Divide rewards by the running standard deviation of the
             discounted return.
+        recurrent = None: A memory of the episode so far, between the network and the heads: a
+            gru or lstm cell; None for a policy that sees the newest observation alone.
+        recurrent_size = 64: Units of the memory.
+        critic_memory = 'shared': Whether the critic of a recurrent policy reads the actor's
+            memory (shared), or has a memory of its own (own), and hidden layers too where its
+            network has no convolutions.
         batch_size = 64: Transitions per minibatch; must divide n_steps x envs x
             replay_trajectories.
         n_epochs = 10: Passes over each rollout.
@@ -165,10 +184,17 @@ class PPO(Agent):
             steps (padded and masked).
         replay_trajectories = 1: Newest trajectories to learn from, each with the log-
             probabilities of its own policy.
+        sequence_length = None: Steps of the sequences that minibatches of a recurrent policy
+            consist of, and through which gradients flow; must divide n_steps and batch_size.
+            None: n_steps if minibatches hold whole trajectories, else batch_size.
         envs = 1: Number of environments that step together.
         env_backend = None: Where environments step: host (in Python, the default for Gymnasium
             ids), device (compiled, for environments written in JAX), or auto (device if the
             environment or its twin is written in JAX, unless a plan finds the host faster).
+        spare_envs = None: all: each environment has a spare that is reset in the background
+            while the environment plays its episode, so that steps need not wait for resets;
+            memory doubles. 0: none. By default Atari games have spares where they are faster,
+            and other environments have none; a run whose steps wait long for resets says so.
         env_kwargs = {}: Arguments of the environment, KEY=VALUE; values as in TOML (size=12,
             flag=true, name="x").
         grayscale = False: Convert RGB image observations to grayscale.
@@ -223,6 +249,13 @@ class PPO(Agent):
             say so.
         worker_timeout = 60.0: Seconds after which an actor process that has not finished a step
             is restarted.
+        ray_address = None: With sampler=cluster, plan, --placement auto, or a sweep on Ray: the
+            cluster's HOST:PORT, or auto for one that runs on this machine. By default one is
+            started on this machine.
+        ray_working_dir = None: With sampler=cluster: a folder that Ray copies to the workers'
+            machines, with the code of the environment.
+        same_bits = False: With sampler=cluster: refuse machines whose results may differ from
+            this machine's in the last bits.
         run_dir = None: Folder of the run; by default runs/ALGORITHM-ENV-SEED-TIME.
         checkpoint_every = None: Steps between checkpoints; by default a tenth of the run. 0
             saves only at the end.
@@ -264,6 +297,9 @@ class PPO(Agent):
             log_std_init: float = 0.0,
             normalize_observation: bool = False,
             normalize_reward: bool = False,
+            recurrent: Literal["gru", "lstm"] | None = None,
+            recurrent_size: int = 64,
+            critic_memory: Literal["shared", "own"] = "shared",
             batch_size: int = 64,
             n_epochs: int = 10,
             clip_range: float | str | Callable[[float], float] = 0.2,
@@ -273,8 +309,10 @@ class PPO(Agent):
             adam_eps: float = 1e-05,
             rollout_episodes: int | None = None,
             replay_trajectories: int = 1,
+            sequence_length: int | None = None,
             envs: int = 1,
             env_backend: Literal["host", "device", "auto"] | None = None,
+            spare_envs: Literal["all", "0"] | None = None,
             env_kwargs: Mapping[str, Any] = ...,
             grayscale: bool = False,
             resize: int | None = None,
@@ -302,6 +340,9 @@ class PPO(Agent):
             precision: Literal["highest", "default"] = "highest",
             soft_placement: bool = False,
             worker_timeout: float = 60.0,
+            ray_address: str | None = None,
+            ray_working_dir: str | None = None,
+            same_bits: bool = False,
             run_dir: str | Path | None = None,
             checkpoint_every: int | None = None,
             keep_checkpoints: int = 3,
@@ -325,6 +366,7 @@ class PPO(Agent):
             n_envs: int | None = None,
             num_envs: int | None = None,
             preset: str | None = None,
+            eval_env: Any = None,
         ) -> None: ...
 
 
@@ -332,8 +374,11 @@ class A2C(Agent):
     """Advantage actor-critic (Mnih et al., 2016); Stable-Baselines3's defaults.
 
     Args:
-        env = None: a Gymnasium id, module:factory, an environment object, a flatout.DeviceEnv,
-            or a function that makes environments.
+        env = None: a Gymnasium id, module:factory, an environment object, also a
+            gymnasium.vector.VectorEnv, a flatout.DeviceEnv, or a function that makes
+            environments.
+        eval_env = None: another environment with the same spaces, for evaluations during
+            training (eval_every); by default one like env, which an object cannot be.
         network = None: a torso's name, a function (key, observation_shape) -> equinox.Module,
             or a dict of such functions by the paths of a nested observation.
         preset = None: tuned settings by name, which the others change.
@@ -353,6 +398,12 @@ class A2C(Agent):
             (fixed within a rollout).
         normalize_reward = False: Divide rewards by the running standard deviation of the
             discounted return.
+        recurrent = None: A memory of the episode so far, between the network and the heads: a
+            gru or lstm cell; None for a policy that sees the newest observation alone.
+        recurrent_size = 64: Units of the memory.
+        critic_memory = 'shared': Whether the critic of a recurrent policy reads the actor's
+            memory (shared), or has a memory of its own (own), and hidden layers too where its
+            network has no convolutions.
         targets = 'returns': Target of the value function: returns; or next_reward, which is 1
             if a reward follows before the episode ends and else 0 (the advantage is this target
             minus the value).
@@ -361,6 +412,10 @@ class A2C(Agent):
         env_backend = None: Where environments step: host (in Python, the default for Gymnasium
             ids), device (compiled, for environments written in JAX), or auto (device if the
             environment or its twin is written in JAX, unless a plan finds the host faster).
+        spare_envs = None: all: each environment has a spare that is reset in the background
+            while the environment plays its episode, so that steps need not wait for resets;
+            memory doubles. 0: none. By default Atari games have spares where they are faster,
+            and other environments have none; a run whose steps wait long for resets says so.
         env_kwargs = {}: Arguments of the environment, KEY=VALUE; values as in TOML (size=12,
             flag=true, name="x").
         grayscale = False: Convert RGB image observations to grayscale.
@@ -415,6 +470,13 @@ class A2C(Agent):
             say so.
         worker_timeout = 60.0: Seconds after which an actor process that has not finished a step
             is restarted.
+        ray_address = None: With sampler=cluster, plan, --placement auto, or a sweep on Ray: the
+            cluster's HOST:PORT, or auto for one that runs on this machine. By default one is
+            started on this machine.
+        ray_working_dir = None: With sampler=cluster: a folder that Ray copies to the workers'
+            machines, with the code of the environment.
+        same_bits = False: With sampler=cluster: refuse machines whose results may differ from
+            this machine's in the last bits.
         run_dir = None: Folder of the run; by default runs/ALGORITHM-ENV-SEED-TIME.
         checkpoint_every = None: Steps between checkpoints; by default a tenth of the run. 0
             saves only at the end.
@@ -456,10 +518,14 @@ class A2C(Agent):
             log_std_init: float = 0.0,
             normalize_observation: bool = False,
             normalize_reward: bool = False,
+            recurrent: Literal["gru", "lstm"] | None = None,
+            recurrent_size: int = 64,
+            critic_memory: Literal["shared", "own"] = "shared",
             targets: Literal["returns", "next_reward"] = "returns",
             optimizer: Literal["rms", "adam"] = "rms",
             envs: int = 1,
             env_backend: Literal["host", "device", "auto"] | None = None,
+            spare_envs: Literal["all", "0"] | None = None,
             env_kwargs: Mapping[str, Any] = ...,
             grayscale: bool = False,
             resize: int | None = None,
@@ -487,6 +553,9 @@ class A2C(Agent):
             precision: Literal["highest", "default"] = "highest",
             soft_placement: bool = False,
             worker_timeout: float = 60.0,
+            ray_address: str | None = None,
+            ray_working_dir: str | None = None,
+            same_bits: bool = False,
             run_dir: str | Path | None = None,
             checkpoint_every: int | None = None,
             keep_checkpoints: int = 3,
@@ -510,6 +579,7 @@ class A2C(Agent):
             n_envs: int | None = None,
             num_envs: int | None = None,
             preset: str | None = None,
+            eval_env: Any = None,
         ) -> None: ...
 
 
@@ -517,8 +587,11 @@ class DQN(Agent):
     """Deep Q-learning (Mnih et al., 2015); Stable-Baselines3's defaults.
 
     Args:
-        env = None: a Gymnasium id, module:factory, an environment object, a flatout.DeviceEnv,
-            or a function that makes environments.
+        env = None: a Gymnasium id, module:factory, an environment object, also a
+            gymnasium.vector.VectorEnv, a flatout.DeviceEnv, or a function that makes
+            environments.
+        eval_env = None: another environment with the same spaces, for evaluations during
+            training (eval_every); by default one like env, which an object cannot be.
         network = None: a torso's name, a function (key, observation_shape) -> equinox.Module,
             or a dict of such functions by the paths of a nested observation.
         preset = None: tuned settings by name, which the others change.
@@ -542,6 +615,9 @@ class DQN(Agent):
         priority_alpha = 0.6: Exponent of the priorities; 0 samples uniformly.
         priority_beta = 'lin_0.4_1.0': Exponent of the importance weights; by default it rises
             linearly to 1 over the run.
+        hindsight = 0: For goal environments: of every hindsight + 1 sampled transitions, this
+            many get a goal that their episode achieved later, with its rewards (Andrychowicz et
+            al., 2017, who use 4). 0: none.
         max_grad_norm = 10.0: Clip the norm of the whole gradient to this; None does not clip.
         exploration_fraction = 0.1: Fraction of the run's steps over which epsilon falls
             linearly.
@@ -562,6 +638,10 @@ class DQN(Agent):
         env_backend = None: Where environments step: host (in Python, the default for Gymnasium
             ids), device (compiled, for environments written in JAX), or auto (device if the
             environment or its twin is written in JAX, unless a plan finds the host faster).
+        spare_envs = None: all: each environment has a spare that is reset in the background
+            while the environment plays its episode, so that steps need not wait for resets;
+            memory doubles. 0: none. By default Atari games have spares where they are faster,
+            and other environments have none; a run whose steps wait long for resets says so.
         env_kwargs = {}: Arguments of the environment, KEY=VALUE; values as in TOML (size=12,
             flag=true, name="x").
         grayscale = False: Convert RGB image observations to grayscale.
@@ -616,6 +696,13 @@ class DQN(Agent):
             say so.
         worker_timeout = 60.0: Seconds after which an actor process that has not finished a step
             is restarted.
+        ray_address = None: With sampler=cluster, plan, --placement auto, or a sweep on Ray: the
+            cluster's HOST:PORT, or auto for one that runs on this machine. By default one is
+            started on this machine.
+        ray_working_dir = None: With sampler=cluster: a folder that Ray copies to the workers'
+            machines, with the code of the environment.
+        same_bits = False: With sampler=cluster: refuse machines whose results may differ from
+            this machine's in the last bits.
         run_dir = None: Folder of the run; by default runs/ALGORITHM-ENV-SEED-TIME.
         checkpoint_every = None: Steps between checkpoints; by default a tenth of the run. 0
             saves only at the end.
@@ -658,6 +745,7 @@ class DQN(Agent):
             prioritized: bool = False,
             priority_alpha: float = 0.6,
             priority_beta: float | str = "lin_0.4_1.0",
+            hindsight: int = 0,
             max_grad_norm: float | None = 10.0,
             exploration_fraction: float = 0.1,
             exploration_steps: int | None = None,
@@ -669,6 +757,7 @@ class DQN(Agent):
             optimizer: Literal["adam", "rmsprop", "nesterov"] = "adam",
             envs: int = 1,
             env_backend: Literal["host", "device", "auto"] | None = None,
+            spare_envs: Literal["all", "0"] | None = None,
             env_kwargs: Mapping[str, Any] = ...,
             grayscale: bool = False,
             resize: int | None = None,
@@ -696,6 +785,9 @@ class DQN(Agent):
             precision: Literal["highest", "default"] = "highest",
             soft_placement: bool = False,
             worker_timeout: float = 60.0,
+            ray_address: str | None = None,
+            ray_working_dir: str | None = None,
+            same_bits: bool = False,
             run_dir: str | Path | None = None,
             checkpoint_every: int | None = None,
             keep_checkpoints: int = 3,
@@ -719,6 +811,7 @@ class DQN(Agent):
             n_envs: int | None = None,
             num_envs: int | None = None,
             preset: str | None = None,
+            eval_env: Any = None,
         ) -> None: ...
 
 
@@ -726,8 +819,11 @@ class DDPG(Agent):
     """Deep deterministic policy gradient (Lillicrap et al., 2016); Stable-Baselines3's defaults.
 
     Args:
-        env = None: a Gymnasium id, module:factory, an environment object, a flatout.DeviceEnv,
-            or a function that makes environments.
+        env = None: a Gymnasium id, module:factory, an environment object, also a
+            gymnasium.vector.VectorEnv, a flatout.DeviceEnv, or a function that makes
+            environments.
+        eval_env = None: another environment with the same spaces, for evaluations during
+            training (eval_every); by default one like env, which an object cannot be.
         network = None: a torso's name, a function (key, observation_shape) -> equinox.Module,
             or a dict of such functions by the paths of a nested observation.
         preset = None: tuned settings by name, which the others change.
@@ -751,6 +847,9 @@ class DDPG(Agent):
         priority_alpha = 0.6: Exponent of the priorities; 0 samples uniformly.
         priority_beta = 'lin_0.4_1.0': Exponent of the importance weights; by default it rises
             linearly to 1 over the run.
+        hindsight = 0: For goal environments: of every hindsight + 1 sampled transitions, this
+            many get a goal that their episode achieved later, with its rewards (Andrychowicz et
+            al., 2017, who use 4). 0: none.
         max_grad_norm = None: Clip the norm of the whole gradient to this; None does not clip.
         critic_learning_rate = None: Separate step size for the critic, which falls in the same
             proportion as learning_rate; None uses learning_rate.
@@ -761,6 +860,10 @@ class DDPG(Agent):
         env_backend = None: Where environments step: host (in Python, the default for Gymnasium
             ids), device (compiled, for environments written in JAX), or auto (device if the
             environment or its twin is written in JAX, unless a plan finds the host faster).
+        spare_envs = None: all: each environment has a spare that is reset in the background
+            while the environment plays its episode, so that steps need not wait for resets;
+            memory doubles. 0: none. By default Atari games have spares where they are faster,
+            and other environments have none; a run whose steps wait long for resets says so.
         env_kwargs = {}: Arguments of the environment, KEY=VALUE; values as in TOML (size=12,
             flag=true, name="x").
         grayscale = False: Convert RGB image observations to grayscale.
@@ -815,6 +918,13 @@ class DDPG(Agent):
             say so.
         worker_timeout = 60.0: Seconds after which an actor process that has not finished a step
             is restarted.
+        ray_address = None: With sampler=cluster, plan, --placement auto, or a sweep on Ray: the
+            cluster's HOST:PORT, or auto for one that runs on this machine. By default one is
+            started on this machine.
+        ray_working_dir = None: With sampler=cluster: a folder that Ray copies to the workers'
+            machines, with the code of the environment.
+        same_bits = False: With sampler=cluster: refuse machines whose results may differ from
+            this machine's in the last bits.
         run_dir = None: Folder of the run; by default runs/ALGORITHM-ENV-SEED-TIME.
         checkpoint_every = None: Steps between checkpoints; by default a tenth of the run. 0
             saves only at the end.
@@ -857,12 +967,14 @@ class DDPG(Agent):
             prioritized: bool = False,
             priority_alpha: float = 0.6,
             priority_beta: float | str = "lin_0.4_1.0",
+            hindsight: int = 0,
             max_grad_norm: float | None = None,
             critic_learning_rate: float | None = None,
             critic_hidden: Sequence[int] | int | None = None,
             action_noise: float | Any = 0.0,
             envs: int = 1,
             env_backend: Literal["host", "device", "auto"] | None = None,
+            spare_envs: Literal["all", "0"] | None = None,
             env_kwargs: Mapping[str, Any] = ...,
             grayscale: bool = False,
             resize: int | None = None,
@@ -890,6 +1002,9 @@ class DDPG(Agent):
             precision: Literal["highest", "default"] = "highest",
             soft_placement: bool = False,
             worker_timeout: float = 60.0,
+            ray_address: str | None = None,
+            ray_working_dir: str | None = None,
+            same_bits: bool = False,
             run_dir: str | Path | None = None,
             checkpoint_every: int | None = None,
             keep_checkpoints: int = 3,
@@ -913,6 +1028,7 @@ class DDPG(Agent):
             n_envs: int | None = None,
             num_envs: int | None = None,
             preset: str | None = None,
+            eval_env: Any = None,
         ) -> None: ...
 
 
@@ -920,8 +1036,11 @@ class TD3(Agent):
     """Twin delayed DDPG (Fujimoto et al., 2018); Stable-Baselines3's defaults.
 
     Args:
-        env = None: a Gymnasium id, module:factory, an environment object, a flatout.DeviceEnv,
-            or a function that makes environments.
+        env = None: a Gymnasium id, module:factory, an environment object, also a
+            gymnasium.vector.VectorEnv, a flatout.DeviceEnv, or a function that makes
+            environments.
+        eval_env = None: another environment with the same spaces, for evaluations during
+            training (eval_every); by default one like env, which an object cannot be.
         network = None: a torso's name, a function (key, observation_shape) -> equinox.Module,
             or a dict of such functions by the paths of a nested observation.
         preset = None: tuned settings by name, which the others change.
@@ -945,6 +1064,9 @@ class TD3(Agent):
         priority_alpha = 0.6: Exponent of the priorities; 0 samples uniformly.
         priority_beta = 'lin_0.4_1.0': Exponent of the importance weights; by default it rises
             linearly to 1 over the run.
+        hindsight = 0: For goal environments: of every hindsight + 1 sampled transitions, this
+            many get a goal that their episode achieved later, with its rewards (Andrychowicz et
+            al., 2017, who use 4). 0: none.
         max_grad_norm = None: Clip the norm of the whole gradient to this; None does not clip.
         critic_learning_rate = None: Separate step size for the critic, which falls in the same
             proportion as learning_rate; None uses learning_rate.
@@ -960,6 +1082,10 @@ class TD3(Agent):
         env_backend = None: Where environments step: host (in Python, the default for Gymnasium
             ids), device (compiled, for environments written in JAX), or auto (device if the
             environment or its twin is written in JAX, unless a plan finds the host faster).
+        spare_envs = None: all: each environment has a spare that is reset in the background
+            while the environment plays its episode, so that steps need not wait for resets;
+            memory doubles. 0: none. By default Atari games have spares where they are faster,
+            and other environments have none; a run whose steps wait long for resets says so.
         env_kwargs = {}: Arguments of the environment, KEY=VALUE; values as in TOML (size=12,
             flag=true, name="x").
         grayscale = False: Convert RGB image observations to grayscale.
@@ -1014,6 +1140,13 @@ class TD3(Agent):
             say so.
         worker_timeout = 60.0: Seconds after which an actor process that has not finished a step
             is restarted.
+        ray_address = None: With sampler=cluster, plan, --placement auto, or a sweep on Ray: the
+            cluster's HOST:PORT, or auto for one that runs on this machine. By default one is
+            started on this machine.
+        ray_working_dir = None: With sampler=cluster: a folder that Ray copies to the workers'
+            machines, with the code of the environment.
+        same_bits = False: With sampler=cluster: refuse machines whose results may differ from
+            this machine's in the last bits.
         run_dir = None: Folder of the run; by default runs/ALGORITHM-ENV-SEED-TIME.
         checkpoint_every = None: Steps between checkpoints; by default a tenth of the run. 0
             saves only at the end.
@@ -1056,6 +1189,7 @@ class TD3(Agent):
             prioritized: bool = False,
             priority_alpha: float = 0.6,
             priority_beta: float | str = "lin_0.4_1.0",
+            hindsight: int = 0,
             max_grad_norm: float | None = None,
             critic_learning_rate: float | None = None,
             critic_hidden: Sequence[int] | int | None = None,
@@ -1065,6 +1199,7 @@ class TD3(Agent):
             target_noise_clip: float = 0.5,
             envs: int = 1,
             env_backend: Literal["host", "device", "auto"] | None = None,
+            spare_envs: Literal["all", "0"] | None = None,
             env_kwargs: Mapping[str, Any] = ...,
             grayscale: bool = False,
             resize: int | None = None,
@@ -1092,6 +1227,9 @@ class TD3(Agent):
             precision: Literal["highest", "default"] = "highest",
             soft_placement: bool = False,
             worker_timeout: float = 60.0,
+            ray_address: str | None = None,
+            ray_working_dir: str | None = None,
+            same_bits: bool = False,
             run_dir: str | Path | None = None,
             checkpoint_every: int | None = None,
             keep_checkpoints: int = 3,
@@ -1115,6 +1253,7 @@ class TD3(Agent):
             n_envs: int | None = None,
             num_envs: int | None = None,
             preset: str | None = None,
+            eval_env: Any = None,
         ) -> None: ...
 
 
@@ -1122,8 +1261,11 @@ class SAC(Agent):
     """Soft actor-critic (Haarnoja et al., 2018); Stable-Baselines3's defaults.
 
     Args:
-        env = None: a Gymnasium id, module:factory, an environment object, a flatout.DeviceEnv,
-            or a function that makes environments.
+        env = None: a Gymnasium id, module:factory, an environment object, also a
+            gymnasium.vector.VectorEnv, a flatout.DeviceEnv, or a function that makes
+            environments.
+        eval_env = None: another environment with the same spaces, for evaluations during
+            training (eval_every); by default one like env, which an object cannot be.
         network = None: a torso's name, a function (key, observation_shape) -> equinox.Module,
             or a dict of such functions by the paths of a nested observation.
         preset = None: tuned settings by name, which the others change.
@@ -1147,6 +1289,9 @@ class SAC(Agent):
         priority_alpha = 0.6: Exponent of the priorities; 0 samples uniformly.
         priority_beta = 'lin_0.4_1.0': Exponent of the importance weights; by default it rises
             linearly to 1 over the run.
+        hindsight = 0: For goal environments: of every hindsight + 1 sampled transitions, this
+            many get a goal that their episode achieved later, with its rewards (Andrychowicz et
+            al., 2017, who use 4). 0: none.
         max_grad_norm = None: Clip the norm of the whole gradient to this; None does not clip.
         critic_learning_rate = None: Separate step size for the critics, which falls in the same
             proportion as learning_rate; None uses learning_rate.
@@ -1159,6 +1304,10 @@ class SAC(Agent):
         env_backend = None: Where environments step: host (in Python, the default for Gymnasium
             ids), device (compiled, for environments written in JAX), or auto (device if the
             environment or its twin is written in JAX, unless a plan finds the host faster).
+        spare_envs = None: all: each environment has a spare that is reset in the background
+            while the environment plays its episode, so that steps need not wait for resets;
+            memory doubles. 0: none. By default Atari games have spares where they are faster,
+            and other environments have none; a run whose steps wait long for resets says so.
         env_kwargs = {}: Arguments of the environment, KEY=VALUE; values as in TOML (size=12,
             flag=true, name="x").
         grayscale = False: Convert RGB image observations to grayscale.
@@ -1213,6 +1362,13 @@ class SAC(Agent):
             say so.
         worker_timeout = 60.0: Seconds after which an actor process that has not finished a step
             is restarted.
+        ray_address = None: With sampler=cluster, plan, --placement auto, or a sweep on Ray: the
+            cluster's HOST:PORT, or auto for one that runs on this machine. By default one is
+            started on this machine.
+        ray_working_dir = None: With sampler=cluster: a folder that Ray copies to the workers'
+            machines, with the code of the environment.
+        same_bits = False: With sampler=cluster: refuse machines whose results may differ from
+            this machine's in the last bits.
         run_dir = None: Folder of the run; by default runs/ALGORITHM-ENV-SEED-TIME.
         checkpoint_every = None: Steps between checkpoints; by default a tenth of the run. 0
             saves only at the end.
@@ -1255,6 +1411,7 @@ class SAC(Agent):
             prioritized: bool = False,
             priority_alpha: float = 0.6,
             priority_beta: float | str = "lin_0.4_1.0",
+            hindsight: int = 0,
             max_grad_norm: float | None = None,
             critic_learning_rate: float | None = None,
             critic_hidden: Sequence[int] | int | None = None,
@@ -1262,6 +1419,7 @@ class SAC(Agent):
             target_entropy: float | None = None,
             envs: int = 1,
             env_backend: Literal["host", "device", "auto"] | None = None,
+            spare_envs: Literal["all", "0"] | None = None,
             env_kwargs: Mapping[str, Any] = ...,
             grayscale: bool = False,
             resize: int | None = None,
@@ -1289,6 +1447,9 @@ class SAC(Agent):
             precision: Literal["highest", "default"] = "highest",
             soft_placement: bool = False,
             worker_timeout: float = 60.0,
+            ray_address: str | None = None,
+            ray_working_dir: str | None = None,
+            same_bits: bool = False,
             run_dir: str | Path | None = None,
             checkpoint_every: int | None = None,
             keep_checkpoints: int = 3,
@@ -1312,6 +1473,235 @@ class SAC(Agent):
             n_envs: int | None = None,
             num_envs: int | None = None,
             preset: str | None = None,
+            eval_env: Any = None,
+        ) -> None: ...
+
+
+class TQC(Agent):
+    """Truncated quantile critics (Kuznetsov et al., 2020); the defaults of sb3-contrib and SBX.
+
+    Args:
+        env = None: a Gymnasium id, module:factory, an environment object, also a
+            gymnasium.vector.VectorEnv, a flatout.DeviceEnv, or a function that makes
+            environments.
+        eval_env = None: another environment with the same spaces, for evaluations during
+            training (eval_every); by default one like env, which an object cannot be.
+        network = None: a torso's name, a function (key, observation_shape) -> equinox.Module,
+            or a dict of such functions by the paths of a nested observation.
+        preset = None: tuned settings by name, which the others change.
+        learning_rate = 0.0003: The optimiser's step size; lin_0.001 falls linearly to 0 over
+            the run.
+        buffer_size = 1000000: Transitions that the replay buffer holds, summed over all
+            environments.
+        learning_starts = 100: Environment steps with random actions before the first update.
+        batch_size = 256: Transitions per update.
+        train_freq = 1: Environment steps, summed over all environments, per round of
+            gradient_steps updates.
+        gradient_steps = 1: Updates per train_freq environment steps.
+        gamma = 0.99: Discount per step.
+        tau = 0.005: Fraction by which the target networks move towards the online ones; 1
+            copies them.
+        target_update_interval = 1: Interval between moves of the target networks (dqn: in
+            environment steps; others: in updates of the actor).
+        n_step = 1: Number of rewards that are summed before the target bootstraps from a value.
+        prioritized = False: Sample by the size of the last TD error (Schaul et al., 2016)
+            instead of uniformly.
+        priority_alpha = 0.6: Exponent of the priorities; 0 samples uniformly.
+        priority_beta = 'lin_0.4_1.0': Exponent of the importance weights; by default it rises
+            linearly to 1 over the run.
+        hindsight = 0: For goal environments: of every hindsight + 1 sampled transitions, this
+            many get a goal that their episode achieved later, with its rewards (Andrychowicz et
+            al., 2017, who use 4). 0: none.
+        max_grad_norm = None: Clip the norm of the whole gradient to this; None does not clip.
+        critic_learning_rate = None: Separate step size for the critics, which falls in the same
+            proportion as learning_rate; None uses learning_rate.
+        critic_hidden = None: Widths of the critics' hidden layers; None uses those of hidden.
+        ent_coef = 'auto': Weight of the entropy; auto learns it, starting at 1; auto_0.1 learns
+            it, starting at 0.1.
+        target_entropy = None: Entropy that a learned weight aims at; by default minus the
+            number of action components.
+        n_critics = 2: Number of critics; each estimates a distribution of returns (5 in the
+            paper).
+        n_quantiles = 25: Number of quantiles of each critic's distribution.
+        top_quantiles_to_drop_per_net = 2: Number of the largest quantiles that the target
+            leaves out, per critic.
+        envs = 1: Number of environments that step together.
+        env_backend = None: Where environments step: host (in Python, the default for Gymnasium
+            ids), device (compiled, for environments written in JAX), or auto (device if the
+            environment or its twin is written in JAX, unless a plan finds the host faster).
+        spare_envs = None: all: each environment has a spare that is reset in the background
+            while the environment plays its episode, so that steps need not wait for resets;
+            memory doubles. 0: none. By default Atari games have spares where they are faster,
+            and other environments have none; a run whose steps wait long for resets says so.
+        env_kwargs = {}: Arguments of the environment, KEY=VALUE; values as in TOML (size=12,
+            flag=true, name="x").
+        grayscale = False: Convert RGB image observations to grayscale.
+        resize = None: Resize image observations to this many rows and columns.
+        frame_stack = None: Number of last observations to stack (images: as channels; vectors:
+            one after another); by default 4 for Atari ids and 1 for everything else.
+        frame_skip = None: Atari ids only: frames per step, for which the action is repeated.
+            The default follows from the id: 4 for ALE/Breakout-v5, drawn from 2 to 4 at each
+            step for Breakout-v0 and -v4, and 4 for BreakoutNoFrameskip ids, as with the usual
+            wrapper.
+        sticky_actions = None: Atari ids only: probability that a frame repeats the previous
+            frame's action. The default follows from the id: 0.25 for -v5 and -v0, 0 for -v4.
+        noop_max = 30: Atari ids only: an episode starts with a random number of no-ops, less
+            than this.
+        terminal_on_life_loss = False: Atari ids only: learning treats a lost life as a
+            terminal; the episode itself continues.
+        ignore_action_masks = False: Train without the environment's action masks, as if every
+            action were always allowed.
+        clip_reward = False: Learn from the sign of each reward; reported returns use the raw
+            rewards.
+        hidden = (256, 256): Widths of the hidden layers, of actor and critic unless
+            critic_hidden is given.
+        activation = 'relu': Activation function between the hidden layers.
+        steps = 100000: Environment steps in total, summed over environments.
+        seed = 0: Seed of every random number of the run.
+        placement = 'auto': cpu, gpu, cpu+gpu, auto, or KEY=VALUE pairs such as 'act=cpu
+            learn=gpu:0 memory=0.5'.
+        allow_lag = False: Let placement auto collect while it learns; acting is then one
+            version behind.
+        remeasure = False: Let placement auto measure this machine again, even if it has
+            measured this run before.
+        replan = False: If the run is slower than predicted, measure again at a checkpoint and
+            change to a placement that is faster then.
+        devices = None: Number of GPUs to learn on (CPU devices if there is no GPU), those with
+            the most free memory; short for --placement 'learn=gpu:0,gpu:1,...'.
+        virtual_devices = None: Number of CPU devices to simulate, to try a run on several
+            devices with one CPU.
+        shards = 1: Number of shards of each update, each with its own environments and rows.
+            Any number of devices that divides this can carry them, with the same results.
+        reduce = 'fastest': How the shards' gradients are summed: fastest (equal to 1e-5 on any
+            number of devices) or ordered (equal bit for bit).
+        sync = 'every-step': When shards are synchronised: every-step averages the gradients of
+            each update, every:K averages the parameters after K separate updates (and at the
+            end of each iteration).
+        micro_batch = None: Rows of a shard whose gradients are computed at a time and then
+            summed: less memory, the same update (not for genetic).
+        precision = 'highest': Precision of matrix products on a GPU: highest is full float32,
+            so that a GPU learns the same as a CPU; default is the GPU's own (TF32: 10 bits of
+            each factor, about 1e-3 relative error), which is faster with large networks only.
+            CPUs always compute in float32.
+        soft_placement = False: If a named device is missing, run on the devices that exist and
+            say so.
+        worker_timeout = 60.0: Seconds after which an actor process that has not finished a step
+            is restarted.
+        ray_address = None: With sampler=cluster, plan, --placement auto, or a sweep on Ray: the
+            cluster's HOST:PORT, or auto for one that runs on this machine. By default one is
+            started on this machine.
+        ray_working_dir = None: With sampler=cluster: a folder that Ray copies to the workers'
+            machines, with the code of the environment.
+        same_bits = False: With sampler=cluster: refuse machines whose results may differ from
+            this machine's in the last bits.
+        run_dir = None: Folder of the run; by default runs/ALGORITHM-ENV-SEED-TIME.
+        checkpoint_every = None: Steps between checkpoints; by default a tenth of the run. 0
+            saves only at the end.
+        keep_checkpoints = 3: Number of newest checkpoints to keep.
+        eval_every = 0: Steps between evaluations, which choose the best parameters to save. 0
+            never evaluates.
+        eval_episodes = 10: Episodes per evaluation.
+        stop_at_return = None: Stop once the mean return of the last 100 training episodes
+            reaches this.
+        threshold = (): Record the steps and seconds when the mean return of the last 100
+            episodes reaches each.
+        log_every = None: Steps between rows of metrics (at least one iteration); by default 128
+            at first, and from 2,048 steps on a sixteenth to an eighth of the steps made so far,
+            at most 2,048.
+        tensorboard = True: Write TensorBoard events into the run folder.
+        wandb = None: Also log to this Weights & Biases project (needs the wandb extra).
+        metric_names = 'flatout': Library whose metric names TensorBoard and W&B get;
+            metrics.jsonl has Flatout's names.
+        trace = False: Write trace.json, a timeline of every span, for Perfetto or
+            chrome://tracing.
+        quiet = False: Show no live display and no report.
+        json = False: Print the summary as JSON, alone on stdout.
+    """
+
+    algorithm = "tqc"
+
+    if TYPE_CHECKING:
+        def __init__(
+            self, *given: Any, env: Any = None, network: OwnNetwork | str | None = None,
+            learning_rate: float | str | Callable[[float], float] = 0.0003,
+            buffer_size: int = 1000000,
+            learning_starts: int = 100,
+            batch_size: int = 256,
+            train_freq: int | tuple[int, str] = 1,
+            gradient_steps: int = 1,
+            gamma: float = 0.99,
+            tau: float = 0.005,
+            target_update_interval: int = 1,
+            n_step: int = 1,
+            prioritized: bool = False,
+            priority_alpha: float = 0.6,
+            priority_beta: float | str = "lin_0.4_1.0",
+            hindsight: int = 0,
+            max_grad_norm: float | None = None,
+            critic_learning_rate: float | None = None,
+            critic_hidden: Sequence[int] | int | None = None,
+            ent_coef: float | str = "auto",
+            target_entropy: float | None = None,
+            n_critics: int = 2,
+            n_quantiles: int = 25,
+            top_quantiles_to_drop_per_net: int = 2,
+            envs: int = 1,
+            env_backend: Literal["host", "device", "auto"] | None = None,
+            spare_envs: Literal["all", "0"] | None = None,
+            env_kwargs: Mapping[str, Any] = ...,
+            grayscale: bool = False,
+            resize: int | None = None,
+            frame_stack: int | None = None,
+            frame_skip: int | None = None,
+            sticky_actions: float | None = None,
+            noop_max: int = 30,
+            terminal_on_life_loss: bool = False,
+            ignore_action_masks: bool = False,
+            clip_reward: bool = False,
+            hidden: Sequence[int] | int = (256, 256),
+            activation: Literal["tanh", "relu", "silu", "gelu", "elu"] = "relu",
+            steps: int = 100000,
+            seed: int = 0,
+            placement: str = "auto",
+            allow_lag: bool = False,
+            remeasure: bool = False,
+            replan: bool = False,
+            devices: int | None = None,
+            virtual_devices: int | None = None,
+            shards: int = 1,
+            reduce: Literal["fastest", "ordered"] = "fastest",
+            sync: str = "every-step",
+            micro_batch: int | None = None,
+            precision: Literal["highest", "default"] = "highest",
+            soft_placement: bool = False,
+            worker_timeout: float = 60.0,
+            ray_address: str | None = None,
+            ray_working_dir: str | None = None,
+            same_bits: bool = False,
+            run_dir: str | Path | None = None,
+            checkpoint_every: int | None = None,
+            keep_checkpoints: int = 3,
+            eval_every: int = 0,
+            eval_episodes: int = 10,
+            stop_at_return: float | None = None,
+            threshold: Sequence[float] | float = (),
+            log_every: int | None = None,
+            tensorboard: bool = True,
+            wandb: str | None = None,
+            metric_names: Literal["flatout", "sb3", "cleanrl"] = "flatout",
+            trace: bool = False,
+            quiet: bool = False,
+            json: bool = False,
+            policy: str | None = None,
+            policy_kwargs: Mapping[str, Any] | None = None,
+            device: str | None = None,
+            verbose: int = 0,
+            lr: float | str | None = None,
+            total_timesteps: int | None = None,
+            n_envs: int | None = None,
+            num_envs: int | None = None,
+            preset: str | None = None,
+            eval_env: Any = None,
         ) -> None: ...
 
 
@@ -1319,8 +1709,11 @@ class Genetic(Agent):
     """A genetic algorithm without crossover (Such et al., 2017); one member per environment.
 
     Args:
-        env = None: a Gymnasium id, module:factory, an environment object, a flatout.DeviceEnv,
-            or a function that makes environments.
+        env = None: a Gymnasium id, module:factory, an environment object, also a
+            gymnasium.vector.VectorEnv, a flatout.DeviceEnv, or a function that makes
+            environments.
+        eval_env = None: another environment with the same spaces, for evaluations during
+            training (eval_every); by default one like env, which an object cannot be.
         network = None: a torso's name, a function (key, observation_shape) -> equinox.Module,
             or a dict of such functions by the paths of a nested observation.
         preset = None: tuned settings by name, which the others change.
@@ -1336,6 +1729,10 @@ class Genetic(Agent):
         env_backend = None: Where environments step: host (in Python, the default for Gymnasium
             ids), device (compiled, for environments written in JAX), or auto (device if the
             environment or its twin is written in JAX, unless a plan finds the host faster).
+        spare_envs = None: all: each environment has a spare that is reset in the background
+            while the environment plays its episode, so that steps need not wait for resets;
+            memory doubles. 0: none. By default Atari games have spares where they are faster,
+            and other environments have none; a run whose steps wait long for resets says so.
         env_kwargs = {}: Arguments of the environment, KEY=VALUE; values as in TOML (size=12,
             flag=true, name="x").
         grayscale = False: Convert RGB image observations to grayscale.
@@ -1390,6 +1787,13 @@ class Genetic(Agent):
             say so.
         worker_timeout = 60.0: Seconds after which an actor process that has not finished a step
             is restarted.
+        ray_address = None: With sampler=cluster, plan, --placement auto, or a sweep on Ray: the
+            cluster's HOST:PORT, or auto for one that runs on this machine. By default one is
+            started on this machine.
+        ray_working_dir = None: With sampler=cluster: a folder that Ray copies to the workers'
+            machines, with the code of the environment.
+        same_bits = False: With sampler=cluster: refuse machines whose results may differ from
+            this machine's in the last bits.
         run_dir = None: Folder of the run; by default runs/ALGORITHM-ENV-SEED-TIME.
         checkpoint_every = None: Steps between checkpoints; by default a tenth of the run. 0
             saves only at the end.
@@ -1425,6 +1829,7 @@ class Genetic(Agent):
             noise: float | str = 0.05,
             envs: int = 32,
             env_backend: Literal["host", "device", "auto"] | None = None,
+            spare_envs: Literal["all", "0"] | None = None,
             env_kwargs: Mapping[str, Any] = ...,
             grayscale: bool = False,
             resize: int | None = None,
@@ -1452,6 +1857,9 @@ class Genetic(Agent):
             precision: Literal["highest", "default"] = "highest",
             soft_placement: bool = False,
             worker_timeout: float = 60.0,
+            ray_address: str | None = None,
+            ray_working_dir: str | None = None,
+            same_bits: bool = False,
             run_dir: str | Path | None = None,
             checkpoint_every: int | None = None,
             keep_checkpoints: int = 3,
@@ -1475,4 +1883,5 @@ class Genetic(Agent):
             n_envs: int | None = None,
             num_envs: int | None = None,
             preset: str | None = None,
+            eval_env: Any = None,
         ) -> None: ...

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
+from gymnasium.vector import VectorEnv
 
 from flatout.api.arguments import flag
 from flatout.api.translate import (
@@ -21,10 +23,18 @@ from flatout.api.translate import (
     steps_between_updates,
 )
 from flatout.config.aliases import REFUSED, RENAMED, meant
+from flatout.config.hyper import HYPER
+from flatout.config.values import hints
 from flatout.errors import UsageError, nearest, short
 
-POLICIES = {"MlpPolicy": "mlp", "CnnPolicy": "nature", "MultiInputPolicy": "auto"}
-"""The network that a policy's name stands for."""
+NETWORKS = {"Mlp": "mlp", "Cnn": "nature", "MultiInput": "auto"}
+"""The network that the beginning of a policy's name stands for."""
+
+POLICIES = [f"{network}{memory}Policy" for memory in ("", "Lstm") for network in NETWORKS]
+"""The names of policies of Stable-Baselines3, and of sb3-contrib's policies with a memory."""
+
+LSTM = {"recurrent": "lstm", "recurrent_size": 256, "critic_memory": "own"}
+"""The settings for which a policy with a memory stands: sb3-contrib's defaults."""
 
 ATTRIBUTES: dict[str, str] = {
     "num_timesteps": "agent.summary['steps'], or run.progress.steps in a callback",
@@ -120,6 +130,14 @@ def _flatouts(kind: type) -> bool:
     )  # fmt: skip
 
 
+def _is_policy(argument: Any) -> bool:
+    """Return whether the first argument is a policy by its name or its class. The texts of other
+    objects are the user's own: an environment may be called like one."""
+    environment = isinstance(argument, type) and issubclass(argument, gym.Env | VectorEnv)
+    named = isinstance(argument, str | type) and not environment
+    return named and re.search("Policy", str(argument)) is not None
+
+
 def translated(
     first: Sequence[Any], env: Any, given: Mapping[str, Any], names: Sequence[str]
 ) -> tuple[Any, dict[str, Any], bool]:
@@ -145,9 +163,9 @@ def translated(
     verbose = others.pop("verbose", 0)
     if not isinstance(verbose, int | np.integer | np.bool_):
         raise UsageError(f"verbose = {short(verbose)} is not a whole number.")
-    policy = others.pop("policy", None)
+    policy, memory = others.pop("policy", None), None
     rest = list(first)
-    if policy is None and rest and re.search("Policy", str(rest[0])):
+    if policy is None and rest and _is_policy(rest[0]):
         policy = rest.pop(0)
     if rest and env is None:
         env = rest.pop(0)
@@ -162,13 +180,19 @@ def translated(
                 f"the policy {short(policy)} is none of {', '.join(POLICIES)}; pass network= for "
                 f"one of your own.{nearest(str(policy), POLICIES)}"
             )
-        settings.setdefault("network", POLICIES[policy])
+        network, memory, _ = re.split("(Lstm)?Policy", policy)
+        settings.setdefault("network", NETWORKS[network])
+        if memory and "recurrent" not in names:
+            raise UsageError(f"{policy} has a memory, which only PPO and A2C can have.")
     if "device" in others:
         take("device", placement(str(others.pop("device"))), "placement")
     kwargs = others.pop("policy_kwargs", None)
     if not isinstance(kwargs, Mapping | None):
         raise UsageError(f"policy_kwargs = {short(kwargs)} is not a dict.")
-    others |= {} if kwargs is None else {f"policy_kwargs {n}": v for n, v in kwargs.items()}
+    kwargs = dict(kwargs or {})
+    if "recurrent" in names:
+        take_critic_memory(kwargs, take)
+    others |= {f"policy_kwargs {n}": v for n, v in kwargs.items()}
     for name, value in others.items():
         plain = name.removeprefix("policy_kwargs ")
         setting = RENAMED.get(plain, plain)
@@ -194,8 +218,30 @@ def translated(
         elif setting in names:
             take(name, value, setting)
         else:
-            raise UsageError(f"unknown setting {name[:200]!r}.{meant(plain[:200], names)}")
+            having = [other for other, hyper in HYPER.items() if plain in hints(hyper)]
+            hint = f" It is a setting of {', '.join(having)}." if having else ""
+            hint = hint or meant(plain[:200], names)
+            raise UsageError(f"unknown setting {name[:200]!r}.{hint}")
+    if memory:
+        settings = LSTM | settings
     return env, settings, bool(verbose > 0)
+
+
+def take_critic_memory(kwargs: dict[str, Any], take: Callable[[str, Any, str], None]) -> None:
+    """Take sb3-contrib's `shared_lstm` and `enable_critic_lstm` out of `policy_kwargs`, as the
+    setting `critic_memory`; raises a `UsageError` if the critic would have no memory."""
+    given = {name: kwargs.pop(name) for name in ("shared_lstm", "enable_critic_lstm")
+             if name in kwargs}  # fmt: skip
+    if not given:
+        return
+    shared = flag("shared_lstm", given.get("shared_lstm", False))
+    own = flag("enable_critic_lstm", given.get("enable_critic_lstm", not shared))
+    if shared == own:
+        raise UsageError(
+            f"policy_kwargs with shared_lstm={shared} and enable_critic_lstm={own}: the critic has "
+            "either its own memory or the actor's; critic_memory is own or shared."
+        )
+    take(" and ".join(given), "own" if own else "shared", "critic_memory")
 
 
 def _translated_values(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,10 @@ from flatout.config.settings import parts_of
 from flatout.config.texts import sentences
 
 FIRST = {
-    "env": "a Gymnasium id, module:factory, an environment object, a flatout.DeviceEnv, or a "
-    "function that makes environments.",
+    "env": "a Gymnasium id, module:factory, an environment object, also a "
+    "gymnasium.vector.VectorEnv, a flatout.DeviceEnv, or a function that makes environments.",
+    "eval_env": "another environment with the same spaces, for evaluations during training "
+    "(eval_every); by default one like env, which an object cannot be.",
     "network": "a torso's name, a function (key, observation_shape) -> equinox.Module, or a dict "
     "of such functions by the paths of a nested observation.",
     "preset": "tuned settings by name, which the others change.",

@@ -24,6 +24,7 @@ from flatout.errors import UsageError
 from flatout.networks.boards import Centred, Compass, Grid, OneHot, WideGrid
 from flatout.networks.encoder import Branches, Encoder
 from flatout.networks.layers import MLP, Conv, Linear
+from flatout.networks.memory import CELLS, Cell
 from flatout.networks.torsos import NatureCNN
 from flatout.output import printable
 from flatout.types import ActionSpec, ContinuousSpec, ObservationSpec, mask_path
@@ -82,6 +83,16 @@ class _Layers:
                 "the built-in networks can be written with NumPy."
             )
 
+    def cell(self, cell: Cell | None) -> list[int]:
+        """Add the step of a recurrent policy's memory, and return the widths of its arrays; none
+        without a memory."""
+        if cell is None:
+            return []
+        name = next(name for name, kind in CELLS.items() if isinstance(cell, kind))
+        layers = (cell.inputs, cell.recurrent)
+        self.add(name, *(array for one in layers for array in (one.weight, one.bias)))
+        return [leaf.shape[1] for leaf in jax.eval_shape(lambda: cell.initial(1))]
+
     def prepared(self, spec: ObservationSpec, moments: Any, board: bool) -> None:
         """Add the steps that prepare one array as `Encoder.prepare` does."""
         if spec.categories:
@@ -139,28 +150,30 @@ def source(config: TrainConfig, task: Task, params: Any) -> str:
         network = jax.tree.map(lambda leaf: leaf[0], params)
     elif config.algorithm == "dqn":
         network = params.network
-    elif config.algorithm in ("ddpg", "td3", "sac"):
+    elif config.algorithm in ("ddpg", "td3", "sac", "tqc"):
         network = params.actor
     else:
         raise UsageError(
             f"an agent of {config.algorithm} cannot be exported: an algorithm of your own acts by "
             "code that Flatout cannot write with NumPy."
         )
-    encoder = Encoder(task.obs_spec, config.network, None)
+    encoder, memory = Encoder(task.obs_spec, config.network, None), []
     inputs = layers.inputs(encoder, network.torso, moments)
     if isinstance(network, Trunk):
         layers.mlp(network.dense)
         layers.linear(network.head)
         bounds = Bounds(action, config.algorithm)
-        if config.algorithm == "sac":
+        if config.algorithm in ("sac", "tqc"):
             layers.add("squashed", settings=LOG_STD)
-        layers.add("first", settings=(bounds.size,))  # sac's deviations follow
+        layers.add("first", settings=(bounds.size,))  # the deviations of sac and tqc follow
         layers.add("tanh")
-        if config.algorithm != "sac":
+        if config.algorithm in ("ddpg", "td3"):
             layers.add("noisy", np.full(bounds.size, params.noise))
         layers.add("to_box", bounds.middle, bounds.half, bounds.low, bounds.high)
     else:
         assert isinstance(network, Actor | QNetwork)
+        if isinstance(network, Actor):
+            memory = layers.cell(network.cell)
         baseline = getattr(network, "baseline", None)
         layers.linear(network.head, *([] if baseline is None else [baseline]))
         dist = distribution(action)
@@ -176,6 +189,7 @@ def source(config: TrainConfig, task: Task, params: Any) -> str:
         "inputs": inputs,
         "action": action.exported(),
         "mask": mask_columns(action) if mask_path(task.obs_spec) else None,
+        "memory": memory,
         "layers": layers.steps,
         "shapes": [list(array.shape) for array in layers.arrays],
     }

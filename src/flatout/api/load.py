@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from flatout.api import Agent
-from flatout.api.agents import A2C, DDPG, DQN, PPO, SAC, TD3, Genetic
+from flatout.api.agents import A2C, DDPG, DQN, PPO, SAC, TD3, TQC, Genetic
 from flatout.api.names import consent
 from flatout.api.restore import restored
 from flatout.errors import UsageError
 from flatout.run.resume import saved_agent
 
 AGENTS: dict[str, type[Agent]] = {
-    agent.algorithm: agent for agent in (PPO, A2C, DQN, DDPG, TD3, SAC, Genetic)
+    agent.algorithm: agent for agent in (PPO, A2C, DQN, DDPG, TD3, SAC, TQC, Genetic)
 }
 
 

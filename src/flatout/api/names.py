@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import VectorEnv
 
 from flatout.envs.device.base import DeviceEnv
 from flatout.errors import UsageError
@@ -70,6 +71,8 @@ def environment_name(env: Any) -> tuple[str | None, Any]:
         return env, None
     if isinstance(env, DeviceEnv):
         return env.name, env
+    if isinstance(env, VectorEnv):  # before `gym.Env`: EnvPool's are both
+        return f"{type(env.unwrapped).__name__}(...)", env
     if isinstance(env, gym.Env) and env.spec is not None:
         name = env.spec.id
         return name if _as_registered(env.spec) else f"{name}(...)", env

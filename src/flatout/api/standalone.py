@@ -29,16 +29,16 @@ def predict(
     deterministic: Any = False,
     action_mask: Any = None,
 ) -> Any:
-    """Return the action for one observation, or the actions for a batch, and None as the state.
+    """Return the action for one observation, or the actions for a batch, and the state.
 
-    The arguments are those of an agent's `predict`; `episode_start` is ignored. If the environment
-    masks its actions, `action_mask` has 1 for each allowed value of the action and 0 for the
-    others, unless the observation holds it as ``action_mask``.
+    The arguments are those of an agent's `predict`. A recurrent policy takes the state that was
+    returned for the step before, None where all episodes start, and `episode_start`, True for each
+    observation with which an episode starts; others have the state None. If the environment masks
+    its actions, `action_mask` has 1 for each allowed value of the action and 0 for the others,
+    unless the observation holds it as ``action_mask``.
     """
     if isinstance(state, (bool, np.bool_)):
         raise ValueError(f"the second argument is the state: write deterministic={state}")
-    if state is not None:
-        raise ValueError("this policy is not recurrent and has no state: leave state out")
     if not isinstance(deterministic, (bool, np.bool_)):
         raise ValueError("deterministic is True or False")
     arrays, singles = [], set()
@@ -55,9 +55,28 @@ def predict(
         arrays.append(stored(obs[None] if single else obs, dtype))
     if len(singles) > 1 or len({len(array) for array in arrays}) > 1:
         raise ValueError("the entries of the observation are batches of different sizes")
-    found = chosen_by(arrays, None if deterministic else GENERATOR)
+    carry = remembered(state, episode_start, len(arrays[0]))
+    found = chosen_by(arrays, carry, None if deterministic else GENERATOR)
     actions, _ = acted(allowed(found, mask), SPEC["action"])
-    return first(actions) if singles == {True} else actions, None
+    return first(actions) if singles == {True} else actions, tuple(carry) or None
+
+
+def remembered(state: Any, episode_start: Any, count: Any) -> Any:
+    """Return the arrays ``[count, H]`` of a recurrent policy's memory before a step, a list; empty
+    if the policy is not recurrent."""
+    widths = SPEC["memory"]
+    if state is None:
+        return [np.zeros((count, width), np.float32) for width in widths]
+    if not widths:
+        raise ValueError("this policy is not recurrent and has no state: leave state out")
+    shapes = [(count, width) for width in widths]
+    if not isinstance(state, (tuple, list)) or [np.shape(one) for one in state] != shapes:
+        raise ValueError(f"the state has to be the last one that predict returned, arrays {shapes}")
+    fits = np.shape(episode_start) in ((count,), ())
+    if not fits or not np.isin(episode_start, (0, 1)).all():
+        raise ValueError(f"with a state, pass episode_start: {count} times True or False")
+    lasts = 1.0 - np.broadcast_to(np.asarray(episode_start, np.float32), count)[:, None]
+    return [np.asarray(one, np.float32) * lasts for one in state]
 
 
 def without_mask(observation: Any) -> Any:
@@ -138,12 +157,14 @@ def first(actions: Any) -> Any:
 
 
 def outputs(obs: Any) -> Any:
-    """Return the network's outputs ``[B, P]`` in float32 for raw observations ``[B, ...]``."""
+    """Return the network's outputs ``[B, P]`` in float32 for raw observations ``[B, ...]``, those
+    of a recurrent policy for the first observations of episodes."""
     obs, _ = without_mask(obs)
-    return chosen_by([
+    arrays = [
         stored(array_of(entry(obs, path), shape, text), dtype)
         for path, shape, dtype, text, _ in SPEC["inputs"]
-    ])  # fmt: skip
+    ]
+    return chosen_by(arrays, remembered(None, None, len(arrays[0])))
 
 
 def array_of(value: Any, shape: Any, text: Any) -> Any:
@@ -162,24 +183,27 @@ def entry(observation: Any, path: Any) -> Any:
     return observation
 
 
-def chosen_by(arrays: Any, draws: Any = None) -> Any:
+def chosen_by(arrays: Any, carry: Any, draws: Any = None) -> Any:
     """Return the network's outputs for the arrays of an observation, in the order of ``inputs``.
 
-    With a random generator `draws`, noise is added so that the action chosen by the outputs is a
-    draw.
+    A recurrent policy's memory after the step replaces the arrays in the list `carry`. With a
+    random generator `draws`, noise is added so that the action chosen by the outputs is a draw.
     """
     parts = [
         applied(array.astype(np.float32), steps)
         for array, (*_, steps) in zip(arrays, SPEC["inputs"])  # noqa: B905
     ]
     x = parts[0] if len(parts) == 1 else np.concatenate(parts, -1)
-    return applied(x, SPEC["layers"], draws)
+    return applied(x, SPEC["layers"], draws, carry)
 
 
-def applied(x: Any, steps: Any, draws: Any = None) -> Any:
+def applied(x: Any, steps: Any, draws: Any = None, carry: Any = None) -> Any:
     for name, arrays, settings in steps:
         values = (*(ARRAYS[i] for i in arrays), *settings)
-        if name not in DRAWS:
+        if name in CELLS:
+            carry[:] = CELLS[name](x, carry, *values)
+            x = carry[0]
+        elif name not in DRAWS:
             x = LAYERS[name](x, *values)
         elif draws is not None:
             x = DRAWS[name](draws, x, *values).astype(np.float32)
@@ -221,6 +245,36 @@ def normalise(x: Any, mean: Any, var: Any) -> Any:
 
 def linear(x: Any, weight: Any, bias: Any) -> Any:
     return x @ weight.T + bias
+
+
+def gru(x: Any, carry: Any, *arrays: Any) -> Any:
+    """Return the memory after a step of a gated recurrent unit."""
+    (h,) = carry
+    (reset, keep, new), (by_reset, by_keep, by_new) = gates(x, h, 3, *arrays)
+    keep = sigmoid(keep + by_keep)
+    new = np.tanh(new + sigmoid(reset + by_reset) * by_new)
+    return ((1 - keep) * new + keep * h,)
+
+
+def lstm(x: Any, carry: Any, *arrays: Any) -> Any:
+    """Return the memory after a step of long short-term memory."""
+    h, c = carry
+    write, keep, new, show = (a + b for a, b in zip(*gates(x, h, 4, *arrays)))  # noqa: B905
+    c = sigmoid(keep) * c + sigmoid(write) * np.tanh(new)
+    return sigmoid(show) * np.tanh(c), c
+
+
+def gates(x: Any, h: Any, count: Any, weight: Any, bias: Any, by: Any, by_bias: Any) -> Any:
+    """Return the contributions of features and of the memory's output to each of `count` gates."""
+    parts = linear(x, weight, bias), linear(h, by, by_bias)
+    return [np.split(part, count, -1) for part in parts]
+
+
+def sigmoid(x: Any) -> Any:
+    return np.tanh(x / 2) / 2 + np.float32(0.5)
+
+
+CELLS: dict[str, Any] = {"gru": gru, "lstm": lstm}
 
 
 def dueling(x: Any, weight: Any, bias: Any, base_weight: Any, base_bias: Any) -> Any:

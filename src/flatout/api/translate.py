@@ -19,6 +19,7 @@ WITHOUT_EFFECT: dict[str, Any] = {
     "replay_buffer_kwargs": None, "rollout_buffer_class": None, "rollout_buffer_kwargs": None,
     "ortho_init": True, "use_rms_prop": True, "rms_prop_eps": 1e-5, "target_entropy": "auto",
     "action_noise": None, "_init_setup_model": True, "seed": None, "policy_kwargs": None,
+    "n_lstm_layers": 1, "lstm_kwargs": None,
 }  # fmt: skip
 """Arguments that are ignored if they have Stable-Baselines3's default, as Flatout does the same."""
 

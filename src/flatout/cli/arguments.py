@@ -31,6 +31,7 @@ from flatout.config.settings import (
 )
 from flatout.config.values import Range, check, hints
 from flatout.errors import UsageError
+from flatout.output import shell_word
 from flatout.storage.trust import Consent, refuse_unconfirmed
 from flatout_explain.cli.parsing import HELP, Flag, existing, option, read
 
@@ -115,7 +116,7 @@ SUPERVISED = {
 
 ACTING = frozenset({
     "stop_at_return", "threshold", "eval_episodes", "allow_lag", "remeasure", "replan",
-    "worker_timeout",
+    "worker_timeout", "ray_address", "ray_working_dir", "same_bits",
 })  # fmt: skip
 """Settings that have no effect on a run that learns from a dataset."""
 
@@ -339,7 +340,8 @@ def _refuse_changes(before: TrainConfig, config: TrainConfig, run_dir: str) -> N
             raise UsageError(
                 f"--resume cannot change {name} (from {saved[name]} to {value}); only "
                 "placement, steps, logging and stopping may change. A new run may start from this "
-                f"one with other settings (flatout train --from {run_dir} {option(name)} VALUE)."
+                f"one with other settings (flatout train --from {shell_word(run_dir)} "
+                f"{option(name)} VALUE)."
             )
     if config.run.run_dir != run_dir:
         raise UsageError("--resume names the run folder; --run-dir cannot change it.")

@@ -10,6 +10,21 @@ from flatout.errors import UsageError, nearest
 from flatout.version import __version__
 from flatout_explain.cli.parsing import Flag, UnknownFlagError
 
+OVERVIEW = """\
+Flatout trains deep reinforcement-learning agents as fast as this machine's cores and GPUs allow.
+
+train an agent         flatout train ppo --env CartPole-v1 --stop-at-return 475 --run-dir runs/first
+watch it, evaluate it  flatout eval runs/first --show
+my own environment     flatout train ppo --env my_module:make --envs 8
+                         (my_module.py is in this folder; make() returns a Gymnasium environment)
+many seeds, settings   flatout sweep ppo --env CartPole-v1 --grid learning-rate=1e-4,1e-3 --seeds 5
+why is it slow?        flatout explain -- python train.py
+                         (any PyTorch, TensorFlow or JAX program, unchanged; a run: its folder)
+what would be faster?  flatout plan ppo --env CartPole-v1 --envs 8
+
+flatout --help lists all commands and presets, flatout COMMAND --help a command's flags.
+"""
+
 HELP = """\
 usage: flatout COMMAND ...
 
@@ -45,6 +60,7 @@ commands:
   check ENV         what is wrong with an environment, and what training would make of it
                       flatout check my_module:make
   devices           what this machine has, who uses it, and what a run would use
+                      flatout devices --cores         (how many cores really run at once)
 
 presets: {presets}
 
@@ -96,12 +112,15 @@ def dispatch(argv: list[str]) -> int:
     Raises:
         FlatoutError: any error that the user can correct.
     """
-    if not argv or argv[0] in ("-h", "--help", "--help-all", "help"):
+    if not argv:
+        print(OVERVIEW, end="")
+        return 0
+    if argv[0] in ("-h", "--help", "--help-all", "help"):
         from flatout.config.schema import ALGORITHMS
         from flatout.config.settings import presets
 
         print(HELP.format(algorithms=", ".join(ALGORITHMS), presets=", ".join(presets())))
-        return 0 if argv else 2
+        return 0
     name, *rest = argv
     if name == "--version":
         print(f"flatout {__version__}")

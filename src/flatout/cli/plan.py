@@ -13,11 +13,14 @@ from flatout.cli.compare_devices import compare_devices
 from flatout.cli.flags import out_files, write_out
 from flatout.cli.plan_arguments import PlanArguments, refuse_unused
 from flatout.config.schema import TrainConfig
-from flatout.errors import FlatoutError, UsageError, damage, one_line, writing
+from flatout.envs.source import EnvSource
+from flatout.errors import FlatoutError, UsageError, damage, with_full_stop, writing
 from flatout.output import json_text, print_json, reserve_stdout
 from flatout.planning.answer import Answer
+from flatout.planning.machine import known_network
 from flatout.planning.what_if import (
     MEASURED_ANEW,
+    SPARES,
     Change,
     Outcome,
     changed,
@@ -66,6 +69,7 @@ def plan(argv: list[str]) -> int:
 
     from flatout.hardware import backend
     from flatout.hardware.inventory import inventory
+    from flatout.hardware.ray_cluster import refuse_silent
 
     backend.show_virtual_devices(config.run.virtual_devices)
     hardware, console = inventory(), Console(stderr=asked.json)
@@ -77,6 +81,8 @@ def plan(argv: list[str]) -> int:
         answer, where = _read_machine(Path(machine), config)
     else:
         import_here(config.env.env, config.algorithm)
+        if (address := config.run.ray_address) not in (None, "auto"):
+            refuse_silent(address)  # before anything is measured
         answer = _answer(config, hardware, budget)
         where = f"{hardware.cpu_name}, {hardware.cores} cores"
     show(answer, where, console)
@@ -126,6 +132,11 @@ def _with(change: Change, config: TrainConfig, machine: str | None) -> TrainConf
     """
     from flatout.config.settings import revise
 
+    if change.key == SPARES and EnvSource.of(config.env).atari:
+        raise UsageError(
+            f"--what-if {change}: resets of Atari games are a part of their steps, and not timed: "
+            "compare two runs, with --spare-envs all and --spare-envs 0."
+        )
     name = MEASURED_ANEW.get(change.key)
     if name is None:
         return None
@@ -147,7 +158,7 @@ def _outcome(
     hardware: Hardware, budget: float,
 ) -> Outcome:  # fmt: skip
     refuse_unmeasured(change, answer.stages)
-    stages, wider = changed(answer.stages, [change])
+    stages, wider = changed(answer.stages, [change], known_network())
     then = replace(answer, stages=stages)
     if other is not None:
         then = _answer(other, hardware, budget)
@@ -174,7 +185,9 @@ def _read_machine(path: Path, config: TrainConfig) -> tuple[Answer, str]:
     except OSError as error:
         raise UsageError(f"--machine {path} cannot be read: {error.strerror}.") from None
     except ValueError as error:
-        raise UsageError(f"--machine {path} cannot be read as JSON: {one_line(error)}.") from None
+        raise UsageError(
+            f"--machine {path} cannot be read as JSON: {with_full_stop(error)}"
+        ) from None
     try:
         answer, settings = Answer.from_json(values["answer"]), dict(values["settings"])
         where = str(values["machine"])[:200]
@@ -202,6 +215,8 @@ def show_outcome(o: Outcome, console: Console) -> None:
         f"{o.then.placement}; then {o.bottleneck} holds it up",
         soft_wrap=True, highlight=False,
     )  # fmt: skip
+    for note in o.notes:
+        console.print(f"  {note}", soft_wrap=True, highlight=False)
 
 
 def show(answer: Answer, where: str, console: Console) -> None:

@@ -19,7 +19,8 @@ class PlanArguments(SettingsArguments):
     mathematics alone is predicted, the best few are run for real, and one is recommended. `train`
     takes the same answer for the same settings from the cache. With --env-backend auto, placements
     that step a proven twin of the environment on the device are compared, too; with --allow-lag
-    those that collect while they learn; --remeasure ignores the cache.
+    those that collect while they learn; with --ray-address those whose workers are on the machines
+    of a Ray cluster; --remeasure ignores the cache.
 
     --compare-devices: the same work on several numbers of devices. --run measures time, rate,
     speed-up, efficiency, where the time goes, and what more devices wait for. All numbers of
@@ -46,8 +47,8 @@ class PlanArguments(SettingsArguments):
     seconds: Annotated[float, Range(1, 3600)] = 20.0
     """Time for measuring."""
     what_if: Annotated[tuple[str, ...], "KEY=VALUE"] = ()
-    """Predict for another machine or run: cores=16, gpus=2, env-speed=10x, batch=256,
-    hidden=512,512; may be repeated."""
+    """Predict for another machine or run: cores=16, hosts=8 (machines like this one on a Ray
+    cluster), gpus=2, env-speed=10x, spare-envs=all, batch=256, hidden=512,512; may be repeated."""
     allow_batch_changes: bool = False
     """Also consider more environments, with rollouts of the same size."""
     save_machine: Annotated[str | None, "FILE"] = None

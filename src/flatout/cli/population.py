@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatout.config.schema import RESUMABLE, TrainConfig
 from flatout.errors import FlatoutError, UsageError, writing
+from flatout.output import shell_word
 from flatout.populations.members import (
     CURVES,
     Member,
@@ -134,7 +135,7 @@ def train(
     if population.defect is not None:
         raise population.defect
     if interrupts.signum is not None:
-        say(f"interrupted, saved; resume with: flatout train --resume {named}")
+        say(f"interrupted, saved; resume with: flatout train --resume {shell_word(named)}")
         return 128 + interrupts.signum
     return 1 if failed else 0
 

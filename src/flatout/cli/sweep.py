@@ -18,7 +18,7 @@ from flatout.cli.sweep_plan import (
     slots_of,
     study_of,
 )
-from flatout.config.settings import load_file, parse_grid, revise, with_run
+from flatout.config.settings import change, load_file, parse_grid, revise, with_run
 from flatout.config.values import Range
 from flatout.errors import UsageError
 from flatout.output import reserve_stdout
@@ -68,8 +68,6 @@ class SweepArguments(SettingsArguments):
     engine: Literal["local", "ray"] = "local"
     """ray: on a Ray cluster, which is started here unless --ray-address names one; run folders come
     back."""
-    ray_address: Annotated[str | None, "HOST:PORT"] = None
-    """With --engine ray: the cluster's address, or auto."""
     strategy: Literal["auto", "together", "spread", "apart"] | None = None
     """How trials that one program can train (--env-backend device) share the machine: auto,
     together, spread; or apart, each in a process of its own."""
@@ -89,15 +87,15 @@ def sweep(argv: list[str], interrupts: Interrupts) -> int:
         interrupts: at a signal, every trial saves its state and ends.
     """
     asked, given = read_settings(SweepArguments, "flatout sweep", argv)
-    at_once, address, resumed = asked.at_once, asked.ray_address, asked.resume
+    at_once, resumed = asked.at_once, asked.resume
     on_ray, dry, as_json = asked.engine == "ray", asked.dry_run, asked.json
+    # With --engine ray it is the cluster of whole trials; otherwise of each trial's workers.
+    address = given.pop("ray_address", None) if on_ray or resumed is not None else None
     if asked.algorithm is None and asked.preset is None and asked.config is None and not resumed:
         raise UsageError(
             "sweep needs a file or an algorithm: flatout sweep SWEEP.toml, or flatout sweep ppo "
             "--env CartPole-v1 --grid gamma=0.98,0.99 --seeds 5."
         )
-    if address is not None and not on_ray:
-        raise UsageError("--ray-address needs --engine ray: give both.")
     if dry and on_ray:
         raise UsageError("--dry-run plans for this machine: leave out --engine ray.")
     outs = out_files(asked.out, ".html", ".csv", ".json", ".png")
@@ -119,8 +117,9 @@ def sweep(argv: list[str], interrupts: Interrupts) -> int:
             planned = new_plan(asked, given)
         import_here(*_code(planned), folder=planned.path)
         planned.strategy = asked.strategy or "auto"
+        _refuse_clusters(planned, on_ray, planned.base.run.ray_address)
         if on_ray:
-            planned.ray = _ray(address, at_once, interrupts)
+            planned.ray = _ray(address or planned.base.run.ray_address, at_once, interrupts)
         parts = cards_of(planned, hardware) or cores_of(planned, hardware)
         if asked.strategy != "apart":
             planned.populations = plan.populations(planned.trials, parts)
@@ -134,6 +133,9 @@ def sweep(argv: list[str], interrupts: Interrupts) -> int:
         if planned is None:
             planned = folder.load(Consent(trust=asked.trust))
             import_here(*_code(planned), folder=planned.path)
+            if address is not None and not on_ray:  # their cluster may have another one now
+                planned.base = with_run(planned.base, ray_address=address)
+            _refuse_clusters(planned, on_ray, address)
         else:
             planned.study = study_of(planned)  # refused before there is a plan
             folder.save(planned)
@@ -141,7 +143,7 @@ def sweep(argv: list[str], interrupts: Interrupts) -> int:
             with interrupts.discardable():
                 return dry_run(planned, hardware, at_once, console)
         if on_ray and planned.ray is None:
-            planned.ray = _ray(address, at_once, interrupts)
+            planned.ray = _ray(address or planned.base.run.ray_address, at_once, interrupts)
         return _run(planned, folder.descriptor, hardware, asked, outs, console, interrupts)
 
 
@@ -152,17 +154,37 @@ def _code(planned: SweepPlan) -> list[str]:
     return [*named, *plan.named_in([rows, planned.optuna])]
 
 
+def _refuse_clusters(planned: SweepPlan, on_ray: bool, address: str | None) -> None:
+    """Refuse trials that would start a Ray cluster each, and an address that none would use."""
+    rows = [dict(group.row) for group in planned.groups] or [{}]
+    runs = [change(planned.base, row).run for row in rows]
+    clusters = [run for run in runs if run.placed is not None and run.placed.on_cluster]
+    if clusters and on_ray:
+        raise UsageError(
+            "--engine ray trains each trial on one machine of the cluster, and with "
+            "sampler=cluster each has workers on several: leave one of the two out. Without "
+            "--engine ray, the trials' workers share the cluster of --ray-address."
+        )
+    if any(run.ray_address is None for run in clusters):
+        raise UsageError(
+            "each trial with sampler=cluster would start a Ray of its own: start one with: ray "
+            "start --head, and name it with --ray-address auto, so that the trials share it."
+        )
+    if address is not None and not clusters and not on_ray:
+        raise UsageError("--ray-address needs --engine ray (give both), or sampler=cluster.")
+
+
 def _ray(address: str | None, at_once: int | None, interrupts: Interrupts) -> Any:
     """Return Ray, connected to the cluster that the flags name."""
-    from flatout.sweeps.cluster import connect
+    from flatout.hardware.ray_cluster import connect
 
     with interrupts.discardable():
-        return connect(address, at_once)
+        return connect(address, at_once, "--engine ray")
 
 
 def _refuse_more(asked: SweepArguments, given: Mapping[str, Any]) -> None:
     """Refuse flags that would change a resumed sweep."""
-    there = {"resume", "trust", "at_once", "engine", "ray_address", "out", "quiet", "json",
+    there = {"resume", "trust", "at_once", "engine", "out", "quiet", "json",
              "dry_run"}  # fmt: skip
     more = [
         spec.name for spec in fields(asked)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from flatout.errors import UsageError
-from flatout.output import print_json, printable, say
+from flatout.output import print_json, printable, say, shell_word
 from flatout.run.screen import Screen
 from flatout.sweeps.sweep import DONE, FAILED, PRUNED, RUNNING, WAITING, Sweep
 
@@ -123,7 +123,7 @@ def result(
     for state in failed:
         say(f"{state.trial.name}: {state.error}")
     if signum is not None:
-        say(f"interrupted, saved; resume with: flatout sweep --resume {sweep.path}")
+        say(f"interrupted, saved; resume with: flatout sweep --resume {shell_word(sweep.path)}")
         return 128 + signum
     return 1 if failed else 0
 

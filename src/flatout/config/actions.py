@@ -20,13 +20,13 @@ def refuse_actions(algorithm: str, spec: ActionSpec) -> None:
     """Refuse an action space from which a built-in algorithm cannot choose actions.
 
     Raises:
-        UsageError: DQN gets others than Discrete actions; or DDPG, TD3 or SAC gets no Box, a Box
-            without finite bounds, or bounds too close together for single precision.
+        UsageError: DQN gets others than Discrete actions; or DDPG, TD3, SAC or TQC gets no Box,
+            a Box without finite bounds, or bounds too close together for single precision.
     """
     if algorithm == "dqn" and spec.kind != "Discrete":
         others = "sac, td3, ddpg or ppo" if spec.kind == "Box" else "ppo or a2c"
         raise UsageError(f"dqn needs Discrete actions; use {others} for a {spec.kind} space.")
-    if algorithm not in ("ddpg", "td3", "sac"):
+    if algorithm not in ("ddpg", "td3", "sac", "tqc"):
         return
     if not isinstance(spec, ContinuousSpec):
         others = "dqn or ppo" if spec.kind == "Discrete" else "ppo or a2c"
@@ -55,7 +55,7 @@ share of the first actions must lie within the bounds."""
 
 UNSCALED = ("ppo", "a2c", "genetic")
 """The algorithms that choose Box actions in the environment's own units, at first around 0. DDPG,
-TD3 and SAC scale theirs to the bounds."""
+TD3, SAC and TQC scale theirs to the bounds."""
 
 
 def unsuited_range(spec: ActionSpec, deviation: float = 1.0) -> str:

@@ -26,6 +26,9 @@ RENAMED: dict[str, str] = {
     "entropy_coef": "ent_coef", "value_coef": "vf_coef", "discount": "gamma", "lam": "gae_lambda",
     "hidden_sizes": "hidden", "net_arch": "hidden", "activation_fn": "activation",
     "clip_eps": "clip_range", "timesteps": "steps", "log_dir": "run_dir", "random_seed": "seed",
+    "lstm_hidden_size": "recurrent_size", "lstm_cell_size": "recurrent_size",
+    "rnn_size": "recurrent_size", "rnn_type": "recurrent", "max_seq_len": "sequence_length",
+    "recurrence": "sequence_length",
 }  # fmt: skip
 """Flatout's name for a setting of another library, with the same meaning and unit."""
 
@@ -35,8 +38,10 @@ REFUSED: dict[str, str] = {
     "use_sde": "state-dependent exploration is not available; leave it out",
     "sde_sample_freq": "state-dependent exploration is not available; leave it out",
     "optimize_memory_usage": "replay always keeps each frame once; leave it out",
-    "replay_buffer_class": "replay is configured with prioritized, n_step and buffer_size",
-    "replay_buffer_kwargs": "replay is configured with prioritized, n_step and buffer_size",
+    "replay_buffer_class": "replay is configured with hindsight, prioritized, n_step and "
+    "buffer_size",
+    "replay_buffer_kwargs": "replay is configured with hindsight, prioritized, n_step and "
+    "buffer_size",
     "rollout_buffer_class": "the rollout is configured with n_steps",
     "rollout_buffer_kwargs": "the rollout is configured with n_steps",
     "num_minibatches": "give batch_size, the size of a minibatch: n_steps x envs / num_minibatches",
@@ -47,14 +52,17 @@ REFUSED: dict[str, str] = {
     "clip_vloss": "set clip_range_vf, for example 0.2",
     "log_interval": "use log_every, which is in environment steps",
     "capture_video": "flatout.RecordEvery, or flatout eval RUN_DIR --out video.mp4",
-    "features_extractor_class": "network takes any Equinox module (examples/2_own_network.py) and, "
+    "features_extractor_class": "network takes any Equinox module (examples/6_own_network.py) and, "
     "for Dict observations a dict of them by key",
-    "features_extractor_kwargs": "network takes any Equinox module (examples/2_own_network.py); "
+    "features_extractor_kwargs": "network takes any Equinox module (examples/6_own_network.py); "
     "for Dict observations a dict of them by key",
     "optimizer_class": "use optimizer, if the algorithm offers a choice",
     "optimizer_kwargs": "use adam_eps, and optimizer if the algorithm offers a choice",
     "ortho_init": "layers of ppo and a2c are always initialised orthogonally; leave it out",
-    "n_critics": "td3 and sac have two critics, ddpg one; leave it out",
+    "n_lstm_layers": "a recurrent policy has one layer, of recurrent_size units; leave it out",
+    "lstm_kwargs": "a recurrent policy's memory has recurrent_size units; leave it out",
+    "use_lstm": "set recurrent to lstm or gru",
+    "use_rnn": "set recurrent to lstm or gru",
     "tb_log_name": "run_dir names the run",
     "custom_objects": "settings are given by their names: load(path, learning_rate=1e-4)",
     "print_system_info": "leave it out; flatout devices describes this machine",
@@ -75,16 +83,15 @@ IMPORTED: dict[str, str] = {
     "VecVideoRecorder": "flatout.RecordEvery, or agent.record(path)",
     "MaskablePPO": "flatout.PPO, which obeys action masks without a setting",
     "Monitor": "returns and lengths of episodes are recorded without it",
-    "TQC": "SAC, which has two critics and drops none",
     "TRPO": "PPO(env, target_kl=0.01)",
     "ARS": "flatout.Genetic, which uses no gradients either",
     "QRDQN": "DQN(env, n_step=3, prioritized=True)",
     "CrossQ": "SAC",
-    "RecurrentPPO": "PPO(env, frame_stack=4), which sees the last four observations",
-    "HerReplayBuffer": "hindsight experience replay is not available; SAC or TD3 learn without it",
+    "RecurrentPPO": 'PPO(env, recurrent="lstm")',
+    "HerReplayBuffer": "SAC(env, hindsight=4), hindsight experience replay with 4 goals of 5",
     "NormalActionNoise": "action_noise=0.1, or flatout.sb3.common.noise.NormalActionNoise",
     "OrnsteinUhlenbeckActionNoise": "action_noise=0.1, Gaussian noise",
-    "BaseFeaturesExtractor": "network= takes any Equinox module (examples/2_own_network.py)",
+    "BaseFeaturesExtractor": "network= takes any Equinox module (examples/6_own_network.py)",
 }
 """Flatout's replacement for each name that users import from Stable-Baselines3 and sb3-contrib."""
 

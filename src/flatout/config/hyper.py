@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from flatout.config.schedules import Schedule, check_schedule, entropy_coefficient
 from flatout.config.values import (
+    MAX_WIDTH,
     Count,
     CountOrZero,
     NotNegative,
@@ -83,6 +84,21 @@ class OnPolicyConfig(Hyper):
     """Normalise observations by their running mean and variance (fixed within a rollout)."""
     normalize_reward: bool = False
     """Divide rewards by the running standard deviation of the discounted return."""
+    recurrent: Literal["gru", "lstm"] | None = None
+    """A memory of the episode so far, between the network and the heads: a gru or lstm cell; None
+    for a policy that sees the newest observation alone."""
+    recurrent_size: Annotated[int, Range(1, MAX_WIDTH)] = 64
+    """Units of the memory."""
+    critic_memory: Literal["shared", "own"] = "shared"
+    """Whether the critic of a recurrent policy reads the actor's memory (shared), or has a memory
+    of its own (own), and hidden layers too where its network has no convolutions."""
+
+    def check_together(self, envs: int) -> None:
+        names = ("recurrent_size", "critic_memory", "sequence_length")
+        for name in names if self.recurrent is None else ():
+            value = getattr(self, name, None)
+            ok = value == getattr(type(self), name, None)
+            need(ok, name, value, "without recurrent = gru or lstm there is no memory")
 
 
 @dataclass(frozen=True)
@@ -109,12 +125,17 @@ class PPOConfig(OnPolicyConfig):
     """Whole episodes per environment and rollout, instead of n_steps steps (padded and masked)."""
     replay_trajectories: Count = 1
     """Newest trajectories to learn from, each with the log-probabilities of its own policy."""
+    sequence_length: Count | None = None
+    """Steps of the sequences that minibatches of a recurrent policy consist of, and through which
+    gradients flow; must divide n_steps and batch_size. None: n_steps if minibatches hold whole
+    trajectories, else batch_size."""
 
     @property
     def fixed_horizon(self) -> int | None:
         return self.n_steps if self.rollout_episodes is None else None
 
     def check_together(self, envs: int) -> None:
+        super().check_together(envs)
         if self.rollout_episodes is not None:
             return
         trajectories, batch = self.replay_trajectories, self.batch_size
@@ -146,6 +167,7 @@ class A2CConfig(OnPolicyConfig):
     """rms (RMSProp, decay 0.99) or adam."""
 
     def check_together(self, envs: int) -> None:
+        super().check_together(envs)
         ok = not (self.normalize_advantage and self.n_steps * envs < 2)
         need(ok, "n_steps", self.n_steps, "advantage normalisation needs at least 2 transitions")
 
@@ -208,6 +230,10 @@ class ReplayConfig(Hyper):
     """Exponent of the priorities; 0 samples uniformly."""
     priority_beta: Annotated[float | str, partial(check_schedule, positive=False)] = "lin_0.4_1.0"
     """Exponent of the importance weights; by default it rises linearly to 1 over the run."""
+    hindsight: Annotated[int, Range(0, 1000)] = 0
+    """For goal environments: of every hindsight + 1 sampled transitions, this many get a goal that
+    their episode achieved later, with its rewards (Andrychowicz et al., 2017, who use 4). 0: none.
+    """
     max_grad_norm: Positive | None = None
     """Clip the norm of the whole gradient to this; None does not clip."""
 
@@ -295,6 +321,23 @@ class SACConfig(ReplayConfig):
 
 
 @dataclass(frozen=True)
+class TQCConfig(SACConfig):
+    """Truncated quantile critics (Kuznetsov et al., 2020); the defaults of sb3-contrib and SBX."""
+
+    n_critics: Annotated[int, Range(1, 100)] = 2
+    """Number of critics; each estimates a distribution of returns (5 in the paper)."""
+    n_quantiles: Annotated[int, Range(1, 1000)] = 25
+    """Number of quantiles of each critic's distribution."""
+    top_quantiles_to_drop_per_net: CountOrZero = 2
+    """Number of the largest quantiles that the target leaves out, per critic."""
+
+    def check_together(self, envs: int) -> None:
+        super().check_together(envs)
+        dropped, name = self.top_quantiles_to_drop_per_net, "top_quantiles_to_drop_per_net"
+        need(dropped < self.n_quantiles, name, dropped, f"below n_quantiles {self.n_quantiles}")
+
+
+@dataclass(frozen=True)
 class ClassifyConfig(Hyper):
     """A classifier on one or more devices; Adam, with defaults of common tutorials."""
 
@@ -345,6 +388,6 @@ def hyper_of(algorithm: str) -> type[Hyper] | None:
 
 HYPER: dict[str, type[Hyper]] = {
     "ppo": PPOConfig, "a2c": A2CConfig, "dqn": DQNConfig, "ddpg": DDPGConfig, "td3": TD3Config,
-    "sac": SACConfig, "genetic": GeneticConfig, "classify": ClassifyConfig,
+    "sac": SACConfig, "tqc": TQCConfig, "genetic": GeneticConfig, "classify": ClassifyConfig,
 }  # fmt: skip
 """The settings' class of each built-in algorithm."""

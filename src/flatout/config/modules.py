@@ -10,11 +10,14 @@ from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
 from flatout.config.own_code import import_path, own_code
-from flatout.errors import EnvironmentFailure, UsageError, nearest, one_line
+from flatout.errors import EnvironmentFailure, UsageError, nearest, with_full_stop
 
 LIBRARIES = ("gymnax", "envelope")
 """Libraries whose environments are named ``gymnax:NAME`` and ``envelope:SUITE::NAME``; of a
 library, only the names in its list are looked up."""
+
+POOL = "envpool"
+"""The package whose environments are named ``envpool:NAME``."""
 
 PASSED = "(...)"
 """The end of a name that stands for an object of a Python program, which no name finds again."""
@@ -75,14 +78,17 @@ def import_module(module: str, setting: str) -> Any:
     except ModuleNotFoundError as error:
         missing = error.name or module
         own = f"{module}.".startswith(f"{missing}.")  # the module itself, or a package above it
-        where = "" if own else f" (imported by {module})"
+        where = f" (imported by {module})"
+        if own:
+            where = f" in {os.getcwd()} or in Python's path"
+            if module.endswith(".py"):
+                where = f"; leave out .py: {module.removesuffix('.py')}:NAME"
         # If the module exists, the traceback shows which of its imports is missing.
-        cause = error if where else None
+        cause = None if own else error
         raise UsageError(f"{setting}: there is no module {missing!r}{where}.") from cause
     except (Exception, SystemExit) as error:  # the user's module may raise anything
         raise EnvironmentFailure(
-            f"{setting}: importing {module} failed: {type(error).__name__}: "
-            f"{one_line(error).rstrip('.')}."
+            f"{setting}: importing {module} failed: {type(error).__name__}: {with_full_stop(error)}"
         ) from error
 
 

@@ -18,6 +18,9 @@ from pathlib import Path
 _PARSING = threading.Lock()
 """Held while source is parsed: two threads that parse at once fail in Python 3.11, which counts the
 depth of both in one variable."""
+_INVALIDATING = threading.Lock()
+"""Held while Python empties its caches of folders: two threads that do so at once, such as members
+of a population, remove an entry twice, and the second removal fails with a KeyError."""
 
 
 def import_path() -> list[str]:
@@ -31,8 +34,9 @@ def import_path() -> list[str]:
 
 
 def own_code(
-    modules: Iterable[str], path: Sequence[str], also: Iterable[str] = ()
-) -> Iterator[tuple[str, str]]:
+    modules: Iterable[str], path: Sequence[str], also: Iterable[str] = (),
+    installed: set[str] | None = None,
+) -> Iterator[tuple[str, str]]:  # fmt: skip
     """Yield name and file of each module that may run when some modules are imported.
 
     These are the modules, the packages that they are in, and whatever their source imports, at once
@@ -43,16 +47,20 @@ def own_code(
     Args:
         path: where modules are searched.
         also: modules to yield without what they import.
+        installed: receives the names of the installed packages that the user's modules import.
     """
-    importlib.invalidate_caches()  # a file may be newer than Python's cache of its folder
-    installed, known = _installed(), dict[str, ModuleSpec]()
+    with _INVALIDATING:
+        importlib.invalidate_caches()  # a file may be newer than Python's cache of its folder
+    folders, known = _installed(), dict[str, ModuleSpec]()
     due, more = list(modules), list(also)
     while due or more:
         follow = bool(due)
         for name, spec in find((due or more).pop(), path, known):
             new, known[name] = name not in known, spec
             file = spec.origin if spec.has_location else None
-            if file is not None and os.path.realpath(file).startswith(installed):
+            if file is not None and os.path.realpath(file).startswith(folders):
+                if installed is not None:
+                    installed.add(name.partition(".")[0])
                 break
             if new and file is not None:
                 yield name, file

@@ -50,9 +50,11 @@ class Placement:
         replay: memory of the replay buffer: the host's (``cpu``), the learning device's
             (``device``), or the same but only if that device is a GPU (``gpu``).
         sampler: environments step in this process (``inline``), in worker processes
-            (``processes``), or in a compiled program (``device``).
+            (``processes``), in workers on the machines of a Ray cluster (``cluster``), or in a
+            compiled program (``device``).
         workers: number of worker processes and of environments in each, or None.
-        inference: actions are chosen in this process (``central``) or in the workers (``local``).
+        inference: actions are chosen in this process (``central``) or in the workers (``local``,
+            as always on a cluster).
         groups: number of acting groups of equal size; one call chooses a group's actions. Only runs
             with equal groups are bit-equal, because the size of a matrix product changes its last
             bits. None: one group with ``sampler=inline``, otherwise see `workers.with_workers`.
@@ -66,7 +68,7 @@ class Placement:
     act: tuple[DeviceName, ...] = (CPU,)
     learn: tuple[DeviceName, ...] = (CPU,)
     replay: Literal["cpu", "gpu", "device"] = "cpu"
-    sampler: Literal["inline", "processes", "device"] = "inline"
+    sampler: Literal["inline", "processes", "cluster", "device"] = "inline"
     workers: tuple[int, int] | None = None
     inference: Literal["central", "local"] = "central"
     groups: int | None = None
@@ -100,8 +102,13 @@ class Placement:
 
     @property
     def in_processes(self) -> bool:
-        """Whether environments step in worker processes."""
-        return self.sampler == "processes"
+        """Whether environments step in workers, on this machine or on a cluster."""
+        return self.sampler == "processes" or self.on_cluster
+
+    @property
+    def on_cluster(self) -> bool:
+        """Whether environments step in workers on the machines of a Ray cluster."""
+        return self.sampler == "cluster"
 
     @property
     def steps_on_device(self) -> bool:
@@ -115,8 +122,9 @@ class Placement:
 
     @property
     def collects(self) -> str:
-        """How trajectories are collected: ``inline``, ``central``, ``local`` or ``device``."""
-        return self.inference if self.in_processes else self.sampler
+        """How trajectories are collected: ``inline``, ``central``, ``local``, ``cluster`` or
+        ``device``."""
+        return self.inference if self.sampler == "processes" else self.sampler
 
     @property
     def overlapped(self) -> bool:
@@ -145,6 +153,8 @@ class Placement:
             if spec.name == "workers":
                 value = f"{value[0]}x{value[1]}"
             pairs.append(f"{spec.name}={value}")
+        if self.on_cluster:
+            pairs.remove("inference=local")
         if self.overlapped and self.lag == 1:  # the default of an overlapped schedule
             pairs.remove("lag=1")
         if self.fused and self.replay == "device":
@@ -229,6 +239,13 @@ def parse(text: str) -> Placement:
         raise UsageError("--placement is empty; give cpu, gpu, cpu+gpu, auto or KEY=VALUE pairs.")
     pairs.setdefault("learn", pairs.get("act", "cpu"))
     placement = Placement(**{key: _parse_value(key, value) for key, value in pairs.items()})
+    if placement.on_cluster:
+        if pairs.get("inference") == "central":
+            raise UsageError(
+                "--placement: with sampler=cluster workers act where they step: with "
+                "inference=central each step would cross the network twice; leave inference= out."
+            )
+        placement = replace(placement, inference="local")
     if placement.overlapped and "lag" not in pairs:
         placement = replace(placement, lag=1)
     if placement.overlapped and placement.lag < 1:
@@ -240,7 +257,9 @@ def parse(text: str) -> Placement:
     if placement.steps_on_device and (placement.groups or 1) > 1:
         raise UsageError("--placement: with sampler=device all environments are one group.")
     if placement.workers and not placement.in_processes:
-        raise UsageError(f"--placement: workers={pairs['workers']} needs sampler=processes.")
+        raise UsageError(
+            f"--placement: workers={pairs['workers']} needs sampler=processes or sampler=cluster."
+        )
     return placement
 
 

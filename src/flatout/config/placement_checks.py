@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flatout.config.placement import DeviceName, Placement, names
+from flatout.config.schema import CLUSTER_SETTINGS, RunConfig
 from flatout.errors import UsageError
 
 
@@ -34,6 +35,30 @@ def refuse_unavailable(placement: Placement) -> None:
             f"--placement: learn={names(placement.learn)} mixes kinds of devices; one program "
             "learns on GPUs or on CPU devices."
         )
+
+
+def refuse_cluster_settings(run: RunConfig, planned: bool = False) -> None:
+    """Refuse settings of workers on a Ray cluster for a run without such workers.
+
+    Args:
+        planned: whether the placement may be chosen while the run goes on: with a cluster's
+            address, workers there are then candidates.
+
+    Raises:
+        UsageError: the message names the setting.
+    """
+    if run.placed is not None and run.placed.on_cluster:
+        return
+    if planned and run.ray_address is not None:
+        return
+    for name in CLUSTER_SETTINGS:
+        if (value := getattr(run, name)) not in (None, False):
+            flag = f"--{name.replace('_', '-')}" + ("" if value is True else f" {value[:200]}")
+            raise UsageError(
+                f"{flag} is for workers on a Ray cluster, and --placement '{run.placement}' has "
+                'none: add --placement "sampler=cluster workers=WORKERSxENVIRONMENTS", or leave '
+                "it out."
+            )
 
 
 def with_devices(

@@ -67,14 +67,19 @@ class EnvConfig:
     """The environment, and how its observations are prepared."""
 
     env: Annotated[str, check_length] = ""
-    """Gymnasium id (CartPole-v1), gymnax:NAME, or module:factory for a function that makes an
-    environment."""
+    """Gymnasium id (CartPole-v1), gymnax:NAME, envpool:NAME, or module:factory for a function that
+    makes an environment or a vector of environments."""
     envs: Annotated[int, Range(1, 100_000)] = 1
     """Number of environments that step together."""
     env_backend: Literal["host", "device", "auto"] | None = None
     """Where environments step: host (in Python, the default for Gymnasium ids), device (compiled,
     for environments written in JAX), or auto (device if the environment or its twin is written in
     JAX, unless a plan finds the host faster)."""
+    spare_envs: Literal["all", "0"] | None = field(default=None, metadata=SPEED)
+    """all: each environment has a spare that is reset in the background while the environment plays
+    its episode, so that steps need not wait for resets; memory doubles. 0: none. By default Atari
+    games have spares where they are faster, and other environments have none; a run whose steps
+    wait long for resets says so."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of the environment, KEY=VALUE; values as in TOML (size=12, flag=true, name="x")."""
     grayscale: bool = False
@@ -99,6 +104,11 @@ class EnvConfig:
     """Train without the environment's action masks, as if every action were always allowed."""
     clip_reward: bool = False
     """Learn from the sign of each reward; reported returns use the raw rewards."""
+
+    @property
+    def spares(self) -> bool:
+        """Whether environments are to have spares."""
+        return self.spare_envs == "all"
 
     @property
     def backend_open(self) -> bool:
@@ -173,6 +183,15 @@ class RunConfig:
         default=60.0, metadata=SPEED
     )
     """Seconds after which an actor process that has not finished a step is restarted."""
+    ray_address: Annotated[str, refuse_empty] | None = field(default=None, metadata=SPEED)
+    """With sampler=cluster, plan, --placement auto, or a sweep on Ray: the cluster's HOST:PORT, or
+    auto for one that runs on this machine. By default one is started on this machine."""
+    ray_working_dir: Annotated[str, refuse_empty] | None = field(default=None, metadata=SPEED)
+    """With sampler=cluster: a folder that Ray copies to the workers' machines, with the code of the
+    environment."""
+    same_bits: bool = field(default=False, metadata=SPEED)
+    """With sampler=cluster: refuse machines whose results may differ from this machine's in the
+    last bits."""
     run_dir: Annotated[str, refuse_empty] | None = field(default=None, metadata=REPORT)
     """Folder of the run; by default runs/ALGORITHM-ENV-SEED-TIME."""
     checkpoint_every: AtLeast0 | None = field(default=None, metadata=REPORT)
@@ -273,6 +292,9 @@ def affecting(*kinds: Affects) -> frozenset[str]:
     metadata affects what is learned."""
     return frozenset(spec.name for spec in fields(RunConfig) if spec.metadata in kinds)
 
+
+CLUSTER_SETTINGS = ("ray_address", "ray_working_dir", "same_bits")
+"""The settings that only workers on the machines of a Ray cluster use."""
 
 RESUMABLE = affecting(SPEED, LENGTH, REPORT) | {"reduce", "allow_lag"}
 """The settings that a resumed run may change. ``reduce`` changes only the last bits, and

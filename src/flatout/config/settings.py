@@ -18,6 +18,7 @@ from flatout.config.hyper import OwnConfig, algorithm_called, hyper_of
 from flatout.config.placement import parse
 from flatout.config.schema import (
     ALGORITHMS,
+    CLUSTER_SETTINGS,
     EnvConfig,
     NetworkConfig,
     RunConfig,
@@ -82,6 +83,7 @@ def change(config: TrainConfig, *layers: Mapping[str, Any]) -> TrainConfig:
     kinds = [hints(type(part)) for part in config.parts]
     names = [name for part in kinds for name in part]
     values: dict[str, Any] = {}
+    default = vars(RunConfig())
     for layer in layers:
         for name, value in layer.items():
             if name == "algorithm" and algorithm_called(str(value)) != config.algorithm:
@@ -92,6 +94,9 @@ def change(config: TrainConfig, *layers: Mapping[str, Any]) -> TrainConfig:
         if "placement" in layer and "envs" not in layer:
             # workers=8x16 says how many environments there are.
             values |= environments(layer["placement"])
+        if "placement" in layer and "sampler=cluster" not in str(layer["placement"]).split():
+            # The cluster that an earlier layer names, a resumed run's for example, has no use.
+            values |= {name: default[name] for name in CLUSTER_SETTINGS if name not in layer}
     changed: list[Any] = []
     for part, known in zip(config.parts, kinds, strict=True):
         # A classifier's network replaces the torsos of agents.

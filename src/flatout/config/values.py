@@ -114,8 +114,8 @@ def convert(part: type, name: str, value: Any) -> Any:
             return _read(kind, value)
     if str(value).lower() in ("lstm", "gru", "rnn", "recurrent"):
         raise UsageError(
-            f"{name} = {value!r}: recurrent policies are not available in this version; stack "
-            "observations with frame_stack instead."
+            f"{name} = {value!r}: a policy's memory is a setting of its own, with any network: "
+            "recurrent = gru or lstm (PPO and A2C)."
         )
     if callable(value) and str in kinds:
         raise UsageError(
@@ -146,9 +146,11 @@ def _read(kind: Any, value: Any) -> Any:
             return number
         if number == int(value):
             return int(value)
-    if (kind is bool and isinstance(value, bool)) or (
-        get_origin(kind) is Literal and value in get_args(kind)
+    if get_origin(kind) is Literal and (value if type(value) is not int else str(value)) in (
+        get_args(kind)
     ):
+        return str(value)  # 0 as on the command line
+    if kind is bool and isinstance(value, bool):
         return value
     if kind is str and isinstance(value, str | Path):
         return str(value)

@@ -49,7 +49,7 @@ def with_workers(placement: Placement, num_envs: int, cores: int) -> Placement:
         raise UsageError(
             f"--placement: groups={placement.groups} does not divide --envs {num_envs}."
         )
-    if placement.sampler != "processes":
+    if not placement.in_processes:
         return placement
     if placement.workers is None:
         most = min(max(cores, 1), num_envs)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flatout.config.placement import CPU
+from flatout.explain import machines
 from flatout.explain.facts import RunFacts
 from flatout.explain.proposals import Advice, Proposal, takes
 from flatout.explain.settings import more_envs, placed, worker_count
 from flatout.planning.predict import in_program
-from flatout_explain.report import duration, percent
+from flatout_explain.ranking import LEAST_SHARE
+from flatout_explain.report import duration, percent, reset_words
 
 COMPARE = "This changes what is learned: compare returns."
 
@@ -23,6 +26,13 @@ process and back."""
 
 LARGE = 0.1
 """Minimum share of the time of what is worth a change of how all of the run works."""
+
+WORTH_SPARES = 0.05
+"""Minimum share of the time in which steps wait for resets where spare environments are
+proposed."""
+
+BACKGROUND = 0.5
+"""Maximum share of resets' seconds that steps waited for where most are in the background."""
 
 LEARN, COLLECT = ("learn", "replay", "transfer"), ("env", "act", "ipc", "wait")
 """The phases of learning and of collecting."""
@@ -146,6 +156,48 @@ def _larger_calls(facts: RunFacts) -> Iterator[Proposal]:
             yield Proposal(words, more)
 
 
+def _spares(facts: RunFacts) -> Iterator[Proposal]:
+    """Propose spare environments, if steps wait long enough for resets."""
+    possible = facts.could_have_spares and facts.settings["spare_envs"] is None
+    if facts.resetting < WORTH_SPARES or not possible or facts.placement.steps_on_device:
+        return
+    words = (
+        "Keep a spare of each environment, which is reset in the background while the environment "
+        "plays. Resets that sleep are then no longer waited for; of those that compute, a part is "
+        "hidden. Environments then need twice the memory; what is learned stays the same."
+    )
+    yield Proposal(words, {"spare_envs": "all"})
+
+
+def _resets(facts: RunFacts, share: float) -> list[str]:
+    """Return a sentence about resets, if they take a part of the time that is worth one."""
+    count, seconds, square, waited = facts.resets
+    if not count or facts.resetting < LEAST_SHARE:
+        return []
+    mean = seconds / count
+    spread = math.sqrt(max(square / count - mean * mean, 0.0))
+    each = f"{duration(mean)} each" + (f" (± {duration(spread)})" if spread > mean / 4 else "")
+    steps = facts.steps / count
+    return [
+        f"{reset_words(facts.resetting, share)}: {each}, one for every {steps:,.0f} steps"
+        + (", in the background" if waited < BACKGROUND * seconds else "")
+    ]
+
+
+def _uneven(facts: RunFacts) -> bool:
+    """Return whether it is mainly resets that make turns of the same worker unequally long."""
+    if facts.resets.waited < BACKGROUND * facts.resets.seconds:
+        return False
+    by_resets = of_all = 0.0
+    for worker in facts.workers:
+        if worker.turns:
+            each, resets = worker.busy_s / worker.turns, worker.resets
+            of_all += max(worker.square / worker.turns - each * each, 0.0)
+            mean = resets.waited / worker.turns
+            by_resets += max(resets.square / worker.turns - mean * mean, 0.0)
+    return by_resets > of_all / 2 and not facts.placement.acts_in_workers
+
+
 def env(facts: RunFacts, share: float) -> Advice:
     """Return the finding about stepping environments, in this process or in others."""
     cost, count = costs(facts), len(facts.workers)
@@ -162,7 +214,10 @@ def env(facts: RunFacts, share: float) -> Advice:
     if facts.placement.steps_on_device:
         does = "a separate program steps environments and chooses actions"
         evidence = [first, does, parts(facts)]
+    evidence += _resets(facts, share)
+    spares = list(_spares(facts))
     proposals = [*_in_one_program(facts), *_processes(facts, cost), *overlapping(facts)]
+    proposals = spares + proposals if facts.resetting > share / 2 else proposals + spares
     otherwise = "Make the environment's own step faster: profile it, or step it on more cores."
     if facts.envs == 1:
         otherwise = "Step several environments in processes (--envs 8), or make the step faster."
@@ -205,6 +260,12 @@ def _local(facts: RunFacts, words: str, handicap: float = 1.0) -> Iterator[Propo
 
 def ipc(facts: RunFacts, share: float) -> Advice:
     """Return the finding about communication with actor processes."""
+    if facts.placement.on_cluster:
+        words = [takes(facts, "ipc", share), *machines.network(facts)]
+        otherwise = "Use longer trajectories (--n-steps): each needs one request to each worker."
+        if (late := machines.waited_for(facts)) is not None:
+            return Advice([*words, *machines.evidence(facts, late)], machines.remedy(facts, late))
+        return Advice(words, otherwise, [*overlapping(facts), *machines.longer(facts)])
     turns = max((worker.turns for worker in facts.workers), default=0)
     way_s = share * facts.seconds / max(turns, 1)
     stepping_s = sum(worker.busy_s for worker in facts.workers) / max(turns, 1)
@@ -243,6 +304,14 @@ def lockstep(facts: RunFacts, share: float) -> Advice:
     if busy and facts.seconds:
         low, high = (percent(seconds / facts.seconds) for seconds in (busy[0], busy[-1]))
         evidence.append(f"the processes step between {low} and {high} of the time")
+    spares = list[Proposal]()
+    if (late := machines.waited_for(facts)) is not None:
+        return Advice([*evidence, *machines.evidence(facts, late)], machines.remedy(facts, late))
+    if _uneven(facts):
+        evidence.append("most of the difference between their turns is resets of environments")
+        evidence += _resets(facts, facts.phases["env"])
+        spares = list(_spares(facts))
     then = "the processes then wait for each other once per trajectory, not at every step."
     otherwise = "Put environments whose steps take equally long into the same process."
-    return Advice(evidence, otherwise, _local(facts, then) if facts.workers else ())
+    local = _local(facts, then) if facts.workers else ()
+    return Advice(evidence, otherwise, [*spares, *local])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -13,8 +14,8 @@ from flatout.config.schema import TrainConfig
 from flatout.envs.source import EnvSource
 from flatout.planning.answer import Answer
 from flatout.planning.machine import SHIPPED, Machine
-from flatout.spans import OF_SPAN
-from flatout.storage.span_records import WAIT_LEARNER, Totals, Worker
+from flatout.spans import NO_RESETS, OF_SPAN, ResetTimes
+from flatout.storage.span_records import WAIT_LEARNER, MachineTotals, Totals, Worker
 from flatout_explain.hardware.core_use import CoreUse, core_use, weighted_mean
 from flatout_explain.hardware.monitor import MonitorSample
 from flatout_explain.phases import PHASES
@@ -58,9 +59,13 @@ class RunFacts:
         learner: share of the time in which the learner worked.
         waited: share in which the main process waited for actor processes.
         workers: the actor processes.
+        machines: those of a cluster.
+        resets: of all environments; `resetting`, the share of the time in which steps waited for
+            them, a part of ``env``.
         use: of the hardware.
         gpus: names of the GPUs that JAX can use here.
         images: whether observations are images.
+        could_have_spares: whether the environments have no spares, but could.
         machine: what planning measured of it.
         plan: what it measured of this run, if it did.
     """
@@ -79,9 +84,13 @@ class RunFacts:
     learner: float = 0.0
     waited: float = 0.0
     workers: tuple[Worker, ...] = ()
+    machines: tuple[MachineTotals, ...] = ()
+    resets: ResetTimes = NO_RESETS
+    resetting: float = 0.0
     use: Use = field(default_factory=Use)
     gpus: tuple[str, ...] = ()
     images: bool = False
+    could_have_spares: bool = True
     machine: Machine = SHIPPED
     plan: Answer | None = None
 
@@ -124,6 +133,13 @@ def phase_shares(totals: Totals) -> dict[str, float]:
     return {phase: duration / total for phase, duration in spent.items()}
 
 
+def reset_share(totals: Totals) -> float:
+    """Return the share of the time in which steps waited for resets, a part of ``env``."""
+    env_s = totals.main.get("env", 0.0) + sum(worker.env_s for worker in totals.workers)
+    waited = totals.resets.waited + sum(worker.resets.waited for worker in totals.workers)
+    return phase_shares(totals)["env"] * min(waited / env_s, 1.0) if env_s > 0.0 else 0.0
+
+
 def facts(totals: Totals, *, cores: int, use: Use | None = None, **given: Any) -> RunFacts:
     """A run's facts, from sums of seconds and the fields of `RunFacts` that these do not tell."""
     main, learner = totals.main, totals.learner
@@ -131,6 +147,7 @@ def facts(totals: Totals, *, cores: int, use: Use | None = None, **given: Any) -
     if learner is None:  # the main process learns
         learner = {name: main.get(name, 0.0) for name in ("learn", "replay", "transfer", "fused")}
     busy = sum(seconds for name, seconds in learner.items() if name != "other")
+    resets = functools.reduce(ResetTimes.plus, (w.resets for w in totals.workers), totals.resets)
     return RunFacts(
         seconds=totals.seconds,
         phases=phase_shares(totals),
@@ -142,6 +159,9 @@ def facts(totals: Totals, *, cores: int, use: Use | None = None, **given: Any) -
         learner=min(busy / max(totals.seconds, 1e-9), 1.0),
         waited=min(main.get("wait", 0.0) / total, 1.0),
         workers=totals.workers,
+        machines=totals.machines,
+        resets=resets,
+        resetting=reset_share(totals),
         cores=max(cores, 1),
         use=use or Use(),
         **given,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flatout.config.placement import parse_or_auto
 from flatout.config.workers import with_workers
 from flatout.explain.facts import RunFacts
 from flatout.explain.settings import Changes, flags, possible
-from flatout.planning.predict import Prediction
+from flatout.planning.predict import Prediction, predict
+from flatout.planning.stages import Stages, learning_of
 from flatout.spans import phase_words
 from flatout_explain.diagnosis import Finding, MeasuredGain
 from flatout_explain.report import percent
@@ -75,6 +76,8 @@ def measured_gain(facts: RunFacts, changes: Changes) -> MeasuredGain | None:
 
     Phases that planning does not run keep their time.
     """
+    if facts.plan is not None and changes == {"spare_envs": "all"}:
+        return _gain_of_spares(facts, facts.plan.stages)
     if facts.plan is None or not changes.keys() <= {"placement", "env_backend"}:
         return None
     placement = parse_or_auto(str(changes.get("placement", "auto")))
@@ -97,9 +100,30 @@ def measured_gain(facts: RunFacts, changes: Changes) -> MeasuredGain | None:
         )
 
     def gain(before: float, after: float) -> float:
-        return 1.0 / max(1.0 - share + share * before / after, 1e-3)
+        return _whole(facts, before / after)
 
-    share = 1.0 - sum(facts.phases[phase] for phase in OUTSIDE)
     (low, now, high), (least, then, most) = speeds(found[place]), speeds(found[other])
     how = BOTH if both else STAGES
     return MeasuredGain(gain(now, then), gain(high, least), gain(low, most), how)
+
+
+def _gain_of_spares(facts: RunFacts, stages: Stages) -> MeasuredGain | None:
+    """Return what resets in the background gain; None if no reset was timed."""
+    place = with_workers(facts.placement, facts.envs, facts.cores)
+    if not stages.resets.mean_s or place.steps_on_device or learning_of(place) not in stages.learn:
+        return None
+    now, then = (
+        predict(replace(stages, resets=replace(stages.resets, spares=spares)), place)
+        for spares in (False, True)
+    )
+    wide = then.high / then.rate
+    ratio = now.rate / then.rate
+    low, high = (_whole(facts, ratio * width) for width in (wide, 1.0 / wide))
+    return MeasuredGain(_whole(facts, ratio), low, high, STAGES)
+
+
+def _whole(facts: RunFacts, ratio: float) -> float:
+    """Return the gain of the whole run, of which planning's part then takes `ratio` times as
+    long."""
+    share = 1.0 - sum(facts.phases[phase] for phase in OUTSIDE)
+    return 1.0 / max(1.0 - share + share * ratio, 1e-3)

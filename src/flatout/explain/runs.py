@@ -15,13 +15,16 @@ from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve
 from flatout.errors import FlatoutError, UsageError, damage
 from flatout.explain.facts import facts, mean_use, phase_shares
+from flatout.explain.machines import machine_times
 from flatout.explain.rules import findings, headline
+from flatout.output import shell_word
 from flatout.planning.answer import Answer
 from flatout.planning.machine import SHIPPED, Machine, this_machine
 from flatout.spans import OF_SPAN
 from flatout.storage.run_folder import POPULATION, load_config
 from flatout.storage.span_records import (
     DEVICES,
+    MACHINE,
     MAIN,
     MEASURING,
     SPANS,
@@ -116,7 +119,7 @@ def read_run(path: Path) -> Evidence:
             raise UsageError(f"{path} is a population in which no run has begun: try again later.")
         raise UsageError(
             f"{path} is a population of {len(members):,} runs; explain one of them: "
-            f"flatout explain {path / 'members' / members[0]}."
+            f"flatout explain {shell_word(path / 'members' / members[0])}."
         )
     config = load_config(path, None)  # runs no code that the folder names
     ended = (path / "summary.json").is_file()
@@ -166,6 +169,7 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
         use=mean_use(steady_samples),
         gpus=last.gpus,
         images=last.images,
+        could_have_spares=last.could_have_spares,
         machine=evidence.machine if evidence.machine.cores == last.cores else SHIPPED,
         plan=evidence.plan,
     )
@@ -199,6 +203,8 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
         seconds=facts_.seconds,
         apart=tuple((what, seconds) for what, seconds in excluded if seconds > 0.0),
         phases=facts_.phases,
+        resets=facts_.resetting,
+        machines=machine_times(facts_),
         lanes=lanes(_spans(records)),
         usage=tuple(samples[::every]),
         cores=facts_.cores,
@@ -279,6 +285,8 @@ def _spans(
     for record in records:
         by_lane.setdefault(record.lane, []).append(record)
     for name, of_lane in by_lane.items():
+        if name.startswith(MACHINE):  # its workers have lanes
+            continue
         together = -(-len(of_lane) // MOST_RECORDS)
         spans: list[tuple[float, float, str]] = []
         for first in range(0, len(of_lane), together):

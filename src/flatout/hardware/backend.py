@@ -129,6 +129,11 @@ _EARLIER = (
 )
 
 
+def shares_memory(device: Any) -> bool:
+    """Return whether programs on a device read the host's arrays without a copy to the device."""
+    return device.platform == "cpu"
+
+
 def compiled(lowered: Any, on: Any) -> Any:
     """Compile a program of the loop: for a CPU with the widest vectors that it has.
 

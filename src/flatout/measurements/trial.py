@@ -45,7 +45,7 @@ COMPARED = 4
 
 CLOSE = 1e-5
 
-WITHOUT_EFFECT = affecting(BEST, REPORT)
+WITHOUT_EFFECT = affecting(BEST, REPORT) | {"spare_envs"}
 """Settings that do not affect what is learned."""
 
 

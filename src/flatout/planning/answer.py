@@ -29,6 +29,7 @@ class Question:
         budget_s: time to spend, from the beginning of the first probe.
         lag: acting with older parameters is allowed.
         devices: where acting and learning may happen.
+        length: mean steps of the run's latest episodes; 0 if that is unknown.
     """
 
     config: TrainConfig
@@ -36,6 +37,7 @@ class Question:
     budget_s: float
     lag: bool = False
     devices: tuple[DeviceName, ...] = (CPU,)
+    length: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,9 @@ class Answer:
         if best is not None:
             text += f"; next best: {best.placement}, {_rate(best)}"
         text += ")"
+        stages = self.stages
+        if stages.running is not None:
+            text += f"; of {stages.cores} cores {stages.at_once:.1f} ran at once for busy processes"
         more = [p for p in self.lagged if p.rate > 1.05 * chosen.best_known]
         if more:
             lagged = max(more, key=lambda p: p.rate)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from flatout.config.placement import parse
 from flatout.errors import FlatoutError
 from flatout.planning.answer import Answer, Question
+from flatout.planning.limits import refusal
 from flatout.planning.plan import ranked
 from flatout.planning.predict import Prediction, predict
 from flatout.planning.stages import Seconds, Stages
@@ -76,9 +77,12 @@ def conclude(
     if not allowed:
         raise FlatoutError("; ".join(found.notes) or "no placement fits this machine.")
     lagged = [] if question.lag else [one for one in made if one.placement.lag]
+    notes, hosts = list(found.notes), found.stages.hosts
+    if hosts is not None:
+        notes += filter(None, [hosts.network.words(), refusal(found.stages, made)])
     return Answer(
         found.stages, tuple(sorted(found.known)), ranked(allowed), ranked(lagged), found.spent_s,
-        tuple(dict.fromkeys(found.notes)), more, question.base,
+        tuple(dict.fromkeys(notes)), more, question.base,
     )  # fmt: skip
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
 from msgspec import Meta
 
+from flatout.planning.hosts import ASSUMED, Network
+from flatout.planning.predict import crowded
 from flatout.planning.stages import Count, Stages
 from flatout_explain.files.kept_numbers import keep_number, numbers
+from flatout_explain.hardware.running_cores import RunningCores
 
 Cost = Annotated[float, Meta(ge=0.0, lt=10.0)]
 
@@ -48,6 +52,40 @@ def keep_machine(stages: Stages) -> None:
     """Keep what the planning of a run has measured of this machine."""
     if stages.local:
         keep_number(_key(stages.cores), stages.trip * 1e6)
+
+
+def with_running_cores(stages: Stages, found: RunningCores) -> tuple[Stages, str]:
+    """Return the stages with the number of cores that run at once, and with their speed; and a
+    sentence if these are fewer than the machine lists, or empty."""
+    note = ""
+    if found.missing:
+        stages = replace(stages, running=found.at_once)
+        note = (
+            f"{found.sentence()} Speeds are predicted for these cores; after a change, --remeasure "
+            "plans again."
+        )
+    busy = min(float(found.asked), stages.at_once)
+    return crowded(stages, busy, found.work / max(found.at_once, 1e-9)), note
+
+
+WAY, CARRIES = "microseconds of a request to a cluster", "bytes per second from a cluster"
+"""Keys of the kept numbers of the network that was measured last."""
+
+
+def known_network() -> Network:
+    """Return the network that was last measured from this machine, or `ASSUMED`."""
+    found = numbers()
+    if not found.get(CARRIES):
+        return ASSUMED
+    where = "by the last run on a cluster from this machine"
+    return Network(found.get(WAY, 0.0) / 1e6, found[CARRIES], where)
+
+
+def keep_network(flow: Mapping[str, float]) -> None:
+    """Keep the network that a run on a cluster has measured, from `flow` in its summary."""
+    if rate := flow.get("network_bytes_per_s"):
+        keep_number(WAY, flow["network_way_s"] * 1e6)
+        keep_number(CARRIES, rate)
 
 
 def _key(cores: int) -> str:

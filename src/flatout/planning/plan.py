@@ -13,7 +13,8 @@ from typing import Any
 from flatout.config.placement import CPU, Placement, on_device, parse
 from flatout.config.workers import with_workers
 from flatout.errors import FlatoutError
-from flatout.planning.predict import ACT, ENV, LEARN, Prediction, in_program, predict
+from flatout.planning.limits import cluster_parts, host_counts, shorter_than_way
+from flatout.planning.predict import ACT, ENV, LEARN, RESETS, Prediction, in_program, predict
 from flatout.planning.stages import Stages, at, learns
 
 SLEEPERS = 64
@@ -46,7 +47,10 @@ def candidates(stages: Stages, base: Placement, allowed: Allowed) -> list[Placem
     Args:
         base: what the search does not touch (memory caps, sharded parameters) is taken from it.
     """
-    found = {str(p): p for p in _candidates(stages, base, allowed) if allowed.fits(p)}
+    found = {
+        str(p): p for p in _candidates(stages, base, allowed)
+        if not shorter_than_way(stages, p) and allowed.fits(p)
+    }  # fmt: skip
     return list(found.values())
 
 
@@ -84,6 +88,9 @@ def _collecting(stages: Stages, act: str, allowed: Allowed) -> Iterator[dict[str
         yield processes | {"inference": "central", "groups": 1}
         if act == str(CPU) and stages.local:
             yield processes | {"inference": "local"}
+    for count in host_counts(stages) if act == str(CPU) else ():
+        yield {"sampler": "cluster", "workers": (count, stages.envs // count), "groups": None,
+               "inference": "local"}  # fmt: skip
 
 
 def worker_counts(stages: Stages) -> list[int]:
@@ -118,7 +125,15 @@ def _complexity(placement: Placement) -> tuple[int, ...]:
     elsewhere = placement.replay_on_device, placement.acts_in_workers
     # One program is simplest; where it is allowed it is the rule, and runs begin with it.
     order = not placement.fused, not placement.steps_on_device
-    return len(set(placement.devices)), *order, placement.lag, count, *elsewhere, groups
+    return (
+        placement.on_cluster,
+        len(set(placement.devices)),
+        *order,
+        placement.lag,
+        count,
+        *elsewhere,
+        groups,
+    )
 
 
 def larger(
@@ -147,10 +162,13 @@ def why(chosen: Prediction, stages: Stages) -> str:
     seconds = stages.steps / max(chosen.rate, 1e-12)
     if chosen.placement.steps_on_device:
         parts = in_program(stages, chosen.placement)
+    elif chosen.placement.on_cluster and stages.hosts is not None:
+        parts = cluster_parts(stages, chosen.placement)
     else:
         env, learn = stages.env_s * stages.steps, min(stages.learn.values())
         acting = (at(stages.act[str(d)], stages.envs) for d in chosen.placement.act)
-        parts = {ENV: env, LEARN: learn, ACT: stages.horizon * min(acting)}
+        resets = stages.steps * stages.resets.mean_s if not stages.resets.spares else 0.0
+        parts = {ENV: env, RESETS: resets, LEARN: learn, ACT: stages.horizon * min(acting)}
     largest = max(parts, key=lambda name: parts[name])
     waits = chosen.waits
     idle = f"; the main process waits {100 * waits['main']:.0f} % of the time" if (

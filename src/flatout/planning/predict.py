@@ -15,6 +15,8 @@ import numpy as np
 
 from flatout.config.placement import Placement
 from flatout.config.workers import assign_groups
+from flatout.planning import workers
+from flatout.planning.resets import Resets, ResetWait, reset_wait
 from flatout.planning.simulate import (
     CPU,
     Counter,
@@ -31,17 +33,30 @@ from flatout.planning.stages import Stages, at, learning, learning_of
 
 
 def collecting(
-    stages: Stages, placement: Placement, iterations: int, threads: dict[str, Thread]
-) -> Callable[[int], Iterator[Request]]:
+    stages: Stages, placement: Placement, iterations: int, threads: dict[str, Thread],
+    resets: ResetWait,
+) -> Callable[[int], Iterator[Request]]:  # fmt: skip
     """The main thread's part of collecting; adds the other processes to `threads`."""
     if not placement.in_processes:
-        return lambda k: _inline(stages, placement)
+        return lambda k: _inline(stages, placement, resets)
     if placement.acts_in_workers:
-        return _local(stages, placement, iterations, threads)
-    return _central(stages, placement, iterations, threads)
+        return workers.collecting(stages, placement, iterations, threads, resets)
+    return _central(stages, placement, iterations, threads, resets)
 
 
-def _inline(stages: Stages, placement: Placement) -> Iterator[Request]:
+def resets_in(stages: Stages, placement: Placement) -> ResetWait:
+    """The part of resets in each turn of a process that steps environments."""
+    if placement.steps_on_device:
+        return ResetWait()
+    count, each = 1, stages.envs
+    if placement.in_processes:
+        count, each = placement.workers or (1, stages.envs)
+    turns = stages.horizon if placement.acts_in_workers else 1
+    step_s = stages.call + env_turn(replace(stages, envs=each))
+    return reset_wait(stages.resets, each, turns, count, step_s)
+
+
+def _inline(stages: Stages, placement: Placement, resets: ResetWait) -> Iterator[Request]:
     """Acting and stepping in turns."""
     turns, n = stages.horizon, stages.envs
     groups = placement.groups or 1
@@ -50,33 +65,38 @@ def _inline(stages: Stages, placement: Placement) -> Iterator[Request]:
         yield Work(turns * act, 1.0, "gpu")
         act = 0.0
     env = env_turn(stages)
-    yield Work(turns * (act + stages.call + stages.turn + env * stages.computing))
-    yield Sleep(turns * env * (1.0 - stages.computing))
+    work = stages.call + stages.turn + env * stages.computing + resets.work + resets.later
+    yield Work(turns * (act + work))
+    yield Sleep(turns * (env * (1.0 - stages.computing) + resets.sleep))
 
 
 def env_turn(stages: Stages) -> float:
     """Seconds in which all environments make a step here."""
-    return stages.env_s * stages.envs / min(stages.lanes, stages.envs, stages.cores)
+    return stages.env_s * stages.envs / min(stages.lanes, stages.envs, stages.at_once)
 
 
 def _central(
-    stages: Stages, placement: Placement, iterations: int, threads: dict[str, Thread]
-) -> Callable[[int], Iterator[Request]]:
+    stages: Stages, placement: Placement, iterations: int, threads: dict[str, Thread],
+    resets: ResetWait,
+) -> Callable[[int], Iterator[Request]]:  # fmt: skip
     """One group's processes step while another's actions are chosen here."""
     rounds = assign_groups(placement, stages.envs)
     orders = [[Counter() for _ in groups] for groups in rounds]
     answers = [[Counter() for _ in groups] for groups in rounds]
     _, each = placement.workers or (1, stages.envs)
     turns = stages.horizon
-    draws = _draws(stages, sum(len(s.workers) for r in rounds for s in r), each, iterations * turns)
+    draws = workers.slow_steps(
+        stages, sum(len(s.workers) for r in rounds for s in r), each, iterations * turns
+    )
 
     def worker(order: Counter, answer: Counter, durations: np.ndarray) -> Thread:
         for turn, seconds in enumerate(durations.tolist()):
             yield Wait(order, turn + 1)
             yield Sleep(stages.trip)
-            yield Work(stages.call + seconds * stages.computing)
-            yield Sleep(seconds * (1.0 - stages.computing))
+            yield Work(stages.call + seconds * stages.computing + resets.work)
+            yield Sleep(seconds * (1.0 - stages.computing) + resets.sleep)
             answer.value += 1
+            yield Work(resets.later)
 
     number = 0
     for r, groups in enumerate(rounds):
@@ -106,46 +126,6 @@ def _central(
     return collect
 
 
-def _local(
-    stages: Stages, placement: Placement, iterations: int, threads: dict[str, Thread]
-) -> Callable[[int], Iterator[Request]]:
-    """Processes that act by themselves; all of them together make a trajectory."""
-    count, each = placement.workers or (1, stages.envs)
-    order, answer = Counter(), Counter()
-    turns = stages.horizon
-    draws = _draws(stages, count, each, iterations * turns).reshape(count, iterations, turns)
-    batch = stages.envs // (placement.groups or count)
-    beside = stages.call + stages.turn
-    acting = turns * max(each // batch, 1) * at(stages.local, batch)
-
-    def worker(durations: np.ndarray) -> Thread:
-        for k, seconds in enumerate(durations.sum(1).tolist()):
-            yield Wait(order, k + 1)
-            yield Work(acting + turns * beside + seconds * stages.computing)
-            yield Sleep(seconds * (1.0 - stages.computing))
-            answer.value += 1
-
-    for number in range(count):
-        threads[f"worker {number}"] = worker(draws[number])
-
-    def collect(k: int) -> Iterator[Request]:
-        order.value += 1
-        yield Wait(answer, (k + 1) * count)
-        yield Work(stages.trajectory)
-
-    return collect
-
-
-def _draws(stages: Stages, workers: int, each: int, turns: int) -> np.ndarray:
-    """Seconds that each worker's environments take in each turn, ``[workers, turns]``, drawn from
-    the measured slices; their mean is the measured one."""
-    slices = np.asarray(stages.env)
-    chosen = np.random.default_rng(0).integers(len(slices), size=(workers, turns, each))
-    drawn = slices[chosen]
-    drawn *= stages.env_s / max(float(drawn.mean()), 1e-12)
-    return drawn.sum(2) / min(stages.lanes, each)
-
-
 TURNS = 48
 """Turns of an iteration that are simulated one by one; longer iterations are scaled down to it."""
 
@@ -166,6 +146,9 @@ EXTRAPOLATED = 0.25
 
 DERIVED = 0.18
 """The same where it was."""
+
+GUESSED = 0.3
+"""The half-width that an assumed network adds to it."""
 
 
 TOLD_S, CHUNK_S = 5e-5, 0.5
@@ -213,6 +196,8 @@ def predict(stages: Stages, placement: Placement, known: bool = False) -> Predic
     seconds, waits = iteration_s(stages, placement)
     rate = stages.steps / max(seconds, 1e-12)
     wide = math.hypot(stages.spread, DERIVED if known else EXTRAPOLATED)
+    if placement.on_cluster and stages.hosts is not None and not stages.hosts.network.measured:
+        wide = math.hypot(wide, GUESSED)
     return Prediction(placement, rate, rate / (1.0 + wide), rate * (1.0 + wide), waits)
 
 
@@ -222,13 +207,15 @@ def iteration_s(
     """Seconds of an iteration in the steady state, and the share of it that each part waits."""
     if placement.steps_on_device:
         return sum(in_program(stages, placement).values()), {}
-    short, times = _scaled(stages, turns)
-    spent = [_run(short, placement, count) for count in (1, ITERATIONS)]
+    (short, times), resets = _scaled(stages, turns), resets_in(stages, placement)
+    spent = [_run(short, placement, count, resets) for count in (1, ITERATIONS)]
     total = [max(_end(s) for s in each.values()) for each in spent]
     steady = (total[1] - total[0]) / (ITERATIONS - 1)
     waits: dict[str, float] = {}
     for name in spent[1]:
         waited = (spent[1][name].waiting - spent[0][name].waiting) / (ITERATIONS - 1)
+        if name.startswith(workers.LINK):
+            continue
         part = "workers" if name.startswith("worker") else name
         waits.setdefault(part, 0.0)
         count = sum(other.startswith("worker") for other in spent[1]) if part == "workers" else 1
@@ -254,11 +241,15 @@ def in_program(stages: Stages, placement: Placement) -> dict[str, float]:
     return {ENV: env, ACT: rollout - env, LEARN: learn, "the host's part": rest}
 
 
-ENV, ACT, LEARN = "stepping the environments", "choosing actions", "learning"
-"""Return the parts of an iteration in words."""
+ENV, RESETS, ACT, LEARN = (
+    "stepping the environments", "resetting the environments", "choosing actions", "learning"
+)  # fmt: skip
+"""The parts of an iteration in words."""
 
 
-def fitted(stages: Stages, placement: Placement, step_s: float, horizon: int) -> Stages:
+def fitted(
+    stages: Stages, placement: Placement, step_s: float, horizon: int, seen: Resets | None = None
+) -> Stages:
     """Stages with which collecting takes as long as was measured.
 
     What the parts do not explain goes into the stage that only this way to collect has: the main
@@ -267,7 +258,11 @@ def fitted(stages: Stages, placement: Placement, step_s: float, horizon: int) ->
     Args:
         step_s: measured seconds of a collected step, summed over environments.
         horizon: T of the trajectories that were measured.
+        seen: the resets that happened meanwhile; by default as many as are expected.
     """
+    if seen is not None:  # a short look sees more or fewer
+        found = fitted(replace(stages, resets=seen), placement, step_s, horizon)
+        return replace(found, resets=stages.resets)
     key = next(iter(stages.learn))
     where = replace(placement, learn=placement.act[:1], replay="cpu")
     bare = replace(
@@ -304,9 +299,17 @@ def loaded(stages: Stages, count: int, env_s: float, act_s: float, batch: int) -
     speed = min(max(stages.env_s / max(env_s, 1e-12), 1.0 / count), 1.0)
     if stages.computing < 0.5 or stages.cores < 2:
         return replace(stages, local=((batch, act_s),))
-    slower = (1.0 / speed - 1.0) / (min(count, stages.cores) - 1)
-    full = 1.0 / (1.0 + slower * (stages.cores - 1))
-    return replace(stages, full=full, local=((batch, act_s * speed),))
+    busy = min(float(count), stages.at_once)
+    each = speed * count / busy  # without the turns that they take on these cores
+    return replace(crowded(stages, busy, each), local=((batch, act_s * speed),))
+
+
+def crowded(stages: Stages, busy: float, each: float) -> Stages:
+    """Stages with the measured speed of each of `busy` cores, in that of one that works alone."""
+    if busy <= 1.0:
+        return stages
+    slower = (1.0 / min(max(each, 1.0 / busy), 1.0) - 1.0) / (busy - 1.0)
+    return replace(stages, full=1.0 / (1.0 + slower * (stages.at_once - 1.0)))
 
 
 def _end(spent: Spent) -> float:
@@ -318,21 +321,28 @@ def _scaled(stages: Stages, most: int) -> tuple[Stages, float]:
     turns = min(stages.horizon, most)
     times = stages.horizon / turns
     learn = {name: seconds / times for name, seconds in stages.learn.items()}
+    hosts = stages.hosts
+    if hosts is not None:
+        network = replace(hosts.network, way_s=hosts.network.way_s / times)
+        hosts = replace(hosts, network=network, request_s=hosts.request_s / times)
     short = replace(
         stages, horizon=turns, learn=learn, iteration=stages.iteration / times,
-        trajectory=stages.trajectory / times,
+        trajectory=stages.trajectory / times, hosts=hosts,
+        params_bytes=stages.params_bytes / times,
     )  # fmt: skip
     return short, times
 
 
-def _run(stages: Stages, placement: Placement, iterations: int) -> dict[str, Spent]:
+def _run(
+    stages: Stages, placement: Placement, iterations: int, resets: ResetWait
+) -> dict[str, Spent]:
     """Return the work of every thread in `iterations` iterations."""
     collected, learned = Counter(), Counter()
     learn = stages.learn[learning_of(placement)]
     resource = "gpu" if placement.learn[0].is_gpu else CPU
     width = stages.width if resource == CPU else 1.0
     threads: dict[str, Thread] = {}
-    collect = collecting(stages, placement, iterations, threads)
+    collect = collecting(stages, placement, iterations, threads, resets)
 
     def learns() -> Iterator[Request]:
         if learn > 0.0:
@@ -359,5 +369,9 @@ def _run(stages: Stages, placement: Placement, iterations: int) -> dict[str, Spe
     threads["main"] = main()
     if placement.overlapped:
         threads["learner"] = learner()
-    speeds = {CPU: shared(stages.cores, stages.full), "gpu": shared(1, 1.0)}
+    speeds = {CPU: shared(stages.at_once, stages.full), "gpu": shared(1, 1.0)}
+    if placement.on_cluster and stages.hosts is not None:
+        speeds |= dict.fromkeys((workers.TO_HOSTS, workers.FROM_HOSTS), shared(1, 1.0))
+        for number, host in enumerate(stages.hosts.machines):
+            speeds[workers.host_cores(number)] = shared(host.cores, stages.full)
     return simulate(threads, speeds)

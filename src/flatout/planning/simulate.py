@@ -74,11 +74,12 @@ class _Task:
     since: float = 0.0
 
 
-def shared(places: int, full: float) -> Speed:
+def shared(places: float, full: float) -> Speed:
     """The speed on `places` cores, each of which runs at the speed `full` (of 0 to 1) while all
-    are busy: caches and memory are shared. More threads than cores take turns."""
+    are busy: caches and memory are shared. More threads than cores take turns. `places` need not be
+    a whole number."""
     # Two cores do no less than one. Between one and all, work per second rises like n / (1 + b n).
-    slower = 0.0 if places < 2 else (1.0 / max(full, 1.0 / places) - 1.0) / (places - 1)
+    slower = 0.0 if places <= 1 else (1.0 / max(full, 1.0 / places) - 1.0) / (places - 1)
 
     def speed(asked: float) -> float:
         busy = min(max(asked, 1.0), places)

@@ -10,12 +10,15 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from flatout.config.placement import Placement, parse
+from flatout.planning.hosts import Hosts
+from flatout.planning.resets import NO_RESETS, Resets, Seconds
 
 SLICES = 33
 """Numbers that describe the distribution of an environment's steps."""
 
-Seconds = Annotated[float, Meta(ge=0.0, lt=1e6)]
 Count = Annotated[int, Meta(ge=1, lt=2**53)]
+
+Bytes = Annotated[float, Meta(ge=0.0, lt=1e15)]
 
 Curve = tuple[tuple[int, Seconds], ...]
 """Seconds of a call by batch size, ascending."""
@@ -28,8 +31,11 @@ class Stages:
     Attributes:
         envs: N, environments; horizon: T, steps of each in an iteration.
         cores: that the run may use, and `full`, a core's relative speed while all of them work.
-        env: of one environment's step, resets included: means of equal slices of the sorted
+        running: how many of the cores ran at once for busy processes, where that is clearly fewer;
+            None if all of them did, or nothing was measured.
+        env: of one environment's step, without resets: means of equal slices of the sorted
             durations.
+        resets: of the environments.
         computing: share of it in which a core works; the rest is sleep.
         lanes: environments of one group that step at the same time (a vector environment with
             threads of its own); 1 is one after another.
@@ -48,6 +54,9 @@ class Stages:
             environment steps there. `stepping` is of the same with random actions.
         inside: of an iteration's learning in such a loop, by devices.
         apart: what a trajectory costs beside `rollout` where its program is one of its own.
+        step_bytes: bytes of a trajectory for each step of an environment, and `params_bytes`, of
+            the parameters that act: what travels to and from other machines.
+        hosts: machines of a cluster that can step environments; None without one.
     """
 
     envs: Count
@@ -72,6 +81,16 @@ class Stages:
     stepping: Mapping[str, Seconds] = field(default_factory=dict[str, float])
     inside: Mapping[str, Seconds] = field(default_factory=dict[str, float])
     apart: Mapping[str, Seconds] = field(default_factory=dict[str, float])
+    running: Annotated[float, Meta(gt=0.0, lt=2**53)] | None = None
+    resets: Resets = NO_RESETS
+    step_bytes: Bytes = 0.0
+    params_bytes: Bytes = 0.0
+    hosts: Hosts | None = None
+
+    @property
+    def at_once(self) -> float:
+        """Cores that run at the same time for this run, at least one."""
+        return self.cores if self.running is None else min(max(self.running, 1.0), self.cores)
 
     @property
     def steps(self) -> int:
@@ -80,7 +99,7 @@ class Stages:
 
     @property
     def env_s(self) -> float:
-        """Mean seconds of an environment's step."""
+        """Mean seconds of an environment's step, without resets."""
         return sum(self.env) / len(self.env)
 
     def faster_envs(self, times: float) -> Stages:
@@ -89,7 +108,8 @@ class Stages:
         steps = {place: min(self.stepping.get(place, 0.0), s) for place, s in whole.items()}
         stepping = {place: seconds / times for place, seconds in steps.items()}
         rollout = {place: s - steps[place] + stepping[place] for place, s in whole.items()}
-        return replace(self, env=env, stepping=stepping, rollout=rollout)
+        resets = self.resets.faster(times)
+        return replace(self, env=env, resets=resets, stepping=stepping, rollout=rollout)
 
 
 def learning(devices: str, replay: str) -> str:

@@ -10,14 +10,28 @@ from dataclasses import dataclass, replace
 from flatout.config.placement import Placement
 from flatout.errors import UsageError, nearest
 from flatout.planning.answer import Answer
+from flatout.planning.hosts import ASSUMED, Network, alike
+from flatout.planning.limits import LIMITS, cluster_parts, refusal
 from flatout.planning.plan import Allowed, candidates, choose, worker_counts
-from flatout.planning.predict import ACT, ENV, LEARN, Prediction, in_program, predict
+from flatout.planning.predict import (
+    ACT,
+    ENV,
+    LEARN,
+    RESETS,
+    Prediction,
+    in_program,
+    predict,
+    resets_in,
+)
 from flatout.planning.stages import Stages
 
 MEASURED_ANEW = {"batch": "batch_size", "hidden": "hidden"}
 """Questions that other settings answer, whose stages have to be measured: the setting's name."""
 
-KEYS = ("cores", "gpus", "gpu", "env-speed", *MEASURED_ANEW)
+SPARES = "spare-envs"
+"""The question about resets in the background, named as the setting."""
+
+KEYS = ("cores", "hosts", "gpus", "gpu", "env-speed", SPARES, *MEASURED_ANEW)
 
 PER_DOUBLING = 0.10
 """How much wider an interval becomes with each doubling of the cores: what they share beyond the
@@ -50,7 +64,7 @@ def parse(words: Sequence[str]) -> list[Change]:
             raise UsageError(
                 f"--what-if {word}: write KEY=VALUE with {', '.join(KEYS)}.{nearest(key, KEYS)}"
             )
-        numbers = key in ("cores", "gpus")
+        numbers = key in ("cores", "hosts", "gpus")
         if numbers and not (re.fullmatch(r"\d{1,4}", value) and 1 <= int(value) <= MOST_CORES):
             raise UsageError(f"--what-if {word}: {key} is a whole number from 1 to {MOST_CORES}.")
         if key == "batch" and not re.fullmatch(r"[1-9]\d{0,8}", value):
@@ -59,6 +73,8 @@ def parse(words: Sequence[str]) -> list[Change]:
             raise UsageError(f"--what-if {word}: write widths, such as hidden=512,512.")
         if key == "env-speed" and not 0.0 < speed(value) < 1e6:
             raise UsageError(f"--what-if {word}: write how many times as fast, such as 10x.")
+        if key == SPARES and value not in ("all", "0"):
+            raise UsageError(f"--what-if {word}: write {SPARES}=all or {SPARES}=0.")
         changes.append(Change(key, value))
     return changes
 
@@ -101,19 +117,51 @@ def refuse_unmeasured(change: Change, stages: Stages) -> None:
             "... --save-machine m.json` on a machine that has them, and ask here with --machine "
             "m.json."
         )
+    if change.key == "hosts" and not stages.act:
+        raise UsageError(
+            f"--what-if {change}: these environments step in a compiled program, not in workers; "
+            "leave --env-backend out to ask about steps on the host."
+        )
+    if change.key != SPARES:
+        return
+    if not stages.act:
+        raise UsageError(
+            f"--what-if {change}: these environments step in a compiled program, in which a reset "
+            "is a part of the step."
+        )
+    if not stages.resets.mean_s:
+        raise UsageError(
+            f"--what-if {change}: no reset was timed when this run was measured: no episode ended, "
+            "or the environments are reset within the steps of a vector of their own."
+        )
 
 
-def changed(stages: Stages, changes: Sequence[Change]) -> tuple[Stages, float]:
-    """The stages of that machine, and the factor by which intervals become wider."""
+def changed(
+    stages: Stages, changes: Sequence[Change], network: Network = ASSUMED
+) -> tuple[Stages, float]:
+    """The stages of that machine, and the factor by which intervals become wider.
+
+    Args:
+        network: between machines, for ``hosts=``.
+    """
     wider = 0.0
     for change in changes:
         if change.key == "cores":
             cores = int(change.value)
-            wider += PER_DOUBLING * max(math.log2(cores / stages.cores), 0.0)
+            wider += PER_DOUBLING * max(math.log2(cores / stages.at_once), 0.0)
             # The speed of a core while all work is taken to stay: never extrapolated linearly.
-            stages = replace(stages, cores=cores)
+            stages = replace(stages, cores=cores, running=None)
+        elif change.key == "hosts":
+            count = int(change.value)
+            network = network if stages.hosts is None else stages.hosts.network
+            wider += PER_DOUBLING * math.log2(count)
+            hosts = alike(count, max(int(stages.at_once), 1), network)
+            stages = replace(stages, hosts=hosts)
         elif change.key == "env-speed":
             stages = stages.faster_envs(speed(change.value))
+        elif change.key == SPARES:
+            resets = replace(stages.resets, spares=change.value == "all")
+            stages = replace(stages, resets=resets)
     return stages, wider
 
 
@@ -127,6 +175,7 @@ class Outcome:
     high: float
     then: Prediction
     bottleneck: str
+    notes: tuple[str, ...] = ()
 
 
 def outcome(words: str, now: Answer, then: Answer, wider: float, lag: bool) -> Outcome:
@@ -144,10 +193,52 @@ def outcome(words: str, now: Answer, then: Answer, wider: float, lag: bool) -> O
     before, after = _best(now, lag, untried), _best(then, lag, untried)
     gain = after.rate / before.rate
     old, new = now.stages, then.stages
-    if new.cores >= old.cores and new.env_s <= old.env_s and new.learn == old.learn:
+    resets = new.resets.spares or not old.resets.spares
+    if (
+        new.at_once >= old.at_once and new.env_s <= old.env_s and new.learn == old.learn and resets
+    ):  # fmt: skip
         gain = max(gain, 1.0)  # nothing became slower
     wide = (after.high / after.rate) * (1.0 + wider)
-    return Outcome(words, gain, gain / wide, gain * wide, after, bottleneck(new, after))
+    notes = () if new.hosts == old.hosts else _hosts_notes(now, then, before.rate, lag, untried)
+    held = bottleneck(new, after)
+    return Outcome(words, gain, gain / wide, gain * wide, after, held, notes)
+
+
+def _hosts_notes(
+    now: Answer, then: Answer, before: float, lag: bool, untried: bool
+) -> tuple[str, ...]:
+    """Return what more and more machines gain, which limit that meets, and what it assumes."""
+    stages, hosts = then.stages, then.stages.hosts
+    assert hosts is not None
+    most = len(hosts.machines)
+    useful = next(n for n in range(1, most + 1) if n == most or hosts.first(n).cores >= stages.envs)
+    gains, held, since = list[str](), "", 1
+    best = _best(then, lag, untried)
+    for count in sorted({*(1 << n for n in range(useful.bit_length())), useful}):
+        fewer = replace(stages, hosts=hosts.first(count))
+        best = _best(replace(then, stages=fewer), lag, untried)
+        gains.append(f"{best.rate / before:.2f} times with {_hosts(count)}")
+        if bottleneck(fewer, best) != held:
+            held, since = bottleneck(fewer, best), count
+    notes = [
+        ", ".join(gains),
+        f"{LIMITS.get(held, f'{held} is the limit')} from {_hosts(since)} on",
+    ]
+    if useful < most:
+        notes.append(
+            f"{stages.envs} environments have work for {_hosts(useful)} with "
+            f"{hosts.machines[0].cores} cores; more hosts need more --envs, which changes what is "
+            "learned"
+        )
+    if not best.placement.on_cluster:
+        here = [predict(stages, p.placement) for p in now.predictions]
+        refused = refusal(stages, [*here, _best(then, True, untried)])
+        notes.append(refused or "no placement with sampler=cluster is faster than on one machine")
+    return (*notes, hosts.network.words())
+
+
+def _hosts(count: int) -> str:
+    return f"{count} host{'' if count == 1 else 's'}"
 
 
 def _best(answer: Answer, lag: bool, untried: bool) -> Prediction:
@@ -160,7 +251,8 @@ def _best(answer: Answer, lag: bool, untried: bool) -> Prediction:
     kinds = {p.placement.collects for p in answer.predictions}
 
     def fits(placement: Placement) -> bool:
-        possible = placement.collects in kinds or (untried and placement.in_processes)
+        possible = placement.on_cluster or placement.collects in kinds
+        possible = possible or (untried and placement.in_processes)
         return possible and _where(placement) in measured
 
     found = candidates(answer.stages, answer.base, Allowed(lag=lag, fits=fits))
@@ -180,12 +272,16 @@ def bottleneck(stages: Stages, prediction: Prediction) -> str:
     if placement.steps_on_device:
         parts = in_program(stages, placement)
         return max(parts, key=lambda name: parts[name])
+    if placement.on_cluster and stages.hosts is not None:
+        parts = cluster_parts(stages, placement)
+        return max(parts, key=lambda name: parts[name])
     count, _ = placement.workers or (1, 0)
-    count = min(count, stages.cores) if stages.computing > 0.5 else count
+    width = min(count, stages.at_once) if stages.computing > 0.5 else count
     learn = min(stages.learn.values())
     act = stages.horizon * max(min(points, key=lambda p: p[1])[1] for points in stages.act.values())
     parts = {
-        ENV: stages.env_s * stages.steps / count,
+        ENV: stages.env_s * stages.steps / width,
+        RESETS: resets_in(stages, placement).seconds * stages.horizon,
         LEARN: learn,
         ACT: act,
         "the way to actor processes": stages.horizon * stages.trip if count > 1 else 0.0,

@@ -67,6 +67,12 @@ def choose(
         raise FlatoutError(f"not even one member of this population fits: {error}") from error
     placements = placements[:count]
     placement = placements[0]
+    if placement.on_cluster:
+        raise UsageError(
+            "members of a population train in one process, which cannot share a Ray cluster among "
+            "them: train them as a sweep (flatout sweep ... --seeds N --ray-address HOST:PORT), or "
+            "with sampler=processes."
+        )
     obstacle, wanted = _obstacle(config, placement), asked if before is None else before.name
     if wanted == TOGETHER and obstacle:
         raise UsageError(f"--strategy together is not possible: {obstacle}.")

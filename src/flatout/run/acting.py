@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +19,12 @@ from flatout.config.actions import refuse_actions
 from flatout.config.schema import TrainConfig
 from flatout.engine.act import Policy
 from flatout.envs.check import making, refuse, undisturbed
+from flatout.envs.goals import refuse_without_goals
 from flatout.envs.masks import MaskError, as_mask, with_mask
 from flatout.envs.source import EnvSource
 from flatout.envs.spaces import as_array, flattened, in_range, structure
 from flatout.envs.task import Task
-from flatout.errors import CheckpointError, UsageError, described
+from flatout.errors import CheckpointError, UsageError, described, short
 from flatout.evaluation import Evaluation
 from flatout.hardware import backend
 from flatout.hardware.inventory import inventory, resolve_placement
@@ -32,7 +32,7 @@ from flatout.output import say
 from flatout.packing import PackedParams
 from flatout.randomness import ACT, is_typed_key, raw_key
 from flatout.run.evaluate import Evaluator
-from flatout.run.opening import open_environment
+from flatout.run.opening import open_environment, other_environment
 from flatout.spans import Spans
 from flatout.storage import checkpoint
 from flatout.types import NAMED, Obs, ObservationSpec, UserCode, has_images, mask_path
@@ -79,6 +79,8 @@ class Acting:
             task = open_environment(self._config, self._code, in_info=in_info)
         try:
             refuse_actions(self._config.algorithm, task.action_spec)
+            if getattr(self._config.hyper, "hindsight", 0):
+                refuse_without_goals(task, task.first)
             if refuse(task, self._config.run.seed, patience):
                 return self._checked(patience, in_info=True)
             for note in task.notes:
@@ -216,6 +218,42 @@ class Acting:
         """Whether acting has a carry."""
         return self._algorithm.recurrent
 
+    def remembered(self, state: Any, episode_start: Any, count: int) -> tuple[Any, np.ndarray]:
+        """Return the carry of `count` environments that a user passes as the state, and the mask
+        ``[count]`` of the episodes that begin.
+
+        Raises:
+            UsageError: it is not the state of `count` environments, or the mask is missing or of
+                another length.
+        """
+        shapes = self._algorithm.carry_shapes(count)
+        expected, given = jax.tree.leaves(shapes), jax.tree.leaves(state)
+        if [np.shape(leaf) for leaf in given] != [leaf.shape for leaf in expected]:
+            raise UsageError(
+                f"predict was given a state of {_shapes(given)}, but the state of {count} "
+                f"observation(s) has {_shapes(expected)}: pass the one that predict returned for "
+                "the step before, or None where all episodes start."
+            )
+        if episode_start is None:
+            raise UsageError(
+                "predict was given a state without episode_start: pass one True or False for each "
+                "observation, True where it starts an episode and the memory begins again."
+            )
+        begun = np.asarray(episode_start)
+        if begun.shape not in ((count,), ()):
+            raise UsageError(
+                f"predict was given episode_start of shape {[*begun.shape]} for {count} "
+                "observation(s): pass one True or False for each."
+            )
+        if not np.isin(begun, (0, 1)).all():
+            raise UsageError(
+                f"predict was given episode_start = {short(episode_start)}: pass True where an "
+                "observation starts an episode, and False elsewhere."
+            )
+        leaves = [np.asarray(x, one.dtype) for x, one in zip(given, expected, strict=True)]
+        carry = jax.tree.structure(shapes).unflatten(leaves)
+        return carry, np.broadcast_to(begun.astype(np.bool_), count)
+
     def batch(
         self, obs: Obs, deterministic: bool, step: int = 0, carry: Any = None,
         begun: np.ndarray | None = None,
@@ -226,8 +264,7 @@ class Acting:
         Batches are padded to the next power of two, so that few sizes are ever compiled.
 
         Args:
-            carry: what the step before returned; None begins all episodes.
-            begun: ``[B]`` bool, the rows whose episodes begin; None for none of them.
+            carry, begun: results of `remembered`; None begins all episodes.
         """
         count = len(tree.first(obs))
         policy = self.policy(1 << max(count - 1, 0).bit_length(), deterministic)
@@ -239,8 +276,7 @@ class Acting:
         obs = tree.map(padded, obs) if more else obs
         mask = None
         if policy.recurrent:
-            starts = carry is None or begun is None
-            mask = padded(np.full(count, carry is None) if starts else np.asarray(begun, np.bool_))
+            mask = padded(np.ones(count, np.bool_) if begun is None else begun)
             if carry is not None:
                 policy.set_carry(jax.tree.map(padded, carry))
         row = policy.greedy(obs, mask) if deterministic else policy.act(obs, step, 0, mask)
@@ -264,14 +300,10 @@ class Acting:
             UsageError: it has other spaces.
         """
         algorithm, precision = self._algorithm, self._config.run.precision
-        config, code = self._config, self._code
-        if env is not None:
-            config = replace(config, env=replace(config.env, env=env))
-            code = replace(code, env=source)
-        task = open_environment(config, code) if env is not None else self.played(anew=True)
-        if task.spaces[:2] != self.task.spaces[:2]:
-            task.close()
-            raise UsageError(f"{task.name} has other spaces than {self.task.name}.")
+        if env is None:
+            task = self.played(anew=True)
+        else:
+            task = other_environment(self._config, self._code, (env, source), self.task)
         limit = 1 if task.single else 16
         with closing(
             Evaluator(
@@ -291,7 +323,7 @@ class Acting:
         if self.task.single and self.training:
             raise UsageError(
                 "the environment object is training: to evaluate or record meanwhile, pass a "
-                "function that makes environments."
+                "function that makes environments, or evaluate in another one (env=)."
             )
         anew = anew or self.task.single
         return open_environment(self._config, self._code) if anew else self.task
@@ -366,3 +398,8 @@ def _observed(observation: Any, spec: ObservationSpec, path: str = "") -> tuple[
     if obs.dtype.kind == "f" and not np.isfinite(obs).all():
         raise UsageError(f"predict was given an observation{of} with NaN or infinity.")
     return (obs[None] if single else obs), single
+
+
+def _shapes(leaves: Sequence[Any]) -> str:
+    """Return a phrase for arrays of these shapes."""
+    return "arrays " + ", ".join(str([*np.shape(leaf)]) for leaf in leaves)

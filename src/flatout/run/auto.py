@@ -8,7 +8,7 @@ import importlib.util
 import json
 import platform
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,15 @@ from typing import Any
 
 from flatout.config.placement import CPU, DeviceName, Placement
 from flatout.config.placement_checks import refuse_unavailable
-from flatout.config.schema import LENGTH, REPORT, SPEED, TrainConfig, affecting
+from flatout.config.schema import (
+    CLUSTER_SETTINGS,
+    LENGTH,
+    REPORT,
+    SPEED,
+    RunConfig,
+    TrainConfig,
+    affecting,
+)
 from flatout.config.workers import with_workers
 from flatout.errors import FlatoutError, UsageError
 from flatout.hardware.inventory import Hardware
@@ -28,21 +36,28 @@ from flatout_explain.files.kept_numbers import plans
 
 PACKAGES = ("flatout", "jax", "jaxlib", "numpy", "gymnasium", "ale_py")
 
-UNIMPORTANT = affecting(SPEED, LENGTH, REPORT) | {"reduce", "seed"}
+UNIMPORTANT = (affecting(SPEED, LENGTH, REPORT) | {"reduce", "seed"}) - {"spare_envs"}
 """Settings that do not change the cost of any part of a run."""
 
 MOST_BYTES = 1 << 20
 
 
-def question(config: TrainConfig, base: Placement, hardware: Hardware, budget_s: float) -> Question:
+def question(
+    config: TrainConfig, base: Placement, hardware: Hardware, budget_s: float,
+    lengths: Sequence[int] = (),
+) -> Question:  # fmt: skip
     """Return the question that planning is asked about a run on this machine's devices.
 
     Args:
         base: the rule's placement.
+        lengths: steps of its latest episodes.
     """
     base = with_workers(base, config.env.envs, hardware.cores)
+    length = sum(lengths) / len(lengths) if lengths else 0.0
     gpus = base.gpus or [DeviceName("gpu", gpu.index) for gpu in hardware.freest()]
-    return Question(config, base, budget_s, config.run.allow_lag, devices=(CPU, *gpus[:1]))
+    return Question(
+        config, base, budget_s, config.run.allow_lag, devices=(CPU, *gpus[:1]), length=length
+    )
 
 
 def plannable(config: TrainConfig) -> bool:
@@ -95,6 +110,8 @@ def recall(config: TrainConfig, hardware: Hardware, code: UserCode) -> tuple[Ans
     it."""
     if code != NAMED or config.run.remeasure:  # an object has no name to find it again by
         return None, ""
+    if config.run.ray_address is not None:  # machines of a cluster come and go
+        return None, ""
     path = plan_file(config, hardware)
     try:
         found = Answer.from_json(nofollow.read_json(path, 1, MOST_BYTES))
@@ -119,7 +136,7 @@ def recalled(config: TrainConfig, hardware: Hardware) -> Answer | None:
 def remember(config: TrainConfig, hardware: Hardware, code: UserCode, answer: Answer) -> None:
     """Save a plan for later runs with the same settings. A folder that cannot be written is no
     error."""
-    if code != NAMED or not answer.complete:
+    if code != NAMED or not answer.complete or config.run.ray_address is not None:
         return
     with suppress(OSError):
         plans().mkdir(parents=True, exist_ok=True)
@@ -149,4 +166,7 @@ def with_placement(config: TrainConfig, placement: Placement) -> TrainConfig:
     if env.backend_open:
         env = replace(env, env_backend="device" if placement.steps_on_device else "host")
     run = replace(config.run, placement=str(placement), devices=None)  # which it names itself
+    if not placement.on_cluster:
+        default = RunConfig()
+        run = replace(run, **{name: getattr(default, name) for name in CLUSTER_SETTINGS})
     return replace(config, env=env, run=run)

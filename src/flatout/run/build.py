@@ -41,6 +41,7 @@ class Components:
     memory_mb: dict[DeviceName, dict[str, float]]  # expected, by device and what takes it, MiB
     notes: list[str]  # sentences for the user
     planner: Planner | None = None  # chooses another placement, if nobody gave one
+    could_have_spares: bool = False  # see `Task`
 
     def close(self) -> None:
         self.schedule.close()
@@ -163,6 +164,7 @@ def _compile(job: Job) -> Components:
         return Components(
             run.placement, run.hardware, factory.algorithm, schedule, evaluator,
             expectation.by_purpose(run.placement), run.notes, _planner(job),
+            run.task is not None and run.task.could_have_spares,
         )  # fmt: skip
 
 
@@ -206,11 +208,12 @@ def _planner(job: Job) -> Planner | None:
     """Return the planner of a run whose placement was neither given nor planned before; otherwise
     None."""
     run = job.run
-    if run.task is None or run.task.single or job.programs.several:
+    if run.task is None or run.task.single or run.task.fixed_size or job.programs.several:
         return None
     if run.expected is None and not plannable(run.config):
         return None
+    code = replace(run.code, eval_env=None)  # what is measured evaluates nothing
     return Planner(
-        run.config, run.placement, run.hardware, run.code, job.announce, job.spans, run.expected,
+        run.config, run.placement, run.hardware, code, job.announce, job.spans, run.expected,
         job.keeps,
     )  # fmt: skip

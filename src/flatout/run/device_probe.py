@@ -83,7 +83,7 @@ class DeviceProbe:
         if len(fused.act) > 1:  # one device acts where nothing is fused
             return stages
         environments, params = sampler.start(), schedule.params
-        step_s = measure.collect_s(sampler, limit_s / 2, lambda: None, environments, params)
+        step_s, _ = measure.collect_s(sampler, limit_s / 2, lambda: None, environments, params)
         alone = step_s * stages.steps
         return replace(stages, apart={**stages.apart, place: max(alone - rollout, 0.0)})
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections import deque
+from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
 import numpy as np
+from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.markup import escape
 from rich.progress import (
@@ -22,6 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flatout.config.schema import TrainConfig
+from flatout.explain.collecting import COMPARE
 from flatout.output import on_one_line, printable, trouble
 from flatout.run.curve import blocks
 from flatout.run.progress import Display, Progress
@@ -33,6 +37,10 @@ from flatout_explain.report import duration, gain_words, percent, setting_words
 
 CURVE = 60
 """Values of the curve that the display shows, one each time it is drawn."""
+INDENT = 9
+"""Width of the report's labels."""
+MOST_ROWS, BAR = 5, 40
+"""Rows of the report's table of the time, and the longest bar of one."""
 REDRAW_S = 0.25
 PLAIN_S = 5.0
 
@@ -139,12 +147,27 @@ class LiveDisplay(Display):
         self._screen.draw(Group(*lines))
 
 
-def report(summary: dict[str, Any], console: Console) -> None:
-    """Print the result, where the time went, and what to try next."""
+def report(summary: dict[str, Any], console: Console, again: Sequence[str] = ()) -> None:
+    """Print the result, where the time went, and what to try next.
 
-    def say(label: str, words: str, style: str = "bold") -> None:
-        line = Text(f"{label:<9}", style=style).append(words, style="not bold")
-        console.print(line, soft_wrap=not console.is_terminal)
+    Args:
+        again: the words of the command that applies the remedy to try first, if it is a setting.
+    """
+
+    def say(label: str, words: str, style: str = "bold", command: bool = False) -> None:
+        """Print a paragraph, or a command; in a terminal it is wrapped, and indented to its
+        label."""
+        room = max(console.width - INDENT, 2 * INDENT)
+        lines = [Text(words)]
+        if console.is_terminal:
+            lines = list(map(Text, command_lines(words, room))) if command else (
+                Text(words).wrap(console, room)
+            )  # fmt: skip
+        for line in lines:
+            line.rstrip()
+            head = Text(f"{label:<{INDENT}}", style=style)
+            console.print(Text.assemble(head, line), soft_wrap=True)
+            label = ""
 
     goals, missed = [], False
     for goal, seconds in summary["time_to_return_s"].items():
@@ -157,39 +180,84 @@ def report(summary: dict[str, Any], console: Console) -> None:
     console.print()
     achieved, ended = _achieved(summary)
     say("ACHIEVED", "; ".join([achieved, *goals]), "bold yellow" if missed else "bold green")
-    later = summary["compile_later_s"]
-    later_words = f", {later:.1f} s compiling later" if later >= 0.05 else ""
+    steady = summary.get("steady")  # what the verdict rests on
+    startup, later = "", summary["compile_later_s"]
+    if not steady:  # else the next lines say it
+        compiling = f"{summary['compile_s']:.1f} s compiling"
+        startup = f" ({summary['startup_s']:.1f} s start-up, of it {compiling})"
+    if later >= 0.05:
+        startup += f", {later:.1f} s of it compiling later"
     say(
         "",
         f"{summary['steps']:,} steps, {ended}, {summary['updates']:,} updates in "
-        f"{summary['wall_s']:.1f} s ({summary['startup_s']:.1f} s start-up, of it "
-        f"{summary['compile_s']:.1f} s compiling{later_words}); "
-        f"{summary['steps_per_s']:,.0f} steps/s after it, on {summary['placement']}",
+        f"{summary['wall_s']:.1f} s{startup}; {summary['steps_per_s']:,.0f} steps/s after "
+        f"start-up, on {summary['placement']}",
     )
     phases, about = summary["phases"], ""
-    if steady := summary.get("steady"):  # what the verdict rests on
+    if steady:
         phases, about = steady["phases"], f"{duration(steady['seconds'])} of training"
         apart = [(what, s) for what, s in steady["left_out"].items() if s >= 0.05]
         left_out = ", ".join(f"{what} {duration(s)}" for what, s in apart)
         about += f" (not included: {left_out})" if left_out else ""
     say("TIME", about)
-    for name, share in sorted(phases.items(), key=lambda item: -item[1]):
-        if share >= 0.005:
-            bar = "█" * max(1, round(share * 40))
-            console.print(f"  {share:6.1%}  {phase_words(name, summary):34} [cyan]{bar}[/cyan]")
+    longest = max(min(BAR, console.width - 47), 5) if console.is_terminal else BAR
+    for words, share in _rows(phases, summary):
+        bar = "█" * max(1, round(share * longest))
+        console.print(f"  {share:6.1%}  {words:34} [cyan]{bar}[/cyan]")
     for words in flow_words(summary["flow"]):
-        console.print(f"  {words}", soft_wrap=not console.is_terminal)
+        say("", words)
     if verdict := summary["verdict"]:
         style = "bold green" if verdict == HEALTHY else "bold yellow"
         say("VERDICT", f"{verdict}: {summary['headline']}", style)
-    if summary["try"]:
-        say("TRY", try_words(summary))
-    words = [on_one_line(one) for one in (next_step(summary), *next_commands(summary)) if one]
-    for label, line in zip(("NEXT", *[""] * len(words)), words, strict=False):
-        say(label, line)
-    if summary["run_dir"]:
-        where = Text(on_one_line(summary["run_dir"]), style="dim")
-        console.print(where, soft_wrap=not console.is_terminal)
+    if tried := summary["try"]:
+        if again:
+            say("TRY", on_one_line(shlex.join(again)), command=True)
+            if COMPARE.removeprefix("This ") in tried["remedy"]:
+                say("", COMPARE)
+        else:
+            say("TRY", setting_words(tried.get("setting", ())) or tried["remedy"])
+        if ("how" in tried or tried["id"] != summary["verdict"]) and (
+            concern := concern_words(tried)
+        ):
+            say("", concern)
+    label = "NEXT"
+    for sentence, command in (*next_step(summary), *next_commands(summary)):
+        for words in filter(None, (sentence, command)):
+            say(label, on_one_line(words), command=words is command)
+            label = ""
+    if summary["run_dir"] and not next_commands(summary):
+        say("", on_one_line(summary["run_dir"]))
+
+
+def command_lines(command: str, width: int) -> list[str]:
+    """Return a command as lines that a shell reads as one: each but the last ends with a backslash.
+
+    A flag and its value stay together, so that a long value may exceed `width`.
+    """
+    parts = list[str]()
+    for word in shlex.split(command):
+        if parts and not word.startswith("-") and parts[-1].startswith("--"):
+            parts[-1] += f" {shlex.quote(word)}"
+        else:
+            parts.append(shlex.quote(word))
+    lines = [""]
+    for part in parts:
+        longer = f"{lines[-1]} {part}".lstrip()
+        if lines[-1] and cell_len(longer) > width - len(" \\"):
+            lines.append(part)
+        else:
+            lines[-1] = longer
+    return [f"{line} \\" for line in lines[:-1]] + lines[-1:]
+
+
+def _rows(phases: dict[str, float], summary: dict[str, Any]) -> list[tuple[str, float]]:
+    """Return the names and shares of the largest phases, and the sum of the others."""
+    shares = sorted(phases.items(), key=lambda item: -item[1])
+    rows = [(phase_words(name, summary), share) for name, share in shares if share >= 0.005]
+    if len(rows) > MOST_ROWS:
+        small = rows[MOST_ROWS - 1 :]
+        rows[MOST_ROWS - 1 :] = [(f"{len(small)} smaller parts", sum(share for _, share in small))]
+    return rows
 
 
 def _achieved(summary: dict[str, Any]) -> tuple[str, str]:
@@ -206,12 +274,10 @@ def _achieved(summary: dict[str, Any]) -> tuple[str, str]:
     return words, f"{summary['episodes']:,} episodes"
 
 
-def try_words(summary: dict[str, Any]) -> str:
-    """Return the remedy to try first, its share of the time, and its gain if it was measured."""
-    tried = summary["try"]
-    words = [setting_words(tried.get("setting", ())) or tried["remedy"]]
-    words.append(f"{percent(tried['share'])} of the time" if tried["share"] else "")
+def concern_words(tried: dict[str, Any]) -> str:
+    """Return the share of the time that a remedy concerns, and its gain if it was measured."""
+    words = [f"concerns {percent(tried['share'])} of the time" if tried["share"] else ""]
     if "how" in tried:
         gain = MeasuredGain(*(tried[name] for name in ("gain", "low", "high", "how")))
         words.append(f"{gain_words(gain)}: {gain.how}")
-    return "   ".join(filter(None, words))
+    return "; ".join(filter(None, words))

@@ -60,7 +60,7 @@ class Evaluator:
     ) -> None:
         self._episodes, self._greedy = episodes, deterministic
         self._obs_spec = task.obs_spec
-        count = min(episodes, max_envs)
+        count = task.fixed_size or min(episodes, max_envs)
         key = None if deterministic else raw_key(seed, ACT)
         self.policy = Policy(algorithm, task.obs_spec, count, device, key, precision)
         self._envs = task.open(count, seed, EVALUATION)
@@ -85,7 +85,7 @@ class Evaluator:
             done[env].append(envs.finished(env))
             begun[env] = True
 
-        active, cut = list(range(count)), 0
+        active, cut = [env for env in range(count) if shares[env]], 0
         for step in itertools.count():
             if not active:
                 break
@@ -210,6 +210,11 @@ def greedy_episode(
 
 
 def _rendering(task: Task, modes: Sequence[str]) -> gym.Env[Any, Any]:
+    if task.vector is not None:
+        raise UsageError(
+            f"{task.name} is a vector environment, of which no pictures are made: evaluate without "
+            "--show and --out, or in a single environment (load the agent with env=)."
+        )
     if task.single and task.first is not None:  # a user's object, which renders as it was made to
         env, task.first = task.first, None
         if env.render_mode in modes:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flatout.algorithms.base import RolloutSpec, trajectory_shapes
+from flatout.algorithms.base import RolloutSpec, spec_shapes, trajectory_shapes
 from flatout.algorithms.registry import build_algorithm
 from flatout.config.placement import DeviceName
 from flatout.config.workers import assign_groups
@@ -29,10 +29,12 @@ from flatout.engine.sampler import Sampler
 from flatout.engine.schedule import Schedule, SerialSchedule
 from flatout.engine.workers.local import ParamBroadcast
 from flatout.engine.workers.pool import WorkerPool
+from flatout.frames import most_frames
 from flatout.hardware import backend
 from flatout.randomness import ACT, ENVS, INIT, LEARN, raw_key
 from flatout.run.evaluate import Evaluator
 from flatout.run.job import Job, learning_mesh
+from flatout.run.opening import other_environment
 from flatout.spans import Spans
 
 
@@ -60,13 +62,18 @@ class Factory:
         self.rollout = RolloutSpec(
             horizon, self.algorithm.episodes, most,
             self.algorithm.replay is not None, slots=lag + 1,
+            frames=run.env is None and most_frames(run.task.obs_spec) > 1,
+            terminal=self.algorithm.replay is not None and self.algorithm.replay.hindsight > 0,
         )  # fmt: skip
         replay = expected_mb(
             run.config, run.task.obs_spec, self.algorithm.replay, run.placement, self.shapes
         )
+        stacks = 0.0
+        if self.rollout.frames and self.algorithm.replay is None:
+            stacks = size_mb(spec_shapes(run.task.obs_spec, horizon, run.config.env.envs))
         self.expectation = Expectation(
             *learned_mb(self.algorithm.shapes), self.rollout.slots * size_mb(self.shapes), replay,
-            divided=divided_mb(self.algorithm.shapes, len(run.placement.learn)),
+            divided=divided_mb(self.algorithm.shapes, len(run.placement.learn)), stacks=stacks,
         )  # fmt: skip
 
     @cached_property
@@ -75,7 +82,7 @@ class Factory:
         return ActingPolicies(
             assign_groups(self._run.placement, self._run.config.env.envs),
             self.algorithm, self._task, raw_key(self._run.config.run.seed, ACT), backend.device,
-            self._run.config.run.precision,
+            self._run.config.run.precision, self.rollout.frames,
         )  # fmt: skip
 
     @cached_property
@@ -95,7 +102,7 @@ class Factory:
         run = self._run.config.run
         return Policy(
             self.algorithm, self._task.obs_spec, count, backend.device(device),
-            raw_key(run.seed, ACT), run.precision,
+            raw_key(run.seed, ACT), run.precision, self.rollout.frames,
         )  # fmt: skip
 
     def learner(self) -> Learner:
@@ -142,33 +149,38 @@ class Factory:
 
     def pool(self) -> WorkerPool | None:
         """Return the started actor processes; None with ``sampler=inline``."""
-        job = self._job
         if not self._run.placement.in_processes:
             return None
 
-        def report(note: str) -> None:
-            self._run.notes.append(note)
-            job.announce(note)
-
         return start_workers(
-            self._run.config, self._task, self.acting, self.rollout, report, code=self._run.code,
-            local=self._run.placement.acts_in_workers,
+            self._run.config, self._task, self.acting, self.rollout, self._report,
+            code=self._run.code,
+            local=self._run.placement.acts_in_workers, cluster=self._run.placement.on_cluster,
         )  # fmt: skip
+
+    def _report(self, note: str) -> None:
+        """Announce a sentence, which the summary has among its notes, too."""
+        self._run.notes.append(note)
+        self._job.announce(note)
 
     def sampler(self, pool: WorkerPool | None = None) -> Sampler:
         """Return the sampler, with its environments open."""
         if self._run.placement.steps_on_device:
             return self.device_sampler
+        self._task.report = self._report
         return make_sampler(
             self._run.config, self._task, self.acting, self.rollout, self._job.spans, pool
         )
 
     def evaluator(self) -> Evaluator:
         """Return the evaluator; its policy is not compiled."""
-        run = self._run.config.run
+        config, code, task = self._run.config, self._run.code, self._task
+        run = config.run
+        if code.eval_env is not None:
+            task = other_environment(config, code, code.eval_env, task)
         device = backend.device(self._run.placement.act[0])
         return Evaluator(
-            self.algorithm, self._task, run.eval_episodes, run.seed, device,
+            self.algorithm, task, run.eval_episodes, run.seed, device,
             precision=run.precision,
         )  # fmt: skip
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from flatout.config.schema import TrainConfig
-from flatout.errors import UsageError, one_line, writing
+from flatout.errors import UsageError, with_full_stop, writing
 from flatout.installing import install
 from flatout.output import json_text
 from flatout.run.progress import Progress, Track
@@ -194,10 +194,13 @@ class WeightsAndBiases:
         except ImportError:
             raise UsageError(f"--wandb needs its package: {install('wandb')}.") from None
         try:
-            self._run: Any = wandb.init(**run, name=name, config=config.flat(), resume="allow")
+            self._run: Any = wandb.init(
+                project=run["project"], id=run["id"], name=name, config=config.flat(),
+                resume="allow",
+            )  # fmt: skip
         except Exception as error:  # no account, no network, ...
             raise UsageError(
-                f"--wandb {run['project']}: {one_line(error).rstrip('.')}. With WANDB_MODE=offline "
+                f"--wandb {run['project']}: {with_full_stop(error)} With WANDB_MODE=offline "
                 "it needs neither an account nor a network."
             ) from error
 

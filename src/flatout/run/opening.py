@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from flatout.config.actions import UNSCALED, unsuited_range
 from flatout.config.placement import DeviceName, Placement
 from flatout.config.schema import TrainConfig
 from flatout.envs.source import EnvSource
 from flatout.envs.task import Task, open_task
+from flatout.errors import UsageError
 from flatout.hardware import backend
 from flatout.hardware.inventory import Hardware, inventory, resolve_placement
 from flatout.types import NAMED, UserCode
@@ -49,6 +51,27 @@ def member_devices(
     names = {DeviceName("gpu", gpu.index): gpu.name for gpu in hardware.usable_gpus}
     alike = tuple(device for device, name in names.items() if name == names.get(first))
     return alike if len(alike) > 1 else ()
+
+
+def other_environment(
+    config: TrainConfig, code: UserCode, env: tuple[str | None, Any], task: Task
+) -> Task:
+    """Open another environment, whose spaces are those of a task.
+
+    Args:
+        config, code: the settings and the objects of the task's run.
+        env: its name, and the object or function behind it.
+
+    Raises:
+        UsageError: it has other spaces. Also raises as `open_environment`.
+    """
+    name, source = env
+    config = replace(config, env=replace(config.env, env=name or ""))
+    other = open_environment(config, replace(code, env=source))
+    if other.spaces[:2] != task.spaces[:2]:
+        other.close()
+        raise UsageError(f"{other.name} has other spaces than {task.name}.")
+    return other
 
 
 def open_environment(

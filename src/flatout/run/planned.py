@@ -84,7 +84,10 @@ def _needed(found: Found | None, probe: Probe) -> Found:
 
 
 def _finalists(predicted: Sequence[Prediction], base: Placement) -> list[Prediction]:
-    """Return the placements with the best predictions and the rule's own, the best first."""
+    """Return the placements with the best predictions and the rule's own, the best first. Of those
+    on a cluster only the best one is among them: a process is connected to Ray once."""
     order = sorted(predicted, key=lambda p: -p.rate)
+    there = [p for p in order if p.placement.on_cluster]
+    order = [p for p in order if p not in there[1:]]
     best = order[:FINALISTS]
     return best + [p for p in order[FINALISTS:] if p.placement == base]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -137,11 +137,12 @@ class Planner:
         """Whether the run will not begin again with another placement."""
         return self._done or self._keeps
 
-    def look(self, steps: int) -> Replanned | None:
+    def look(self, steps: int, lengths: Sequence[int] = ()) -> Replanned | None:
         """Plan if it is time for it and the run is long enough.
 
         Args:
             steps: made so far.
+            lengths: steps of the latest episodes.
 
         Returns:
             Another placement, if that is faster.
@@ -150,6 +151,11 @@ class Planner:
         self._born = self._born or now
         if self._steps is None:  # the first iteration is not steady
             self._steps, self._began, self._movable_s = steps, now, self._movable()
+            if (address := self._config.run.ray_address) is not None and not self._done:
+                self._announce(
+                    f"placement auto: the machines of --ray-address {address} are compared with "
+                    f"this one after {LOOK_S:g} s, if the run is long enough"
+                )
         spent = now - self._began
         if spent < LOOK_S or steps == self._steps or self._done:
             return None
@@ -159,13 +165,21 @@ class Planner:
         budget = min(SHARE * left_s, MOST_S) - STARTING_S
         least = COMPILING_S if self._placement.steps_on_device else 0.0
         if left_s < SHORT_S or budget <= least:
-            return None
+            return self._stay("the run is short")
         most = (self._movable() - self._movable_s) / spent * left_s  # seconds that could be saved
         if most < WORTH * (budget + STARTING_S):
-            return None
+            return self._stay("another placement could save little")
         # A run whose first iterations took long has more to lose than to gain by beginning again.
         self._keeps = self._keeps or now - self._born > SHARE * left_s
-        return self._plan(budget)
+        return self._plan(budget, lengths)
+
+    def _stay(self, why: str) -> None:
+        """Say that the cluster that the settings name is not used, because nothing is measured."""
+        if (address := self._config.run.ray_address) is not None:
+            self._announce(
+                f"placement auto: {why}, so that nothing is measured and --ray-address {address} "
+                "is not used; --placement sampler=cluster uses it"
+            )
 
     def _movable(self) -> float:
         """Return the seconds spent so far on work that another placement can do elsewhere."""
@@ -174,7 +188,7 @@ class Planner:
             names = {*names, "fused"}
         return sum(self._spans.seconds(name) for name in names)
 
-    def check(self, steps: int) -> Replanned | None:
+    def check(self, steps: int, lengths: Sequence[int] = ()) -> Replanned | None:
         """Compare the run's speed with its prediction at a checkpoint, and say once if it is
         slower.
 
@@ -200,15 +214,15 @@ class Planner:
         budget = min(SHARE * left_s, MOST_S) - STARTING_S
         if not again or budget <= 0.0:
             return None
-        return self._plan(budget)
+        return self._plan(budget, lengths)
 
-    def _plan(self, budget: float) -> Replanned | None:
+    def _plan(self, budget: float, lengths: Sequence[int]) -> Replanned | None:
         most = 2 * budget + 30.0
         self._announce(
             f"measuring placements on this machine, which takes about {budget + STARTING_S:.0f} s "
             f"and at most {most:.0f} s; --placement '{self._placement}' measures nothing"
         )
-        asked = question(self._config, self._placement, self._hardware, budget)
+        asked = question(self._config, self._placement, self._hardware, budget, lengths)
         try:
             with self._spans.span(PLAN):
                 answer = ask(asked, self._code, budget + 30.0, most, self._announce)

@@ -6,6 +6,7 @@ run for a short time.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,19 +23,26 @@ from flatout.engine.schedule import Schedule
 from flatout.errors import FlatoutError, one_line
 from flatout.planning import measure
 from flatout.planning.answer import LEFT_OUT, Question
+from flatout.planning.machine import with_running_cores
 from flatout.planning.measure import Rate
 from flatout.planning.plan import candidates, worker_counts
 from flatout.planning.predict import Prediction, fitted, loaded
+from flatout.planning.resets import Resets
 from flatout.planning.stages import Stages, learning_of
+from flatout.run.cluster_probe import cluster_hosts
 from flatout.run.probe_parts import ProbeParts
-from flatout.spans import Work
+from flatout.spans import ResetTimes, Work
 from flatout.types import UserCode
+from flatout_explain.hardware.running_cores import SECONDS, running_cores
 
 ROUNDS = 4
 """Number of rounds in which the finalists run in turn."""
 
 TIMED = 0.4
 """Minimum share of the time in which finalists run, however long they take to start."""
+
+LEAST_BUSY_S = 0.2
+"""Minimum seconds for which busy processes count the cores: two periods of a CPU quota."""
 
 WHOLE = 0.25
 """Maximum share of one measurement's time for an iteration; a longer one is not run whole."""
@@ -75,13 +83,16 @@ class Probe:
 
     def memory(self) -> dict[str, dict[str, float]]:
         """Return every placement that can be chosen, as text, with its expected MiB by device. A
-        placement can be chosen if its way to collect was run, or if it is the rule's own.
+        placement can be chosen if its way to collect was run, if it is the rule's own, or if its
+        workers are on a cluster, to which the network was measured.
         Placements that act with older parameters are included."""
         if self.stages is None:
             return {}
         allowed = replace(self.parts.allowed(True), fits=lambda placement: True)
         found = candidates(self.stages, self._base, allowed)
-        here = [p for p in found if p.collects in self.known or p == self._base]
+        here = [
+            p for p in found if p.collects in self.known or p.on_cluster or p == self._base
+        ]  # fmt: skip
         sizes = {str(p): self.parts.memory(p) for p in here if str(p) not in self._failed}
         return {text: each for text, each in sizes.items() if each}
 
@@ -100,12 +111,20 @@ class Probe:
             self._on_device(each)
             return
         self._begins("stepping the environments")
-        cost = measure.env_cost(parts.task, envs, question.config.run.seed, each)
+        cost = measure.env_cost(parts.task, envs, question.config.run.seed, each, question.length)
+        spares = question.config.env.spares and not parts.task.source.atari
         stages = Stages(
             envs=envs, horizon=horizon, cores=cores, env=cost.env, computing=cost.computing,
             lanes=cost.lanes, call=cost.call, act={}, learn=self._learn(each),
+            resets=replace(cost.resets, spares=spares),
         )  # fmt: skip
         counts = worker_counts(stages) if parts.allowed(False).processes else []
+        if counts and cores > 1:
+            with self._stage("counting the cores that run at once", NOT_MEASURED):
+                seconds = min(max(each / 4, LEAST_BUSY_S), SECONDS)
+                found = running_cores(cores, (1, min(counts[-1], cores)), seconds)
+                stages, note = with_running_cores(stages, found)
+                self.notes += [note] if note else []
         sizes = sorted({envs, *(envs // parts.groups(n) for n in counts[-2:])})
         act: dict[str, tuple[tuple[int, float], ...]] = {}
         for device in question.devices:
@@ -113,7 +132,7 @@ class Probe:
                 seconds = (parts.learners.act_s(device, batch, each / 4) for batch in sizes)
                 act[str(device)] = tuple(zip(sizes, seconds, strict=True))
         self._refuse_nothing(act)
-        self.stages = replace(stages, act=act)
+        self.stages = self._with_hosts(replace(stages, act=act))
         inline = parts.inline()
         with self._stage("collecting in this process", NOT_MEASURED):
             step_s = self._calibrate(inline, each)
@@ -131,6 +150,25 @@ class Probe:
                 self.known.add(inference)
         if parts.env is not None:
             self._on_device(each)
+
+    def _with_hosts(self, stages: Stages) -> Stages:
+        """Return the stages with what would travel to other machines, and with the machines of the
+        cluster that the run names, if it names one.
+
+        Raises:
+            FlatoutError: no Ray answers there.
+        """
+        if not self.parts.allowed(False).processes:
+            return stages
+        step_bytes, params_bytes = self.parts.traffic()
+        stages = replace(stages, step_bytes=step_bytes, params_bytes=params_bytes)
+        address = self.parts.question.config.run.ray_address
+        if address is None:
+            return stages
+        self._begins("the network to the Ray cluster")
+        hosts, notes = cluster_hosts(address, stages)
+        self.notes += notes
+        return replace(stages, hosts=hosts)
 
     @contextmanager
     def _stage(self, name: str, failed: str) -> Iterator[None]:
@@ -177,10 +215,13 @@ class Probe:
     def _calibrate(self, placement: Placement, limit_s: float) -> float:
         """Fit the stages so that their sum equals the time of collecting inline; return the seconds
         of a collected step."""
+        done, stages = list[dict[str, Work]](), self._measured
         with ExitStack() as stack:
-            sampler, horizon = self.parts.sampler(placement, self._measured, limit_s, stack)
-            step_s = measure.collect_s(sampler, limit_s, lambda: None)
-        self.stages = fitted(self._measured, placement, step_s, horizon)
+            sampler, horizon = self.parts.sampler(placement, stages, limit_s, stack)
+            step_s, steps = measure.collect_s(sampler, limit_s, lambda: done.append(sampler.work()))
+            done.append(sampler.work())
+        seen = _resets_seen(stages.resets, done, steps)
+        self.stages = fitted(stages, placement, step_s, horizon, seen)
         return step_s
 
     def _time_iteration(self, placement: Placement, step_s: float, limit_s: float) -> None:
@@ -200,8 +241,9 @@ class Probe:
         done, stages = list[dict[str, Work]](), self._measured
         with ExitStack() as stack:
             sampler, horizon = self.parts.sampler(placement, stages, limit_s, stack)
-            step_s = measure.collect_s(sampler, limit_s, lambda: done.append(sampler.work()))
+            step_s, steps = measure.collect_s(sampler, limit_s, lambda: done.append(sampler.work()))
             done.append(sampler.work())
+        seen = _resets_seen(stages.resets, done, steps)
         if placement.acts_in_workers:
             count, each = placement.workers or (1, 1)
             batch = stages.envs // (placement.groups or count)
@@ -209,7 +251,7 @@ class Probe:
             env, act, turns = (b - a for a, b in zip(before, after, strict=True))
             rows = max(turns * horizon, 1.0)
             stages = loaded(stages, count, env / (rows * each), act * batch / (rows * each), batch)
-        self.stages = fitted(stages, placement, step_s, horizon)
+        self.stages = fitted(stages, placement, step_s, horizon, seen)
 
     def verify(self, finalists: Sequence[Prediction], budget_s: float) -> None:
         """Run the finalists in turns and fill `rates`. Finalists whose iterations are too long are
@@ -258,9 +300,22 @@ class Probe:
 
 
 def _told(done: dict[str, Work]) -> tuple[float, float, float]:
-    """Return the seconds of stepping, the seconds of acting, and the number of trajectories, summed
-    over all processes."""
+    """Return the seconds of stepping without resets, the seconds of acting, and the number of
+    trajectories, summed over all processes."""
     works = done.values()
-    names = ("env", "act")
-    env, act = (sum(work.seconds[name] for work in works) for name in names)
+    env = sum(work.seconds["env"] - work.resets.waited for work in works)
+    act = sum(work.seconds["act"] for work in works)
     return env, act, float(sum(work.turns for work in works))
+
+
+def _resets_seen(resets: Resets, done: Sequence[dict[str, Work]], steps: int) -> Resets:
+    """Return the resets of environments that made `steps` steps between two readings."""
+    before, after = (
+        functools.reduce(ResetTimes.plus, (w.resets for w in works.values()), ResetTimes())
+        for works in done
+    )
+    made = after.minus(before)
+    if not made.number:
+        return replace(resets, ends=0.0)
+    ends = min(made.number / max(steps, 1), 1.0)
+    return replace(resets, seconds=(made.seconds / made.number,), ends=ends)

@@ -10,16 +10,19 @@ from dataclasses import fields, replace
 from functools import cached_property
 from typing import Any
 
-from flatout import tree
+import numpy as np
+
 from flatout.config.placement import DeviceName, Placement
 from flatout.config.schema import TrainConfig
 from flatout.config.workers import with_workers
 from flatout.engine.learn import Learner
 from flatout.engine.make_buffer import expected_mb
+from flatout.engine.make_sampler import shared_fields
 from flatout.engine.memory import Expectation
 from flatout.engine.sampler import Sampler
 from flatout.engine.schedule import Schedule
 from flatout.engine.workers.pool import WorkerPool
+from flatout.engine.workers.protocol import PARAMS, SPENT
 from flatout.envs.task import open_task
 from flatout.errors import FlatoutError, UsageError
 from flatout.hardware import backend
@@ -34,7 +37,7 @@ from flatout.run.job import Job
 from flatout.run.opening import backends
 from flatout.run.resolve import ResolvedRun
 from flatout.spans import Spans
-from flatout.types import ObsSpec, UserCode
+from flatout.types import UserCode
 
 
 class LearnerProbe:
@@ -44,15 +47,12 @@ class LearnerProbe:
         make: makes the components of a placement.
         inline: a placement; where it learns and keeps replay is exchanged.
         factory: the components of that one.
-        obs_spec: of one observation.
     """
 
     def __init__(
-        self, make: Callable[[Placement], Factory], inline: Placement, factory: Factory,
-        obs_spec: ObsSpec,
-    ) -> None:  # fmt: skip
-        self._make, self._inline = make, inline
-        self._factory, self._spec = factory, obs_spec
+        self, make: Callable[[Placement], Factory], inline: Placement, factory: Factory
+    ) -> None:
+        self._make, self._inline, self._factory = make, inline, factory
         self._learners: dict[tuple[str, bool], Learner] = {}
 
     def learn_s(self, key: str, on_device: bool, limit_s: float) -> float:
@@ -82,8 +82,7 @@ class LearnerProbe:
         policy = self._factory.policy(device, batch)
         policy.compile()
         policy.publish(self.packed_params, 0, Spans())
-        obs = tree.zeros(self._spec, batch)
-        return measure.act_s(policy, obs, limit_s)
+        return measure.act_s(policy, limit_s)
 
 
 SMALL_REPLAY = 20_000
@@ -121,7 +120,7 @@ class ProbeParts:
         backend.start(replace(question.base, act=devices, learn=(*devices, *question.base.learn)))
         self.task = open_task(self._config.env, code.env, None)
         stack.callback(self.task.close)
-        if self.task.single:
+        if self.task.single or self.task.fixed_size:
             raise UsageError("one environment object cannot be stepped by a probe, too")
         self.envs = self._config.env.envs
         self.base = with_workers(question.base, self.envs, self.hardware.cores)
@@ -134,7 +133,7 @@ class ProbeParts:
         inline = self.inline()
         self._factory = self._make(inline)
         self.horizon = self._factory.rollout.horizon
-        self.learners = LearnerProbe(self._make, inline, self._factory, self.task.obs_spec)
+        self.learners = LearnerProbe(self._make, inline, self._factory)
         self._sizes: dict[str, dict[str, float]] = {}
 
     def allowed(self, lag: bool) -> Allowed:
@@ -178,13 +177,27 @@ class ProbeParts:
         placement = Placement(sampler="processes", workers=(count, self.envs // count))
         return with_workers(placement, self.envs, count).groups or 1
 
+    def traffic(self) -> tuple[float, float]:
+        """Return what would travel to and from workers on other machines: the bytes of a trajectory
+        for each step of an environment, and those of the parameters that act."""
+        factory = self._factory
+        shared = shared_fields(
+            self._config, self.task, factory.acting, factory.rollout, local=True
+        )  # fmt: skip
+        sizes = {n: math.prod(s) * np.dtype(d).itemsize for n, (s, d) in shared.items()}
+        params = sum(size for name, size in sizes.items() if name.startswith(PARAMS))
+        kept = sum(sizes[name] for name in ("beats", SPENT))
+        rows = factory.rollout.slots * factory.rollout.horizon * self.envs
+        return (sum(sizes.values()) - params - kept) / rows, float(params)
+
     def learning_keys(self) -> list[str]:
         """Return where learning can happen and where replay can be: keys of `Stages.learn`."""
         learn = self.base.learn
         places = [",".join(map(str, learn))] if len(learn) > 1 else [
             str(device) for device in self.question.devices
         ]  # fmt: skip
-        replays = ("cpu", "device") if self._factory.algorithm.replay else ("cpu",)
+        replay = self._factory.algorithm.replay
+        replays = ("cpu", "device") if replay is not None and not replay.hindsight else ("cpu",)
         return [learning(place, replay) for place in places for replay in replays]
 
     def sampler(
@@ -193,7 +206,7 @@ class ProbeParts:
         """Return a started sampler and its T, which is shorter if whole trajectories would take too
         long."""
         factory = self._make(placement)
-        turn_s = stages.env_s * stages.envs + stages.call
+        turn_s = (stages.env_s + stages.resets.mean_s) * stages.envs + stages.call
         most = max(int(limit_s / 3 / max(turn_s, 1e-9)), 4)
         if factory.rollout.episodes is None and most < factory.rollout.horizon:
             factory.rollout = replace(factory.rollout, horizon=most)

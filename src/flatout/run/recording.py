@@ -179,12 +179,18 @@ class RunRecording:
         record = partial(
             SpanRecord, max(end - duration, 0.0), duration, first=first, closing=closing
         )
-        records = [record(MAIN, spent, steps=steps, updates=updates, iterations=iterations)]
+        made = {"steps": steps, "updates": updates, "iterations": iterations}
+        records = [record(MAIN, spent, **made, **self._resets(works, MAIN))]
         for lane, work in works.items():
+            if lane == MAIN:
+                continue
             before = self._works.get(lane, Work())
             spent = {name: s - before.seconds.get(name, 0.0) for name, s in work.seconds.items()}
             turns, square = work.turns - before.turns, max(work.square - before.square, 0.0)
-            records.append(record(lane, spent, turns=turns, square=square))
+            resets = self._resets(works, lane)
+            records.append(
+                record(lane, spent, turns=turns, square=square, clock_s=work.clock_s, **resets)
+            )
         for line in map(as_line, records):
             self._write(line)
         self._recent += records
@@ -194,6 +200,15 @@ class RunRecording:
         self._main, self._works, self._waited_s = main, works, waited
         factor = max(1.0, len(records) / MANY_LANES)
         self._due = now + factor * max(INTERVAL_S, (now - self._begun) / GROWTH_S)
+
+    def _resets(self, works: Mapping[str, Work], lane: str) -> dict[str, Any]:
+        """Return a record's fields of the resets since the last records."""
+        nothing = Work()
+        resets = works.get(lane, nothing).resets
+        count, seconds, square, waited = resets.minus(self._works.get(lane, nothing).resets)
+        return {
+            "resets": count, "reset_s": seconds, "reset_square": square, "reset_wait_s": waited,
+        }  # fmt: skip
 
     def _write(self, line: dict[str, Any]) -> None:
         if self._folder is None:
@@ -248,6 +263,7 @@ def start_recording(
         machine=f"{hardware.cpu_name}, {hardware.cores} cores, {cards}",
         gpus=tuple(gpu.name for gpu in hardware.usable_gpus),
         images=shows_images(config.flat()),
+        could_have_spares=components.could_have_spares,
     )
     recording.begin(begin, progress.counts)
     return recording

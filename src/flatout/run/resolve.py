@@ -20,12 +20,17 @@ from flatout.config.placement import (
     on_device,
     parse,
 )
-from flatout.config.placement_checks import refuse_shards, refuse_unavailable
+from flatout.config.placement_checks import (
+    refuse_cluster_settings,
+    refuse_shards,
+    refuse_unavailable,
+)
 from flatout.config.schema import TrainConfig
 from flatout.config.workers import with_workers
 from flatout.engine.programs import Programs
 from flatout.envs.check import making, refuse, undisturbed
 from flatout.envs.device.base import DeviceEnv
+from flatout.envs.goals import refuse_without_goals
 from flatout.envs.task import Task
 from flatout.errors import UsageError
 from flatout.hardware import backend
@@ -104,6 +109,7 @@ def resolve_run(
     placed = members or (programs is not None and programs.place(compiled))
     if not placed and plannable(config):
         config, expected = _recalled(config, hardware, code, announce)
+    refuse_cluster_settings(config.run, planned=not placed and plannable(config))
     if not config.hyper.acts:
         placement, _, notes = _placement(config, hardware, None, None, False)
         _announced(notes, announce)
@@ -118,6 +124,9 @@ def resolve_run(
 
     with undisturbed() if checks else nullcontext(), ExitStack() as undo:
         task = opened(False if checks else None)
+        if getattr(config.hyper, "hindsight", 0):
+            refuse_without_goals(task, task.first)
+        task.refuse_spares()
         env = _device_env(config, task)
         placement, shared, notes = _placement(config, hardware, task, env, members)
         _announced(notes, announce)

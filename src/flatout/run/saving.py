@@ -10,7 +10,7 @@ from flatout.config.schema import TrainConfig
 from flatout.engine.programs import Programs
 from flatout.engine.schedule import Schedule
 from flatout.errors import CheckpointError
-from flatout.output import json_text
+from flatout.output import json_text, shell_word
 from flatout.run.card import leave
 from flatout.run.progress import Progress
 from flatout.run.resume import Found
@@ -62,7 +62,7 @@ class Saver:
         if alone and (population / POPULATION).exists() and any(joint):
             raise CheckpointError(
                 f"{folder.path} is a member of a population, whose checkpoints hold all members; "
-                f"resume all of them: flatout train --resume {population}"
+                f"resume all of them: flatout train --resume {shell_word(population)}"
             )
         if found is None and not folder.has_saved:
             note("nothing was saved yet: the run starts again from the beginning")
@@ -122,8 +122,7 @@ class Saver:
         together = None if apart else self._together
         if self._folder is None or (self._saved == progress.iterations and not apart):
             return
-        self._folder.check()
-        with self._spans.span("checkpoint"):
+        with self._folder.checked(), self._spans.span("checkpoint"):
             snapshot = state()
             if together is not None:
                 together.save(self._member, progress.steps, snapshot)
@@ -147,8 +146,7 @@ class Saver:
         """Write the parameters with the best evaluation so far."""
         if self._folder is None:
             return
-        self._folder.check()
-        with self._spans.span("checkpoint"):
+        with self._folder.checked(), self._spans.span("checkpoint"):
             save_parameters(
                 self._folder.path / BEST, self._config, schedule.learned(optimiser=False),
                 progress.best_return, steps=progress.steps,
@@ -158,10 +156,10 @@ class Saver:
         """Write the final parameters unless a signal ended the run, which can then be resumed."""
         if self._folder is None:
             return
-        self._folder.check()
-        if ended != "signal":
-            with self._spans.span("checkpoint"):
-                self._save_final(progress, snapshot)
+        with self._folder.checked():
+            if ended != "signal":
+                with self._spans.span("checkpoint"):
+                    self._save_final(progress, snapshot)
 
     def _save_final(self, progress: Progress, snapshot: Snapshot) -> None:
         assert self._folder is not None
@@ -174,8 +172,9 @@ class Saver:
         """Write the summary, the model card and the curve."""
         if self._folder is None:
             return
-        self._folder.write_json("summary.json", summary)
-        leave(self._folder.path, self._config, summary, code)
+        with self._folder.checked():
+            self._folder.write_json("summary.json", summary)
+            leave(self._folder.path, self._config, summary, code)
         if self._spans.trace:
             trace = json_text(self._spans.chrome_trace())
             nofollow.replace(self._folder.path / "trace.json", trace.encode())

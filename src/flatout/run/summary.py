@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import shlex
 import sys
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -11,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from flatout import spans
 from flatout.config.schema import TrainConfig
+from flatout.output import shell_word
 from flatout.spans import PHASE_WORDS, Times
 from flatout.version import __version__
 
 if TYPE_CHECKING:
     from flatout.run.build import Components
     from flatout.run.progress import Progress
+
+WORTH, WORTH_S = 0.05, 1.0
+"""Share of the environments' time, and seconds, from which waiting for resets is mentioned."""
 
 
 def versions() -> dict[str, str]:
@@ -64,6 +67,9 @@ def summarise(
         parent: the run or saved agent that this one started from.
     """
     reached = {str(goal): progress.reached.get(str(goal)) for goal in config.run.goals}
+    flow = components.schedule.stats()
+    if components.could_have_spares and "reset_wait_s" in flow:
+        flow["spares_save_at_most_s"] = flow["reset_wait_s"]
     learned: dict[str, Any] = {}
     if not config.hyper.acts:
         learned["test_accuracy"] = progress.evaluated
@@ -93,7 +99,7 @@ def summarise(
         "time_to_return_s": {key: at and at[1] for key, at in reached.items()},
         "steps_to_return": {key: at and int(at[0]) for key, at in reached.items()},
         "phases": times.phases,
-        "flow": components.schedule.stats(),
+        "flow": flow,
         "peak_rss_mb": peak_rss_mb(),
         "memory_expected_mb": {
             str(device): round(sum(expected.values()), 1)
@@ -129,9 +135,15 @@ def phase_words(name: str, summary: dict[str, Any]) -> str:
 
 
 def flow_words(flow: dict[str, float]) -> list[str]:
-    """Return sentences about waiting between collecting and learning, and about lost
-    environments."""
+    """Return sentences about waiting between collecting and learning, about copies to devices and
+    trajectories of other machines, and about lost environments."""
     sentences: list[str] = []
+    copied = {part: flow.get(f"{part}_bytes_per_step", 0.0) for part in ("act", "learn")}
+    if any(copied.values()):
+        sentences.append(
+            f"each step copied {sum(copied.values()) / 1000:.3g} kB to the device: "
+            f"{copied['act'] / 1000:.3g} to act and {copied['learn'] / 1000:.3g} to learn"
+        )
     if "policy_lag" in flow:
         sentences.append(
             f"collecting waited {flow['sampler_wait_s']:.1f} s for learning, learning "
@@ -142,35 +154,59 @@ def flow_words(flow: dict[str, float]) -> list[str]:
         sentences.append(
             f"{lost} environments were lost with their processes and began new episodes"
         )
+    if "network_bytes_per_step" in flow:
+        words = (
+            f"trajectories of other machines: {flow['network_bytes_per_step']:,.0f} bytes per "
+            f"step, at least {1e3 * flow['network_round_trip_s']:.1f} ms on the way"
+        )
+        if "network_full_steps_per_s" in flow:
+            words += (
+                f"; at {flow['network_bytes_per_s'] / 1e6:,.0f} MB/s the network is full at "
+                f"{flow['network_full_steps_per_s']:,.0f} steps/s"
+            )
+        sentences.append(words)
+    if spares := int(flow.get("spare_envs", 0)):
+        sentences.append(
+            f"{spares} spare environments took about {flow['spare_mb']:,.0f} MiB; steps waited "
+            f"{flow.get('reset_wait_s', 0.0):.1f} s for resets that took "
+            f"{flow.get('reset_s', 0.0):.1f} s"
+        )
+    waited = flow.get("spares_save_at_most_s", 0.0)
+    if waited > WORTH_S and waited > WORTH * flow["env_s"]:
+        sentences.append(
+            f"steps waited {waited:,.0f} s for resets ({waited / flow['env_s']:.0%} of the "
+            "environments' time): --spare-envs all resets a second copy of each environment in the "
+            "background, which hides resets that sleep, and a part of those that compute"
+        )
     return sentences
 
 
-def next_commands(summary: dict[str, Any]) -> list[str]:
+Step = tuple[str, str]
+"""A sentence and a command for a shell; one of them may be empty."""
+
+
+def next_commands(summary: dict[str, Any]) -> list[Step]:
     """Return the commands that show what an agent in a run folder has learned."""
     if not summary["run_dir"] or "examples_per_s" in summary:
         return []
-    folder = shlex.quote(summary["run_dir"])
-    return [f"flatout eval {folder}", f"flatout eval {folder} --show"]
+    folder = shell_word(summary["run_dir"])
+    return [("", f"flatout eval {folder}"), ("", f"flatout eval {folder} --show")]
 
 
-def next_step(summary: dict[str, Any]) -> str:
-    """Return the next step towards the result, or an empty string; the verdict advises about
-    speed."""
+def next_step(summary: dict[str, Any]) -> list[Step]:
+    """Return the next step towards the result, if there is one; the verdict advises about speed."""
     phases: dict[str, float] = summary["phases"]
     missed = [goal for goal, steps in summary["steps_to_return"].items() if steps is None]
     if summary["ended"] == "steps" and missed:
+        folder = shell_word(summary["run_dir"] or "RUN_DIR")
+        command = f"flatout train --resume {folder} --steps {2 * summary['steps']}"
         if summary["episodes"] < 100:
-            return (
-                f"the goal {missed[0]} counts from 100 episodes on: continue with --resume "
-                f"{summary['run_dir'] or 'RUN_DIR'} --steps {2 * summary['steps']}"
-            )
-        return (
-            f"the mean return did not reach {missed[0]}: continue with --resume "
-            f"{summary['run_dir'] or 'RUN_DIR'} --steps {2 * summary['steps']}"
-        )
+            return [(f"the goal {missed[0]} counts from 100 episodes on; to continue:", command)]
+        return [("", command)]
     if phases["compile"] + phases["other"] > 0.5:
-        return (
+        words = (
             "most of this short run was start-up; compiled programs are cached, so the same "
             "shapes start faster next time"
         )
-    return ""
+        return [(words, "")]
+    return []

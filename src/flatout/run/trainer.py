@@ -27,6 +27,7 @@ from flatout.errors import (
     one_line,
 )
 from flatout.evaluation import Evaluation
+from flatout.planning.machine import keep_network
 from flatout.planning.predict import Prediction
 from flatout.run.acting import Acting
 from flatout.run.auto import with_placement
@@ -300,7 +301,9 @@ class Trainer:
                     self._callbacks.tell("on_checkpoint")
                 self._save(components)
                 if components.planner is not None and not self._done():
-                    self._go_on(components.planner.check(progress.steps), components)
+                    self._go_on(
+                        components.planner.check(progress.steps, progress.lengths), components
+                    )
             if self._done():
                 return
             due, later = progress.due(run.steps, run.eval_every > 0)
@@ -309,7 +312,7 @@ class Trainer:
                 self._account(metrics, components)
                 if components.planner is not None and not self._done():
                     with self.interrupts.discardable():
-                        change = components.planner.look(progress.steps)
+                        change = components.planner.look(progress.steps, progress.lengths)
                     self._go_on(change, components)
                 if components.planner is None or components.planner.settled:
                     self._logs.release()
@@ -422,6 +425,7 @@ class Trainer:
             parent=self._parent,
         )  # fmt: skip
         self._saver.leave(summary, self.code)
+        keep_network(summary["flow"])
         return summary
 
     @property

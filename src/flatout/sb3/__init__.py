@@ -18,7 +18,7 @@ import gymnasium as gym
 import numpy as np
 
 from flatout.api import Agent, agents
-from flatout.api.aliases import ATTRIBUTES
+from flatout.api.aliases import ATTRIBUTES, POLICIES
 from flatout.api.arguments import path_argument
 from flatout.config.aliases import IMPORTED
 from flatout.config.schema import EnvConfig
@@ -34,10 +34,17 @@ from flatout.sb3.common.vec_env import (
 )
 from flatout.storage.checkpoint import PREFIX
 
-__all__ = ["A2C", "DDPG", "DQN", "PPO", "SAC", "TD3", "MaskablePPO"]
+__all__ = [
+    "A2C", "DDPG", "DQN", "PPO", "SAC", "TD3", "TQC", "HerReplayBuffer", "MaskablePPO",
+    "RecurrentPPO",
+]  # fmt: skip
 
 ENDING = ".safetensors"
 STEPS = ("train_freq", "gradient_steps")
+
+
+class HerReplayBuffer:
+    """Hindsight replay: with this as `replay_buffer_class` an agent has the setting `hindsight`."""
 
 
 class _Translated(Agent):
@@ -60,6 +67,8 @@ class _Translated(Agent):
             if settings.get("seed") is None:  # Stable-Baselines3 seeds the environments by itself
                 settings["seed"] = others.get("seed", 0)
         self._logs = settings.pop("tensorboard_log", None)
+        if settings.get("replay_buffer_class") is HerReplayBuffer:
+            settings = _with_hindsight(settings)
         if not self._loads:
             self._refuse_normalisation(settings)
             settings = self._with_updates(settings)
@@ -222,6 +231,32 @@ class _Translated(Agent):
         self._history.replace(typed)
 
 
+def _with_hindsight(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with those of `HerReplayBuffer` as `hindsight`.
+
+    Raises:
+        UsageError: another strategy than "future", or an unknown argument.
+    """
+    replay = ("replay_buffer_class", "replay_buffer_kwargs")
+    others = {name: value for name, value in settings.items() if name not in replay}
+    given = dict(settings.get("replay_buffer_kwargs") or {})
+    count, strategy = given.pop("n_sampled_goal", 4), given.pop("goal_selection_strategy", "future")
+    strategy = str(getattr(strategy, "name", strategy)).lower()
+    if strategy != "future":
+        raise UsageError(
+            f"goal_selection_strategy = {short(strategy)} is not available: leave it out for "
+            '"future".'
+        )
+    if given.pop("copy_info_dict", False):
+        raise UsageError(
+            "copy_info_dict = True is not available: compute_reward gets empty infos; leave it out."
+        )
+    for name in given:
+        raise UsageError(f"replay_buffer_kwargs: {name} is unknown; HerReplayBuffer takes "
+                         "n_sampled_goal and goal_selection_strategy.")  # fmt: skip
+    return {**others, "hindsight": count}
+
+
 def _made(env: Any) -> Any:
     """Return an environment as `flatout.Agent.evaluate` takes it."""
     return environment_and_settings(env)[0] if isinstance(env, VecEnv) else env
@@ -251,6 +286,10 @@ class SAC(_Translated, agents.SAC):
     """`flatout.SAC` with Stable-Baselines3's arguments."""
 
 
+class TQC(_Translated, agents.TQC):
+    """`flatout.TQC` with the arguments of sb3-contrib's class."""
+
+
 class MaskablePPO(PPO):
     """`flatout.PPO`, which obeys masks, with the arguments of sb3-contrib's class."""
 
@@ -258,6 +297,18 @@ class MaskablePPO(PPO):
         """Return the action and the state; see `flatout.Agent.predict`."""
         mask = others.pop("action_mask", None) if action_masks is None else action_masks
         return super().predict(*args, action_mask=mask, **others)
+
+
+class RecurrentPPO(PPO):
+    """`flatout.PPO` with a memory, with the arguments and defaults of sb3-contrib's class."""
+
+    def __init__(self, policy: Any = None, env: Any = None, **settings: Any) -> None:
+        if not self._loads:
+            if policy not in POLICIES or "Lstm" not in policy:
+                names = ", ".join(name for name in POLICIES if "Lstm" in name)
+                raise UsageError(f"the policy of RecurrentPPO is one of {names}.")
+            settings = {"n_steps": 128, "batch_size": 128} | settings
+        super().__init__(policy, env, **settings)
 
 
 def __getattr__(name: str) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve
 from flatout.errors import CheckpointError, FlatoutError, UsageError
+from flatout.output import shell_word
 from flatout.storage import checkpoint, signing
 from flatout.storage.trust import Consent, code_of_run, refuse_foreign
 
@@ -82,5 +83,6 @@ def find_agent(path: Path) -> Path:
             return path / name
     why = f"{path} holds neither {' nor '.join(AGENT_FILES)}, and no checkpoint"
     if os.path.lexists(path / "config.json"):
-        why += f"; if its run was stopped before it saved one: flatout train --resume {path}"
+        again = f"flatout train --resume {shell_word(path)}"
+        why += f"; if its run was stopped before it saved one: {again}"
     raise UsageError(f"{why}.")

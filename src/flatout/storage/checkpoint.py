@@ -26,7 +26,7 @@ from safetensors.numpy import save as dump_tensors
 
 from flatout.errors import CheckpointError, DamagedError, FlatoutError, damage, writing
 from flatout.randomness import is_typed_key, raw
-from flatout.storage import signing
+from flatout.storage import signing, trees
 from flatout.storage.segments import Reference, SavedRows, SegmentStore
 from flatout.types import Snapshot
 from flatout_explain.documents import parse_json
@@ -153,8 +153,11 @@ def save(
                 f"{len(text):,} bytes, and at most {MOST_JSON:,} are read; callbacks with a large "
                 "state, or very many environments, are the cause."
             )
-        with nofollow.folder(folder, make=True) as parent:
-            _remove(temporary, parent)
+        if first:
+            _make_with(folder, temporary)
+        with nofollow.folder(folder) as parent:
+            if not first:
+                _remove(temporary, parent)
             try:
                 with suppress(FileExistsError):  # it holds files of other programs
                     parent.mkdir(temporary)
@@ -195,9 +198,30 @@ def save(
     return final
 
 
+def _make_with(folder: Path, name: str) -> None:
+    """Make a folder that holds an empty one from the start: a kill never leaves it empty, which
+    would mean that its checkpoints were lost."""
+    staged = f".{folder.name}.tmp"
+    with nofollow.folder(folder.parent, 0) as parent:
+        with suppress(FileExistsError):
+            parent.mkdir(staged)
+        with nofollow.folder(folder.parent / staged) as inside, suppress(FileExistsError):
+            inside.mkdir(name)
+        parent.rename(staged, folder.name)
+
+
 def _remove(name: str, parent: nofollow.Folder) -> None:
     """Remove a checkpoint, but no files of other programs."""
     nofollow.remove_folder(name, (ARRAYS, DATA), parent)
+
+
+def discard(folder: Path) -> None:
+    """Remove all checkpoints. A kill meanwhile leaves all or none of them (see `recover`)."""
+    staged = folder.with_name(f".{folder.name}.tmp")
+    trees.remove_tree(staged)
+    with suppress(FileNotFoundError), nofollow.folder(folder.parent, 0) as parent:
+        parent.rename(folder.name, staged.name)
+    trees.remove_tree(staged)
 
 
 def remove_unused(folder: Path, store: SegmentStore) -> None:
@@ -221,21 +245,25 @@ def references(path: Path) -> list[Reference]:
 
 def recover(folder: Path) -> None:
     """Clean up after a kill: restore a replaced checkpoint, remove unfinished ones."""
-    unfinished = 0
+    unfinished, staged = 0, folder.with_name(f".{folder.name}.tmp")
     with suppress(FileNotFoundError), nofollow.folder(folder) as parent:
-        for name in sorted(os.listdir(parent.listed)):
-            match = _UNFINISHED.fullmatch(name)
-            if match is None:
-                continue
-            if match[2] == "tmp":
-                unfinished += 1
-            elif match[1] not in os.listdir(parent.listed):
-                parent.rename(name, match[1])
-                continue
-            _remove(name, parent)
-    if unfinished and not checkpoints(folder):  # killed within its very first save
-        with suppress(OSError):
-            folder.rmdir()
+        names = os.listdir(parent.listed)
+        found = [match for name in sorted(names) if (match := _UNFINISHED.fullmatch(name))]
+        unfinished = sum(match[2] == "tmp" for match in found)
+        if unfinished and unfinished == len(names):  # killed within its very first save
+            with nofollow.folder(folder.parent, 0) as above:
+                above.rename(folder.name, staged.name)
+        for match in found:
+            if match[2] == "tmp" or match[1] in names:
+                _remove(match[0], parent)
+            else:
+                parent.rename(match[0], match[1])
+    with suppress(OSError):
+        with nofollow.folder(staged) as parent:
+            for name in os.listdir(parent.listed):
+                if _STEP.fullmatch(name) or _UNFINISHED.fullmatch(name):
+                    _remove(name, parent)
+        staged.rmdir()
 
 
 @contextmanager

@@ -8,7 +8,8 @@ import re
 import stat
 import time
 import traceback
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from flatout.errors import (
 from flatout.output import json_text
 from flatout.storage import signing, trees
 from flatout.storage.agent_file import AGENT_FILES
-from flatout.storage.checkpoint import FORMAT, recover, refuse_format
+from flatout.storage.checkpoint import FORMAT, discard, recover, refuse_format
 from flatout.storage.last_words import FAULT, RUNNING, LastWords
 from flatout.storage.trust import NO_CONSENT, Consent, code_of_run, refuse_foreign
 from flatout_explain.documents import Number, WholeNumber, convert
@@ -124,6 +125,17 @@ class RunFolder:
             "nothing more can be saved in it."
         )
 
+    @contextmanager
+    def checked(self) -> Iterator[None]:
+        """Return a context in which the run saves; `check` says why an error is raised in it, too,
+        if the folder is deleted meanwhile."""
+        self.check()
+        try:
+            yield
+        except FlatoutError:
+            self.check()
+            raise
+
     @property
     def has_saved(self) -> bool:
         """Whether the run has saved a checkpoint (which may be lost since)."""
@@ -141,6 +153,7 @@ class RunFolder:
             FlatoutError: it cannot be removed.
         """
         with writing(self.path):
+            discard(self.checkpoints)
             for name in FOLDERS:
                 trees.remove_tree(self.path / name)
             for name in AGENT_FILES:
@@ -191,7 +204,12 @@ class RunFolder:
         values |= {"placement": placement, "parent": parent}
         values[signing.CODE] = code_of_run(config)
         values |= {} if wandb is None else {"wandb": wandb}
-        self.write_json("config.json", values, signing.RUN)
+        try:
+            self.write_json("config.json", values, signing.RUN)
+        except FlatoutError:
+            if not self.path.exists():
+                self.check()  # says so
+            raise
         self._begun = True
 
     def write_json(self, name: str, value: dict[str, Any], sign: str | None = None) -> None:

@@ -105,8 +105,9 @@ class SegmentStore:
         content = dump_tensors({n: np.asarray(a, order="C") for n, a in arrays.items()})
         digest = hashlib.sha256(content).hexdigest()
         name = f"rows-{first:012d}-{end:012d}-{digest[:8]}.safetensors"
-        with nofollow.folder(self._folder, make=True):
-            nofollow.replace(self._folder / name, content, 2)
+        with nofollow.folder(self._folder.parent, 0) as run, suppress(FileExistsError):
+            run.mkdir(self._folder.name)  # but not the run's folder again, if that was deleted
+        nofollow.replace(self._folder / name, content, 2)
         return {"file": name, "first": first, "end": end, "sha256": digest, "bytes": len(content)}
 
 

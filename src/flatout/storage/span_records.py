@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flatout.errors import CheckpointError
+from flatout.spans import NO_RESETS, ResetTimes
 from flatout_explain.documents import (
     LONGEST_LINE,
     Number,
@@ -25,8 +26,9 @@ from flatout_explain.files import nofollow
 from flatout_explain.hardware.monitor import MonitorSample
 
 SPANS, DEVICES = "spans.jsonl", "devices.jsonl"
-MAIN, LEARNER, WORKER = "main", "learner", "worker "
-"""Values of ``lane``: the main process, the learner's thread, actor processes by number."""
+MAIN, LEARNER, WORKER, MACHINE = "main", "learner", "worker ", "machine "
+"""Values of ``lane``: the main process, the learner's thread, actor processes by number, machines
+of a cluster by name."""
 
 MOST_BYTES, MOST_LINES = 64 << 20, 1_000_000
 """Maximum size of a file of JSON lines that is read whole; a month of training writes a third."""
@@ -55,6 +57,7 @@ class Begin:
     machine: str = ""  # in one line
     gpus: tuple[str, ...] = ()  # names of those that JAX can use here
     images: bool = False  # whether observations are images
+    could_have_spares: bool = True  # whether its environments have none, but could
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,11 @@ class SpanRecord:
     iterations: WholeNumber = 0
     turns: WholeNumber = 0  # requests that an actor process answered
     square: Number = 0.0  # sum of the squares of their durations, in s²
+    resets: WholeNumber = 0  # at which its environments began their next episodes
+    reset_s: Number = 0.0  # that these took
+    reset_square: Number = 0.0  # sum of the squares of what each took, in s²
+    reset_wait_s: Number = 0.0  # that steps waited for them, a part of the seconds of stepping
+    clock_s: Number = 0.0  # by how much a machine's clock may differ from what is known of it
     first: bool = False  # the first iteration of a process: not yet steady
     closing: bool = False  # after the last iteration
 
@@ -82,11 +90,12 @@ class SpanRecord:
 def as_line(record: SpanRecord) -> dict[str, Any]:
     """A record as a short JSON object."""
     line: dict[str, Any] = {"t": round(record.t, 3), "d": round(record.d, 4), "lane": record.lane}
-    for name in ("steps", "updates", "iterations", "turns", "first", "closing"):
+    for name in ("steps", "updates", "iterations", "turns", "resets", "first", "closing"):
         if value := getattr(record, name):
             line[name] = value
-    if record.square:
-        line["square"] = float(f"{record.square:.4g}")
+    for name in ("square", "reset_s", "reset_square", "reset_wait_s", "clock_s"):
+        if value := getattr(record, name):
+            line[name] = float(f"{value:.4g}")
     line["spans"] = {n: round(s, 5) for n, s in record.spans.items() if s >= 5e-6}
     return line
 
@@ -177,10 +186,23 @@ class Worker:
     act_s: float = 0.0
     turns: int = 0
     square: float = 0.0
+    resets: ResetTimes = NO_RESETS
 
     @property
     def busy_s(self) -> float:
         return self.env_s + self.act_s
+
+
+@dataclass(frozen=True)
+class MachineTotals:
+    """A machine of a cluster in the explained time."""
+
+    name: str
+    work_s: float = 0.0  # in which at least one of its workers collected
+    way_s: float = 0.0  # in which requests to it and its answers were on their way
+    held_s: float = 0.0  # for which the run waited for it alone
+    trajectories: int = 0  # of its workers
+    clock_s: float = 0.0  # by how much its clock may differ from what is known of it
 
 
 @dataclass(frozen=True)
@@ -196,6 +218,8 @@ class Totals:
     workers: tuple[Worker, ...] = ()  # the actor processes
     notes: tuple[str, ...] = ()  # remarks on the choice of the period
     begin: float = 0.0  # of the period
+    resets: ResetTimes = NO_RESETS  # of the environments that the main process steps
+    machines: tuple[MachineTotals, ...] = ()  # of a cluster
 
 
 def steady(records: Sequence[SpanRecord]) -> tuple[Totals | None, list[tuple[str, float]]]:
@@ -234,9 +258,12 @@ def steady(records: Sequence[SpanRecord]) -> tuple[Totals | None, list[tuple[str
     if learner is not None:  # it waited meanwhile
         learner["other"] = max(learner["other"] - measured, 0.0)
     by_worker: dict[str, list[SpanRecord]] = {}
+    by_machine: dict[str, list[SpanRecord]] = {}
     for record in concurrent:
         if record.lane.startswith(WORKER):
             by_worker.setdefault(record.lane, []).append(record)
+        if record.lane.startswith(MACHINE):
+            by_machine.setdefault(record.lane, []).append(record)
     by_number = sorted(by_worker, key=lambda name: (len(name), name))
     totals = Totals(
         seconds=sum(record.d for record in useful) - measured,
@@ -248,6 +275,8 @@ def steady(records: Sequence[SpanRecord]) -> tuple[Totals | None, list[tuple[str
         workers=tuple(_worker(by_worker[name]) for name in by_number),
         notes=notes,
         begin=useful[0].t,
+        resets=_resets(useful),
+        machines=tuple(_machine(lane, by_machine[lane]) for lane in sorted(by_machine)),
     )
     return totals, left_out
 
@@ -270,4 +299,22 @@ def _summed(records: Sequence[SpanRecord]) -> dict[str, float]:
 def _worker(records: Sequence[SpanRecord]) -> Worker:
     sums, turns = _summed(records), sum(record.turns for record in records)
     square = sum(record.square for record in records)
-    return Worker(sums.get("env", 0.0), sums.get("act", 0.0), turns, square)
+    resets = _resets(records)
+    return Worker(sums.get("env", 0.0), sums.get("act", 0.0), turns, square, resets)
+
+
+def _machine(lane: str, records: Sequence[SpanRecord]) -> MachineTotals:
+    sums = _summed(records)
+    return MachineTotals(
+        lane.removeprefix(MACHINE), sums.get("work", 0.0), sums.get("way", 0.0),
+        sums.get("held", 0.0), sum(record.turns for record in records),
+        max(record.clock_s for record in records),
+    )  # fmt: skip
+
+
+def _resets(records: Sequence[SpanRecord]) -> ResetTimes:
+    """Return the resets in all records."""
+    total = NO_RESETS
+    for r in records:
+        total = total.plus(ResetTimes(r.resets, r.reset_s, r.reset_square, r.reset_wait_s))
+    return total

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flatout.config.modules import LIBRARIES, PASSED, OwnModules, look_here
+from flatout.config.modules import LIBRARIES, PASSED, POOL, OwnModules, look_here
 from flatout.config.own_code import find, folders_of, import_path, own_code
 from flatout.config.schema import TrainConfig
-from flatout.errors import CheckpointError, EnvironmentFailure, UsageError, one_line
+from flatout.errors import CheckpointError, EnvironmentFailure, UsageError, with_full_stop
 from flatout_explain.files.import_path import lies_in
 
 OWN = frozenset({"flatout.envs.atari:cropped"})
@@ -47,7 +47,8 @@ NO_CONSENT = Consent()
 def names_code(name: str) -> bool:
     """Whether the name of an environment, an algorithm, a network or data imports a module:
     ``module:factory``."""
-    return ":" in name and name not in OWN and name.partition(":")[0] not in LIBRARIES
+    known = (*LIBRARIES, POOL)
+    return ":" in name and name not in OWN and name.partition(":")[0] not in known
 
 
 def refuse_foreign(
@@ -285,7 +286,7 @@ def _import_from_outside(module: str, value: str, path: Sequence[str]) -> None:
         importlib.import_module(module)
     except (Exception, SystemExit) as error:  # the user's module may raise anything
         raise EnvironmentFailure(
-            f"{value}: importing {module} failed: {type(error).__name__}: {one_line(error)}."
+            f"{value}: importing {module} failed: {type(error).__name__}: {with_full_stop(error)}"
         ) from error
     finally:
         sys.path[:] = before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -124,11 +125,41 @@ def built_in(config: ClassifyConfig, shape: Shape, classes: int) -> Model:
     return Model(build, logits, counts, not norm and config.dropout > 0)
 
 
+@jax.custom_vjp
 def pool(x: jax.Array) -> jax.Array:
-    """Max-pool ``[B, H, W, C]`` over 2x2 pixels; an odd last row or column is left out."""
-    batch, rows, columns, channels = x.shape
-    x = x[:, : rows // 2 * 2, : columns // 2 * 2]
-    return x.reshape(batch, rows // 2, 2, columns // 2, 2, channels).max((2, 4))
+    """Max-pool ``[B, H, W, C]`` over 2x2 pixels; an odd last row or column is left out.
+
+    Equal largest pixels share the gradient. Of finite values XLA's own gradient of a maximum gives
+    the same, but counts the equal pixels with a reduction, which a CPU computes slowly over few
+    channels.
+    """
+    return functools.reduce(jnp.maximum, _corners(x))
+
+
+def _corners(x: jax.Array) -> list[jax.Array]:
+    """Return the four pixels of each square, ``[B, H / 2, W / 2, C]`` each."""
+    rows, columns = (n // 2 * 2 for n in x.shape[1:3])
+    return [x[:, i:rows:2, j:columns:2] for i in range(2) for j in range(2)]
+
+
+def _pool_backward(residuals: tuple[Any, Any], grad: jax.Array) -> tuple[jax.Array]:
+    x, largest = residuals
+    batch, rows, columns, channels = largest.shape
+    equal = sum((one == largest).astype(x.dtype) for one in _corners(x))
+    shared = (grad / equal)[:, :, None, :, None]
+    squares = x[:, : 2 * rows, : 2 * columns].reshape(batch, rows, 2, columns, 2, channels)
+    by_x = jnp.where(squares == largest[:, :, None, :, None], shared, 0.0)
+    by_x = by_x.reshape(batch, 2 * rows, 2 * columns, channels)
+    odd = [(0, all_of - pooled) for all_of, pooled in zip(x.shape, by_x.shape, strict=True)]
+    return (jnp.pad(by_x, odd),)
+
+
+def _pool_forward(x: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    largest = pool(x)
+    return largest, (x, largest)
+
+
+pool.defvjp(_pool_forward, _pool_backward)
 
 
 # --- A user's network ---------------------------------------------------------------------------

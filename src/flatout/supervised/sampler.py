@@ -11,8 +11,8 @@ import numpy as np
 
 from flatout.algorithms.base import RolloutSpec
 from flatout.engine.finals import pack_finals
+from flatout.engine.rollout_buffer import step_arrays
 from flatout.engine.sampler import Sampler
-from flatout.engine.trajectory import step_arrays
 from flatout.errors import CheckpointError
 from flatout.spans import Spans
 from flatout.supervised.datasets import Dataset

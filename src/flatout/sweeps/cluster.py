@@ -1,28 +1,25 @@
 """The engine of a Ray cluster: jobs run on its machines, run folders come back to this one.
 
 Messages consist of arguments, JSON and bytes. Ray pickles these, and the name of the class `Place`,
-by its own rules: the one exception to the rule that nothing from a network is unpickled.
+by its own rules: with the workers of a run on a cluster the one exception to the rule that nothing
+from a network is unpickled.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-import signal
-import socket
 import sys
-import threading
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flatout.errors import FlatoutError, UsageError, one_line, writing
-from flatout.installing import install
+from flatout.errors import FlatoutError, writing
+from flatout.hardware.ray_cluster import refuse_silent
+from flatout.output import shell_word
 from flatout.storage import trees
 from flatout.storage.run_folder import POPULATION, mark_own
 from flatout.sweeps.engine import LOST
@@ -31,106 +28,7 @@ from flatout.sweeps.place import Place
 from flatout.sweeps.plan import Job
 from flatout.version import __version__
 
-ANSWER_S = 3.0
-"""Maximum time in which a cluster answers."""
-
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
-"""Environment variables that keep Ray's messages about workers out of the command's output."""
-
-STORE = 200_000_000
-"""Bytes of the object store of a Ray that is started here; it holds only pieces of run folders."""
-
-BEGIN_S, CLOSE_S = 60.0, 5.0
-
-
-def connect(address: str | None, cpus: int | None) -> Any:
-    """Return Ray, connected to a cluster or to one that is started here.
-
-    Args:
-        address: ``HOST:PORT`` or ``auto``; None starts one.
-        cpus: the CPUs of a cluster that is started here; None for all.
-
-    Raises:
-        UsageError: the package is not installed.
-        FlatoutError: no Ray answers at the address, or Ray does not start.
-    """
-    if address not in (None, "auto"):
-        _refuse_silent(address)
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
-    before = signal.getsignal(signal.SIGTERM)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            ray: Any = importlib.import_module("ray")
-        except ImportError:
-            raise UsageError(f"--engine ray needs its package: {install('ray')}.") from None
-        started = {"num_cpus": cpus, "object_store_memory": STORE, "include_dashboard": False}
-        options = {} if address else started
-        errors, failed = os.dup(2), list[Exception]()
-
-        def begin() -> None:
-            try:
-                ray.init(address=address or "local", logging_level="ERROR", log_to_driver=False,
-                         **options)  # fmt: skip
-            except Exception as error:  # of any of its parts
-                failed.append(error)
-
-        try:
-            with open(os.devnull, "w") as nothing:  # what Ray says before it gives up
-                os.dup2(nothing.fileno(), 2)
-            if address is None:  # in this thread, with which Linux ends what it starts
-                begin()
-            else:  # a server that is silent would be waited for without end
-                beginning = threading.Thread(target=begin, daemon=True)
-                beginning.start()
-                beginning.join(BEGIN_S)
-                if beginning.is_alive():
-                    raise FlatoutError(f"no Ray answered within {BEGIN_S:.0f} s")
-            for error in failed:
-                raise error
-        except Exception as error:
-            if address == "auto" and isinstance(error, ConnectionError):
-                raise FlatoutError(
-                    "--ray-address auto: no Ray runs on this machine; name HOST:PORT, or leave it "
-                    "out to start one here."
-                ) from None
-            what = f"--ray-address {address}" if address else "Ray does not start"
-            token = "; if it asks for a token, set RAY_AUTH_MODE=token" if address else ""
-            why = one_line(error)[:300].rstrip(".")
-            raise FlatoutError(f"{what}: {why}{token}.") from None
-        finally:
-            os.dup2(errors, 2)
-            os.close(errors)
-            with suppress(ValueError):  # not in the main thread
-                signal.signal(signal.SIGTERM, before)
-    return ray
-
-
-def _refuse_silent(address: str) -> None:
-    """Refuse an address where no gRPC server answers; Ray would keep trying for minutes.
-
-    Raises:
-        UsageError: it is no address.
-        FlatoutError: nothing answers there.
-    """
-    host, _, port = address.rpartition(":")
-    if not host or "/" in host or not port.isdecimal():
-        raise UsageError(f"--ray-address {address[:100]} is neither HOST:PORT nor auto.")
-    why = "it does not speak Ray's protocol"
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), ANSWER_S) as line:
-            line.settimeout(ANSWER_S)
-            line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5))
-            head = line.recv(9, socket.MSG_WAITALL)
-            if head[3:4] == b"\x04":  # the server's settings, which HTTP/2 begins with
-                return
-    except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or "it does not answer"
-    raise FlatoutError(
-        f"--ray-address {address}: no Ray answers there ({why}); see its address with: ray status, "
-        "or leave it out to start one here."
-    )
+CLOSE_S = 5.0
 
 
 @dataclass
@@ -227,12 +125,13 @@ class Cluster:
             FlatoutError: the whole cluster was lost.
         """
         try:  # before Ray finds out, which ends this process without a message
-            _refuse_silent(self._address)
+            refuse_silent(self._address)
         except FlatoutError:
             self._gone = True
             raise FlatoutError(
                 f"the Ray cluster at {self._address} was lost. The results that had "
-                f"arrived are saved; resume with: flatout sweep --resume {self._arriving.parent}"
+                "arrived are saved; resume with: flatout sweep --resume "
+                f"{shell_word(self._arriving.parent)}"
             ) from None
         self._remove(seat)
         with suppress(OSError):

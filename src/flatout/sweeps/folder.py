@@ -14,6 +14,7 @@ import psutil
 
 from flatout.config.settings import revise
 from flatout.errors import CheckpointError, FlatoutError, UsageError, damage, writing
+from flatout.output import shell_word
 from flatout.storage import signing
 from flatout.storage.checkpoint import FORMAT
 from flatout.storage.run_folder import POPULATION, load_values
@@ -85,7 +86,8 @@ class Folder:
         if resume and not there:
             raise UsageError(f"{path} holds no sweep to resume (there is no {PLAN} in it).")
         if not resume and (there or (path / "config.json").exists()):
-            what = f"a sweep; resume it with: flatout sweep --resume {path}" if there else "a run"
+            again = f"flatout sweep --resume {shell_word(path)}"
+            what = f"a sweep; resume it with: {again}" if there else "a run"
             raise UsageError(f"{path} already holds {what}; or choose another --run-dir.")
         if not resume:  # which would count as this sweep's, whatever its settings
             left = [*path.glob("*seed=*/config.json"), *path.glob(f"{SHARED}*/{POPULATION}")]

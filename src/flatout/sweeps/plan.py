@@ -260,7 +260,10 @@ def trials(base: TrainConfig, group: Group, seeds: Sequence[int]) -> list[Trial]
     Raises:
         UsageError: impossible settings, or a name that no folder can have.
     """
-    common = revise(base, group.row).flat()
+    config = revise(base, group.row)
+    common = config.flat()
+    if config.run.placed is None or not config.run.placed.on_cluster:
+        common["ray_address"] = None  # it is the address of the cluster of whole trials
     common = {k: list(v) if isinstance(v, tuple) else v for k, v in common.items()}
     return [
         Trial(name, group.name, base.algorithm, common | {"seed": seed})

@@ -273,7 +273,10 @@ class Sweep:
         if state.state != RUNNING:
             return
         if "error" in event:
-            self._failed(state, str(event["error"]), str(event["kind"]))
+            if self._stopping and event["kind"] in ("died", LOST):  # stopped while it started
+                state.state = WAITING
+            else:
+                self._failed(state, str(event["error"]), str(event["kind"]))
         elif "ended" in event:
             if event["ended"] == "signal" and self._stopping:
                 state.state = WAITING

@@ -10,11 +10,11 @@ from types import ModuleType
 from typing import NoReturn
 
 INSTEAD: dict[str, str] = {
-    "torch_layers": "network= takes any Equinox module (examples/2_own_network.py)",
+    "torch_layers": "network= takes any Equinox module (examples/6_own_network.py)",
     "policies": "policies are named: MlpPolicy, CnnPolicy, MultiInputPolicy; network= takes one of "
     "your own",
     "distributions": "an algorithm of your own chooses its distribution (docs/own-algorithm.md)",
-    "buffers": "replay is configured with buffer_size, n_step and prioritized",
+    "buffers": "replay is configured with buffer_size, n_step, prioritized and hindsight",
     "logger": "learn(run_dir=...) writes metrics.jsonl and TensorBoard's events; a callback has "
     "logger.record(name, number)",
     "results_plotter": "agent.plot(), or flatout report",
@@ -24,7 +24,7 @@ INSTEAD: dict[str, str] = {
     "off_policy_algorithm": "an algorithm of your own is one function (docs/own-algorithm.md)",
     "atari_wrappers": "Atari's preprocessing is applied to every Atari id",
     "running_mean_std": "normalize_observation=True keeps the statistics with the agent",
-    "her": "hindsight experience replay is not available",
+    "her": "hindsight=4 is a setting of DQN, DDPG, TD3, SAC and TQC",
     "save_util": "agent.save(path) and PPO.load(path)",
 }
 
