@@ -145,6 +145,18 @@ class Rank:
 
 
 @dataclass(frozen=True)
+class MachineTime:
+    """A machine of a cluster whose workers collect for a run, with shares of the explained time."""
+
+    name: str
+    workers: int
+    work: float  # in which at least one of its workers collected
+    way: float  # in which requests to it and its answers were on their way
+    held: float  # for which the run waited for it alone
+    clock_s: float  # seconds by which its clock, aligned by round trips, may be wrong
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """The whole answer."""
 
@@ -177,6 +189,9 @@ class Diagnosis:
     work: dict[str, WorkRate] = field(default_factory=dict)  # by unit, if work was counted
     ranks: tuple[Rank, ...] = ()  # in order of their numbers
     slowest: str = ""  # name of the rank for which the others wait; empty if there is none
+    # share of the explained time in which environments are reset, a part of ``env``
+    resets: float = 0.0
+    machines: tuple[MachineTime, ...] = ()  # of a cluster, on which a run's workers collect
 
     def check(self) -> None:
         """Refuse values of wrong types and impossible numbers, as damaged files have them.
@@ -195,15 +210,18 @@ class Diagnosis:
         """Return the diagnosis as ``--json`` writes it: everything but the timeline. The types are
         those of `flatout_explain.document`."""
         shown = {f.name: getattr(self, f.name) for f in fields(self)}
-        del shown["lanes"], shown["usage"], shown["tie"]
+        del shown["lanes"], shown["usage"], shown["tie"], shown["machines"]
         shown |= {
             "findings": [finding.as_json() for finding in self.findings],
             "heaviest": list(map(asdict, self.heaviest)),
             "work": {unit: asdict(rate) for unit, rate in self.work.items()},
             "ranks": list(map(asdict, self.ranks)),
         }
-        tie = {"tie": list(self.tie)} if self.tie else {}
-        return {"schema": SCHEMA} | shown | tie
+        if self.tie:
+            shown["tie"] = list(self.tie)
+        if self.machines:
+            shown["machines"] = list(map(asdict, self.machines))
+        return {"schema": SCHEMA} | shown
 
 
 def _refuse_impossible(value: Any) -> None:

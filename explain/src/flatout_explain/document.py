@@ -82,6 +82,17 @@ class Rank(msgspec.Struct):
     phases: Annotated[dict[str, Share], says("Shares of its time by phase.")]
 
 
+class MachineTime(msgspec.Struct):
+    """A machine of a cluster, on which workers of a run collect."""
+
+    name: str
+    workers: int
+    work: Annotated[Share, says("Share of the time in which one of its workers collected.")]
+    way: Annotated[Share, says("Share in which requests to it and its answers were on the way.")]
+    held: Annotated[Share, says("Share for which the run waited for it alone.")]
+    clock_s: Annotated[float, says("Seconds by which its aligned clock may be wrong.")]
+
+
 class Moved(msgspec.Struct):
     """A phase whose share changed, of ``--against``."""
 
@@ -153,6 +164,12 @@ class Report(msgspec.Struct, omit_defaults=True):
     busy: Annotated[dict[str, Share], says("Shares in which recorded devices computed.")]
     recorded: Annotated[list[str], says("What the program's own profiler recorded.")]
     ended: Annotated[str, says("How the program ended, if it failed or ended at once.")]
+    resets: Annotated[
+        Share, says("Share of the time in which environments are reset, a part of env's.")
+    ] = 0.0
+    machines: Annotated[
+        list[MachineTime], says("Machines of a cluster; absent without one.")
+    ] = []  # fmt: skip
     tie: Annotated[list[str], says("The two causes of a tie; absent without one.")] = []
     against: Against | None = None
     trial: Trial | None = None

@@ -90,6 +90,13 @@ def one_line(error: BaseException) -> str:
         return "no message"
 
 
+def with_full_stop(error: BaseException) -> str:
+    """Return an exception's text on one line with a full stop, or with the question mark that it
+    has: Python 3.13 asks "Did you mean 'size'?"."""
+    text = one_line(error).rstrip(".")
+    return text if text.endswith("?") else f"{text}."
+
+
 def damage(error: BaseException) -> str:
     """Explain an exception that reading a file's values raised. Python's own messages would mean
     nothing to the user of the file."""

@@ -48,6 +48,7 @@ def page(diagnosis: Diagnosis, compared: Sequence[str] = ()) -> str:
         ("Findings", [_finding(diagnosis, f, tried) for f in diagnosis.findings]),
         ("Where the time goes", _bars(diagnosis)),
         ("Ranks", _ranks(diagnosis)),
+        ("Machines", _machines(diagnosis)),
         ("Timeline", _timeline(diagnosis.lanes, begin, end)),
         ("Utilisation over time", _utilisation(diagnosis, begin, end)),
         ("What the program's profiler recorded", _items(diagnosis.recorded)),
@@ -181,8 +182,18 @@ def _ranks(diagnosis: Diagnosis) -> list[str]:
     return rows
 
 
+def _machines(diagnosis: Diagnosis) -> list[str]:
+    """Return which machine is waited for, and a row for each machine of a cluster."""
+    if not diagnosis.machines:
+        return []
+    words = f'<p class="soft">{_text(report.machine_waits(diagnosis))}</p>'
+    rows = _items(f"{one.name}: {report.machine_words(one)}" for one in diagnosis.machines)
+    return [words, *rows]
+
+
 def _class(phase: str) -> str:
-    return f"p-{phase if phase in PHASES else 'other'}"
+    known = "env" if phase == report.RESETS else phase
+    return f"p-{known if known in PHASES else 'other'}"
 
 
 def _legend(entries: Iterable[tuple[str, str]], begin: float) -> str:
@@ -309,4 +320,4 @@ def _axis(end: float) -> str:
 def _machine(diagnosis: Diagnosis) -> str:
     largest = max((sample.rss_mb for sample in diagnosis.usage if sample.rss_mb), default=None)
     memory = "" if largest is None else f"The program held at most {largest:,.0f} MiB of memory."
-    return " ".join(_text(words) for words in (diagnosis.machine, memory) if words)
+    return " · ".join(_text(words) for words in (diagnosis.machine, memory) if words)

@@ -22,7 +22,7 @@ from rich.control import strip_control_codes
 from rich.text import Text
 
 from flatout_explain.causes import HEALTHY, OVERLAPPING, UNKNOWN
-from flatout_explain.diagnosis import Diagnosis, Finding, MeasuredGain, Rank
+from flatout_explain.diagnosis import Diagnosis, Finding, MachineTime, MeasuredGain, Rank
 from flatout_explain.hardware.gpus import GpuSample
 from flatout_explain.output import plain, printable
 from flatout_explain.phases import PHASES
@@ -64,6 +64,7 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
         _say(console, "ALSO", _columns([_also(diagnosis, finding) for finding in others]))
     _say(console, "TIME", _bars(diagnosis, console))
     _say(console, "RANKS", [Text(line) for line in rank_lines(diagnosis)])
+    _say(console, "MACHINES", [Text(line) for line in machine_lines(diagnosis)])
     used = (meter for meter in meters(diagnosis) if meter.kind != "memory")
     rows = [(meter.name, *mean_words(meter)) for meter in used]
     rows += [(name, f"{100 * share:.1f} %", "busy") for name, share in diagnosis.busy.items()]
@@ -88,6 +89,37 @@ def rank_lines(diagnosis: Diagnosis) -> list[str]:
     width = max((len(rank.name) for rank in diagnosis.ranks), default=0)
     rows = [f"{rank.name:<{width}}  {rank_words(rank)}" for rank in diagnosis.ranks]
     return [who_waits(diagnosis), *rows] if rows else []
+
+
+def machine_lines(diagnosis: Diagnosis) -> list[str]:
+    """Return which machine of a cluster a run waits for, a line for each machine, and how well
+    their clocks are aligned; else nothing."""
+    every = diagnosis.machines
+    width = max((len(one.name) for one in every), default=0)
+    rows = [f"{one.name:<{width}}  {machine_words(one)}" for one in every]
+    return [machine_waits(diagnosis), *rows] if rows else []
+
+
+def machine_waits(diagnosis: Diagnosis) -> str:
+    """Return a sentence about the machine that a run waits for most, and about their clocks."""
+    every = diagnosis.machines
+    clocks = max(one.clock_s for one in every)
+    aligned = f"clocks are aligned by round trips, to within {duration(clocks)}"
+    if len(every) < 2:
+        return f"all workers are on one machine; {aligned}"
+    last = max(every, key=lambda one: one.held)
+    if last.held < SHOWN_SHARE:
+        return f"no machine is waited for alone; {aligned}"
+    return f"{last.name} is waited for most: {percent(last.held)} of the time alone; {aligned}"
+
+
+def machine_words(one: MachineTime) -> str:
+    """Return how a machine of a cluster spends the time, in words."""
+    return (
+        f"{one.workers:>3} worker{' ' if one.workers == 1 else 's'}  collecting "
+        f"{percent(one.work):>5}  on the way {percent(one.way):>5}  waited for alone "
+        f"{percent(one.held):>5}"
+    )
 
 
 def waited(ranks: Sequence[Rank], name: str) -> float:
@@ -127,13 +159,29 @@ def verdict_parts(diagnosis: Diagnosis) -> tuple[str, str]:
     return name, diagnosis.headline.removeprefix(f"{name}: ")
 
 
+RESETS = "  resets"
+"""The row below ``env`` of the time in which environments are reset, which is a part of it."""
+
+
+def reset_words(resets: float, env: float) -> str:
+    """Return a sentence about the share of the time that resets take, as a part of ``env``."""
+    part = percent(min(resets / max(env, 1e-9), 1.0))
+    return f"resets take {percent(resets)} of the time, {part} of the environments' own"
+
+
 def time_rows(diagnosis: Diagnosis) -> list[tuple[str, float, str]]:
-    """Return each phase with its share of the time, at most 1, and its heaviest line or meaning."""
-    return [
-        (phase, min(share, 1.0), diagnosis.lines.get(phase) or PHASES.get(phase, ""))
-        for phase in in_order(diagnosis.phases)
-        if (share := diagnosis.phases[phase]) > 0.0
-    ]
+    """Return each phase with its share of the time, at most 1, and its heaviest line or meaning;
+    below ``env`` its part that is resets."""
+    rows = list[tuple[str, float, str]]()
+    for phase in in_order(diagnosis.phases):
+        share = min(diagnosis.phases[phase], 1.0)
+        if share > 0.0:
+            rows.append((phase, share, diagnosis.lines.get(phase) or PHASES.get(phase, "")))
+            if phase == "env" and diagnosis.resets > 0.0:
+                part = percent(min(diagnosis.resets / share, 1.0))
+                words = f"beginning the next episodes, {part} of env"
+                rows.append((RESETS, min(diagnosis.resets, share), words))
+    return rows
 
 
 def advice(diagnosis: Diagnosis) -> Finding | None:

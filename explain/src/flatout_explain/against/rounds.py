@@ -20,7 +20,7 @@ from flatout_explain import documents
 from flatout_explain.against import turns
 from flatout_explain.against.outcome import Outcome, common_unit, count_words, outcome, speed_words
 from flatout_explain.against.rates import CALLS, WALL, Positive, Run, course, observed, turn_ratios
-from flatout_explain.errors import FlatoutError, Interrupt, UsageError, one_line
+from flatout_explain.errors import FlatoutError, Interrupt, UsageError, with_full_stop
 from flatout_explain.output import say
 from flatout_explain.program import attach, evidence
 from flatout_explain.program.evidence import Recording
@@ -95,7 +95,9 @@ def command_of(text: str) -> list[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise UsageError(f"--against {text!r} is not a command line: {one_line(error)}.") from None
+        raise UsageError(
+            f"--against {text!r} is not a command line: {with_full_stop(error)}"
+        ) from None
     if not words:
         raise UsageError('--against needs a command line: --against "python fixed.py".')
     return words

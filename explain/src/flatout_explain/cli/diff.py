@@ -9,7 +9,7 @@ from flatout_explain import documents, output_file
 from flatout_explain.cli.arguments import kind_of
 from flatout_explain.cli.parsing import existing
 from flatout_explain.cli.saved import OfRun, read_saved
-from flatout_explain.errors import FlatoutError, UsageError, one_line
+from flatout_explain.errors import FlatoutError, UsageError, with_full_stop
 from flatout_explain.output import command_name, json_text
 
 if TYPE_CHECKING:
@@ -50,7 +50,9 @@ def _report_of(path: Path, of_run: OfRun) -> Report:
     try:
         values = documents.read_json(path, limit=MOST_BYTES)
     except (OSError, ValueError) as error:
-        raise FlatoutError(f"{path} is neither a report nor evidence: {one_line(error)}.") from None
+        raise FlatoutError(
+            f"{path} is neither a report nor evidence: {with_full_stop(error)}"
+        ) from None
     if not isinstance(values, dict):
         raise FlatoutError(f"{path} is neither a report nor evidence of {command_name()}.")
     if "flatout_evidence" not in values and ("schema" in values or "verdict" in values):

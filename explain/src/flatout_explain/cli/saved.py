@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatout_explain import documents
-from flatout_explain.errors import FlatoutError, UsageError, damage, one_line
+from flatout_explain.errors import FlatoutError, UsageError, damage, with_full_stop
 from flatout_explain.output import command_name
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def read_saved(
         values = documents.read_json(path, limit=evidence.MOST_BYTES)
     except (OSError, ValueError) as error:
         raise FlatoutError(
-            f"{path} is not evidence that {command_name()} --save wrote: {one_line(error)}."
+            f"{path} is not evidence that {command_name()} --save wrote: {with_full_stop(error)}"
         ) from None
     parts = dict(values) if isinstance(values, dict) else {}  # `from_json` takes its parts out
     try:

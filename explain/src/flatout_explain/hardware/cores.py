@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 
 from flatout_explain.files.kernel import kernel_text
@@ -32,6 +32,14 @@ def usable_cpus(pid: int = 0) -> frozenset[int]:
     with suppress(AttributeError, OSError):
         return frozenset(os.sched_getaffinity(pid))
     return usable_cpus() if pid else frozenset(range(os.cpu_count() or 1))
+
+
+def physical_cores(cpus: Collection[int], root: str = "/") -> int | None:
+    """Return how many cores these CPUs are, of which each may have several hardware threads; None
+    where the system does not say it."""
+    path = "{}/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    siblings = {kernel_text(path.format(root, cpu)).strip() for cpu in cpus}
+    return None if "" in siblings or not siblings else len(siblings)
 
 
 def share_of_all(used: float, busy: float, cpus: int, cores: int) -> float:

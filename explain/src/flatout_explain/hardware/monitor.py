@@ -111,8 +111,8 @@ class Monitor:
         self._at = time.perf_counter()
         self._last = self._tree.read()
         self._detailed, self._detailed_at = self._last, self._at  # the last reading of threads
-        self._busy_s = _used_seconds(self._cpus, BUSY)
-        self._stolen_s = _used_seconds(self._cpus, STOLEN)
+        self._busy_s = cpu_seconds(self._cpus, BUSY)
+        self._stolen_s = cpu_seconds(self._cpus, STOLEN)
         self._counters = Counters(root_pid)
         self._counted = self._counters.read()
         self._others = Others(root_pid)
@@ -142,7 +142,7 @@ class Monitor:
 
     def _now(self) -> tuple[float, float, float]:
         """The time, and seconds for which the processors were busy, and stolen, until now."""
-        busy_s, stolen_s = (_used_seconds(self._cpus, fields) for fields in (BUSY, STOLEN))
+        busy_s, stolen_s = (cpu_seconds(self._cpus, fields) for fields in (BUSY, STOLEN))
         return time.perf_counter(), busy_s or 0.0, stolen_s or 0.0
 
     def sample(self) -> MonitorSample:
@@ -156,8 +156,8 @@ class Monitor:
             pid: round(max(total - last.processes.get((pid, start), 0.0), 0.0) / seconds, 4)
             for (pid, start), total in reading.processes.items()
         }
-        busy_s, share, stolen = _used_seconds(self._cpus, BUSY), None, None
-        stolen_s = _used_seconds(self._cpus, STOLEN)
+        busy_s, share, stolen = cpu_seconds(self._cpus, BUSY), None, None
+        stolen_s = cpu_seconds(self._cpus, STOLEN)
         if busy_s is not None and self._busy_s is not None:
             busy = (busy_s - self._busy_s) / seconds
             share = round(share_of_all(spent / seconds, busy, len(self._cpus), self.cores), 4)
@@ -380,9 +380,9 @@ def _drop_empty(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value not in (None, [], ())}
 
 
-def _used_seconds(cpus: frozenset[int], fields: Sequence[int]) -> float | None:
-    """CPU seconds that these fields of /proc/stat count on some CPUs since boot; None without such
-    a file."""
+def cpu_seconds(cpus: frozenset[int], fields: Sequence[int]) -> float | None:
+    """Return the CPU seconds that these fields of /proc/stat count on some CPUs since boot; None
+    without such a file."""
     lines = [line.split() for line in re.findall(r"^cpu(\d.*)", kernel_text("/proc/stat"), re.M)]
     ours = [line for line in lines if int(line[0]) in cpus and len(line) > max(fields)]
     if not ours:

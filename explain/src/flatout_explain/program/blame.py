@@ -65,6 +65,7 @@ class Blame:
     device: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     # of each phase, and by who says so, seconds that marks decided
     marked: dict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
+    resets: float = 0.0  # seconds of ``env`` in which environments are reset
     workers: int = 0  # number of threads that work for the driver
     worker_seconds: float = 0.0  # of training's work in all workers of other processes
     # by phase, seconds in which the driver waited for that work
@@ -133,6 +134,7 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
     def spend(phase: str, process: int, mark: Mark, seconds: float, moment: Moment) -> None:
         result.where[phase][Where(process, mark.site, mark.call, mark.user)] += seconds
         result.marked[phase, mark.marked if phase == mark.phase else ""] += seconds
+        result.resets += seconds * (mark.resets and phase == mark.phase)
         if ends:
             block = min(bisect_left(ends, moment.t), len(ends) - 1)
             result.blocks[block][phase] += seconds

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from contextlib import suppress
 
 from flatout_explain.errors import FlatoutError
@@ -12,23 +9,10 @@ from flatout_explain.files import kept_numbers
 from flatout_explain.files.kernel import boot_id
 from flatout_explain.hardware.cores import usable_cpus
 from flatout_explain.hardware.others import busiest_others
+from flatout_explain.hardware.running_cores import running_cores
 
 SPAN_S = 0.15
-STARTING_S = 0.25
 MOST = 16  # maximum number of processes; the result is scaled up to more cores
-
-SPINNER = """
-import sys, time
-turns = []
-for begin in map(float, sys.argv[2:]):
-    time.sleep(max(0.0, begin - time.monotonic()))
-    end, count = begin + float(sys.argv[1]), 0
-    while time.monotonic() < end:
-        for _ in range(200):
-            count += 1
-    turns.append(count)
-print(*turns)
-"""
 
 
 def together(cores: int) -> float:
@@ -56,23 +40,11 @@ def together(cores: int) -> float:
 
 
 def _measure(cores: int) -> float | None:
-    """Run plain Python for half a second, first in one process, then in one per core; their speed
-    together, relative to the first one's, or None if that fails."""
+    """Return the speed of a busy process on each core together, relative to one process alone;
+    None if that cannot be measured."""
     number = min(cores, MOST)
-    alone = time.monotonic() + STARTING_S
-    side_by_side = alone + SPAN_S
-    command = [sys.executable, "-I", "-S", "-c", SPINNER, str(SPAN_S)]
-    spinners = list[subprocess.Popen[str]]()
     try:
-        for begins in [[alone, side_by_side]] + [[side_by_side]] * (number - 1):
-            argv = [*command, *map(str, begins)]
-            spinners.append(subprocess.Popen(argv, stdout=subprocess.PIPE, text=True))
-        counts = [list(map(int, spinner.communicate()[0].split())) for spinner in spinners]
-        times = sum(turns[-1] for turns in counts) / max(counts[0][0], 1)
-    except (OSError, LookupError):  # processes are limited, or one was killed
+        found = running_cores(cores, (1, number), SPAN_S)
+    except FlatoutError:  # processes are limited, or one was killed
         return None
-    finally:
-        for spinner in spinners:
-            spinner.kill()
-            spinner.wait()
-    return min(max(times * cores / number, 1.0), float(cores))
+    return min(max(found.work * cores / number, 1.0), float(cores))

@@ -57,6 +57,7 @@ def diagnosis_of(facts: Facts) -> Diagnosis:
         seconds=facts.blame.seconds,
         apart=tuple(apart),
         phases={p: facts.blame.shares[p] for p in PHASES if facts.blame.shares.get(p)},
+        resets=facts.resets,
         lines={phase: facts.line_words(phase) for phase in facts.blame.shares},
         marked=facts.marked,
         lanes=lanes((track.name, _spans(evidence, track)) for track in tracks),

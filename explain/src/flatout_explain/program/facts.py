@@ -134,6 +134,11 @@ class Facts:
         moments = (moment for track in self.line.tracks for moment in track.moments)
         return any(moment.mark.phase != "import" for moment in moments)
 
+    @property
+    def resets(self) -> float:
+        """Share of the explained time in which environments are reset, a part of ``env``."""
+        return self.blame.resets / self.blame.seconds if self.blame.seconds else 0.0
+
     def share(self, *phases: str) -> float:
         """Return the share of the explained time of some phases."""
         return sum(self.blame.shares.get(phase, 0.0) for phase in phases)

@@ -29,6 +29,7 @@ class Mark:
     fetches: bool = False  # whether it asks a device for a result, and may wait for it
     user: Site | None = None  # the program's own line that leads to `site`, if that is a library's
     marked: str = ""  # who says that it is this phase (see `marks`); empty where rules decided
+    resets: bool = False  # whether an environment is reset there, which is a part of ``env``
 
 
 class Places:
@@ -99,7 +100,8 @@ class Places:
         if not fetches and (moves or (phase == "other" and torch and tags.takes_out(place.leaf))):
             phase = "transfer"
         piped = any(self.survey.tag(index) == "ipc" for index, _ in place.frames[:PIPES])
-        return Mark(phase, waits, site, call, piped, fetches, user)
+        resets = phase == "env" and self.survey.resets(place)
+        return Mark(phase, waits, site, call, piped, fetches, user, resets=resets)
 
     def _marked(self, place: Place) -> tuple[str, str] | None:
         """Return the phase of the innermost mark around a place, and who says so. What is imported

@@ -16,7 +16,7 @@ from flatout_explain import cards
 from flatout_explain.cards import WAITS_FOR
 from flatout_explain.causes import UNKNOWN
 from flatout_explain.diagnosis import Diagnosis, Lane
-from flatout_explain.errors import FlatoutError, one_line
+from flatout_explain.errors import FlatoutError, with_full_stop
 from flatout_explain.program.facts import Facts
 from flatout_explain.report import duration, place_words
 from flatout_explain.trace.events import Trace
@@ -111,7 +111,7 @@ def _keep(reports: Sequence[dict[str, Any]], save: str) -> Iterator[str]:
                 with path.open("rb") as source, gzip.open(target, "wb", 6) as packed:
                     shutil.copyfileobj(source, packed)
         except OSError as error:
-            yield f"The trace could not be kept as {target}: {one_line(error)}."
+            yield f"The trace could not be kept as {target}: {with_full_stop(error)}"
 
 
 # --- On the host ------------------------------------------------------------------------------

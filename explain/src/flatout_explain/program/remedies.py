@@ -19,7 +19,7 @@ from flatout_explain.program.evidence import Process
 from flatout_explain.program.facts import MAINLY, Facts
 from flatout_explain.program.mechanism import on_whole_arrays
 from flatout_explain.ranking import interval
-from flatout_explain.report import duration, percent
+from flatout_explain.report import duration, percent, reset_words
 
 FASTER = 1.15  # how much faster than now all cores together must be for processes to be proposed
 CHEAP_S = 150e-6  # a message to another process and its answer take about as long
@@ -122,11 +122,24 @@ the name of the function that runs, and the remedy."""
 # --- Phases -----------------------------------------------------------------------------------
 
 
+LEAST_RESETS = 0.02
+"""Share of the time from which on resets are mentioned."""
+
+RESETS = (
+    "Make reset() cheaper: load files and build worlds once, when the environment is made. Or keep "
+    "a second copy of each environment, and reset it in the background while the first one plays."
+)
+
+
 def env(facts: Facts, share: float) -> Remedy:
     """Return the remedy for environments: processes, if cores are idle, if all cores together are
     faster than the workers now, and if a step takes longer than a message."""
     steps = facts.counted.rate(sum(call.kind == "env" for call in facts.counted.calls))
     rate = [f"about {steps:,.0f} environment steps per second"] if steps else []
+    if facts.resets >= LEAST_RESETS:
+        rate.append(reset_words(facts.resets, facts.share("env")))
+    if facts.resets > facts.share("env") / 2:
+        return Remedy(RESETS, after=rate)
     spare, count = facts.spare, facts.cores
     now = max(1.0, min(facts.blame.workers, facts.capacity))
     if spare < 0.25:

@@ -303,7 +303,7 @@ class Survey:
             tag, program = LEARN, (made[0], *program[1:])
         if tag not in COUNTED:
             return
-        resets = tag == STEP and self._resets(place)
+        resets = tag == STEP and self.resets(place)
         outside = self.outside(program)
         for code, line in outside if not resets else ():
             self.lines[tag][code].add(line)
@@ -342,7 +342,7 @@ class Survey:
                         self.nodes[LEARN].add(node)
                         self.lines[LEARN][number].add(one.first)
 
-    def _resets(self, place: Place) -> bool:
+    def resets(self, place: Place) -> bool:
         """Return whether a place is in an environment's reset, which may follow an update."""
         codes = (self.process.codes[i] for i, _ in place.frames if self.tag(i) == STEP)
         return any(code.plain == "reset" for code in codes)

@@ -280,7 +280,8 @@ class OfJax:
 
     def in_use(self):
         """Return whether one is at work."""
-        return attribute_of(self.state, "profile_session") is not None
+        names = ("session", "profile_session")  # the second before JAX 0.12
+        return any(attribute_of(self.state, name) is not None for name in names)
 
     def start(self, yield_to):
         """Start it; `yield_to` is called before the program starts another."""
