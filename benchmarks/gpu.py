@@ -36,6 +36,7 @@ for _folder in (*SOURCES, HERE):  # from a source tree, installed or not
         sys.path.insert(0, str(_folder))
 
 import gpu_rows  # noqa: E402
+from flatout_explain.hardware.cores import usable_cores  # noqa: E402
 from gpu_rows.base import CORE, Bench, Row  # noqa: E402
 from harness import NO_CACHE, add_line, kept_lines, run_child, source_id  # noqa: E402
 from machine import machine  # noqa: E402
@@ -152,8 +153,15 @@ def card_label(dry: bool) -> str:
     return gpus[0].name + (f" x {len(gpus)}" if len(gpus) > 1 else "")
 
 
-def described() -> str:
-    """Driver, CPU and versions, as the section says them."""
+def measured_cores(dry: bool) -> str:
+    """Say how many of the cores really run at once: with fewer, every row is slower."""
+    from flatout_explain.hardware.running_cores import SECONDS, running_cores
+
+    return running_cores(seconds=0.1 if dry else SECONDS).sentence()
+
+
+def described(cores: str) -> str:
+    """Driver, CPU, what `measured_cores` said, and versions, as the section says them."""
     found = {"python": platform.python_version()}
     for name in ("jax", "jaxlib", "equinox", "optax", "gymnasium", "numpy", "ale-py", "torch"):
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -165,7 +173,7 @@ def described() -> str:
         pynvml.nvmlInit()
         driver = str(pynvml.nvmlSystemGetDriverVersion())
     versions = ", ".join(f"{name} {version}" for name, version in found.items())
-    return f"- Machine: {machine()}; driver {driver}.\n- Versions: {versions}."
+    return f"- Machine: {machine()}; driver {driver}. {cores}\n- Versions: {versions}."
 
 
 def refusal(row: Row, args: argparse.Namespace, absent: dict[str, list[str]], why: str) -> str:
@@ -270,11 +278,11 @@ def environment(args: argparse.Namespace) -> dict[str, str | None]:
     }  # fmt: skip
 
 
-def section(args: argparse.Namespace, rows: Sequence[Row], results: Results) -> str:
+def section(args: argparse.Namespace, rows: Sequence[Row], results: Results, cores: str) -> str:
     """The tables of all groups, and what is missing."""
     parts = [
         f"## On a GPU: {results.mark['label']}\n",
-        f"{described()}\n- Date: {date.today()}.\n- Command: `{command(args)}`",
+        f"{described(cores)}\n- Date: {date.today()}.\n- Command: `{command(args)}`",
     ]
     for group in dict.fromkeys(row.group for row in rows):
         found = [results.rows.get(row.name, {}) for row in rows if row.group == group]
@@ -330,9 +338,12 @@ def main() -> int:
     why = "" if args.dry else no_gpu()
     if why:
         print(f"gpu.py: {why}; --dry tries every row on the CPU", flush=True)
+    cores = "" if why else measured_cores(args.dry)
+    if cores:
+        print(cores, flush=True)
     results = Results(args)
     deadline = time.monotonic() + 60 * (args.minutes if args.minutes is not None else 1e6)
-    lanes = max(1, min(2, os.cpu_count() or 1)) if args.dry else 1
+    lanes = min(2, usable_cores()) if args.dry else 1
 
     def one(row: Row) -> None:
         if results.done(row) or deadline - time.monotonic() < LEAST_S:
@@ -348,7 +359,7 @@ def main() -> int:
             list(pool.map(one, rows))
     finally:
         args.no_write = args.no_write or args.dry or bool(why)
-        text = section(args, rows if args.no_write else gpu_rows.rows(), results)
+        text = section(args, rows if args.no_write else gpu_rows.rows(), results, cores)
         write_section(args, f"gpu {results.mark['label']}", text)
     failed = [row.name for row in rows if results.rows.get(row.name, {}).get("status") == FAILED]
     if failed:

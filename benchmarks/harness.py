@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from machine import busy_s, machine
+from machine import busy_s, commit, isa, machine
 
 HERE = Path(__file__).resolve().parent
 REPO = HERE.parent
@@ -92,13 +92,9 @@ def run_child(
     """Run a command to its end in a process group of its own; its whole group dies with us."""
     variables = {**os.environ, **(env or {})}
     variables = {name: value for name, value in variables.items() if value is not None}
+    variables["BENCHMARK_BEGAN"] = str(time.time())  # a child reports seconds since then
     busy = busy_s()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        start = time.perf_counter()
-        child = subprocess.Popen(
-            list(argv), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=variables,
-            start_new_session=True,
-        )  # fmt: skip
         late: list[bool] = []
 
         def stop() -> None:
@@ -106,8 +102,14 @@ def run_child(
             _kill_group(child.pid)
 
         timer = threading.Timer(timeout_s, stop)
-        timer.start()
+        timer.daemon = True  # an interruption may come before the block that cancels it
+        start = time.perf_counter()
+        child = subprocess.Popen(
+            list(argv), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=variables,
+            start_new_session=True,
+        )  # fmt: skip
         try:
+            timer.start()
             _, status, usage = os.wait4(child.pid, 0)
         except BaseException:
             _kill_group(child.pid)
@@ -188,9 +190,12 @@ def add_line(path: Path, row: Row) -> None:
 class Store:
     """The finished runs of one benchmark, one JSON line each, keyed by name, side and seed."""
 
-    def __init__(self, name: str, settings: Row, args: argparse.Namespace) -> None:
+    def __init__(
+        self, name: str, settings: Row, args: argparse.Namespace,
+        sources: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self.name, self.settings = name, settings
-        self.source = source_id()
+        self._sources, self._source = sources or {}, source_id()
         self.any_source: bool = args.any_source
         self.timeout_s: float = args.timeout
         self.path = Path(args.results) / f"{name}.jsonl"
@@ -204,10 +209,13 @@ class Store:
         for row in reversed(self.rows):
             if (row["name"], row["side"], row["seed"]) != (self.name, side, seed):
                 continue
-            same_source = self.any_source or row["source"] == self.source
+            same_source = self.any_source or row["source"] == self._source_of(side)
             if same_source and row["settings"] == self.settings:
                 return row
         return None
+
+    def _source_of(self, side: str) -> str:
+        return self._sources.get(side, self._source)
 
     def run(self, side: str, seed: int, command: Command, timeout_s: float | None = None) -> Row:
         """The stored run, or the run itself, measured and then stored."""
@@ -230,7 +238,8 @@ class Store:
             result = command.finish(command, result)
         row = {
             "name": self.name, "side": side, "seed": seed, "settings": self.settings,
-            "source": self.source, "machine": machine(), "when": time.strftime("%Y-%m-%d %H:%M:%S"),
+            "source": self._source_of(side), "commit": commit(), "machine": machine(), "isa": isa(),
+            "when": time.strftime("%Y-%m-%d %H:%M:%S"),
             "wall_s": child.wall_s, "cpu_s": child.cpu_s, "max_rss_mb": child.max_rss_mb,
             "written_mb": child.written_mb, "other_load": child.other_load, "result": result,
         }  # fmt: skip
@@ -266,26 +275,6 @@ def source_id() -> str:
         if path.suffix in (".py", ".toml"):
             digest.update(path.relative_to(REPO).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:12]
-
-
-def require_work(row: Row, steps: int, updates: int, slack: int = 0) -> None:
-    """Refuse to compare unless the run did exactly these steps and gradient updates.
-
-    Args:
-        row: the run.
-        steps: environment steps that it must have taken.
-        updates: gradient updates that it must have made.
-        slack: how many updates more or fewer are let pass.
-
-    Raises:
-        BenchmarkError: it did other work; names both counts.
-    """
-    done = row["result"]["steps"], row["result"]["updates"]
-    if done[0] != steps or abs(done[1] - updates) > slack:
-        raise BenchmarkError(
-            f"unequal work, no comparison: {row['side']}, seed {row['seed']}, did {done[0]:,} "
-            f"steps and {done[1]:,} updates; {steps:,} and {updates:,} were asked for."
-        )
 
 
 # --- Command lines ----------------------------------------------------------------------------
@@ -337,12 +326,6 @@ def train_command(
     return Command(argv, env, run_dir, finish)
 
 
-def peer_command(args: argparse.Namespace, program: str, seed: int, *flags: str) -> Command:
-    """A program of ``benchmarks/peers`` in the peers' own Python."""
-    argv = [peers_python(args), str(HERE / "peers" / program), *flags, "--seed", str(seed)]
-    return Command(argv, NO_CACHE)
-
-
 def flatout(args: argparse.Namespace) -> str:
     """The flatout command: `--flatout`, else beside this Python, else on the PATH."""
     beside = Path(sys.executable).parent / "flatout"
@@ -353,11 +336,11 @@ def flatout(args: argparse.Namespace) -> str:
 
 
 def peers_python(args: argparse.Namespace) -> str:
-    """The peers' Python: `--peers`, else FLATOUT_PEERS_PYTHON, else benchmarks/.venv-peers."""
-    default = HERE / ".venv-peers" / "bin" / "python"
+    """The peers' Python: `--peers`, else FLATOUT_PEERS_PYTHON, else benchmarks/.venv-sb3."""
+    default = HERE / ".venv-sb3" / "bin" / "python"
     found = args.peers or os.environ.get("FLATOUT_PEERS_PYTHON") or str(default)
     if shutil.which(found) is None:
-        raise BenchmarkError(f"no peers at {found}: run benchmarks/make_peers.sh or pass --peers.")
+        raise BenchmarkError(f"no peers at {found}: run make peers PEERS=sb3, or pass --peers.")
     return found
 
 

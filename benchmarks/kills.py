@@ -5,7 +5,8 @@ time), inside the writing of a checkpoint (before a chosen call of fsync, rename
 inside an evaluation (before a chosen step of it). A run is killed and resumed again and again until
 it reaches its end, and is then compared with an uninterrupted one: parameters, optimiser, counters,
 replayed rows, rows of metrics and episodes. Each kill and each end is a line in
-``benchmarks/results/kills.jsonl``; the same command goes on after the last one.
+``benchmarks/results/kills.jsonl``; the same command goes on after the last one. ``--atari`` kills
+runs on Breakout instead, with spare games and with sticky actions.
 """
 
 from __future__ import annotations
@@ -87,6 +88,17 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     ),
     "classify": ("classify", "--steps", "600", "--batch-size", "32", "--checkpoint-every", "20"),
 }  # fmt: skip
+BREAKOUT = ("--envs", "4", "--n-steps", "32", "--batch-size", "128", "--n-epochs", "1",
+            "--env-kwargs", "max_num_frames_per_episode=1200", "--steps", "3072",
+            "--checkpoint-every", "256", "--log-every", "256")  # fmt: skip
+GAME, STICKY = ("--env", "BreakoutNoFrameskip-v4"), ("--env", "ALE/Breakout-v5")
+ATARI: dict[str, tuple[str, ...]] = {
+    "ppo, Breakout, inline, spares": ("ppo", *GAME, *BREAKOUT, "--spare-envs", "all"),
+    "ppo, Breakout, processes, spares": (
+        "ppo", *GAME, *BREAKOUT, "--spare-envs", "all", "--placement", CENTRAL,
+    ),
+    "ppo, Breakout, inline, sticky actions": ("ppo", *STICKY, *BREAKOUT),
+}  # fmt: skip
 ALWAYS = ("--no-tensorboard", "--quiet", "--seed", "4")
 
 
@@ -98,10 +110,12 @@ class Series:
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
+        self.variants = ATARI if args.atari else VARIANTS
+        self.name = f"{NAME}_atari" if args.atari else NAME
         self._seed: int = args.seed
         self._source = source_id()
-        self._folder = HERE / "runs" / NAME
-        self._path = Path(args.results) / f"{NAME}.jsonl"
+        self._folder = HERE / "runs" / self.name
+        self._path = Path(args.results) / f"{self.name}.jsonl"
         self._path.parent.mkdir(parents=True, exist_ok=True)
         lines = self._path.read_text().splitlines() if self._path.exists() else []
         rows = [json.loads(line) for line in lines if line.endswith("}")]
@@ -140,9 +154,9 @@ class Series:
         """Make the next kill; a run that ends before it is compared, and another one begun."""
         number = len(self.kills)
         dice = random.Random(f"{self._seed}:{number}")
-        variant = list(VARIANTS)[number % len(VARIANTS)]
+        variant = list(self.variants)[number % len(self.variants)]
         place = dice.choices(list(PLACES), list(PLACES.values()))[0]
-        if place == "evaluate" and variant == "classify":  # which tests, and chooses no actions
+        if place == "evaluate" and "--eval-every" not in self.variants[variant]:
             place = "save"
         self.whole(variant)
         for _ in range(20):
@@ -157,7 +171,7 @@ class Series:
 
     def end_all(self) -> None:
         """Let every run that was killed come to its end."""
-        for variant in VARIANTS:
+        for variant in self.variants:
             run = self._run(variant)
             if run.name in {row["run"] for row in self.kills}:
                 done = finish(spawn(*_command(variant, run)), 600)
@@ -198,7 +212,7 @@ def _name(variant: str) -> str:
 
 
 def _train(variant: str) -> tuple[str, ...]:
-    return ("train", *VARIANTS[variant], *ALWAYS)
+    return ("train", *(VARIANTS | ATARI)[variant], *ALWAYS)
 
 
 def _command(variant: str, run: Path) -> tuple[str, ...]:
@@ -249,13 +263,13 @@ def benchmark(args: argparse.Namespace) -> None:
             raise BenchmarkError(f"{len(series.kills)} kills so far; run it again to go on.")
         series.kill()
     series.end_all()
-    write_section(args, NAME, section(args, series))
+    write_section(args, series.name, section(args, series))
 
 
 def section(args: argparse.Namespace, series: Series) -> str:
     """The Markdown of this benchmark."""
     rows: list[Row] = []
-    for variant in VARIANTS:
+    for variant in series.variants:
         mine = [row for row in series.kills if row["variant"] == variant]
         if not mine:
             continue
@@ -264,7 +278,7 @@ def section(args: argparse.Namespace, series: Series) -> str:
             row | {"result": {"versions": told["versions"]}, "other_load": None} for row in mine
         ]
     body: list[list[str]] = []
-    for variant in [*VARIANTS, None]:
+    for variant in [*series.variants, None]:
         kills = [row for row in series.kills if variant in (row["variant"], None)]
         ends = [row for row in series.ends if variant in (row["variant"], None) and row["kills"]]
         places = Counter(row["place"] for row in kills)
@@ -273,7 +287,7 @@ def section(args: argparse.Namespace, series: Series) -> str:
         counts = (len(kills), *(places[place] for place in PLACES), unfinished)
         body.append([variant or "**all**", *map(str, counts), f"{equal} of {len(ends)}"])
     head = ["run", "kills", *PLACES, "left half a checkpoint", "ended bit-equal"]
-    return f"""## Kills
+    return f"""## Kills{" of runs on Breakout" if args.atari else ""}
 
 {provenance(args, {"Flatout": rows})}
 - SIGKILL while training at a random time, inside saving, inside an evaluation, while starting; then
@@ -287,6 +301,7 @@ def section(args: argparse.Namespace, series: Series) -> str:
 if __name__ == "__main__":
     options = parser(__doc__, seeds=1)
     options.add_argument("--kills", type=int, default=200, help="how many")
+    options.add_argument("--atari", action="store_true", help="kill runs on Breakout")
     options.add_argument("--seed", type=int, default=0, help="of what each kill hits")
     options.add_argument("--minutes", type=float, default=60.0, help="end after this many minutes")
     main(benchmark, options.parse_args())

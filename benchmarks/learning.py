@@ -1,247 +1,231 @@
-"""What Flatout learns, and how reliably: its presets over several seeds.
+"""Returns after training: the rows of ``learning.toml``, Flatout and its peers, seed by seed.
 
-- ``cartpole``: environment steps until the last 100 returns have a mean of 475 (within 100,000).
-- ``pendulum``: 100,000 steps, then 100 greedy episodes with the final parameters.
+    make peers                                       # once: each peer in an environment of its own
+    python benchmarks/learning.py                    # all rows; --row NAME... some of them
+    python benchmarks/learning.py --seeds-at-once 2  # two processes at a time
+    python benchmarks/learning.py --dry              # one short run of each side
 
-It ends after 15 minutes (``--minutes``): a run that would last longer is not started, or killed.
-What is missing then, the same command adds next time.
+Finished runs are kept in ``results/learning.jsonl``, so that the same command resumes. A row whose
+seeds are complete is written to ``results/learning/NAME.json``: the interquartile mean of each side
+with its 95 % interval, of a stratified bootstrap, and the test that ``learning.toml`` states.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
-import time
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 
-from harness import (
-    BenchmarkError,
-    Command,
-    OutOfTimeError,
-    Row,
-    Store,
-    json_of,
-    main,
-    named,
+import numpy as np
+
+from flatout.reports.statistics import enough, interval, iqm
+from harness import HERE, BenchmarkError, Command, Row, Store, json_of, run_child
+from published import Json, settings_of
+from sides import (
+    OURS,
+    Finish,
+    at_least,
+    cores,
+    end_by_signal,
+    end_children,
+    finished_runs,
     parser,
-    peer_command,
-    run_child,
-    train_command,
+    run_rows,
+    side_command,
 )
-from report import mean_std, provenance, spread, table, write_section
 
-NAME = "learning"
-GOAL = "475"
-EVAL_EPISODES = 100
-POINTS = 10
-MEAN_KEY = "rollout/return_mean_100"
-
-
-@dataclass(frozen=True)
-class Task:
-    """One preset: its flags, what is measured after a run, and how it is shown.
-
-    With `program` it is that program of ``peers`` which is run; `seeds` limits the runs.
-    """
-
-    flags: tuple[str, ...]
-    finish: Callable[[Command, Row], Row] | None
-    show: Callable[[Sequence[Row]], str]
-    algorithm: str = "ppo"
-    program: str | None = None
-    seeds: int | None = None
-
-    def command(self, args: argparse.Namespace, name: str, label: str, seed: int) -> Command:
-        """One run."""
-        if self.program is not None:
-            return peer_command(args, self.program, seed, *self.flags)
-        return train_command(
-            args, name, label, seed, *self.flags, algorithm=self.algorithm, finish=self.finish
-        )
+EPISODES, EVAL_SEED = 20, 1000
+"""Greedy episodes after training; their seed is this plus the run's."""
+RUNNING = 10
+"""Training episodes in a row whose mean return must reach a goal."""
+MARGIN = 0.1
+"""Share of the peer's interquartile mean within which a difference counts as none."""
 
 
-# --- What is measured after each run ----------------------------------------------------------
+def main() -> int:
+    """Run the rows; 1 if one of them failed."""
+    options = parser(__doc__)
+    options.add_argument(
+        "--seeds", type=at_least(1), help="runs of each side, not each row's number"
+    )
+    options.add_argument("--seeds-at-once", type=at_least(1), default=1, help="processes at a time")
+    args = options.parse_args()
+    return run_rows("learning", args, lambda name, row: measure(args, name, row), summary)
 
 
-def evaluated(train: Command, result: Row) -> Row:
-    """Add the greedy return of the final parameters."""
-    argv = [
-        train.argv[0], "eval", str(train.run_dir), "--episodes", str(EVAL_EPISODES),
-        "--checkpoint", "final", "--json",
-    ]  # fmt: skip
-    found = json_of(run_child(argv), "flatout eval")
-    return result | {"eval_mean": found["return_mean"], "eval_std": found["return_std"]}
-
-
-def curve(train: Command, result: Row) -> Row:
-    """Add the mean of the last 100 scores at ten points, as ``[steps, mean, seconds]``.
+def measure(args: argparse.Namespace, name: str, row: Json) -> Json:
+    """Run what is missing of a row and return its results.
 
     Raises:
-        BenchmarkError: the run's metrics do not hold it.
+        AbsentPeerError: a side cannot run here.
+        BenchmarkError: a side failed, or made other steps.
     """
-    assert train.run_dir is not None
-    text = (train.run_dir / "metrics.jsonl").read_text()
-    rows = [json.loads(line) for line in text.splitlines()]
-    known = [
-        (row["step"], row[MEAN_KEY], row["time/wall_s"])
-        for row in rows
-        if row.get(MEAN_KEY) is not None
-    ]
-    points = []
-    for index in range(1, POINTS + 1):
-        wanted = result["steps"] * index // POINTS
-        reached = [point for point in known if point[0] >= wanted] or known[-1:]
-        if not reached:
-            raise BenchmarkError(f"{train.run_dir.name}: no {MEAN_KEY} in its metrics.jsonl.")
-        points.append([wanted, *reached[0][1:]])
-    return result | {"curve": points}
-
-
-# --- How it is shown --------------------------------------------------------------------------
-
-
-def show_cartpole(rows: Sequence[Row]) -> str:
-    """Solved runs and the steps that it took."""
-    results = [row["result"] for row in rows]
-    steps = [result["steps_to_return"].get(str(float(GOAL))) for result in results]
-    solved = [count for count in steps if count is not None]
-    lines = [
-        f"CartPole-v1, a mean of 100 training returns of {GOAL} within 100,000 steps "
-        f"(`cartpole-ppo`): **{len(solved)} of {len(rows)} seeds**"
-        + (f", after {spread(solved, 0)} steps." if solved else ".")
-    ]
-    body = [
-        [
-            str(row["seed"]), "not reached" if count is None else f"{count:,}",
-            f"{row['wall_s']:.1f}",
-        ]
-        for row, count in zip(rows, steps, strict=True)
-    ]  # fmt: skip
-    return "\n\n".join([*lines, table(["seed", "steps to 475", "whole process, s"], body)])
-
-
-def show_pendulum(rows: Sequence[Row]) -> str:
-    """Greedy returns of the final parameters."""
-    means = [row["result"]["eval_mean"] for row in rows]
-    body = [
-        [
-            str(row["seed"]), f"{row['result']['eval_mean']:.1f} ± {row['result']['eval_std']:.1f}",
-            f"{row['result']['steps_per_s']:,.0f}", f"{row['wall_s']:.1f}",
-        ]
-        for row in rows
-    ]  # fmt: skip
-    head = ["seed", "return, mean ± std of episodes", "steps/s", "training process, s"]
-    return (
-        f"Pendulum-v1, {rows[0]['result']['steps']:,} steps (`pendulum-ppo`), then "
-        f"{EVAL_EPISODES} greedy episodes with the final parameters: **{mean_std(means)}** "
-        f"(mean ± std of {len(rows)} seeds).\n\n{table(head, body)}"
-    )
-
-
-def show_curve(what: str, preset: str) -> Callable[[Sequence[Row]], str]:
-    """Shows the learning curve over seeds."""
-
-    def show(rows: Sequence[Row]) -> str:
-        curves = [row["result"]["curve"] for row in rows]
-        body = []
-        for point in zip(*curves, strict=True):
-            scores = [score for _, score, _ in point]
-            body.append(
-                [f"{point[0][0]:,}", mean_std(scores, 2), *(f"{score:.2f}" for score in scores)]
-            )
-        seeds = [f"seed {row['seed']}" for row in rows]
-        final = [each[-1][1] for each in curves]
-        rate = statistics.median(row["result"]["steps_per_s"] for row in rows)
-        return (
-            f"{what}, {rows[0]['result']['steps']:,} steps (`{preset}`), {rate:,.0f} steps/s: "
-            f"mean score of the last 100 training episodes **{mean_std(final, 2)}** "
-            f"(mean ± std of {len(rows)} seeds).\n\n"
-            + table(["steps", "mean ± std of seeds", *seeds], body)
-        )
-
-    return show
-
-
-def tasks() -> dict[str, Task]:
-    """The tasks in the order in which they run."""
-    cartpole = ("--preset", "cartpole-ppo", "--threshold", GOAL, "--stop-at-return", GOAL)
-    return {
-        "cartpole": Task((*cartpole, "--steps", "100000"), None, show_cartpole),
-        "pendulum": Task(
-            ("--preset", "pendulum-ppo", "--steps", "100000"), evaluated, show_pendulum
-        ),
+    steps = row["dry"] if args.dry else row["steps"]
+    goal = -math.inf if args.dry else row.get("goal")
+    finish = {"eval": greedy, "training": training, "goal": reaching(goal)}[row["score"]]
+    folder = HERE / "runs" / "learning" / name
+    peers_only = (f"--goal={goal}",) if row["score"] == "goal" else ()
+    sides = {
+        side: side_command(args, folder, row, side, ("--steps", str(steps)), finish, peers_only)
+        for side in row["sides"]
     }
+    seeds = 1 if args.dry else args.seeds or row["seeds"]
+    jobs = [(side, seed) for seed in range(seeds) for side in sides]
+    with finished_runs("learning", args, name, row) as store:
+        runs = run_jobs(store, sides, jobs, row.get("cores"), args.seeds_at_once)
+    for run in runs:
+        made = run["result"]["steps"]
+        if not steps <= made <= 1.01 * steps:
+            raise BenchmarkError(
+                f"unequal work, nothing is published: {run['side']}, seed {run['seed']}, made "
+                f"{made:,} steps; {steps:,} were asked for."
+            )
+        if run["result"]["score"] is None:
+            raise BenchmarkError(
+                f"nothing is published: {run['side']}, seed {run['seed']}, did not reach "
+                f"{row['goal']:g} in {steps:,} steps."
+            )
+    return results(name, row, [one_run(run) for run in runs], versions_of(runs))
 
 
-def benchmark(args: argparse.Namespace) -> None:
-    """Run what is missing, task by task, and write the section."""
-    done = run_tasks(args, NAME, tasks(), args.minutes)
-    write_section(args, NAME, section(args, done))
+def run_jobs(
+    store: Store, sides: Mapping[str, Callable[[int], Command]], jobs: Sequence[tuple[str, int]],
+    count: int | None, at_once: int,
+) -> list[Row]:  # fmt: skip
+    """Run sides with seeds, `at_once` of them at a time, each with `count` cores."""
+    places = iter(range(at_once))
+    own = threading.local()
+
+    def begin() -> None:
+        own.place = next(places)
+
+    def run(job: tuple[str, int]) -> Row:
+        side, seed = job
+        with cores(count, own.place * (count or 0)):
+            return store.run(side, seed, sides[side](seed))
+
+    with ThreadPoolExecutor(at_once, initializer=begin) as pool:
+        futures = [pool.submit(run, job) for job in jobs]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            end_children()
+            raise
 
 
-def run_tasks(
-    args: argparse.Namespace, name: str, wanted: Mapping[str, Task], minutes: float,
-    seeds_first: bool = False,
-) -> dict[str, list[Row]]:  # fmt: skip
-    """Run what is missing of the tasks until `minutes` are over; rows by task.
+def greedy(train: Command, result: Row) -> Row:
+    """Add the mean return of greedy episodes with the final parameters."""
+    argv = [
+        train.argv[0], "eval", str(train.run_dir), "--episodes", str(EPISODES), "--checkpoint",
+        "final", "--seed", str(EVAL_SEED + result["seed"]), "--json",
+    ]  # fmt: skip
+    return result | {"score": json_of(run_child(argv), "flatout eval")["return_mean"]}
+
+
+def training(train: Command, result: Row) -> Row:
+    """Add the mean return of the last 100 training episodes.
+
+    Raises:
+        BenchmarkError: fewer ended.
+    """
+    if result["return_mean_100"] is None:
+        raise BenchmarkError(f"{train.run_dir}: fewer than 100 episodes ended.")
+    return result | {"score": result["return_mean_100"]}
+
+
+def reaching(goal: float | None) -> Finish:
+    """Adds the seconds from the start of the process to the first row of metrics after `RUNNING`
+    training episodes in a row whose mean return is at least `goal`; None if there are none."""
+
+    def finish(train: Command, result: Row) -> Row:
+        assert train.run_dir is not None
+        episodes, rows = (
+            [json.loads(line) for line in (train.run_dir / name).read_text().splitlines()]
+            for name in ("episodes.jsonl", "metrics.jsonl")
+        )
+        for last in range(RUNNING - 1, len(episodes)):
+            returns = [episode["return"] for episode in episodes[last - RUNNING + 1 : last + 1]]
+            if statistics.fmean(returns) >= goal:
+                later = (row for row in rows if row["step"] >= episodes[last]["step"])
+                return result | {"score": next(later)["time/wall_s"]}
+        return result | {"score": None}
+
+    return finish
+
+
+def one_run(run: Row) -> Json:
+    """The figures of a finished run."""
+    found = run["result"]
+    return {
+        "side": run["side"], "seed": run["seed"], "score": found["score"],
+        "return_mean_100": found["return_mean_100"], "steps": found["steps"],
+        "updates": found["updates"], "process_s": run["wall_s"], "peak_mib": run["max_rss_mb"],
+        "other_load": run["other_load"],
+        **{key: run[key] for key in ("machine", "isa", "commit", "source", "when")},
+    }  # fmt: skip
+
+
+def versions_of(runs: Sequence[Row]) -> Json:
+    """The versions of each side."""
+    return {run["side"]: run["result"].get("versions", {}) for run in runs}
+
+
+def results(name: str, row: Json, runs: Sequence[Json], versions: Json) -> Json:
+    """A row's results: every run, each side's interquartile mean, the test for each peer."""
+    scores = {
+        side: np.array([run["score"] for run in runs if run["side"] == side])
+        for side in dict.fromkeys(run["side"] for run in runs)
+    }
+    peers = [side for side in scores if side != OURS]
+    return {
+        "row": name, "settings": settings_of(row), "runs": list(runs), "versions": versions,
+        "iqm": {side: [float(x) for x in interval([made], iqm)] for side, made in scores.items()},
+        "tests": {
+            side: comparison(scores[OURS], scores[side], row["score"] == "goal") for side in peers
+        },
+    }  # fmt: skip
+
+
+def comparison(ours: np.ndarray, theirs: np.ndarray, seconds: bool = False) -> Json:
+    """The difference of interquartile means with its 95 % interval, and what follows from it.
 
     Args:
-        args: the command line.
-        name: of the benchmark.
-        wanted: the tasks, of which ``--only`` may choose some.
-        minutes: after which nothing more is started.
-        seeds_first: every task with one seed before any with the next, instead of task by task.
-
-    Raises:
-        BenchmarkError: a name that is no task's, or there was no time for anything.
+        ours: scores of Flatout's runs.
+        theirs: scores of the peer's.
+        seconds: a score is the time to a goal.
     """
-    started, chosen = time.monotonic(), named(wanted, args.only)
-    done: dict[str, list[Row]] = {label: [] for label in chosen}
-    runs = [
-        (label, seed)
-        for label, task in chosen.items()
-        for seed in range(min(args.seeds, task.seeds or args.seeds))
+    found = interval([ours, theirs], lambda both: iqm(both[:1]) - iqm(both[1:]))
+    difference, low, high = (float(x) for x in found)
+    margin = MARGIN * abs(float(iqm([theirs])))
+    if not (enough([ours]) and enough([theirs])):
+        verdict = "undecided: too few runs"
+    elif -margin <= low and high <= margin:
+        verdict = "equal within 10 %"
+    elif low > 0:
+        verdict = "the peer is sooner" if seconds else "Flatout's agents score more"
+    elif high < 0:
+        verdict = "Flatout is sooner" if seconds else "the peer's agents score more"
+    else:
+        verdict = "undecided: too wide an interval"
+    return {"difference": [difference, low, high], "margin": margin, "verdict": verdict}
+
+
+def summary(found: Json) -> str:
+    """One line about a row."""
+    words = [
+        f"{side} {middle:,.1f} ({low:,.1f} to {high:,.1f})"
+        for side, (middle, low, high) in found["iqm"].items()
     ]
-    if seeds_first:
-        runs.sort(key=lambda run: run[1])  # stable: the tasks keep their order
-    for label, seed in runs:
-        task = chosen[label]
-        settings = {"flags": list(task.flags), "extra": args.flatout_args}
-        store = Store(name, settings, args)
-        args.fresh = False  # the tasks share one file, which the first has put aside
-        longest = max((row["wall_s"] for row in done[label]), default=0.0)
-        left = minutes * 60 - (time.monotonic() - started)
-        if store.get(label, seed) is None and left < max(longest, 1.0):
-            print(f"{name}: no time left for {label}, seed {seed}", file=sys.stderr)
-            continue
-        command = task.command(args, name, label, seed)
-        try:
-            row = store.run(label, seed, command, min(args.timeout, max(left, 1.0)))
-        except OutOfTimeError as error:
-            print(f"{error} --minutes and --timeout allow more.", file=sys.stderr)
-            continue
-        done[label].append(row)
-    if not any(done.values()):
-        raise BenchmarkError("nothing was run: no time was left.")
-    return done
-
-
-def section(args: argparse.Namespace, done: dict[str, list[Row]]) -> str:
-    """The Markdown of this benchmark."""
-    parts = []
-    for label, rows in done.items():
-        missing = args.seeds - len(rows)
-        note = f"\n\n**{missing} of {args.seeds} seeds still missing.**" if missing else ""
-        parts.append((tasks()[label].show(rows) if rows else f"{label}:") + note)
-    shown = "\n\n".join(parts)
-    return f"## What is learned\n\n{provenance(args, done)}\n\n{shown}\n"
+    words += [f"{test['verdict']} ({side})" for side, test in found["tests"].items()]
+    return "; ".join(words)
 
 
 if __name__ == "__main__":
-    options = parser(__doc__, seeds=5)
-    options.add_argument("--only", nargs="+", choices=tuple(tasks()))
-    options.add_argument("--minutes", type=float, default=15.0, help="end after this many minutes")
-    main(benchmark, options.parse_args())
+    end_by_signal()
+    sys.exit(main())

@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
-import re
 import subprocess
 from pathlib import Path
 
 
 def machine() -> str:
     """CPU model, cores that we may use, memory and system, in one line."""
-    model = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError):
-        found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
-        model = found[1].strip() if found else model
-    usable = getattr(os, "sched_getaffinity", None)
-    cores = len(usable(0)) if usable else os.cpu_count()
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
-    return f"{model}, {cores} cores, {memory:.0f} GiB, {platform.system()} {platform.machine()}"
+    from flatout_explain.hardware.cores import usable_cores
+    from flatout_explain.hardware.machine import cpu_name, memory
+
+    gib = memory()[0] / 1024**3
+    system = f"{platform.system()} {platform.machine()}"
+    return f"{cpu_name()}, {usable_cores()} cores, {gib:.0f} GiB, {system}"
+
+
+def isa() -> str:
+    """The widest vector instructions of this machine: ``avx512f``, ``avx2`` or ``unknown``."""
+    found = Path("/proc/cpuinfo")
+    flags = set(found.read_text().split()) if found.exists() else set[str]()
+    return next((isa for isa in ("avx512f", "avx2") if isa in flags), "unknown")
+
+
+def commit() -> str:
+    """The commit of this source, with a + where tracked files differ from it."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+
+    def said(*words: str) -> str:
+        return subprocess.run([*git, *words], check=False, capture_output=True, text=True).stdout
+
+    found = said("rev-parse", "--short", "HEAD").strip()
+    changed = said("status", "--porcelain", "--untracked-files=no", "--", ":/src", ":/explain/src")
+    return f"{found or 'unknown'}{'+' if changed else ''}"
 
 
 def isa_and_commit() -> str:
     """The instruction set of this machine, and the commit of this source, in two sentences."""
-    found = Path("/proc/cpuinfo")
-    flags = set(found.read_text().split()) if found.exists() else set[str]()
-    best = next((isa for isa in ("avx512f", "avx2") if isa in flags), "unknown")
-    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(git, check=False, capture_output=True, text=True).stdout.strip()
-    return f"Instruction set: {best}. Commit {commit or 'unknown'}."
+    return f"Instruction set: {isa()}. Commit {commit()}."
 
 
 def busy_s() -> float | None:

@@ -1,95 +1,257 @@
-"""docs/performance.md from RESULTS.md: each section's comparison without its details.
-
-``python benchmarks/performance.py`` writes it; with ``--check`` it exits with 1 where it is stale.
-"""
+"""docs/performance.md from the results of speed and learning."""
 
 from __future__ import annotations
 
-import re
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+import math
+import statistics
+from collections.abc import Iterator, Sequence
 
-HERE = Path(__file__).parent
-RESULTS, PAGE = HERE / "RESULTS.md", HERE.parent / "docs" / "performance.md"
+from published import OURS, Json, marks, median_interval
+from report import table
 
-HEAD = """# Performance
+NAMES = {
+    "flatout": "Flatout", "sb3": "Stable-Baselines3", "sbx": "SBX (Stable-Baselines3 in JAX)",
+    "sb3-contrib": "sb3-contrib", "rejax": "rejax", "purejaxrl": "PureJaxRL",
+    "sample-factory": "Sample Factory", "rllib": "RLlib", "rltools": "RLtools",
+    "pytorch": "PyTorch",
+}  # fmt: skip
+RESULTS = "../benchmarks/RESULTS.md"
+ELSEWHERE = (
+    ("How fast are games alone?", "Atari", "atari.md", "steps-of-atari-games-alone"),
+    ("What do spare environments save?", "slow resets", "guides/slow-environment.md#slow-resets",
+     "slow-resets-with-and-without-spare-environments"),
+    ("What does an actor process cost?", "placement", "placement.md#actor-processes",
+     "what-an-actor-process-costs"),
+    ("Are plans right?", "planning", "planning.md",
+     "planning-predictions-and-choices-against-real-runs-long-tier"),
+    ("How much sooner is a sweep done?", "sweeps", "sweeps.md",
+     "sweep-32-trials-environments-on-the-device"),
+    ("What does a long replay cost?", "replay", "replay.md", "memory-of-a-long-replay"),
+    ("Do killed runs resume?", "reliability", "reliability.md", "kills"),
+    ("What does a network cost?", "several machines", "guides/several-machines.md",
+     "workers-on-a-ray-cluster-slow-environments"),
+    ("Why can two devices be slower than one?", "two devices", "two-devices.md",
+     "why-two-devices-can-be-slower-than-one"),
+    ("What happens on a GPU?", "at 8 %", "guides/gpu-at-8-percent.md", "on-a-gpu-nvidia-h200"),
+    ("Is `flatout explain` right?", "its reference", "explain-reference.md",
+     "explaining-the-zoo-planted-causes-and-verdicts"),
+)  # fmt: skip
+"""Questions, with the name and address of a page and the place in RESULTS.md of their answers."""
 
-Written by `python benchmarks/performance.py` from [RESULTS.md](../benchmarks/RESULTS.md), which has
-each section's settings, versions and single runs. Ratios are of paired runs, all sides in turns on
-one machine; above 1 the side before the slash does more per second (for `s` and `time`: the side
-behind it needs less). `a (b-c)` is a median with its range.
+FIGURES = {
+    "steps_per_s": "steps/s", "process_s": "whole process, s", "first_update_s": "first update, s",
+    "peak_mib": "peak memory, MiB",
+}  # fmt: skip
+DEARER = (
+    ("peak_mib", "took more memory"), ("first_update_s", "made its first update later"),
+)  # fmt: skip
+KINDS = {"steady": "while learning", "whole": "whole process"}
+TEXT = """# Performance
+
+`python benchmarks/write_results.py` writes this page from the files in `benchmarks/results`.
+[RESULTS.md]({results}) has each row's command, settings, versions, date and single
+runs. Marks: *old*: a file that the row measures, or its settings, changed since; *mixed*: its pairs
+are of two sources or two classes of machine.
+
+## Speed at equal work
+
+Flatout's speed as a multiple of the other library's: the median of paired runs with its interval.
+Above 1 Flatout is faster; bold where even the lower end is.
+
+{ratios}
+
+Machines: {machines}.
+
+## What was lost
+
+Comparisons in which the lower end of the interval is not above 1:
+
+{losses}
+
+## Each side's own figures
+
+Medians, Flatout / the other side; RESULTS.md has their intervals. The first update counts from the
+start of the process, with imports and compilation; the memory is that of the largest process.
+
+{figures}
+
+## Do agents learn as well?
+
+The score of a run is its mean return in 20 greedy episodes, that of its last 100 training episodes,
+or the seconds to a goal. Two sides are equal if the 95 % interval of the difference of their
+interquartile means lies within 10 % of the peer's; they differ if it excludes zero. This test stood
+before the runs.
+
+{learning}
+
+## How it was measured
+
+- **Equal work.** Every side makes the same number of steps and of updates, of equally many samples.
+  Its own counters are read, and a row whose sides differ is refused. RESULTS.md states what
+  differs all the same.
+- **In turns.** The sides of a pair run one after another on the same machine, each in a process of
+  its own, measured from outside. The interval holds the median of many pairs in 95 % of cases; of
+  fewer than six pairs it is the lowest and the highest.
+- **While learning** counts from a step at which every side has compiled and learns, to the end.
+  **Whole process** includes imports, compilation and the steps before learning. No program was
+  compiled in an earlier run.
+- **The peers at their best.** PyTorch has one thread where a second one slows it down; releases are
+  pinned, installed from registries, and not patched.
+- **Not measured**: agents after their longest trainings, other CPUs than those named, several GPUs.
+
+## What limits a run
+
+`flatout train` prints at its end where the time went, and `flatout explain RUN` what to change.
+
+- **Environments in Python** take most of the time of small networks: a faster one, more processes
+  ([placement](placement.md)) or a [compiled one](device-environments.md) gains; a GPU does not.
+- **Resets** that take longer than some steps:
+  [spare environments](guides/slow-environment.md#slow-resets).
+- **Emulators** of Atari games take all cores: [pixels](guides/pixels.md).
+- **Arithmetic** of large networks, of SAC and of image classifiers is the same work in every
+  library; gains are small. A GPU computes it faster ([at 8 %](guides/gpu-at-8-percent.md)).
+- **Starting**: imports and compilation take seconds, which short runs do not earn back. They are
+  the difference between the two columns above.
+- **The network** between machines: [several machines](guides/several-machines.md).
+
+## Where the other measurements are
+
+{elsewhere}
 """
 
-EACH_PAIR = "each pair"
-RATIO = ("ratio", "min", "median", "max")
+Rows = Sequence[tuple[str, Json, Json]]
+"""Name, description and results of each measured row."""
 
 
-def sections(text: str) -> Iterator[tuple[str, str]]:
-    """Title and body of every section."""
-    parts = re.split(r"^## (.+)$", text, flags=re.M)
-    return zip(parts[1::2], parts[2::2], strict=True)
-
-
-def tables(body: str) -> list[list[list[str]]]:
-    """A section's Markdown tables as rows of cells, rules left out."""
-    blocks = re.findall(r"(?:^\|.*\n)+", body, flags=re.M)
-    return [
-        [
-            [cell.strip() for cell in line.strip().strip("|").split("|")]
-            for number, line in enumerate(block.splitlines())
-            if number != 1
-        ]
-        for block in blocks
-    ]
-
-
-def shown(body: str) -> list[list[list[str]]]:
-    """The tables of ratios, without the single pairs; of a section without ratios its first."""
-    every = tables(body)
-    ratios = [table for table in every if table[0][0] == "ratio"]
-    return [
-        [row[: table[0].index(EACH_PAIR)] if EACH_PAIR in table[0] else row for row in table]
-        for table in ratios or every[:1]
-    ]
-
-
-def anchor(title: str) -> str:
-    """What GitHub calls a heading's place."""
-    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
-
-
-def page(results: str) -> str:
+def performance_page(speed: Rows, learned: Rows) -> str:
     """The whole page."""
-    lines = [HEAD, "## At a glance", "", "| work | ratio | median (range) |", "| --- | --- | --- |"]
-    for title, body in sections(results):
-        for head, first, *_ in shown(body):
-            if tuple(head) == RATIO:
-                name, low, middle, high = first
-                lines.append(f"| [{title}](#{anchor(title)}) | {name} | {middle} ({low}-{high}) |")
-                break
-    lines.append("")
-    for title, body in sections(results):
-        found = {
-            name: match[1]
-            for name in ("Machine", "Date", "Command")
-            if (match := re.search(rf"^- {name}: (.+?)\.?$", body, flags=re.M))
-        }
-        lines += [f"## {title}", "", ". ".join(found.values()) + ".", ""]
-        for head, *rows in shown(body):
-            lines += [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
-            lines.append("")
-    return "\n".join(lines).rstrip() + "\n"
+    tables = {
+        "ratios": table(
+            ["work", "compared with", *KINDS.values(), "marks"],
+            [cells for row in speed for cells in ratios(*row)],
+        ),
+        "figures": table(
+            ["work", "compared with", *FIGURES.values()],
+            [cells for row in speed for cells in rates(*row)],
+        ),
+        "losses": losses(speed),
+        "machines": machines(speed),
+        "learning": table(
+            ["goal", "side", "runs", "interquartile mean, 95 % interval", "verdict", "marks"],
+            [cells for row in learned for cells in scores(*row)],
+        ),
+        "elsewhere": table(
+            ["question", "page", "measured"],
+            [
+                [question, f"[{page}]({address})", f"[results]({RESULTS}#{place})"]
+                for question, page, address, place in ELSEWHERE
+            ],
+        ),
+    }
+    return TEXT.format(results=RESULTS, **tables)
 
 
-def main() -> int:
-    """Write the page, or compare it."""
-    text = page(RESULTS.read_text())
-    if "--check" in sys.argv[1:]:
-        return int(PAGE.read_text() != text)
-    PAGE.write_text(text)
-    return 0
+def ratios(name: str, row: Json, found: Json) -> Iterator[list[str]]:
+    """A line for each peer of a row: Flatout's speed as a multiple of its speed."""
+    for side, kinds in found["ratios"].items():
+        cells = [multiple(kinds[kind]) if kind in kinds else "-" for kind in KINDS]
+        yield [row["title"], NAMES[side], *cells, ", ".join(marks(found, row))]
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def rates(name: str, row: Json, found: Json) -> Iterator[list[str]]:
+    """A line for each peer of a row: both sides' own figures."""
+    for side in found["ratios"]:
+        cells = []
+        for key in FIGURES:
+            medians = [statistics.median(values_of(found, one, key) or [math.nan])
+                       for one in (OURS, side)]  # fmt: skip
+            words = [f"{value:,.{digits(key)}f}" for value in medians]
+            cells.append("-" if any(map(math.isnan, medians)) else " / ".join(words))
+        yield [row["title"], NAMES[side], *cells]
+
+
+def scores(name: str, row: Json, found: Json) -> Iterator[list[str]]:
+    """A line for each side of a row of learning."""
+    for side, made in found["iqm"].items():
+        verdict = found["tests"][side]["verdict"] if side in found["tests"] else ""
+        runs = sum(run["side"] == side for run in found["runs"])
+        yield [
+            row["title"], NAMES[side], str(runs), interval_text(made), verdict,
+            ", ".join(marks(found, row)),
+        ]  # fmt: skip
+
+
+def costlier(speed: Rows, key: str, words: str) -> str:
+    """In how many comparisons Flatout's median of a figure is the larger one."""
+    pairs = list[bool]()
+    for _, _, found in speed:
+        medians = {side: statistics.median(made) for side in sides_of(found)
+                   if (made := values_of(found, side, key))}  # fmt: skip
+        pairs += [medians[OURS] > medians[side] for side in medians if side != OURS]
+    return f"Flatout {words} in {sum(pairs)} of {len(pairs)} comparisons."
+
+
+def losses(speed: Rows) -> str:
+    """A list of the comparisons that are no gain: whose lower end is not above 1."""
+    lines = []
+    for _, row, found in speed:
+        for side, kinds in found["ratios"].items():
+            for kind, pairs in kinds.items():
+                middle, low, _ = median_interval(pairs)
+                if low <= 1:
+                    word = "slower" if middle < 1 else "no faster for certain"
+                    lines.append(
+                        f"- {row['title']}, {KINDS[kind]}: {multiple(pairs)} {NAMES[side]}, {word}."
+                    )
+    return "\n".join([*(lines or ["- None."]), "", *(costlier(speed, *kind) for kind in DEARER)])
+
+
+def machines(speed: Rows) -> str:
+    """The classes of machine on which rows of speed were measured, with the number of rows."""
+    found = dict[str, int]()
+    for _, _, made in speed:
+        named = {run["machine"] + (f", {run['isa']}" * bool(run["isa"])) for run in made["runs"]}
+        for name in sorted(named or {made["published"]["machine"]}):
+            found[name] = found.get(name, 0) + 1
+    return "; ".join(f"{name} ({count} rows)" for name, count in found.items())
+
+
+def sides_of(found: Json) -> list[str]:
+    """The sides of a row's results, in the order of `NAMES`."""
+    named = {run["side"] for run in found["runs"]} or found["published"]["sides"]
+    return sorted(named, key=list(NAMES).index)
+
+
+def values_of(found: Json, side: str, key: str) -> list[float]:
+    """One figure of a side's runs, in so far as it was recorded."""
+    values = [run[key] for run in found["runs"] if run["side"] == side and run[key] is not None]
+    return values or found.get("published", {}).get("sides", {}).get(side, {}).get(key, [])
+
+
+def figure(found: Json, side: str, key: str) -> str:
+    """The median of one figure of a side, with its interval."""
+    values = values_of(found, side, key)
+    if not values:
+        return "-"
+    middle, low, high = (f"{value:,.{digits(key)}f}" for value in median_interval(values))
+    return middle if len(values) == 1 else f"{middle} ({low}-{high})"
+
+
+def digits(key: str) -> int:
+    """Digits after the point of a figure."""
+    return 0 if key in ("steps_per_s", "peak_mib") else 1
+
+
+def multiple(pairs: Sequence[float]) -> str:
+    """A multiple with the ends of its interval; bold where even the lower end is a gain."""
+    middle, low, high = median_interval(pairs)
+    digits = 2 if middle < 1.5 else 1
+    words = f"{middle:.{digits}f}x"
+    return f"{f'**{words}**' if low > 1.05 else words} ({low:.{digits}f}-{high:.{digits}f})"
+
+
+def interval_text(values: Sequence[float]) -> str:
+    """A number with the ends of its interval."""
+    middle, low, high = values
+    digits = 0 if abs(middle) >= 100 else 1
+    return f"{middle:,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"

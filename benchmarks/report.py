@@ -16,7 +16,8 @@ from machine import machine
 RATIO_HEAD = ["ratio", "min", "median", "max", "each pair"]
 RESULTS_HEAD = """# Benchmark results
 
-Each section was written by the command that it names; [README.md](README.md) explains them.
+Each section was written by the command that it names, those of speed and learning by
+`write_results.py` from the files in [results](results); [README.md](README.md) explains them.
 Rates are environment steps per second; `a (b-c)` is a median with its least and greatest value.
 """
 
@@ -25,13 +26,6 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
     """``median (min-max)`` of the values."""
     low, mid, high = min(values), statistics.median(values), max(values)
     return f"{mid:,.{digits}f} ({low:,.{digits}f}-{high:,.{digits}f})"
-
-
-def mean_std(values: Sequence[float], digits: int = 1) -> str:
-    """``mean ± standard deviation`` of the values (sample deviation); a single value is itself."""
-    if len(values) == 1:
-        return f"{values[0]:,.{digits}f}"
-    return f"{statistics.fmean(values):,.{digits}f} ± {statistics.stdev(values):,.{digits}f}"
 
 
 def per_round(over: Sequence[float], under: Sequence[float]) -> list[float]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from gpu_rows.base import Bench, Figures, Row, cores, speed
+from flatout_explain.hardware.cores import usable_cores
+from gpu_rows.base import Bench, Figures, Row, speed
 
 PPO_ENVS, DQN_ENVS = (8, 32, 128, 256), (8, 64)
 T = 128
@@ -12,7 +13,7 @@ T = 128
 
 def samplers(envs: int, bench: Bench) -> dict[str, str]:
     """Placements by what they are called; as many workers as cores."""
-    count = min(2 if bench.dry else cores(), envs)
+    count = min(2 if bench.dry else usable_cores(), envs)
     workers = f"act=gpu sampler=processes workers={count}x{envs // count}"
     return {
         "inline, serial": "act=gpu", "processes, serial": workers,
@@ -22,18 +23,33 @@ def samplers(envs: int, bench: Bench) -> dict[str, str]:
 
 def ppo(envs: int, bench: Bench) -> list[Figures]:
     """PPO in 4 epochs of 4 minibatches, however many environments."""
+    placements = samplers(bench.size(envs, max(2, envs // 32)), bench)
+    return [trained(envs, 49_152, bench, name, placement) for name, placement in placements.items()]
+
+
+def spares(envs: int, bench: Bench) -> list[Figures]:
+    """PPO with a spare for each game, and with none, in turns."""
+    return [
+        trained(
+            envs, 65_536, bench, f"inline, spares {kept}, run {turn}", "act=gpu",
+            "--spare-envs", kept,
+        )
+        for turn in (1, 2) for kept in ("0", "all")
+    ]  # fmt: skip
+
+
+def trained(envs: int, steps: int, bench: Bench, name: str, placement: str, *flags: str) -> Figures:
+    """The speed of one run of PPO with about `steps` steps, at least six iterations."""
     rows, envs = bench.size(T, 8), bench.size(envs, max(2, envs // 32))
     iteration = rows * envs
-    iterations = bench.size(max(6, 49_152 // iteration), 3)
-    return [
-        {"run": f"ppo, {envs} environments", "placement": name} | speed(bench.train(
-            "ppo", "--preset", "breakout-ppo", "--envs", envs, "--n-steps", rows, "--batch-size",
-            iteration // 4, "--steps", iterations * iteration, "--log-every", iteration,
-            "--checkpoint-every", 0, placement=placement, name=name.replace(", ", "-"),
-            window_from=2 * iteration if not bench.dry else iteration, timeout=110,
-        ))
-        for name, placement in samplers(envs, bench).items()
-    ]  # fmt: skip
+    iterations = bench.size(max(6, steps // iteration), 3)
+    run = bench.train(
+        "ppo", "--preset", "breakout-ppo", "--envs", envs, "--n-steps", rows, "--batch-size",
+        iteration // 4, "--steps", iterations * iteration, "--log-every", iteration,
+        "--checkpoint-every", 0, *flags, placement=placement, name=name.replace(", ", "-"),
+        window_from=2 * iteration if not bench.dry else iteration, timeout=110,
+    )  # fmt: skip
+    return {"run": f"ppo, {envs} environments", "placement": name} | speed(run)
 
 
 def dqn(envs: int, bench: Bench) -> list[Figures]:
@@ -61,5 +77,6 @@ def dqn(envs: int, bench: Bench) -> list[Figures]:
 
 ROWS = [
     *(Row(f"atari/ppo-{n}", partial(ppo, n), ("ale_py",), 240) for n in PPO_ENVS),
+    Row("atari/spares-32", partial(spares, 32), ("ale_py",), 240),
     *(Row(f"atari/dqn-{n}", partial(dqn, n), ("ale_py",), 300, free_mb=8_000) for n in DQN_ENVS),
 ]

@@ -7,8 +7,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from data_parallel import write_images
 from gpu_rows.base import Bench, Figures, Row, share
+from images import write_images
 
 PEER = str(Path(__file__).parent.parent / "peers" / "small_network.py")
 SIDES = {

@@ -12,7 +12,7 @@ from pathlib import Path
 from gpu_rows.base import Bench, Figures, Row, holder, share, usage_of
 
 PROGRAM = str(Path(__file__).parent / "programs" / "planted.py")
-W1 = str(Path(__file__).parent.parent / "peers" / "w1_dqn.py")
+W1 = str(Path(__file__).parent.parent / "explain" / "zoo" / "w1_dqn.py")
 PLANTED = {
     "gpu-unused": "gpu-unused", "devices-reserved": "devices-reserved",
     "memory-contended": "memory-contended", "transfer-bound": "transfer-bound",

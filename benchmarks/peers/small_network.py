@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from clock import since_start
+
 STARTED = time.perf_counter()
 
 SIZES = {"small": ((6, 5), (12, 5)), "large": ((12, 5), (24, 3))}
@@ -194,16 +196,20 @@ def main() -> None:
     library = args.library.partition("-")[0]
     step, wait = {"jax": in_jax, "torch": in_torch}[library](args)
     rows = batches(len(images_of(args.data)[1]), args.batch_size, args.seed)
-    begun = 0.0
+    begun = first_update_s = 0.0
     for number in range(args.steps):
         if number == args.window_from:
             wait()
             begun = time.perf_counter()
         step(next(rows))
+        if number == 0:
+            wait()
+            first_update_s = since_start()
     error, right = wait()
     ended = time.perf_counter()
     result = {
         "steps": args.steps, "updates": args.steps, "wall_s": ended - STARTED,
+        "samples": args.steps * args.batch_size, "first_update_s": first_update_s,
         "loss": float(error), "accuracy": float(right),
         "window": {
             "steps": args.steps - args.window_from, "updates": args.steps - args.window_from,

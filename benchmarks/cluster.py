@@ -1,0 +1,357 @@
+"""Workers on a Ray cluster: are they as fast as actor processes here, and what does a network cost?
+
+All nodes run on this machine: a head node without CPUs, so that no worker is an actor process of
+the run, and nodes that step. `--only` names the parts:
+
+- sleep: 16 environments of 20 ms a step in 16 workers;
+- atari: images, in two workers of four games;
+- params: 7 MB of parameters for each iteration, in two workers;
+- delay: 5 ms in each direction, serial and overlapped: the nodes are in network namespaces, and
+  `cluster_link.py` carries every packet between them;
+- kills: see `cluster_kills.py`.
+
+Each part has actor processes of this machine on its other side, and a section of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cluster_kills
+import cluster_link
+from cluster_nodes import Nodes, new_token
+from harness import (
+    HERE,
+    REPO,
+    BenchmarkError,
+    Command,
+    Row,
+    Store,
+    main,
+    named,
+    parser,
+    train_command,
+)
+from report import RATIO_HEAD, per_round, provenance, ratio_row, spread, table, write_section
+from window import rates, windowed
+
+THERE, HERE_LOCAL, RLLIB = "Ray cluster", "actor processes here", "RLlib"
+ENVIRONMENT = {"PYTHONPATH": os.pathsep.join([str(HERE), str(REPO)])}
+QUIET = ("--checkpoint-every", "0", "--no-tensorboard", "--quiet")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A comparison of workers on a cluster with actor processes.
+
+    Attributes:
+        title: of its section.
+        words: what it measures, a paragraph.
+        workers: the workers, for placements.
+        cpus: the CPUs of each node.
+        per: environment steps of an iteration.
+        flags: of `flatout train ppo`.
+        iterations: of a run.
+        warm: iterations that are not counted.
+    """
+
+    title: str
+    words: str
+    workers: str
+    cpus: tuple[int, ...]
+    per: int
+    flags: tuple[str, ...]
+    iterations: int
+    warm: int = 2
+
+    @property
+    def all_flags(self) -> tuple[str, ...]:
+        """The flags with the number of steps and those of every run here."""
+        steps = ("--steps", str(self.per * self.iterations), "--log-every", str(self.per))
+        return (*self.flags, *steps, *QUIET)
+
+
+CASES = {
+    "sleep": Case(
+        "Workers on a Ray cluster: slow environments",
+        "PPO, 16 environments that sleep for 20 ms a step, each in a worker of its own; two nodes "
+        "with 8 CPUs. 800 steps/s is the limit.",
+        "16x1", (8, 8), 800,
+        ("--env", "empty_env:make", "--env-kwargs", "sleep=0.02", "--env-kwargs", "length=200",
+         "--envs", "16", "--n-steps", "50", "--batch-size", "200", "--n-epochs", "4"), 8,
+    ),
+    "atari": Case(
+        "Workers on a Ray cluster: images",
+        "PPO on ALE/Breakout-v5 with the Nature network, 8 games in two workers, one epoch; two "
+        "nodes with 1 CPU.",
+        "2x4", (1, 1), 1024,
+        ("--env", "ALE/Breakout-v5", "--envs", "8", "--n-steps", "128", "--batch-size", "256",
+         "--n-epochs", "1"), 7,
+    ),
+    "params": Case(
+        "Workers on a Ray cluster: 7 MB of parameters",
+        "PPO on CartPole-v1, networks of 930x930 (7.0 MB of parameters, which every iteration "
+        "sends to each machine), 8 environments in two workers, one update an iteration; two nodes "
+        "with 1 CPU.",
+        "2x4", (1, 1), 256,
+        ("--env", "CartPole-v1", "--envs", "8", "--n-steps", "32", "--hidden", "930,930",
+         "--batch-size", "256", "--n-epochs", "1"), 42,
+    ),
+}  # fmt: skip
+
+DELAYED = Case(
+    "Workers on a Ray cluster: 5 ms of delay in each direction",
+    "PPO, 4 environments that sleep for 5 ms a step in two workers on one node, iterations of 200 "
+    "steps (500 ms of sleeping). The run and the node are in network namespaces of their own, and "
+    "a program carries every packet between them, without delay or 5 ms later.",
+    "2x2", (), 200,
+    ("--env", "empty_env:make", "--env-kwargs", "sleep=0.005", "--env-kwargs", "length=200",
+     "--envs", "4", "--n-steps", "50", "--batch-size", "50", "--n-epochs", "10"), 12,
+)  # fmt: skip
+
+
+def compare(args: argparse.Namespace, name: str) -> None:
+    """Run both sides of a case in turn, write its section."""
+    case = CASES[name]
+    if args.seeds < 3:
+        raise BenchmarkError("--seeds must be at least 3: medians are quoted.")
+    store = Store(f"cluster-{name}", {"flags": [*case.all_flags, case.workers]}, args)
+    with Nodes(case.cpus) as nodes:
+        os.environ |= nodes.variables
+        sides = {
+            THERE: train(
+                args, name, case, THERE, f"sampler=cluster workers={case.workers}", nodes.address
+            ),
+            HERE_LOCAL: train(
+                args, name, case, HERE_LOCAL,
+                f"sampler=processes inference=local workers={case.workers}",
+            ),
+        }  # fmt: skip
+        if args.rllib and name == "sleep":
+            sides[RLLIB] = lambda seed: Command(
+                [args.rllib, str(HERE / "peers" / "rllib_ppo.py"), "--seed", str(seed)]
+            )
+        rows = alternate(args, store, sides)
+    write_section(args, f"cluster-{name}", section(args, case, rows))
+
+
+def train(
+    args: argparse.Namespace, name: str, case: Case, side: str, placement: str,
+    address: str | None = None, prefix: Sequence[str] = (),
+) -> Callable[[int], Command]:  # fmt: skip
+    """Return a function from a seed to a run, which `prefix` brings into other namespaces."""
+
+    def command(seed: int) -> Command:
+        more = () if address is None else ("--ray-address", address)
+        made = train_command(
+            args, f"cluster-{name}", side.replace(" ", "-"), seed, *case.all_flags, *more,
+            env=ENVIRONMENT, finish=windowed(case.warm * case.per), placement=placement,
+        )  # fmt: skip
+        return Command([*prefix, *made.argv], made.env, made.run_dir, made.finish)
+
+    return command
+
+
+def alternate(
+    args: argparse.Namespace, store: Store, sides: Mapping[str, Callable[[int], Command]]
+) -> dict[str, list[Row]]:
+    """Run all sides seed by seed, as `Store.alternate`, until the time is over.
+
+    Raises:
+        BenchmarkError: the time was over before the last run.
+    """
+    for seed in range(args.seeds):
+        for side, command in sides.items():
+            if store.get(side, seed) is None and time.monotonic() > args.until:
+                raise BenchmarkError("the time is over; the same command continues.")
+            store.run(side, seed, command(seed))
+    return store.alternate(sides, range(args.seeds))
+
+
+def seconds(row: Row, phase: str) -> float:
+    """Seconds of an iteration that a span took."""
+    window = row["result"]["window"]
+    return window["s"] * window["phases"].get(phase, 0.0)
+
+
+def row_of(side: str, rows: Sequence[Row], per: int) -> list[str]:
+    """Return a side's row for `HEAD`."""
+    figures = [row["result"]["flow"] for row in rows]
+
+    def flow(key: str, scale: float, digits: int) -> str:
+        values = [found[key] * scale for found in figures if key in found]
+        return spread(values, digits) if values else "-"
+
+    iterations = [row["result"]["window"]["steps"] / per for row in rows]
+    waits = [1e3 * seconds(row, "wait") / n for row, n in zip(rows, iterations, strict=True)]
+    whole = [
+        1e3 * row["result"]["window"]["s"] / n for row, n in zip(rows, iterations, strict=True)
+    ]
+    return [
+        side, spread(rates(rows), 0), spread(whole, 0), spread(waits, 0) if any(waits) else "-",
+        flow("network_bytes_per_step", 1, 0), flow("network_round_trip_s", 1e3, 1),
+        spread([row["result"]["startup_s"] for row in rows], 0),
+    ]  # fmt: skip
+
+
+HEAD = ["workers", "steps/s after start-up", "iteration, ms", "waiting for workers, ms of it",
+        "bytes per step", "shortest round trip, ms", "start-up, s"]  # fmt: skip
+
+
+def section(args: argparse.Namespace, case: Case, rows: dict[str, list[Row]]) -> str:
+    """Return the Markdown of a comparison."""
+    ratios = [
+        ratio_row(f"steps/s of {THERE} / {side}", per_round(rates(rows[THERE]), rates(runs)))
+        for side, runs in rows.items()
+        if side != THERE
+    ]
+    return f"""## {case.title}
+
+{provenance(args, rows)}
+- {case.words} The first {case.warm} iterations are not counted. Bytes are those of the arrays of
+  trajectories; the round trip is the time of a request, its parameters and its trajectory in
+  addition to the machine's own work. The other work above includes nodes and their workers, which
+  are no children of the run.
+
+{table(HEAD, [row_of(side, runs, case.per) for side, runs in rows.items()])}
+
+{table(RATIO_HEAD, ratios)}
+"""
+
+
+# --- Delay ------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def link(
+    delay_ms: float, port: int, cpus: int = 2
+) -> Iterator[tuple[str, list[str], Callable[[], list[int]]]]:
+    """Start two linked nodes, the far one with `cpus`; yield Ray's address, a command's prefix, and
+    a counter of bytes."""
+    process = subprocess.Popen(
+        [*cluster_link.INSIDE, sys.executable, str(HERE / "cluster_link.py"), "--delay",
+         str(delay_ms), "--port", str(port), "--cpus", str(cpus)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=(HERE / "runs" / f"cluster-link-{port}.log").open("w"), text=True,
+        env=os.environ | ENVIRONMENT,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        said = process.stdout.readline()
+        if not said:
+            raise BenchmarkError(
+                f"the linked nodes did not start; see runs/cluster-link-{port}.log."
+            )
+        started: dict[str, Any] = json.loads(said)
+
+        def carried() -> list[int]:
+            print("bytes", file=process.stdin, flush=True)
+            assert process.stdout is not None
+            return json.loads(process.stdout.readline())
+
+        yield started["address"], cluster_link.joining(started["pid"]), carried
+    finally:
+        process.stdin.close()
+        process.wait(60)
+
+
+def delay(args: argparse.Namespace) -> None:
+    """Run both schedules without delay and with 5 ms, write the section."""
+    case = DELAYED
+    store = Store("cluster-delay", {"flags": [*case.all_flags, case.workers]}, args)
+    sides: dict[str, tuple[float, str]] = {
+        f"{schedule}, {delay_ms:g} ms": (delay_ms, schedule)
+        for delay_ms in (0.0, 5.0)
+        for schedule in ("serial", "overlapped")
+    }
+    os.environ |= new_token()
+    with contextlib.ExitStack() as stack:
+        links = {
+            delay_ms: stack.enter_context(link(delay_ms, port))
+            for delay_ms, port in ((0.0, 6399), (5.0, 6400))
+        }
+        for seed in range(args.seeds):
+            for side, (delay_ms, schedule) in sides.items():
+                if store.get(side, seed) is None and time.monotonic() > args.until:
+                    raise BenchmarkError("the time is over; the same command continues.")
+                address, prefix, carried = links[delay_ms]
+                placement = f"sampler=cluster workers={case.workers} schedule={schedule}"
+                make = train(args, "delay", case, side, placement, address, prefix)
+                store.run(side, seed, counting(make(seed), carried))
+    rows = {side: [row for seed in range(args.seeds) if (row := store.get(side, seed))]
+            for side in sides}  # fmt: skip
+    write_section(args, "cluster-delay", delay_section(args, rows))
+
+
+def counting(command: Command, carried: Callable[[], list[int]]) -> Command:
+    """Add the link's bytes to a run's result."""
+    before = carried()
+
+    def finish(made: Command, result: Row) -> Row:
+        assert command.finish is not None
+        there, back = (after - first for after, first in zip(carried(), before, strict=True))
+        return command.finish(made, result) | {"sent": there, "received": back}
+
+    return Command(command.argv, command.env, command.run_dir, finish)
+
+
+def delay_section(args: argparse.Namespace, rows: dict[str, list[Row]]) -> str:
+    """Return the Markdown of the delay's part."""
+    case = DELAYED
+    times = {side: [row["result"]["window"]["s"] for row in runs] for side, runs in rows.items()}
+    ratios = [
+        ratio_row(f"{schedule}: time of an iteration with 5 ms / without",
+                  per_round(times[f"{schedule}, 5 ms"], times[f"{schedule}, 0 ms"]))
+        for schedule in ("serial", "overlapped")
+    ]  # fmt: skip
+    everything = [row["result"] for runs in rows.values() for row in runs]
+    steps = case.per * case.iterations
+    received = statistics.median(result["received"] / steps for result in everything)
+    sent = statistics.median(result["sent"] / steps for result in everything)
+    return f"""## {case.title}
+
+{provenance(args, rows)}
+- {case.words} The first {case.warm} iterations are not counted.
+- On the link, with everything that Ray says and a start: {received:,.0f} bytes per step towards the
+  run, {sent:,.0f} bytes per step from it (medians). The other work above includes the nodes, their
+  workers and the program that carries the packets.
+
+{table(HEAD, [row_of(side, runs, case.per) for side, runs in rows.items()])}
+
+{table(RATIO_HEAD, ratios)}
+"""
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
+    **{name: lambda args, name=name: compare(args, name) for name in CASES},
+    "delay": delay,
+    "kills": cluster_kills.kills,
+}
+
+
+def benchmark(args: argparse.Namespace) -> None:
+    """Run the parts."""
+    args.until = time.monotonic() + 60 * args.minutes
+    for run in named(PARTS, args.only).values():
+        run(args)
+
+
+if __name__ == "__main__":
+    options = parser(__doc__, seeds=3)
+    options.add_argument("--only", nargs="+", metavar="PART", help=", ".join(PARTS))
+    options.add_argument("--minutes", type=float, default=60.0,
+                         help="begin no run after this many minutes")  # fmt: skip
+    options.add_argument("--rllib", help="a Python that has ray[rllib], for another side of sleep")
+    options.add_argument("--kills", type=int, default=30, help="how many")
+    main(benchmark, options.parse_args())

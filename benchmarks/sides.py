@@ -1,0 +1,172 @@
+"""The sides of a row: the command of each, and what ``speed.py`` and ``learning.py`` share."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shlex
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+
+from harness import HERE, OUR_ENVS, BenchmarkError, Command, Row, Store, flatout, named
+from images import write_images
+from published import ENVIRONMENTS, OURS, RESULTS, Json, rows_of, save, settings_of, sources_of
+
+IMAGES = HERE / "runs" / "images"
+Finish = Callable[[Command, Row], Row]
+
+
+class AbsentPeerError(BenchmarkError):
+    """A peer of the row is not installed."""
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """The options that both programs have."""
+    made = argparse.ArgumentParser(description=(description or "").split("\n")[0])
+    add = made.add_argument
+    add("--row", nargs="+", help="only these rows")
+    add("--dry", action="store_true", help="one short run of each side; nothing is published")
+    add("--fresh", action="store_true", help="start over instead of resuming")
+    add("--any-source", action="store_true", help="resume from runs of other source code, too")
+    add("--flatout", help="the flatout command")
+    add("--environments", default=str(HERE), help="folder with the peers' .venv-NAME")
+    add("--results", default=str(RESULTS), help="folder of the results")
+    add("--timeout", type=float, default=36_000.0, help="seconds after which a run is killed")
+    return made
+
+
+def at_least(fewest: int) -> Callable[[str], int]:
+    """The type of an option that is a number of runs, of which some are needed."""
+
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < fewest:
+            raise argparse.ArgumentTypeError(f"{text} is not a number from {fewest} on.")
+        return int(text)
+
+    return number
+
+
+def end_by_signal() -> None:
+    """Let SIGTERM end this process as Ctrl-C does, with the run that it has started."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def end_children() -> None:
+    """Kill the runs that this process has started; each leads a process group."""
+    children = psutil.Process().children()
+    for child in children:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+    psutil.wait_procs(children, timeout=10)
+
+
+def run_rows(
+    kind: str, args: argparse.Namespace, measure: Callable[[str, Json], Json],
+    summary: Callable[[Json], str],
+) -> int:  # fmt: skip
+    """Measure the rows that the command line names; each that is complete is written at once.
+
+    Returns:
+        1 if a row was refused or failed; a row whose peer is not installed is skipped.
+    """
+    failed = 0
+    try:
+        chosen = named(rows_of(kind), args.row)
+    except BenchmarkError as error:
+        sys.exit(f"{kind}.py: {error}")
+    for name, row in chosen.items():
+        try:
+            found = measure(name, row)
+        except AbsentPeerError as error:
+            print(f"{name}: skipped. {error}", flush=True)
+        except BenchmarkError as error:
+            failed = 1
+            print(f"{name}: {error}", flush=True)
+        except KeyboardInterrupt:
+            end_children()
+            sys.exit("\ninterrupted: the same command resumes after the last finished run.")
+        else:
+            if not args.dry:
+                save(Path(args.results) / kind, name, found)
+            print(f"{name}: {summary(found)}", flush=True)
+    return failed
+
+
+@contextlib.contextmanager
+def finished_runs(kind: str, args: argparse.Namespace, name: str, row: Json) -> Iterator[Store]:
+    """The finished runs of a row; of a dry run none, and none remain."""
+    with tempfile.TemporaryDirectory() as scratch:
+        place = scratch if args.dry else args.results
+        kept = argparse.Namespace(
+            any_source=args.any_source, timeout=args.timeout, fresh=False, results=place
+        )
+        store = Store(kind, {"row": name, **settings_of(row)}, kept, sources_of(row))
+        if args.fresh:
+            store.rows = [run for run in store.rows if run["settings"]["row"] != name]
+        yield store
+
+
+def side_command(
+    args: argparse.Namespace, folder: Path, row: Json, side: str, more: tuple[str, ...],
+    finish: Finish, peers_only: tuple[str, ...] = (),
+) -> Callable[[int], Command]:  # fmt: skip
+    """A function from a seed to the command that runs one side of a row.
+
+    Args:
+        args: the command line.
+        folder: where Flatout's run folders go.
+        row: the row.
+        side: the name of the side.
+        more: words that every side gets, such as its steps.
+        finish: adds to Flatout's own result.
+        peers_only: words that only a peer's program gets.
+
+    Raises:
+        AbsentPeerError: the peer's environment does not exist.
+    """
+    text: str = row["sides"][side]
+    if "{images}" in text:
+        write_images(IMAGES)
+    words = shlex.split(text.format(images=IMAGES))
+    if side == OURS:
+
+        def ours(seed: int) -> Command:
+            run_dir = folder / f"{side}-{seed}"
+            last = ("--seed", str(seed), "--run-dir", str(run_dir), "--json")
+            return Command([flatout(args), *words, *more, *last], OUR_ENVS, run_dir, finish)
+
+        return ours
+    name = ENVIRONMENTS[words[0]]
+    python = Path(args.environments).resolve() / f".venv-{name}" / "bin" / "python"
+    if not python.exists():
+        raise AbsentPeerError(f"{side} is not installed: `make peers PEERS={name}` makes {python}.")
+    place = OUR_ENVS | {"OMP_NUM_THREADS": str(row["threads"]) if row.get("threads") else None}
+    program = str(HERE / "peers" / words[0])
+    argv = [str(python), program, *words[1:], *more, *peers_only]
+    return lambda seed: Command([*argv, "--seed", str(seed)], place)
+
+
+@contextlib.contextmanager
+def cores(count: int | None, first: int = 0) -> Iterator[None]:
+    """Give this thread, and processes that it starts, `count` cores; None leaves them all.
+
+    `first` chooses others for another thread.
+    """
+    before = sorted(os.sched_getaffinity(0))
+    wanted = count or len(before)
+    os.sched_setaffinity(0, {before[-1 - (first + k) % len(before)] for k in range(wanted)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def machine_of(run: Row) -> tuple[str, str]:
+    """The class of machine of a finished run, its instruction set included."""
+    return run["machine"], run["isa"]

@@ -1,0 +1,236 @@
+"""The pages about speed and learning, from ``results/speed`` and ``results/learning``.
+
+    python benchmarks/write_results.py
+
+It writes the sections of RESULTS.md, the tables of README.md and docs/performance.md; with
+``--check`` it writes nothing and ends with 1 where a page is stale. A test holds them equal.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Sequence
+
+from chart import COLOURS, Bar, chart
+from performance import (
+    FIGURES,
+    KINDS,
+    NAMES,
+    Rows,
+    figure,
+    interval_text,
+    multiple,
+    performance_page,
+    sides_of,
+)
+from published import HERE, REPO, Json, load, marks, median_interval, rows_of
+from report import table
+
+MEANINGS = {
+    "old": "a file that it measures, or its settings, changed since",
+    "mixed": "its pairs are of two sources or two classes of machine",
+}
+
+
+def main() -> int:
+    """Write the pages, or compare them."""
+    speed, learned = (measured(kind) for kind in ("speed", "learning"))
+    results = REPO / "benchmarks" / "RESULTS.md"
+    text = results.read_text()
+    for kind, made in (("speed", speed), ("learning", learned)):
+        sections = {"speed": speed_section, "learning": learning_section}[kind]
+        text = between(text, kind, "\n\n".join(sections(*row) for row in made))
+    readme = REPO / "README.md"
+    bars = front(speed)
+    shown = between(readme.read_text(), "speed", speed_table(bars))
+    shown = between(shown, "learning", learning_sentence(learned))
+    chinese = REPO / "README.zh.md"
+    zh = between(chinese.read_text(), "speed", in_chinese(speed_table(bars, chinese=True)))
+    zh = between(zh, "learning", in_chinese(learning_sentence(learned)))
+    pages = {
+        results: text,
+        readme: shown,
+        chinese: zh,
+        REPO / "docs" / "performance.md": performance_page(speed, learned),
+    }
+    for scheme in COLOURS:
+        pages[REPO / "docs" / f"speed-{scheme}.svg"] = chart(bars, scheme)
+    stale = [path for path, new in pages.items() if not path.exists() or path.read_text() != new]
+    if "--check" in sys.argv[1:]:
+        return int(bool(stale))
+    for path in stale:
+        path.write_text(pages[path])
+    return 0
+
+
+def measured(kind: str) -> Rows:
+    """Name, description and results of each row that was measured, in the order of the rows."""
+    rows = rows_of(kind)
+    found = ((name, row, load(kind, name)) for name, row in rows.items())
+    return [(name, row, made) for name, row, made in found if made is not None]
+
+
+def between(text: str, name: str, body: str) -> str:
+    """The text with another body between the markers of `name`."""
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    before, rest = text.split(begin, 1)
+    return f"{before}{begin}\n{body.strip()}\n{end}{rest.split(end, 1)[1]}"
+
+
+# --- Speed --------------------------------------------------------------------------------------
+
+
+def speed_section(name: str, row: Json, found: Json) -> str:
+    """A row's section of RESULTS.md."""
+    earlier = found.get("published", {})
+    counted = found["runs"][0] if found["runs"] else earlier
+    lines = [
+        *origin(name, "speed", row, found),
+        f"- {counted['steps']:,} steps and {counted['updates']:,} updates of {row['batch']:,} "
+        f"samples on every side, checked; {row['work']}.",
+    ]
+    if found["settings"]:
+        lines.append(f"- Rates count from step {row['full']['window_from']:,} to the end.")
+    lines += versions(found)
+    body = [
+        [NAMES[side], *(figure(found, side, key) for key in FIGURES)] for side in sides_of(found)
+    ]
+    ratios = []
+    for side, kinds in found["ratios"].items():
+        for kind, pairs in kinds.items():
+            middle, low, high = median_interval(pairs)
+            ratios.append([
+                f"flatout / {side}, {KINDS[kind]}", f"{low:.2f}", f"{middle:.2f}", f"{high:.2f}",
+                ", ".join(f"{value:.2f}" for value in pairs),
+            ])  # fmt: skip
+    head = ["ratio", "low", "median", "high", "each pair"]
+    return "\n".join([
+        f"## Speed: {row['title']}", "", *lines, "",
+        table(["side", *FIGURES.values()], body), "", table(head, ratios),
+    ])  # fmt: skip
+
+
+def origin(name: str, kind: str, row: Json, found: Json) -> list[str]:
+    """Where, when and by which command a row was measured, and its marks."""
+    command = f"`python benchmarks/{kind}.py --row {name}`"
+    found_marks = marks(found, row)
+    lines = [f"- Marks: {', '.join(f'**{mark}** ({MEANINGS[mark]})' for mark in found_marks)}."]
+    if not found["runs"]:
+        earlier = found["published"]
+        return [
+            *lines, f"- Machine: {earlier['machine']}.",
+            f"- Date: {earlier['date']}, by an earlier program, which kept no single runs.",
+            f"- Command: {command} measures it again.",
+        ]  # fmt: skip
+    runs = found["runs"]
+    places = list(dict.fromkeys(
+        run["machine"] + (f", {run['isa']}" if run["isa"] else "") for run in runs
+    ))  # fmt: skip
+    days = sorted({run["when"][:10] for run in runs})
+    commits = list(dict.fromkeys(run["commit"] or "not recorded" for run in runs))
+    loads = [run["other_load"] for run in runs if run["other_load"] is not None]
+    return [
+        *(lines if found_marks else []),
+        f"- Machine{'s' if places[1:] else ''}: {'; '.join(places)}.",
+        f"- Date: {days[0]}{f' to {days[-1]}' if days[1:] else ''}. "
+        f"Commit: {', '.join(commits)}." + (" By an earlier program." * (not found["settings"])),
+        f"- Command: {command}" + (" measures it again." if not found["settings"] else ""),
+        f"- Other work on the machine during the runs, in cores: at most {max(loads):.2f}.",
+    ]  # fmt: skip
+
+
+def versions(found: Json) -> list[str]:
+    """The versions of each side, one line each."""
+    return [
+        f"- Versions, {side}: {', '.join(f'{name} {number}' for name, number in used.items())}."
+        for side, used in found.get("versions", {}).items()
+        if used
+    ]
+
+
+def front(rows: Rows) -> list[Bar]:
+    """The comparisons that README.md shows, the largest gain first."""
+    bars = [
+        Bar(row["readme"][side], row["title"], row["zh"], NAMES[side], kinds, marks(found, row))
+        for _, row, found in rows
+        for side, kinds in found["ratios"].items()
+        if side in row.get("readme", {})
+    ]
+    return sorted(bars, key=lambda bar: -median_interval(bar.ratios["steady"])[0])
+
+
+def in_chinese(text: str) -> str:
+    """A generated part with Chinese words."""
+    words = tomllib.loads((HERE / "chinese.toml").read_text())
+    for word, chinese in words.items():
+        text = text.replace(word, chinese)
+    return text
+
+
+def speed_table(bars: Sequence[Bar], chinese: bool = False) -> str:
+    """The table of README.md, or with the titles of README.zh.md."""
+    body = []
+    for bar in bars:
+        cells = [multiple(bar.ratios[kind]) if kind in bar.ratios else "-" for kind in KINDS]
+        body.append([bar.zh if chinese else bar.title, bar.peer, *cells, ", ".join(bar.marks)])
+    return table(["Work", "Compared with", *KINDS.values(), "Marks"], body)
+
+
+# --- Learning -----------------------------------------------------------------------------------
+
+
+def learning_section(name: str, row: Json, found: Json) -> str:
+    """A row's section of RESULTS.md."""
+    score = {
+        "eval": "The score is the mean return of 20 greedy episodes with the final parameters.",
+        "training": "The score is the mean return of the last 100 training episodes.",
+        "goal": "The score is the seconds from the start of the process until the mean return of "
+        f"ten training episodes in a row is at least {row.get('goal')}.",
+    }[row["score"]]
+    lines = [*origin(name, "learning", row, found), f"- {score}", *versions(found)]
+    if "published" in row:
+        lines.append(f"- Published: {row['published']}.")
+    body = [
+        [NAMES[side], str(count(found, side)), interval_text(made), each(found, side)]
+        for side, made in found["iqm"].items()
+    ]
+    parts = [
+        f"## Learning: {row['title']}", "", *lines, "",
+        table(["side", "runs", "interquartile mean, 95 % interval", "each run"], body),
+    ]  # fmt: skip
+    for side, test in found["tests"].items():
+        difference = interval_text(test["difference"])
+        parts += [
+            "",
+            f"Beside {NAMES[side]}: **{test['verdict']}** (difference {difference}; within "
+            f"±{test['margin']:,.0f} is equal).",
+        ]
+    return "\n".join(parts)
+
+
+def count(found: Json, side: str) -> int:
+    """Runs of a side."""
+    return sum(run["side"] == side for run in found["runs"])
+
+
+def each(found: Json, side: str) -> str:
+    """The scores of a side's runs, in the order of their seeds."""
+    runs = sorted(found["runs"], key=lambda run: run["seed"])
+    return ", ".join(f"{run['score']:,.0f}" for run in runs if run["side"] == side)
+
+
+def learning_sentence(rows: Rows) -> str:
+    """The sentence of README.md: the means of each comparison with a peer, and its verdict."""
+    parts = [
+        f"{row['title'].split(', ')[1]}: {interval_text(found['iqm']['flatout'])} and "
+        f"{interval_text(found['iqm'][side])}, {test['verdict']}"
+        for _, row, found in rows
+        for side, test in found["tests"].items()
+        if row.get("readme")
+    ]
+    return "; ".join(parts) + "."
+
+
+if __name__ == "__main__":
+    sys.exit(main())
