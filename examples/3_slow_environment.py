@@ -2,10 +2,13 @@
 
 The same from the command line:
 
-    flatout train ppo --env 4_slow_environment:make --envs 8 --n-steps 64 --batch-size 128 \
+    flatout train ppo --env 3_slow_environment:make --envs 8 --n-steps 64 --batch-size 128 \
         --placement "sampler=processes schedule=overlapped"
 
-The processes get `make` as it is; this file is not imported again.
+The processes get `make` as it is; this file is not imported again. It prints its progress, and at
+last:
+
+    mean distance from the middle 0.02
 """
 
 import math

@@ -1,4 +1,9 @@
-"""A custom network: any Equinox module that maps one observation to features."""
+"""A custom network: any Equinox module that maps one observation to features.
+
+It prints its progress, and at last:
+
+    return 500.0 ± 0.0 over 10 episodes
+"""
 
 import equinox as eqx
 import jax
@@ -25,7 +30,7 @@ class Residual(eqx.Module):
 def main() -> None:
     agent = PPO("CartPole-v1", network=Residual, envs=8, n_steps=256, seed=1)
     agent.learn(50_000, progress_bar=True)
-    print(agent.evaluate(episodes=10))
+    print(agent.evaluate(episodes=10).words())
 
 
 if __name__ == "__main__":

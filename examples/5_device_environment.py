@@ -1,7 +1,11 @@
 """Your own environment in JAX: two pure functions of one environment, which Flatout compiles.
 
-`python 6_device_environment.py`, or with every setting of the command:
-`flatout train ppo --env 6_device_environment:hover --env-kwargs wind=0.5 --envs 16`
+`python 5_device_environment.py`, or with every setting of the command:
+`flatout train ppo --env 5_device_environment:hover --env-kwargs wind=0.5 --envs 16`
+
+It prints its progress, and at last:
+
+    95.5 of at most 100
 """
 
 from typing import NamedTuple

@@ -1,7 +1,11 @@
 """Your own environment: a class, a factory, and two ways to train on it.
 
-From the command line, in this folder:  flatout train ppo --env 3_own_environment:make
+From the command line, in this folder:  flatout train ppo --env 2_own_environment:make
 (any importable module:factory works).
+
+It prints its progress, and at last:
+
+    mean error 0.17 degrees
 """
 
 from typing import Any
