@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -18,6 +19,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import tiny
 
@@ -47,6 +49,11 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parent.parent / ".cache" / "config")
 # So is what is remembered of this machine's speed.
 os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parent.parent / ".cache" / "machine")
+# Examples may take long, because they wait for cores that other tests have.
+settings.register_profile(
+    "patient", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("patient")
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")
 # What tests start must hear Ctrl-C also where these tests run behind `nohup` or `&`.
@@ -117,7 +124,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now stays: garbage collections need not look at it again."""
+    """Exempt all imported modules from garbage collection, and set up the cache of programs.
+
+    Without `set_up`, JAX writes programs in place, and another process that reads a half-written
+    one warns.
+    """
+    if not ALONE and "jax" in sys.modules:
+        from flatout.hardware.compile_cache import set_up
+
+        set_up()
     gc.freeze()
     gc.enable()
 

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,12 @@ import numpy as np
 
 
 class Sleepy(gym.Env[np.ndarray, np.int64]):
-    """An environment whose steps sleep; episodes are truncated after 20 steps."""
+    """An environment whose steps sleep; episodes are truncated after `length` steps."""
 
-    def __init__(self, seconds: float = 0.02) -> None:
+    def __init__(self, seconds: float = 0.02, length: int = 20) -> None:
         self.observation_space = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
         self.action_space = gym.spaces.Discrete(2)
-        self._seconds = seconds
+        self._seconds, self._length = seconds, length
         self._step = 0
 
     def reset(
@@ -34,14 +35,76 @@ class Sleepy(gym.Env[np.ndarray, np.int64]):
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         time.sleep(self._seconds)
         self._step += 1
-        return self._observe(), float(action), False, self._step >= 20, {}
+        return self._observe(), float(action), False, self._step >= self._length, {}
 
     def _observe(self) -> np.ndarray:
         return self.np_random.uniform(-1, 1, 3).astype(np.float32)
 
 
-def sleepy(seconds: float = 0.02) -> gym.Env[Any, Any]:
-    return Sleepy(seconds)
+def sleepy(seconds: float = 0.02, length: int = 20) -> gym.Env[Any, Any]:
+    return Sleepy(seconds, length)
+
+
+class SlowReset(gym.Wrapper[Any, Any, Any, Any]):
+    """A CartPole whose resets sleep."""
+
+    def __init__(self, seconds: float = 0.002, max_episode_steps: int | None = None) -> None:
+        super().__init__(gym.make("CartPole-v1", max_episode_steps=max_episode_steps))
+        self._seconds = seconds
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        time.sleep(self._seconds)
+        return super().reset(seed=seed, options=options)
+
+
+class SleepyReset(Sleepy):
+    """A `Sleepy` whose resets sleep, too."""
+
+    def __init__(self) -> None:
+        super().__init__(0.01)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        time.sleep(0.05)
+        return super().reset(seed=seed, options=options)
+
+
+class DiesInReset(Sleepy):
+    """A `Sleepy` whose process is killed in its first reset, once: `folder` then has a file."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(0.0)
+        self._mark = Path(folder) / "done"
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        with suppress(FileExistsError):
+            self._mark.touch(exist_ok=False)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().reset(seed=seed, options=options)
+
+
+def slow_reset(**settings: Any) -> gym.Env[Any, Any]:
+    return SlowReset(**settings)
+
+
+class HangingReset(Sleepy):
+    """An environment without rewards whose resets with some seeds hang."""
+
+    def __init__(self, seeds: tuple[int, ...]) -> None:
+        super().__init__(0.0)
+        self._seeds = seeds
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        if seed in self._seeds:
+            threading.Event().wait()
+        return super().reset(seed=seed, options=options)
 
 
 class HangsElsewhere(Sleepy):

@@ -49,7 +49,9 @@ class Child:
 
     def _number(self) -> int:
         """The next number that the child's parent says: its process id, then its exit code."""
-        return int.from_bytes(self._channel.recv(4, socket.MSG_WAITALL), signed=True)
+        number = self._channel.recv(4, socket.MSG_WAITALL)
+        assert len(number) == 4, "the process that waits for the child was killed"
+        return int.from_bytes(number, signed=True)
 
     def wait(self, timeout: float | None = None) -> int:
         """Its exit code, or the signal that ended it as a negative number."""
@@ -69,7 +71,8 @@ class Child:
     def send_signal(self, signum: int) -> None:
         """Unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, signum)
+            with contextlib.suppress(ProcessLookupError):  # its exit code is on its way
+                os.kill(self.pid, signum)
 
     def kill(self) -> None:
         """With SIGKILL."""

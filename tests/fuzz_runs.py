@@ -14,6 +14,7 @@ import json
 import os
 import pickle
 import random
+import re
 import shutil
 import stat
 import struct
@@ -242,10 +243,13 @@ def remove(path: Path) -> None:
 
 
 def is_witness(event: str, arguments: tuple[Any, ...]) -> bool:
-    """Whether this starts the shell that reports an environment's crash: a fixed script, to which
-    a run's words are given as arguments only."""
+    """Whether this starts what reports a crash: the shell of an environment, a fixed script to
+    which a run's words are given as arguments only; or `tee` of a run that begins to train, which
+    writes to the descriptor of an open file."""
     from flatout.envs.check import WITNESS
 
+    if event == "subprocess.Popen" and arguments[0] == "tee":
+        return re.fullmatch(r"/dev/fd/\d+", " ".join(arguments[1][1:])) is not None
     if event != "subprocess.Popen" or arguments[0] != "/bin/sh":
         return False
     return list(arguments[1])[:4] == ["/bin/sh", "-c", WITNESS, "sh"]

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
+from scipy.special import softmax
 
 from flatout import DQN, PPO, SAC, UsageError
 from flatout.actions import CompositeSpec, MultiDiscreteSpec
@@ -48,36 +49,40 @@ def test_a_product_of_choices_is_a_distribution() -> None:
     counts = (3, 2, 4)
     dist = distribution(MultiDiscreteSpec(counts, (0, 0, 0), (3,)))
     assert (dist.parameters, dist.deviations) == (9, 0)
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 9)), jnp.float32)
-    every = jnp.asarray(list(itertools.product(*map(range, counts))), jnp.int32)
-    none = jnp.zeros((0,))
-    log_p = jax.jit(lambda taken: dist.log_prob(jnp.repeat(x, len(taken), 0), none, taken))(every)
-    assert float(jnp.exp(log_p).sum()) == pytest.approx(1, abs=1e-5)
-    assert float(dist.entropy(x, none)[0]) == pytest.approx(
-        float(-(jnp.exp(log_p) * log_p).sum()), abs=1e-5
-    )
-    assert dist.sample(x, none, None)[0].tolist() == every[jnp.argmax(log_p)].tolist()
+    x = np.random.default_rng(0).normal(size=(1, 9)).astype(np.float32)
+    every = np.array(list(itertools.product(*map(range, counts))), np.int32)
+    none = np.zeros(0, np.float32)
+
+    @jax.jit
+    def found(x: jax.Array) -> Any:
+        log_p = dist.log_prob(jnp.repeat(x, len(every), 0), none, every)
+        return log_p, dist.entropy(x, none), dist.sample(x, none, None)
+
+    log_p, entropy, sample = jax.device_get(found(x))
+    assert np.exp(log_p).sum() == pytest.approx(1, abs=1e-5)
+    assert entropy[0] == pytest.approx(-(np.exp(log_p) * log_p).sum(), abs=1e-5)
+    assert sample[0].tolist() == every[np.argmax(log_p)].tolist()
 
 
 def test_samples_have_the_probabilities_of_the_logits() -> None:
     spec = action_spec(ACTIONS["parts"], "x")
     dist = distribution(spec)
     assert isinstance(dist, Product)
-    x = jnp.asarray(np.random.default_rng(1).normal(size=dist.parameters), jnp.float32)
-    extra = jnp.asarray([0.3, -0.2])
+    x = np.random.default_rng(1).normal(size=dist.parameters).astype(np.float32)
+    extra = np.float32([0.3, -0.2])
 
     def draw(env: jax.Array) -> jax.Array:
         noise = dist.noise(jax.random.key(0, impl="threefry2x32"), env, jnp.int32(5))
         return dist.sample(x[None], extra, noise[None])[0]
 
-    drawn = np.asarray(jax.jit(jax.vmap(draw))(jnp.arange(20_000)))
+    drawn = np.asarray(jax.jit(jax.vmap(draw))(np.arange(20_000, dtype=np.int32)))
     # In the order of the keys: deep (three switches and a choice), move, tool.
     tool = np.bincount(drawn[:, -1].astype(int), minlength=3) / len(drawn)
-    np.testing.assert_allclose(tool, jax.nn.softmax(x[-3:]), atol=0.02)
+    np.testing.assert_allclose(tool, softmax(x[-3:]), atol=0.02)
     np.testing.assert_allclose(drawn[:, 4:6].mean(0), x[8:10], atol=0.03)
     np.testing.assert_allclose(drawn[:, 4:6].std(0), np.exp([0.3, -0.2]), atol=0.03)
     switch = drawn[:, 0].mean()
-    assert switch == pytest.approx(float(jax.nn.softmax(x[:2])[1]), abs=0.02)
+    assert switch == pytest.approx(softmax(x[:2])[1], abs=0.02)
     # Parts are independent.
     assert abs(np.corrcoef(drawn[:, 0], drawn[:, -1])[0, 1]) < 0.03
     assert abs(np.corrcoef(drawn[:, 4], drawn[:, 5])[0, 1]) < 0.03
@@ -87,13 +92,19 @@ def test_parts_beside_each_other_have_the_sum_of_their_log_densities() -> None:
     spec = action_spec(spaces.Tuple((ACTIONS["half-bounded"], spaces.Discrete(3))), "x")
     assert isinstance(spec, CompositeSpec)
     both, (box, choice) = distribution(spec), map(distribution, spec.parts)
-    x, extra = jnp.asarray([[0.5, -1.0, 0.1, 0.2, 0.3]]), jnp.asarray([0.1, 0.4])
-    taken = jnp.asarray([[0.7, 0.2, 2.0]])
-    alone = box.log_prob(x[:, :2], extra, taken[:, :2])
-    alone += choice.log_prob(x[:, 2:], extra[:0], jnp.asarray([2]))
-    np.testing.assert_allclose(both.log_prob(x, extra, taken), alone, rtol=1e-6)
+    x, extra = np.float32([[0.5, -1.0, 0.1, 0.2, 0.3]]), np.float32([0.1, 0.4])
+    taken = np.float32([[0.7, 0.2, 2.0]])
+
+    @jax.jit
+    def found(taken: jax.Array) -> Any:
+        alone = box.log_prob(x[:, :2], extra, taken[:, :2])
+        alone += choice.log_prob(x[:, 2:], extra[:0], jnp.int32([2]))
+        return both.log_prob(x, extra, taken), alone, both.to_environment(taken)
+
+    together, alone, of_environment = found(taken)
+    np.testing.assert_allclose(together, alone, rtol=1e-6)
     # The environment's part of the box is clipped, the choice is not.
-    assert both.to_environment(taken).tolist() == [[0.5, pytest.approx(0.2), 2.0]]
+    assert np.asarray(of_environment).tolist() == [[0.5, pytest.approx(0.2), 2.0]]
 
 
 def agent(kind: str, **more: Any) -> PPO:

@@ -68,7 +68,7 @@ def test_no_other_module_starts_a_python_that_imports_flatout() -> None:
         if "sys.executable, " in path.read_text()
     }
     # The others start pip, and a loop without any import: `-I -S`.
-    others = {"flatout_explain/installing.py", "flatout_explain/program/capacity.py"}
+    others = {"flatout_explain/installing.py", "flatout_explain/hardware/running_cores.py"}
     assert starts == {"flatout/child.py"} | others
 
 

@@ -31,14 +31,12 @@ from flatout.config.schema import NetworkConfig
 from flatout_explain.causes import CAUSES
 from flatout_explain.cli.parsing import read
 from tests import tiny
-from tests.kills import run_script
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), ROOT / "explain" / "README.md", *(ROOT / "docs").rglob("*.md")]
 EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 ROOTS = ("src/flatout", "explain", "explain/src/flatout_explain")
 """Folders below which pages name modules, as ``engine/loop.py``."""
-RUN = [ROOT / "docs" / "start.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 
 
 def code(page: Path, language: str) -> list[str]:
@@ -67,9 +65,10 @@ def test_files_that_are_named_exist(page: Path) -> None:
     assert [name for name in modules if not any((root / name).exists() for root in roots)] == []
 
 
-def test_the_performance_page_agrees_with_the_results() -> None:
-    command = [sys.executable, ROOT / "benchmarks" / "performance.py", "--check"]
-    assert subprocess.run(command, check=False).returncode == 0
+def test_pages_of_speed_and_learning_agree_with_the_results() -> None:
+    command = [sys.executable, ROOT / "benchmarks" / "write_results.py", "--check"]
+    stale = subprocess.run(command, check=False).returncode
+    assert stale == 0, "run python benchmarks/write_results.py"
 
 
 # The reference
@@ -112,6 +111,13 @@ def test_every_page_is_in_the_sites_menu() -> None:
     assert [page for page in pages if f": {page}\n" not in menu] == []
 
 
+def test_pictures_are_shown_and_small() -> None:
+    pictures = [*(ROOT / "docs" / "pictures").iterdir()]
+    text = "".join(page.read_text() for page in PAGES)
+    assert [one.name for one in pictures if f"pictures/{one.name})" not in text] == []
+    assert 0 < sum(one.stat().st_size for one in pictures) < 2_000_000
+
+
 def test_every_cause_is_explained_with_its_rule() -> None:
     text = (ROOT / "docs" / "explain-reference.md").read_text()
     assert [cause for cause in CAUSES if f"| `{cause}` |" not in text] == []
@@ -123,7 +129,9 @@ def test_every_cause_is_explained_with_its_rule() -> None:
 def commands(page: Path) -> Iterator[list[str]]:
     """Yield the arguments of every `flatout` command in a page's blocks of code."""
     text = page.read_text().replace("\\\n", " ")
-    blocks = [*code(page, "sh"), *re.findall(r"^    (flatout .*)", text, re.MULTILINE)]
+    shown = re.findall(r"^\$ (.*)", "\n".join(code(page, "console")), re.MULTILINE)
+    typed = re.findall(r"^    (flatout .*)", text, re.MULTILINE)
+    blocks = [*code(page, "(?:sh|bash)"), *shown, *typed]
     for line in "\n".join(blocks).replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         if "flatout" in words[:2]:
@@ -165,16 +173,6 @@ def test_python_uses_public_names_and_settings(page: Path) -> None:
                 assert {word.arg for word in node.keywords} <= settings | others
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "page", [page for page in RUN if code(page, "python")], ids=lambda p: p.stem
-)
-def test_python_runs_without_changes(page: Path, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text("\n".join(code(page, "python")))
-    done = run_script(tmp_path / "script.py", tmp_path)
-    assert done.code == 0, done.err
-
-
 def test_the_tables_of_spaces_follow_from_the_code() -> None:
     assert write_spaces.PAGE.read_text() == write_spaces.page(), "run tools/write_spaces.py"
 
@@ -209,7 +207,10 @@ PLAIN = write_spaces.spaces_of("a2c", "observations", "Box: numbers")
         ("a2c", PLAIN),
         ("a2c", (all_kinds(write_spaces.OBSERVATIONS), PLAIN[1])),
         ("a2c", (PLAIN[0], all_kinds(write_spaces.ACTIONS))),
-        *((name, write_spaces.spaces_of(name, *TREE)) for name in ("dqn", "sac")),
+        *(
+            pytest.param(name, write_spaces.spaces_of(name, *TREE), marks=pytest.mark.slow)
+            for name in ("dqn", "sac")
+        ),
     ],
     ids=["plain", "observations", "actions", "dqn", "sac"],
 )

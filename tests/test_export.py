@@ -158,6 +158,46 @@ def test_outputs_are_the_agents(
     )
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        ("ppo", {"recurrent": "lstm", "normalize_observation": True}),
+        ("a2c", {"recurrent": "gru", "recurrent_size": 8, "critic_memory": "own"}),
+    ],
+    ids=["lstm", "gru"],
+)
+def test_an_exported_policy_has_the_agents_memory(
+    algorithm: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    agent = initial(algorithm, VECTOR, UNBOUNDED, **settings)
+    policy = loaded(agent.export(tmp_path / "policy.py"))
+    obs = np.random.default_rng(0).normal(size=(4, 3, 6)).astype(np.float32)
+    mine = theirs = None
+    begins = np.array([[1, 1, 1], [0, 0, 0], [0, 1, 0], [0, 0, 0]], np.bool_)
+    for seen, begun in zip(obs, begins, strict=True):
+        action, mine = policy.predict(seen, mine, begun, True)
+        wanted, theirs = agent.predict(seen, theirs, begun, True)
+        np.testing.assert_allclose(action, wanted, atol=1e-5)
+        assert len(mine) == len(theirs)
+        for one, other in zip(mine, theirs, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)
+    fresh, _ = policy.predict(obs[-1], None, None, True)
+    assert np.abs(fresh - action).max() > 1e-4  # the memory matters
+    np.testing.assert_allclose(policy.outputs(obs[-1]), fresh, atol=1e-6)
+    single, state = policy.predict(obs[0, 0], None, None, True)
+    assert (single.shape, state[0].shape) == ((2,), (1, settings.get("recurrent_size", 64)))
+    with pytest.raises(ValueError, match="with a state, pass episode_start: 3 times"):
+        policy.predict(obs[0], mine)
+    with pytest.raises(ValueError, match="3 times True or False"):
+        policy.predict(obs[0], mine, [0.5, 0.0, 1.0])
+    with pytest.raises(ValueError, match="the last one that predict returned"):
+        policy.predict(obs[0, :2], mine, [False, False])
+    with pytest.raises(UsageError, match="without episode_start"):
+        agent.predict(obs[0], theirs)
+    with pytest.raises(UsageError, match=r"the state of 2 observation\(s\) has arrays \[2, "):
+        agent.predict(obs[0, :2], theirs, [False, False])
+
+
 def test_the_command_writes_a_file_that_needs_numpy_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,9 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from tools.dev_requirements import requirements
 
 import flatout
 import flatout_explain
@@ -113,6 +116,21 @@ def test_no_text_names_an_unknown_extra_or_installs_flatout_from_an_index() -> N
     texts = [*pages, *sources[0], *sources[1]]
     wrong = re.compile(r"pip install (-\S+ )*['\"]?flatout\b(?!/)")
     assert [path.name for path in texts if wrong.search(path.read_text())] == []
+
+
+def test_ci_installs_versions_that_the_project_allows() -> None:
+    lines = [
+        line.partition(" ; ") for line in (ROOT / "constraints.txt").read_text().splitlines()[1:]
+    ]
+    pins = dict(pin.split("==") for pin, _, _ in lines)
+    assert {marker for _, _, marker in lines} == {'python_version == "3.11"'}
+    groups = [requirements(group) for group in ("dev", "docs")]
+    for line in (*PROJECT["dependencies"], *OF_TOOL["dependencies"], *groups[0], *groups[1]):
+        required = Requirement(line)
+        name = canonicalize_name(required.name)
+        if name != "flatout-explain":
+            assert name in pins, f"constraints.txt has no {name}: run make constraints"
+            assert required.specifier.contains(pins[name]), f"{line}: run make constraints"
 
 
 @pytest.mark.slow

@@ -43,6 +43,17 @@ class ReLU:
         (lambda: PPO("CnnPolicy", env="CartPole-v1"), {"network": "nature"}),
         (lambda: PPO("MultiInputPolicy", "CartPole-v1"), {"network": "auto"}),
         (lambda: PPO(policy="MlpPolicy", env="CartPole-v1"), {"network": "mlp"}),
+        (
+            lambda: PPO("CnnLstmPolicy", "CartPole-v1"),
+            {"network": "nature", "recurrent": "lstm", "recurrent_size": 256,
+             "critic_memory": "own"},
+        ),
+        (
+            lambda: PPO("MlpLstmPolicy", "CartPole-v1", policy_kwargs={
+                "lstm_hidden_size": 32, "n_lstm_layers": 1, "shared_lstm": True,
+                "enable_critic_lstm": False}),
+            {"network": "mlp", "recurrent_size": 32, "critic_memory": "shared"},
+        ),
         (lambda: PPO("MlpPolicy", gym.make("CartPole-v1")), {"env": "CartPole-v1"}),
         (lambda: PPO("CartPole-v1", lr=0.1), {"learning_rate": 0.1}),
         (lambda: PPO("CartPole-v1", total_timesteps=9), {"steps": 9}),
@@ -79,6 +90,8 @@ def test_other_libraries_names_are_accepted(made: Any, settings: dict[str, Any])
         ({"tensorboard_logdir": "logs"}, "use run_dir: a run folder contains TensorBoard"),
         ({"device": "tpu"}, "'tpu' is none of auto, cpu, cuda"),
         ({"policy": "LstmPolicy"}, "LstmPolicy.*network="),
+        ({"policy_kwargs": {"n_lstm_layers": 2}}, "has one layer"),
+        ({"policy_kwargs": {"enable_critic_lstm": False}}, "either its own memory or the actor's"),
         ({"learning_rate": lambda left: left**2}, r"is not linear.*flatout\.linear\(1, 0\)"),
         ({"policy_kwargs": 3}, "policy_kwargs = 3 is not a dict"),
         ({"policy_kwargs": {"net_arch": [8, {"pi": [8], "vf": [4]}]}}, "share no hidden layers"),
@@ -267,7 +280,7 @@ def test_dir_is_complete_and_loads_nothing(tmp_path: Path) -> None:
         "assert set(flatout.__all__) <= set(names), names\n"
         "assert not {'jax', 'gymnasium', 'numpy'} & set(sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     for name in flatout.__all__:
         assert getattr(flatout, name) is not None

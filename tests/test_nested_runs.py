@@ -21,6 +21,7 @@ from PIL import Image
 from flatout import DQN, PPO, SAC, UsageError, tree
 from flatout.engine.replay.counters import RingCounters
 from flatout.engine.replay.ring import Ring, RingLayout, gather, merge, ring_shapes
+from flatout.engine.trajectory import whole_trajectory
 from flatout.types import ObsSpec, Trajectory
 from tests import nested_envs, tiny
 from tests.conftest import Result, furthest, last_saved
@@ -175,6 +176,8 @@ def test_a_ring_gives_back_what_was_observed(stack: int) -> None:
     row, env = (x.ravel() for x in np.meshgrid(np.arange(rows), np.arange(4), indexing="ij"))
     found = gather(np, layout, ring, rows, row.astype(np.int32), env)
     batch = merge(layout, found, np.float32(0.9))
+    if stack > 1:
+        parts = [whole_trajectory(np, spec, part) for part in parts]
     obs = tree.map(lambda *leaves: np.concatenate(leaves), *(t.obs for t in parts))
     after = tree.map(
         lambda *leaves: np.concatenate(leaves),

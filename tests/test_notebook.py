@@ -17,7 +17,7 @@ import flatout
 from flatout import PPO, UsageError
 from tests import tiny
 
-NOTEBOOK = Path(__file__).parent.parent / "examples" / "7_notebook.ipynb"
+NOTEBOOK = Path(__file__).parent.parent / "examples" / "12_notebook.ipynb"
 SETTINGS: dict[str, Any] = tiny.python("ppo", log_every=64)
 
 

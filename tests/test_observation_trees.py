@@ -25,8 +25,8 @@ from flatout.config.schema import NetworkConfig
 from flatout.engine.replay.ring import RingLayout
 from flatout.envs.host import HostEnvs
 from flatout.envs.make import specs
+from flatout.envs.notes import recognised_images
 from flatout.envs.spaces import observation_spec
-from flatout.envs.task import recognised_images
 from flatout.errors import EnvironmentFailure, InvalidReturn
 from flatout.networks.encoder import Encoder
 from flatout.types import ObservationSpec
@@ -100,7 +100,8 @@ STEPPED = "sampler=device schedule=serial"
     ("algorithm", "env", "placements"),
     [
         ("ppo", Nested, ["sampler=inline groups=2", f"{WORKERS} groups=2"]),
-        ("dqn", Halves, ["sampler=inline", "act=cpu replay=device"]),
+        pytest.param("dqn", Halves, ["sampler=inline", "act=cpu replay=device"],
+                     marks=pytest.mark.slow),
         pytest.param(
             "ppo", Nested, ["sampler=inline groups=2", f"{WORKERS} inference=local"],
             marks=pytest.mark.slow,

@@ -50,7 +50,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
     reader.start()
     write(pipe, "é")
-    reader.join(10)
+    reader.join(120)
     assert read == ["é".encode()]
 
 

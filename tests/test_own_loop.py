@@ -20,7 +20,7 @@ from tests import own_algorithms, tiny
 from tests.conftest import furthest
 from tests.engine.test_fused import parts, settings
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "10_own_loop.py"
+EXAMPLE = Path(__file__).parent.parent / "examples" / "8_own_loop.py"
 
 
 def own(algorithm: str, **more: Any) -> Any:
@@ -69,15 +69,18 @@ def test_the_example_learns_for_each_seed_what_a_run_learns(
     states, metrics = jax.jit(jax.vmap(module.train))(keys)
     metrics = jax.device_get(metrics)
     for member, seed in enumerate(seeds):
-        state, mine = (
-            jax.tree.map(lambda leaf: leaf[member], tree)  # noqa: B023
-            for tree in (states, metrics)
-        )
-        compare(state, mine, "ppo", seed, iterations)
-    before = shapes(jax.tree.map(lambda leaf: leaf[0], states))
+        mine = {name: values[member] for name, values in metrics.items()}
+        compare(member_of(states, member), mine, "ppo", seed, iterations)
+    before = shapes(member_of(states, 0))
     after, repeated = jax.eval_shape(lambda state: module.loop(state, 5), before)
     assert shapes(after) == before
     assert {leaf.shape for leaf in repeated.values()} == {(5,)}
+
+
+@jax.jit
+def member_of(states: Any, member: int) -> Any:
+    """Return one of several states."""
+    return jax.tree.map(lambda leaf: leaf[member], states)
 
 
 def shapes(tree: Any) -> Any:
@@ -114,8 +117,8 @@ def test_hyper_parameters_are_part_of_the_state() -> None:
 
 def test_states_and_trajectories_of_another_program_are_refused() -> None:
     init, collect, learn, loop = own("ppo")
-    states = jax.vmap(init)(jax.random.split(jax.random.key(0), 3))
-    state = jax.tree.map(lambda leaf: leaf[0], states)
+    states = jax.jit(jax.vmap(init))(jax.random.split(jax.random.key(0), 3))
+    state = member_of(states, 0)
     with pytest.raises(
         UsageError, match=r"state\.learned\.\S+ is float32\[3, .*jax\.vmap\(collect"
     ):

@@ -83,10 +83,23 @@ def test_predict_returns_the_state_and_takes_it() -> None:
     shown = np.float32([[2.0], [-3.0], [1.0]])
     action, state = found.predict(shown[0], deterministic=True)
     assert (action, float(state["sum"][0])) == (1, 2.0)
-    action, state = found.predict(shown[1], state=state, deterministic=True)
+    action, state = found.predict(shown[1], state=state, episode_start=[False], deterministic=True)
     assert (action, float(state["sum"][0])) == (0, -1.0)
+    for given, words in (
+        ({"state": state}, "a state without episode_start: pass one True or False for each"),
+        (
+            {"state": {"sum": state["sum"]}, "episode_start": [False]},
+            r"a state of arrays \[1\], but",
+        ),
+        ({"state": state, "episode_start": [False, True]}, r"episode_start of shape \[2\] for 1"),
+        ({"state": state, "episode_start": ["no"]}, r"episode_start = \['no'\]: pass True where"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            found.predict(shown[1], **given)
     actions, state = found.predict(shown, deterministic=True)
     assert actions.tolist() == [1, 0, 1]
+    with pytest.raises(UsageError, match=r"episode_start of shape \[1\] for 3"):
+        found.predict(shown, state=state, episode_start=[False])
     actions, state = found.predict(
         shown, state=state, episode_start=[False, False, True], deterministic=True
     )
@@ -121,7 +134,7 @@ def test_a_killed_run_resumes_with_its_carry(flatout: Cli, tmp_path: Path) -> No
     )  # fmt: skip
     assert flatout(*command, tmp_path / "whole").code == 0
     process = spawn(*map(str, command), str(tmp_path / "killed"))
-    wait_for(lambda: any((tmp_path / "killed").glob("checkpoints/*/state.json")), 60)
+    wait_for(lambda: any((tmp_path / "killed").glob("checkpoints/*/state.json")))
     process.kill()
     assert finish(process).code == -9
     assert flatout("train", "--resume", tmp_path / "killed", "--quiet").code == 0

@@ -20,7 +20,8 @@ ORDER = (
     "__init__", "__main__", "cli", "sb3", "api", "sweeps", "measurements", "reports", "populations",
     "run", "supervised", "explain", "planning", "engine", "algorithms", "networks", "envs",
     "hardware", "storage", "config", "child", "packing", "purity", "randomness", "installing",
-    "spans", "errors", "output", "evaluation", "actions", "types", "casts", "tree", "version",
+    "spans", "errors", "output", "evaluation", "actions", "frames", "types", "casts",
+    "tree", "version",
 )  # fmt: skip
 """Packages and modules from the highest to the lowest; each may import only from later ones, and
 from `flatout_explain`. The highest is the package itself, which imports its public names on first

@@ -33,6 +33,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
             "learning_starts": 16, "buffer_size": 256, "hidden": [16]},
     "td3": {"env": "Pendulum-v1", "envs": 2, "train_freq": 8, "gradient_steps": 2, "batch_size": 8,
             "learning_starts": 16, "buffer_size": 256, "hidden": [16]},
+    "tqc": {"env": "Pendulum-v1", "envs": 2, "train_freq": 8, "gradient_steps": 2, "batch_size": 8,
+            "learning_starts": 16, "buffer_size": 256, "hidden": [16], "n_quantiles": 5},
     "genetic": {"env": "flatout/Snake-v0", "env_kwargs": {"size": 4, "patience": 20},
                 "network": "mlp", "envs": 4,
                 "n_steps": 24, "elites": 2, "hidden": [8]},

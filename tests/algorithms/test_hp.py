@@ -45,7 +45,7 @@ def test_every_real_valued_setting_is_a_leaf(name: str) -> None:
             continue
         assert isinstance(leaf, np.ndarray)
         assert leaf.dtype == np.float32
-        if setting == "ent_coef" and name == "sac":
+        if setting == "ent_coef" and name in ("sac", "tqc"):
             assert leaf == 1.0  # where the learned weight starts
         elif str in get_args(hints[setting]):  # a schedule
             assert leaf.shape == (2,)

@@ -33,7 +33,7 @@ from tests.kills import (
 pytestmark = pytest.mark.usefixtures("small_heap")
 
 Cli = Callable[..., Result]
-EXAMPLE = "examples.5_own_algorithm:vtrace_actor_critic"
+EXAMPLE = "examples.7_own_algorithm:vtrace_actor_critic"
 CARTPOLE = ("--env", "CartPole-v1", "--envs", "2", "--quiet", "--no-tensorboard")
 RUN = ("train", EXAMPLE, *CARTPOLE, "--steps", "400", "--seed", "3")
 """A run of 10 updates: 20 steps of 2 environments pay for each."""

@@ -1,4 +1,5 @@
-"""SAC against its paper in NumPy; SAC, DDPG and TD3 solve a bandit through their Python classes."""
+"""SAC against its paper in NumPy; SAC, TQC, DDPG and TD3 solve a bandit through their Python
+classes."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout import DDPG, SAC, TD3, CheckpointError
+from flatout import DDPG, SAC, TD3, TQC, CheckpointError
 from flatout.algorithms.sac import LOG_STD, squashed
 from flatout.config.hyper import SACConfig
 from flatout.networks.torsos import NatureCNN
@@ -247,10 +248,10 @@ def test_images_are_seen_through_convolutions_and_scaled() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [SAC, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (DDPG, TD3))]
+    "kind", [SAC, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (DDPG, TD3, TQC))]
 )
 def test_a_bandit_is_learned_saved_and_learned_further(kind: Any, tmp_path: Path) -> None:
-    hyper: dict[str, Any] = {} if kind is SAC else {"action_noise": 0.2}
+    hyper: dict[str, Any] = {} if kind in (SAC, TQC) else {"action_noise": 0.2}
     trained = kind(
         lambda: Bandit(BOX), learning_rate=0.005, learning_starts=128, hidden=(32,), batch_size=64,
         tau=0.05, train_freq=16, gradient_steps=16, envs=4, seed=1, buffer_size=2000, steps=768,

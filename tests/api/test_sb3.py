@@ -16,6 +16,7 @@ from flatout import SAC, UsageError, sb3
 from flatout.api.translate import schedule_of
 from flatout.sb3.common import callbacks, env_util, evaluation, noise, vec_env
 from tests import tiny
+from tests.goal_envs import BitFlip
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
@@ -78,7 +79,7 @@ def test_values_without_a_counterpart_are_refused(settings: dict[str, Any], word
     [
         ("flatout", "Ppo", "Did you mean PPO"),
         ("flatout", "NormalActionNoise", r"action_noise=0\.1"),
-        ("flatout.sb3", "TQC", "Instead: SAC"),
+        ("flatout.sb3", "CrossQ", "Instead: SAC"),
         ("flatout.sb3.common.torch_layers", "BaseFeaturesExtractor", "Equinox"),
         ("flatout.sb3.common.buffers", "ReplayBuffer", "buffer_size"),
     ],
@@ -86,6 +87,25 @@ def test_values_without_a_counterpart_are_refused(settings: dict[str, Any], word
 def test_a_missing_name_says_what_to_write(module: str, name: str, words: str) -> None:
     with pytest.raises(ImportError, match=words):
         getattr(importlib.import_module(module), name)
+
+
+def test_truncated_quantiles_and_hindsight_are_settings() -> None:
+    policy = {"n_critics": 3, "n_quantiles": 5, "net_arch": [8]}
+    flat = sb3.TQC(
+        "MlpPolicy", "Pendulum-v1", top_quantiles_to_drop_per_net=1, policy_kwargs=policy
+    ).config.flat()  # fmt: skip
+    wanted = {"n_critics": 3, "n_quantiles": 5, "hidden": (8,), "top_quantiles_to_drop_per_net": 1}
+    assert {name: flat[name] for name in wanted} == wanted
+    with pytest.raises(UsageError, match=r"'policy_kwargs n_critics'\. It is a setting of tqc\."):
+        sb3.SAC("MlpPolicy", "Pendulum-v1", policy_kwargs={"n_critics": 3})
+    her = {"replay_buffer_class": sb3.HerReplayBuffer}
+    given: dict[str, Any] = {"n_sampled_goal": 2, "goal_selection_strategy": "future"}
+    agent = sb3.DQN("MultiInputPolicy", BitFlip, **her, replay_buffer_kwargs=given)
+    assert agent.config.hyper.hindsight == 2
+    assert sb3.DQN("MultiInputPolicy", BitFlip, **her).config.hyper.hindsight == 4
+    given["goal_selection_strategy"] = "final"
+    with pytest.raises(UsageError, match="'final' is not available"):
+        sb3.DQN("MultiInputPolicy", BitFlip, **her, replay_buffer_kwargs=given)
 
 
 # Environments
@@ -205,3 +225,27 @@ def test_learn_starts_again_unless_it_is_to_continue(tmp_path: Path) -> None:
     assert agent.learn(64).num_timesteps == 64
     assert agent.learn(64, reset_num_timesteps=False).num_timesteps == 128
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["run_1", "run_2", "run_3"]
+
+
+@pytest.mark.slow
+def test_recurrent_ppo_runs_as_in_its_documentation(tmp_path: Path) -> None:
+    names = "MlpLstmPolicy, CnnLstmPolicy, MultiInputLstmPolicy"
+    with pytest.raises(UsageError, match=f"the policy of RecurrentPPO is one of {names}"):
+        sb3.RecurrentPPO("MlpPolicy", "CartPole-v1")
+    model = sb3.RecurrentPPO(
+        "MlpLstmPolicy", "CartPole-v1", policy_kwargs={"lstm_hidden_size": 8}, n_epochs=1
+    )
+    hyper = model.config.hyper
+    assert (hyper.n_steps, hyper.batch_size, hyper.recurrent) == (128, 128, "lstm")
+    assert (hyper.recurrent_size, hyper.critic_memory) == (8, "own")
+    model.learn(128)
+    model.save(tmp_path / "ppo_recurrent")
+    model = sb3.RecurrentPPO.load(tmp_path / "ppo_recurrent")
+    env = sb3.RecurrentPPO("MlpLstmPolicy", "CartPole-v1").get_env()
+    obs, states, starts = env.reset(), None, np.ones((1,), dtype=bool)
+    for _ in range(3):
+        action, states = model.predict(
+            obs, state=states, episode_start=starts, deterministic=True
+        )  # fmt: skip
+        obs, _, starts, _ = env.step(action)
+    assert [leaf.shape for leaf in states] == [(1, 8), (1, 8)]

@@ -83,6 +83,10 @@ NESTED, DIGITS = "[" * 99999, "9" * 400
         ("train ppo --env CartPole", "'CartPole'|'CartPole-v1'"),
         ("train ppo --env no.such:Thing", "no.such:Thing|'no'"),
         ("train ppo --env tests.bad_envs:Goood", "'Goood'|'Good'"),
+        ("train ppo --env tests/bad_envs.py", "--env tests.bad_envs:NAME|bad_envs.py"),
+        ("train ppo --env tests/bad_envs", "--env tests.bad_envs:NAME|bad_envs.py"),
+        ("train ppo --env tests/bad_envs.py:Good", "--env tests.bad_envs:Good, where"),
+        ("train ppo --env no_such:Thing", f"'no_such' in {ROOT} or in Python's path"),
         ("train ppo --env :Good", ":Good"),
         ("train ppo --env tests.bad_envs:NOT_CALLABLE", "'NOT_CALLABLE'"),
         ("train ppo --env tests.bad_envs:NotAnEnv", "NotAnEnv|gymnasium.Env"),
@@ -128,6 +132,7 @@ NESTED, DIGITS = "[" * 99999, "9" * 400
         ("train ppo --json=out.json", "--json is a flag and takes no file|> out.json"),
         ("eval run --json out.json", "--json is a flag and takes no file|> out.json"),
         ("devices --json out.json", "--json is a flag and takes no file|> out.json"),
+        ("devices --cores 4", "--cores is a flag and takes no value such as '4'"),
         ("plan ppo --json out.json --compare-devices 1", "--json is a flag and takes no file"),
         ("sweep ppo --env CartPole-v1 --json=out.json", "--json is a flag and takes no file"),
         ("plan --table --json out.json", "--json is a flag and takes no file"),
@@ -161,6 +166,8 @@ NESTED, DIGITS = "[" * 99999, "9" * 400
         ("runs a b", "flatout runs --compare a b"),
         ("plan ppo --compare-devices 1,2 --search", "--search is for --run: give both"),
         ("plan ppo --compare-devices 1,2 --what-if cores=4", "--what-if and --compare-devices"),
+        ("plan dqn --env ALE/Breakout-v5 --what-if spare-envs=all", "compare two runs"),
+        ("plan ppo --env CartPole-v1 --what-if spare-envs=2", "spare-envs=all or spare-envs=0"),
         ("plan --table --preset cartpole-ppo", "leave out --preset"),
         ("plan ppo --share 0.5", "--share is for --table: give both"),
     ],
@@ -476,7 +483,7 @@ def test_run_folder_in_use(flatout: Cli, tmp_path: Path) -> None:
     settings = ["--env-kwargs", "delay=0.001"]
     process = subprocess.Popen([sys.executable, "-m", "flatout", *tiny.latest([*argv, *settings])])
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 300
         while not checkpoint.checkpoints(tmp_path / "checkpoints"):
             assert process.poll() is None
             assert time.monotonic() < until
@@ -532,3 +539,12 @@ def test_images_with_the_channels_first_are_recognised() -> None:
         assert isinstance(spec, ObservationSpec)
         assert spec.channels_first == first
         assert spec.image_shape == ((60, 80, 3) if first else shape)
+
+
+def test_a_command_in_a_message_can_be_pasted_where_the_folder_has_a_space(
+    flatout: Cli, tmp_path: Path
+) -> None:
+    run = tmp_path / "my run"
+    run.mkdir()
+    (run / "config.json").write_text("{}")
+    assert flatout("eval", run).message.endswith(f"flatout train --resume '{run}'.")

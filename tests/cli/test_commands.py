@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
 
 from flatout.cli.arguments import setting_flags
-from flatout.cli.commands import COMMANDS, HELP, flags_of_command
+from flatout.cli.commands import COMMANDS, HELP, OVERVIEW, flags_of_command
 from flatout.cli.completion import completion
 from flatout.cli.flags import flags_of
 from flatout.config.hyper import HYPER
@@ -45,6 +47,31 @@ def test_the_help_shows_the_command_for_a_task(task: str) -> None:
     name, *words = TASKS[task].split()
     assert TASKS[task] in HELP
     read(flags_of_command(name), name, words)
+
+
+def test_the_command_alone_shows_six_commands_that_can_be_pasted_at_once() -> None:
+    code = (
+        "import sys; from flatout.__main__ import main; code = main([]); "
+        "print(sorted({'jax', 'numpy', 'gymnasium', 'rich'} & {*sys.modules})); sys.exit(code)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (0, f"{OVERVIEW}[]\n"), ran.stderr
+    lines = OVERVIEW.splitlines()
+    assert len(lines) <= 23
+    assert max(map(len, lines)) <= 100
+    commands = [line.partition("  flatout ")[2] for line in lines if line[:1] != " "]
+    commands = [shlex.split(command) for command in commands if command]
+    assert [words[0] for words in commands] == [
+        "train",
+        "eval",
+        "train",
+        "sweep",
+        "explain",
+        "plan",
+    ]
+    for name, *words in commands:
+        own = words[: words.index("--")] if "--" in words else words  # then a program's words
+        read(flags_of_command(name), name, own)
 
 
 def test_the_short_help_is_short_and_the_other_one_has_every_flag(flatout: Cli) -> None:

@@ -144,7 +144,7 @@ def test_a_population_goes_on_with_the_same_members_alone(flatout: Cli, tmp_path
     sentence(flatout(*words, "--steps", 256), 2, "holds a population|--run-dir")
 
 
-@pytest.mark.parametrize("python", [False, True])
+@pytest.mark.parametrize("python", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_resume_reads_the_settings_when_no_other_process_can_change_them(
     python: bool, flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

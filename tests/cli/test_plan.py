@@ -304,10 +304,14 @@ def device_plan(*placements: str, stages: Stages = TWIN) -> Answer:
 @pytest.mark.slow
 def test_a_twin_is_measured_beside_the_host(flatout: Callable[..., Any], tmp_path: Path) -> None:
     words = (*SMALL, "--env-backend", "auto")
-    result = flatout("plan", *words, "--seconds", "8", "--out", tmp_path / "plan.json")
-    assert result.code == 0, result.err
-    values = json.loads((tmp_path / "plan.json").read_text())
-    rows = {row["placement"]: row for row in values["predictions"]}
+    rows, values, late = dict[str, Any](), dict[str, Any](), "had not compiled within"
+    for attempt in range(4):  # where programs compile for too long, the next command measures again
+        result = flatout("plan", *words, "--seconds", "8", "--out", tmp_path / f"{attempt}.json")
+        assert result.code == 0, result.err
+        values = json.loads((tmp_path / f"{attempt}.json").read_text())
+        rows = {row["placement"]: row for row in values["predictions"]}
+        if not any(late in note for note in values["notes"]):
+            break
     assert {FUSED, "act=cpu sampler=device", "cpu"} <= rows.keys()
     # Which of the twin's placements is the fastest depends on how programs are compiled.
     chosen = values["chosen"]

@@ -31,7 +31,6 @@ from rich.console import Console
 
 from flatout.cli.watch import picture
 from flatout.engine.workers import pool
-from flatout.envs import host
 from flatout.envs.deadline import DeadlineExceeded, deadline
 from flatout.errors import FlatoutError, Interrupt
 from flatout.output import Output, plain, printable
@@ -39,6 +38,7 @@ from flatout.run.interrupts import Interrupts
 from flatout.storage import checkpoint
 from flatout.storage.run_folder import RunFolder
 from flatout.storage.segments import SegmentStore
+from flatout.types import Snapshot
 from tests import tiny
 from tests.conftest import Result
 from tests.fault_envs import STEERING, stuck
@@ -213,7 +213,7 @@ class Terminal:
 
 WATCHED = (
     "train", "ppo", *tiny.flags("ppo"), "--no-tensorboard", "--checkpoint-every", "0",
-    "--log-every", "1", "--run-dir", "run",
+    "--log-every", "1", "--run-dir", "run", "--placement", "cpu",  # else long runs are planned
 )  # fmt: skip
 SLEEPY = tuple(
     tiny.latest((*WATCHED, "--env", "tests.fault_envs:sleepy", "--env-kwargs", "seconds=0.005"))
@@ -354,7 +354,7 @@ def test_ctrl_c_at_the_very_beginning_is_one_line(
         process.send_signal(signal.SIGINT)
         processes.append((delay, process))
     for delay, process in processes:
-        result = finish(process, 60)
+        result = finish(process)
         assert result.code == 130, (delay, result)
         assert result.err.count("\n") == 1, (delay, result)
         assert result.message.startswith("interrupted"), (delay, result)
@@ -461,8 +461,8 @@ STUCK = (*tiny.flags("ppo", env="tests.fault_envs:stuck"), "--steps", "64", "--q
 def test_environments_that_do_not_close_are_named(
     flatout: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flatout.envs.make.CLOSE_S", 0.2)
-    monkeypatch.setattr(host, "CLOSE_S", 0.2)
+    for module in ("deadline", "make", "host"):
+        monkeypatch.setattr(f"flatout.envs.{module}.CLOSE_S", 0.2)
     result = flatout("train", "ppo", *STUCK, "--run-dir", tmp_path / "run")
     assert result.code == 0, result.err
     assert "environment 0 (tests.fault_envs:stuck) did not close within 0.2 s" in result.err
@@ -569,6 +569,26 @@ def test_a_folder_that_is_not_whole_is_not_saved_into(gone: str, tmp_path: Path)
             folder.check()
     finally:
         folder.close()
+
+
+def test_a_folder_that_is_deleted_within_a_save_is_named_and_not_made_again(
+    tmp_path: Path,
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    for name in ("config.json", "metrics.jsonl"):
+        (folder.path / name).write_text("{}")
+
+    def save() -> None:
+        with folder.checked():
+            shutil.rmtree(folder.path)
+            checkpoint.save(folder.checkpoints, 1, Snapshot({}, {}, None), 1)
+
+    with pytest.raises(FlatoutError, match="run was deleted or moved"):
+        save()
+    with pytest.raises(FlatoutError, match="run was deleted or moved"):
+        folder.write_config(tiny.train_config(["ppo", *tiny.flags("ppo")])[0], "cpu")
+    folder.close()
+    assert not folder.path.exists()
 
 
 def test_replay_that_was_deleted_is_written_again(tmp_path: Path) -> None:

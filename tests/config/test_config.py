@@ -64,6 +64,10 @@ SB3: dict[str, dict[str, Any]] = {
     "sac": OFF_POLICY | {
         "learning_rate": 3e-4, "ent_coef": "auto", "target_entropy": None, "hidden": (256, 256),
     },
+    "tqc": OFF_POLICY | {
+        "learning_rate": 3e-4, "ent_coef": "auto", "target_entropy": None, "hidden": (256, 256),
+        "n_critics": 2, "n_quantiles": 25, "top_quantiles_to_drop_per_net": 2,
+    },
 }  # fmt: skip
 
 
@@ -248,6 +252,7 @@ IMPOSSIBLE: dict[str, dict[str, list[Any]]] = {
     "dqn": {
         "learning_rate": ["lin_0_0.1"], "batch_size": [0], "gamma": [1.01], "buffer_size": [0],
         "train_freq": [0, 2**31], "gradient_steps": [0, -1], "learning_starts": [-1, 2**31],
+        "hindsight": [-1, 1001],
         "tau": [0, 1.01, NAN], "n_step": [0, 1001], "target_update_interval": [0],
         "priority_alpha": [-0.1, 1.1], "priority_beta": ["lin_-1", "linear"],
         "exploration_fraction": [1.1], "exploration_steps": [-1, 2**31], "max_grad_norm": [0],
@@ -261,6 +266,7 @@ IMPOSSIBLE: dict[str, dict[str, list[Any]]] = {
         "target_entropy": [NAN],
         "ent_coef": [-1, NAN, "", "auto_", "auto_0", "auto_x", "automatic", "auto_nan", "inf"],
     },
+    "tqc": {"n_critics": [0], "n_quantiles": [0], "top_quantiles_to_drop_per_net": [-1]},
 }  # fmt: skip
 CASES = [(algo, n, v) for algo, names in IMPOSSIBLE.items() for n, vs in names.items() for v in vs]
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 import site
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -40,6 +43,24 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
     monkeypatch.chdir(tmp_path / "here")
     return tmp_path / "here"
+
+
+def test_threads_may_search_at_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members of a population failed with a KeyError: two threads removed one entry of a cache."""
+    both = threading.Barrier(2)
+
+    class Slow:
+        """Python's cache of a folder. Two threads meet in it, if they come at once."""
+
+        def invalidate_caches(self) -> None:
+            with suppress(threading.BrokenBarrierError):
+                both.wait(0.1)
+
+    cache = {str(here): Slow(), str(here / "missing.zip"): None}
+    monkeypatch.setattr(sys, "path_importer_cache", cache)
+    with ThreadPoolExecutor(2) as pool:
+        found = [pool.submit(lambda: dict(own_code((), [str(here)]))) for _ in range(2)]
+        assert [one.result() for one in found] == [{}, {}]
 
 
 def test_own_code_is_all_that_its_source_imports(here: Path) -> None:

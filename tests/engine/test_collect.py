@@ -15,9 +15,10 @@ from flatout.algorithms.base import RolloutSpec
 from flatout.engine import episodes as kept
 from flatout.engine.collect import CentralSampler
 from flatout.engine.groups import ActingGroup, InlineEnvGroup
-from flatout.engine.trajectory import RolloutBuffer
+from flatout.engine.rollout_buffer import RolloutBuffer
 from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.errors import CheckpointError
+from flatout.frames import put
 from flatout.packing import OutputLayout
 from flatout.spans import Spans
 from flatout.types import Episode, ObservationSpec, Trajectory
@@ -64,10 +65,14 @@ class Scripted(Envs):
     def _see(self, env: int, shift: int = 0) -> tuple[int, int, int]:
         return self.first + env, self.episode[env] + shift, self.lengths[env]
 
+    def _observe(self, env: int, shift: int = 0) -> np.ndarray:
+        """Return an environment's observation; `shift` is added to the episode's number."""
+        return np.array(self._see(env, shift), np.float32)
+
     def reset(self, env: int, out: np.ndarray, episode: int | None = None) -> None:
         self.episode[env] = self.episode[env] + 1 if episode is None else episode
         self.returns[env], self.lengths[env] = 0.0, 0
-        out[env] = self._see(env)
+        put(out, env, self._observe(env))
 
     def reset_all(self, out: np.ndarray, episode: int | None = None) -> None:
         for env in range(self.num_envs):
@@ -87,20 +92,21 @@ class Scripted(Envs):
                 self.life_lost[env] = at % 2 == 1
             if self.lengths[env] == self.lengths_of(number, episode):
                 over = cut(number, episode)
-                ended(env, not over, over, np.array(self._see(env), np.float32))
+                ended(env, not over, over, self._observe(env))
                 self.reset(env, out)
             else:
-                out[env] = self._see(env)
+                put(out, env, self._observe(env))
 
     def replay_all(
-        self, episodes: Sequence[int], actions: Sequence[np.ndarray | None], out: np.ndarray
-    ) -> list[bool]:
+        self, seeded: Sequence[int], episodes: Sequence[int],
+        actions: Sequence[np.ndarray | None], out: np.ndarray,
+    ) -> list[bool]:  # fmt: skip
         for env, (episode, taken) in enumerate(zip(episodes, actions, strict=True)):
             self.reset(env, out, episode)
             for action in () if taken is None else taken:
                 self.returns[env] += self.lengths[env] + 10.0 * float(action)
                 self.lengths[env] += 1
-            out[env] = self._see(env, self.shift)
+            put(out, env, self._observe(env, self.shift))
         return [taken is not None for taken in actions]
 
     def close(self) -> None:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flatout.algorithms.base import ReplaySpec
+from flatout.engine.replay.base import weights_exponent
 from flatout.engine.replay.counters import RingCounters
-from flatout.engine.replay.host import weights_exponent
 from flatout.engine.replay.ring import RingLayout
 from tests.worlds import NEEDS, VECTOR, World
 

@@ -99,6 +99,12 @@ def test_actor_processes_count_in_the_host_memory(inference: str, each: int) -> 
         Expectation(model=1.0, optimiser=2.0, trajectory=0.0).check(many, HERE)
 
 
+def test_workers_of_a_cluster_take_the_memory_of_their_machines() -> None:
+    many = replace(parse("sampler=cluster workers=4x2"), workers=(50_000, 2))
+    said = Expectation(model=1.0, optimiser=2.0, trajectory=0.0).check(many, HERE)
+    assert "about 6 of " in said
+
+
 def test_a_compiled_loop_holds_replay_twice() -> None:
     def replay(placement: str) -> float:
         (sizes,) = found(algorithm="dqn", placement=placement, buffer_size=100_000)[0].values()

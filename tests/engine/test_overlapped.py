@@ -133,7 +133,7 @@ def test_a_lag_of_zero_is_serial_and_overlap_needs_one(flatout: Any) -> None:
 def test_collecting_and_learning_happen_at_the_same_time() -> None:
     """Each update waits for a step of the next trajectory, and that step waits for the update: one
     after the other, the barrier would time out."""
-    meeting = threading.Barrier(2, timeout=60)
+    meeting = threading.Barrier(2, timeout=300)
     steps, meets = [0], [False]
 
     class Barrier(gym.Wrapper[Any, Any, Any, Any]):
@@ -167,7 +167,7 @@ def test_statistics_report_waiting_times() -> None:
         learn = flow.learner.learn
 
         def slowly(state: Any, trajectory: Any) -> Any:
-            time.sleep(0.3)
+            time.sleep(0.5)
             return learn(state, trajectory)
 
         flow.learner.learn = slowly

@@ -45,7 +45,7 @@ def test_arrays_have_names_and_an_axis_of_environments() -> None:
 def test_the_table_has_every_field_and_agrees_with_the_documentation() -> None:
     fields = [name for name in Trajectory._fields if name != "finals"]
     assert sorted(TRAJECTORY_FIELDS) == sorted([*fields, "final_obs", "final_index"])
-    documented = dict(re.findall(r"^        (\w+): ``\[(T, N|N)", Trajectory.__doc__ or "", re.M))
+    documented = dict(re.findall(r"^ +(\w+): ``\[(T, N|N)", Trajectory.__doc__ or "", re.M))
     table = {name: ", ".join(field.axes) for name, field in TRAJECTORY_FIELDS.items()}
     assert documented.items() <= table.items()
     assert len(documented) == 8

@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import jax
 import numpy as np
 import psutil
 import pytest
 
-from flatout import EnvironmentFailure, UsageError
+from flatout import EnvironmentFailure, UsageError, tree
 from flatout.algorithms.base import RolloutSpec
 from flatout.algorithms.registry import build_algorithm
 from flatout.config.placement import parse
@@ -27,13 +28,16 @@ from flatout.config.workers import assign_groups, with_workers
 from flatout.engine.finals import truncations
 from flatout.engine.make_sampler import ActingPolicies, make_sampler, start_workers
 from flatout.engine.workers import pool
+from flatout.engine.workers.shared_memory import SharedArrays
+from flatout.envs.base import TRAINING, episode_seed
 from flatout.envs.task import open_task
 from flatout.errors import Interrupt
+from flatout.frames import most_frames
 from flatout.hardware import backend
 from flatout.randomness import raw_key
-from flatout.spans import Spans
+from flatout.spans import ResetTimes, Spans
 from flatout.types import Trajectory, UserCode
-from tests.fault_envs import Faulty, Sleepy
+from tests.fault_envs import DiesInReset, Faulty, HangingReset, Sleepy, slow_reset
 from tests.kills import wait_for
 
 pytestmark = pytest.mark.usefixtures("small_heap")
@@ -62,14 +66,17 @@ def sampler(
     task = open_task(config.env, source)
     pure = build_algorithm(config, *task.spaces)
     where = with_workers(parse(placement), envs, 2)
-    acting = ActingPolicies(assign_groups(where, envs), pure, task, raw_key(0, 2), backend.device)
+    frames = most_frames(task.obs_spec) > 1
+    acting = ActingPolicies(
+        assign_groups(where, envs), pure, task, raw_key(0, 2), backend.device, frames=frames
+    )
     params = pure.actor(pure.init(raw_key(0, 0), pure.hp), pure.hp)
     bundle = acting.packing.pack(params, np)
     for policy in acting.policies:
         policy.compile()
         policy.publish(jax.device_put(bundle, policy.device), 0, Spans())
     most = truncations(pure.horizon, task.limit)
-    rollout = RolloutSpec(pure.horizon, pure.episodes, most, pure.replay is not None)
+    rollout = RolloutSpec(pure.horizon, pure.episodes, most, pure.replay is not None, frames=frames)
     said = [] if notes is None else notes
     local = where.inference == "local"
     pool = None
@@ -114,6 +121,10 @@ def faulty(fault: str, at: int, folder: Path | None = None, length: int = 1000) 
     return functools.partial(Faulty, fault, at, None if folder is None else str(folder), length)
 
 
+def normalised() -> gym.Env[Any, Any]:
+    return gym.wrappers.NormalizeObservation(slow_reset())
+
+
 def descriptors() -> set[str]:
     """Return this process's open shared memory, sockets and pipes."""
     found = []
@@ -145,7 +156,14 @@ TASKS: list[dict[str, Any]] = [
     {"env": "flatout/Snake-v0", "algorithm": "dqn", "train_freq": 64, "network": "grid"},
     {"rollout_episodes": 2, "env_kwargs": {"max_episode_steps": 20}, "batch_size": 160},
     {"env": "ALE/Breakout-v5", "algorithm": "dqn", "train_freq": 64, "terminal_on_life_loss": True},
+    {"env": "tests.goal_envs:BitFlip", "algorithm": "dqn", "train_freq": 64, "hindsight": 4},
 ]
+SHORT_GAMES: dict[str, Any] = TASKS[4] | {
+    "sticky_actions": 0.0, "env_kwargs": {"max_num_frames_per_episode": 72}
+}  # fmt: skip
+"""Their episodes of 18 steps are replayed from the number of resets, not from all actions."""
+SPARE_GAMES = SHORT_GAMES | {"env_kwargs": SHORT_GAMES["env_kwargs"] | {"num_threads": 12}}
+"""With this number of threads, games have spares."""
 
 
 @pytest.mark.bits
@@ -157,8 +175,13 @@ TASKS: list[dict[str, Any]] = [
         pytest.param(PROCESSES, TASKS[2], id="images", marks=pytest.mark.slow),
         pytest.param(PROCESSES, TASKS[3], id="episodes", marks=pytest.mark.slow),
         pytest.param(PROCESSES, TASKS[4], id="atari", marks=pytest.mark.slow),
+        pytest.param(PROCESSES, SHORT_GAMES, id="short-games", marks=pytest.mark.slow),
+        pytest.param(PROCESSES, SPARE_GAMES, id="spare-games", marks=pytest.mark.slow),
         pytest.param(LOCAL, TASKS[0], id="ppo-local", marks=pytest.mark.slow),
-        pytest.param(LOCAL, TASKS[3], id="episodes-local"),
+        pytest.param(LOCAL, TASKS[3], id="episodes-local", marks=pytest.mark.slow),
+        pytest.param(LOCAL, TASKS[4], id="atari-local", marks=pytest.mark.slow),
+        pytest.param(PROCESSES, TASKS[5], id="goals", marks=pytest.mark.slow),
+        pytest.param(LOCAL, TASKS[5], id="goals-local", marks=pytest.mark.slow),
     ],
 )
 def test_processes_and_this_process_collect_the_same(
@@ -182,7 +205,102 @@ def test_processes_and_this_process_collect_the_same(
             there.commit()
             state, other = here.state(), there.state()
             assert state["episode"] == other["episode"]
-            np.testing.assert_array_equal(state["obs"], other["obs"])
+            tree.map(np.testing.assert_array_equal, state["obs"], other["obs"])
+
+
+@pytest.mark.parametrize(
+    ("placement", "inline"),
+    [(PROCESSES, True), (PROCESSES, False), pytest.param(LOCAL, False, marks=pytest.mark.slow)],
+)
+def test_the_times_of_resets_are_known(placement: str, inline: bool) -> None:
+    """The first episodes, which begin before the first step, are not among them."""
+    with sampler(placement, slow_reset, inline=inline) as made:
+        episodes = 0
+        for _ in range(4):
+            made.collect()
+            made.commit()
+            episodes += len(made.episodes)
+        resets = ResetTimes()
+        for work in made.work().values():
+            resets = resets.plus(work.resets)
+    assert resets.number == episodes > 0
+    assert resets.seconds == resets.waited > 0.002 * episodes
+    assert resets.square > 0.002 * resets.seconds
+
+
+WHOLE = {"rollout_episodes": 2, "env_kwargs": {"max_episode_steps": 20}, "batch_size": 160}
+
+
+@pytest.mark.bits
+@pytest.mark.parametrize(
+    ("placement", "inline", "settings"),
+    [
+        pytest.param(PROCESSES, True, {}, id="inline"),
+        pytest.param(PROCESSES, True, WHOLE, id="inline-episodes", marks=pytest.mark.slow),
+        pytest.param(PROCESSES, False, WHOLE, id="central-episodes", marks=pytest.mark.slow),
+        pytest.param(PROCESSES, False, {}, id="central", marks=pytest.mark.slow),
+        pytest.param(LOCAL, False, {}, id="local", marks=pytest.mark.slow),
+    ],
+)
+def test_spares_change_no_trajectory(
+    placement: str, inline: bool, settings: dict[str, Any]
+) -> None:
+    with (
+        sampler(placement, slow_reset, inline=inline, spare_envs="all", **settings) as spared,
+        sampler(placement, slow_reset, inline=inline, spare_envs="0", **settings) as plain,
+    ):
+        for number in range(8):
+            if number == 5:
+                state, other = spared.state(), plain.state()
+                assert spared.restore(other) == []
+                assert plain.restore(state) == []
+            assert_same([copied(spared.collect()[0])], [copied(plain.collect()[0])])
+            assert [e[:3] for e in spared.episodes] == [e[:3] for e in plain.episodes]
+            spared.commit()
+            plain.commit()
+        assert (spared.stats()["spare_envs"], plain.stats().get("spare_envs")) == (4, None)
+        assert spared.stats()["reset_s"] > 0.0
+
+
+@pytest.mark.fault
+def test_a_lost_worker_is_replaced_by_one_with_spares(tmp_path: Path) -> None:
+    with sampler(source=faulty("kill", 7, tmp_path), spare_envs="all") as made:
+        collected(made, 3)
+        assert made.lost == 2
+        assert made.stats()["spare_envs"] == 4
+
+
+@pytest.mark.fault
+def test_a_reset_that_hangs_in_the_background_is_limited_like_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pool, "MAX_RESTARTS", 0)
+    source = functools.partial(HangingReset, (episode_seed(0, TRAINING, 1, 2),))
+    with (
+        sampler(source=source, timeout=1.0, spare_envs="all") as made,
+        pytest.raises(EnvironmentFailure, match=r"a step within 1 s \(--worker-timeout\)"),
+    ):
+        collected(made, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+def test_workers_that_cannot_have_spares_say_so_once() -> None:
+    notes: list[str] = []
+    with sampler(source=normalised, notes=notes, spare_envs="all") as made:
+        collected(made, 1)
+    (line,) = notes
+    assert "CartPole-v1 has no spare environments" in line
+    assert "NormalizeObservation" in line
+
+
+def test_what_workers_report_with_other_numbers_is_said_once() -> None:
+    notes: list[str] = []
+    workers = pool.WorkerPool([], SharedArrays({}), notes.append)
+    for words in ("a copy takes 1,063 MiB", "a copy takes 998.5 MiB", "a copy has other spaces"):
+        workers._report_once(words)
+    workers.close()
+    assert notes == ["a copy takes 1,063 MiB", "a copy has other spaces"]
 
 
 @pytest.mark.bits
@@ -270,7 +388,8 @@ PLACES = {"kill": (1, 7, 17), "sleep": (7, 17)}
 )
 def test_a_lost_worker_begins_new_episodes(fault: str, words: str, at: int, tmp_path: Path) -> None:
     notes: list[str] = []
-    with sampler(source=faulty(fault, at, tmp_path), notes=notes, timeout=1.0) as made:
+    limit = 3.0 if "timeout" in words else 60.0  # within which other workers have to answer, too
+    with sampler(source=faulty(fault, at, tmp_path), notes=notes, timeout=limit) as made:
         before = made.state()["episode"]
         trajectories = collected(made, 2)
         after = made.state()["episode"]
@@ -350,6 +469,43 @@ def test_a_lost_worker_that_acts_by_itself_collects_its_trajectory_again(
     assert all((last[1], new[1]) == (16, 0) for _, last, new in restarted)
 
 
+@pytest.mark.slow
+@pytest.mark.fault
+@pytest.mark.parametrize("then", ["commit", "state"])
+def test_a_worker_that_acts_by_itself_and_dies_before_it_is_asked_is_replaced(then: str) -> None:
+    """The state that is saved then, and the next trajectory, begin the same episodes."""
+    notes: list[str] = []
+    before = children()
+    with sampler(LOCAL, faulty("none", 1), notes=notes) as made:
+        made.collect()
+        if then == "state":
+            made.commit()
+        worker = psutil.Process(min(children() - before))
+        worker.kill()
+        wait_for(lambda: worker.status() == psutil.STATUS_ZOMBIE)
+        if then == "commit":
+            made.commit()
+        state = made.state()
+        trajectory = copied(made.collect()[0])
+        assert made.lost == 2
+        assert len(made.restarted) == 2
+        made.restore(state)
+        assert_same([trajectory], [made.collect()[0]])
+    assert sorted(actions is None for actions in state["actions"]) == [False, False, True, True]
+    assert ["SIGKILL" in note for note in notes] == [True]
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+def test_a_worker_that_is_killed_while_it_starts_is_replaced(tmp_path: Path) -> None:
+    notes: list[str] = []
+    source = functools.partial(DiesInReset, str(tmp_path))
+    with sampler(LOCAL, source, notes=notes) as made:
+        collected(made, 1)
+        assert made.lost == 0  # no episode had begun
+    assert ["SIGKILL" in note for note in notes] == [True]
+
+
 @pytest.mark.fault
 @pytest.mark.parametrize(
     ("placement", "restarts"),
@@ -373,8 +529,8 @@ def test_a_worker_that_always_fails_ends_the_run_with_its_traceback(
 def test_a_trajectory_may_take_longer_than_a_step() -> None:
     """--worker-timeout limits a step, not the whole trajectory of a worker that acts itself."""
     notes: list[str] = []
-    source, alone = functools.partial(Sleepy, 0.1), "sampler=processes workers=1x1 inference=local"
-    with sampler(alone, source, notes=notes, timeout=1.2, envs=1) as made:  # 16 steps: 1.6 s
+    source, alone = functools.partial(Sleepy, 0.2), "sampler=processes workers=1x1 inference=local"
+    with sampler(alone, source, notes=notes, timeout=2.5, envs=1) as made:  # 16 steps: 3.2 s
         first = collected(made, 1)[0]
         state = made.state()
         made.restore(state)  # this replays the same steps
@@ -401,11 +557,23 @@ def test_the_state_of_a_worker_that_is_not_restarted_has_no_actions(
     with sampler(then, faulty("none", 1)) as made:
         notes = made.restore(state)
         assert [env for env, _, _ in made.restarted] == lost
-        assert len(notes) == 2
+        assert len(notes) == 1
+        assert notes[0].startswith(f"environments {lost[0]}, {lost[1]}: ")
         trajectory = made.collect()[0]
     np.testing.assert_array_equal(
         trajectory.obs[0, :, 1], [0 if env in lost else 16 for env in range(4)]
     )
+
+
+@pytest.mark.parametrize("then", [PROCESSES, pytest.param(LOCAL, marks=pytest.mark.slow)])
+def test_restarted_environments_have_their_numbers_in_the_run(then: str) -> None:
+    with sampler(then, faulty("none", 1)) as made:
+        collected(made, 1)
+        state = made.state()
+        state["actions"][1] = state["actions"][3] = None
+        (note,) = made.restore(state)
+        assert [env for env, _, _ in made.restarted] == [1, 3]
+    assert note.startswith("environments 1, 3: ")
 
 
 def test_a_factory_that_cannot_be_pickled_is_refused_in_a_sentence() -> None:

@@ -19,6 +19,7 @@ from flatout.envs.base import EVALUATION, TRAINING, Envs, episode_seed
 from flatout.envs.host import HostEnvs
 from flatout.envs.make import episode_limit, factory, specs
 from flatout.envs.task import open_task
+from flatout.envs.vector import Reseeding
 from flatout.errors import EnvironmentFailure, UsageError
 from flatout.run.build import assemble
 from flatout.run.resolve import resolve_run
@@ -55,15 +56,15 @@ class Played:
         self._rng = np.random.default_rng(seed)
 
     def step(self, active: list[int] | None = None) -> np.ndarray:
-        """Take one step with random actions, and note its actions since `seeded_episode`."""
+        """Take one step with random actions, and note the actions that a replay needs."""
         actions = self._rng.integers(0, self._actions, len(self.taken)).astype(np.int32)
         self.ended.clear()
         self.finals.clear()
-        before = list(self.envs.seeded_episode)
+        before = list(self.envs.steps_to_replay)
         self.envs.step(actions, self.obs, self.rewards, self._end, active)
         for env in range(len(self.taken)) if active is None else active:
             self.taken[env].append(int(actions[env]))
-            if self.envs.seeded_episode[env] != before[env]:
+            if self.envs.steps_to_replay[env] <= before[env]:
                 self.taken[env].clear()
         return actions
 
@@ -266,37 +267,39 @@ def test_inactive_environments_wait_at_their_episodes_start() -> None:
 
 
 @pytest.mark.parametrize(
-    ("game", "count", "reseed_after", "steps", "more"),
+    ("game", "count", "reseeding", "steps", "more"),
     [
-        pytest.param(config("Breakout", sticky_actions=0.25), 4, 0, 100, 120,
+        pytest.param(config("Breakout", sticky_actions=0.25), 4, Reseeding(), 100, 120,
                      marks=pytest.mark.slow),
         pytest.param(config("Pong", sticky_actions=0.25,
                             env_kwargs={"max_num_frames_per_episode": 400}),
-                     2, 150, 110, 200, marks=pytest.mark.slow),
-        (EnvConfig(env="Pong-v0", env_kwargs={"max_num_frames_per_episode": 200}),
-         2, 60, 50, 120),
+                     2, Reseeding(steps=150), 110, 200, marks=pytest.mark.slow),
+        pytest.param(EnvConfig(env="Pong-v0", env_kwargs={"max_num_frames_per_episode": 200}),
+                     2, Reseeding(steps=60), 50, 120, marks=pytest.mark.slow),
+        (config("Breakout", sticky_actions=0, env_kwargs=CUT), 3, Reseeding(episodes=4), 150, 100),
     ],
 )  # fmt: skip
 def test_replay_is_exact(
-    game: EnvConfig, count: int, reseed_after: int, steps: int, more: int
+    game: EnvConfig, count: int, reseeding: Reseeding, steps: int, more: int
 ) -> None:
-    first = played(game, count, seed=11, reseed_after=reseed_after)
+    first = played(game, count, seed=11, reseeding=reseeding)
     first.envs.reset_all(first.obs)
     for t in range(steps):
         first.step()
         if t == 33:  # so that the episodes end at different steps
             first.envs.reset(t % count, first.obs)
             first.taken[t % count].clear()
-    assert [len(taken) for taken in first.taken] == first.envs.steps_since_seed
-    assert len(set(first.envs.steps_since_seed)) > 1
-    again = played(game, count, seed=11, reseed_after=reseed_after)
+    assert [len(taken) for taken in first.taken] == first.envs.steps_to_replay
+    assert len(set(first.envs.steps_to_replay)) > 1
+    again = played(game, count, seed=11, reseeding=reseeding)
     actions = [np.array(taken, np.int32) for taken in first.taken]
-    assert again.envs.replay_all(first.envs.seeded_episode, actions, again.obs) == [True] * count
+    numbers = first.envs.seeded_episode, first.envs.episode
+    assert again.envs.replay_all(*numbers, actions, again.obs) == [True] * count
     again._rng = copy.deepcopy(first._rng)
     ends = 0
     for _ in range(more):
         assert np.array_equal(first.obs, again.obs)
-        for what in ("episode", "returns", "lengths", "seeded_episode", "steps_since_seed"):
+        for what in ("episode", "returns", "lengths", "seeded_episode", "steps_to_replay"):
             assert getattr(first.envs, what) == getattr(again.envs, what)
         for some in (first, again):
             some.step()
@@ -310,7 +313,7 @@ def test_replay_is_exact(
 def test_replay_reports_which_environments_it_could_not_reproduce() -> None:
     games = played(config("Pong", env_kwargs=CUT), 3)
     actions = [np.zeros(5, np.int32), None, np.zeros(LIMIT + 1, np.int32)]
-    assert games.envs.replay_all([4, 5, 6], actions, games.obs) == [True, False, False]
+    assert games.envs.replay_all([4, 5, 6], [4, 5, 6], actions, games.obs) == [True, False, False]
     assert (games.envs.episode[0], games.envs.lengths[0]) == (4, 5)
     with pytest.raises(ValueError, match="reset it"):
         games.step()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +102,11 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("broken", FAULTS)
+@pytest.mark.parametrize(
+    ("broken", "kind"),
+    [each for each in product(FAULTS, KINDS) if each != ("missing", "entry")],
+)  # without the entry, the space and the observation differ
 def test_a_malformed_mask_is_refused_with_its_step(broken: str, kind: str) -> None:
-    if broken == "missing" and kind == "entry":
-        pytest.skip("then the space and the observation differ")
     task = opened(lambda: Picky(kind, broken=broken))
     with pytest.raises(EnvironmentFailure, match=FAULTS[broken]) as refused:
         played(task)

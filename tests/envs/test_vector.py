@@ -4,6 +4,7 @@ mode."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from flatout import tree
 from flatout.envs.base import Envs
 from flatout.envs.host import HostEnvs
 from flatout.envs.make import specs
-from flatout.envs.vector import VectorEnvs
+from flatout.envs.vector import Reseeding, VectorEnvs
 from flatout.errors import EnvironmentFailure, InvalidReturn
 from flatout.types import ContinuousSpec, DiscreteSpec
 from tests.dict_envs import Halves
@@ -145,25 +146,28 @@ def test_episodes_are_replayed_from_their_actions(vector: Any) -> None:
             taken[env].append(action)
         before.step(actions, out, rewards, ended)
     seeded_episode = list(before.seeded_episode)
-    assert list(before.steps_since_seed) == [len(some) for some in taken]
+    assert list(before.steps_to_replay) == [len(some) for some in taken]
     before.close()
     after, _ = opened(vector, seed=9)
     again = np.zeros((COUNT, 2), np.float32)
     known = [np.array(some, np.int32) for some in taken]
-    found = after.replay_all(seeded_episode, [known[0], None, known[2]], again)
+    found = after.replay_all(seeded_episode, seeded_episode, [known[0], None, known[2]], again)
     assert found == [True, False, True]
     np.testing.assert_array_equal(again[[0, 2]], out[[0, 2]])
     assert [after.episode[env] for env in (0, 2)] == [seeded_episode[0], seeded_episode[2]]
     after.close()
 
 
-def test_an_episode_that_ends_early_goes_on_with_the_same_random_numbers() -> None:
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_an_episode_that_ends_early_goes_on_with_the_same_random_numbers(
+    mode: AutoresetMode,
+) -> None:
     """As Atari games do, for which a seeded reset is expensive; replay begins at the seeded one."""
     obs_spec, action_spec = specs(Walk(), "Walk")
 
     def opened() -> VectorEnvs:
-        vector: VectorEnv[Any, Any, Any] = SyncVectorEnv([Walk])
-        return VectorEnvs(vector, "Walk", obs_spec, action_spec, 3, reseed_after=40)
+        vector: VectorEnv[Any, Any, Any] = SyncVectorEnv([Walk], autoreset_mode=mode)
+        return VectorEnvs(vector, "Walk", obs_spec, action_spec, 3, reseeding=Reseeding(steps=40))
 
     first, out, rewards = opened(), np.zeros((1, 2), np.float32), np.zeros(1, np.float32)
     first.reset_all(out)
@@ -171,9 +175,9 @@ def test_an_episode_that_ends_early_goes_on_with_the_same_random_numbers() -> No
     for action in actions:
         first.step(action, out, rewards, lambda *_: None)
     assert first.episode[0] > first.seeded_episode[0] == 0
-    assert first.steps_since_seed == [30]
+    assert first.steps_to_replay == [30]
     again, seen = opened(), np.zeros((1, 2), np.float32)
-    assert again.replay_all([0], [actions[:, 0]], seen) == [True]
+    assert again.replay_all([0], first.episode, [actions[:, 0]], seen) == [True]
     np.testing.assert_array_equal(seen, out)
     assert again.episode == first.episode
 
@@ -188,8 +192,9 @@ def test_an_exception_and_a_wrong_shape_name_the_environment() -> None:
         envs.step(np.zeros(1, np.int32), out, rewards, lambda *_: None)
     with pytest.raises(EnvironmentFailure, match=r"\(Walk\) raised RuntimeError in step: the walk"):
         envs.step(np.zeros(1, np.int32), out, rewards, lambda *_: None)
+    other = VectorEnvs(vector, "Walk", replace(obs_spec, shape=(3,)), action_spec, 1)
     with pytest.raises(InvalidReturn, match=r"observations of shape \(1, 2\)"):
-        envs.reset_all(np.zeros((1, 3), np.float32))
+        other.reset_all(np.zeros((1, 3), np.float32))
 
 
 def test_idle_actions_lie_in_the_action_space() -> None:

@@ -92,6 +92,7 @@ class Framework:
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
         self.named: dict[tuple[int, int], str] = {}
+        self.rows: dict[str, int] = {}  # their thread ids
         self.process(701, "/host:CPU")
 
     def process(self, pid: int, name: str) -> None:
@@ -100,7 +101,7 @@ class Framework:
     def event(
         self, pid: int, row: str, name: str, begin: float, lasts: float, correlation: int = 0
     ) -> None:
-        tid = hash(row) % 10_000
+        tid = self.rows.setdefault(row, len(self.rows) + 1)
         if (pid, tid) not in self.named:
             self.named[pid, tid] = row
             args = {"name": row}

@@ -465,7 +465,7 @@ def test_an_interrupted_comparison_ends_the_program_that_runs(tmp_path: Path) ->
     process = start("--against", command, "--count", "script:work", "--", sys.executable, path)
     wait_for(lambda: said.exists() and said.read_text() != "")
     process.send_signal(signal.SIGINT)
-    assert finish(process, 30).code == 130
+    assert finish(process).code == 130
     assert not psutil.pid_exists(int(said.read_text()))
 
 

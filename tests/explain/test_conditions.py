@@ -90,7 +90,7 @@ SPINS = """
 """
 
 
-@pytest.mark.parametrize(("code", "expected"), [(0, 3), (7, 7)])
+@pytest.mark.parametrize(("code", "expected"), [(0, 3), pytest.param(7, 7, marks=pytest.mark.slow)])
 def test_a_program_that_fails_keeps_its_exit_code(code: int, expected: int, tmp_path: Path) -> None:
     program, said = script(tmp_path, SPINS.format(code=code)), tmp_path / "said.json"
     result = explained(

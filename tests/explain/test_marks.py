@@ -320,7 +320,7 @@ import asyncio, multiprocessing, os
 from pathlib import Path
 from flatout import phase
 
-LIMIT = time.monotonic() + 30
+LIMIT = time.monotonic() + 90
 
 def waits_for(*texts):
     # Whether the probe has not written some texts yet, which takes longer on a busy machine.

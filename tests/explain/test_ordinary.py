@@ -20,6 +20,19 @@ from flatout_explain.program.evidence import from_json
 
 RECORDED = sorted((Path(__file__).parent / "evidence").glob("*.json.gz"))
 PROGRAMS = Path(__file__).parents[2] / "benchmarks" / "explain"
+LONG = {
+    "acrobot_torch", "awr_torch", "bootstrap_pool", "diary", "dqn_deque_torch", "es_pool",
+    "line_server",
+}  # fmt: skip
+"""Recordings whose diagnosis takes a second; those of the others take a third of one."""
+EACH = pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=name, marks=pytest.mark.slow if name in LONG else ())
+        for path in RECORDED
+        for name in (path.name.split(".")[0],)
+    ],
+)
 
 
 def expected() -> dict[str, dict[str, Any]]:
@@ -36,7 +49,7 @@ def diagnosed(path: Path) -> Diagnosis:
     return diagnose(from_json(json.loads(gzip.decompress(path.read_bytes())), path))
 
 
-@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.split(".")[0])
+@EACH
 def test_the_first_finding_of_an_ordinary_program_is_right(path: Path) -> None:
     found = diagnosed(path)
     first = next(one for one in found.findings if one.id != "contended")
@@ -45,7 +58,7 @@ def test_the_first_finding_of_an_ordinary_program_is_right(path: Path) -> None:
     assert sum(found.phases.values()) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.split(".")[0])
+@EACH
 def test_each_large_row_of_the_table_names_a_line_of_the_program(path: Path) -> None:
     found = diagnosed(path)
     name = path.name.split(".")[0]

@@ -87,7 +87,7 @@ def observed(
     done = subprocess.run(
         [*(python or (sys.executable,)), str(tmp_path / "program.py")],
         env={**os.environ, "FLATOUT_EXPLAIN": str(folder), "PYTHONPATH": str(INJECT)},
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     return done, folder
 
@@ -517,7 +517,7 @@ timer.delete()
 def test_the_time_since_a_timer_went_off_is_time_of_work() -> None:
     """What a thread does after that belongs to the next sample, however long a call in C is."""
     command = [sys.executable, "-c", ELAPSED, str(INJECT)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) == pytest.approx(0.0, abs=0.02)
 

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flatout_explain.diagnosis import Diagnosis
+from flatout_explain.hardware import running_cores
 from flatout_explain.hardware.monitor import MonitorSample
 from flatout_explain.phases import PHASES
 from flatout_explain.program import capacity
@@ -26,7 +27,7 @@ from flatout_explain.program.diagnose import diagnose
 from flatout_explain.program.evidence import build, rows_of, save
 from flatout_explain.program.remedies import transfer
 from flatout_explain.program.tags import steps
-from flatout_explain.report import advice
+from flatout_explain.report import advice, time_rows
 from tests import tiny
 from tests.conftest import Result
 
@@ -49,6 +50,8 @@ PLACES: dict[str, tuple[list[tuple[str, str, dict[str, Any] | None]], str]] = {
     "learn": ([("/usr/lib/site-packages/torch/optim/adam.py", "Adam.step", ADAM),
                ("/home/me/train.py", "improve", None)], "addcdiv_"),
     "env": ([("/home/me/maze.py", "Maze.step", ENV)], "self.walls"),
+    "reset": ([("/home/me/maze.py", "Maze.build", ENV), ("/home/me/maze.py", "Maze.reset", ENV)],
+              "self.cells"),
     "replay": ([], "random.sample"),
     "io": ([(f"{STDLIB}/json/__init__.py", "dump", None), ("/home/me/train.py", "log", None)],
            "fp.write"),
@@ -202,6 +205,23 @@ def test_while_the_driver_waits_the_time_is_its_busy_workers() -> None:
     assert "maze.py:60" in found.findings[0].evidence[0]
 
 
+@pytest.mark.parametrize("resets", [0.0, 0.03, 0.06])
+def test_resets_are_a_row_within_the_environments(resets: float) -> None:
+    driver, worker = Recorded(1), Recorded(2)
+    for _ in range(40):
+        driver.spend(0.02, "learn").spend(0.08, "wait")
+        worker.spend(0.02, "wait").spend(0.08 - resets, "env").spend(resets, "reset")
+    found = told(driver, worker)
+    first = found.findings[0]
+    assert first.id == "env-bound"
+    assert found.resets == pytest.approx(resets / 0.1, abs=0.03)
+    assert found.phases["env"] == pytest.approx(0.8, abs=0.05), "resets are a part of it"
+    shares = {name: share for name, share, _ in time_rows(found)}
+    assert shares.get("  resets", 0.0) == found.resets
+    assert any("resets take" in words for words in first.evidence) is (resets > 0.0)
+    assert first.remedy.startswith("Make reset() cheaper") is (resets > 0.04)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
 @pytest.mark.parametrize("cores", [2, 16])
 def test_processes_are_proposed_where_the_cores_do_more_together(cores: int, share: float) -> None:
@@ -228,12 +248,12 @@ def test_what_cores_do_together_is_measured_once_for_each_start_of_the_machine(
     monkeypatch.setattr(capacity, "busiest_others", lambda seconds: "")
     monkeypatch.setattr(capacity, "boot_id", lambda: "one")
     with monkeypatch.context() as limited:
-        limited.setattr(capacity, "SPINNER", "raise SystemExit(1)")
+        limited.setattr(running_cores, "SPINNER", "raise SystemExit(1)")
         assert capacity.together(2) == 2.0
     first = capacity.together(2)
     assert 1.0 <= first <= 2.0
     assert capacity.together(1) == 1.0
-    monkeypatch.setattr(capacity, "SPINNER", "raise SystemExit(1)")
+    monkeypatch.setattr(running_cores, "SPINNER", "raise SystemExit(1)")
     assert capacity.together(2) == pytest.approx(first, abs=0.001)
     monkeypatch.setattr(capacity, "boot_id", lambda: "another")
     assert capacity.together(2) == 2.0

@@ -1,6 +1,7 @@
-"""`flatout explain` on programs with PyTorch and Stable-Baselines3, each observed for 12 seconds.
+"""`flatout explain` on programs with PyTorch and Stable-Baselines3, observed for 12 seconds each.
 
-`make test-slow` makes the environment that has them (`tools/frameworks.py`).
+`make test-slow` makes the environment that has them (`tools/frameworks.py`). A busy machine takes
+longer for the programs that are timed in CPU seconds.
 """
 
 from __future__ import annotations
@@ -80,10 +81,10 @@ def test_the_readmes_example_has_the_finding_that_the_readme_shows(
 def explain(folder: Path, variables: dict[str, str], *command: object) -> dict:
     """Observe a command and return the report as JSON."""
     file = folder / "said.json"
-    options = ["--seconds", "120", "--json", str(file)]  # programs end by themselves
+    options = ["--seconds", "300", "--json", str(file)]  # programs end by themselves
     done = subprocess.run(
         [sys.executable, "-m", "flatout", "explain", *options, "--", *map(str, command)],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180, check=False,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=400, check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
     )  # fmt: skip
     assert file.exists(), done.stderr

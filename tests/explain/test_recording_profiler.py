@@ -101,7 +101,7 @@ def observed(
     done = subprocess.run(
         [python, str(folder / "program.py"), str(folder)],
         env={**os.environ, "FLATOUT_EXPLAIN": str(seen), "PYTHONPATH": paths},
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     (rows,) = rows_of(seen)
     assert not list(seen.glob("*.recording"))

@@ -239,13 +239,13 @@ def test_no_gain_is_printed_that_was_not_measured(diagnosis: Diagnosis) -> None:
 
 def test_a_gain_that_an_older_version_predicted_is_not_shown_as_measured() -> None:
     display = pytest.importorskip("flatout.run.display", reason="of Flatout's runs")
-    try_words = display.try_words
+    concern_words = display.concern_words
     old = {"id": "env-bound", "share": 0.6, "evidence": ["x"], "remedy": "y", "gain": 3.7,
            "low": 1.2, "high": 9.0, "setting": ["--envs", "8"], "kind": "modelled",
            "phases": ["env"]}  # fmt: skip
-    assert try_words({"try": old}) == "--envs 8   60 % of the time"
+    assert concern_words(old) == "concerns 60 % of the time"
     new = old | {"how": "planning measured both placements here"}
-    assert "measured 3.7x (1.2-9.0): planning measured both" in try_words({"try": new})
+    assert "measured 3.7x (1.2-9.0): planning measured both" in concern_words(new)
 
 
 def test_neighbouring_spans_of_one_phase_are_one() -> None:

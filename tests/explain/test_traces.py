@@ -96,13 +96,18 @@ CAUSES: list[tuple[Write, str, float]] = [
 ]
 
 
-@pytest.mark.parametrize(("step", "verdict", "busy"), CAUSES)
-@pytest.mark.parametrize("format_", ["2021", "today", "amd"])
+@pytest.mark.parametrize(
+    ("format_", "step", "verdict", "busy"),
+    [
+        (format_, *cause)
+        for format_ in ("2021", "today", "amd")
+        for cause in CAUSES
+        if format_ != "2021" or cause[0] not in (steps_environments, prepares)
+    ],  # no Python functions were recorded in 2021
+)
 def test_the_cause_of_idle_time_is_found_in_every_format_of_pytorch(
     step: Write, verdict: str, busy: float, format_: str, tmp_path: Path
 ) -> None:
-    if format_ == "2021" and step in (steps_environments, prepares):
-        pytest.skip("no Python functions were recorded in 2021")
     driver = "hip" if format_ == "amd" else "cuda"
     trace = Kineto(format_ == "2021", driver, device=2 if format_ == "amd" else 0)
     steps(trace, step)

@@ -51,7 +51,7 @@ def stamps(file: Path) -> list[float]:
     return [float(line) for line in file.read_text().splitlines()[:-1]]
 
 
-@pytest.mark.parametrize("session", [(), ("own",)])
+@pytest.mark.parametrize("session", [(), pytest.param(("own",), marks=pytest.mark.slow)])
 def test_all_processes_of_a_program_are_held_while_another_one_runs(
     tmp_path: Path, session: Sequence[str]
 ) -> None:
@@ -128,7 +128,7 @@ def compare_with_itself(folder: Path, save: Path) -> Result:
         script(folder, PORT.format(port=port))
     command = [sys.executable, str(path)]
     flags = ("--seconds", 1, "--minutes", 0.3, "--count", "__main__:work", "--save", save)
-    return finish(start("--against", shlex.join(command), *flags, "--", *command), 60)
+    return finish(start("--against", shlex.join(command), *flags, "--", *command))
 
 
 def test_programs_that_need_the_same_port_run_one_after_the_other(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_programs_that_are_rarely_counted_run_until_their_speeds_have_ratios(
 def test_an_interrupted_comparison_ends_the_program_that_is_held_too(tmp_path: Path) -> None:
     process, pids = holding(tmp_path)
     process.send_signal(signal.SIGINT)
-    assert finish(process, 30).code == 130
+    assert finish(process).code == 130
     assert not any(map(psutil.pid_exists, pids))
 
 

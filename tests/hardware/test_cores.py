@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import flatout
 import flatout_explain
-from flatout_explain.hardware.cores import share_of_all, usable_cores, usable_cpus
+from flatout_explain.hardware.cores import physical_cores, share_of_all, usable_cores, usable_cpus
 
 V1 = "/sys/fs/cgroup/cpu,cpuacct"
 V2 = "/sys/fs/cgroup"
@@ -137,6 +137,16 @@ def test_the_affinity_of_another_process() -> None:
     assert usable_cores(process.pid) == usable_cores()
 
 
+def test_hardware_threads_of_one_core_count_once(tmp_path: Path) -> None:
+    for cpu, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
+        path = f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+        write(tmp_path, path, f"{siblings}\n")
+    assert physical_cores({0, 1, 2, 3}, str(tmp_path)) == 2
+    assert physical_cores({0, 1}, str(tmp_path)) == 2
+    assert physical_cores({0, 2}, str(tmp_path)) == 1
+    assert physical_cores({0, 9}, str(tmp_path)) is None, "nothing is known of CPU 9"
+
+
 @pytest.mark.parametrize(
     ("used", "busy", "share"),
     [
@@ -163,7 +173,7 @@ def test_atari_games_step_in_as_many_threads_as_there_are_cores(
 
     asked: list[int] = []
 
-    def opened(settings: object, count: int, threads: int) -> object:
+    def opened(settings: object, count: int, threads: int, *more: object) -> object:
         asked.append(threads)
         raise InterruptedError
 

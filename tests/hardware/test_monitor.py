@@ -26,6 +26,7 @@ from flatout_explain.hardware import monitor as module
 from flatout_explain.hardware.gpus import Gpus, GpuSample
 from flatout_explain.hardware.monitor import Monitor, MonitorSample, Recorder, Sampler, merged
 from flatout_explain.hardware.processes import LinuxTree, PortableTree, Reading, open_tree
+from tests.kills import wait_for
 
 SPIN = "import time\nend = time.time() + 60\nwhile time.time() < end: pass"
 PARENT = f"""
@@ -48,7 +49,7 @@ def family() -> Iterator[tuple[int, int]]:
         yield process.pid, child
     finally:
         os.kill(child, 9)
-        process.wait(10)
+        process.wait(120)
         process.stdout.close()
 
 
@@ -151,7 +152,7 @@ def test_a_recording_is_readable_at_any_time(tmp_path: Path) -> None:
     path = tmp_path / "devices.jsonl"
     recorder, sampler = Recorder(path), Sampler(Monitor(os.getpid(), 0.02))
     sampler.add(recorder)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while len(read_samples(path)) < 3:
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -178,18 +179,20 @@ def test_a_file_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
 
 def test_many_runs_of_a_process_share_one_sampler(tmp_path: Path) -> None:
     """Hundreds of threads that read a GPU's counters crash its driver."""
-    sampler, paths = Sampler(Monitor(os.getpid(), 0.02)), [tmp_path / f"{i}" for i in range(40)]
-    before = threading.active_count()
+    sampler, paths = Sampler(Monitor(os.getpid(), 0.2)), [tmp_path / f"{i}" for i in range(40)]
+    before = {*threading.enumerate()}
     recorders = [Recorder(path, clock=lambda: 7.0) for path in paths]
     for recorder in recorders:
         sampler.add(recorder)
-    assert threading.active_count() == before + 1
+    assert {*threading.enumerate()} - before == {sampler}
     early = recorders.pop(0)
     sampler.remove(early)
     taken = len(early.samples)
     assert taken, "a run that ends at once has a sample, too"
-    time.sleep(0.1)
+    wait_for(lambda: len(recorders[0].samples) > 2)
     assert len(early.samples) == taken, "none comes after its end"
+    sampler._last.set()  # no sample comes between two ends
+    sampler.join()
     for recorder in recorders:
         sampler.remove(recorder)
     sampler.close()

@@ -155,8 +155,9 @@ def test_a_remedy_is_tried_end_to_end(
     monkeypatch.setattr(trial, "PAIRS", 1)
     monkeypatch.setattr(trial, "SECONDS", 1.0)
     run = tmp_path / "run"
-    flags = ("--env", "tests.fault_envs:sleepy", "--envs", 4, "--n-steps", 8, "--batch-size", 32,
-             "--n-epochs", 1, "--checkpoint-every", 0, "--steps", 256)  # fmt: skip
+    flags = ("--env", "tests.fault_envs:sleepy", "--env-kwargs", "length=10000", "--envs", 4,
+             "--n-steps", 8, "--batch-size", 32, "--n-epochs", 1, "--checkpoint-every", 0,
+             "--steps", 256)  # fmt: skip
     assert flatout("train", "ppo", *flags, "--run-dir", run, "--quiet").code == 0
     diagnosis = diagnose_evidence(read_run(run))
     assert "sampler=processes" in diagnosis.findings[0].setting[1]

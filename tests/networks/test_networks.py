@@ -28,7 +28,13 @@ from flatout.engine.act import NOISE_BLOCK, Policy
 from flatout.errors import UsageError
 from flatout.networks import torsos as nets
 from flatout.networks.boards import Centred, Compass, Grid, WideGrid
-from flatout.networks.convolution import convolve, convolve_tiles, tiles_for
+from flatout.networks.convolution import (
+    convolve,
+    convolve_squares,
+    convolve_tiles,
+    square_for,
+    tiles_for,
+)
 from flatout.networks.encoder import Encoder
 from flatout.networks.layers import MLP, FanIn, Linear, orthogonal
 from flatout.networks.torsos import NatureCNN, make_torso
@@ -201,6 +207,39 @@ def test_tiles_are_used_where_they_save_half() -> None:
     assert tiles_for(4, 5, 5, 3, 100, 200) is None  # transforming the weights costs too much
     assert tiles_for(500, 7, 7, 3, 64, 64) is None
     assert tiles_for(500, 5, 5, 3, 1, 200) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "side"), [((2, 12, 12, 1), 5, 4), ((3, 9, 7, 3), 3, 2), ((1, 5, 6, 2), 5, 4)]
+)
+def test_squares_of_pixels_give_the_same_convolution(
+    shape: tuple[int, ...], size: int, side: int
+) -> None:
+    """Squares divide some of these images and not others."""
+    x = rng().normal(size=shape).astype(np.float32)
+    weight = rng().normal(size=(size, size, shape[-1], 4)).astype(np.float32)
+    dims = ("NHWC", "HWIO", "NHWC")
+
+    def wanted(x: jax.Array, weight: jax.Array) -> jax.Array:
+        return jax.lax.conv_general_dilated(x, weight, (1, 1), "VALID", dimension_numbers=dims)
+
+    @jax.jit
+    def both(x: jax.Array, weight: jax.Array) -> Any:
+        out, pull = jax.vjp(lambda *w: convolve_squares(*w, side), x, weight)
+        plain, other = jax.vjp(wanted, x, weight)
+        return (out, pull(jnp.sin(plain))), (plain, other(jnp.sin(plain)))
+
+    found, plain = map(jax.tree.leaves, both(x, weight))
+    for one, other in zip(found, plain, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5 * np.abs(other).max(), rtol=0)
+
+
+def test_squares_are_used_for_few_outputs() -> None:
+    assert square_for(28, 28, 5, 6) == 4  # the classifiers' layers
+    assert square_for(14, 14, 5, 12) == 2
+    assert square_for(14, 14, 3, 24) == 2
+    for rows, size, outputs in ((7, 3, 64), (10, 3, 32), (20, 2, 32), (6, 3, 200)):
+        assert square_for(rows, rows, size, outputs) == 1
 
 
 def test_padded_nature_keeps_the_borders() -> None:

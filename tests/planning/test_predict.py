@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 
 from flatout.config.placement import Placement, parse
 from flatout.config.workers import with_workers
+from flatout.planning.answer import Answer
+from flatout.planning.machine import with_running_cores
 from flatout.planning.plan import Allowed, candidates, choose, worker_counts
-from flatout.planning.predict import Prediction, in_program, predict
+from flatout.planning.predict import Prediction, in_program, loaded, predict
 from flatout.planning.stages import Stages, at
 from flatout_explain.documents import convert
+from flatout_explain.hardware.running_cores import Busy, RunningCores
 
 PLAIN = Stages(
     envs=8, horizon=64, cores=4, env=(1e-3,), act={"cpu": ((1, 1e-4), (8, 2e-4))},
@@ -63,6 +66,37 @@ def test_environments_that_sleep_need_no_core() -> None:
     assert predict(asleep, with_workers(eight, 8, 1)).rate > 3 * predict(asleep, placed("cpu")).rate
     assert worker_counts(asleep) == [2, 4, 8]
     assert worker_counts(replace(asleep, computing=1.0)) == []
+
+
+def test_cores_that_do_not_run_at_once_gain_nothing() -> None:
+    inline, four = placed("cpu"), placed("act=cpu sampler=processes workers=4x2 inference=local")
+    assert predict(PLAIN, four).rate > 2 * predict(PLAIN, inline).rate
+    one = replace(PLAIN, running=1.0)
+    assert predict(one, four).rate < 1.05 * predict(one, inline).rate
+    half = predict(replace(PLAIN, running=2.0), four).rate
+    assert predict(one, four).rate < half < predict(PLAIN, four).rate
+
+
+def test_planning_notices_that_fewer_cores_run_than_are_listed() -> None:
+    levels = Busy(1, 1.0, 1.0), Busy(4, 1.9, 1.9)
+    stages, note = with_running_cores(PLAIN, RunningCores(4, 4, 4, levels, throttled=2.1))
+    assert stages.running == 1.9
+    assert stages.full == 1.0
+    assert "may use 4 cores, but 1.9 ran at once" in note
+    assert "withheld 2.1 cores" in note
+    assert Answer(stages, (), predictions(stages, [placed("cpu")]), [], 1.0).words().endswith(
+        "; of 4 cores 1.9 ran at once for busy processes"
+    )  # fmt: skip
+    # Processes that take turns on two cores are not slower than that.
+    assert loaded(stages, 4, 1e-3 * 4 / 1.9, 1e-4, 2).full == pytest.approx(1.0)
+    assert loaded(PLAIN, 4, 1e-3 * 4 / 1.9, 1e-4, 2).full == pytest.approx(1.9 / 4)
+
+
+def test_hardware_threads_that_share_a_core_are_slower() -> None:
+    levels = Busy(1, 1.0, 1.0), Busy(4, 4.0, 2.4)
+    stages, note = with_running_cores(PLAIN, RunningCores(4, 4, 2, levels))
+    assert (stages.running, note) == (None, "")
+    assert stages.full == pytest.approx(0.6)
 
 
 @st.composite

@@ -48,6 +48,17 @@ def test_what_the_run_says_of_its_devices_stays() -> None:
     assert then(capped, "env-speed=3x").memory == 0.5
 
 
+def test_listed_cores_that_do_not_run_are_a_question() -> None:
+    """Of four cores one runs: what if all of them did?"""
+    now = answer("cpu", *PROCESSES, stages=replace(STAGES, cores=4, running=1.0, env=(1e-2,)))
+    (change,) = parse_changes(["cores=4"])
+    stages, wider = changed(now.stages, [change])
+    found = outcome("cores=4", now, replace(now, stages=stages), wider, False)
+    assert stages.running is None
+    assert wider > 0.0
+    assert found.gain > 2.0
+
+
 @pytest.mark.parametrize("lag", [False, True])
 def test_older_parameters_only_where_they_are_allowed(lag: bool) -> None:
     found = then(answer(*ON_CPU, *PROCESSES), "cores=8", lag)

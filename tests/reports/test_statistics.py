@@ -82,6 +82,7 @@ def test_estimates_are_those_of_rliable(oracle: dict[str, Any]) -> None:
     assert_allclose(profile(x, THRESHOLDS), oracle["profile"], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_against_rliable_itself() -> None:
     metrics = pytest.importorskip("rliable.metrics", reason="rliable is not installed")
     library = pytest.importorskip("rliable.library", reason="rliable is not installed")

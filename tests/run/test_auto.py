@@ -36,6 +36,7 @@ UNSAVED = (*RUN, "--checkpoint-every", 0)
 ROWS = list(range(64, STEPS + 1, 64))
 ONE_GROUP = "act=cpu sampler=processes workers=2x1 groups=1"
 TWO_GROUPS = "act=cpu sampler=processes workers=2x1 groups=2"
+HERE, THERE = "act=cpu sampler=processes workers=2x1", "act=cpu sampler=cluster workers=2x1"
 
 
 def planned(placement: str, rate: float = 1e3, low: float = 1.0, high: float = 1e9) -> Answer:
@@ -235,6 +236,23 @@ def test_a_run_with_nothing_to_do_elsewhere_is_not_measured(
     asked = answers(planned(TWO_GROUPS))
     assert flatout(*RUN, "--run-dir", tmp_path / "a").code == 0
     assert asked == []
+
+
+@pytest.mark.parametrize("worth", [0.0, 1e9])
+def test_a_named_cluster_is_measured_or_the_run_says_that_it_is_not_used(
+    worth: float, answers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flatout.run.planner.WORTH", worth)
+    notes, asked = list[str](), answers(planned("cpu"))
+    config = resolve("ppo", SETTINGS | {"steps": 10**9, "ray_address": "desk:1"})
+    planner = Planner(config, Placement(), inventory(), NAMED, notes.append, Spans())
+    planner.look(100)
+    assert "machines of --ray-address desk:1 are compared" in notes[0]
+    planner.look(200)
+    assert bool(asked) is (worth == 0.0)
+    assert any("--ray-address desk:1 is not used" in note for note in notes) is not bool(asked)
+    for other, address in ((HERE, None), (THERE, "desk:1")):
+        assert auto.with_placement(config, parse(other)).run.ray_address == address
 
 
 def test_what_differs_from_its_prediction_is_said_once() -> None:

@@ -14,7 +14,7 @@ from flatout import EnvironmentFailure, FlatoutError, UsageError
 from flatout.algorithms.registry import horizon
 from flatout.config.settings import resolve
 from flatout.engine.programs import Programs
-from flatout.engine.trajectory import RolloutBuffer
+from flatout.engine.rollout_buffer import RolloutBuffer
 from flatout.run.build import Components, assemble
 from flatout.run.resolve import resolve_run
 from flatout.spans import Spans

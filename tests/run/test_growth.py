@@ -77,7 +77,9 @@ def member(config: TrainConfig) -> Display:
     return State(Member("member", config))
 
 
-@pytest.mark.parametrize(("kind", "shown"), [("ppo", live), ("dqn", member)])
+@pytest.mark.parametrize(
+    ("kind", "shown"), [("ppo", live), pytest.param("dqn", member, marks=pytest.mark.slow)]
+)
 def test_a_run_twice_as_long_holds_as_much(
     kind: str, shown: Callable[[TrainConfig], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import struct
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -198,3 +199,19 @@ def test_a_run_that_goes_on_is_one_run_everywhere(
     more = ("--steps", 384, "--quiet", "--wandb", "other")
     assert flatout("train", "--resume", run, *more).code == 0
     assert [name for name, _ in online.runs] == ["mine", "other"], "ids are a project's own"
+
+
+@pytest.mark.slow
+def test_weights_and_biases_itself_logs_offline(tmp_path: Path) -> None:
+    """In a process of its own: it starts another one, and emits warnings that concern nobody."""
+    pytest.importorskip("wandb")
+    settings = tiny.python("ppo", wandb="mine", log_every=64)
+    script = f"from flatout import PPO; PPO('CartPole-v1', **{settings}).learn(128)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=os.environ | {"WANDB_MODE": "offline"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (logged,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    for name in (b"learning_rate", b"rollout/return_mean_100", b"time/steps_per_s"):
+        assert name in logged.read_bytes(), name

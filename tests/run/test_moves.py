@@ -70,7 +70,7 @@ def moving(monkeypatch: pytest.MonkeyPatch, looks: Any, checks: Any) -> None:
     def decide(method: str, numbers: Any) -> None:
         asked: list[int] = []
 
-        def answer(planner: Planner, steps: int) -> Replanned | None:
+        def answer(planner: Planner, steps: int, lengths: Any) -> Replanned | None:
             asked.append(steps)
             if len(asked) in numbers:
                 return Replanned(Prediction(parse("cpu"), 1.0, 1.0, 1.0), same=True)
@@ -83,8 +83,14 @@ def moving(monkeypatch: pytest.MonkeyPatch, looks: Any, checks: Any) -> None:
 
 
 @pytest.mark.bits
-@pytest.mark.parametrize("kind", ["ppo", "dqn"])
-@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "kept"),
+    [
+        ("ppo", False), ("dqn", True),
+        pytest.param("ppo", True, marks=pytest.mark.slow),
+        pytest.param("dqn", False, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_nobody_can_tell_a_run_that_was_moved(
     kind: str, kept: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -22,9 +22,9 @@ HERE = __name__
 def longer_in_all(report: Report) -> str:
     """Stages that each take more than half of the limit, and a last one that hangs."""
     report("the first")
-    time.sleep(0.6)
+    time.sleep(1.2)
     report("the second", {"found": 1})
-    time.sleep(0.6)
+    time.sleep(1.2)
     report("the third")
     threading.Event().wait()
     return "never"
@@ -60,13 +60,13 @@ def test_a_limit_is_for_one_stage_and_what_was_found_is_kept(
 ) -> None:
     monkeypatch.setattr(probe_process, "busiest_others", lambda: "gcc (97 % of 2 cores)")
     with pytest.raises(MeasuringError) as raised:
-        call(f"{HERE}:longer_in_all", (), 1.0)
+        call(f"{HERE}:longer_in_all", (), 2.0)
     assert raised.value.slow
     assert raised.value.so_far == {"found": 1}
     said, _, spent = str(raised.value).rpartition("; ")
     assert re.fullmatch(r"it was given up after \d+ s", spent)
     assert said == (
-        "the third did not end within 1 s; other programs hold the cores: gcc (97 % of 2 cores)"
+        "the third did not end within 2 s; other programs hold the cores: gcc (97 % of 2 cores)"
     )
 
 

@@ -50,7 +50,21 @@ VARIANTS = {
     "episodes": ("--steps", "12000", "--rollout-episodes", "1", "--env-kwargs",
                  "max_episode_steps=50", "--batch-size", "50"),
 }  # fmt: skip
-KILLS = {"plain": 2, "normalised": 2, "evaluated": 2, "episodes": 1}
+VARIANTS["memory"] = (
+    "--steps", "9600", "--recurrent", "lstm", "--critic-memory", "own", "--recurrent-size", "8",
+    "--sequence-length", "16", "--normalize-observation", "--normalize-reward",
+)  # fmt: skip
+VARIANTS["memory, fused"] = (*VARIANTS["memory"][:4], "--env-backend", "device")
+VARIANTS["memory, masks"] = (*VARIANTS["memory"], "--env", "tests.masked_envs:Picky")
+WORKERS = ("--placement", "sampler=processes workers=2x1")
+VARIANTS["memory, workers"] = (*VARIANTS["memory"], *WORKERS)
+VARIANTS["memory, masks, acting workers"] = (
+    *VARIANTS["memory, masks"], *WORKERS[:1], f"{WORKERS[1]} inference=local",
+)  # fmt: skip
+VARIANTS["spares"] = (*VARIANTS["plain"], "--spare-envs", "all")
+KILLS = {"spares": 1, "plain": 2, "normalised": 2, "evaluated": 2, "episodes": 1,
+         "memory": 2, "memory, fused": 1, "memory, masks": 1, "memory, workers": 1,
+         "memory, masks, acting workers": 1}  # fmt: skip
 
 
 @pytest.mark.slow
@@ -58,6 +72,26 @@ KILLS = {"plain": 2, "normalised": 2, "evaluated": 2, "episodes": 1}
 def test_killed_at_random_times_and_resumed_is_bit_equal(variant: str, tmp_path: Path) -> None:
     flags = (*COMMON, *VARIANTS[variant], "--seed", "3")
     kill_at_random_times(flags, KILLS[variant], random.Random(variant), tmp_path)
+
+
+@pytest.mark.bits
+@pytest.mark.parametrize(
+    "placement", ["cpu", pytest.param("sampler=processes workers=2x1 schedule=overlapped",
+                                      marks=pytest.mark.slow)],
+)  # fmt: skip
+def test_a_run_with_spares_ends_as_one_without(
+    placement: str, flatout: Callable[..., Result], tmp_path: Path
+) -> None:
+    flags = ("train", "ppo", *TINY, "--seed", 5, "--steps", 640, "--placement", placement)
+    for spares in ("all", "0"):
+        ended = flatout(*flags, "--spare-envs", spares, "--run-dir", tmp_path / spares)
+        assert ended.code == 0
+    one, other = final_state(tmp_path / "all"), final_state(tmp_path / "0")
+    for part in ("step", "arrays", "params.safetensors"):
+        assert_same(one[part], other[part], part)
+    flow = json.loads((tmp_path / "all" / "summary.json").read_text())["flow"]
+    assert flow["spare_envs"] > 0
+    assert flow["reset_s"] > 0.0
 
 
 @pytest.mark.bits
@@ -158,7 +192,7 @@ def test_a_signal_while_starting_ends_cleanly(delay: float, tmp_path: Path) -> N
     wait_for(lambda: (tmp_path / "run" / ".lock").exists())
     time.sleep(delay)
     process.send_signal(signal.SIGINT)
-    result = finish(process, 20)
+    result = finish(process)
     assert result.code == 130
     assert "Traceback" not in result.err
 
@@ -192,7 +226,7 @@ def test_a_second_signal_ends_an_environment_that_hangs(tmp_path: Path) -> None:
     )  # fmt: skip
     wait_for(lambda: (tmp_path / "run" / "metrics.jsonl").exists())
     process.send_signal(signal.SIGTERM)
-    result = finish(process, 20)
+    result = finish(process)
     assert result.code == 143
 
 
@@ -249,7 +283,8 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(
     flatout: Callable[..., Result], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    process = spawn(*SLOW, "--steps", "128", "--run-dir", str(run))
+    slower = (word.replace("0.008", "0.1") for word in SLOW)  # it is killed in its first iteration
+    process = spawn(*slower, "--steps", "128", "--run-dir", str(run))
     wait_for(lambda: (run / "metrics.jsonl").exists())
     process.kill()
     finish(process)
@@ -289,12 +324,14 @@ def test_a_run_goes_on_with_another_number_of_devices(
     assert "both say" in flatout("train", "--resume", run, *both).message
 
 
+@pytest.mark.usefixtures("no_sleep")
 def test_a_run_killed_before_its_first_step_is_known_and_can_be_resumed(
     flatout: Callable[..., Result], tmp_path: Path
 ) -> None:
     runs = tmp_path / "runs"
     run, file = runs / "killed", tmp_path / "file"
-    process = spawn(*COMMON, "--steps", "64", "--run-dir", str(run))
+    slow = ("--env", "tests.fault_envs:slow_reset", "--env-kwargs", "seconds=60")  # where it starts
+    process = spawn(*COMMON, *slow, "--steps", "64", "--run-dir", str(run))
     wait_for(lambda: (run / "config.json").exists())
     process.kill()
     finish(process)

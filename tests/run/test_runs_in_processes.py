@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -174,13 +173,13 @@ def workers_of(process: Child) -> list[psutil.Process]:
 def test_no_worker_outlives_its_parent(how: signal.Signals, flatout: Cli, tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = sleepy(run)
-    wait_for(lambda: saved(run) or process.poll() is not None, 60)
+    wait_for(lambda: saved(run) or process.poll() is not None)
     workers = workers_of(process)
     assert len(workers) == 2
     os.kill(process.pid, how)
     result = finish(process)
     assert result.code == (-9 if how == signal.SIGKILL else 128 + how)
-    wait_for(lambda: not any(worker.is_running() for worker in workers), 10)
+    wait_for(lambda: not any(worker.is_running() for worker in workers))
     resumed = resume(flatout, run)
     assert resumed.code == 0, resumed.err
 
@@ -194,7 +193,7 @@ def test_a_signal_to_the_whole_group_loses_nothing_that_workers_know(
     """As `timeout` and job schedulers send it; with local inference they hold the state."""
     run = tmp_path / "run"
     process = sleepy(run, "--placement", "sampler=processes workers=2x1 inference=local")
-    wait_for(lambda: saved(run) or process.poll() is not None, 60)
+    wait_for(lambda: saved(run) or process.poll() is not None)
     for worker in workers_of(process):
         os.kill(worker.pid, signal.SIGTERM)
     os.kill(process.pid, signal.SIGTERM)
@@ -236,14 +235,14 @@ def resume(flatout: Cli, run: Path) -> Result:
 def test_a_killed_worker_is_replaced_and_the_run_says_so(tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = sleepy(run, "--steps", "512", "--json")
-    wait_for(lambda: saved(run) or process.poll() is not None, 60)
+    wait_for(lambda: saved(run) or process.poll() is not None)
     os.kill(workers_of(process)[0].pid, signal.SIGKILL)
     result = finish(process)
     assert result.code == 0, result.err
     summary = json.loads(result.out)
     notes = summary["notes"]
     assert summary["flow"]["environments_lost"] == 1
-    assert any("SIGKILL" in note and "begin new episodes" in note for note in notes), notes
+    assert any("SIGKILL" in note and "begins a new episode" in note for note in notes), notes
 
 
 def test_a_function_of_a_script_reaches_the_workers(tmp_path: Path) -> None:
@@ -272,7 +271,7 @@ print("done")
     assert done.stdout == "done\n"
 
 
-def test_what_workers_print_does_not_reach_the_output(tmp_path: Path) -> None:
+def test_what_workers_print_does_not_reach_the_output(capfd: pytest.CaptureFixture[str]) -> None:
     class Chatty(gym.Wrapper[Any, Any, Any, Any]):
         def step(self, action: Any) -> Any:
             print("step", flush=True)
@@ -282,6 +281,8 @@ def test_what_workers_print_does_not_reach_the_output(tmp_path: Path) -> None:
         lambda **k: Chatty(gym.make("CartPole-v1", **k)), n_steps=4, batch_size=8,
         placement="sampler=processes workers=1x2",
     )  # fmt: skip
-    begin = time.monotonic()
+    capfd.readouterr()  # the check has made a step in this process
     code.learn(16)
-    assert time.monotonic() - begin < 60
+    printed = capfd.readouterr()
+    assert "step" not in printed.out
+    assert "step\n" in printed.err

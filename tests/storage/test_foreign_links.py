@@ -23,6 +23,7 @@ from rich.console import Console
 from flatout.api.callbacks import RecordEvery
 from flatout.cli.population import _draw as draw_curves
 from flatout.errors import UsageError
+from flatout.hardware import ray_cluster
 from flatout.run.interrupts import Interrupts
 from flatout.sweeps import cluster, engine, place, worker
 from flatout.sweeps.folder import PLAN, Folder
@@ -126,8 +127,8 @@ def _engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     monkeypatch.setattr(engine, "Local", InProcess)
     monkeypatch.setattr(place, "Local", InProcess)
-    monkeypatch.setattr(cluster, "connect", lambda *_: Ray())
-    monkeypatch.setattr(cluster, "_refuse_silent", lambda address: None)
+    monkeypatch.setattr(ray_cluster, "connect", lambda *_: Ray())
+    monkeypatch.setattr(cluster, "refuse_silent", lambda address: None)
     monkeypatch.chdir(tmp_path)
 
 
@@ -303,8 +304,9 @@ def test_a_population_is_not_resumed_through_a_link(
 
 @pytest.mark.parametrize(
     "name",
-    [".arriving", ".arriving/seed=0", "seed=0", "population-1",
-     "population-1/members", "population-1/members/seed=2", "seed=0/checkpoints"],
+    [".arriving", "population-1/members", "seed=0/checkpoints",
+     *(pytest.param(name, marks=pytest.mark.slow) for name in (
+         ".arriving/seed=0", "seed=0", "population-1", "population-1/members/seed=2"))],
 )  # fmt: skip
 def test_a_sweep_is_not_resumed_through_a_link(
     name: str, sweep: Path, flatout: Cli, tmp_path: Path

@@ -93,6 +93,6 @@ lock.close()
 def test_a_forked_child_holds_nothing(case: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", HELD + case, str(tmp_path / "lock")],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")

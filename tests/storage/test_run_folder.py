@@ -44,7 +44,7 @@ for process in begun:
 
 def test_runs_that_begin_at_the_same_moment_have_folders_of_their_own(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", BEGIN], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", BEGIN], cwd=tmp_path, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
     paths = done.stdout.split()

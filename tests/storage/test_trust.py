@@ -168,7 +168,7 @@ def test_other_settings_that_reach_outside(got: Got, flatout: Cli, changes: dict
 
 def child(*words: str, cwd: Path, **variables: str) -> Result:
     done = subprocess.run(
-        words, cwd=cwd, env={**os.environ, **variables}, capture_output=True, text=True, timeout=60
+        words, cwd=cwd, env={**os.environ, **variables}, capture_output=True, text=True, timeout=120
     )
     return Result(done.returncode, done.stdout, done.stderr)
 

@@ -16,9 +16,10 @@ import pytest
 from flatout.envs.checking.process import inspect_in_child
 from flatout.errors import CheckpointError, DamagedError, FlatoutError, damage
 from flatout.run.recording import RunRecording
-from flatout.spans import Spans
+from flatout.spans import ResetTimes, Spans, Work
 from flatout.storage import checkpoint
 from flatout.storage.run_folder import RunFolder
+from flatout.storage.span_records import MAIN, Begin, read_lines, steady
 from flatout.types import Snapshot
 from flatout_explain.files import kept_numbers as kept
 from flatout_explain.files import nofollow
@@ -32,16 +33,17 @@ WRITER = """
 import sys
 from pathlib import Path
 from flatout_explain import output_file
-from flatout_explain.files.kept_numbers import keep_number
+from flatout_explain.files import kept_numbers
 from flatout_explain.files import nofollow
 
 number, folder = sys.argv[1], Path(sys.argv[2])
+kept_numbers.WAIT_S = 120.0  # a slow disk may hold all of them
 sys.stdin.read(1)  # all are there
 for write in range({writes}):
     content = (f"{{number}} {{write}}\\n" * 1000).encode()
     nofollow.replace(folder / "replaced", content)
     output_file.write(folder / "written", content)
-    keep_number(f"{{number}} {{write % 100}}", float(write), folder)
+    kept_numbers.keep_number(f"{{number}} {{write % 100}}", float(write), folder)
 """
 
 RENAMES = """
@@ -226,6 +228,24 @@ def _replay(path: Path, error: OSError) -> None:
 
 def test_an_error_of_a_file_is_named_without_its_number() -> None:
     assert damage(OSError(errno.EIO, "Input/output error", "path")) == "Input/output error"
+
+
+def test_records_hold_the_resets_of_the_main_process_and_of_workers() -> None:
+    works = {MAIN: Work(resets=ResetTimes(2, 0.5, 0.25, 0.5))}
+    recording = RunRecording(
+        Spans(), lanes=lambda: works, waited=lambda: 0.0, wall=lambda: 1.0, folder=None,
+        kept_s=0.0, cores=1, devices=False,
+    )  # fmt: skip
+    recording.begin(Begin(0.0), (0, 0, 0))
+    works[MAIN] = Work(resets=ResetTimes(5, 1.5, 0.75, 0.625))
+    works["worker 0"] = Work({"env": 1.0}, 3, resets=ResetTimes(1, 0.25, 0.0625, 0.25))
+    recording.end((8, 1, 1))
+    _, (main, worker) = read_lines(recording.lines())
+    totals, _ = steady([main, worker])
+    assert totals is not None
+    assert totals.resets == ResetTimes(3, 1.0, 0.5, 0.125)
+    assert totals.workers[0].resets == ResetTimes(1, 0.25, 0.0625, 0.25)
+    assert main.lane == MAIN
 
 
 @pytest.mark.parametrize("at", ["begin", "later"])

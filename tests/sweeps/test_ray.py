@@ -16,10 +16,10 @@ from typing import Any
 import psutil
 import pytest
 
+from flatout.hardware import ray_cluster
 from flatout.hardware.inventory import Gpu, Hardware
 from flatout.installing import install
 from flatout.storage import signing
-from flatout.sweeps import cluster as engine
 from flatout.sweeps import place
 from tests.conftest import Result, furthest, last_saved
 from tests.kills import finish, spawn, wait_for
@@ -59,6 +59,8 @@ def sweep(folder: Path, **more: Any) -> Path:
     [
         (["--engine", "slurm"], "not one of local, ray"),
         (["--ray-address", "auto"], "give both"),
+        (["--placement", "sampler=cluster workers=2x1"], "start a Ray of its own"),
+        ([*ON_RAY, "--placement", "sampler=cluster workers=2x1"], "leave one of the two out"),
         ([*ON_RAY, "--dry-run"], "leave out --engine ray"),
         ([*ON_RAY, "--ray-address", "cluster"], "neither HOST:PORT nor auto"),
         ([*ON_RAY, "--ray-address", "ray://cluster:10001"], "neither HOST:PORT nor auto"),
@@ -79,7 +81,7 @@ def test_what_cannot_be_is_refused(
 def test_a_server_that_is_no_ray_is_not_waited_for(
     greeting: bytes, flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "ANSWER_S", 0.2)
+    monkeypatch.setattr(ray_cluster, "ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         lines = list[socket.socket]()
 
@@ -130,7 +132,7 @@ def there() -> Iterator[tuple[str, subprocess.Popen[str]]]:
     pytest.importorskip("ray", reason="needs Ray: pip install 'flatout[ray]'")
     process = started()
     yield address(process), process
-    finish(process, 60)
+    finish(process)
 
 
 def started() -> subprocess.Popen[str]:
@@ -225,8 +227,9 @@ def test_a_killed_worker_costs_its_trial_nothing_but_time(
     where, ray = there
     file = sweep(tmp_path, steps=1600)
     words = (str(file), *SLOW, *ON_RAY, "--ray-address", where, "--json")
+    wait_for(lambda: not workers(ray))  # of the test before
     process = spawn("sweep", *words, "--run-dir", str(tmp_path / "f"))
-    wait_for(lambda: len(list((tmp_path / "f").glob("*/checkpoints"))) == 2, 90)
+    wait_for(lambda: len(list((tmp_path / "f").glob("*/checkpoints"))) == 2)
     workers(ray)[0].kill()
     result = finish(process)
     assert result.code == 0, result.err
@@ -250,7 +253,7 @@ def test_ctrl_c_saves_and_a_resume_goes_on(
     on_ray = (*ON_RAY, "--ray-address", where)
     folder = tmp_path / "f"
     process = spawn("sweep", str(file), *SLOW, *on_ray, "--run-dir", str(folder))
-    wait_for(lambda: len(list(folder.glob("*/metrics.jsonl"))) >= 2, 90)
+    wait_for(lambda: len(list(folder.glob("*/metrics.jsonl"))) >= 2)
     process.send_signal(signal.SIGINT)
     stopped = finish(process)
     assert stopped.code == 130, stopped.err
@@ -276,7 +279,7 @@ def test_a_cluster_that_goes_away_is_said_and_costs_nothing_that_came_home(
     folder = tmp_path / "f"
     words = (*SLOW, *ON_RAY, "--ray-address", address(ray), "--run-dir", str(folder))
     process = spawn("sweep", str(file), *words)
-    wait_for(lambda: len(list(folder.glob("*/checkpoints"))) == 2, 90)
+    wait_for(lambda: len(list(folder.glob("*/checkpoints"))) == 2)
     ray.kill()
     result = finish(process)
     finish(ray)

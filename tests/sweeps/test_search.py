@@ -545,7 +545,7 @@ def test_a_sweep_of_optuna_that_is_killed_goes_on(
     slow = ("--env", "tests.fault_envs:sleepy", "--env-kwargs", "seconds=0.004", "--at-once", "1")
     killed = tmp_path / "killed"
     process = spawn("sweep", str(file), *slow, "--run-dir", str(killed))
-    wait_for(lambda: len(list(killed.glob("*/summary.json"))) == 2, 90)
+    wait_for(lambda: len(list(killed.glob("*/summary.json"))) >= 2)
     process.kill()
     finish(process)
     ended = {path: path.stat().st_mtime_ns for path in killed.glob("*/summary.json")}

@@ -126,9 +126,10 @@ def test_a_sweep_that_is_killed_goes_on_where_it_was(flatout: Cli, tmp_path: Pat
     words += ["--eval-every", "0", "--run-dir"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     process = spawn("sweep", *words, str(killed))
-    wait_for(lambda: any(killed.glob("*seed=0/checkpoints/step_*")), 60)
+    wait_for(lambda: (killed / PLAN).exists())
     second = flatout("sweep", "--resume", killed)
     assert "is in use by another sweep" in second.message
+    wait_for(lambda: any(killed.glob("*seed=0/checkpoints/step_*")))
     process.kill()
     finish(process)
     ended = {path: path.stat().st_mtime_ns for path in killed.glob("*/summary.json")}
@@ -148,7 +149,7 @@ def test_a_sweep_that_is_killed_goes_on_where_it_was(flatout: Cli, tmp_path: Pat
 def test_ctrl_c_saves_every_trial(tmp_path: Path) -> None:
     words = [str(word) for word in (*SMALL, "--steps", 10**6, "--checkpoint-every", 0)]
     process = spawn("sweep", *words, "--run-dir", str(tmp_path / "f"))
-    wait_for(lambda: any((tmp_path / "f").glob("*/metrics.jsonl")), 60)
+    wait_for(lambda: any((tmp_path / "f").glob("*/metrics.jsonl")))
     process.send_signal(signal.SIGINT)
     result = finish(process)
     assert result.code == 130
@@ -611,6 +612,26 @@ def test_a_process_that_was_told_to_end_loses_no_trial(tmp_path: Path) -> None:
     assert len(acting.started) == 2
     assert made.states["seed=0"].state == "failed"
     assert "was ended by a signal" in made.states["seed=0"].error
+
+
+def test_a_process_that_is_stopped_while_it_starts_has_not_failed(tmp_path: Path) -> None:
+    """It has no handler of signals yet: SIGTERM kills it."""
+
+    class Starting(Acting):
+        def start(self, job: Job) -> None:
+            self.started.append(job)
+
+        def stop(self, job: str) -> None:
+            died = {"trial": job, "error": "its process was killed (SIGTERM).", "kind": "died"}
+            self._events += [died, {"done": job}]
+
+    starting = Starting(lambda job: [])
+    made = Sweep(tmp_path, base(), [0, 1], plan.Fixed([plan.Group("", {})]), starting,
+                 Slots(2, 2, 8000.0, 2))  # fmt: skip
+    made.run(lambda: None, lambda: bool(starting.started))
+    made.stop()
+    assert {state.state for state in made.states.values()} == {"waiting"}
+    assert made.notes == []
 
 
 ENDING = """

@@ -60,9 +60,8 @@ def test_it_is_a_device_environment() -> None:
     assert check_device_env(drunkard(), steps=50) == []
 
 
-@pytest.mark.parametrize(
-    "more", [(), pytest.param(("--shards", 2, "--devices", 2), marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [(), ("--shards", 2, "--devices", 2)])
 def test_its_run_resumes_to_the_same_bits(
     more: tuple[Any, ...], flatout: Cli, tmp_path: Path
 ) -> None:

@@ -88,7 +88,7 @@ REFUSED = [
     ("Pendulum-v1", {"g": True}, "g = True is not a number."),
     ("flatout/Snake-v0", {"size": 300}, "size = 300 is not a whole number from 2 to 255."),
     ("flatout/Snake-v0", {"patience": 2.0}, "patience = 2.0 is not a whole number from 1"),
-    ("no_such_module:make", {}, "there is no module 'no_such_module'."),
+    ("no_such_module:make", {}, "there is no module 'no_such_module' in "),
     ("tests.device_envs:corrido", {}, "has no function 'corrido'. Did you mean 'corridor'?"),
     ("tests.device_envs:NOT_CALLABLE", {}, "has no function 'NOT_CALLABLE'."),
     ("tests.device_envs:", {}, "is not module:function."),

@@ -128,8 +128,9 @@ def test_episodes_are_reproduced_from_their_actions() -> None:
             taken[env] = [*taken[env], int(actions[env])] if same else []
     again = together(device, MANY)
     given: list[np.ndarray | None] = [np.int32(actions) for actions in taken]
-    assert again.envs.replay_all(played.envs.seeded_episode, given, again.obs) == [True] * MANY
-    assert again.envs.lengths == played.envs.lengths == played.envs.steps_since_seed
+    numbers = played.envs.episode
+    assert again.envs.replay_all(numbers, numbers, given, again.obs) == [True] * MANY
+    assert again.envs.lengths == played.envs.lengths == played.envs.steps_to_replay
     for _ in range(20):  # and both continue equally, to the bit
         assert np.array_equal(again.obs, played.obs)
         actions = rng.integers(0, 2, MANY).astype(np.int32)
@@ -140,7 +141,7 @@ def test_episodes_are_reproduced_from_their_actions() -> None:
 def test_actions_that_end_the_episode_reproduce_nothing() -> None:
     played = together(corridor(), MANY)
     given = [np.ones(40, np.int32), *[None] * (MANY - 2), np.zeros(3, np.int32)]
-    done = played.envs.replay_all([0] * MANY, given, played.obs)
+    done = played.envs.replay_all([0] * MANY, [0] * MANY, given, played.obs)
     assert done == [*[False] * (MANY - 1), True]
 
 
@@ -254,6 +255,7 @@ def test_a_run_learns_resumes_and_is_evaluated(
 
 
 @pytest.mark.usefixtures("at_root")
+@pytest.mark.slow
 def test_workers_step_what_this_process_would(
     flatout: Callable[..., Result], tmp_path: Path
 ) -> None:

@@ -45,8 +45,8 @@ optimizer = torch.optim.Adam(q_network.parameters(), lr=2.5e-4)
 target_network.load_state_dict(q_network.state_dict())
 rb = ReplayBuffer(10000, envs.single_observation_space, envs.single_action_space, "cpu")
 obs, _ = envs.reset(seed=1)
-global_step, start = 0, time.time()
-while time.time() - start < SECONDS:
+global_step, start = 0, time.process_time()
+while time.process_time() - start < SECONDS:
     global_step += 1
     with phase("acting"):
         if random.random() < 0.05:

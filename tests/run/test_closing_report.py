@@ -1,0 +1,150 @@
+"""The report at a run's end: it fits a screen, and its commands can be pasted into a shell."""
+
+from __future__ import annotations
+
+import io
+import shlex
+import subprocess
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from flatout.cli.arguments import TrainArguments, read_settings, settle
+from flatout.cli.train import changed_command
+from flatout.config.settings import revise
+from flatout.explain.settings import flags
+from flatout.run.display import command_lines, report
+from tests.tiny import train_config
+
+SUMMARY: dict[str, Any] = {
+    "steps": 67_584, "episodes": 1326, "updates": 1584, "wall_s": 94.7, "startup_s": 13.4,
+    "compile_s": 12.3, "compile_later_s": 1.2, "steps_per_s": 56_138.0, "ended": "steps",
+    "placement": "act=cpu learn=cuda:0 replay=cuda:0 sampler=processes workers=2x8 "
+    "schedule=overlapped",
+    "return_mean_100": 381.1, "return_mean_last": 381.1,
+    "time_to_return_s": {"475.0": None}, "steps_to_return": {"475.0": None},
+    "phases": {"compile": 0.1, "other": 0.1}, "flow": {
+        "environments_lost": 0, "policy_lag": 1.0, "sampler_wait_s": 12.0, "learner_wait_s": 40.1,
+        "queue_s": 0.012, "act_bytes_per_step": 420.0, "learn_bytes_per_step": 800.0,
+    },
+    "steady": {
+        "seconds": 80.1, "left_out": {"start-up": 1.2, "compiling": 12.3, "first iteration": 2.1},
+        "phases": {"env": 0.4, "learn": 0.2, "act": 0.1, "log": 0.1, "publish": 0.08,
+                   "replay": 0.05, "wait": 0.04, "eval": 0.02, "other": 0.01},
+    },
+    "verdict": "env-bound",
+    "headline": "the learner is idle 73 % of the time; 47 % of the time goes into stepping "
+    "environments",
+    "try": {"id": "env-bound", "share": 0.47, "remedy": "", "setting": ["--envs", "16"]},
+    "run_dir": "runs/ppo-CartPole-v1-0-20261129-230911",
+}  # fmt: skip
+AGAIN = shlex.split(
+    "flatout train ppo --env my_module:make --env-kwargs level=3 --envs 16 --n-steps 64 --hidden "
+    "256,256 --learning-rate lin_0.001 --placement 'sampler=processes workers=2x8'"
+)
+
+
+def shown(width: int | None, summary: dict[str, Any] = SUMMARY, again: list[str] = AGAIN) -> str:
+    """Return the report in a terminal of this width, or in a file if it is None."""
+    file = io.StringIO()
+    report(summary, Console(file=file, width=width, force_terminal=bool(width), no_color=True,
+                            color_system=None), again)  # fmt: skip
+    return file.getvalue()
+
+
+def section(text: str, label: str) -> str:
+    """Return the lines of a label, without it and their indentation."""
+    lines = text.splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith(label))
+    rest = lines[start + 1 :]
+    count = next((n for n, line in enumerate(rest) if not line.startswith(" " * 9)), len(rest))
+    return "\n".join(line[9:] for line in lines[start : start + 1 + count])
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30)])
+def test_it_fits_a_terminal(width: int, height: int) -> None:
+    simple = {**SUMMARY, "flow": {"environments_lost": 0}, "placement": "cpu"}
+    for summary in (simple, SUMMARY):
+        lines = shown(width, summary).splitlines()[1:]  # the first one is empty
+        assert len(lines) < height, "\n".join(lines)  # the prompt follows
+        assert max(map(len, lines)) <= width, "\n".join(lines)
+
+
+def test_a_command_that_learns_something_else_says_so() -> None:
+    tried = {
+        **SUMMARY["try"],
+        "remedy": "Use 16 environments. This changes what is learned: compare returns.",
+    }
+    assert section(shown(100, {**SUMMARY, "try": tried}), "TRY").endswith(
+        "\nThis changes what is learned: compare returns."
+    )
+
+
+def test_a_narrow_terminal_wraps_no_bar() -> None:
+    assert max(map(len, shown(60).splitlines())) <= 60
+
+
+@pytest.mark.parametrize("width", [60, 80, 200, None])
+def test_its_commands_are_read_by_a_shell_as_they_are_shown(width: int | None) -> None:
+    text = shown(width)
+    tried, then = section(text, "TRY"), section(text, "NEXT")
+    if width is None:
+        assert len(tried.splitlines()) == 1
+    ran = subprocess.run(
+        ["bash", "-c", f'flatout() {{ printf "%s\\n" flatout "$@"; }}\n{tried}'],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert ran.stdout.splitlines() == AGAIN
+    commands = then.replace("\\\n", "").splitlines()
+    resume = [shlex.split(line) for line in commands if line.startswith("flatout train")]
+    folder = SUMMARY["run_dir"]
+    assert resume == [["flatout", "train", "--resume", folder, "--steps", "135168"]]
+    assert f"flatout eval {folder} --show" in commands
+
+
+def test_a_long_command_is_broken_between_flags() -> None:
+    lines = command_lines(shlex.join(AGAIN), 60)
+    assert len(lines) > 1
+    assert all(line.endswith(" \\") for line in lines[:-1])
+    assert all(line.startswith("--") for line in lines[1:])
+    assert max(map(len, lines)) <= 60
+    assert command_lines("flatout eval 'my run'", 10) == ["flatout \\", "eval \\", "'my run'"]
+
+
+KINDS = [
+    "ppo --env tests.bad_envs:Good --envs 8 --n-steps 32 --run-dir runs/first",
+    "ppo --env tests.bad_envs:Good --env-kwargs a=1 --env-kwargs 'b=\"it is\"' --envs 8",
+    "ppo --preset cartpole-ppo --run-dir runs/first",
+    "ppo --preset cartpole-ppo --envs 32 --learning-rate 1e-4 --no-tensorboard",
+    "--preset cartpole-ppo --steps 1000",
+    "dqn --env CartPole-v1 --hidden 64 --hidden 32 --stop-at-return=-3.5 --double",
+    "ppo --env CartPole-v1 --placement 'sampler=processes workers=2x4' --threshold 1,2",
+]
+
+
+@pytest.mark.parametrize("typed", KINDS)
+@pytest.mark.parametrize(
+    "changes", [{"envs": 16}, {"placement": "sampler=processes workers=2x8", "envs": 16}]
+)
+def test_the_command_to_try_has_the_runs_settings_but_for_the_remedy(
+    typed: str, changes: dict[str, Any]
+) -> None:
+    asked, given = read_settings(TrainArguments, "flatout train", shlex.split(typed))
+    config, _ = settle(asked, given)
+    words = changed_command(asked, given, config, flags(changes))
+    assert words[:2] == ["flatout", "train"]
+    read, resumed = train_config(words[2:])
+    assert not resumed
+    wanted = revise(config, {**changes, "run_dir": None})
+    assert read.flat() == wanted.flat()
+
+
+def test_a_resumed_runs_settings_are_in_its_command() -> None:
+    config, _ = train_config(["ppo", "--env", "tests.bad_envs:Good", "--envs", "8", "--gamma", "1"])
+    asked = TrainArguments(resume="runs/first")
+    words = changed_command(asked, {"steps": "1000"}, config, ["--envs", "16"])
+    read, resumed = train_config(words[2:])
+    assert not resumed
+    changes = {"envs": 16, "placement": read.run.placement}
+    assert read.flat() == revise(config, changes).flat()
