@@ -6,7 +6,11 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/xla
 # Hundreds of processes import Flatout: each would compile its modules, and pytest all tests.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install train test test-slow test-avx2 faults lint docs smoke
+.PHONY: install train test test-slow test-avx2 faults lint docs smoke cell constraints release peers regress
+
+# In CI all packages have the versions that passed the tests last: a new release breaks no change that
+# has nothing to do with it. They are those of Python 3.11; other Pythons take the newest.
+PIP := -m pip install --quiet --disable-pip-version-check $(if $(filter true,$(CI)),--constraint constraints.txt)
 
 install: .venv/.installed
 
@@ -14,26 +18,30 @@ install: .venv/.installed
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Flatout needs Python 3.11 or newer; pass PYTHON=/path/to/python3.11")'
 	@echo "setting up .venv (20 to 90 seconds, once)"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ./explain -e .
+	@$(BIN)/python $(PIP) -e ./explain -e .
 	@touch $@
 
 .venv/.developing: .venv/.installed
 	@echo "adding what the tests need"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		$$($(BIN)/python tools/dev_requirements.py)
+	@$(BIN)/python $(PIP) $$($(BIN)/python tools/dev_requirements.py)
 	@touch $@
 
 .venv/.documenting: .venv/.installed
 	@echo "adding what the documentation needs"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		$$($(BIN)/python tools/dev_requirements.py docs)
+	@$(BIN)/python $(PIP) $$($(BIN)/python tools/dev_requirements.py docs)
 	@touch $@
+
+constraints: install .venv/.developing .venv/.documenting
+	@$(BIN)/python tools/write_constraints.py
 
 train: install
 	@$(BIN)/flatout train ppo --preset cartpole-ppo
+	@echo "to go on, type: source $(BIN)/activate, then flatout, which shows what you can do"
 
 # Three for two cores: many tests wait for processes. Who is done takes tests from the others.
-PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
+WORKERS ?= 3
+SPREAD := -n $(WORKERS) --dist worksteal
+PYTEST := $(BIN)/python -m pytest $(SPREAD)
 
 test: install .venv/.developing
 	$(PYTEST)
@@ -80,3 +88,40 @@ docs: install .venv/.documenting
 # Build, install into a new environment elsewhere, and use it: make smoke PYTHON=python3.13
 smoke:
 	@$(PYTHON) tools/smoke.py
+
+# The quick tests, and those of equal bits, with another Python and JAX, in an environment of their
+# own: make cell PYTHON=python3.12 JAX=0.10 (or newest)
+JAX ?= newest
+CELL = .cache/cells/$(notdir $(PYTHON))-jax-$(JAX)
+cell:
+	@$(PYTHON) -m venv $(CELL)
+	@$(CELL)/bin/python $(PIP) -e ./explain -e . \
+		$$($(PYTHON) tools/dev_requirements.py) $(if $(filter newest,$(JAX)),,"jax==$(JAX).*")
+	@$(CELL)/bin/python -c "import sys, jax; print('Python', sys.version.split()[0], 'JAX', jax.__version__)"
+	$(CELL)/bin/python -m pytest $(SPREAD)
+	$(CELL)/bin/python -m pytest $(SPREAD) -m "bits and not further"
+
+# Both distributions into dist/, ready to be uploaded; while facts are missing, their list.
+release:
+	@$(PYTHON) tools/release.py
+
+# The libraries that Flatout is compared with, each in an environment of its own. One that does not
+# install is named, and benchmarks skip its rows. PEERS="sb3 rejax" makes some. Without a GPU:
+#   make peers PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
+PEERS ?= $(patsubst benchmarks/peers/requirements-%.txt,%,$(wildcard benchmarks/peers/requirements-*.txt))
+
+peers:
+	@for name in $(PEERS); do \
+		echo "peer: $$name"; folder=benchmarks/.venv-$$name; found=$$([ -d $$folder ] && echo yes); \
+		$(PYTHON) -m venv $$folder && \
+		$$folder/bin/python -m pip install --quiet --disable-pip-version-check \
+			-r benchmarks/peers/requirements-$$name.txt || { \
+			[ "$$found" ] || rm -rf $$folder; \
+			echo "$$name does not install here: its rows are skipped"; \
+		}; \
+	done
+
+# CPU seconds per step of this source and of a commit, in turns; 1 if a median is over 3 % higher:
+#   make regress BASE=main
+regress: install
+	$(BIN)/python benchmarks/regress.py $(BASE)

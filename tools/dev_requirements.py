@@ -8,12 +8,22 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-extras = project["project"]["optional-dependencies"]
-print("-e", ROOT / "explain")
-for requirement in project["dependency-groups"][(sys.argv[1:] or ["dev"])[0]]:
-    if requirement.startswith("flatout["):
-        names = requirement.partition("[")[2].rstrip("]").split(",")
-        print(*(line for name in names for line in extras[name]))
-    else:
-        print(requirement)
+
+
+def requirements(group: str) -> list[str]:
+    """Return a group's requirements; those of Flatout's extras in place of their names."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"]
+    lines = []
+    for requirement in project["dependency-groups"][group]:
+        if requirement.startswith("flatout["):
+            names = requirement.partition("[")[2].rstrip("]").split(",")
+            lines += [line for name in names for line in extras[name]]
+        else:
+            lines.append(requirement)
+    return lines
+
+
+if __name__ == "__main__":
+    print("-e", ROOT / "explain")
+    print(*requirements((sys.argv[1:] or ["dev"])[0]), sep="\n")

@@ -31,7 +31,7 @@ INLINE = (
     Step("engine/collect.py", "T steps of N environments", 2),
     Step("engine/act.py", "observations to actions in one call", 3),
     Step("envs/host.py", "actions to observations and rewards", 3),
-    Step("engine/trajectory.py", "the arrays of the trajectory", 3),
+    Step("engine/rollout_buffer.py", "the arrays of the trajectory", 3),
     Step("engine/learn.py", "state and trajectory to the next state", 2),
     Step("algorithms/ppo.py", "trajectory to new parameters", 3),
 )

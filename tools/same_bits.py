@@ -34,6 +34,11 @@ ROLLOUT = (*CARTPOLE, "--n-steps", "32", "--batch-size", "64", "--steps", "1024"
 REPLAY = ("--learning-starts", "128", "--batch-size", "32", "--train-freq", "32",
           "--gradient-steps", "8", "--buffer-size", "1024", "--steps", "640")  # fmt: skip
 WORKERS = "sampler=processes workers=2x2"
+BREAKOUT = ("--env", "BreakoutNoFrameskip-v4", "--envs", "4", "--n-steps", "16", "--batch-size",
+            "32", "--n-epochs", "1", "--steps", "192")  # fmt: skip
+SNAKE_STACKS = ("--env", "flatout/Snake-v0", "--env-kwargs", "size=4", "--env-kwargs", "patience=6",
+                "--frame-stack", "3", "--network", "mlp", "--envs", "4", "--batch-size", "32",
+                "--n-epochs", "1")  # fmt: skip
 ON_DEVICE = ("--env-backend", "device")
 ON_HOST_SCHEDULE = "sampler=device schedule=serial"
 FUSED_ROLLOUT = (*ROLLOUT, *ON_DEVICE)
@@ -67,6 +72,14 @@ RUNS: dict[str, tuple[str, ...]] = {
     "dqn-shards": ("dqn", *CARTPOLE, *REPLAY, "--shards", "2"),
     "dqn-breakout": ("dqn", "--preset", "breakout-dqn", "--envs", "2", "--learning-starts", "64",
                      "--steps", "128", "--buffer-size", "256"),
+    "ppo-breakout": ("ppo", *BREAKOUT),
+    "ppo-breakout-workers": ("ppo", *BREAKOUT, "--placement", WORKERS),
+    "ppo-breakout-trajectories": ("ppo", *BREAKOUT, "--replay-trajectories", "2"),
+    "ppo-breakout-shards": ("ppo", *BREAKOUT, "--shards", "2"),
+    "ppo-snake-stacks": ("ppo", *SNAKE_STACKS, "--n-steps", "16", "--steps", "512"),
+    "ppo-snake-episodes": ("ppo", *SNAKE_STACKS, "--rollout-episodes", "2", "--env-kwargs",
+                           "max_episode_steps=16", "--n-steps", "32", "--steps", "512",
+                           "--placement", f"{WORKERS} inference=local"),
     "ddpg": ("ddpg", *PENDULUM, *REPLAY),
     "td3": ("td3", *PENDULUM, *REPLAY),
     "sac": ("sac", *PENDULUM, *REPLAY),
@@ -100,6 +113,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "members-spread": ("ppo", *ROLLOUT, "--seeds", "2", "--strategy", "spread"),
     "resumed-ppo": ("ppo", *ROLLOUT[:-1], "512", THEN, "--steps", "1024"),
     "resumed-dqn": ("dqn", *CARTPOLE, *REPLAY[:-1], "320", THEN, "--steps", "640"),
+    "resumed-breakout": ("ppo", *BREAKOUT[:-1], "128", THEN, "--steps", "192"),
     "resumed-overlapped": ("ppo", *ROLLOUT[:-1], "512", "--placement",
                            f"{WORKERS} schedule=overlapped", THEN, "--steps", "1024"),
     "resumed-fused": ("ppo", *FUSED_ROLLOUT[:-3], "512", *ON_DEVICE, THEN, "--steps", "1024"),

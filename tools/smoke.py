@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -108,11 +109,13 @@ def _pip_cache(python: str) -> str:
     return done.stdout.strip()
 
 
-def build(place: Place, folder: Path) -> tuple[list[Path], list[Path]]:
+def build(
+    place: Place, folder: Path, projects: Mapping[str, Path] = PROJECTS
+) -> tuple[list[Path], list[Path]]:
     """The source archives, and the wheels that are made from them; flatout-explain comes last."""
     place.run("python", "-m", "pip", "install", "--quiet", "build")
     built = [
-        build_one(place, package, root, folder / package) for package, root in PROJECTS.items()
+        build_one(place, package, root, folder / package) for package, root in projects.items()
     ]
     place.run("python", "-m", "pip", "uninstall", "--quiet", "--yes", "build", "pyproject_hooks")
     archives, wheels = zip(*built, strict=True)
@@ -203,40 +206,55 @@ def obey(place: Place) -> None:
     place.run(*plot)
 
 
+def try_out(
+    python: str, projects: Mapping[str, Path] = PROJECTS,
+    built: tuple[Sequence[Path], Sequence[Path]] | None = None,
+) -> None:  # fmt: skip
+    """Install and use the distributions with a Python, and print what passed.
+
+    Args:
+        projects: what they are built from.
+        built: source archives and wheels, as `build` returns them; None builds them.
+
+    Raises:
+        SmokeError, SubprocessError: a step failed.
+    """
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="flatout-smoke-") as name:
+        folder = Path(name).resolve()
+        place = Place(folder, shutil.which(python) or python)
+        place.fresh()
+        archives, wheels = built or build(place, folder, projects)
+        place.run("python", "-m", "pip", "install", "--quiet", wheels[-1])
+        check_tool(place)
+        print(f"passed: {wheels[-1].name}, after {time.monotonic() - began:.0f} s", flush=True)
+        place.run("python", "-m", "pip", "install", "--quiet", *wheels)
+        check(place)
+        place.run("python", "-m", "pip", "check")
+        print(f"passed: {wheels[0].name}, after {time.monotonic() - began:.0f} s", flush=True)
+        of_wheel = installed(place)
+        flags = ("--no-deps", "--force-reinstall")
+        place.run("python", "-m", "pip", "install", "--quiet", *flags, *archives)
+        if installed(place) != of_wheel:
+            raise SmokeError("the source archives install other files than the wheels")
+        place.run("flatout", "--help")
+        place.run("python", "-m", "pip", "check")
+        print(f"passed: {archives[0].name}, after {time.monotonic() - began:.0f} s", flush=True)
+        obey(place)
+        versions = place.run("python", "-c", "import sys, jax, numpy, gymnasium as g; print(\
+            'Python', sys.version.split()[0], 'jax', jax.__version__, 'numpy',\
+            numpy.__version__, 'gymnasium', g.__version__)")  # fmt: skip
+        print("passed:", " ".join(versions.split()), flush=True)
+
+
 def main() -> None:
     """Build, install, use."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--python", default=sys.executable, help="the Python to try it with")
-    asked = parser.parse_args()
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="flatout-smoke-") as name:
-        folder = Path(name).resolve()
-        place = Place(folder, shutil.which(asked.python) or asked.python)
-        place.fresh()
-        try:
-            archives, wheels = build(place, folder)
-            place.run("python", "-m", "pip", "install", "--quiet", wheels[-1])
-            check_tool(place)
-            print(f"passed: {wheels[-1].name}, after {time.monotonic() - began:.0f} s", flush=True)
-            place.run("python", "-m", "pip", "install", "--quiet", *wheels)
-            check(place)
-            place.run("python", "-m", "pip", "check")
-            print(f"passed: {wheels[0].name}, after {time.monotonic() - began:.0f} s", flush=True)
-            of_wheel = installed(place)
-            flags = ("--no-deps", "--force-reinstall")
-            place.run("python", "-m", "pip", "install", "--quiet", *flags, *archives)
-            if installed(place) != of_wheel:
-                raise SmokeError("the source archives install other files than the wheels")
-            place.run("flatout", "--help")
-            place.run("python", "-m", "pip", "check")
-            print(f"passed: {archives[0].name}, after {time.monotonic() - began:.0f} s", flush=True)
-            obey(place)
-            versions = place.run("python", "-c", "import sys, jax, numpy, gymnasium as g; print(\
-                'Python', sys.version.split()[0], 'jax', jax.__version__, 'numpy',\
-                numpy.__version__, 'gymnasium', g.__version__)")  # fmt: skip
-            print("passed:", " ".join(versions.split()))
-        except (SmokeError, subprocess.SubprocessError) as error:
-            sys.exit(f"smoke: {error}")
+    try:
+        try_out(parser.parse_args().python)
+    except (SmokeError, subprocess.SubprocessError) as error:
+        sys.exit(f"smoke: {error}")
 
 
 if __name__ == "__main__":

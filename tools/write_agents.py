@@ -44,7 +44,7 @@ class ClassifierSettings(TypedDict, total=False):
 OTHERS = {
     "policy": "str | None", "policy_kwargs": "Mapping[str, Any] | None", "device": "str | None",
     "verbose": "int", "lr": "float | str | None", "total_timesteps": "int | None",
-    "n_envs": "int | None", "num_envs": "int | None", "preset": "str | None",
+    "n_envs": "int | None", "num_envs": "int | None", "preset": "str | None", "eval_env": "Any",
 }  # fmt: skip
 """Arguments that are no settings: names of Stable-Baselines3 (docs/coming-from.md), and presets."""
 

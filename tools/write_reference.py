@@ -191,8 +191,11 @@ def python() -> Iterator[str]:
 def examples() -> Iterator[str]:
     """Every example, with its first sentence."""
     yield (
-        "# Examples\n\nComplete programs; the tests run each of them. "
-        "[Fifteen tasks](../quick-start.md) are shorter ones."
+        "# Examples\n\nComplete programs, each with what it prints; the tests run each of them. "
+        "They are in the order in which most people need them: a first run (1), an environment of "
+        "your own (2), why it is slow (3), many seeds (4), on a GPU (5), a network, an algorithm "
+        "and a loop of your own (6 to 8), and special cases. [Fifteen tasks](../quick-start.md) "
+        "are shorter ones."
     )
     rows = list[tuple[str, str]]()
     numbered = (ROOT / "examples").glob("*.*")

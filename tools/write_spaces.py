@@ -71,7 +71,7 @@ def spaces_of(name: str, side: str, kind: str) -> tuple[gym.Space[Any], gym.Spac
     """The observations and actions of an algorithm's cell."""
     if side == "actions":
         return VECTOR, ACTIONS[kind]
-    return OBSERVATIONS[kind], BOX if name in ("ddpg", "td3", "sac") else CHOICE
+    return OBSERVATIONS[kind], BOX if name in ("ddpg", "td3", "sac", "tqc") else CHOICE
 
 
 def cells() -> dict[tuple[str, str, str], str]:
