@@ -50,13 +50,14 @@ TEXT = """# Performance
 
 `python benchmarks/write_results.py` writes this page from the files in `benchmarks/results`.
 [RESULTS.md]({results}) has each row's command, settings, versions, date and single
-runs. Marks: *old*: a file that the row measures, or its settings, changed since; *mixed*: its pairs
-are of two sources or two classes of machine.
+runs. Marks: *old*: the code or the settings have changed since the measurement. *mixed*: the runs
+are of two versions of the code or of two kinds of machine.
 
 ## Speed at equal work
 
-Flatout's speed as a multiple of the other library's: the median of paired runs with its interval.
-Above 1 Flatout is faster; bold where even the lower end is.
+Flatout's speed divided by the other library's: at 2x Flatout is twice as fast. Each number is the
+median of three pairs of runs, with the lowest and the highest. It is bold if the lowest is above
+1.05.
 
 {ratios}
 
@@ -77,10 +78,11 @@ start of the process, with imports and compilation; the memory is that of the la
 
 ## Do agents learn as well?
 
-The score of a run is its mean return in 20 greedy episodes, that of its last 100 training episodes,
-or the seconds to a goal. Two sides are equal if the 95 % interval of the difference of their
-interquartile means lies within 10 % of the peer's; they differ if it excludes zero. This test stood
-before the runs.
+For each row, RESULTS.md says what the score of a run is: the mean return of 20 greedy episodes after
+training, the mean return of the last 100 training episodes, or the seconds to a goal. The verdict
+depends on the difference of the interquartile means and its 95 % interval. If the whole interval is
+within 10 % of the peer's mean, the sides are equal. If not, and it excludes zero, one side is
+better. Otherwise the row is undecided. This test was fixed before the runs.
 
 {learning}
 
@@ -90,28 +92,30 @@ before the runs.
   Its own counters are read, and a row whose sides differ is refused. RESULTS.md states what
   differs all the same.
 - **In turns.** The sides of a pair run one after another on the same machine, each in a process of
-  its own, measured from outside. The interval holds the median of many pairs in 95 % of cases; of
-  fewer than six pairs it is the lowest and the highest.
-- **While learning** counts from a step at which every side has compiled and learns, to the end.
-  **Whole process** includes imports, compilation and the steps before learning. No program was
+  its own, measured from outside. The lowest and the highest of three pairs hold the median of many
+  pairs in 75 % of cases.
+- **While learning** counts from a step at which every side has compiled its program and made an
+  update, to the end. **Whole process** also includes imports, compilation and the steps before
+  learning. The runs are short (RESULTS.md has their steps), so this part is large. No program was
   compiled in an earlier run.
-- **The peers at their best.** PyTorch has one thread where a second one slows it down; releases are
-  pinned, installed from registries, and not patched.
-- **Not measured**: agents after their longest trainings, other CPUs than those named, several GPUs.
+- **The peers.** PyTorch has one thread where a second one slows it down. Releases are pinned,
+  installed from registries, and not patched. Beside Stable-Baselines3, both sides step their
+  environments in the main process.
+- **Not measured**: peers on a GPU, other CPUs than those named, CleanRL, Brax.
 
 ## What limits a run
 
 `flatout train` prints at its end where the time went, and `flatout explain RUN` what to change.
 
-- **Environments in Python** take most of the time of small networks: a faster one, more processes
-  ([placement](placement.md)) or a [compiled one](device-environments.md) gains; a GPU does not.
+- **Environments in Python** take most of the time if the network is small. A faster environment,
+  more processes ([placement](placement.md)) or a [compiled one](device-environments.md) helps; a
+  GPU does not.
 - **Resets** that take longer than some steps:
   [spare environments](guides/slow-environment.md#slow-resets).
 - **Emulators** of Atari games take all cores: [pixels](guides/pixels.md).
-- **Arithmetic** of large networks, of SAC and of image classifiers is the same work in every
-  library; gains are small. A GPU computes it faster ([at 8 %](guides/gpu-at-8-percent.md)).
-- **Starting**: imports and compilation take seconds, which short runs do not earn back. They are
-  the difference between the two columns above.
+- **Arithmetic** of large networks and of image classifiers is the same work in every library, so
+  that gains are small. A GPU computes it faster ([at 8 %](guides/gpu-at-8-percent.md)).
+- **Starting**: imports and compilation take seconds. Short runs do not earn them back.
 - **The network** between machines: [several machines](guides/several-machines.md).
 
 ## Where the other measurements are
@@ -197,9 +201,9 @@ def losses(speed: Rows) -> str:
     for _, row, found in speed:
         for side, kinds in found["ratios"].items():
             for kind, pairs in kinds.items():
-                middle, low, _ = median_interval(pairs)
+                _, low, high = median_interval(pairs)
                 if low <= 1:
-                    word = "slower" if middle < 1 else "no faster for certain"
+                    word = "slower" if high < 1 else "undecided"
                     lines.append(
                         f"- {row['title']}, {KINDS[kind]}: {multiple(pairs)} {NAMES[side]}, {word}."
                     )

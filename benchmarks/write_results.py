@@ -24,7 +24,7 @@ from performance import (
     performance_page,
     sides_of,
 )
-from published import HERE, REPO, Json, load, marks, median_interval, rows_of
+from published import HERE, OURS, REPO, Json, load, marks, median_interval, rows_of
 from report import table
 
 MEANINGS = {
@@ -44,10 +44,10 @@ def main() -> int:
     readme = REPO / "README.md"
     bars = front(speed)
     shown = between(readme.read_text(), "speed", speed_table(bars))
-    shown = between(shown, "learning", learning_sentence(learned))
+    shown = between(shown, "learning", learning_table(learned))
     chinese = REPO / "README.zh.md"
     zh = between(chinese.read_text(), "speed", in_chinese(speed_table(bars, chinese=True)))
-    zh = between(zh, "learning", in_chinese(learning_sentence(learned)))
+    zh = between(zh, "learning", in_chinese(learning_table(learned)))
     pages = {
         results: text,
         readme: shown,
@@ -173,8 +173,14 @@ def speed_table(bars: Sequence[Bar], chinese: bool = False) -> str:
     body = []
     for bar in bars:
         cells = [multiple(bar.ratios[kind]) if kind in bar.ratios else "-" for kind in KINDS]
-        body.append([bar.zh if chinese else bar.title, bar.peer, *cells, ", ".join(bar.marks)])
-    return table(["Work", "Compared with", *KINDS.values(), "Marks"], body)
+        title = bar.zh if chinese else bar.title
+        body.append([title + in_brackets(bar.marks), bar.peer, *cells])
+    return table(["Work", "Compared with", *KINDS.values()], body)
+
+
+def in_brackets(found: Sequence[str]) -> str:
+    """A row's marks, behind its title."""
+    return f" (*{', '.join(found)}*)" if found else ""
 
 
 # --- Learning -----------------------------------------------------------------------------------
@@ -220,16 +226,16 @@ def each(found: Json, side: str) -> str:
     return ", ".join(f"{run['score']:,.0f}" for run in runs if run["side"] == side)
 
 
-def learning_sentence(rows: Rows) -> str:
-    """The sentence of README.md: the means of each comparison with a peer, and its verdict."""
-    parts = [
-        f"{row['title'].split(', ')[1]}: {interval_text(found['iqm']['flatout'])} and "
-        f"{interval_text(found['iqm'][side])}, {test['verdict']}"
-        for _, row, found in rows
-        for side, test in found["tests"].items()
-        if row.get("readme")
-    ]
-    return "; ".join(parts) + "."
+def learning_table(rows: Rows) -> str:
+    """The table of README.md: each comparison with a peer that it shows."""
+    body = []
+    for _, row, found in rows:
+        for side, test in found["tests"].items() if row.get("readme") else ():
+            ours, theirs = (interval_text(found["iqm"][one]) for one in (OURS, side))
+            counts = f"{count(found, OURS)} and {count(found, side)}"
+            title = row["title"].split(", ")[1] + in_brackets(marks(found, row))
+            body.append([title, ours, theirs, counts, test["verdict"]])
+    return table(["Work", NAMES[OURS], NAMES["sb3"], "Runs", "Verdict"], body)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PAGE = (Path(__file__).parent.parent / "README.md").read_text()
-BLOCKS = re.findall(r"^```python\n(.*?)^```\n\n?(?:prints `(.*?)`)?", PAGE, re.M | re.S)
+BLOCKS = re.findall(r"^```python\n(.*?)^```\n\n?(?:This prints `(.*?)`)?", PAGE, re.M | re.S)
 
 
 def test_it_fits_a_few_screens() -> None:
