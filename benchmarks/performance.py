@@ -45,6 +45,11 @@ FIGURES = {
 DEARER = (
     ("peak_mib", "took more memory"), ("first_update_s", "made its first update later"),
 )  # fmt: skip
+COSTS = {
+    "ppo-cartpole": 100_000, "ppo-halfcheetah": 1_000_000, "sac-pendulum": 20_000,
+    "ppo-breakout-8": 10_000_000, "dqn-breakout-8": 10_000_000,
+}  # fmt: skip
+"""Rows of docs/start.md, with the steps of a usual training."""
 KINDS = {"steady": "while learning", "whole": "whole process"}
 TEXT = """# Performance
 
@@ -183,6 +188,34 @@ def scores(name: str, row: Json, found: Json) -> Iterator[list[str]]:
             row["title"], NAMES[side], str(runs), interval_text(made), verdict,
             ", ".join(marks(found, row)),
         ]  # fmt: skip
+
+
+def costs(speed: Rows) -> str:
+    """The table of docs/start.md: how long usual trainings take, and their memory."""
+    body = []
+    for name, row, found in speed:
+        if steps := COSTS.get(name):
+            rate, first, peak = (
+                statistics.median(values_of(found, OURS, key) or [0])
+                for key in ("steps_per_s", "first_update_s", "peak_mib")
+            )
+            title = f"{row['title']}: {steps:,} steps{in_brackets(marks(found, row))}"
+            cells = [duration(first + steps / rate), f"{rate:,.0f}", f"{peak / 1024:.1f} GiB"]
+            body.append([title, *cells, f"`--row {name}`"])
+    return table(["training", "time", "steps/s", "memory", "measured by"], body)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that people would use."""
+    for unit, size in (("hours", 3600), ("minutes", 60)):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def in_brackets(found: Sequence[str]) -> str:
+    """A row's marks, behind its title."""
+    return f" (*{', '.join(found)}*)" if found else ""
 
 
 def costlier(speed: Rows, key: str, words: str) -> str:

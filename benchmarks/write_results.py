@@ -2,8 +2,8 @@
 
     python benchmarks/write_results.py
 
-It writes the sections of RESULTS.md, the tables of README.md and docs/performance.md; with
-``--check`` it writes nothing and ends with 1 where a page is stale. A test holds them equal.
+It writes the sections of RESULTS.md, the tables of README.md and docs/start.md, and
+docs/performance.md; with ``--check`` it writes nothing and ends with 1 where a page is stale. A test holds them equal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from performance import (
     KINDS,
     NAMES,
     Rows,
+    costs,
     figure,
+    in_brackets,
     interval_text,
     multiple,
     performance_page,
@@ -48,8 +50,10 @@ def main() -> int:
     chinese = REPO / "README.zh.md"
     zh = between(chinese.read_text(), "speed", in_chinese(speed_table(bars, chinese=True)))
     zh = between(zh, "learning", in_chinese(learning_table(learned)))
+    start = REPO / "docs" / "start.md"
     pages = {
         results: text,
+        start: between(start.read_text(), "costs", costs(speed)),
         readme: shown,
         chinese: zh,
         REPO / "docs" / "performance.md": performance_page(speed, learned),
@@ -176,11 +180,6 @@ def speed_table(bars: Sequence[Bar], chinese: bool = False) -> str:
         title = bar.zh if chinese else bar.title
         body.append([title + in_brackets(bar.marks), bar.peer, *cells])
     return table(["Work", "Compared with", *KINDS.values()], body)
-
-
-def in_brackets(found: Sequence[str]) -> str:
-    """A row's marks, behind its title."""
-    return f" (*{', '.join(found)}*)" if found else ""
 
 
 # --- Learning -----------------------------------------------------------------------------------
