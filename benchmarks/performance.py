@@ -83,7 +83,7 @@ start of the process, with imports and compilation; the memory is that of the la
 
 ## Do agents learn as well?
 
-For each row, RESULTS.md says what the score of a run is: the mean return of 20 greedy episodes after
+RESULTS.md says for each row what the score of a run is: the mean return of 20 greedy episodes after
 training, the mean return of the last 100 training episodes, or the seconds to a goal. The verdict
 depends on the difference of the interquartile means and its 95 % interval. If the whole interval is
 within 10 % of the peer's mean, the sides are equal. If not, and it excludes zero, one side is

@@ -3,7 +3,8 @@
     python benchmarks/write_results.py
 
 It writes the sections of RESULTS.md, the tables of README.md and docs/start.md, and
-docs/performance.md; with ``--check`` it writes nothing and ends with 1 where a page is stale. A test holds them equal.
+docs/performance.md; with ``--check`` it writes nothing and ends with 1 where a page is stale. A
+test holds them equal.
 """
 
 from __future__ import annotations
