@@ -289,6 +289,11 @@ def multiple(pairs: Sequence[float]) -> str:
 
 def interval_text(values: Sequence[float]) -> str:
     """A number with the ends of its interval."""
-    middle, low, high = values
-    digits = 0 if abs(middle) >= 100 else 1
-    return f"{middle:,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"
+    middle, low, high = (f"{value:,.{places(values)}f}" for value in values)
+    return f"{middle} ({low} to {high})"
+
+
+def places(values: Sequence[float]) -> int:
+    """Digits after the point that scores of this size need."""
+    largest = max(map(abs, values))
+    return 0 if largest >= 100 else 1 if largest >= 10 else 2

@@ -25,6 +25,7 @@ from performance import (
     interval_text,
     multiple,
     performance_page,
+    places,
     sides_of,
 )
 from published import HERE, OURS, REPO, Json, load, marks, median_interval, rows_of
@@ -223,7 +224,8 @@ def count(found: Json, side: str) -> int:
 def each(found: Json, side: str) -> str:
     """The scores of a side's runs, in the order of their seeds."""
     runs = sorted(found["runs"], key=lambda run: run["seed"])
-    return ", ".join(f"{run['score']:,.0f}" for run in runs if run["side"] == side)
+    scores = [run["score"] for run in runs if run["side"] == side]
+    return ", ".join(f"{score:,.{places(scores)}f}" for score in scores)
 
 
 def learning_table(rows: Rows) -> str:
