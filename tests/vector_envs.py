@@ -75,6 +75,7 @@ class Countdowns(VectorEnv[Any, Any, Any]):
         if self.mode == AutoresetMode.SAME_STEP or self.fault in ("hidden", "silent"):
             if terminated.any() and self.fault not in ("no finals", "silent"):
                 info["final_obs"] = self.obs.copy()
+                info["_final_obs"] = terminated & (self.fault != "no final row")
             for env in np.flatnonzero(terminated):
                 self.begin(int(env))
         if self.fault == "size":
@@ -92,6 +93,78 @@ class Countdowns(VectorEnv[Any, Any, Any]):
         if self.fault == "one":
             return np.broadcast_to(self.obs[:1].copy(), self.obs.shape)
         return self.obs[:-1].copy() if self.fault == "rows" else self.obs.copy()
+
+
+class Walks(VectorEnv[Any, Any, Any]):
+    """Environments in which actions move a position down or up, reset by a mask and with a seed for
+    each. `hidden` says that the step that ends an episode also begins the next one.
+
+    Args:
+        kind: the world, an entry of `WORLDS`; each makes ends and beginnings look alike in some
+            way, except the first two.
+    """
+
+    WORLDS = (
+        "starts",  # many first positions, episodes of 6 steps
+        "corridor",  # always the same one, episodes of 6 steps
+        "ring",  # the same; an episode ends where it began
+        "pair",  # two first positions, in which episodes also end
+        "bandit",  # each step ends an episode, and shows a new random number
+        "noise",  # observations are random numbers
+        "constant",  # all observations are equal
+        "reset-free",  # an episode begins where the last one ended
+    )
+
+    def __init__(self, num_envs: int, mode: AutoresetMode, kind: str, hidden: bool = False) -> None:
+        self.num_envs, self.kind, self.hidden = num_envs, kind, hidden
+        self.mode, self.metadata = mode, {"autoreset_mode": mode}
+        self.single_observation_space = gym.spaces.Box(-99.0, 99.0, (1,), np.float32)
+        self.single_action_space = gym.spaces.Discrete(2)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.rngs = [np.random.default_rng(env) for env in range(num_envs)]
+        self.at, self.steps = np.zeros(num_envs), np.zeros(num_envs, np.int64)
+        self.over = np.zeros(num_envs, np.bool_)
+
+    def begin(self, env: int) -> None:
+        self.steps[env], self.over[env] = 0, False
+        if self.kind in ("starts", "bandit", "noise"):
+            self.at[env] = self.rngs[env].random()
+        elif self.kind == "pair":
+            self.at[env] = self.rngs[env].integers(2)
+        elif self.kind != "reset-free":
+            self.at[env] = 0.0
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        mask = (options or {}).get("reset_mask")
+        for env in range(self.num_envs) if mask is None else np.flatnonzero(mask).tolist():
+            if seed is not None and seed[env] is not None:
+                self.rngs[env] = np.random.default_rng(seed[env])
+                self.at[env] = 0.0
+            self.begin(env)
+        return self.seen(), {}
+
+    def step(self, actions: Any) -> Any:
+        ended = np.zeros(self.num_envs, np.bool_)
+        for env in range(self.num_envs):
+            if self.over[env]:
+                assert self.mode == AutoresetMode.NEXT_STEP, "the episode has ended: reset it"
+                self.begin(env)
+                continue
+            self.steps[env] += 1
+            if self.kind in ("bandit", "noise"):
+                self.at[env] = self.rngs[env].random()
+            elif self.kind != "constant":
+                self.at[env] = (self.at[env] + 2 * actions[env] - 1) % 8
+            ended[env] = self.over[env] = {
+                "ring": self.at[env] == 0.0, "pair": self.at[env] < 2, "bandit": True,
+            }.get(self.kind, self.steps[env] == 6)  # fmt: skip
+            if ended[env] and self.hidden:
+                self.begin(env)
+        return self.seen(), np.zeros(self.num_envs), ended, np.zeros(self.num_envs, np.bool_), {}
+
+    def seen(self) -> np.ndarray:
+        return self.at[:, None].astype(np.float32)
 
 
 class Pictures(gym.Env[Any, Any]):

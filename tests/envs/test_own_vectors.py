@@ -14,14 +14,29 @@ from gymnasium.vector import AutoresetMode
 
 from flatout import DQN, PPO, Finding, check_env, tree
 from flatout.config.schema import EnvConfig
+from flatout.envs import vector_kind
 from flatout.envs.base import EVALUATION
 from flatout.envs.task import Task, open_task
 from flatout.envs.vector import RARELY
-from flatout.errors import EnvironmentFailure, FlatoutError, InvalidReturn, UsageError
+from flatout.errors import (
+    CallbackFailure,
+    EnvironmentFailure,
+    FlatoutError,
+    InvalidReturn,
+    UsageError,
+)
 from flatout.frames import frame_spec
 from tests import tiny
 from tests.masked_envs import Picky
-from tests.vector_envs import Countdowns, Pictures, as_vector, cartpole, cartpoles, two_cartpoles
+from tests.vector_envs import (
+    Countdowns,
+    Pictures,
+    Walks,
+    as_vector,
+    cartpole,
+    cartpoles,
+    two_cartpoles,
+)
 
 MODES = pytest.mark.parametrize("mode", list(AutoresetMode))
 
@@ -241,6 +256,7 @@ FAULTS = {
     "rows": r"returned observations of shape \(2, 2\)",
     "flags": "returned terminations .* which are not True or False",
     "no finals": "says that it resets in the same step .* no 'final_obs'",
+    "no final row": r"says that it resets in the same step .* its infos\['_final_obs'\] is False",
     "mask": r"gave info\['action_mask'\] in step, but none after its first reset: correct it, or",
 }
 
@@ -252,10 +268,51 @@ def test_each_fault_is_one_sentence(fault: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_reset_that_is_not_declared_is_found() -> None:
+def test_a_reset_that_is_not_declared_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the first end of an episode, if the start of training has seen none."""
+    monkeypatch.setattr(vector_kind, "HIDDEN_STEPS", 1)
     make = partial(Countdowns, mode="NextStep", masked=True, seeded=True, fault="hidden")
     with pytest.raises(InvalidReturn, match=r"declares AutoresetMode\.NEXT_STEP, but its"):
         played(make)
+
+
+HIDDEN = r"declares AutoresetMode\.{}, but the step that ends an episode returns the first obs"
+UNDECLARED = [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED]
+
+
+@pytest.mark.parametrize("mode", UNDECLARED)
+@pytest.mark.parametrize("kind", ["starts", "wrapped", "one", "together", "one seed", "corridor"])
+def test_training_refuses_resets_that_are_hidden(mode: AutoresetMode, kind: str) -> None:
+    """Before anything is compiled. That all episodes begin in the same state shows only in
+    NEXT_STEP, whose step after an end is played."""
+    make: Any = partial(Countdowns, 3, mode, fault="silent", masked=True)
+    if kind == "together":
+        make = partial(Countdowns, 3, mode, fault="silent", together=10**6)
+    elif kind != "one seed":
+        named = kind if kind == "corridor" else "starts"
+        make = partial(Walks, 1 if kind == "one" else 3, mode, named, hidden=True)
+    vector = make()
+    if kind == "wrapped":
+        vector = gym.wrappers.vector.RecordEpisodeStatistics(vector)
+    if kind == "corridor" and mode == AutoresetMode.DISABLED:
+        PPO(vector, n_steps=32, batch_size=32)
+        assert "warning: the last observation of each episode" in faults(vector)[0]
+        return
+    with pytest.raises(UsageError, match=HIDDEN.format(mode.name)) as caught:
+        PPO(vector, n_steps=32, batch_size=32)
+    assert "\n" not in str(caught.value)
+    assert re.match(f"error: .*{HIDDEN.format(mode.name)}", faults(make())[0])
+    if kind == "wrapped":
+        assert not vector.return_queue, "its statistics are those of training alone"
+
+
+@pytest.mark.parametrize("mode", UNDECLARED)
+@pytest.mark.parametrize("kind", Walks.WORLDS)
+@pytest.mark.parametrize("envs", [1, 4])
+def test_ends_that_look_like_beginnings_are_not_refused(
+    mode: AutoresetMode, kind: str, envs: int
+) -> None:
+    task_of(partial(Walks, mode=mode, kind=kind), envs).open(envs, 0, reseeding=RARELY)
 
 
 def test_an_array_that_is_returned_again_and_again_is_copied() -> None:
@@ -300,7 +357,7 @@ CHECKED = {
     "size": "error: .*rewards of shape", "no finals": "error: .*no 'final_obs'",
     "view": "warning: its arrays of observations change after", "one": "error: .*one array in mem",
     "pending": "error: the first step after an end and a reset by the mask is another one",
-    "silent": r"error: it declares AutoresetMode\.NEXT_STEP, but at the end .* first observation",
+    "silent": r"error: .* declares AutoresetMode\.NEXT_STEP, but the step that ends .* first obs",
 }  # fmt: skip
 
 

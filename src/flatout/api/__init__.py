@@ -65,7 +65,8 @@ class Agent:
             names of other libraries are translated or refused as docs/coming-from.md says.
 
     The environment is made, reset, stepped once and closed, so that an unusable one is refused
-    here. An environment object is only reset.
+    here. An environment object is only reset; a vector environment may also be played until its
+    first episodes end, to see how it resets.
 
     Raises:
         UsageError: unknown or impossible settings, or spaces that cannot be used.

@@ -139,7 +139,7 @@ class OwnVectorEnvs(VectorEnvs):
         within = self._mode == AutoresetMode.SAME_STEP
         self._fresh[:], self._over = (ended, self._over) if within else (False, ended)
         if ended.any():
-            self._check_final(info)
+            self._check_final(info, ended)
             if self._how.together:
                 obs, info = self._reset_together(ended, obs, info)
         return obs, rewards, terminated, truncated, info
@@ -201,13 +201,17 @@ class OwnVectorEnvs(VectorEnvs):
                 f"first reset: correct it, or {IGNORE}."
             )
 
-    def _check_final(self, info: Mapping[str, Any]) -> None:
-        """Check that the infos at the end of an episode fit the mode."""
+    def _check_final(self, info: Mapping[str, Any], ended: np.ndarray) -> None:
+        """Check that the infos at the end of episodes (`ended`) fit the mode."""
         within = self._how.mode == AutoresetMode.SAME_STEP
-        if within and FINAL not in info:
+        missing = "" if FINAL in info else f" have no {FINAL!r}"
+        given = np.asarray(info.get(f"_{FINAL}", True))  # Gymnasium's sign which ones there are
+        if not missing and given.shape == ended.shape and not given[ended].all():
+            missing = f"[{f'_{FINAL}'!r}] is False"
+        if within and missing:
             raise InvalidReturn(
                 f"{self._name} says that it resets in the same step (AutoresetMode.SAME_STEP), but "
-                f"its infos have no {FINAL!r} at the end of an episode: add each episode's last "
+                f"its infos{missing} at the end of an episode: add each episode's last "
                 "observation there, or declare another mode."
             )
         if not within and FINAL in info:

@@ -5,17 +5,19 @@ number of its environments, how it resets them, and which seeds it takes. `envs.
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorWrapper
+from gymnasium.vector.utils import batch_space
 
 from flatout import tree
 from flatout.envs.envpool import Pool, adapted
-from flatout.envs.mask_places import attribute
+from flatout.envs.mask_places import attribute, info_masks, mask_key
 from flatout.errors import EnvironmentFailure, UsageError, one_line, raised_at, short
 from flatout.types import ActionSpec
 
@@ -34,6 +36,14 @@ LONGEST_LOOK = 10
 
 LONGEST_EPISODE = 1000
 """Steps in which an episode should end, so that it shows whether all end at the same time."""
+
+HIDDEN_EPISODES, HIDDEN_STEPS, HIDDEN_S = 24, 200, 2.0
+"""The most episodes in which a hidden reset is looked for, the most steps of each, and the seconds
+after which the search ends."""
+
+ENOUGH = 8
+"""Episodes that have to begin differently, or to go on as only a reset explains it, until a hidden
+reset is certain."""
 
 
 class Borrowed(gym.Wrapper[Any, Any, Any, Any]):
@@ -157,11 +167,12 @@ def resets_of(vector: Any, name: str, actions: ActionSpec) -> Resets:
     Gymnasium's own and EnvPool's are known. Another one is reset as a whole, and then its first
     environment alone: the others must keep their observations. If first observations are always the
     same, it is stepped in between. One that ignores the mask plays until an episode ends.
+    `hidden_resets` plays a few episodes.
 
     Raises:
         UsageError: a reset cannot begin the next episode of one environment without the others,
             the autoreset mode does not do that within the step, either, and not all episodes end
-            at the same time.
+            at the same time. Or it resets within the step, and declares another mode.
         EnvironmentFailure: it raised an exception.
     """
     mode, count = mode_of(vector, name), size_of(vector)
@@ -182,11 +193,21 @@ def resets_of(vector: Any, name: str, actions: ActionSpec) -> Resets:
             f"({raised_at(error)})."
         ) from error
     masked = count == 1 or _resets_alone(vector, before, seeded, actions)
-    if masked or mode == AutoresetMode.SAME_STEP:
-        return Resets(mode, masked, seeded and masked)
-    if _end_together(vector, actions):
-        return Resets(mode, masked=False, seeded=False, together=True)
-    raise UsageError(cannot_reset_alone(name, f", as its autoreset mode {mode.name} requires"))
+    resets = Resets(mode, masked, seeded and masked)
+    if not masked and mode != AutoresetMode.SAME_STEP:
+        if not _end_together(vector, actions):
+            raise UsageError(
+                cannot_reset_alone(name, f", as its autoreset mode {mode.name} requires")
+            )
+        resets = Resets(mode, masked=False, seeded=False, together=True)
+    if hidden_resets(vector, resets) == "certain":
+        raise UsageError(
+            f"{name} declares AutoresetMode.{mode.name}, but the step that ends an episode returns "
+            "the first observation of the next one, as if it had reset by itself in the same step: "
+            'return the last observation, or set metadata["autoreset_mode"] to SAME_STEP and add '
+            "infos['final_obs']."
+        )
+    return resets
 
 
 def cannot_reset_alone(name: str, when: str = "") -> str:
@@ -233,12 +254,103 @@ def _resets_alone(vector: Any, before: Any, seeded: bool, actions: ActionSpec) -
         if not _same(before, after, mask):  # it was reset, and the others were not
             return True
         for _ in range(LONGEST_LOOK):
-            stepped = _copied(vector.step(idle)[0])
+            obs, _, *ends, _ = vector.step(idle)
+            stepped = _copied(obs)
             if not _same(before, stepped, ~mask):
                 return _same(stepped, reset_first(), ~mask)
+            if np.any(ends):
+                break
     except Exception:
         return False
     return True  # observations never change: they do not show what a reset does
+
+
+def hidden_resets(vector: Any, resets: Resets) -> Literal["", "possible", "certain"]:
+    """Look for resets within the steps that end episodes, which NEXT_STEP and DISABLED exclude.
+
+    An episode is played with random actions, and then again with a reset in place of its last step.
+    If both give the same observation, the step has reset the environment, too. In NEXT_STEP one
+    more step follows, which is then played as the first one of an episode, although it has to reset
+    the environment. The search ends with the first episode that ends otherwise.
+
+    Gymnasium's own wrappers are left out, so that running means and statistics do not change.
+    Environments with masks of actions are not played.
+
+    Returns:
+        ``"possible"`` if all episodes ended like this, but few of them began differently: in the
+        environments' world, the last state may look like the first one.
+    """
+    if resets.mode == AutoresetMode.SAME_STEP:
+        return ""
+    while isinstance(vector, VectorWrapper) and type(vector).__module__.startswith(
+        ("gymnasium.", "flatout.")
+    ):
+        vector = vector.env
+    starts, played, reacts, deadline = set[bytes](), 0, False, time.monotonic() + HIDDEN_S
+    try:
+        for seed in range(HIDDEN_EPISODES):
+            found = _end_as_reset(vector, resets, seed, deadline)
+            if found is None:
+                return ""
+            starts |= found[0]
+            played, reacts = played + found[1], reacts or found[2]
+            if reacts and max(len(starts), played) >= ENOUGH:
+                return "certain"
+    except Exception:  # whatever is wrong shows in training
+        return ""
+    return "possible" if reacts else ""
+
+
+def _end_as_reset(
+    vector: Any, resets: Resets, seed: int, deadline: float
+) -> tuple[set[bytes], int, bool] | None:
+    """Compare the first end of an episode with a reset in its place.
+
+    Returns:
+        None if they differ, or no episode ends. Otherwise the observations of the reset; 1 if the
+        step after the end was played as the first one of an episode, 0 if that is unknown, and if
+        it was not, a number that makes all others of no account; and whether a step that ends no
+        episode gives something else than a reset.
+    """
+    count, dead_step = size_of(vector), resets.mode == AutoresetMode.NEXT_STEP
+    seeds = [seed * count + env for env in range(count)] if resets.seeded else seed
+    actions = batch_space(vector.single_action_space, count)
+    actions.seed(seed)
+    obs, info = vector.reset(seed=seeds)
+    if info_masks(info) or mask_key(vector.single_observation_space):
+        return None
+    seen, taken, ended = [_copied(obs)], list[Any](), np.zeros(count, np.bool_)
+    while not ended.any():
+        if len(taken) == HIDDEN_STEPS or time.monotonic() > deadline:
+            return None
+        taken.append(actions.sample())
+        obs, _, *ends, _ = vector.step(taken[-1])
+        seen.append(_copied(obs))
+        ended = np.logical_or(*ends)
+    last, action = len(taken), actions.sample()
+    after = _copied(vector.step(action)[0]) if dead_step else None
+
+    def reset_instead(step: int, mask: np.ndarray) -> Any:
+        """Return the observations of a reset in place of a step."""
+        vector.reset(seed=seeds)
+        for chosen in taken[: step - 1]:
+            vector.step(chosen)
+        options = {"reset_mask": mask.copy()} if resets.masked else None
+        return _copied(vector.reset(options=options)[0])
+
+    first, played = reset_instead(last, ended), 0
+    if not _same(first, seen[last], ended):
+        return None
+    if dead_step:
+        second = _copied(vector.step(action)[0])
+        alike = _same(second, after, ended)
+        played = int(not _same(second, first, ended)) if alike else -HIDDEN_EPISODES
+    alone = ended.all() or not resets.masked
+    mask, step = (ended, last - 1) if alone else (~ended, last)
+    reacts = step > 0 and not _same(reset_instead(step, mask), seen[step], mask)
+    rows = np.flatnonzero(ended)
+    starts = {b"".join(leaf[row].tobytes() for leaf in tree.leaves(first)) for row in rows}
+    return starts, played, reacts
 
 
 def _copied(obs: Any) -> Any:

@@ -22,7 +22,7 @@ from flatout.envs.make import specs
 from flatout.envs.mask_places import info_masks
 from flatout.envs.own_vector import OwnVectorEnvs
 from flatout.envs.prepared_vector import PreparedVector, has_mask_method, prepared_vector
-from flatout.envs.vector_kind import Resets, resets_of
+from flatout.envs.vector_kind import Resets, hidden_resets, resets_of
 from flatout.errors import EnvironmentFailure, UsageError
 from flatout.types import ActionSpec, Obs, ObsSpec, mask_path
 
@@ -83,7 +83,8 @@ def try_vector(
             trial.repeat(min(steps, REPEATED), seed)
             trial.look_after_ends(min(steps, REPEATED), seed)
             trial.look_at_dead_steps(min(steps, REPEATED), seed)
-            trial.look_for_hidden_resets(min(steps, REPEATED), seed)
+            watch.call = "step"
+            trial.look_for_hidden_resets()
     except UsageError as error:
         findings.add("error", "mask", str(error))
     except EnvironmentFailure as error:
@@ -282,41 +283,15 @@ class _VectorTrial:
                 return
             ended = np.asarray(terminated) | np.asarray(truncated)
 
-    def look_for_hidden_resets(self, steps: int, seed: int) -> None:
-        """In modes NEXT_STEP and DISABLED, end an episode by a step, and again by a reset in place
-        of it. If both give the same observation, the step has reset the environment, too."""
-        mode, envs, actions = self._resets.mode, self._recorded, self._spaces[1]
-        if (
-            mode == AutoresetMode.SAME_STEP or not self._resets.masked
-            or mask_path(self._spaces[0]) or self._findings.has("determinism", "reset")
-        ):  # fmt: skip
-            return
-        count, rng = envs.num_envs, np.random.default_rng(seed)
-        seeds = [seed + env for env in range(count)] if self._resets.seeded else seed
-        taken, seen = list[Any](), [[*map(np.array, _arrays(envs.reset(seed=seeds)[0]))]]
-        ended = np.zeros(count, np.bool_)
-        while not ended.any() and len(taken) < steps:
-            taken.append(actions.to_env(actions.random(rng, count)))
-            obs, _, *ends, _ = envs.step(taken[-1])
-            seen.append([*map(np.array, _arrays(obs))])
-            ended = np.logical_or(*ends)
-        if not ended.any():
-            return
-        env = int(ended.argmax())
-        *before, last = ([array[env] for array in arrays] for arrays in seen)
-        envs.reset(seed=seeds)
-        for chosen in taken[:-1]:
-            envs.step(chosen)
-        mask = np.arange(count) == env
-        first = [array[env] for array in _arrays(envs.reset(options={"reset_mask": mask})[0])]
-        constant = all(all(map(np.array_equal, one, last)) for one in before)
-        if all(map(np.array_equal, first, last)) and not constant:
+    def look_for_hidden_resets(self) -> None:
+        """Look for resets within the steps that end episodes, of which training is not certain."""
+        if hidden_resets(self._vector, self._resets) == "possible":
             self._findings.add(
-                "error", "reset",
-                f"it declares AutoresetMode.{mode.name}, but at the end of an episode it returns "
-                "the first observation of the next one: it has reset by itself in the same step; "
-                'return the last observation, or set metadata["autoreset_mode"] to SAME_STEP and '
-                "add infos['final_obs'].", "hidden",
+                "warning", "reset",
+                "the last observation of each episode is the first one of a next episode: if it "
+                "resets by itself in the step that ends an episode, return the last observation "
+                'instead, or set metadata["autoreset_mode"] to SAME_STEP and add '
+                "infos['final_obs'].", "hidden",
             )  # fmt: skip
 
     def note(self, config: EnvConfig) -> None:
