@@ -197,6 +197,11 @@ def cartpole() -> gym.Env[Any, Any]:
     return gym.make("CartPole-v1")
 
 
+def short_cartpole(render_mode: str | None = None) -> gym.Env[Any, Any]:
+    """Make a CartPole of which videos are short."""
+    return gym.make("CartPole-v1", render_mode=render_mode, max_episode_steps=3)
+
+
 def cartpoles(num_envs: int, mode: str = "NextStep") -> Any:
     """Make CartPoles that step together in one process."""
     return SyncVectorEnv([cartpole] * num_envs, autoreset_mode=AutoresetMode(mode))

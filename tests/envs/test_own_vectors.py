@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from flatout import DQN, PPO, Finding, check_env, tree
+from flatout import DQN, PPO, Finding, RecordEvery, check_env, tree
 from flatout.config.schema import EnvConfig
 from flatout.envs import vector_kind
 from flatout.envs.base import EVALUATION
@@ -35,6 +36,7 @@ from tests.vector_envs import (
     as_vector,
     cartpole,
     cartpoles,
+    short_cartpole,
     two_cartpoles,
 )
 
@@ -411,6 +413,26 @@ def test_an_object_is_evaluated_in_another_environment(shared_programs: Any) -> 
         PPO(cartpoles(2), **settings).learn(64)
     with pytest.raises(UsageError, match="Acrobot-v1 has other spaces than SyncVectorEnv"):
         PPO(cartpoles(2), eval_env="Acrobot-v1", **settings).learn(64)
+
+
+def test_videos_are_of_a_single_environment(tmp_path: Path, shared_programs: Any) -> None:
+    """A run that cannot make its videos says so before its first step."""
+    agent = PPO(cartpoles, **tiny.python("ppo"))
+    with pytest.raises(
+        CallbackFailure, match=r"on_start: .* is a vector .*RecordEvery\(64, env=ID\)"
+    ):
+        agent.learn(128, RecordEvery(64, tmp_path))
+    assert not agent.summary
+    record = RecordEvery(64, tmp_path, env=short_cartpole)
+    PPO(cartpoles(2), **tiny.python("ppo")).learn(128, record)
+    assert {one.name for one in tmp_path.iterdir()} == {
+        "video_000000000064.gif", "video_000000000128.gif",
+    }  # fmt: skip
+    assert agent.learn(64).record(tmp_path / "a.gif", env=short_cartpole("rgb_array")) == 3.0
+    with pytest.raises(UsageError, match="Acrobot-v1 has other spaces than"):
+        agent.record(tmp_path / "b.gif", env="Acrobot-v1")
+    with pytest.raises(UsageError, match=r"of which no pictures are made: .*\(load the agent with"):
+        agent.record(tmp_path / "c.gif")
 
 
 def learned(agent: Any) -> dict[str, np.ndarray]:

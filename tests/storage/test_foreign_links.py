@@ -332,7 +332,7 @@ def test_a_recorded_episode_replaces_a_link(tmp_path: Path) -> None:
     video = tmp_path / "r" / "video_000000000064.gif"
     video.parent.mkdir()
     video.symlink_to(tmp_path / "victim")
-    agent = SimpleNamespace(record=lambda path: path.write_bytes(b"GIF"))
+    agent = SimpleNamespace(record=lambda path, env: path.write_bytes(b"GIF"))
     run: Any = SimpleNamespace(agent=agent, folder=video.parent, progress=SimpleNamespace(steps=64))
     RecordEvery(64).due(run)
     assert video.read_bytes() == b"GIF"

@@ -37,6 +37,7 @@ from flatout.run.acting import Acting
 from flatout.run.callbacks import CallbackLike
 from flatout.run.evaluate import record
 from flatout.run.notebook import page
+from flatout.run.opening import other_environment
 from flatout.run.resume import saved_agent
 from flatout.run.trainer import Trainer
 from flatout.run.video import MOST
@@ -281,13 +282,26 @@ class Agent:
         """Return the seed of episodes; by default the agent's."""
         return self.config.run.seed if seed is None else whole_number("seed", seed, SEEDS)
 
-    def record(self, path: str | Path, *, episodes: int = 1, seed: int | None = None) -> float:
+    def record(
+        self, path: str | Path, *, episodes: int = 1, seed: int | None = None, env: Any = None
+    ) -> float:
         """Write greedy episodes, several in a grid, as .gif or .mp4 of at most 2,000 frames; return
-        their mean return."""
+        their mean return.
+
+        Args:
+            env: another environment with the same spaces, as an agent of a vector environment
+                needs it.
+        """
         episodes = whole_number("episodes", episodes, Range(1, MOST))  # a grid of them
         # An environment may change the working folder.
         path, seed = path_argument("path", path).absolute(), self._seed(seed)
-        return record(self.policy, self._acting.played(), seed, path, episodes)
+        if env is None:
+            return record(self.policy, self._acting.played(), seed, path, episodes)
+        task = other_environment(self.config, self._code, environment_name(env), self.task)
+        try:
+            return record(self.policy, task, seed, path, episodes)
+        finally:
+            task.close()
 
     def export(self, path: str | Path) -> Path:
         """Write the agent as one Python file that needs only NumPy.

@@ -158,17 +158,31 @@ class SaveEvery(_Every):
 class RecordEvery(SaveEvery):
     """A callback that records an episode regularly, as ``video_STEP.gif``.
 
-    The arguments are those of `SaveEvery`.
+    Args:
+        every, folder: see `SaveEvery`.
+        env: another environment with the same spaces; see `Agent.record`.
     """
 
     kind: str = "video"
     ending: str = "gif"
 
+    def __init__(self, every: int, folder: str | Path | None = None, env: Any = None) -> None:
+        super().__init__(every, folder)
+        self._env = env
+
+    def on_start(self, run: Run) -> None:
+        super().on_start(run)
+        if self._env is None and (task := run.agent.task).vector is not None:
+            raise UsageError(
+                f"{task.name} is a vector environment, of which no pictures are made: name a "
+                f"single environment with the same spaces, RecordEvery({self._every}, env=ID)."
+            )
+
     def write(self, run: Run, path: Path) -> None:
         if self._folder is None:  # a run folder from elsewhere may have a link of that name
             with writing(path):
                 trees.remove_file(path)
-        run.agent.record(path)
+        run.agent.record(path, env=self._env)
 
 
 def _need_evaluations(callback: Callback, run: Run, needed: bool) -> None:
