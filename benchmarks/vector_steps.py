@@ -1,7 +1,8 @@
-"""Environments that a user passes as one vector environment, beside the same ones one by one.
+"""The steps per second of a user's vector environment, next to its environments one by one.
 
-Eight CartPoles take random actions as a run steps them, without acting and learning, in turns: made
-one by one, and as a `SyncVectorEnv` in each autoreset mode.
+Eight CartPoles take random actions as a run steps them, without acting and learning, in turns: one
+by one, as a `SyncVectorEnv`, and as that without Flatout. Flatout steps the environments of a bare
+`SyncVectorEnv` itself; one with a wrapper around it is stepped as it is.
 """
 
 from __future__ import annotations
@@ -13,13 +14,65 @@ from typing import Any
 
 from harness import BenchmarkError, main, parser
 from machine import isa_and_commit, machine
-from report import RATIO_HEAD, per_round, ratio_row, spread, table, write_section
+from report import RATIO_HEAD, command_line, per_round, ratio_row, spread, table, write_section
 
 NAME = "vector_steps"
-ENV, ENVS, SECONDS = "CartPole-v1", 8, 2.0
+ENV, ENVS = "CartPole-v1", 8
 
 
-def opened(stack: ExitStack, source: Any) -> Any:
+def cases() -> dict[str, tuple[Any, Any]]:
+    """Return, by its label, what makes one environment (None: the id) and what makes a vector of
+    `num_envs`, with the same wrappers."""
+    import gymnasium as gym
+    from gymnasium import wrappers
+    from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+    def one() -> Any:
+        return gym.make(ENV, disable_env_checker=True)
+
+    def normalised() -> Any:
+        return wrappers.NormalizeObservation(one())
+
+    def counted() -> Any:
+        return wrappers.RecordEpisodeStatistics(one())
+
+    def together(make: Any, mode: AutoresetMode, wrap: Any = lambda vector: vector) -> Any:
+        return lambda num_envs: wrap(SyncVectorEnv([make] * num_envs, autoreset_mode=mode))
+
+    found: dict[str, tuple[Any, Any]] = {
+        f"bare, {mode.name}": (None, together(one, mode)) for mode in AutoresetMode
+    }
+    mode = AutoresetMode.NEXT_STEP
+    found["NormalizeObservation in each"] = normalised, together(normalised, mode)
+    around = wrappers.vector.RecordEpisodeStatistics
+    found["RecordEpisodeStatistics around all"] = counted, together(one, mode, around)
+    return found
+
+
+def alone(stack: ExitStack, make: Any, seconds: float) -> Any:
+    """Return a function that steps a vector without Flatout for a while, and returns its rate."""
+    import numpy as np
+    from gymnasium.vector import AutoresetMode
+
+    vector = stack.enter_context(closing(make(ENVS)))
+    actions = np.random.default_rng(0).integers(2, size=(100, ENVS))
+    resets = vector.metadata["autoreset_mode"] == AutoresetMode.DISABLED
+
+    def rate() -> float:
+        vector.reset(seed=0)
+        steps, began = 0, time.perf_counter()
+        while time.perf_counter() < began + seconds:
+            for chosen in actions:
+                _, _, *ends, _ = vector.step(chosen)
+                if resets and (ended := np.logical_or(*ends)).any():
+                    vector.reset(options={"reset_mask": ended})
+            steps += actions.size
+        return steps / (time.perf_counter() - began)
+
+    return rate
+
+
+def opened(stack: ExitStack, source: Any, seconds: float) -> Any:
     """Return a function that steps environments for a while, and returns their rate."""
     import numpy as np
 
@@ -36,7 +89,7 @@ def opened(stack: ExitStack, source: Any) -> Any:
     def rate() -> float:
         envs.reset_all(out)
         steps, began = 0, time.perf_counter()
-        while time.perf_counter() < began + SECONDS:
+        while time.perf_counter() < began + seconds:
             for chosen in actions:
                 envs.step(chosen, out, rewards, lambda *_: None)
             steps += actions.size
@@ -46,37 +99,39 @@ def opened(stack: ExitStack, source: Any) -> Any:
 
 
 def benchmark(args: argparse.Namespace) -> None:
-    """Measure all modes and write the section."""
-    import gymnasium as gym
-    from gymnasium.vector import AutoresetMode, SyncVectorEnv
-
+    """Measure all cases and write the section."""
     if args.seeds < 3:
         raise BenchmarkError("--seeds must be at least 3: medians are quoted.")
-
-    def vector(num_envs: int, mode: AutoresetMode) -> Any:
-        each = [lambda: gym.make(ENV, disable_env_checker=True)] * num_envs
-        return SyncVectorEnv(each, autoreset_mode=mode)
-
     body, ratios = [], []
-    for mode in AutoresetMode:
+    for label, (single, vector) in cases().items():
         with ExitStack() as stack:
-            alone = opened(stack, None)
-            together = opened(stack, lambda num_envs, mode=mode: vector(num_envs, mode))
-            pairs = [(alone(), together()) for _ in range(args.seeds)]
-        one, all_ = ([pair[side] for pair in pairs] for side in (0, 1))
-        body.append([mode.name, spread(one, 0), spread(all_, 0)])
-        ratios.append(ratio_row(f"{mode.name}, vector / one by one", per_round(all_, one)))
+            sides = (
+                opened(stack, single, args.seconds),
+                opened(stack, vector, args.seconds),
+                alone(stack, vector, args.seconds),
+            )
+            rounds = [[rate() for rate in sides] for _ in range(args.seeds)]
+        single_, vector_, gymnasium_ = ([one[side] for one in rounds] for side in range(3))
+        body.append([label, spread(single_, 0), spread(vector_, 0), spread(gymnasium_, 0)])
+        ratios += [
+            ratio_row(f"{label}: vector / one by one", per_round(vector_, single_)),
+            ratio_row(f"{label}: vector / without Flatout", per_round(vector_, gymnasium_)),
+        ]
     write_section(
         args,
         NAME,
-        f"""## A vector environment beside its environments one by one
+        f"""## A vector environment next to its environments one by one
 
 - Machine: {machine()}. {isa_and_commit()}
 - Date: {time.strftime("%Y-%m-%d")}.
-- Command: `python benchmarks/vector_steps.py`
-- {ENVS} {ENV} in this process, random actions, {SECONDS:g} s a run, {args.seeds} pairs in turns.
+- Command: `{command_line(args)}`
+- {ENVS} {ENV} in this process, random actions, {args.seconds:g} s a run, {args.seeds} rounds
+  in turns.
+- The last row has Gymnasium's wrapper for vectors, or that for single environments; modes are
+  NEXT_STEP where none is named. Without Flatout the vector's own steps and resets are made alone;
+  in NEXT_STEP each step of a reset counts as one.
 
-{table(["autoreset mode", "one by one, steps/s", "SyncVectorEnv, steps/s"], body)}
+{table(["environments", "one by one, steps/s", "SyncVectorEnv", "without Flatout"], body)}
 
 {table(RATIO_HEAD, ratios)}
 """,
@@ -84,4 +139,6 @@ def benchmark(args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main(benchmark, parser(__doc__, seeds=5).parse_args())
+    options = parser(__doc__, seeds=5)
+    options.add_argument("--seconds", type=float, default=2.0, help="seconds of each measurement")
+    main(benchmark, options.parse_args())
