@@ -28,7 +28,7 @@ from typing import Any
 
 import cluster_nodes
 from cluster_nodes import LEFT
-from harness import HERE, REPO, BenchmarkError, Row, add_line, kept_lines, source_id
+from harness import HERE, REPO, BenchmarkError, Row, add_line, read_lines, source_id
 from machine import machine
 from report import provenance, table, write_section
 
@@ -139,7 +139,7 @@ class Series:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self.rows: list[Row] = [
             row
-            for row in kept_lines(self._path)
+            for row in read_lines(self._path)
             if not args.fresh and (args.any_source or row["source"] == self._source)
         ]
 

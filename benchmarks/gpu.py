@@ -38,7 +38,7 @@ for _folder in (*SOURCES, HERE):  # from a source tree, installed or not
 import gpu_rows  # noqa: E402
 from flatout_explain.hardware.cores import usable_cores  # noqa: E402
 from gpu_rows.base import CORE, Bench, Row  # noqa: E402
-from harness import NO_CACHE, add_line, kept_lines, run_child, source_id  # noqa: E402
+from harness import NO_CACHE, add_line, read_lines, run_child, source_id  # noqa: E402
 from machine import machine  # noqa: E402
 from report import table, write_section  # noqa: E402
 
@@ -212,7 +212,7 @@ class Results:
         if args.fresh:
             self.path.unlink(missing_ok=True)
         self.rows: dict[str, dict[str, Any]] = {}
-        for row in kept_lines(self.path):
+        for row in read_lines(self.path):
             if all(row.get(key) == self.mark[key] for key in self._same):
                 self.rows[row["row"]] = row
 

@@ -1,9 +1,8 @@
-"""What every benchmark here shares: children timed from outside, resumable rows, honest tables.
+"""What the benchmarks share: child processes measured from outside, finished runs, command lines.
 
-A benchmark runs *sides* (Flatout, a peer) in turn, seed by seed: A B A B. Each finished child is
-one JSON line in ``benchmarks/results/NAME.jsonl``, so that an interrupted benchmark goes on where
-it stood; a line counts only while the settings, and the source of Flatout, are still the same.
-``report.py`` then rewrites the benchmark's own section of ``benchmarks/RESULTS.md``.
+A benchmark runs *sides* (Flatout, a peer) in turn, seed by seed: A B A B. Each finished run is one
+JSON line in ``benchmarks/results/NAME.jsonl``, so that the same command resumes. A line counts only
+while the settings and the source of Flatout are the same.
 """
 
 from __future__ import annotations
@@ -12,27 +11,22 @@ import argparse
 import contextlib
 import hashlib
 import json
+import math
 import os
-import shlex
 import shutil
-import signal
-import subprocess
 import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from machine import busy_s, commit, isa, machine
+from machine import commit, isa, machine
+from processes import BenchmarkError, Command, Row, json_of, run_child
 
 HERE = Path(__file__).resolve().parent
 REPO = HERE.parent
-MIB = 1024 * 1024
 NO_CACHE = {"JAX_ENABLE_COMPILATION_CACHE": "0", "JAX_COMPILATION_CACHE_DIR": None}
-"""Environment of a child that compiles everything anew."""
+"""Environment of a child that compiles everything itself."""
 
 OUR_ENVS = {
     **NO_CACHE,
@@ -41,133 +35,15 @@ OUR_ENVS = {
 """The same for a child that finds this folder's environments by name, such as empty_env:make."""
 
 CLOCK_SLACK_S = 1.5
-"""A child's own wall time may be longer than ours by this: boot time has whole seconds only."""
+"""A child's own wall time may be longer than measured here by this: boot time has whole seconds."""
 
-Row = dict[str, Any]
+BEGAN = time.monotonic()
 
-
-class BenchmarkError(RuntimeError):
-    """A child failed, or a comparison would not be honest."""
+# --- Finished runs ----------------------------------------------------------------------------
 
 
-class OutOfTimeError(BenchmarkError):
-    """A child was killed because its time was over."""
-
-
-# --- One child, measured from outside ---------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Command:
-    """One child to run. `env` adds variables (None removes one); `run_dir` is emptied before."""
-
-    argv: Sequence[str]
-    env: Mapping[str, str | None] = field(default_factory=dict)
-    run_dir: Path | None = None
-    finish: Callable[[Command, Row], Row] | None = None
-    """Adds to the child's own result after it ended, outside the measured time."""
-
-
-@dataclass(frozen=True)
-class Child:
-    """How a child ended and what it took: seconds, MiB, and load (in cores) that was not its.
-
-    `written_mb` is what it wrote to files on disk, as the system counts it.
-    """
-
-    code: int
-    timed_out: bool
-    wall_s: float
-    cpu_s: float
-    max_rss_mb: float
-    written_mb: float
-    other_load: float | None
-    stdout: str
-    stderr: str
-
-
-def run_child(
-    argv: Sequence[str], env: Mapping[str, str | None] | None = None, timeout_s: float = 3600.0
-) -> Child:
-    """Run a command to its end in a process group of its own; its whole group dies with us."""
-    variables = {**os.environ, **(env or {})}
-    variables = {name: value for name, value in variables.items() if value is not None}
-    variables["BENCHMARK_BEGAN"] = str(time.time())  # a child reports seconds since then
-    busy = busy_s()
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        late: list[bool] = []
-
-        def stop() -> None:
-            late.append(True)
-            _kill_group(child.pid)
-
-        timer = threading.Timer(timeout_s, stop)
-        timer.daemon = True  # an interruption may come before the block that cancels it
-        start = time.perf_counter()
-        child = subprocess.Popen(
-            list(argv), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=variables,
-            start_new_session=True,
-        )  # fmt: skip
-        try:
-            timer.start()
-            _, status, usage = os.wait4(child.pid, 0)
-        except BaseException:
-            _kill_group(child.pid)
-            child.wait()
-            raise
-        finally:
-            timer.cancel()
-        wall_s = time.perf_counter() - start
-        child.returncode = os.waitstatus_to_exitcode(status)  # reaped by us, not by Popen
-        cpu_s = usage.ru_utime + usage.ru_stime
-        other = None
-        if busy is not None and (after := busy_s()) is not None:
-            other = max(0.0, (after - busy - cpu_s) / wall_s)
-        texts = []
-        for file in (out, err):
-            file.seek(0)
-            texts.append(file.read().decode(errors="replace"))
-    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes there, KiB on Linux
-    rss_mb = usage.ru_maxrss * unit / MIB
-    written_mb = usage.ru_oublock * 512 / MIB
-    return Child(
-        child.returncode, bool(late), wall_s, cpu_s, rss_mb, written_mb, other, texts[0], texts[1]
-    )
-
-
-def _kill_group(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
-
-
-def json_of(child: Child, what: str) -> Row:
-    """The one JSON object that a child printed.
-
-    Raises:
-        OutOfTimeError: it was killed.
-        BenchmarkError: it failed, or printed something else.
-    """
-    if child.code != 0 and child.timed_out:
-        raise OutOfTimeError(f"{what} was killed: not finished within {child.wall_s:.0f} s.")
-    if child.code != 0:
-        tail = "\n".join(child.stderr.strip().splitlines()[-15:])
-        raise BenchmarkError(f"{what} ended with {child.code} after {child.wall_s:.1f} s:\n{tail}")
-    try:
-        value = json.loads(child.stdout)
-    except json.JSONDecodeError:
-        value = None
-    if not isinstance(value, dict):
-        raise BenchmarkError(
-            f"{what} did not print one JSON object alone, but: {child.stdout[:300]!r}"
-        )
-    return value
-
-
-# --- Finished runs, kept so that a benchmark resumes -------------------------------------------
-
-
-def kept_lines(path: Path) -> list[Row]:
-    """The objects of a file of JSON lines; one that an interruption tore is passed over."""
+def read_lines(path: Path) -> list[Row]:
+    """Return the objects of a file of JSON lines, without a line that an interruption tore."""
     text = path.read_text() if path.exists() else ""
     rows: list[Row] = []
     for line in text.splitlines():
@@ -180,36 +56,63 @@ def kept_lines(path: Path) -> list[Row]:
 
 
 def add_line(path: Path, row: Row) -> None:
-    """Add one, on disk at once."""
+    """Add an object to a file of JSON lines, on disk at once."""
     with path.open("a") as file:
         file.write(json.dumps(row) + "\n")
         file.flush()
         os.fsync(file.fileno())
 
 
+def lines_file(name: str, args: argparse.Namespace) -> Path:
+    """Return the file of a benchmark's finished runs; `--fresh` renames an earlier one."""
+    path = Path(args.results) / f"{name}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if args.fresh and path.exists():
+        path.replace(path.with_suffix(".previous.jsonl"))
+    return path
+
+
+def origin() -> Row:
+    """Return where and when a run is made: commit, machine, instruction set and time."""
+    now = time.strftime("%Y-%m-%d %H:%M:%S")
+    return {"commit": commit(), "machine": machine(), "isa": isa(), "when": now}
+
+
+def refuse_late(args: argparse.Namespace) -> None:
+    """Refuse to begin another run after `--minutes`.
+
+    Raises:
+        BenchmarkError: they are over.
+    """
+    if time.monotonic() - BEGAN > 60 * args.end_after:
+        raise BenchmarkError("the time is over; the same command continues.")
+
+
 class Store:
-    """The finished runs of one benchmark, one JSON line each, keyed by name, side and seed."""
+    """The finished runs of one benchmark, one JSON line each.
+
+    Args:
+        name: of the benchmark and of its file.
+        settings: a run counts only if its settings are equal.
+        args: the command line.
+        sources: the digests on which the runs of a side depend, if not all of Flatout's source.
+    """
 
     def __init__(
         self, name: str, settings: Row, args: argparse.Namespace,
         sources: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self.name, self.settings = name, settings
-        self._sources, self._source = sources or {}, source_id()
-        self.any_source: bool = args.any_source
-        self.timeout_s: float = args.timeout
-        self.path = Path(args.results) / f"{name}.jsonl"
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        if args.fresh and self.path.exists():
-            self.path.replace(self.path.with_suffix(".previous.jsonl"))
-        self.rows = kept_lines(self.path)
+        self._sources, self._source, self._args = sources or {}, source_id(), args
+        self.path = lines_file(name, args)
+        self.rows = read_lines(self.path)
 
     def get(self, side: str, seed: int) -> Row | None:
-        """The newest finished run of this side and seed under the present settings."""
+        """Return the newest finished run of a side and seed with these settings, or None."""
         for row in reversed(self.rows):
             if (row["name"], row["side"], row["seed"]) != (self.name, side, seed):
                 continue
-            same_source = self.any_source or row["source"] == self._source_of(side)
+            same_source = self._args.any_source or row["source"] == self._source_of(side)
             if same_source and row["settings"] == self.settings:
                 return row
         return None
@@ -217,17 +120,33 @@ class Store:
     def _source_of(self, side: str) -> str:
         return self._sources.get(side, self._source)
 
-    def run(self, side: str, seed: int, command: Command, timeout_s: float | None = None) -> Row:
-        """The stored run, or the run itself, measured and then stored."""
+    def run(
+        self, side: str, seed: int, command: Command, timeout_s: float | None = None,
+        check: Callable[[Row], None] | None = None,
+    ) -> Row:  # fmt: skip
+        """Return the finished run of a side and seed; if there is none, run and store it.
+
+        Args:
+            side, seed: name the run.
+            command: runs it.
+            timeout_s: seconds after which it is killed, in place of `--timeout`.
+            check: raises if the run does not count; it is not stored then.
+
+        Raises:
+            BenchmarkError: the run failed or does not count, or `--minutes` are over.
+        """
         what = f"{self.name}: {side}, seed {seed}"
         if (row := self.get(side, seed)) is not None:
-            print(f"{what}: kept from before ({row['wall_s']:.1f} s)", file=sys.stderr)
+            print(f"{what}: finished before ({row['wall_s']:.1f} s)", file=sys.stderr)
+            if check is not None:
+                check(row)
             return row
+        refuse_late(self._args)
         if command.run_dir is not None:
             shutil.rmtree(command.run_dir, ignore_errors=True)
             command.run_dir.parent.mkdir(parents=True, exist_ok=True)
         print(f"{what} ...", file=sys.stderr, flush=True)
-        child = run_child(command.argv, command.env, timeout_s or self.timeout_s)
+        child = run_child(command.argv, command.env, timeout_s or self._args.timeout)
         result = json_of(child, what)
         inside = float(result.get("wall_s") or 0.0)
         if inside > child.wall_s + CLOCK_SLACK_S:
@@ -238,11 +157,12 @@ class Store:
             result = command.finish(command, result)
         row = {
             "name": self.name, "side": side, "seed": seed, "settings": self.settings,
-            "source": self._source_of(side), "commit": commit(), "machine": machine(), "isa": isa(),
-            "when": time.strftime("%Y-%m-%d %H:%M:%S"),
+            "source": self._source_of(side), **origin(),
             "wall_s": child.wall_s, "cpu_s": child.cpu_s, "max_rss_mb": child.max_rss_mb,
             "written_mb": child.written_mb, "other_load": child.other_load, "result": result,
         }  # fmt: skip
+        if check is not None:
+            check(row)
         add_line(self.path, row)
         self.rows.append(row)
         print(f"{what}: {child.wall_s:.1f} s", file=sys.stderr, flush=True)
@@ -254,22 +174,20 @@ class Store:
         seeds: Iterable[int],
         check: Callable[[Row], None] | None = None,
     ) -> dict[str, list[Row]]:
-        """All sides for the first seed, then all for the next: A B A B. Rows by side.
+        """Run all sides with the first seed, then all with the next: A B A B.
 
-        `check` sees each row at once, so that a comparison that must be refused is refused early.
+        Returns:
+            The runs of each side; `check` is as of `run`.
         """
         rows: dict[str, list[Row]] = {side: [] for side in sides}
         for seed in seeds:
             for side, command in sides.items():
-                row = self.run(side, seed, command(seed))
-                if check is not None:
-                    check(row)
-                rows[side].append(row)
+                rows[side].append(self.run(side, seed, command(seed), check=check))
         return rows
 
 
 def source_id() -> str:
-    """Twelve hex digits over Flatout's source: other code's results are not resumed from."""
+    """Return twelve hex digits over Flatout's source."""
     digest = hashlib.sha256()
     for path in sorted([*(REPO / "src").rglob("*"), *(REPO / "explain" / "src").rglob("*")]):
         if path.suffix in (".py", ".toml"):
@@ -280,26 +198,40 @@ def source_id() -> str:
 # --- Command lines ----------------------------------------------------------------------------
 
 
-def parser(description: str | None, seeds: int) -> argparse.ArgumentParser:
-    """The options that all benchmarks have."""
+def base_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the options of every benchmark that keeps finished runs."""
     made = argparse.ArgumentParser(description=(description or "").split("\n")[0])
     add = made.add_argument
-    add("--seeds", type=int, default=seeds, help="runs of each side (seeds 0, 1, ...)")
     add("--fresh", action="store_true", help="start over instead of resuming")
-    add("--any-source", action="store_true", help="resume even from runs of other source code")
+    add("--any-source", action="store_true", help="resume from runs of other source code, too")
     add("--flatout", default=None, help="the flatout command")
-    add("--flatout-args", default="", help="more flags for every flatout train, as one text")
-    add("--peers", default=None, help="Python that has the peers (or FLATOUT_PEERS_PYTHON)")
-    add("--results", default=str(HERE / "results"), help="folder of the raw results")
-    add("--output", default=str(HERE / "RESULTS.md"), help="file whose section is rewritten")
-    add("--no-write", action="store_true", help="print the section only")
+    add("--results", default=str(HERE / "results"), help="folder of the results")
     add("--timeout", type=float, default=3600.0, help="seconds after which a run is killed")
-    made.set_defaults(_parser=made)
+    made.set_defaults(_parser=made, end_after=math.inf)
     return made
 
 
+def parser(description: str | None, seeds: int) -> argparse.ArgumentParser:
+    """Return a parser with the options of every benchmark that writes its section."""
+    made = base_parser(description)
+    add = made.add_argument
+    add("--seeds", type=int, default=seeds, help="runs of each side (seeds 0, 1, ...)")
+    add("--peers", default=None, help="a Python that has the peers")
+    add("--output", default=str(HERE / "RESULTS.md"), help="file whose section is rewritten")
+    add("--no-write", action="store_true", help="print the section only")
+    return made
+
+
+def add_minutes(options: argparse.ArgumentParser, minutes: float) -> None:
+    """Add the option that ends a benchmark in time."""
+    options.add_argument(
+        "--minutes", dest="end_after", type=float, default=minutes,
+        help="begin no run after this many minutes",
+    )  # fmt: skip
+
+
 def named(known: Mapping[str, Any], names: Iterable[str] | None) -> dict[str, Any]:
-    """The entries that a command line names; all of them if it names none.
+    """Return the entries that a command line names; all of them if it names none.
 
     Raises:
         BenchmarkError: a name is not among them.
@@ -315,30 +247,27 @@ def train_command(
     algorithm: str = "ppo", env: Mapping[str, str | None] = NO_CACHE,
     finish: Callable[[Command, Row], Row] | None = None, placement: str = "cpu",
 ) -> Command:  # fmt: skip
-    """`flatout train ALGORITHM` with a run folder of its own."""
+    """Return a `flatout train ALGORITHM` with its own run folder."""
     run_dir = HERE / "runs" / name / f"{side}-{seed}"
-    more = shlex.split(args.flatout_args)
-    where = [] if "--placement" in more else ["--placement", placement]
     argv = [
         flatout(args), "train", algorithm, *flags, "--seed", str(seed), "--run-dir", str(run_dir),
-        *where, "--json", *more,
+        "--placement", placement, "--json",
     ]  # fmt: skip
     return Command(argv, env, run_dir, finish)
 
 
 def flatout(args: argparse.Namespace) -> str:
-    """The flatout command: `--flatout`, else beside this Python, else on the PATH."""
-    beside = Path(sys.executable).parent / "flatout"
-    found = args.flatout or (str(beside) if beside.exists() else shutil.which("flatout"))
+    """Return the flatout command: `--flatout`, the one next to this Python, or that on the PATH."""
+    near = Path(sys.executable).parent / "flatout"
+    found = args.flatout or (str(near) if near.exists() else shutil.which("flatout"))
     if not found:
         raise BenchmarkError("no flatout command found: install the project or pass --flatout.")
     return found
 
 
 def peers_python(args: argparse.Namespace) -> str:
-    """The peers' Python: `--peers`, else FLATOUT_PEERS_PYTHON, else benchmarks/.venv-sb3."""
-    default = HERE / ".venv-sb3" / "bin" / "python"
-    found = args.peers or os.environ.get("FLATOUT_PEERS_PYTHON") or str(default)
+    """Return the peers' Python: `--peers`, or that of benchmarks/.venv-sb3."""
+    found = args.peers or str(HERE / ".venv-sb3" / "bin" / "python")
     if shutil.which(found) is None:
         raise BenchmarkError(f"no peers at {found}: run make peers PEERS=sb3, or pass --peers.")
     return found

@@ -5,9 +5,12 @@
     python benchmarks/learning.py --seeds-at-once 2  # two processes at a time
     python benchmarks/learning.py --dry              # one short run of each side
 
-Finished runs are kept in ``results/learning.jsonl``, so that the same command resumes. A row whose
-seeds are complete is written to ``results/learning/NAME.json``: the interquartile mean of each side
-with its 95 % interval, of a stratified bootstrap, and the test that ``learning.toml`` states.
+A row whose seeds are complete is written to ``results/learning/NAME.json``: the interquartile mean
+of each side with its 95 % interval, of a stratified bootstrap, and the test that ``learning.toml``
+states. After each run of an incomplete row, all of its finished runs are written to
+``results/learning/NAME.unfinished.json``. The same command resumes from both files, which belong
+into git, and from ``results/learning.jsonl``: a peer's run counts as long as the peer's program and
+the row's settings are the same.
 """
 
 from __future__ import annotations
@@ -19,13 +22,14 @@ import statistics
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
 
 import numpy as np
 
 from flatout.reports.statistics import enough, interval, iqm
 from harness import HERE, BenchmarkError, Command, Row, Store, json_of, run_child
-from published import Json, settings_of
+from published import Json, save, settings_of
 from sides import (
     OURS,
     Finish,
@@ -65,7 +69,7 @@ def measure(args: argparse.Namespace, name: str, row: Json) -> Json:
         AbsentPeerError: a side cannot run here.
         BenchmarkError: a side failed, or made other steps.
     """
-    steps = row["dry"] if args.dry else row["steps"]
+    steps: int = row["dry"] if args.dry else row["steps"]
     goal = -math.inf if args.dry else row.get("goal")
     finish = {"eval": greedy, "training": training, "goal": reaching(goal)}[row["score"]]
     folder = HERE / "runs" / "learning" / name
@@ -76,26 +80,48 @@ def measure(args: argparse.Namespace, name: str, row: Json) -> Json:
     }
     seeds = 1 if args.dry else args.seeds or row["seeds"]
     jobs = [(side, seed) for seed in range(seeds) for side in sides]
+    places = Path(args.results) / "learning"
+
+    def save_unfinished() -> None:
+        done = [run for job in jobs if (run := store.get(*job)) is not None]
+        save(places, f"{name}.unfinished", finished(name, row, done))
+
     with finished_runs("learning", args, name, row) as store:
-        runs = run_jobs(store, sides, jobs, row.get("cores"), args.seeds_at_once)
+        if not (args.dry or args.fresh):
+            store.rows[:0] = [run for file in (name, f"{name}.unfinished")
+                              for run in committed_runs(places / f"{file}.json")]  # fmt: skip
+        runs = run_jobs(
+            store, sides, jobs, row.get("cores"), args.seeds_at_once,
+            check=lambda run: check_steps(run, steps),
+            after_each=(lambda: None) if args.dry else save_unfinished,
+        )  # fmt: skip
     for run in runs:
-        made = run["result"]["steps"]
-        if not steps <= made <= 1.01 * steps:
-            raise BenchmarkError(
-                f"unequal work, nothing is published: {run['side']}, seed {run['seed']}, made "
-                f"{made:,} steps; {steps:,} were asked for."
-            )
         if run["result"]["score"] is None:
             raise BenchmarkError(
                 f"nothing is published: {run['side']}, seed {run['seed']}, did not reach "
                 f"{row['goal']:g} in {steps:,} steps."
             )
-    return results(name, row, [one_run(run) for run in runs], versions_of(runs))
+    return results(finished(name, row, runs), seconds=row["score"] == "goal")
+
+
+def check_steps(run: Row, steps: int) -> None:
+    """Refuse a run with other steps.
+
+    Raises:
+        BenchmarkError: what it made and what was asked for.
+    """
+    made = run["result"]["steps"]
+    if not steps <= made <= 1.01 * steps:
+        raise BenchmarkError(
+            f"unequal work, nothing is published: {run['side']}, seed {run['seed']}, made "
+            f"{made:,} steps; {steps:,} were asked for."
+        )
 
 
 def run_jobs(
     store: Store, sides: Mapping[str, Callable[[int], Command]], jobs: Sequence[tuple[str, int]],
-    count: int | None, at_once: int,
+    count: int | None, at_once: int, check: Callable[[Row], None],
+    after_each: Callable[[], None],
 ) -> list[Row]:  # fmt: skip
     """Run sides with seeds, `at_once` of them at a time, each with `count` cores."""
     places = iter(range(at_once))
@@ -107,11 +133,14 @@ def run_jobs(
     def run(job: tuple[str, int]) -> Row:
         side, seed = job
         with cores(count, own.place * (count or 0)):
-            return store.run(side, seed, sides[side](seed))
+            return store.run(side, seed, sides[side](seed), check=check)
 
     with ThreadPoolExecutor(at_once, initializer=begin) as pool:
         futures = [pool.submit(run, job) for job in jobs]
         try:
+            for future in as_completed(futures):
+                future.result()
+                after_each()
             return [future.result() for future in futures]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -159,35 +188,48 @@ def reaching(goal: float | None) -> Finish:
     return finish
 
 
-def one_run(run: Row) -> Json:
-    """The figures of a finished run."""
-    found = run["result"]
-    return {
-        "side": run["side"], "seed": run["seed"], "score": found["score"],
-        "return_mean_100": found["return_mean_100"], "steps": found["steps"],
-        "updates": found["updates"], "process_s": run["wall_s"], "peak_mib": run["max_rss_mb"],
-        "other_load": run["other_load"],
-        **{key: run[key] for key in ("machine", "isa", "commit", "source", "when")},
-    }  # fmt: skip
+def finished(name: str, row: Json, runs: Sequence[Row]) -> Json:
+    """Return the part of a row's results that does not need all of its runs."""
+    figures = []
+    for run in runs:
+        found = run["result"]
+        figures.append({
+            "side": run["side"], "seed": run["seed"], "score": found["score"],
+            "return_mean_100": found["return_mean_100"], "steps": found["steps"],
+            "updates": found["updates"], "process_s": run["wall_s"], "peak_mib": run["max_rss_mb"],
+            "other_load": run["other_load"],
+            **{key: run[key] for key in ("machine", "isa", "commit", "source", "when")},
+        })  # fmt: skip
+    versions = {run["side"]: run["result"].get("versions", {}) for run in runs}
+    return {"row": name, "settings": settings_of(row), "runs": figures, "versions": versions}
 
 
-def versions_of(runs: Sequence[Row]) -> Json:
-    """The versions of each side."""
-    return {run["side"]: run["result"].get("versions", {}) for run in runs}
+def committed_runs(path: Path) -> list[Row]:
+    """Return the runs in a file that `finished` describes, as `Store` has them."""
+    if not path.exists():
+        return []
+    found = json.loads(path.read_text())
+    return [
+        run | {
+            "name": "learning", "settings": {"row": found["row"], **found["settings"]},
+            "wall_s": run["process_s"], "max_rss_mb": run["peak_mib"],
+            "result": run | {"versions": found["versions"].get(run["side"], {})},
+        }
+        for run in found["runs"]
+    ]  # fmt: skip
 
 
-def results(name: str, row: Json, runs: Sequence[Json], versions: Json) -> Json:
-    """A row's results: every run, each side's interquartile mean, the test for each peer."""
+def results(found: Json, seconds: bool) -> Json:
+    """Return a complete row's results: each side's interquartile mean, the test for each peer."""
     scores = {
-        side: np.array([run["score"] for run in runs if run["side"] == side])
-        for side in dict.fromkeys(run["side"] for run in runs)
+        side: np.array([run["score"] for run in found["runs"] if run["side"] == side])
+        for side in dict.fromkeys(run["side"] for run in found["runs"])
     }
-    peers = [side for side in scores if side != OURS]
-    return {
-        "row": name, "settings": settings_of(row), "runs": list(runs), "versions": versions,
+    return found | {
         "iqm": {side: [float(x) for x in interval([made], iqm)] for side, made in scores.items()},
         "tests": {
-            side: comparison(scores[OURS], scores[side], row["score"] == "goal") for side in peers
+            side: comparison(scores[OURS], made, seconds)
+            for side, made in scores.items() if side != OURS
         },
     }  # fmt: skip
 

@@ -19,7 +19,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from harness import MIB, BenchmarkError, Command, Row, Store, main, parser, train_command
+from harness import BenchmarkError, Command, Row, Store, main, parser, train_command
+from processes import MIB
 from report import provenance, spread, table, write_section
 from window import phase_table, rates, shares, windowed
 

@@ -14,9 +14,19 @@ from pathlib import Path
 
 import psutil
 
-from harness import HERE, OUR_ENVS, BenchmarkError, Command, Row, Store, flatout, named
+from harness import (
+    HERE,
+    OUR_ENVS,
+    BenchmarkError,
+    Command,
+    Row,
+    Store,
+    base_parser,
+    flatout,
+    named,
+)
 from images import write_images
-from published import ENVIRONMENTS, OURS, RESULTS, Json, rows_of, save, settings_of, sources_of
+from published import ENVIRONMENTS, OURS, Json, rows_of, save, settings_of, sources_of
 
 IMAGES = HERE / "runs" / "images"
 Finish = Callable[[Command, Row], Row]
@@ -27,22 +37,18 @@ class AbsentPeerError(BenchmarkError):
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """The options that both programs have."""
-    made = argparse.ArgumentParser(description=(description or "").split("\n")[0])
+    """Return a parser with the options of both programs."""
+    made = base_parser(description)
     add = made.add_argument
     add("--row", nargs="+", help="only these rows")
     add("--dry", action="store_true", help="one short run of each side; nothing is published")
-    add("--fresh", action="store_true", help="start over instead of resuming")
-    add("--any-source", action="store_true", help="resume from runs of other source code, too")
-    add("--flatout", help="the flatout command")
     add("--environments", default=str(HERE), help="folder with the peers' .venv-NAME")
-    add("--results", default=str(RESULTS), help="folder of the results")
-    add("--timeout", type=float, default=36_000.0, help="seconds after which a run is killed")
+    made.set_defaults(timeout=36_000.0)
     return made
 
 
 def at_least(fewest: int) -> Callable[[str], int]:
-    """The type of an option that is a number of runs, of which some are needed."""
+    """Return the type of an option that is a number of runs, at least `fewest`."""
 
     def number(text: str) -> int:
         if not text.isdecimal() or int(text) < fewest:
@@ -93,20 +99,20 @@ def run_rows(
             sys.exit("\ninterrupted: the same command resumes after the last finished run.")
         else:
             if not args.dry:
-                save(Path(args.results) / kind, name, found)
+                folder = Path(args.results) / kind
+                save(folder, name, found)
+                (folder / f"{name}.unfinished.json").unlink(missing_ok=True)
             print(f"{name}: {summary(found)}", flush=True)
     return failed
 
 
 @contextlib.contextmanager
 def finished_runs(kind: str, args: argparse.Namespace, name: str, row: Json) -> Iterator[Store]:
-    """The finished runs of a row; of a dry run none, and none remain."""
+    """Yield the finished runs of a row; a dry run has none, and leaves none."""
     with tempfile.TemporaryDirectory() as scratch:
         place = scratch if args.dry else args.results
-        kept = argparse.Namespace(
-            any_source=args.any_source, timeout=args.timeout, fresh=False, results=place
-        )
-        store = Store(kind, {"row": name, **settings_of(row)}, kept, sources_of(row))
+        changed = argparse.Namespace(**vars(args) | {"fresh": False, "results": place})
+        store = Store(kind, {"row": name, **settings_of(row)}, changed, sources_of(row))
         if args.fresh:
             store.rows = [run for run in store.rows if run["settings"]["row"] != name]
         yield store
@@ -116,7 +122,7 @@ def side_command(
     args: argparse.Namespace, folder: Path, row: Json, side: str, more: tuple[str, ...],
     finish: Finish, peers_only: tuple[str, ...] = (),
 ) -> Callable[[int], Command]:  # fmt: skip
-    """A function from a seed to the command that runs one side of a row.
+    """Return a function from a seed to the command that runs one side of a row.
 
     Args:
         args: the command line.
@@ -168,5 +174,5 @@ def cores(count: int | None, first: int = 0) -> Iterator[None]:
 
 
 def machine_of(run: Row) -> tuple[str, str]:
-    """The class of machine of a finished run, its instruction set included."""
+    """Return the class of machine of a finished run: its description and instruction set."""
     return run["machine"], run["isa"]

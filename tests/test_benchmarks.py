@@ -164,6 +164,12 @@ def test_an_interrupted_benchmark_ends_its_run_and_publishes_nothing(
     assert not (tmp_path / "results" / "speed").exists()
 
 
+def test_a_run_with_unequal_work_is_measured_again(bench: Any, tmp_path: Path) -> None:
+    assert bench(updates=11) == 1
+    assert bench() == 0
+    assert (tmp_path / "log").read_text().split() == ["flatout", "peer", "peer", "flatout", "peer"]
+
+
 def test_too_few_pairs_are_not_measured(bench: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         bench("--pairs", "2")
@@ -200,6 +206,43 @@ def test_what_is_learned_is_published_with_its_test(
     assert found["tests"]["sb3"]["difference"] == [-1, -1, -1]
     assert found["tests"]["sb3"]["verdict"] == "equal within 10 %"
     assert len(found["runs"]) == 6
+
+
+def test_an_incomplete_row_of_learning_resumes_from_what_is_committed(
+    bench: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unfinished, lines = tmp_path / "learning" / "row.unfinished.json", tmp_path / "learning.jsonl"
+    assert bench(fails=True, program="learning") == 1
+    assert str(tmp_path) not in unfinished.read_text()
+    assert not (tmp_path / "learning" / "row.json").exists()
+    lines.unlink()  # another checkout has only what is committed
+    capsys.readouterr()
+    assert bench(program="learning") == 0
+    assert "learning: flatout, seed 0: finished before" in capsys.readouterr().err
+    assert len(json.loads((tmp_path / "learning" / "row.json").read_text())["runs"]) == 6
+    assert not unfinished.exists()
+
+
+def test_a_peers_runs_are_taken_from_a_complete_row_while_its_program_is_the_same(
+    bench: Any, tmp_path: Path, programs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def describe(ours: str, peer: str) -> None:
+        row = ROW | {"paths": [f"src/flatout/{ours}.py"], "peer_paths": {"sb3": [peer]}}
+        monkeypatch.setattr(programs["sides"], "rows_of", lambda kind: {"row": row})
+
+    def sides_run() -> set[str]:
+        (tmp_path / "log").write_text("")
+        (tmp_path / "learning.jsonl").unlink(missing_ok=True)
+        assert bench(program="learning") == 0
+        return set((tmp_path / "log").read_text().split())
+
+    describe("version", "README.md")
+    assert sides_run() == {"flatout", "peer"}
+    assert sides_run() == set()
+    describe("errors", "README.md")
+    assert sides_run() == {"flatout"}
+    describe("errors", "LICENSE")
+    assert sides_run() == {"peer"}
 
 
 def test_the_time_to_a_goal_ends_with_ten_episodes_that_reach_it(
