@@ -7,7 +7,7 @@ the run, and nodes that step. `--only` names the parts:
 - atari: images, in two workers of four games;
 - params: 7 MB of parameters for each iteration, in two workers;
 - delay: 5 ms in each direction, serial and overlapped: the nodes are in network namespaces, and
-  `cluster_link.py` carries every packet between them;
+  `tests/cluster_link.py` carries every packet between them;
 - kills: see `cluster_kills.py`.
 
 Each part has actor processes of this machine on its other side, and a section of its own.
@@ -17,19 +17,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import statistics
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import cluster_kills
-import cluster_link
-from cluster_nodes import Nodes, new_token
 from harness import (
     HERE,
     REPO,
@@ -37,6 +32,7 @@ from harness import (
     Command,
     Row,
     Store,
+    add_minutes,
     main,
     named,
     parser,
@@ -44,6 +40,11 @@ from harness import (
 )
 from report import RATIO_HEAD, per_round, provenance, ratio_row, spread, table, write_section
 from window import rates, windowed
+
+sys.path.insert(0, str(REPO))
+
+from tests.cluster_link import linked_nodes
+from tests.cluster_nodes import Nodes, new_token
 
 THERE, HERE_LOCAL, RLLIB = "Ray cluster", "actor processes here", "RLlib"
 ENVIRONMENT = {"PYTHONPATH": os.pathsep.join([str(HERE), str(REPO)])}
@@ -141,7 +142,7 @@ def compare(args: argparse.Namespace, name: str) -> None:
             sides[RLLIB] = lambda seed: Command(
                 [args.rllib, str(HERE / "peers" / "rllib_ppo.py"), "--seed", str(seed)]
             )
-        rows = alternate(args, store, sides)
+        rows = store.alternate(sides, range(args.seeds))
     write_section(args, f"cluster-{name}", section(args, case, rows))
 
 
@@ -153,29 +154,13 @@ def train(
 
     def command(seed: int) -> Command:
         more = () if address is None else ("--ray-address", address)
-        made = train_command(
+        return train_command(
             args, f"cluster-{name}", side.replace(" ", "-"), seed, *case.all_flags, *more,
             env=ENVIRONMENT, finish=windowed(case.warm * case.per), placement=placement,
+            prefix=prefix,
         )  # fmt: skip
-        return Command([*prefix, *made.argv], made.env, made.run_dir, made.finish)
 
     return command
-
-
-def alternate(
-    args: argparse.Namespace, store: Store, sides: Mapping[str, Callable[[int], Command]]
-) -> dict[str, list[Row]]:
-    """Run all sides seed by seed, as `Store.alternate`, until the time is over.
-
-    Raises:
-        BenchmarkError: the time was over before the last run.
-    """
-    for seed in range(args.seeds):
-        for side, command in sides.items():
-            if store.get(side, seed) is None and time.monotonic() > args.until:
-                raise BenchmarkError("the time is over; the same command continues.")
-            store.run(side, seed, command(seed))
-    return store.alternate(sides, range(args.seeds))
 
 
 def seconds(row: Row, phase: str) -> float:
@@ -232,40 +217,6 @@ def section(args: argparse.Namespace, case: Case, rows: dict[str, list[Row]]) ->
 # --- Delay ------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def link(
-    delay_ms: float, port: int, cpus: int = 2
-) -> Iterator[tuple[str, list[str], Callable[[], list[int]]]]:
-    """Start two linked nodes, the far one with `cpus`; yield Ray's address, a command's prefix, and
-    a counter of bytes."""
-    process = subprocess.Popen(
-        [*cluster_link.INSIDE, sys.executable, str(HERE / "cluster_link.py"), "--delay",
-         str(delay_ms), "--port", str(port), "--cpus", str(cpus)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=(HERE / "runs" / f"cluster-link-{port}.log").open("w"), text=True,
-        env=os.environ | ENVIRONMENT,
-    )  # fmt: skip
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        said = process.stdout.readline()
-        if not said:
-            raise BenchmarkError(
-                f"the linked nodes did not start; see runs/cluster-link-{port}.log."
-            )
-        started: dict[str, Any] = json.loads(said)
-
-        def carried() -> list[int]:
-            print("bytes", file=process.stdin, flush=True)
-            assert process.stdout is not None
-            return json.loads(process.stdout.readline())
-
-        yield started["address"], cluster_link.joining(started["pid"]), carried
-    finally:
-        process.stdin.close()
-        process.wait(60)
-
-
 def delay(args: argparse.Namespace) -> None:
     """Run both schedules without delay and with 5 ms, write the section."""
     case = DELAYED
@@ -278,29 +229,30 @@ def delay(args: argparse.Namespace) -> None:
     os.environ |= new_token()
     with contextlib.ExitStack() as stack:
         links = {
-            delay_ms: stack.enter_context(link(delay_ms, port))
+            delay_ms: stack.enter_context(linked_nodes(os.environ | ENVIRONMENT, delay_ms, port))
             for delay_ms, port in ((0.0, 6399), (5.0, 6400))
         }
-        for seed in range(args.seeds):
-            for side, (delay_ms, schedule) in sides.items():
-                if store.get(side, seed) is None and time.monotonic() > args.until:
-                    raise BenchmarkError("the time is over; the same command continues.")
-                address, prefix, carried = links[delay_ms]
-                placement = f"sampler=cluster workers={case.workers} schedule={schedule}"
-                make = train(args, "delay", case, side, placement, address, prefix)
-                store.run(side, seed, counting(make(seed), carried))
-    rows = {side: [row for seed in range(args.seeds) if (row := store.get(side, seed))]
-            for side in sides}  # fmt: skip
+
+        def command(seed: int, side: str) -> Command:
+            delay_ms, schedule = sides[side]
+            address, prefix, carried = links[delay_ms]
+            placement = f"sampler=cluster workers={case.workers} schedule={schedule}"
+            return counting(
+                train(args, "delay", case, side, placement, address, prefix)(seed), carried
+            )
+
+        commands = {side: partial(command, side=side) for side in sides}
+        rows = store.alternate(commands, range(args.seeds))
     write_section(args, "cluster-delay", delay_section(args, rows))
 
 
-def counting(command: Command, carried: Callable[[], list[int]]) -> Command:
+def counting(command: Command, carried: Callable[[str], list[int]]) -> Command:
     """Add the link's bytes to a run's result."""
-    before = carried()
+    before = carried("bytes")
 
     def finish(made: Command, result: Row) -> Row:
         assert command.finish is not None
-        there, back = (after - first for after, first in zip(carried(), before, strict=True))
+        there, back = (after - first for after, first in zip(carried("bytes"), before, strict=True))
         return command.finish(made, result) | {"sent": there, "received": back}
 
     return Command(command.argv, command.env, command.run_dir, finish)
@@ -342,7 +294,6 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
 
 def benchmark(args: argparse.Namespace) -> None:
     """Run the parts."""
-    args.until = time.monotonic() + 60 * args.minutes
     for run in named(PARTS, args.only).values():
         run(args)
 
@@ -350,8 +301,7 @@ def benchmark(args: argparse.Namespace) -> None:
 if __name__ == "__main__":
     options = parser(__doc__, seeds=3)
     options.add_argument("--only", nargs="+", metavar="PART", help=", ".join(PARTS))
-    options.add_argument("--minutes", type=float, default=60.0,
-                         help="begin no run after this many minutes")  # fmt: skip
+    add_minutes(options, 60.0)
     options.add_argument("--rllib", help="a Python that has ray[rllib], for another side of sleep")
     options.add_argument("--kills", type=int, default=30, help="how many")
     main(benchmark, options.parse_args())

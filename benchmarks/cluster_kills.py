@@ -26,13 +26,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cluster_nodes
-from cluster_nodes import LEFT
-from harness import HERE, REPO, BenchmarkError, Row, add_line, read_lines, source_id
-from machine import machine
+from harness import HERE, REPO, BenchmarkError, Lines, Row, refuse_late, source_id
 from report import provenance, table, write_section
 
 sys.path.insert(0, str(REPO))
+
+from tests import cluster_nodes
+from tests.cluster_nodes import LEFT
+from tests.kills import assert_same, final_state, finish, spawn
 
 NAME = "cluster-kills"
 PROCESS, ACTOR, NODE, RUN = "actor process", "Ray actor", "node", "run"
@@ -128,26 +129,18 @@ class Series:
     """The kills made so far, and those to come.
 
     Args:
-        args: the command line's.
+        args: the command line.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
-        self._source = source_id()
+        self._lines = Lines(NAME, args)
+        self.rows = self._lines.rows
         self._folder = HERE / "runs" / NAME
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._path = Path(args.results) / f"{NAME}.jsonl"
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self.rows: list[Row] = [
-            row
-            for row in read_lines(self._path)
-            if not args.fresh and (args.any_source or row["source"] == self._source)
-        ]
 
     def whole(self) -> Path:
         """Return the folder of the undisturbed run on actor processes of this machine."""
-        from tests.kills import finish, spawn
-
-        run = self._folder / f"whole-{self._source}"
+        run = self._folder / f"whole-{source_id()}"
         if not (run / "summary.json").exists():
             done = finish(spawn(*TRAIN, "--placement", LOCAL, "--run-dir", str(run)))
             if done.code:
@@ -156,14 +149,12 @@ class Series:
 
     def kill(self, nodes: cluster_nodes.Nodes) -> None:
         """Make the next kill on a cluster, and see how its run ends."""
-        from tests.kills import assert_same, final_state, finish, spawn
-
         made = {row["kill"] for row in self.rows}
         number = next(number for number in itertools.count() if number not in made)
         dice = random.Random(number)
         phase = list(PHASES)[number // 4 % len(PHASES)]
         target = (PROCESS, ACTOR, NODE, RUN)[number % 4]
-        at, began = dice.randint(*PHASES[phase]), time.monotonic()
+        at = dice.randint(*PHASES[phase])
         run = self._folder / f"{number}-{time.time_ns()}"
         mark = run.with_suffix(".mark")
         there = ("--ray-address", nodes.address)
@@ -172,12 +163,8 @@ class Series:
             spawn(target, phase, str(at), str(mark), *words, module=str(HERE / "cluster_kills.py"))
         )
         row: Row = {
-            "kill": number,
-            "target": target,
-            "phase": phase,
-            "at": at,
-            "hit": mark.exists(),
-        }
+            "kill": number, "target": target, "phase": phase, "at": at, "hit": mark.exists(),
+        }  # fmt: skip
         if target == RUN:
             saved = sorted(path.name for path in (run / "checkpoints").glob("step_*"))
             row |= {"newest": saved[-1] if saved else "none", "first": nodes.ask(COUNT)}
@@ -200,11 +187,8 @@ class Series:
             except AssertionError as error:
                 row |= {"equal": False, "difference": str(error)}
         nodes.ask("replace")
-        row |= {"source": self._source, "machine": machine(), "other_load": None,
-                "when": time.strftime("%Y-%m-%d %H:%M:%S"), "s": time.monotonic() - began,
-                "result": {"versions": summary.get("versions", {})}}  # fmt: skip
-        add_line(self._path, row)
-        self.rows.append(row)
+        versions = summary.get("versions", {})
+        self._lines.add(row | {"other_load": None, "result": {"versions": versions}})
         print(json.dumps(row), file=sys.stderr, flush=True)
 
 
@@ -213,17 +197,14 @@ def _join(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
 
 
 def kills(args: argparse.Namespace) -> None:
-    """Kill until there are enough, write the section."""
+    """Kill `--kills` times, write the section."""
     series = Series(args)
     if len(series.rows) < args.kills:
         series.whole()
         with cluster_nodes.Nodes((2, 2)) as nodes:
             os.environ |= nodes.variables
             while len(series.rows) < args.kills:
-                if time.monotonic() > args.until:
-                    raise BenchmarkError(
-                        f"{len(series.rows)} kills so far; run it again to continue."
-                    )
+                refuse_late(args)
                 series.kill(nodes)
     write_section(args, NAME, section(args, series.rows))
 

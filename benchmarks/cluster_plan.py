@@ -1,10 +1,10 @@
 """How well `flatout plan --ray-address` predicts runs with workers on a Ray cluster.
 
 All nodes run on this machine, in network namespaces of their own: the run next to a head node
-without CPUs, and a node that steps; `cluster_link.py` carries every packet between them, without
-delay or 20 ms later in each direction. `flatout plan` measures this run's parts and the network
-once for each delay; then PPO trains with 1, 2 and 4 workers, and its steps per second are compared
-with those that the same measurements predict.
+without CPUs, and a node that steps; `tests/cluster_link.py` carries every packet between them,
+without delay or 20 ms later in each direction. `flatout plan` measures this run's parts and the
+network once for each delay; then PPO trains with 1, 2 and 4 workers, and its steps per second are
+compared with those that the same measurements predict.
 """
 
 from __future__ import annotations
@@ -12,16 +12,24 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import time
 from collections.abc import Sequence
 
-from cluster import ENVIRONMENT, QUIET, link
-from cluster_nodes import new_token
+from cluster import ENVIRONMENT, QUIET, linked_nodes, new_token
 from flatout.config.placement import parse
 from flatout.config.workers import with_workers
 from flatout.planning.answer import Answer
 from flatout.planning.predict import predict
-from harness import BenchmarkError, Command, Row, Store, flatout, main, parser, train_command
+from harness import (
+    Command,
+    Row,
+    Store,
+    add_minutes,
+    flatout,
+    main,
+    parser,
+    refuse_late,
+    train_command,
+)
 from report import provenance, spread, table, write_section
 from window import rates, windowed
 
@@ -43,28 +51,17 @@ def benchmark(args: argparse.Namespace) -> None:
     """Plan, run, compare, write the section."""
     os.environ |= new_token()
     store = Store(NAME, {"flags": [*FLAGS], "iterations": ITERATIONS}, args)
-    until = time.monotonic() + 60 * args.minutes
     rows: dict[str, list[Row]] = {}
     for delay_ms, port in zip(DELAYS_MS, (6399, 6400), strict=True):
         sides = [f"plan, {delay_ms:g} ms", *(side(delay_ms, count) for count in WORKERS)]
         if missing := [one for one in sides if store.get(one, 0) is None]:
-            refuse_late(until)
-            with link(delay_ms, port, cpus=ENVS) as (address, prefix, _):
+            refuse_late(args)
+            nodes = linked_nodes(os.environ | ENVIRONMENT, delay_ms, port, cpus=ENVS)
+            with nodes as (address, prefix, _):
                 for one in missing:
-                    refuse_late(until)
                     store.run(one, 0, command(args, one, address, prefix))
         rows |= {one: [row] for one in sides if (row := store.get(one, 0)) is not None}
     write_section(args, NAME, section(args, rows))
-
-
-def refuse_late(until: float) -> None:
-    """Refuse to begin another run after a time.
-
-    Raises:
-        BenchmarkError: it is over.
-    """
-    if time.monotonic() > until:
-        raise BenchmarkError("the time is over; the same command continues.")
 
 
 def side(delay_ms: float, workers: int) -> str:
@@ -79,12 +76,11 @@ def command(args: argparse.Namespace, one: str, address: str, prefix: Sequence[s
                 "--seconds", "6"]  # fmt: skip
         return Command([*prefix, *argv], ENVIRONMENT)
     per, count = ENVS * HORIZON, int(one.split()[0])
-    made = train_command(
+    return train_command(
         args, NAME, one.replace(" ", "-"), 0, *FLAGS[1:], "--ray-address", address,
         "--steps", str(per * ITERATIONS), "--log-every", str(per), *QUIET,
-        env=ENVIRONMENT, finish=windowed(WARM * per), placement=placement(count),
+        env=ENVIRONMENT, finish=windowed(WARM * per), placement=placement(count), prefix=prefix,
     )  # fmt: skip
-    return Command([*prefix, *made.argv], made.env, made.run_dir, made.finish)
 
 
 def predicted(row: Row, workers: int) -> float:
@@ -130,6 +126,5 @@ def section(args: argparse.Namespace, rows: dict[str, list[Row]]) -> str:
 
 if __name__ == "__main__":
     options = parser(__doc__, seeds=1)
-    options.add_argument("--minutes", type=float, default=30.0,
-                         help="begin no run after this many minutes")  # fmt: skip
+    add_minutes(options, 30.0)
     main(benchmark, options.parse_args())

@@ -1,10 +1,9 @@
 """Everything that this project asks of a GPU, in one command that needs no installation.
 
-Each row (``gpu_rows/``) runs in a process of its own with a time limit, the most valuable rows
-first. A row that fails, hangs or runs out of memory takes no other with it. A finished row is at
-once one JSON line in ``benchmarks/results/gpu.jsonl``, and the same command goes on after it.
-``--dry`` runs every row on the CPU with the smallest sizes, two at a time: what fails there would
-fail on a GPU too.
+Each row (``gpu_rows/``) runs in its own process with a time limit, the most valuable rows first. A
+row that fails, hangs or runs out of memory harms no other. The same command continues after the
+last finished row. ``--dry`` runs every row on the CPU with the smallest sizes, two at a time: what
+fails there would fail on a GPU too.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import json
 import os
 import platform
 import runpy
-import shlex
 import sys
 import tempfile
 import time
@@ -38,41 +36,38 @@ for _folder in (*SOURCES, HERE):  # from a source tree, installed or not
 import gpu_rows  # noqa: E402
 from flatout_explain.hardware.cores import usable_cores  # noqa: E402
 from gpu_rows.base import CORE, Bench, Row  # noqa: E402
-from harness import NO_CACHE, add_line, read_lines, run_child, source_id  # noqa: E402
+from harness import NO_CACHE, Lines, base_parser, source_id  # noqa: E402
 from machine import machine  # noqa: E402
-from report import table, write_section  # noqa: E402
+from processes import run_child  # noqa: E402
+from report import command_line, table, write_section  # noqa: E402
 
 TAIL = 20
 """Lines of a failed row's output that are kept."""
 
 LEAST_S = 15.0
-"""A row is not begun with less time left."""
+"""No row begins with less time left."""
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    """Return the command line."""
+    parser = base_parser(__doc__)
     add = parser.add_argument
     add("--only", nargs="+", default=[], metavar="NAME", help="groups (w2) or rows (w2/ppo-64)")
-    add("--minutes", type=float, default=None, help="stop in time: the running row is begun anew")
+    add("--minutes", type=float, default=1e6, help="stop in time: the running row begins again")
     add("--dry", action="store_true", help="on the CPU with tiny sizes: does every row run?")
     add("--list", action="store_true", help="print the rows and end")
-    add("--fresh", action="store_true", help="forget what was found before")
-    add("--any-source", action="store_true", help="keep rows of other source code, too")
     add("--rows", default=None, metavar="FILE", help="more rows: a Python file with ROWS")
-    add("--results", default=str(HERE / "results"), help="folder of the JSON lines")
     add("--output", default=str(HERE / "RESULTS.md"), help="file whose section is rewritten")
     add("--no-write", action="store_true", help="print the section only")
     add("--ask", default=None, help=argparse.SUPPRESS)  # this process is one row's
     add("--into", default=None, help=argparse.SUPPRESS)
-    parser.set_defaults(_parser=parser)
     return parser.parse_args()
 
 
 def chosen(args: argparse.Namespace) -> list[Row]:
-    """The rows that are asked for.
+    """Return the rows that are asked for.
 
     Raises:
         SystemExit: a name that no row has.
@@ -92,7 +87,7 @@ def chosen(args: argparse.Namespace) -> list[Row]:
 
 
 def ask(args: argparse.Namespace, rows: Sequence[Row]) -> None:
-    """Run one row here and write what it found."""
+    """Run one row in this process and write its result."""
     row = next(row for row in rows if row.name == args.ask)
     with contextlib.suppress(OSError):  # if memory runs out, this process is the one to go
         Path("/proc/self/oom_score_adj").write_text("1000")
@@ -110,7 +105,7 @@ def ask(args: argparse.Namespace, rows: Sequence[Row]) -> None:
 
 
 def missing_packages(rows: Sequence[Row]) -> dict[str, list[str]]:
-    """Absent packages, with the groups that need each."""
+    """Return the absent packages, with the groups that need each."""
     absent: dict[str, list[str]] = {}
     for row in rows:
         for name in (*CORE, *row.needs):
@@ -121,7 +116,7 @@ def missing_packages(rows: Sequence[Row]) -> dict[str, list[str]]:
 
 
 def no_gpu() -> str:
-    """Why nothing can run on a GPU here, or an empty string."""
+    """Return why nothing can run on a GPU here, or an empty string."""
     try:
         import pynvml
 
@@ -144,7 +139,7 @@ def no_gpu() -> str:
 
 
 def card_label(dry: bool) -> str:
-    """The card's name, by which results are kept apart."""
+    """Return the card's name; results of other cards are not shown with it."""
     if dry or no_gpu():
         return "dry run"
     from flatout.hardware.inventory import inventory
@@ -161,7 +156,7 @@ def measured_cores(dry: bool) -> str:
 
 
 def described(cores: str) -> str:
-    """Driver, CPU, what `measured_cores` said, and versions, as the section says them."""
+    """Return the section's lines about driver, CPU, running cores and versions."""
     found = {"python": platform.python_version()}
     for name in ("jax", "jaxlib", "equinox", "optax", "gymnasium", "numpy", "ale-py", "torch"):
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -177,7 +172,7 @@ def described(cores: str) -> str:
 
 
 def refusal(row: Row, args: argparse.Namespace, absent: dict[str, list[str]], why: str) -> str:
-    """Why a row cannot be asked here and now, or an empty string."""
+    """Return why a row cannot run here and now, or an empty string."""
     lacking = [name for name in (*CORE, *row.needs) if name in absent]
     if lacking:
         return f"needs {', '.join(lacking)}, which is not installed"
@@ -201,43 +196,38 @@ def refusal(row: Row, args: argparse.Namespace, absent: dict[str, list[str]], wh
 
 
 class Results:
-    """Found rows, one JSON line each, kept between calls."""
+    """The rows that were measured on this card from this source."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        name = "gpu-dry.jsonl" if args.dry else "gpu.jsonl"
-        self.path = Path(args.results) / name
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.mark = {"label": card_label(args.dry), "source": source()}
-        self._same = ("label",) if args.any_source else ("label", "source")
-        if args.fresh:
-            self.path.unlink(missing_ok=True)
-        self.rows: dict[str, dict[str, Any]] = {}
-        for row in read_lines(self.path):
-            if all(row.get(key) == self.mark[key] for key in self._same):
-                self.rows[row["row"]] = row
+        self.label = card_label(args.dry)
+        self._lines = Lines("gpu-dry" if args.dry else "gpu", args, source())
+        self.rows = {row["row"]: row for row in self._lines.rows if row["label"] == self.label}
 
     def done(self, row: Row) -> bool:
-        """Whether it need not be asked again."""
+        """Return whether a row need not be asked again."""
         return self.rows.get(row.name, {}).get("status") == OK
 
-    def add(self, row: Row, **said: Any) -> dict[str, Any]:
-        """Keep a row's outcome, on disk at once."""
-        found = {"row": row.name, **self.mark, "date": str(date.today()), **said}
+    def add(self, row: Row, **said: Any) -> None:
+        """Store a row's outcome and print it."""
+        found = {"row": row.name, "label": self.label, **said}
         self.rows[row.name] = found
-        add_line(self.path, found)
-        return found
+        self._lines.add(found)
+        print(f"{row.name}: {said['status']} {said.get('why', '')}", flush=True)
+        for line in said.get("tail", []):
+            print(f"    {line}", flush=True)
 
 
 def source() -> str:
-    """A digest of Flatout's source and of the rows'."""
+    """Return a digest of Flatout's source and of the rows'."""
     digest = hashlib.sha256(source_id().encode())
-    for path in (Path(__file__), *sorted((HERE / "gpu_rows").rglob("*.py"))):
+    planted = HERE / "explain" / "planted_gpu.py"
+    for path in (Path(__file__), planted, *sorted((HERE / "gpu_rows").rglob("*.py"))):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
 
 def answer(row: Row, args: argparse.Namespace, results: Results, deadline: float) -> None:
-    """Ask one row in a child, and keep what came of it."""
+    """Run one row in a child process, and store its outcome."""
     left = deadline - time.monotonic()
     limit = min(row.limit_s, left)
     with tempfile.TemporaryDirectory() as folder:
@@ -246,13 +236,11 @@ def answer(row: Row, args: argparse.Namespace, results: Results, deadline: float
         argv += ["--results", args.results]
         argv += ["--dry"] if args.dry else []
         argv += ["--rows", args.rows] if args.rows else []
-        begun = time.monotonic()
         child = run_child(argv, environment(args), limit)
-        seconds = round(time.monotonic() - begun, 1)
         if child.timed_out and limit < row.limit_s:
-            print(f"{row.name}: not finished when the time was over; begin it anew", flush=True)
+            print(f"{row.name}: not finished when the time was over", flush=True)
             return
-        said = {"seconds": seconds, "status": FAILED}
+        said: dict[str, Any] = {"seconds": round(child.wall_s, 1), "status": FAILED}
         if child.code == 0 and into.exists():
             said |= {"status": OK, **json.loads(into.read_text())}
         else:
@@ -261,14 +249,11 @@ def answer(row: Row, args: argparse.Namespace, results: Results, deadline: float
             if child.code == -9 and not child.timed_out:
                 why = "killed by the system (out of memory?)"
             said |= {"why": why, "tail": text[-TAIL:]}
-    found = results.add(row, **said)
-    print(f"{row.name}: {found['status']}, {seconds} s {found.get('why', '')}", flush=True)
-    for line in found.get("tail", []):
-        print(f"    {line}", flush=True)
+    results.add(row, **said)
 
 
 def environment(args: argparse.Namespace) -> dict[str, str | None]:
-    """Of the rows: the source tree first, and compiled programs kept between them."""
+    """Return the rows' environment: the source tree first, and a cache of compiled programs."""
     paths = [*map(str, SOURCES), str(HERE), os.environ.get("PYTHONPATH", "")]
     cache = Path(args.results).resolve() / "xla"
     hidden = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""} if args.dry else {}
@@ -279,10 +264,10 @@ def environment(args: argparse.Namespace) -> dict[str, str | None]:
 
 
 def section(args: argparse.Namespace, rows: Sequence[Row], results: Results, cores: str) -> str:
-    """The tables of all groups, and what is missing."""
+    """Return the tables of all groups, and what is missing."""
     parts = [
-        f"## On a GPU: {results.mark['label']}\n",
-        f"{described(cores)}\n- Date: {date.today()}.\n- Command: `{command(args)}`",
+        f"## On a GPU: {results.label}\n",
+        f"{described(cores)}\n- Date: {date.today()}.\n- Command: `{command_line(args)}`",
     ]
     for group in dict.fromkeys(row.group for row in rows):
         found = [results.rows.get(row.name, {}) for row in rows if row.group == group]
@@ -308,20 +293,14 @@ def section(args: argparse.Namespace, rows: Sequence[Row], results: Results, cor
 
 
 def shown(value: Any) -> str:
-    """A cell."""
+    """Return a cell of a table."""
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def command(args: argparse.Namespace) -> str:
-    """The command again, without this machine's paths."""
-    words = ["python", "benchmarks/gpu.py", *(["--only", *args.only] if args.only else [])]
-    return shlex.join(words)
-
-
 def main() -> int:
-    """Ask all rows; 1 where one failed."""
+    """Run all rows; return 1 if one failed."""
     args = arguments()
     rows = chosen(args)
     if args.ask:
@@ -342,17 +321,16 @@ def main() -> int:
     if cores:
         print(cores, flush=True)
     results = Results(args)
-    deadline = time.monotonic() + 60 * (args.minutes if args.minutes is not None else 1e6)
+    deadline = time.monotonic() + 60 * args.minutes
     lanes = min(2, usable_cores()) if args.dry else 1
 
     def one(row: Row) -> None:
         if results.done(row) or deadline - time.monotonic() < LEAST_S:
             return
         if refused := refusal(row, args, absent, why):
-            print(f"{row.name}: skipped, {refused}", flush=True)
             results.add(row, status=SKIPPED, why=refused)
-            return
-        answer(row, args, results, deadline)
+        else:
+            answer(row, args, results, deadline)
 
     try:
         with ThreadPoolExecutor(lanes) as pool:
@@ -360,7 +338,7 @@ def main() -> int:
     finally:
         args.no_write = args.no_write or args.dry or bool(why)
         text = section(args, rows if args.no_write else gpu_rows.rows(), results, cores)
-        write_section(args, f"gpu {results.mark['label']}", text)
+        write_section(args, f"gpu {results.label}", text)
     failed = [row.name for row in rows if results.rows.get(row.name, {}).get("status") == FAILED]
     if failed:
         print(f"gpu.py: {len(failed)} rows failed: {', '.join(failed)}", file=sys.stderr)

@@ -16,7 +16,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,27 @@ def refuse_late(args: argparse.Namespace) -> None:
     """
     if time.monotonic() - BEGAN > 60 * args.end_after:
         raise BenchmarkError("the time is over; the same command continues.")
+
+
+class Lines:
+    """The rows of a benchmark that were measured from the present source, one JSON line each.
+
+    Args:
+        name: of the file.
+        args: the command line.
+        source: a digest of the source; that of Flatout if there is none.
+    """
+
+    def __init__(self, name: str, args: argparse.Namespace, source: str | None = None) -> None:
+        self._path, self._source = lines_file(name, args), source or source_id()
+        rows = read_lines(self._path)
+        self.rows = [row for row in rows if args.any_source or row["source"] == self._source]
+
+    def add(self, row: Row) -> None:
+        """Store a row with its source and origin."""
+        row = row | {"source": self._source, **origin()}
+        add_line(self._path, row)
+        self.rows.append(row)
 
 
 class Store:
@@ -246,12 +267,13 @@ def train_command(
     args: argparse.Namespace, name: str, side: str, seed: int, *flags: str,
     algorithm: str = "ppo", env: Mapping[str, str | None] = NO_CACHE,
     finish: Callable[[Command, Row], Row] | None = None, placement: str = "cpu",
+    prefix: Sequence[str] = (),
 ) -> Command:  # fmt: skip
-    """Return a `flatout train ALGORITHM` with its own run folder."""
+    """Return a `flatout train ALGORITHM` with its own run folder, as an argument of `prefix`."""
     run_dir = HERE / "runs" / name / f"{side}-{seed}"
     argv = [
-        flatout(args), "train", algorithm, *flags, "--seed", str(seed), "--run-dir", str(run_dir),
-        "--placement", placement, "--json",
+        *prefix, flatout(args), "train", algorithm, *flags, "--seed", str(seed), "--run-dir",
+        str(run_dir), "--placement", placement, "--json",
     ]  # fmt: skip
     return Command(argv, env, run_dir, finish)
 

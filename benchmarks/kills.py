@@ -4,16 +4,14 @@ Every kill draws from its own seed what it hits: a run while it starts, while it
 time), inside the writing of a checkpoint (before a chosen call of fsync, rename or replace), or
 inside an evaluation (before a chosen step of it). A run is killed and resumed again and again until
 it reaches its end, and is then compared with an uninterrupted one: parameters, optimiser, counters,
-replayed rows, rows of metrics and episodes. Each kill and each end is a line in
-``benchmarks/results/kills.jsonl``; the same command goes on after the last one. ``--atari`` kills
-runs on Breakout instead, with spare games and with sticky actions.
+replayed rows, rows of metrics and episodes. ``--atari`` kills runs on Breakout instead, with spare
+games and with sticky actions. The same command continues after the last kill.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
 import signal
@@ -24,7 +22,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from harness import HERE, REPO, BenchmarkError, Row, main, parser, source_id
+from harness import (
+    HERE,
+    REPO,
+    BenchmarkError,
+    Lines,
+    Row,
+    add_minutes,
+    main,
+    parser,
+    refuse_late,
+)
 from report import provenance, table, write_section
 
 sys.path.insert(0, str(REPO))
@@ -34,6 +42,9 @@ from tests.kills import assert_same, final_state, finish, spawn, stamp, wait_for
 NAME = "kills"
 PLACES = {"train": 0.4, "save": 0.3, "evaluate": 0.2, "start": 0.1}
 """What is hit, and how often."""
+
+SEED = 0
+"""Of what each kill hits."""
 
 CALLS, CHOICES, START_S, TRAIN_S = 60, 150, 3.0, 1.5
 """The greatest numbers drawn: of a call that saves, of an evaluation's step, of seconds."""
@@ -106,42 +117,29 @@ class Series:
     """The kills made so far, and those to come.
 
     Args:
-        args: the command line's.
+        args: the command line.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.variants = ATARI if args.atari else VARIANTS
         self.name = f"{NAME}_atari" if args.atari else NAME
-        self._seed: int = args.seed
-        self._source = source_id()
+        self._lines = Lines(self.name, args)
         self._folder = HERE / "runs" / self.name
-        self._path = Path(args.results) / f"{self.name}.jsonl"
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        lines = self._path.read_text().splitlines() if self._path.exists() else []
-        rows = [json.loads(line) for line in lines if line.endswith("}")]
-        self.rows: list[Row] = [
-            row
-            for row in rows
-            if not args.fresh
-            and row["seed"] == self._seed
-            and (args.any_source or row["source"] == self._source)
-        ]
-        if not self.rows:  # other code's runs are not gone on with
+        if not self._lines.rows:  # runs of other source code are not resumed
             shutil.rmtree(self._folder, ignore_errors=True)
-        self._path.write_text("".join(json.dumps(row) + "\n" for row in self.rows))
 
     @property
     def kills(self) -> list[Row]:
-        """One row a kill."""
-        return [row for row in self.rows if "place" in row]
+        """One row for each kill."""
+        return [row for row in self._lines.rows if "place" in row]
 
     @property
     def ends(self) -> list[Row]:
-        """One row for each run that came to its end."""
-        return [row for row in self.rows if "equal" in row]
+        """One row for each run that reached its end."""
+        return [row for row in self._lines.rows if "equal" in row]
 
     def whole(self, variant: str) -> Path:
-        """The folder of the variant's uninterrupted run, made where it is not there yet."""
+        """Return the folder of the variant's uninterrupted run; make it if there is none."""
         run = self._folder / "whole" / _name(variant)
         if not (run / "summary.json").exists():
             shutil.rmtree(run, ignore_errors=True)
@@ -151,9 +149,9 @@ class Series:
         return run
 
     def kill(self) -> None:
-        """Make the next kill; a run that ends before it is compared, and another one begun."""
+        """Make the next kill. A run that ends before it is compared, and another one begins."""
         number = len(self.kills)
-        dice = random.Random(f"{self._seed}:{number}")
+        dice = random.Random(f"{SEED}:{number}")
         variant = list(self.variants)[number % len(self.variants)]
         place = dice.choices(list(PLACES), list(PLACES.values()))[0]
         if place == "evaluate" and "--eval-every" not in self.variants[variant]:
@@ -165,12 +163,12 @@ class Series:
             if struck is None:
                 self._compare(variant, run)
                 continue
-            self._keep({"kill": number, "variant": variant, "place": place, **struck})
+            self._add({"kill": number, "variant": variant, "place": place, **struck})
             return
         raise BenchmarkError(f"{variant}: 20 runs ended before {place} could be hit.")
 
     def end_all(self) -> None:
-        """Let every run that was killed come to its end."""
+        """Resume every run that was killed until its end."""
         for variant in self.variants:
             run = self._run(variant)
             if run.name in {row["run"] for row in self.kills}:
@@ -180,7 +178,7 @@ class Series:
                 self._compare(variant, run)
 
     def _run(self, variant: str) -> Path:
-        """The folder of the variant's present run."""
+        """Return the folder of the variant's present run."""
         number = sum(row["variant"] == variant for row in self.ends)
         return self._folder / f"{_name(variant)}-{number}"
 
@@ -191,19 +189,13 @@ class Series:
         except AssertionError as error:
             difference = str(error) or "something"
         ended = [row["run"] for row in self.kills].count(run.name)
-        self._keep({"variant": variant, "kills": ended, "equal": not difference,
+        self._add({"variant": variant, "kills": ended, "equal": not difference,
                     "difference": difference, "run": run.name})  # fmt: skip
         if not difference:
             shutil.rmtree(run)
 
-    def _keep(self, row: Row) -> None:
-        now = time.strftime("%Y-%m-%d %H:%M:%S")
-        row |= {"seed": self._seed, "source": self._source, "when": now}
-        with self._path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        self.rows.append(row)
+    def _add(self, row: Row) -> None:
+        self._lines.add(row)
         print(json.dumps(row), file=sys.stderr, flush=True)
 
 
@@ -216,14 +208,14 @@ def _train(variant: str) -> tuple[str, ...]:
 
 
 def _command(variant: str, run: Path) -> tuple[str, ...]:
-    """What begins a run, or goes on with it."""
+    """Return the command that begins or resumes a run."""
     if (run / "config.json").exists():
         return ("train", "--resume", str(run), "--quiet")
     return (*_train(variant), "--run-dir", str(run))
 
 
 def _strike(variant: str, run: Path, place: str, dice: random.Random) -> Row | None:
-    """Start or resume a run and kill it; None where it ended before.
+    """Start or resume a run and kill it; return None if it ended before.
 
     Raises:
         BenchmarkError: it failed.
@@ -255,19 +247,17 @@ def _strike(variant: str, run: Path, place: str, dice: random.Random) -> Row | N
 
 
 def benchmark(args: argparse.Namespace) -> None:
-    """Kill until there are enough, let all come to their ends, write the section."""
+    """Kill `--kills` times, resume all runs until their ends, write the section."""
     series = Series(args)
-    until = time.monotonic() + 60 * args.minutes
     while len(series.kills) < args.kills:
-        if time.monotonic() > until:
-            raise BenchmarkError(f"{len(series.kills)} kills so far; run it again to go on.")
+        refuse_late(args)
         series.kill()
     series.end_all()
     write_section(args, series.name, section(args, series))
 
 
 def section(args: argparse.Namespace, series: Series) -> str:
-    """The Markdown of this benchmark."""
+    """Return the Markdown of this benchmark."""
     rows: list[Row] = []
     for variant in series.variants:
         mine = [row for row in series.kills if row["variant"] == variant]
@@ -292,7 +282,7 @@ def section(args: argparse.Namespace, series: Series) -> str:
 {provenance(args, {"Flatout": rows})}
 - SIGKILL while training at a random time, inside saving, inside an evaluation, while starting; then
   resumed, killed again, until the run's end, which is compared to the last bit with a run that was
-  never killed. Seed {args.seed}.
+  never killed.
 
 {table(head, body)}
 """
@@ -302,6 +292,5 @@ if __name__ == "__main__":
     options = parser(__doc__, seeds=1)
     options.add_argument("--kills", type=int, default=200, help="how many")
     options.add_argument("--atari", action="store_true", help="kill runs on Breakout")
-    options.add_argument("--seed", type=int, default=0, help="of what each kill hits")
-    options.add_argument("--minutes", type=float, default=60.0, help="end after this many minutes")
+    add_minutes(options, 60.0)
     main(benchmark, options.parse_args())

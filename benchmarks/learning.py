@@ -70,7 +70,7 @@ def measure(args: argparse.Namespace, name: str, row: Json) -> Json:
         BenchmarkError: a side failed, or made other steps.
     """
     steps: int = row["dry"] if args.dry else row["steps"]
-    goal = -math.inf if args.dry else row.get("goal")
+    goal: float = -math.inf if args.dry else row.get("goal", math.inf)
     finish = {"eval": greedy, "training": training, "goal": reaching(goal)}[row["score"]]
     folder = HERE / "runs" / "learning" / name
     peers_only = (f"--goal={goal}",) if row["score"] == "goal" else ()
@@ -154,7 +154,7 @@ def greedy(train: Command, result: Row) -> Row:
         train.argv[0], "eval", str(train.run_dir), "--episodes", str(EPISODES), "--checkpoint",
         "final", "--seed", str(EVAL_SEED + result["seed"]), "--json",
     ]  # fmt: skip
-    return result | {"score": json_of(run_child(argv), "flatout eval")["return_mean"]}
+    return result | {"score": json_of(run_child(argv, train.env), "flatout eval")["return_mean"]}
 
 
 def training(train: Command, result: Row) -> Row:
@@ -168,7 +168,7 @@ def training(train: Command, result: Row) -> Row:
     return result | {"score": result["return_mean_100"]}
 
 
-def reaching(goal: float | None) -> Finish:
+def reaching(goal: float) -> Finish:
     """Adds the seconds from the start of the process to the first row of metrics after `RUNNING`
     training episodes in a row whose mean return is at least `goal`; None if there are none."""
 

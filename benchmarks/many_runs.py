@@ -12,24 +12,20 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from machine import machine
-
-COMMANDS = (["runs"], ["report"], ["report", "--out", "report.html"])
+from processes import run_checked
+from report import spread
 
 
 def make(root: Path, runs: int, seeds: int, uneven: bool) -> None:
-    """So many run folders below `root`, groups of so many seeds."""
+    """Make `runs` run folders below `root`, in groups of `seeds`."""
     train = ["train", "ppo", "--env", "CartPole-v1", "--envs", "8", "--steps", "50000", "--quiet"]
     first = root / "first"
-    command = [sys.executable, "-m", "flatout", *train, "--run-dir", str(first)]
-    subprocess.run(command, check=True)
+    run_checked([sys.executable, "-m", "flatout", *train, "--run-dir", str(first)])
     config = json.loads((first / "config.json").read_text())
     summary = json.loads((first / "summary.json").read_text())
     rows = [json.loads(line) for line in (first / "metrics.jsonl").read_text().splitlines()]
@@ -50,7 +46,7 @@ def make(root: Path, runs: int, seeds: int, uneven: bool) -> None:
 
 def main() -> None:
     """Make the folders, time the commands, print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--runs", type=int, default=10_000)
     parser.add_argument("--seeds", type=int, default=5, help="runs of a group")
     parser.add_argument("--repeats", type=int, default=3)
@@ -60,15 +56,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         make(root, args.runs, args.seeds, args.uneven)
-        for words in COMMANDS:
-            command = [sys.executable, "-m", "flatout", words[0], "runs", *words[1:]]
-            times: list[float] = []
-            for _ in range(args.repeats):
-                begin = time.perf_counter()
-                subprocess.run(command, check=True, cwd=root, stdout=subprocess.DEVNULL)
-                times.append(time.perf_counter() - begin)
-            spread = f"{statistics.median(times):.2f} s ({min(times):.2f}-{max(times):.2f})"
-            print(f"flatout {' '.join(words)}: {spread}")
+        for command in (["runs"], ["report"], ["report", "--out", str(root / "report.html")]):
+            argv = [sys.executable, "-m", "flatout", command[0], str(root / "runs"), *command[1:]]
+            times = [run_checked(argv).wall_s for _ in range(args.repeats)]
+            print(f"flatout {' '.join(command[:2])}: {spread(times)} s")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """How well `flatout plan` predicts and chooses: every candidate placement run for real.
 
 For each workload the machine is measured and a placement chosen, as `flatout plan` does; then each
-candidate trains with ``--placement`` in turns, round by round, and what it did is held against what
-was predicted. *Regret* is by how much the chosen placement is slower than the best one.
+candidate trains with ``--placement`` in turns, round by round, and its speed is compared with its
+prediction. *Regret* is by how much the chosen placement is slower than the best one.
 
 ``--tier quick`` has 6 workloads and ends within 15 minutes; ``--tier long`` has 24. Both resume.
 """
@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from harness import HERE, OUR_ENVS, Command, Row, Store, flatout, main, parser
+from harness import OUR_ENVS, Command, Row, Store, flatout, main, parser, train_command
 from report import provenance, table, write_section
 
 NAME = "plan"
@@ -25,6 +25,8 @@ MOST = 6
 """Candidates that are run for real: the best predicted, the worst, and what lies between."""
 REAL_S = 3.0
 """Seconds of training of each real run, by its prediction."""
+CACHED = {"PYTHONPATH": OUR_ENVS["PYTHONPATH"]}
+"""Environment variables: compiled programs are kept, for every side alike."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +80,9 @@ LONG = (
         )
     ),
     *(
-        _replay(f"{algorithm.upper()}, {label}, {size}", algorithm, env, envs, *more)
-        for algorithm, (label, env), (envs, size, more) in itertools.product(
-            ("td3", "ddpg"),
-            {"Pendulum": PENDULUM}.items(),
-            ((4, "64x64", ()), (8, "256x256", WIDE)),
+        _replay(f"{algorithm.upper()}, Pendulum, {size}", algorithm, PENDULUM, envs, *more)
+        for algorithm, (envs, size, more) in itertools.product(
+            ("td3", "ddpg"), ((4, "64x64", ()), (8, "256x256", WIDE))
         )
     ),
     *(
@@ -107,10 +107,7 @@ def benchmark(args: argparse.Namespace) -> None:
         store = Store(f"{NAME}-{number}", {"workload": workload.name, "s": args.seconds}, args)
         planned = store.run("plan", 0, plan_command(args, workload))["result"]
         rows = store.alternate(
-            {
-                row["placement"]: partial(train_command, args, workload, row)
-                for row in candidates(planned)
-            },
+            {row["placement"]: partial(train, args, workload, row) for row in candidates(planned)},
             range(args.seeds),
         )
         found.append((workload, planned, rows))
@@ -118,18 +115,17 @@ def benchmark(args: argparse.Namespace) -> None:
 
 
 def plan_command(args: argparse.Namespace, workload: Workload) -> Command:
-    """`flatout plan`, measuring anew."""
+    """Return `flatout plan` with new measurements."""
     argv = [
         flatout(args), "plan", workload.algorithm, *workload.flags, "--json", "--remeasure",
         "--seconds", str(args.seconds),
     ]  # fmt: skip
-    env = {"PYTHONPATH": OUR_ENVS["PYTHONPATH"]}  # the cache of programs helps every side alike
-    return Command(argv, env)
+    return Command(argv, CACHED)
 
 
 def candidates(planned: Row) -> list[Row]:
-    """The predictions that are run: `MOST` of them, spread over their order, the choice
-    among them."""
+    """Return the predictions that are run: `MOST` of them, spread over their order, with the
+    choice."""
     rows = planned["predictions"]
     if len(rows) > MOST:
         kept = {round(i * (len(rows) - 1) / (MOST - 1)) for i in range(MOST)} | {1, 2}
@@ -138,23 +134,30 @@ def candidates(planned: Row) -> list[Row]:
     return rows if chosen[0] in rows else [*rows[:-1], *chosen]
 
 
-def train_command(args: argparse.Namespace, workload: Workload, row: Row, seed: int) -> Command:
-    """A real run of about `REAL_S` seconds."""
+def train(args: argparse.Namespace, workload: Workload, row: Row, seed: int) -> Command:
+    """Return a real run of about `REAL_S` seconds."""
     iterations = max(round(row["rate"] * REAL_S / workload.iteration), 4)
-    run_dir = HERE / "runs" / NAME / f"{seed}"
-    argv = [
-        flatout(args), "train", workload.algorithm, *workload.flags, "--seed", str(seed),
-        "--steps", str(iterations * workload.iteration), "--run-dir", str(run_dir), "--json",
-        "--placement", row["placement"], "--no-tensorboard", "--checkpoint-every", "0",
-        "--log-every", "1000000",
-    ]  # fmt: skip
-    return Command(argv, {"PYTHONPATH": OUR_ENVS["PYTHONPATH"]}, run_dir)
+    return train_command(
+        args, NAME, "real", seed, *workload.flags, "--steps", str(iterations * workload.iteration),
+        "--no-tensorboard", "--checkpoint-every", "0", "--log-every", "1000000",
+        algorithm=workload.algorithm, env=CACHED, placement=row["placement"],
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Score:
-    """How well one workload was planned."""
+    """How well one workload was planned.
 
+    Attributes:
+        truth: median steps per second of the real runs, by placement.
+        regret: by how much the choice is slower than the best placement; `upper` is the end of its
+            95 % interval, a bootstrap over the pairs.
+        errors: of each prediction, relative to the truth.
+        covered: whether each prediction's interval covers the truth.
+        widths: of the intervals, high / low.
+    """
+
+    truth: dict[str, float]
     regret: float
     upper: float
     errors: list[float]
@@ -163,58 +166,51 @@ class Score:
 
 
 def score(planned: Row, rows: Mapping[str, Sequence[Row]]) -> Score:
-    """Regret with the upper end of its interval, and each prediction's error."""
+    """Return how well a workload was planned, from its real runs by placement."""
     rates = {p: [run["result"]["steps_per_s"] for run in runs] for p, runs in rows.items()}
     truth = {p: statistics.median(values) for p, values in rates.items()}
-    chosen, best = planned["chosen"], max(truth, key=lambda p: truth[p])
-    pairs = [a / b for a, b in zip(rates[chosen], rates[best], strict=True)]
+    best = max(truth, key=lambda p: truth[p])
+    pairs = [a / b for a, b in zip(rates[planned["chosen"]], rates[best], strict=True)]
     generator = random.Random(0)
     means = sorted(statistics.fmean(generator.choices(pairs, k=len(pairs))) for _ in range(2000))
     predicted = {row["placement"]: row for row in planned["predictions"]}
-    errors = [abs(predicted[p]["rate"] / truth[p] - 1.0) for p in truth]
-    covered = [predicted[p]["low"] <= truth[p] <= predicted[p]["high"] for p in truth]
-    widths = [predicted[p]["high"] / predicted[p]["low"] for p in truth]
-    regret = max(1.0 - statistics.median(pairs), 0.0)
-    return Score(regret, max(1.0 - means[50], 0.0), errors, covered, widths)
-
-
-def real(runs: Sequence[Row]) -> float:
-    """Steps per second of real runs, their median."""
-    return statistics.median(run["result"]["steps_per_s"] for run in runs)
+    return Score(
+        truth, max(1.0 - statistics.median(pairs), 0.0), max(1.0 - means[50], 0.0),
+        errors=[abs(predicted[p]["rate"] / truth[p] - 1.0) for p in truth],
+        covered=[predicted[p]["low"] <= truth[p] <= predicted[p]["high"] for p in truth],
+        widths=[predicted[p]["high"] / predicted[p]["low"] for p in truth],
+    )  # fmt: skip
 
 
 def section(
     args: argparse.Namespace, found: Sequence[tuple[Workload, Row, dict[str, list[Row]]]]
 ) -> str:
-    """The Markdown of this benchmark."""
+    """Return the Markdown of this benchmark."""
     scores = [score(planned, rows) for _, planned, rows in found]
-    lines = []
-    for (workload, planned, rows), s in zip(found, scores, strict=True):
-        truth = {p: real(runs) for p, runs in rows.items()}
-        best = max(truth, key=lambda p: truth[p])
-        lines.append(
-            [
-                workload.name, str(len(rows)), planned["chosen"], best,
-                f"{100 * s.regret:.1f} % ({100 * s.upper:.1f} %)",
-                f"{100 * statistics.median(s.errors):.0f} %",
-                f"{sum(s.covered)} of {len(s.covered)}", f"{planned['spent_s']:.0f}",
-            ]
-        )  # fmt: skip
-    errors = list(itertools.chain(*(s.errors for s in scores)))
-    covered = list(itertools.chain(*(s.covered for s in scores)))
-    widths = list(itertools.chain(*(s.widths for s in scores)))
-    good = sum(s.upper < 0.10 and s.regret < 0.05 for s in scores)
+    lines, details = [], []
+    for (workload, planned, rows), one in zip(found, scores, strict=True):
+        lines.append([
+            workload.name, str(len(rows)), planned["chosen"],
+            max(one.truth, key=lambda placement: one.truth[placement]),
+            f"{100 * one.regret:.1f} % ({100 * one.upper:.1f} %)",
+            f"{100 * statistics.median(one.errors):.0f} %",
+            f"{sum(one.covered)} of {len(one.covered)}", f"{planned['spent_s']:.0f}",
+        ])  # fmt: skip
+        details += [
+            [workload.name, row["placement"], f"{row['rate']:,.0f}",
+             f"{row['low']:,.0f}-{row['high']:,.0f}",
+             "-" if row["measured"] is None else f"{row['measured']:,.0f}",
+             f"{one.truth[row['placement']]:,.0f}"]
+            for row in planned["predictions"] if row["placement"] in one.truth
+        ]  # fmt: skip
+    errors, covered, widths = (
+        [value for one in scores for value in getattr(one, name)]
+        for name in ("errors", "covered", "widths")
+    )
+    good = sum(one.upper < 0.10 and one.regret < 0.05 for one in scores)
     head = ["workload", "run", "chosen", "best", "regret (upper end)", "median error", "covered",
             "planning, s"]  # fmt: skip
     every = {"runs": [row for _, _, rows in found for runs in rows.values() for row in runs]}
-    details = [
-        [workload.name, row["placement"], f"{row['rate']:,.0f}",
-         f"{row['low']:,.0f}-{row['high']:,.0f}",
-         "-" if row["measured"] is None else f"{row['measured']:,.0f}",
-         f"{real(rows[row['placement']]):,.0f}"]
-        for workload, planned, rows in found
-        for row in planned["predictions"] if row["placement"] in rows
-    ]  # fmt: skip
     return f"""## Planning: predictions and choices against real runs ({args.tier} tier)
 
 {provenance(args, every)}

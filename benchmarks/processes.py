@@ -115,6 +115,18 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
+def run_checked(argv: Sequence[str], env: Mapping[str, str | None] | None = None) -> Child:
+    """Run a command that must succeed.
+
+    Raises:
+        BenchmarkError: it failed.
+    """
+    child = run_child(argv, env)
+    if child.code:
+        raise BenchmarkError(f"{' '.join(argv)} ended with {child.code}:\n{child.stderr}")
+    return child
+
+
 def json_of(child: Child, what: str) -> Row:
     """Return the one JSON object that a child printed.
 

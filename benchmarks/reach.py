@@ -14,12 +14,13 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
-from harness import HERE, OUR_ENVS, REPO, BenchmarkError, Row, json_of, main, named, run_child
+from harness import HERE, REPO, BenchmarkError, json_of, main, named, run_child
 from learning import greedy
 from published import OURS, SOURCE, Json, parts_of_source, rows_of
-from sides import Command, side_command
+from sides import side_command
 
 UNCHECKED = ("commands", "speed")
 """Parts that rows call and that may still not count: around training, or only for its speed."""
@@ -62,31 +63,19 @@ def files_called(args: argparse.Namespace, kind: str, row: Json) -> set[str]:
         BenchmarkError: the run failed, or is of another installation.
     """
     steps = row["dry"]["steps"] if kind == "speed" else row["dry"]
-    before = dict(os.environ)
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch, "calls")
-        places = (str(HERE / "calls"), OUR_ENVS["PYTHONPATH"] or "")
-        os.environ |= {
-            "PYTHONPATH": os.pathsep.join(places), "FLATOUT_CALLS_OF": f"{SOURCE}{os.sep}",
-            "FLATOUT_CALLS_IN": str(log),
-        }  # fmt: skip
-        try:
-            make = side_command(args, Path(scratch), row, OURS, ("--steps", str(steps)), unchanged)
-            command = make(0)
-            result = json_of(run_child(command.argv), row["title"])
-            if row.get("score") == "eval":
-                greedy(command, result)
-        finally:
-            os.environ.clear()
-            os.environ |= before
+        command = side_command(args, Path(scratch), row, OURS, ("--steps", str(steps)))(0)
+        command = replace(command, env={
+            **command.env, "FLATOUT_CALLS_OF": f"{SOURCE}{os.sep}", "FLATOUT_CALLS_IN": str(log),
+            "PYTHONPATH": os.pathsep.join((str(HERE / "calls"), command.env["PYTHONPATH"] or "")),
+        })  # fmt: skip
+        result = json_of(run_child(command.argv, command.env), row["title"])
+        if row.get("score") == "eval":
+            greedy(command, result)
         if not log.exists():
             raise BenchmarkError(f"{command.argv[0]} runs no file of {SOURCE}.")
         return {Path(path).relative_to(REPO).as_posix() for path in log.read_text().split()}
-
-
-def unchanged(train: Command, result: Row) -> Row:
-    """The run's own result."""
-    return result
 
 
 if __name__ == "__main__":

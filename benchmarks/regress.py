@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -22,7 +20,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness import REPO, BenchmarkError
+from harness import REPO, BenchmarkError, json_of, run_child
 
 LIMIT = 1.03
 REPLAY = ("--batch-size", "32", "--learning-starts", "512", "--buffer-size", "20000", "--hidden",
@@ -61,7 +59,7 @@ def main() -> int:
 
 @contextlib.contextmanager
 def source_of_commit(commit: str) -> Iterator[Path]:
-    """A folder with the source of a commit.
+    """Yield a folder with the source of a commit.
 
     Raises:
         BenchmarkError: there is no such commit.
@@ -97,25 +95,20 @@ def compare(name: str, sources: tuple[Path, Path], pairs: int) -> float:
 
 
 def cpu_s(source: Path, words: tuple[str, ...], steps: int) -> float:
-    """CPU seconds of one run's process tree.
+    """Return the CPU seconds of one run's process tree.
 
     Raises:
         BenchmarkError: the run failed.
     """
     place = os.pathsep.join((str(source / "src"), str(source / "explain" / "src")))
     with tempfile.TemporaryDirectory() as folder:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run(
+        child = run_child(
             [sys.executable, "-m", "flatout", "train", *words, "--steps", str(steps), "--seed", "0",
-             "--run-dir", f"{folder}/run", "--quiet", "--no-tensorboard"],
-            env=os.environ | {"PYTHONPATH": place}, cwd=folder, check=False, capture_output=True,
+             "--run-dir", folder + "/run", "--json", "--quiet", "--no-tensorboard"],
+            {"PYTHONPATH": place},
         )  # fmt: skip
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        if done.returncode != 0:
-            tail = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-            raise BenchmarkError(f"`flatout train {' '.join(words)}` failed: {''.join(tail)}")
-        json.loads(Path(folder, "run", "summary.json").read_text())  # it ended as it should
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    json_of(child, f"`flatout train {' '.join(words)}`")
+    return child.cpu_s
 
 
 if __name__ == "__main__":

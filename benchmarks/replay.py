@@ -22,7 +22,7 @@ from pathlib import Path
 from harness import BenchmarkError, Command, Row, Store, main, parser, train_command
 from processes import MIB
 from report import provenance, spread, table, write_section
-from window import phase_table, rates, shares, windowed
+from window import rates, windowed
 
 PRESET = "breakout-dqn-w1"
 FRAME, STACK = 88 * 80, 3
@@ -42,23 +42,19 @@ def memory(args: argparse.Namespace) -> None:
         "--preset", PRESET, "--buffer-size", str(filled), "--learning-starts", str(filled),
         "--steps", str(steps), "--checkpoint-every", "0",
     )  # fmt: skip
-    store = Store(name, {"flags": list(flags), "extra": args.flatout_args}, args)
-    run = store.run("flatout", 0, train_command(
-        args, name, "flatout", 0, *flags, algorithm="dqn", finish=with_sizes,
-    ))  # fmt: skip
+    store = Store(name, {"flags": list(flags)}, args)
+    command = train_command(args, name, "flatout", 0, *flags, algorithm="dqn", finish=with_sizes)
+    run = store.run("flatout", 0, command)
     found = run["result"]
     if found["steps"] < steps or found["updates"] < 1:
         raise BenchmarkError(f"{name}: the run did not learn from a full memory.")
     expected = found.get("memory_expected_mb") or {}
     words = ", ".join(f"{device} {size:,.0f}" for device, size in expected.items()) or "nothing"
     frames = filled * FRAME / MIB / 1024
-    figures = {
-        "peak RSS from outside, MiB": f"{run['max_rss_mb']:,.0f}",
-        "its own report, MiB": f"{found['peak_rss_mb']:,.0f}",
-        "run folder on disk, MiB": f"{found['disk_mb']:,.0f}",
-        "steps/s": f"{found['steps_per_s']:,.0f}",
-        "whole process, s": f"{run['wall_s']:.0f}",
-    }
+    head = ["peak RSS from outside, MiB", "its own report, MiB", "run folder on disk, MiB",
+            "steps/s", "whole process, s"]  # fmt: skip
+    figures = (run["max_rss_mb"], found["peak_rss_mb"], found["disk_mb"], found["steps_per_s"],
+               run["wall_s"])  # fmt: skip
     write_section(args, name, f"""## Memory of a long replay
 
 {provenance(args, {"flatout": [run]})}
@@ -69,7 +65,7 @@ def memory(args: argparse.Namespace) -> None:
   {frames * STACK * 8:.0f} GiB.
 - The run expected to take, before it took it, in MiB: {words}.
 
-{table(list(figures), [list(figures.values())])}
+{table(head, [[f"{figure:,.0f}" for figure in figures]])}
 """)  # fmt: skip
 
 
@@ -83,7 +79,7 @@ def checkpoints(args: argparse.Namespace) -> None:
         "--preset", PRESET, "--steps", str(steps), "--learning-starts", str(filled),
         "--train-freq", str(INTERVAL), "--gradient-steps", "1", "--log-every", str(LOG_EVERY),
     )  # fmt: skip
-    store = Store(name, {"flags": list(flags), "extra": args.flatout_args}, args)
+    store = Store(name, {"flags": list(flags)}, args)
 
     def finish(train: Command, result: Row) -> Row:
         result = windowed(filled + LOG_EVERY)(train, result)
@@ -111,7 +107,7 @@ def checkpoints(args: argparse.Namespace) -> None:
 def checkpoint_section(
     args: argparse.Namespace, rows: dict[str, list[Row]], filled: int, updates: int
 ) -> str:
-    """The Markdown of checkpoints."""
+    """Return the Markdown of checkpoints."""
     saving, plain = rows[SAVING], rows[PLAIN]
     each = [
         (a["written_mb"] - b["written_mb"]) / (a["result"]["saves"] - b["result"]["saves"])
@@ -122,10 +118,13 @@ def checkpoint_section(
     def sizes(runs: Sequence[Row], key: str, digits: int = 0) -> str:
         return spread([run["result"].get(key, run.get(key)) for run in runs], digits)
 
+    share = {
+        side: [run["result"]["window"]["phases"]["checkpoint"] for run in runs]
+        for side, runs in rows.items()
+    }
     body = [
         [
-            side, sizes(runs, "saves"),
-            spread([100 * share for share in shares(runs, "checkpoint")], 2),
+            side, sizes(runs, "saves"), spread([100 * one for one in share[side]], 2),
             spread(rates(runs), 1), sizes(runs, "written_mb"), sizes(runs, "replay_mb"),
             sizes(runs, "checkpoints_mb", 1), sizes(runs, "wall_s"),
         ]
@@ -142,12 +141,10 @@ def checkpoint_section(
 - {filled:,} steps stored (`{PRESET}`), then {updates:,} updates, checked; the last three
   checkpoints are kept.
 - **One further checkpoint writes {spread(each, 1)} MiB** and saving takes
-  {statistics.median(shares(saving, "checkpoint")):.2%} of the time while learning (median); without
+  {statistics.median(share[SAVING]):.2%} of the time while learning (median); without
   it the same work runs {spread(slower, 3)} times as fast.
 
 {table(head, body)}
-
-{phase_table(rows)}
 """
 
 

@@ -6,12 +6,13 @@ import argparse
 import shlex
 import statistics
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from harness import BenchmarkError, Row
-from machine import machine
+from machine import isa_and_commit, machine
 
 RATIO_HEAD = ["ratio", "min", "median", "max", "each pair"]
 RESULTS_HEAD = """# Benchmark results
@@ -83,6 +84,15 @@ def provenance(args: argparse.Namespace, rows: Mapping[str, Sequence[Row]]) -> s
     return "\n".join(lines)
 
 
+def measured_here(args: argparse.Namespace) -> str:
+    """Return the lines that say where, when and by which command numbers were measured just now."""
+    today = time.strftime("%Y-%m-%d")
+    return (
+        f"- Machine: {machine()}. {isa_and_commit()}\n- Date: {today}.\n"
+        f"- Command: `{command_line(args)}`"
+    )
+
+
 def _machines(rows: Iterable[Row]) -> str:
     """Where the runs were made; runs without a record were made here."""
     found = Counter(row.get("machine") or machine() for row in rows)
@@ -91,20 +101,22 @@ def _machines(rows: Iterable[Row]) -> str:
     return "- Machines: " + "; ".join(f"{name} ({n} runs)" for name, n in found.items()) + "."
 
 
+def with_part(text: str, name: str, body: str) -> str:
+    """Return a page with another body between the markers of `name`, or with that part added."""
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    part = f"{begin}\n{body.strip()}\n{end}"
+    if begin not in text:
+        return f"{text.rstrip()}\n\n{part}\n"
+    return text.split(begin)[0] + part + text.split(end, 1)[1]
+
+
 def write_section(args: argparse.Namespace, name: str, body: str) -> None:
     """Print a benchmark's section and put it between its markers in RESULTS.md."""
     print(body)
     if args.no_write:
         return
     path = Path(args.output)
-    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
-    section = f"{begin}\n{body.strip()}\n{end}"
-    text = path.read_text() if path.exists() else RESULTS_HEAD
-    if begin in text and end in text:
-        before, rest = text.split(begin, 1)
-        text = before + section + rest.split(end, 1)[1]
-    else:
-        text = f"{text.rstrip()}\n\n{section}\n"
+    text = with_part(path.read_text() if path.exists() else RESULTS_HEAD, name, body)
     fresh = path.with_suffix(".tmp")
     fresh.write_text(text)
     fresh.replace(path)
@@ -114,7 +126,7 @@ def command_line(args: argparse.Namespace) -> str:
     """The command again from its options, without this machine's paths."""
     program = Path(sys.argv[0]).resolve().relative_to(Path(__file__).resolve().parent)
     words = ["python", f"benchmarks/{program}"]
-    hidden = {"fresh", "flatout", "peers", "results", "output", "no_write", "timeout"}
+    hidden = {"fresh", "flatout", "results", "output", "no_write", "timeout", "peers"}
     for action in args._parser._actions:
         value = getattr(args, action.dest, None)
         if action.dest in hidden | {"help"} or value == action.default or value is None:

@@ -120,7 +120,7 @@ def finished_runs(kind: str, args: argparse.Namespace, name: str, row: Json) -> 
 
 def side_command(
     args: argparse.Namespace, folder: Path, row: Json, side: str, more: tuple[str, ...],
-    finish: Finish, peers_only: tuple[str, ...] = (),
+    finish: Finish | None = None, peers_only: tuple[str, ...] = (),
 ) -> Callable[[int], Command]:  # fmt: skip
     """Return a function from a seed to the command that runs one side of a row.
 

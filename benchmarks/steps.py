@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -170,25 +171,17 @@ def inline_turn(game: str, count: int, threads: int, spares: bool, fresh: bool =
 
 def processes_turn(game: str, count: int, workers: int) -> Turn:
     """Return the turn of the games of Flatout's actor processes, with actions sent to them."""
-    from flatout.algorithms.base import RolloutSpec
-    from flatout.algorithms.registry import build_algorithm
-    from flatout.config.placement import parse
     from flatout.config.settings import resolve
-    from flatout.config.workers import assign_groups
-    from flatout.engine.make_sampler import ActingPolicies, start_workers
     from flatout.engine.workers.groups import WorkerEnvGroup
-    from flatout.envs.task import open_task
-    from flatout.hardware import backend
-    from flatout.randomness import ACT, raw_key
+    from flatout.run.factory import Factory
+    from flatout.run.job import Job
+    from flatout.run.resolve import resolve_run
 
-    config = resolve("ppo", {"env": game, "envs": count, "n_steps": 2, "batch_size": 2 * count})
-    task = open_task(config.env, None)
-    placement = parse(f"sampler=processes workers={workers}x{count // workers}")
-    backend.start(placement)
-    algorithm = build_algorithm(config, *task.spaces)
-    groups = assign_groups(placement, count)
-    acting = ActingPolicies(groups, algorithm, task, raw_key(0, ACT), backend.device)
-    pool = start_workers(config, task, acting, RolloutSpec(2, None, 1, False), print)
+    config = resolve("ppo", {
+        "env": game, "envs": count, "n_steps": 2, "batch_size": 2 * count,
+        "placement": f"sampler=processes workers={workers}x{count // workers}",
+    })  # fmt: skip
+    pool: Any = Factory(Job(resolve_run(config, checks=False))).pool()
     pool.wait()
     every = WorkerEnvGroup(pool, pool.workers)
     every.reset_all()
@@ -232,23 +225,15 @@ def measure(part: dict[str, Any], rounds: int) -> Row:
 
 
 def parts(part: dict[str, Any]) -> Row:
-    """Return milliseconds of parts of a turn, and of single resets."""
-    from flatout.envs.ale import write_frames
-
-    count, cores = part["count"], part["cores"]
-    stacks, out = np.zeros((count, 4, 84, 84), np.uint8), np.zeros((count, 84, 84, 1), np.uint8)
-    vector = ale_vector(part["game"], 8, cores, "SAME_STEP")
+    """Return the milliseconds of single resets, and of a turn's work for spares."""
+    vector = ale_vector(part["game"], 8, part["cores"], "SAME_STEP")
     first = np.arange(8) == 0
 
     def reset(seed: int) -> Callable[[], object]:
         return lambda: vector.reset(seed=np.array([seed]), options={"reset_mask": first})
 
-    spares = spares_overhead(count) if part.get("others") else 0.0
-    return {
-        "spares": spares, "copies": ms(lambda: write_frames(stacks, out), 20),
-        "reset": ms(reset(-1), 10),
-        "seeded": ms(reset(3), 5), "act": ms(acting(part["game"], count), 20),
-    }  # fmt: skip
+    spares = spares_overhead(part["count"]) if part.get("others") else 0.0
+    return {"spares": spares, "reset": ms(reset(-1), 10), "seeded": ms(reset(3), 5)}
 
 
 def spares_overhead(count: int) -> float:
@@ -275,31 +260,6 @@ def spares_overhead(count: int) -> float:
         taken.append(1e3 * (sent + time.perf_counter() - begin))
     pool.close()
     return statistics.median(taken)
-
-
-def acting(game: str, count: int) -> Callable[[], object]:
-    """Return a call of PPO's compiled policy for `count` games."""
-    import jax
-
-    from flatout.algorithms.registry import build_algorithm
-    from flatout.config.settings import resolve
-    from flatout.engine.act import Policy
-    from flatout.envs.task import open_task
-    from flatout.packing import PackedParams
-    from flatout.randomness import ACT, INIT, raw_key
-    from flatout.spans import Spans
-
-    config = resolve("ppo", {"env": game, "envs": count, "n_steps": 2, "batch_size": 2 * count})
-    task = open_task(config.env, None)
-    pure = build_algorithm(config, *task.spaces)
-    device = jax.devices("cpu")[0]
-    policy = Policy(pure, task.obs_spec, count, device, raw_key(0, ACT), frames=True)
-    policy.compile()
-    actor = pure.actor(pure.init(raw_key(0, INIT), pure.hp), pure.hp)
-    packed = PackedParams(pure.actor_shapes).pack(actor, np)
-    policy.publish(jax.device_put(packed, device), 0, Spans())
-    obs, age = np.zeros((4, count, 84, 84, 1), np.uint8), np.full(count, 9, np.uint8)
-    return lambda: np.asarray(policy.begin(obs, 0, 0, age=age, follows=True))
 
 
 def ms(call: Callable[[], object], times: int) -> float:
@@ -361,15 +321,13 @@ def model_rows(measured: dict[str, Row]) -> list[list[str]]:
     seen = {STEADY: {1: measured["1 core"], 2: measured["32"]}, STICKY: {2: measured["sticky"]}}
     for game, due in kinds.items():
         for threads in THREADS:
-            given: Any = games, threads, step, reset, 1 / EPISODE
-            ale = modelled(*given, same_step=False)
-            ours = modelled(*given, same_step=True, seeded=seeded, due=due, overhead=extra)
+            given = partial(modelled, games, threads, step)
+            ale = given(reset, 1 / EPISODE, same_step=False)
+            ours = given(reset, 1 / EPISODE, same_step=True, seeded=seeded, due=due, overhead=extra)
             spares = "-"
             if game == STEADY:
                 background = games / EPISODE * (2 * reset + due * seeded) / threads
-                turn = modelled(
-                    *given[:3], 0.0, 0.0, same_step=True, overhead=two["parts"]["spares"]
-                )
+                turn = given(0.0, 0.0, same_step=True, overhead=two["parts"]["spares"])
                 spares = f"{ale / (turn + background / games):.2f}"
             row, found = seen[game].get(threads), ["-", "-"]
             if row is not None:
@@ -413,19 +371,6 @@ def speed_rows(name: str, row: Row) -> list[list[str]]:
     return rows
 
 
-def part_rows(measured: dict[str, Row]) -> list[list[str]]:
-    """Return the rows of the table of a turn's parts."""
-    rows: list[list[str]] = []
-    for name in ("8", "32", "256"):
-        row, own = measured[name], measured[name]["parts"]
-        games, resets = median_turn(row, ALE, False), median_turn(row, INLINE, True)
-        python = median_turn(row, INLINE, False) - games - own["copies"]
-        resets -= median_turn(row, INLINE, False)
-        cells = games, resets, own["copies"], own["act"], python
-        rows.append([name, *(f"{cell:.2f}" for cell in cells)])
-    return rows
-
-
 def benchmark(args: argparse.Namespace) -> None:
     """Measure the slices that are asked for, and write the section from all that are kept."""
     wanted = args.slice or [name for name in SLICES if name not in MANY]
@@ -449,14 +394,6 @@ def benchmark(args: argparse.Namespace) -> None:
   its default mode. Busy cores are CPU seconds per second of this process and its threads.
 
 {table(head, speeds)}
-"""
-    if {"8", "32", "256"} <= set(measured):
-        columns = ["games", "games, ms", "resets, ms", "copies, ms", "act, ms", "Python, ms"]
-        text += f"""
-A turn on 2 cores: *games* is ale-py's without ends, *copies* moves its frames to where the sampler
-keeps them, *act* is PPO's compiled policy for all games, and *Python* is the rest.
-
-{table(columns, part_rows(measured))}
 """
     if {"1 core", "32", "sticky"} <= set(measured):
         columns = ["game", "threads", "ale-py, steps/s", "Flatout", "measured", "with spares",

@@ -12,35 +12,35 @@ gradients averaged inside of it; each other side differs from it in one thing:
 
 All sides run in turns in one process. On a CPU the devices are virtual and share its cores: then
 only what each side costs more than the first one says something, not one device against two.
-`plain` is the same program without any device axis, for what that axis costs on one device.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from collections.abc import Callable
-from datetime import date
 from typing import Any
 
+import jax
+import numpy as np
+import optax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as Spec
+
+from flatout.networks.convolution import convolve
+from flatout.supervised.networks import pool
 from harness import main, parser
-from machine import machine
-from report import spread, table, write_section
+from report import measured_here, spread, table, write_section
 
 NAME = "two_devices"
 BATCHES, STEPS = (1024, 64), 5
-PLAIN, RIGHT = "plain", "as it should be"
+RIGHT = "as it should be"
+ADAM = optax.adam(1e-3)
 
 
 def network(params: Any, x: Any) -> Any:
-    """Logits ``[B, 10]`` of images ``[B, 28, 28, 1]``."""
-    import jax
-
-    from flatout.networks.convolution import convolve
-    from flatout.supervised.networks import pool
-
+    """Return logits ``[B, 10]`` of images ``[B, 28, 28, 1]``."""
     for kernel, bias in params[:2]:
         x = pool(jax.nn.relu(convolve(x, kernel, 1, "SAME") + bias))
     (dense, dense_bias), (head, head_bias) = params[2:]
@@ -48,138 +48,99 @@ def network(params: Any, x: Any) -> Any:
     return x @ head + head_bias
 
 
-def initial() -> Any:
-    """The network's parameters (NumPy)."""
-    import numpy as np
+def gradient(params: Any, x: Any, y: Any) -> Any:
+    """Return the gradient of the mean loss of a batch."""
 
-    rng = np.random.default_rng(0)
-    shapes = [(5, 5, 1, 6), (5, 5, 6, 12), (588, 100), (100, 10)]
-    return [
-        (
-            rng.normal(0, 0.05, shape).astype(np.float32),
-            np.zeros(shape[-1], np.float32),
-        )
-        for shape in shapes
-    ]
+    def loss(params: Any) -> Any:
+        found = network(params, x)
+        return optax.softmax_cross_entropy_with_integer_labels(found, y).mean()
+
+    return jax.grad(loss)(params)
+
+
+def step(state: Any, grads: Any) -> Any:
+    """Return parameters and optimiser after one step."""
+    params, moments = state
+    updates, moments = ADAM.update(grads, moments)
+    return optax.apply_updates(params, updates), moments
+
+
+def averaged_step(state: Any, batch: Any) -> Any:
+    """Return the state after one step, gradients averaged over all devices within the program."""
+    return step(state, jax.lax.pmean(gradient(state[0], *batch), "devices"))
+
+
+def averaged_steps(state: Any, images: Any, labels: Any) -> Any:
+    """Return the state after several steps."""
+    return jax.lax.scan(lambda *one: (averaged_step(*one), None), state, (images, labels))[0]
 
 
 class Sides:
-    """The ways to take steps on K devices; each returns a function of no arguments that takes
-    `STEPS` of them and waits."""
+    """The ways to take steps on several devices. Each method returns a function without arguments
+    that takes `STEPS` of them and waits.
+
+    Args:
+        count: of devices.
+        batch: images of a step, on all devices together.
+    """
 
     def __init__(self, count: int, batch: int) -> None:
-        import jax
-        import numpy as np
-        import optax
-
-        self.devices = jax.devices()[:count]
-        self.mesh = jax.sharding.Mesh(np.array(self.devices), ("devices",))
-        spec = jax.sharding.PartitionSpec
-        self.everywhere = jax.sharding.NamedSharding(self.mesh, spec())
-        self.split = jax.sharding.NamedSharding(self.mesh, spec("devices"))
-        self.adam = optax.adam(1e-3)
+        self.devices, self.batch = jax.devices()[:count], batch
+        self.mesh = Mesh(np.array(self.devices), ("devices",))
         rng = np.random.default_rng(1)
-        self.batch = batch
         self.images = rng.random((STEPS, batch, 28, 28, 1)).astype(np.float32)
         self.labels = rng.integers(0, 10, (STEPS, batch)).astype(np.int32)
+        rng = np.random.default_rng(0)
+        shapes = [(5, 5, 1, 6), (5, 5, 6, 12), (588, 100), (100, 10)]
+        params = [
+            (rng.normal(0, 0.05, shape).astype(np.float32), np.zeros(shape[-1], np.float32))
+            for shape in shapes
+        ]
+        self.start = params, ADAM.init(params)
 
-    def gradient(self, params: Any, x: Any, y: Any) -> Any:
-        """Of the mean loss of a batch."""
-        import jax
-        import optax
+    def on_all(self, value: Any, spec: Spec) -> Any:
+        """Put arrays on the devices, divided as `spec` says."""
+        return jax.device_put(value, NamedSharding(self.mesh, spec))
 
-        def loss(params: Any) -> Any:
-            found = network(params, x)
-            return optax.softmax_cross_entropy_with_integer_labels(found, y).mean()
-
-        return jax.grad(loss)(params)
-
-    def step(self, state: Any, grads: Any) -> Any:
-        """Parameters and optimiser after one step."""
-        import optax
-
-        params, moments = state
-        updates, moments = self.adam.update(grads, moments)
-        return optax.apply_updates(params, updates), moments
-
-    def scanned(self, average: Callable[[Any], Any]) -> Callable[..., Any]:
-        """Several steps in one program."""
-        import jax
-
-        def run(state: Any, images: Any, labels: Any) -> Any:
-            def one(state: Any, batch: Any) -> Any:
-                return self.step(state, average(self.gradient(state[0], *batch))), None
-
-            return jax.lax.scan(one, state, (images, labels))[0]
-
-        return run
+    def program(self, function: Callable[..., Any], split: Spec) -> Any:
+        """Return a program of a state, the same everywhere, and of images and labels that `split`
+        divides over the devices."""
+        return jax.jit(
+            jax.shard_map(
+                function, mesh=self.mesh, in_specs=(Spec(), split, split), out_specs=Spec(),
+                check_vma=False,
+            )
+        )  # fmt: skip
 
     def together(self) -> Callable[[], None]:
         """One program over all devices, gradients averaged inside."""
-        import jax
-
-        spec = jax.sharding.PartitionSpec
-        average = lambda grads: jax.lax.pmean(grads, "devices")  # noqa: E731
-        program = jax.jit(
-            jax.shard_map(
-                self.scanned(average), mesh=self.mesh, check_vma=False,
-                in_specs=(spec(), spec(None, "devices"), spec(None, "devices")), out_specs=spec(),
-            )
-        )  # fmt: skip
-        where = jax.sharding.NamedSharding(self.mesh, spec(None, "devices"))
-        given = jax.device_put((self.images, self.labels), where)
-        state = jax.device_put(self.fresh(), self.everywhere)
+        split = Spec(None, "devices")
+        program = self.program(averaged_steps, split)
+        given = self.on_all((self.images, self.labels), split)
+        state = self.on_all(self.start, Spec())
         return lambda: jax.block_until_ready(program(state, *given))
-
-    def fresh(self) -> Any:
-        """Parameters and optimiser at the start."""
-        params = initial()
-        return params, self.adam.init(params)
-
-    def plain(self) -> Callable[[], None]:
-        """On the first device, without an axis of devices."""
-        import jax
-
-        program = jax.jit(self.scanned(lambda grads: grads))
-        given = jax.device_put((self.fresh(), self.images, self.labels), self.devices[0])
-        return lambda: jax.block_until_ready(program(*given))
 
     def stepwise(self, feed: bool) -> Callable[[], None]:
         """A dispatch for each step; with `feed` its images come from the host."""
-        import jax
-
-        spec = jax.sharding.PartitionSpec
-
-        def one(state: Any, images: Any, labels: Any) -> Any:
-            grads = jax.lax.pmean(self.gradient(state[0], images, labels), "devices")
-            return self.step(state, grads)
-
-        program = jax.jit(
-            jax.shard_map(
-                one, mesh=self.mesh, in_specs=(spec(), spec("devices"), spec("devices")),
-                out_specs=spec(), check_vma=False,
-            )
-        )  # fmt: skip
+        split = Spec("devices")
+        program = self.program(lambda state, *batch: averaged_step(state, batch), split)
         pieces = list(zip(self.images, self.labels, strict=True))
-        there = [jax.device_put(piece, self.split) for piece in pieces]
-        start = jax.device_put(self.fresh(), self.everywhere)
+        there = [self.on_all(piece, split) for piece in pieces]
+        start = self.on_all(self.start, Spec())
 
         def run() -> None:
             state = start
             for number in range(STEPS):
                 batch = there[number]
                 if feed:
-                    batch = jax.block_until_ready(jax.device_put(pieces[number], self.split))
+                    batch = jax.block_until_ready(self.on_all(pieces[number], split))
                 state = jax.block_until_ready(program(state, *batch))
 
         return run
 
     def by_hand(self, on_host: bool) -> Callable[[], None]:
-        """Each device's gradients by a program of its own; averaged on the host, or on the first
-        device, where parameters live and from where they are sent."""
-        import jax
-        import numpy as np
-
+        """A program for each device's gradients. They are averaged on the host, or on the first
+        device, where the parameters live and from where they are sent."""
         devices = self.devices
         size = self.batch // len(devices)
         there = [
@@ -189,35 +150,31 @@ class Sides:
             ]
             for x, y in zip(self.images, self.labels, strict=True)
         ]
-        gradient, step = jax.jit(self.gradient), jax.jit(self.step)
-
-        def averaged(*grads: Any) -> Any:
-            return sum(grads[1:], grads[0]) / len(grads)
-
-        combine = jax.jit(lambda grads: jax.tree.map(averaged, *grads))
-        start = jax.device_put(self.fresh(), devices[0])
+        grads_of, stepped = jax.jit(gradient), jax.jit(step)
+        mean = lambda *grads: sum(grads[1:], grads[0]) / len(grads)  # noqa: E731
+        combine = jax.jit(lambda grads: jax.tree.map(mean, *grads))
+        start = jax.device_put(self.start, devices[0])
 
         def run() -> None:
             state = start
             for number in range(STEPS):
                 sent = [jax.device_put(state[0], device) for device in devices]
                 grads = [
-                    gradient(params, *batch)
+                    grads_of(params, *batch)
                     for params, batch in zip(sent, there[number], strict=True)
                 ]
                 if on_host:
                     fetched = jax.device_get(grads)
-                    mean = jax.tree.map(lambda *one: np.mean(one, 0), *fetched)
+                    combined = jax.tree.map(lambda *one: np.mean(one, 0), *fetched)
                 else:
-                    mean = combine(jax.device_put(grads, devices[0]))
-                state = jax.block_until_ready(step(state, mean))
+                    combined = combine(jax.device_put(grads, devices[0]))
+                state = jax.block_until_ready(stepped(state, combined))
 
         return run
 
     def all(self) -> dict[str, Callable[[], None]]:
-        """Every side by its name."""
+        """Return every side by its name."""
         return {
-            PLAIN: self.plain(),
             RIGHT: self.together(),
             "a step at a time": self.stepwise(feed=False),
             "fed through the host": self.stepwise(feed=True),
@@ -229,7 +186,7 @@ class Sides:
 def milliseconds(
     sides: dict[str, Callable[[], None]], rounds: int, batch: int
 ) -> dict[str, list[float]]:
-    """For 1,000 images, by side, all sides in turns."""
+    """Return the milliseconds for 1,000 images by side, all sides in turns."""
     found: dict[str, list[float]] = {name: [] for name in sides}
     for run in sides.values():
         run()
@@ -243,10 +200,7 @@ def milliseconds(
 
 def benchmark(args: argparse.Namespace) -> None:
     """Measure for each number of devices and write the section."""
-    import jax
-
     body: list[list[str]] = []
-    costs: list[str] = []
     virtual = jax.devices()[0].platform == "cpu"
     for batch in BATCHES:
         for count in args.devices:
@@ -254,24 +208,16 @@ def benchmark(args: argparse.Namespace) -> None:
             for name, took in found.items():
                 ratios = [a / b for a, b in zip(took, found[RIGHT], strict=True)]
                 body.append([f"{batch:,}", str(count), name, spread(took, 1), spread(ratios)])
-            if count == 1:
-                axis = [a / b for a, b in zip(found[RIGHT], found[PLAIN], strict=True)]
-                costs.append(f"{spread(axis, 3)} with {batch:,} images")
     head = ["batch", "devices", "side", "ms per 1,000 images", "times `as it should be`"]
     kind = "virtual devices that share the CPU's cores" if virtual else jax.devices()[0].device_kind
-    cost = f"- On one device the axis of devices costs, in times of `plain`: {', '.join(costs)}."
-    text = f"""## Why two devices can be slower than one
+    write_section(args, NAME, f"""## Why two devices can be slower than one
 
-- Machine: {machine()}; {kind}.
-- Date: {date.today()}.
-- Command: `python benchmarks/two_devices.py --devices {" ".join(map(str, args.devices))}`
-- Versions: python {sys.version.split()[0]}, jax {jax.__version__}.
-- {args.seeds} rounds of all sides in turns, {STEPS} steps each; median (least-greatest).
-{cost if costs else ""}
+{measured_here(args)}
+- {kind}; jax {jax.__version__}. {args.seeds} rounds of all sides in turns, {STEPS} steps each;
+  median (least-greatest).
 
 {table(head, body)}
-"""
-    write_section(args, NAME, text)
+""")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -15,13 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from datetime import date
 from pathlib import Path
 
-from harness import REPO, BenchmarkError, Child, main, parser, run_child
-from machine import machine
-from report import spread, table, write_section
+from harness import REPO, BenchmarkError, main, parser
+from processes import run_checked
+from report import measured_here, spread, table, write_section
 
 NAME = "user_time"
 IMPORTS = ("import flatout", "from flatout import PPO")
@@ -34,7 +32,7 @@ def benchmark(args: argparse.Namespace) -> None:
         clone = folder / "flatout"
         subprocess.run(["git", "clone", "--quiet", str(REPO), str(clone)], check=True)
         began = time.perf_counter()
-        checked(["make", "-C", str(clone), "install"])
+        run_checked(["make", "-C", str(clone), "install"])
         install = time.perf_counter() - began
         files = [file for file in (clone / ".venv").rglob("*") if not file.is_dir()]
         size = sum(file.lstat().st_size for file in files)
@@ -43,7 +41,7 @@ def benchmark(args: argparse.Namespace) -> None:
         for _ in range(args.seeds):
             shutil.rmtree(clone / ".cache", ignore_errors=True)
             for times in (first, again):
-                child = checked(["make", "-C", str(clone), "train"])
+                child = run_checked(["make", "-C", str(clone), "train"])
                 if "return 475.0 reached" not in child.stdout:
                     raise BenchmarkError(f"make train did not solve it:\n{child.stdout}")
                 times.append(child.wall_s)
@@ -53,7 +51,7 @@ def benchmark(args: argparse.Namespace) -> None:
         walls: dict[str, list[float]] = {name: [] for name in commands}
         for _ in range(5):
             for name, argv in commands.items():
-                walls[name].append(checked(argv).wall_s)
+                walls[name].append(run_checked(argv).wall_s)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     idle = statistics.median(walls.pop("pass"))
@@ -64,30 +62,15 @@ def benchmark(args: argparse.Namespace) -> None:
         ["`make train` again, compiled programs cached", f"{spread(again, 1)} s"],
         *([f"`{name}`", f"{spread([one - idle for one in walls[name]])} s"] for name in walls),
     ]
-    write_section(args, NAME, section(rows, args.seeds))
+    write_section(args, NAME, f"""## A new user's first minutes, in a fresh clone
 
-
-def checked(argv: Sequence[str]) -> Child:
-    """Run a child that must succeed."""
-    child = run_child(argv)
-    if child.code:
-        raise BenchmarkError(f"{' '.join(argv)} exited with {child.code}:\n{child.stderr}")
-    return child
-
-
-def section(rows: Sequence[Sequence[str]], trainings: int) -> str:
-    """The Markdown of this benchmark."""
-    return f"""## A new user's first minutes, in a fresh clone
-
-- Machine: {machine()}.
-- Date: {date.today()}.
-- Command: `python benchmarks/user_time.py`
+{measured_here(args)}
 - Python {sys.version.split()[0]}; whole commands timed from outside, `make` included: median
-  (lowest-highest) of {trainings} trainings each, and of 5 imports and `--help`, without the time of
-  a Python that does nothing. "Solved" is a mean of the last 100 training returns of at least 475.
+  (lowest-highest) of {args.seeds} trainings each, and of 5 imports and `--help`, without the time
+  of a Python that does nothing. "Solved" is a mean of 100 training returns of at least 475.
 
 {table(["what", "measured"], rows)}
-"""
+""")  # fmt: skip
 
 
 if __name__ == "__main__":

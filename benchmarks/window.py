@@ -9,12 +9,10 @@ learning has begun to the end of training. Flatout's window is read from the row
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness import BenchmarkError, Command, Row
-from report import table
 
 PHASE = "phase/"
 
@@ -62,20 +60,3 @@ def rows_around(train: Command, start: int) -> tuple[dict[str, Any], dict[str, A
 def rates(rows: Sequence[Row], key: str = "steps") -> list[float]:
     """Steps (or updates) per second of each run's window."""
     return [row["result"]["window"][key] / row["result"]["window"]["s"] for row in rows]
-
-
-def shares(rows: Sequence[Row], phase: str) -> list[float]:
-    """Share of each of Flatout's windows that one span took."""
-    return [row["result"]["window"]["phases"][phase] for row in rows]
-
-
-def phase_table(rows: dict[str, Sequence[Row]]) -> str:
-    """Where the windows of Flatout's sides went: the median share of each span."""
-    spans = list(next(iter(rows.values()))[0]["result"]["window"]["phases"])
-    median = {
-        side: {span: statistics.median(shares(runs, span)) for span in spans}
-        for side, runs in rows.items()
-    }
-    shown = [span for span in spans if any(median[side][span] >= 0.001 for side in rows)]
-    body = [[side, *(f"{median[side][span]:.1%}" for span in shown)] for side in rows]
-    return table(["Flatout's time while learning", *shown], body)

@@ -2,9 +2,9 @@
 
     python benchmarks/write_results.py
 
-It writes the sections of RESULTS.md, the tables of README.md and docs/start.md, and
-docs/performance.md; with ``--check`` it writes nothing and ends with 1 where a page is stale. A
-test holds them equal.
+It writes the sections of RESULTS.md and the tables of README.md, docs/start.md and
+docs/performance.md, between their markers. With ``--check`` it writes nothing and ends with 1 if a
+page is stale.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from performance import (
     in_brackets,
     interval_text,
     multiple,
-    performance_page,
+    performance_parts,
     places,
     sides_of,
 )
 from published import HERE, OURS, REPO, Json, load, marks, median_interval, rows_of
-from report import table
+from report import table, with_part
 
 MEANINGS = {
     "old": "a file that it measures, or its settings, changed since",
@@ -40,26 +40,27 @@ MEANINGS = {
 def main() -> int:
     """Write the pages, or compare them."""
     speed, learned = (measured(kind) for kind in ("speed", "learning"))
-    results = REPO / "benchmarks" / "RESULTS.md"
-    text = results.read_text()
-    for kind, made in (("speed", speed), ("learning", learned)):
-        sections = {"speed": speed_section, "learning": learning_section}[kind]
-        text = between(text, kind, "\n\n".join(sections(*row) for row in made))
-    readme = REPO / "README.md"
     bars = front(speed)
-    shown = between(readme.read_text(), "speed", speed_table(bars))
-    shown = between(shown, "learning", learning_table(learned))
-    chinese = REPO / "README.zh.md"
-    zh = between(chinese.read_text(), "speed", in_chinese(speed_table(bars, chinese=True)))
-    zh = between(zh, "learning", in_chinese(learning_table(learned)))
-    start = REPO / "docs" / "start.md"
-    pages = {
-        results: text,
-        start: between(start.read_text(), "costs", costs(speed)),
-        readme: shown,
-        chinese: zh,
-        REPO / "docs" / "performance.md": performance_page(speed, learned),
-    }
+    parts = {
+        REPO / "benchmarks" / "RESULTS.md": {
+            "speed": "\n\n".join(speed_section(*row) for row in speed),
+            "learning": "\n\n".join(learning_section(*row) for row in learned),
+        },
+        REPO / "README.md": {
+            "speed": speed_table(bars), "learning": learning_table(learned),
+        },
+        REPO / "README.zh.md": {
+            "speed": in_chinese(speed_table(bars, chinese=True)),
+            "learning": in_chinese(learning_table(learned)),
+        },
+        REPO / "docs" / "start.md": {"costs": costs(speed)},
+        REPO / "docs" / "performance.md": performance_parts(speed, learned),
+    }  # fmt: skip
+    pages = {}
+    for path, bodies in parts.items():
+        pages[path] = path.read_text()
+        for name, body in bodies.items():
+            pages[path] = with_part(pages[path], name, body)
     for scheme in COLOURS:
         pages[REPO / "docs" / f"speed-{scheme}.svg"] = chart(bars, scheme)
     stale = [path for path, new in pages.items() if not path.exists() or path.read_text() != new]
@@ -75,13 +76,6 @@ def measured(kind: str) -> Rows:
     rows = rows_of(kind)
     found = ((name, row, load(kind, name)) for name, row in rows.items())
     return [(name, row, made) for name, row, made in found if made is not None]
-
-
-def between(text: str, name: str, body: str) -> str:
-    """The text with another body between the markers of `name`."""
-    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
-    before, rest = text.split(begin, 1)
-    return f"{before}{begin}\n{body.strip()}\n{end}{rest.split(end, 1)[1]}"
 
 
 # --- Speed --------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ CORE = (
 )  # fmt: skip
 """What every row imports."""
 
-HOLDER = Path(__file__).parent / "programs" / "holder.py"
+HOLDER = Path(__file__).parent / "holder.py"
 
 DRY = {"gpu": "cpu:1", "gpu:0": "cpu:1", "gpu:1": "cpu:2"}
 """Virtual CPU devices that stand for GPUs in a dry run."""

@@ -1,4 +1,4 @@
-"""Images per second of one small network: Flatout, plain JAX, PyTorch as written and compiled."""
+"""Images per second of one small network: Flatout, PyTorch as written and compiled."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from images import write_images
 
 PEER = str(Path(__file__).parent.parent / "peers" / "small_network.py")
 SIDES = {
-    "flatout, highest": "highest", "flatout, default": "default", "plain JAX": "jax",
-    "PyTorch": "torch", "PyTorch, compiled": "torch-compiled",
+    "flatout, highest": "highest", "flatout, default": "default", "PyTorch": "torch",
+    "PyTorch, compiled": "torch-compiled",
 }  # fmt: skip
 BATCHES = (128, 1_024, 4_096, 16_384)
 

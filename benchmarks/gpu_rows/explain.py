@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpu_rows.base import Bench, Figures, Row, holder, share, usage_of
 
-PROGRAM = str(Path(__file__).parent / "programs" / "planted.py")
+PROGRAM = str(Path(__file__).parent.parent / "explain" / "planted_gpu.py")
 W1 = str(Path(__file__).parent.parent / "explain" / "zoo" / "w1_dqn.py")
 PLANTED = {
     "gpu-unused": "gpu-unused", "devices-reserved": "devices-reserved",
@@ -19,7 +19,7 @@ PLANTED = {
     "acting-bound": "acting-bound", "saturated": "compute-bound", "items": "compute-bound",
     "launch-bound": "launch-bound", "env-bound": "env-bound", "replay-bound": "replay-bound",
 }  # fmt: skip
-"""By program of `programs/planted.py`, the finding that it deserves; `w1` is asked without a
+"""By program of `explain/planted_gpu.py`, the finding that it deserves; `w1` is asked without a
 promise."""
 
 

@@ -16,8 +16,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from benchmarks import cluster_link
-from benchmarks.cluster_nodes import ACTOR_PROCESS, RAY_ACTOR, Nodes, new_token, processes
 
 from flatout.config.placement import parse
 from flatout.config.settings import build, change
@@ -32,7 +30,8 @@ from flatout.hardware.facts import differences, facts_here
 from flatout.installing import install
 from flatout.storage import checkpoint
 from flatout.types import NAMED, UserCode
-from tests import tiny
+from tests import cluster_link, tiny
+from tests.cluster_nodes import ACTOR_PROCESS, RAY_ACTOR, Nodes, new_token, processes
 from tests.conftest import Result
 from tests.kills import ROOT, assert_same, final_state, finish, spawn, wait_for
 
@@ -470,26 +469,15 @@ def test_a_cut_network_is_no_end(tmp_path: Path) -> None:
     run, variables = tmp_path / "run", os.environ | new_token() | {"PYTHONPATH": str(ROOT)}
     if subprocess.run([*cluster_link.INSIDE, "test", "-w", "/dev/net/tun"], check=False).returncode:
         pytest.skip("needs network namespaces and /dev/net/tun")
-    link = subprocess.Popen(
-        [*cluster_link.INSIDE, sys.executable, cluster_link.__file__, "--delay", "0"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        env=variables,
-    )  # fmt: skip
-    try:
-        assert link.stdin is not None
-        assert link.stdout is not None
-        there = json.loads(link.stdout.readline())
-        argv = tiny.latest([*TINY, *words, "--placement", THERE, "--ray-address", there["address"]])
+    with cluster_link.linked_nodes(variables, quiet=True) as (address, joining, ask):
+        argv = tiny.latest([*TINY, *words, "--placement", THERE, "--ray-address", address])
         process = subprocess.Popen(
-            [*cluster_link.joining(there["pid"]), sys.executable, "-m", "flatout", *argv,
-             "--run-dir", str(run)],
+            [*joining, sys.executable, "-m", "flatout", *argv, "--run-dir", str(run)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables,
         )  # fmt: skip
         wait_for(lambda: saved(run) or process.poll() is not None)
-        print("cut", file=link.stdin, flush=True)
+        ask("cut")
         result = finish(process)
-    finally:
-        link.communicate()
     assert result.code == 0, result.err
     summary = json.loads(result.out)
     assert summary["steps"] == 512

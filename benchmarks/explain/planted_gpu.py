@@ -1,6 +1,6 @@
 """Small PyTorch training programs, each slow for one planted reason; they run until they are ended.
 
-python planted.py PROGRAM [--device cuda]
+python planted_gpu.py PROGRAM [--device cuda]
 """
 
 from __future__ import annotations

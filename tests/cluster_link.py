@@ -24,7 +24,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import psutil
 
@@ -41,6 +41,52 @@ INSIDE = ["unshare", "--map-root-user", "--net"]
 def joining(pid: int) -> list[str]:
     """Return the beginning of a command that runs in the namespaces of a process."""
     return ["nsenter", "--target", str(pid), "--user", "--net", "--preserve-credentials"]
+
+
+@contextlib.contextmanager
+def linked_nodes(
+    env: Mapping[str, str], delay_ms: float = 0.0, port: int = 6399, cpus: int = 2,
+    quiet: bool = False,
+) -> Iterator[tuple[str, list[str], Callable[[str], list[int]]]]:  # fmt: skip
+    """Start two linked nodes.
+
+    Args:
+        env: the environment variables of the nodes.
+        delay_ms: in each direction.
+        port: of Ray; two links at a time need two.
+        cpus: of the far node.
+        quiet: do not show what the nodes print to stderr.
+
+    Yields:
+        Ray's address, the beginning of a command that runs on the near node, and a function that
+        sends a line to the program and returns its answer: the bytes carried in each direction.
+
+    Raises:
+        RuntimeError: the nodes did not start.
+    """
+    process = subprocess.Popen(
+        [*INSIDE, sys.executable, __file__, "--delay", str(delay_ms), "--port", str(port),
+         "--cpus", str(cpus)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env,
+        stderr=subprocess.DEVNULL if quiet else None,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    stdin, stdout = process.stdin, process.stdout
+
+    def ask(line: str) -> list[int]:
+        print(line, file=stdin, flush=True)
+        return json.loads(stdout.readline())
+
+    try:
+        if not (said := stdout.readline()):
+            raise RuntimeError("the linked nodes did not start")
+        started = json.loads(said)
+        yield started["address"], joining(started["pid"]), ask
+    finally:
+        stdin.close()
+        process.wait(60)
+        stdout.close()
 
 
 def device(address: str) -> int:
@@ -126,7 +172,7 @@ def reachable(port: int) -> bool:
 
 def nodes(port: int) -> int:
     """Return how many nodes are alive."""
-    from ray._raylet import GcsClient
+    from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue]
 
     return sum(info.state == 0 for info in GcsClient(f"{NEAR}:{port}").get_all_node_info().values())
 

@@ -1,6 +1,6 @@
 """A Ray cluster of several nodes on this machine, and what runs have left on it.
 
-    python benchmarks/cluster_nodes.py CPUS ...
+    python tests/cluster_nodes.py CPUS ...
 
 runs a head node without CPUs and a node for each number, and prints Ray's address. Then it answers
 each line on stdin with a line of JSON, and ends with the last one: ``remove`` kills the newest

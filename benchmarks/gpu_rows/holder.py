@@ -1,4 +1,4 @@
-"""Holds a card's memory but for so many MiB, until it is killed: what a neighbour's program does.
+"""Hold a card's memory except for some MiB until this is killed, as another user's program does.
 
 python holder.py LEFT_MIB READY_FILE [--dry]
 """
@@ -28,7 +28,7 @@ def main() -> None:
         card = pynvml.nvmlDeviceGetHandleByIndex(0)
         held.append(jnp.zeros(1))  # opens the context, which takes memory of its own
         for block in (4096, 256, 32):
-            while pynvml.nvmlDeviceGetMemoryInfo(card).free > (left + block) * MIB:
+            while int(pynvml.nvmlDeviceGetMemoryInfo(card).free) > (left + block) * MIB:
                 held.append(jax.block_until_ready(jnp.zeros((block * MIB,), jnp.uint8)))
     ready.touch()
     time.sleep(600)
