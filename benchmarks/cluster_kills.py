@@ -214,7 +214,8 @@ def section(args: argparse.Namespace, rows: list[Row]) -> str:
     body: list[list[str]] = []
     failed = ""
     for target in (PROCESS, ACTOR, NODE, RUN, None):
-        mine = [row for row in rows if target in (row["target"], None)]
+        if not (mine := [row for row in rows if target in (row["target"], None)]):
+            continue
         hit = [row for row in mine if row["hit"]]
         phases = Counter(row["phase"] for row in hit)
         whole = sum(row["steps"] == STEPS for row in hit)

@@ -269,7 +269,8 @@ def section(args: argparse.Namespace, series: Series) -> str:
         ]
     body: list[list[str]] = []
     for variant in [*series.variants, None]:
-        kills = [row for row in series.kills if variant in (row["variant"], None)]
+        if not (kills := [row for row in series.kills if variant in (row["variant"], None)]):
+            continue
         ends = [row for row in series.ends if variant in (row["variant"], None) and row["kills"]]
         places = Counter(row["place"] for row in kills)
         unfinished = sum(row["unfinished"] for row in kills)

@@ -29,7 +29,7 @@ import numpy as np
 
 from flatout.reports.statistics import enough, interval, iqm
 from harness import HERE, BenchmarkError, Command, Row, Store, json_of, run_child
-from published import Json, save, settings_of
+from published import Json, load, save, settings_of
 from sides import (
     OURS,
     Finish,
@@ -83,13 +83,14 @@ def measure(args: argparse.Namespace, name: str, row: Json) -> Json:
     places = Path(args.results) / "learning"
 
     def save_unfinished() -> None:
-        done = [run for job in jobs if (run := store.get(*job)) is not None]
+        pairs = sorted({(run["side"], run["seed"]) for run in store.rows})
+        done = [run for pair in pairs if (run := store.get(*pair)) is not None]
         save(places, f"{name}.unfinished", finished(name, row, done))
 
     with finished_runs("learning", args, name, row) as store:
         if not (args.dry or args.fresh):
             store.rows[:0] = [run for file in (name, f"{name}.unfinished")
-                              for run in committed_runs(places / f"{file}.json")]  # fmt: skip
+                              for run in committed_runs(places, file)]  # fmt: skip
         runs = run_jobs(
             store, sides, jobs, row.get("cores"), args.seeds_at_once,
             check=lambda run: check_steps(run, steps),
@@ -204,11 +205,10 @@ def finished(name: str, row: Json, runs: Sequence[Row]) -> Json:
     return {"row": name, "settings": settings_of(row), "runs": figures, "versions": versions}
 
 
-def committed_runs(path: Path) -> list[Row]:
-    """Return the runs in a file that `finished` describes, as `Store` has them."""
-    if not path.exists():
+def committed_runs(folder: Path, name: str) -> list[Row]:
+    """Return the runs of a file with the contents of `finished`, as `Store` has them."""
+    if (found := load(folder, name)) is None:
         return []
-    found = json.loads(path.read_text())
     return [
         run | {
             "name": "learning", "settings": {"row": found["row"], **found["settings"]},

@@ -152,9 +152,9 @@ def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
     return statistics.median(ranked), ranked[cut], ranked[count - 1 - cut]
 
 
-def load(kind: str, name: str) -> Json | None:
-    """A row's results, or None if it was never measured."""
-    path = RESULTS / kind / f"{name}.json"
+def load(folder: Path, name: str) -> Json | None:
+    """Return a row's results, or None if it was never measured."""
+    path = folder / f"{name}.json"
     return json.loads(path.read_text()) if path.exists() else None
 
 

@@ -26,7 +26,7 @@ from harness import (
     named,
 )
 from images import write_images
-from published import ENVIRONMENTS, OURS, Json, rows_of, save, settings_of, sources_of
+from published import ENVIRONMENTS, OURS, Json, load, rows_of, save, settings_of, sources_of
 
 IMAGES = HERE / "runs" / "images"
 Finish = Callable[[Command, Row], Row]
@@ -101,7 +101,9 @@ def run_rows(
             if not args.dry:
                 folder = Path(args.results) / kind
                 save(folder, name, found)
-                (folder / f"{name}.unfinished.json").unlink(missing_ok=True)
+                unfinished = load(folder, f"{name}.unfinished")
+                if unfinished is not None and len(unfinished["runs"]) <= len(found["runs"]):
+                    (folder / f"{name}.unfinished.json").unlink()
             print(f"{name}: {summary(found)}", flush=True)
     return failed
 

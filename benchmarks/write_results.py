@@ -28,7 +28,7 @@ from performance import (
     places,
     sides_of,
 )
-from published import HERE, OURS, REPO, Json, load, marks, median_interval, rows_of
+from published import HERE, OURS, REPO, RESULTS, Json, load, marks, median_interval, rows_of
 from report import table, with_part
 
 MEANINGS = {
@@ -74,7 +74,7 @@ def main() -> int:
 def measured(kind: str) -> Rows:
     """Name, description and results of each row that was measured, in the order of the rows."""
     rows = rows_of(kind)
-    found = ((name, row, load(kind, name)) for name, row in rows.items())
+    found = ((name, row, load(RESULTS / kind, name)) for name, row in rows.items())
     return [(name, row, made) for name, row, made in found if made is not None]
 
 

@@ -223,6 +223,16 @@ def test_an_incomplete_row_of_learning_resumes_from_what_is_committed(
     assert not unfinished.exists()
 
 
+def test_fewer_seeds_than_are_finished_lose_none(bench: Any, tmp_path: Path) -> None:
+    assert bench(program="learning") == 0
+    complete = tmp_path / "learning" / "row.json"
+    unfinished = complete.rename(complete.with_name("row.unfinished.json"))
+    (tmp_path / "learning.jsonl").unlink()
+    assert bench("--seeds", "1", program="learning") == 0
+    assert len(json.loads(complete.read_text())["runs"]) == 2
+    assert len(json.loads(unfinished.read_text())["runs"]) == 6
+
+
 def test_a_peers_runs_are_taken_from_a_complete_row_while_its_program_is_the_same(
     bench: Any, tmp_path: Path, programs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
