@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 import shutil
 import signal
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 from flatout.config.placement import Placement, parse
 from flatout.config.schema import TrainConfig
-from flatout.config.settings import resolve
+from flatout.config.settings import resolve, revise
 from flatout.config.workers import with_workers
 from flatout.errors import CheckpointError, FlatoutError, UsageError
 from flatout.explain.facts import RunFacts, Use, facts, mean_use, shared_out
@@ -621,11 +622,19 @@ def test_workers_say_what_they_did(flatout: Cli, tmp_path: Path, inference: str)
 
 @share
 def test_constant_evaluation_and_checkpoints_are_found(flatout: Cli, tmp_path: Path) -> None:
-    train(flatout, tmp_path / "a", *TINY[:-1], "--eval-every", 64, "--eval-episodes", 40,
+    run, saved = tmp_path / "a", tmp_path / "a.json"
+    train(flatout, run, *TINY[:-1], "--eval-every", 64, "--eval-episodes", 40,
           "--checkpoint-every", 0)  # fmt: skip
-    diagnosis = diagnose_run(tmp_path / "a")
+    diagnosis = diagnose_run(run)
     assert diagnosis.phases["eval"] == max(diagnosis.phases.values())
-    assert diagnosis.findings[0].setting[0] == "--eval-every"
+    setting = diagnosis.findings[0].setting
+    assert setting[0] == "--eval-every"
+    shown = [flatout("explain", run, "--save", saved).out, flatout("explain", saved).err]
+    for text in shown:  # the whole command with it
+        (tried,) = (line.removeprefix("TRY") for line in text.splitlines() if line[:3] == "TRY")
+        read, _ = tiny.train_config(shlex.split(tried)[2:])
+        changed = {"eval_every": int(setting[1]), "run_dir": None, "quiet": False, "json": False}
+        assert read.flat() == revise(load_config(run), changed).flat()
     often = ("--n-steps", 4, "--batch-size", 8, "--checkpoint-every", 1, "--n-epochs", 1)
     train(flatout, tmp_path / "b", *TINY[:-1], *often)
     diagnosis = diagnose_run(tmp_path / "b")

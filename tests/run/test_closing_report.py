@@ -1,20 +1,25 @@
-"""The report at a run's end: it fits a screen, and its commands can be pasted into a shell."""
+"""The report at a run's end fits a screen, and its commands, as those of `flatout explain RUN_DIR`,
+can be pasted into a shell."""
 
 from __future__ import annotations
 
 import io
 import shlex
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from flatout.cli.arguments import TrainArguments, read_settings, settle
-from flatout.cli.train import changed_command
-from flatout.config.settings import revise
+from flatout.cli.changed_command import changed_command, command_of_settings
+from flatout.config.settings import resolve, revise
 from flatout.explain.settings import flags
 from flatout.run.display import command_lines, report
+from flatout_explain.diagnosis import Diagnosis, Finding
+from flatout_explain.report import show
+from tests import runs_made
 from tests.tiny import train_config
 
 SUMMARY: dict[str, Any] = {
@@ -91,16 +96,35 @@ def test_its_commands_are_read_by_a_shell_as_they_are_shown(width: int | None) -
     tried, then = section(text, "TRY"), section(text, "NEXT")
     if width is None:
         assert len(tried.splitlines()) == 1
-    ran = subprocess.run(
-        ["bash", "-c", f'flatout() {{ printf "%s\\n" flatout "$@"; }}\n{tried}'],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert ran.stdout.splitlines() == AGAIN
+    assert as_a_shell_reads(tried) == AGAIN
     commands = then.replace("\\\n", "").splitlines()
     resume = [shlex.split(line) for line in commands if line.startswith("flatout train")]
     folder = SUMMARY["run_dir"]
     assert resume == [["flatout", "train", "--resume", folder, "--steps", "135168"]]
     assert f"flatout eval {folder} --show" in commands
+
+
+def as_a_shell_reads(command: str) -> list[str]:
+    """Return the words of a command that is pasted into a shell."""
+    ran = subprocess.run(
+        ["bash", "-c", f'flatout() {{ printf "%s\\n" flatout "$@"; }}\n{command}'],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return ran.stdout.splitlines()
+
+
+@pytest.mark.parametrize("width", [60, 80, 200, None])
+def test_explains_command_is_read_by_a_shell_as_it_is_shown(width: int | None) -> None:
+    evidence, remedy, setting = ("env takes 64 % of the time",), "Use 16.", ("--envs", "16")
+    finding = Finding("env-bound", 0.64, evidence, remedy, setting=setting, command=tuple(AGAIN))
+    diagnosis = Diagnosis("runs/a", "env-bound", "the learner is idle", (finding,), 80.0)
+    file = io.StringIO()
+    show(diagnosis, Console(file=file, width=width, force_terminal=bool(width), no_color=True,
+                            color_system=None), command_lines)  # fmt: skip
+    *command, concern, words = section(file.getvalue(), "TRY").splitlines()
+    assert (concern, words) == ("concerns 64 % of the time", remedy)
+    assert len(command) == 1 if width is None else max(map(len, command)) <= width - 9
+    assert as_a_shell_reads("\n".join(command)) == AGAIN
 
 
 def test_a_long_command_is_broken_between_flags() -> None:
@@ -132,12 +156,25 @@ def test_the_command_to_try_has_the_runs_settings_but_for_the_remedy(
 ) -> None:
     asked, given = read_settings(TrainArguments, "flatout train", shlex.split(typed))
     config, _ = settle(asked, given)
-    words = changed_command(asked, given, config, flags(changes))
-    assert words[:2] == ["flatout", "train"]
-    read, resumed = train_config(words[2:])
-    assert not resumed
     wanted = revise(config, {**changes, "run_dir": None})
-    assert read.flat() == wanted.flat()
+    for words in (
+        changed_command(asked, given, config, flags(changes)),
+        command_of_settings(config, flags(changes)),  # where only the settings are known
+    ):
+        assert words[:2] == ["flatout", "train"]
+        read, resumed = train_config(words[2:])
+        assert not resumed
+        assert read.flat() == wanted.flat()
+
+
+def test_a_placement_takes_the_place_of_a_number_of_devices() -> None:
+    typed = "ppo --env CartPole-v1 --envs 8 --devices 2 --shards 2"
+    asked, given = read_settings(TrainArguments, "flatout train", typed.split())
+    config, _ = settle(asked, given)
+    words = changed_command(asked, given, config, ["--placement", "learn=cpu:0,cpu:1"])
+    assert shlex.join(words[2:]) == (
+        "ppo --env CartPole-v1 --envs 8 --shards 2 --placement learn=cpu:0,cpu:1"
+    )
 
 
 def test_a_resumed_runs_settings_are_in_its_command() -> None:
@@ -148,3 +185,67 @@ def test_a_resumed_runs_settings_are_in_its_command() -> None:
     assert not resumed
     changes = {"envs": 16, "placement": read.run.placement}
     assert read.flat() == revise(config, changes).flat()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "given", "changes"),
+    [
+        ("ppo", {"log_every": 64}, {"log_every": 6400}),
+        ("ppo", {"wandb": "mine", "tensorboard": False}, {"checkpoint_every": 5000}),
+        ("ppo", {"keep_checkpoints": 1}, {"spare_envs": "all"}),
+        ("ppo", {"env_backend": "host"}, {"env_backend": "device", "placement": "auto"}),
+        ("ppo", {"placement": "learn=cpu:0,cpu:1", "virtual_devices": 2}, {"eval_every": 5000}),
+        ("ppo", {"placement": "sampler=cluster workers=2x4", "ray_address": "auto"},
+         {"n_steps": 64}),
+        ("ppo", {"devices": 2, "shards": 2}, {"placement": "learn=cpu:0,cpu:1 replay=device"}),
+        ("ppo", {"hidden": [32], "max_grad_norm": None, "normalize_advantage": False,
+                 "learning_rate": "lin_0.001"}, {"envs": 16}),
+        ("dqn", {"env_kwargs": {"name": "it's", "flag": True, "x": [1.5]}, "stop_at_return": -3.5},
+         {"train_freq": 64, "gradient_steps": 16}),
+        ("sac", {"env": "Pendulum-v1", "ent_coef": "auto_0.1"}, {"batch_size": 1024}),
+        ("classify", {"size": "large", "batch_size": 64}, {"batch_size": 256}),
+        ("classify", {"data": "mine.npz", "network": "mine:make"}, {"placement": "gpu"}),
+        ("tests.own_algorithms:make", {"hp": {"lr": 0.5, "size": 3}}, {"envs": 4}),
+    ],
+)  # fmt: skip
+def test_a_command_from_a_folders_settings_has_all_of_them(
+    algorithm: str, given: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    env = {} if algorithm == "classify" else {"env": "CartPole-v1", "envs": 8}
+    once = {"run_dir": "runs/first", "quiet": True, "json": True, "trace": True}
+    config = resolve(algorithm, env | given | once)
+    words = command_of_settings(config, flags(changes))
+    read, _ = train_config(words[2:])
+    once = {"run_dir": None, "quiet": False, "json": False, "trace": False}
+    once |= {"devices": None} if "placement" in changes else {}
+    assert read.flat() == revise(config, changes, once).flat()
+
+
+def test_a_command_starts_from_the_same_run(tmp_path: Path) -> None:
+    before = runs_made.folder(
+        tmp_path / "before", [20.0], envs=8, n_steps=64, learning_rate=1e-3, placement="cpu"
+    )
+    # Its settings, but for the learning rate, which is the default again.
+    config = resolve("ppo", {"env": "CartPole-v1", "envs": 8, "n_steps": 64, "seed": 7,
+                             "placement": "cpu", "run_dir": str(tmp_path / "run")})  # fmt: skip
+    words = command_of_settings(config, ["--envs", "16"], str(before))
+    assert words[2:5] == ["ppo", "--from", str(before)]
+    assert "--n-steps" not in words, "the other run has it"
+    read, _ = train_config(words[2:])
+    assert read.flat() == revise(config, {"envs": 16, "run_dir": None}).flat()
+    assert command_of_settings(config, ["--envs", "16"], str(tmp_path / "moved")) == []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"env": "CartPole-v1(...)"},
+        {"env": "__main__:make"},
+        {"env_kwargs": {"layout": {"walls": 3}}},  # flags give no tables
+        {"algorithm": "mine:make(...)"},
+    ],
+)
+def test_what_no_command_can_say_has_none(given: dict[str, Any]) -> None:
+    settings = {"algorithm": "ppo", "env": "CartPole-v1"} | given
+    config = resolve(settings["algorithm"], settings)
+    assert command_of_settings(config, ["--envs", "16"]) == []

@@ -56,13 +56,15 @@ class Finding:
     remedy: str  # what to change, in one or two sentences
     place: tuple[str, int] | None = None  # file and line where it is to be changed, if known
     setting: tuple[str, ...] = ()  # flags of Flatout that apply the remedy, if there are any
+    command: tuple[str, ...] = ()  # the words of a whole command with these flags, if it is known
     phases: tuple[str, ...] = ()  # whose time it is, as far as that is known
     gain: MeasuredGain | None = None  # of the remedy; None unless it was measured
     interval: tuple[float, float] | None = None  # holds the share with 95 %; None if unknown
     trial: Trial | None = None  # of the remedy; None if it needs a change of the source
 
     def as_json(self) -> dict[str, Any]:
-        """Return JSON; ``interval``, ``setting``, ``trial`` and the gain's keys only if known."""
+        """Return JSON; ``interval``, ``setting``, ``command``, ``trial`` and the gain's keys only
+        if known."""
         shown: dict[str, Any] = {
             "id": self.id, "share": self.share, "evidence": list(self.evidence),
             "remedy": self.remedy, "place": None if self.place is None else list(self.place),
@@ -71,6 +73,8 @@ class Finding:
             shown["interval"] = list(self.interval)
         if self.setting:
             shown["setting"] = list(self.setting)
+        if self.command:
+            shown["command"] = list(self.command)
         if self.trial is not None:
             shown["trial"] = {
                 "variables": list(self.trial.variables), "processes": self.trial.processes,

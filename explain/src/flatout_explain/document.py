@@ -44,6 +44,9 @@ class Finding(msgspec.Struct, omit_defaults=True):
         None
     )
     setting: Annotated[list[str], says("Flags of Flatout that apply the remedy.")] = []
+    command: Annotated[
+        list[str], says("Words of a whole command that trains with these flags.")
+    ] = []
     trial: Annotated[
         Start | None, says("How to start the program with the remedy, if that is all it needs.")
     ] = None

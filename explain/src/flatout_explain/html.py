@@ -109,7 +109,7 @@ def _concern(diagnosis: Diagnosis, finding: Finding) -> str:
 def _remedy(finding: Finding) -> str:
     """Return a setting, a remedy in words, and the gain with how it was measured, as far as
     known."""
-    setting = report.setting_words(finding.setting)
+    setting = report.command_words(finding) or report.setting_words(finding.setting)
     shown = f"<pre><code>{_text(setting)}</code></pre>" if setting else ""
     shown += f"<p>{_prose(finding.remedy)}</p>" if finding.remedy else ""
     if finding.gain is not None:

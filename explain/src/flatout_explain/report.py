@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import shlex
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import PureWindowsPath
@@ -24,7 +24,7 @@ from rich.text import Text
 from flatout_explain.causes import HEALTHY, OVERLAPPING, UNKNOWN
 from flatout_explain.diagnosis import Diagnosis, Finding, MachineTime, MeasuredGain, Rank
 from flatout_explain.hardware.gpus import GpuSample
-from flatout_explain.output import plain, printable
+from flatout_explain.output import on_one_line, plain, printable
 from flatout_explain.phases import PHASES
 from flatout_explain.ranking import LOST, causes, tied
 
@@ -50,13 +50,22 @@ class Meter:
     mean_others: float | None
 
 
-def show(diagnosis: Diagnosis, console: Console) -> None:
+CommandLines = Callable[[str, int], Sequence[str]]
+"""Breaks a command into lines of a width, which a shell reads as one."""
+
+
+def one_line(command: str, width: int) -> list[str]:
+    """Leave a command on one line."""
+    return [command]
+
+
+def show(diagnosis: Diagnosis, console: Console, command_lines: CommandLines = one_line) -> None:
     """Print the report; in a pipe every paragraph is one line."""
     healthy = diagnosis.verdict == HEALTHY
     _say(console, "ENDED", [Text(words, style=BAD) for words in [diagnosis.ended] if words])
     words = ": ".join(filter(None, verdict_parts(diagnosis)))
     _say(console, "VERDICT", [Text(words, style=GOOD if healthy else BAD)])
-    show_advice(diagnosis, console)
+    show_advice(diagnosis, console, command_lines)
     if diagnosis.findings:
         first = diagnosis.findings[0]
         _say(console, "EVIDENCE", [Text(sentence) for sentence in first.evidence])
@@ -78,10 +87,12 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
     _say(console, "OF", [Text(words, style=QUIET) for words in about if words])
 
 
-def show_advice(diagnosis: Diagnosis, console: Console) -> None:
+def show_advice(
+    diagnosis: Diagnosis, console: Console, command_lines: CommandLines = one_line
+) -> None:
     """Print what to try, with the gains that were measured."""
     for label, tried in advised(diagnosis):
-        _try(console, label.upper(), diagnosis, tried)
+        _try(console, label.upper(), diagnosis, tried, command_lines)
 
 
 def rank_lines(diagnosis: Diagnosis) -> list[str]:
@@ -221,6 +232,11 @@ def _proposed(diagnosis: Diagnosis, found: Sequence[Finding]) -> list[tuple[str,
 def setting_words(setting: Sequence[str]) -> str:
     """Return flags as one would type them: ``--placement "sampler=processes workers=8x16"``."""
     return " ".join(_quoted(word) for word in setting)
+
+
+def command_words(finding: Finding) -> str:
+    """Return the command that applies a remedy, to be pasted into a shell; empty if unknown."""
+    return on_one_line(shlex.join(finding.command))
 
 
 def gain_words(gain: MeasuredGain) -> str:
@@ -373,12 +389,21 @@ def mean_words(meter: Meter) -> tuple[str, str]:
     return percent(meter.mean), meter.meaning + more
 
 
-def _try(console: Console, label: str, diagnosis: Diagnosis, finding: Finding) -> None:
+def _try(
+    console: Console, label: str, diagnosis: Diagnosis, finding: Finding,
+    command_lines: CommandLines,
+) -> None:  # fmt: skip
     action = clean(action_words(finding), console.encoding)
     concern = concern_words(diagnosis, finding)
     lines = [Text(action).append("   ").append(concern, style=GOOD)]
     if console.is_terminal and lines[0].cell_len > console.width - INDENT:
         lines = [text for text in (Text(action), Text(concern, style=GOOD)) if text]
+    if command := command_words(finding):  # alone on its lines, so that it can be pasted
+        words = [command]
+        if console.is_terminal:
+            words = command_lines(command, max(console.width - INDENT, BAR))
+        _say(console, label, list(map(Text, words)), wrapped=False)
+        label, lines = "", [Text(f"concerns {concern}", style=GOOD)] if concern else []
     if finding.setting and finding.remedy:
         lines.append(Text(finding.remedy))
     if finding.gain is not None:
@@ -422,13 +447,14 @@ def _bars(diagnosis: Diagnosis, console: Console) -> list[Text]:
     return lines
 
 
-def _say(console: Console, label: str, paragraphs: Sequence[Text]) -> None:
-    """Print paragraphs with their label; in a terminal they are wrapped, and indented to it."""
+def _say(console: Console, label: str, paragraphs: Sequence[Text], wrapped: bool = True) -> None:
+    """Print paragraphs with their label; in a terminal they are wrapped, unless they are lines of
+    a command, and indented to it."""
     head = Text(f"{label:<{INDENT}}", style="bold")
     for paragraph in paragraphs:
         paragraph.plain = clean(paragraph.plain, console.encoding).rstrip()
         lines: Iterable[Text] = [paragraph]
-        if console.is_terminal:
+        if console.is_terminal and wrapped:
             lines = paragraph.wrap(console, max(console.width - INDENT, BAR))
         for line in lines:
             line.rstrip()

@@ -76,16 +76,17 @@ class RunFolders(command.Runs):
         """Explain a run's folder on stdout and in the files that were asked for."""
         from rich.console import Console
 
+        from flatout.cli.changed_command import made_in_python, with_commands
         from flatout.explain.runs import diagnose_evidence, read_run
         from flatout.measurements.trial import show, try_first
         from flatout.storage.trust import Consent
 
         evidence = read_run(path)
-        evidence = replace(evidence, plan=_plan(path, asked))
-        diagnosis = diagnose_evidence(evidence)
+        evidence = replace(evidence, plan=_plan(path, asked), in_python=made_in_python(path))
+        diagnosis = with_commands(diagnose_evidence(evidence), evidence)
         if asked.save is not None:
             command.write_json(asked.save, evidence.as_json())
-        command.report(diagnosis, asked)
+        command.report(diagnosis, asked, command_lines=self.command_lines)
         if asked.try_:
             console = Console()
             outcome = try_first(path, diagnosis, console, Consent(trust=asked.trust))
@@ -96,9 +97,17 @@ class RunFolders(command.Runs):
 
     def diagnose(self, evidence: Mapping[str, Any]) -> Diagnosis:
         """Diagnose saved evidence of a run."""
+        from flatout.cli.changed_command import with_commands
         from flatout.explain import runs
 
-        return runs.diagnose_evidence(runs.Evidence.from_json(dict(evidence)))
+        read = runs.Evidence.from_json(dict(evidence))
+        return with_commands(runs.diagnose_evidence(read), read)
+
+    def command_lines(self, command: str, width: int) -> list[str]:
+        """Break a command to train into lines that a shell reads as one."""
+        from flatout.run import display
+
+        return display.command_lines(command, width)
 
 
 def _plan(path: Path, asked: RunArguments) -> Answer | None:

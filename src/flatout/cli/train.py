@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from flatout.cli.arguments import (
     TrainArguments,
     given_settings,
     read_settings,
-    setting_flags,
-    setting_values,
     settle,
 )
 from flatout.config.schema import TrainConfig
-from flatout.config.settings import revise, with_run
+from flatout.config.settings import with_run
 from flatout.errors import FlatoutError, UsageError
 from flatout.output import shell_word
-from flatout_explain.cli.parsing import option, read
 
 
 def train(argv: list[str]) -> int:
@@ -117,6 +111,7 @@ def train(argv: list[str]) -> int:
     if config.run.json:
         print_json(summary)
     if not config.run.quiet and summary and trainer.final is not None:  # it has trained
+        from flatout.cli.changed_command import changed_command
         from flatout.run.display import report
 
         setting = (summary["try"] or {}).get("setting", ())
@@ -130,40 +125,6 @@ def train(argv: list[str]) -> int:
         state = f"saved; resume with: flatout train --resume {shell_word(path)}"
     say(f"interrupted, {state}")
     return 128 + trainer.interrupted
-
-
-def changed_command(
-    asked: TrainArguments, given: Mapping[str, Any], config: TrainConfig, setting: Sequence[str]
-) -> list[str]:
-    """Return the words of a command that trains as another one did, but for some flags, in a folder
-    of its own.
-
-    Args:
-        asked, given: the command's own flags and the texts of its settings, see `read_settings`.
-        config: the settings that resulted from them.
-        setting: the flags that differ.
-    """
-    changes = read(setting_flags(), "flatout train", setting)
-    if asked.resume is not None:  # the settings are in that run's folder, not in the command
-        from flatout.run.card import command
-
-        changed = revise(config, setting_values(config, changes))
-        return shlex.split(command(changed, changed.run.placement))
-    words = ["flatout", "train", *filter(None, [asked.algorithm])]
-    for flag, value in (
-        ("--preset", asked.preset), ("--config", asked.config), ("--from", asked.from_),
-    ):  # fmt: skip
-        words += [] if value is None else [flag, value]
-    words += ["--trust"] * asked.trust
-    for name, value in given.items():
-        if name in changes or name == "run_dir":
-            continue
-        if isinstance(value, bool):
-            words.append(option(name) if value else option(name).replace("--", "--no-", 1))
-            continue
-        for text in value if isinstance(value, tuple) else (value,):
-            words += [f"{option(name)}={text}"] if text.startswith("-") else [option(name), text]
-    return [*words, *setting]
 
 
 def process_age() -> float:

@@ -21,7 +21,7 @@ from flatout.output import shell_word
 from flatout.planning.answer import Answer
 from flatout.planning.machine import SHIPPED, Machine, this_machine
 from flatout.spans import OF_SPAN
-from flatout.storage.run_folder import POPULATION, load_config
+from flatout.storage.run_folder import POPULATION, load_values
 from flatout.storage.span_records import (
     DEVICES,
     MACHINE,
@@ -61,6 +61,8 @@ class Evidence:
     ended: bool = False  # whether the run has ended
     machine: Machine = SHIPPED  # what planning has measured of it
     plan: Answer | None = None  # and of this run
+    parent: str | None = None  # the folder of the run from which it started
+    in_python: bool = False  # whether a part of it was an object of a Python program
 
     def as_json(self) -> dict[str, Any]:
         """Return the evidence as ``--save`` writes it."""
@@ -73,6 +75,8 @@ class Evidence:
             "ended": self.ended,
             "machine": asdict(self.machine),
             "plan": None if self.plan is None else self.plan.as_json(),
+            "parent": self.parent,
+            "in_python": self.in_python,
         }
 
     @staticmethod
@@ -84,7 +88,7 @@ class Evidence:
             return Evidence(
                 saved.subject, resolve(str(settings["algorithm"]), settings), saved.lines,
                 saved.samples, saved.ended, saved.machine,
-                None if plan is None else Answer.from_json(plan),
+                None if plan is None else Answer.from_json(plan), saved.parent, saved.in_python,
             )  # fmt: skip
         except (KeyError, ValueError) as error:
             raise UsageError(f"this is not saved evidence of a run: {damage(error)}.") from error
@@ -100,6 +104,8 @@ class _Saved(msgspec.Struct):
     ended: bool
     machine: Machine
     plan: dict[str, Any] | None
+    parent: str | None = None
+    in_python: bool = False
 
 
 def read_run(path: Path) -> Evidence:
@@ -121,7 +127,8 @@ def read_run(path: Path) -> Evidence:
             f"{path} is a population of {len(members):,} runs; explain one of them: "
             f"flatout explain {shell_word(path / 'members' / members[0])}."
         )
-    config = load_config(path, None)  # runs no code that the folder names
+    config, values = load_values(path, None, "config.json")  # runs no code that the folder names
+    parent = values.get("parent")
     ended = (path / "summary.json").is_file()
     return Evidence(
         str(path),
@@ -130,6 +137,7 @@ def read_run(path: Path) -> Evidence:
         read_samples(path / DEVICES),
         ended,
         this_machine(usable_cores()),
+        parent=parent if isinstance(parent, str) else None,
     )
 
 

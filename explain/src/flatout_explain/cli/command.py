@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from flatout_explain.against.rounds import Comparison
     from flatout_explain.diagnosis import Diagnosis
     from flatout_explain.program.evidence import Recording
+    from flatout_explain.report import CommandLines
 
 
 class Runs:
@@ -54,6 +55,10 @@ class Runs:
     def diagnose(self, evidence: Mapping[str, Any]) -> Diagnosis:
         """Diagnose saved evidence of a run."""
         raise UsageError("evidence of a run of Flatout is explained with Flatout installed.")
+
+    def command_lines(self, command: str, width: int) -> list[str]:
+        """Break a command to train into lines that a shell reads as one."""
+        return [command]
 
 
 def explain(argv: list[str], runs: Runs) -> int:
@@ -95,7 +100,10 @@ def explain(argv: list[str], runs: Runs) -> int:
         from flatout_explain.cli.saved import read_saved
 
         diagnosis, comparison = read_saved(path, runs.diagnose, asked.phase, asked.save)
-        report(diagnosis, asked, stderr=True, comparison=comparison)
+        report(
+            diagnosis, asked, stderr=True, comparison=comparison,
+            command_lines=runs.command_lines,
+        )  # fmt: skip
     return _judge(diagnosis, asked)
 
 
@@ -237,19 +245,21 @@ def report(
     stderr: bool = False,
     comparison: Comparison | None = None,
     again: bool = False,
+    command_lines: CommandLines | None = None,
 ) -> None:
     """Print the diagnosis and the comparison with a second program, and write the files that were
     asked for.
 
     Args:
         again: of the diagnosis, which was printed before, only print what to try.
+        command_lines: breaks a command to train into lines; by default it stays on one.
     """
     from rich.console import Console
 
-    from flatout_explain.report import show, show_advice, show_lines
+    from flatout_explain.report import one_line, show, show_advice, show_lines
 
     console, compared, said = Console(stderr=stderr), list[str](), diagnosis.as_json()
-    (show_advice if again else show)(diagnosis, console)
+    (show_advice if again else show)(diagnosis, console, command_lines or one_line)
     if comparison is not None and (outcome := comparison.outcome) is not None:
         from flatout_explain.against.outcome import lines
 
