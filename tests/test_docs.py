@@ -111,6 +111,13 @@ def test_every_page_is_in_the_sites_menu() -> None:
     assert [page for page in pages if f": {page}\n" not in menu] == []
 
 
+@EACH_PAGE
+def test_lists_within_lists_are_indented_for_the_site(page: Path) -> None:
+    """Python-Markdown, which makes the site, needs four spaces where GitHub needs two."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert re.findall(r"^ {1,3}(?:[-*+]|\d+\.) .*", text, re.MULTILINE) == []
+
+
 def test_pictures_are_shown_and_small() -> None:
     pictures = [*(ROOT / "docs" / "pictures").iterdir()]
     text = "".join(page.read_text() for page in PAGES)
