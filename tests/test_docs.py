@@ -136,7 +136,8 @@ def test_every_cause_is_explained_with_its_rule() -> None:
 def commands(page: Path) -> Iterator[list[str]]:
     """Yield the arguments of every `flatout` command in a page's blocks of code."""
     text = page.read_text().replace("\\\n", " ")
-    shown = re.findall(r"^\$ (.*)", "\n".join(code(page, "console")), re.MULTILINE)
+    console = "\n".join(code(page, "console")).replace("\\\n", " ")
+    shown = re.findall(r"^\$ (.*)", console, re.MULTILINE)
     typed = re.findall(r"^    (flatout .*)", text, re.MULTILINE)
     blocks = [*code(page, "(?:sh|bash)"), *shown, *typed]
     for line in "\n".join(blocks).replace("\\\n", " ").splitlines():
