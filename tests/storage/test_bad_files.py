@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save as dump_tensors
 
+from flatout import PPO
+from flatout.errors import CheckpointError
 from tests.cli.test_bad_input import Cli, contents, sentence
 from tests.conftest import TINY
 
@@ -242,11 +244,13 @@ def calls(env: str, **kwargs: Any) -> Callable[[bytes], bytes]:
 
 
 AGENTS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
-    "empty": ("", lambda b: b""),
-    "truncated": ("", lambda b: b[:1000]),
+    "empty": ("is empty", lambda b: b""),
+    "truncated": ("is not a whole saved agent|it ends before", lambda b: b[:1000]),
+    "without its end": ("is not a whole saved agent|it ends before", lambda b: b[:-1000]),
+    "half a header": ("is not a whole saved agent", lambda b: b[:100]),
     "flipped": ("", flip),
-    "2**60": ("", huge),
-    "pickle": ("", lambda b: b"\x80\x04\x95" + bytes(100)),
+    "2**60": ("is not a saved agent", huge),
+    "pickle": ("is not a saved agent", lambda b: b"\x80\x04\x95" + bytes(100)),
     "foreign": ("", lambda b: dump_tensors({"w": np.zeros(3, np.float32)})),
     "no algorithm": ("", lambda b: dump_tensors({"w": np.zeros(3)}, {"config": "{}"})),
     "nested": ("", header(lambda h: h["__metadata__"].update(config=NESTED.decode()))),
@@ -271,6 +275,31 @@ def test_damaged_agents(
     result = flatout("eval", run_dir, "--episodes", "1")
     assert not (tmp_path / "pwned").exists(), "a file made us call a function"
     sentence(result, 1, f"{file}|{words}")
+
+
+OTHERS = {
+    "page": b"# A page\n\nof some words.\n" * 40,
+    "archive": b"PK\x03\x04" + bytes(range(256)) * 4,
+    "JSON": b'{"format": 5, "algorithm": "ppo"}',
+    "five bytes": b"12345",
+    "zeros": bytes(100),
+}
+
+
+@pytest.mark.parametrize("command", ["eval", "export"])
+@pytest.mark.parametrize("kind", OTHERS)
+def test_a_file_of_another_kind_is_named_in_one_sentence(
+    flatout: Cli, tmp_path: Path, kind: str, command: str
+) -> None:
+    """Numbers that are read where a header's size would stand mean nothing to its user."""
+    file = tmp_path / "other"
+    file.write_bytes(OTHERS[kind])
+    more = ("--out", tmp_path / "policy.py") if command == "export" else ()
+    result = flatout(command, file, *more)
+    sentence(result, 1, f"{file} is not a saved agent; an agent is a .safetensors file that")
+    assert "bytes" not in result.err
+    with pytest.raises(CheckpointError, match="is not a saved agent; an agent is"):
+        PPO.load(file)
 
 
 def test_a_run_that_would_call_a_function(flatout: Cli, run_dir: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from flatout.api.describe import Signature
 from flatout.api.history import History
 from flatout.api.names import algorithm_name, consent, environment_name, network_name
 from flatout.api.restore import restored
+from flatout.api.saved_files import read_agent
 from flatout.api.training import train
 from flatout.config.hyper import algorithm_called
 from flatout.config.schema import EPISODES, SEEDS, TrainConfig
@@ -38,7 +39,6 @@ from flatout.run.callbacks import CallbackLike
 from flatout.run.evaluate import record
 from flatout.run.notebook import page
 from flatout.run.opening import other_environment
-from flatout.run.resume import saved_agent
 from flatout.run.trainer import Trainer
 from flatout.run.video import MOST
 from flatout.storage.agent_file import save_parameters
@@ -390,7 +390,7 @@ class Agent:
                 that is not trusted.
         """
         path = path_argument("path", path)
-        saved = saved_agent(
+        saved = read_agent(
             path, "best", consent(flag("trust", trust), env=env, algorithm=algorithm)
         )
         return restored(cls, saved, path.absolute(), env, network, algorithm, settings)

@@ -13,6 +13,7 @@ from flatout.api.agents import ClassifierSettings
 from flatout.api.aliases import translated
 from flatout.api.arguments import flag, path_argument
 from flatout.api.names import algorithm_name, consent, environment_name
+from flatout.api.saved_files import read_agent
 from flatout.config.hyper import BUILT_IN
 from flatout.config.modules import PASSED
 from flatout.config.settings import parts_of, resolve
@@ -20,7 +21,6 @@ from flatout.config.values import hints
 from flatout.errors import CheckpointError, UsageError
 from flatout.networks.torsos import Network
 from flatout.run.classifying import ClassifierActing
-from flatout.run.resume import saved_agent
 from flatout.supervised.datasets import Dataset, described_spec, load_dataset, own_dataset
 from flatout.supervised.own_data import result_of
 from flatout.types import UserCode
@@ -143,7 +143,7 @@ class Classifier(Agent):
         """
         path = path_argument("path", path)
         consented = consent(flag("trust", trust), data=data, network=network)
-        saved = saved_agent(path, "best", consented)
+        saved = read_agent(path, "best", consented)
         if saved.config.algorithm != cls.algorithm:
             raise CheckpointError(f"{path} holds an agent of {saved.config.algorithm}.")
         before = saved.config.flat() | {"run_dir": None}

@@ -8,8 +8,8 @@ from flatout.api import Agent
 from flatout.api.agents import A2C, DDPG, DQN, PPO, SAC, TD3, TQC, Genetic
 from flatout.api.names import consent
 from flatout.api.restore import restored
+from flatout.api.saved_files import read_agent
 from flatout.errors import UsageError
-from flatout.run.resume import saved_agent
 
 AGENTS: dict[str, type[Agent]] = {
     agent.algorithm: agent for agent in (PPO, A2C, DQN, DDPG, TD3, SAC, TQC, Genetic)
@@ -27,13 +27,13 @@ def load_any(
 
     Args:
         path: a saved agent or a run folder.
-        prefer: see `saved_agent`.
+        prefer: see `read_agent`.
         env, algorithm, trust: see `Agent.load`.
 
     Raises:
         UsageError, CheckpointError: the path holds no agent, or a corrupt one.
     """
-    saved = saved_agent(path, prefer, consent(trust, env=env, algorithm=algorithm))
+    saved = read_agent(path, prefer, consent(trust, env=env, algorithm=algorithm))
     kind = Agent if ":" in saved.config.algorithm else AGENTS.get(saved.config.algorithm)
     if kind is None:
         raise UsageError(
