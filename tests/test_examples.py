@@ -13,24 +13,35 @@ import pytest
 
 from tests import tiny
 from tests.conftest import Result
-from tests.kills import run_script
+from tests.kills import finish, run_script, spawn
 
-EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+FOLDER = Path(__file__).parent.parent / "examples"
+EXAMPLES, SWEEP = sorted(FOLDER.glob("*.py")), FOLDER / "4_sweep.toml"
 
 
 def said(path: Path) -> list[str]:
-    """Return the lines that an example prints, according to its docstring."""
-    text = ast.get_docstring(ast.parse(path.read_text())) or ""
-    return re.findall(r"^    (\S.*)$", text.partition("t prints")[2], re.M)
+    """Return the lines that an example prints, according to its docstring, its comments or a
+    notebook's text."""
+    text = path.read_text()
+    if path.suffix == ".py":
+        text = ast.get_docstring(ast.parse(text)) or ""
+    elif path.suffix == ".toml":
+        text = re.sub(r"^# ?", "", text.partition("\n\n")[0], flags=re.M)
+    else:
+        cells = json.loads(text)["cells"]
+        text = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    return re.findall(r"^ {4}(.*\S)$", text.partition("t prints")[2], re.M)
 
 
 def shape(line: str) -> str:
-    """Return a line with each number replaced by one mark."""
-    return re.sub(r"-?\d[\d,]*(\.\d+)?", "N", line)
+    """Return a line with each number replaced by one mark, and the space between columns by one
+    space."""
+    return " ".join(re.sub(r"-?\d[\d,]*(\.\d+)?", "N", line).split())
 
 
 def test_every_example_says_what_it_prints() -> None:
-    assert [path.name for path in EXAMPLES if not said(path)] == []
+    every = [path for path in FOLDER.iterdir() if path.is_file()]
+    assert [path.name for path in every if not said(path)] == []
 
 
 @pytest.mark.slow
@@ -44,9 +55,19 @@ def test_example_runs(path: Path, tmp_path: Path) -> None:
 
 
 def test_the_sweep_has_the_trials_that_it_says() -> None:
-    file = EXAMPLES[0].parent / "4_sweep.toml"
-    assert file.read_text().startswith("# Five configurations of PPO with five seeds each:")
-    assert len(tiny.sweep([str(file)]).trials) == 25
+    assert SWEEP.read_text().startswith("# Five configurations of PPO with five seeds each:")
+    assert len(tiny.sweep([str(SWEEP)]).trials) == 25
+
+
+@pytest.mark.slow
+def test_the_sweep_prints_the_table_that_it_says(tmp_path: Path) -> None:
+    """The order of its rows depends on the last bits, and its last columns on the machine."""
+    done = finish(spawn("sweep", str(SWEEP), cwd=tmp_path))
+    assert done.code == 0, done.err
+    rows = [line.lstrip("0123456789 ") for line in done.out.splitlines()]
+    for line in said(SWEEP):
+        start = shape(line.lstrip("0123456789 "))
+        assert any(shape(row).startswith(start) for row in rows), done.out
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ import pytest
 import flatout
 from flatout import PPO, UsageError
 from tests import tiny
+from tests.test_examples import FOLDER, said, shape
 
-NOTEBOOK = Path(__file__).parent.parent / "examples" / "12_notebook.ipynb"
+NOTEBOOK = FOLDER / "12_notebook.ipynb"
 SETTINGS: dict[str, Any] = tiny.python("ppo", log_every=64)
 
 
@@ -171,7 +172,7 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
         "    exec(compile(tree, 'cell', 'exec'), names)\n"
         "    value = eval(compile(ast.Expression(last.value), 'cell', 'eval'), names)\n"
         "    for show in ('_repr_html_', '_repr_svg_', '__repr__'):\n"
-        "        if hasattr(value, show):\n"
+        "        if value is not None and hasattr(value, show):\n"
         "            print(getattr(value, show)())\n"
         "            break\n"
     )
@@ -182,4 +183,5 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("<svg") == 2
+    assert [shape(done.stdout.splitlines()[-1])] == list(map(shape, said(NOTEBOOK)))
     assert [path.name for path in tmp_path.iterdir()] == ["cells.py"]
