@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from flatout.cli.changed_command import repeatable, with_commands
 from flatout.config.placement import Placement, parse
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve, revise
@@ -701,17 +702,26 @@ def test_saved_evidence_is_diagnosed_elsewhere(flatout: Cli, made: Path, tmp_pat
     shown = json.loads(files["d.json"].read_text())
     assert f"VERDICT  {shown['verdict']}" in done.out
     assert files["d.html"].stat().st_size > 1000
-    again = diagnose_evidence(Evidence.from_json(json.loads(files["e.json"].read_text())))
+    saved = Evidence.from_json(json.loads(files["e.json"].read_text()))
+    again = with_commands(diagnose_evidence(saved), saved)
     assert json.loads(json.dumps(again.as_json())) == shown
     with pytest.raises(UsageError, match="not saved evidence"):
         Evidence.from_json({"kind": "run"})
 
 
-def test_nothing_that_a_folder_names_is_called(run: Path) -> None:
+def test_nothing_that_a_folder_names_is_called(flatout: Cli, run: Path, tmp_path: Path) -> None:
+    assert repeatable(run)
     config = json.loads((run / "config.json").read_text())
     config["settings"]["env"] = "os:system"
     (run / "config.json").write_text(json.dumps(config))
     assert isinstance(diagnose_run(run), Diagnosis)
+    assert not repeatable(run)
+    saved = tmp_path / "saved.json"
+    shown = flatout("explain", run, "--save", saved)
+    assert shown.code == 0, shown.err
+    assert "os:system" not in shown.out, "nobody pastes a command that calls it"
+    saved.write_text(saved.read_text().replace('"repeatable": false', '"repeatable": true'))
+    assert "os:system" not in flatout("explain", saved).err
 
 
 @share

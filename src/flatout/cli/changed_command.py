@@ -25,6 +25,9 @@ from flatout.errors import FlatoutError
 from flatout.explain.runs import Evidence
 from flatout.explain.settings import flags
 from flatout.run.card import CARD, OURS
+from flatout.storage import signing
+from flatout.storage.run_folder import load_values
+from flatout.storage.trust import reaching_of
 from flatout_explain.cli.parsing import option, read
 from flatout_explain.diagnosis import Diagnosis
 from flatout_explain.files import nofollow
@@ -129,7 +132,7 @@ def _differing(before: TrainConfig, wanted: TrainConfig, without: set[str]) -> t
 
 def with_commands(diagnosis: Diagnosis, evidence: Evidence) -> Diagnosis:
     """Return a run's diagnosis with the whole command of each remedy that is a setting."""
-    if evidence.in_python:
+    if not evidence.repeatable:
         return diagnosis
     found = tuple(
         replace(
@@ -143,11 +146,18 @@ def with_commands(diagnosis: Diagnosis, evidence: Evidence) -> Diagnosis:
     return replace(diagnosis, findings=found)
 
 
-def made_in_python(folder: Path) -> bool:
-    """Return whether a run's model card says that a part of the run was given in Python. A run that
-    has not ended has no card yet."""
+def repeatable(folder: Path) -> bool:
+    """Return whether a command may be shown that trains as a run did.
+
+    It may not if a part of the run was given in Python, as its model card says (a run that has not
+    ended has no card yet), or if another user's folder names code: pasted into a shell, that would
+    run.
+    """
+    config, values = load_values(folder, None, "config.json")
+    if signing.signed_code(signing.RUN, values) is None and reaching_of(config):
+        return False
     try:
         card = nofollow.read(folder / CARD, 1, MOST_CARD).decode(errors="replace")
     except OSError:
-        return False
-    return card.startswith(OURS) and f"\n    {TRAIN} " not in card
+        return True
+    return not card.startswith(OURS) or f"\n    {TRAIN} " in card

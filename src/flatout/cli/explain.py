@@ -76,13 +76,13 @@ class RunFolders(command.Runs):
         """Explain a run's folder on stdout and in the files that were asked for."""
         from rich.console import Console
 
-        from flatout.cli.changed_command import made_in_python, with_commands
+        from flatout.cli.changed_command import repeatable, with_commands
         from flatout.explain.runs import diagnose_evidence, read_run
         from flatout.measurements.trial import show, try_first
         from flatout.storage.trust import Consent
 
         evidence = read_run(path)
-        evidence = replace(evidence, plan=_plan(path, asked), in_python=made_in_python(path))
+        evidence = replace(evidence, plan=_plan(path, asked), repeatable=repeatable(path))
         diagnosis = with_commands(diagnose_evidence(evidence), evidence)
         if asked.save is not None:
             command.write_json(asked.save, evidence.as_json())
@@ -99,9 +99,12 @@ class RunFolders(command.Runs):
         """Diagnose saved evidence of a run."""
         from flatout.cli.changed_command import with_commands
         from flatout.explain import runs
+        from flatout.storage.trust import reaching_of
 
         read = runs.Evidence.from_json(dict(evidence))
-        return with_commands(runs.diagnose_evidence(read), read)
+        diagnosis = runs.diagnose_evidence(read)
+        # The file may be another user's: a command with code that it names is not shown.
+        return diagnosis if reaching_of(read.config) else with_commands(diagnosis, read)
 
     def command_lines(self, command: str, width: int) -> list[str]:
         """Break a command to train into lines that a shell reads as one."""

@@ -62,7 +62,7 @@ class Evidence:
     machine: Machine = SHIPPED  # what planning has measured of it
     plan: Answer | None = None  # and of this run
     parent: str | None = None  # the folder of the run from which it started
-    in_python: bool = False  # whether a part of it was an object of a Python program
+    repeatable: bool = True  # whether a command may be shown that trains the same again
 
     def as_json(self) -> dict[str, Any]:
         """Return the evidence as ``--save`` writes it."""
@@ -76,7 +76,7 @@ class Evidence:
             "machine": asdict(self.machine),
             "plan": None if self.plan is None else self.plan.as_json(),
             "parent": self.parent,
-            "in_python": self.in_python,
+            "repeatable": self.repeatable,
         }
 
     @staticmethod
@@ -88,7 +88,7 @@ class Evidence:
             return Evidence(
                 saved.subject, resolve(str(settings["algorithm"]), settings), saved.lines,
                 saved.samples, saved.ended, saved.machine,
-                None if plan is None else Answer.from_json(plan), saved.parent, saved.in_python,
+                None if plan is None else Answer.from_json(plan), saved.parent, saved.repeatable,
             )  # fmt: skip
         except (KeyError, ValueError) as error:
             raise UsageError(f"this is not saved evidence of a run: {damage(error)}.") from error
@@ -105,7 +105,7 @@ class _Saved(msgspec.Struct):
     machine: Machine
     plan: dict[str, Any] | None
     parent: str | None = None
-    in_python: bool = False
+    repeatable: bool = True
 
 
 def read_run(path: Path) -> Evidence:
