@@ -12,7 +12,7 @@ COLOURS = {
     "light": {"text": "#1f2328", "faint": "#59636e", "gain": "#2563ab", "none": "#8c959f"},
     "dark": {"text": "#f0f6fc", "faint": "#9198a1", "gain": "#6cb0f5", "none": "#656c76"},
 }
-WIDTH, LABELS, UNIT, ROW, TOP = 760, 330, 32, 30, 40
+WIDTH, LABELS, UNIT, ROW, TOP = 780, 350, 32, 30, 40
 """Pixels: of the picture, of the names, of a multiple of one, of a bar, and above the bars."""
 
 
