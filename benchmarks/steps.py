@@ -225,15 +225,23 @@ def measure(part: dict[str, Any], rounds: int) -> Row:
 
 
 def parts(part: dict[str, Any]) -> Row:
-    """Return the milliseconds of single resets, and of a turn's work for spares."""
-    vector = ale_vector(part["game"], 8, part["cores"], "SAME_STEP")
+    """Return milliseconds of parts of a turn, and of single resets."""
+    from flatout.envs.ale import write_frames
+
+    count, cores = part["count"], part["cores"]
+    stacks, out = np.zeros((count, 4, 84, 84), np.uint8), np.zeros((count, 84, 84, 1), np.uint8)
+    vector = ale_vector(part["game"], 8, cores, "SAME_STEP")
     first = np.arange(8) == 0
 
     def reset(seed: int) -> Callable[[], object]:
         return lambda: vector.reset(seed=np.array([seed]), options={"reset_mask": first})
 
-    spares = spares_overhead(part["count"]) if part.get("others") else 0.0
-    return {"spares": spares, "reset": ms(reset(-1), 10), "seeded": ms(reset(3), 5)}
+    spares = spares_overhead(count) if part.get("others") else 0.0
+    return {
+        "spares": spares, "copies": ms(lambda: write_frames(stacks, out), 20),
+        "reset": ms(reset(-1), 10),
+        "seeded": ms(reset(3), 5), "act": ms(acting(part["game"], count), 20),
+    }  # fmt: skip
 
 
 def spares_overhead(count: int) -> float:
@@ -260,6 +268,31 @@ def spares_overhead(count: int) -> float:
         taken.append(1e3 * (sent + time.perf_counter() - begin))
     pool.close()
     return statistics.median(taken)
+
+
+def acting(game: str, count: int) -> Callable[[], object]:
+    """Return a call of PPO's compiled policy for `count` games."""
+    import jax
+
+    from flatout.algorithms.registry import build_algorithm
+    from flatout.config.settings import resolve
+    from flatout.engine.act import Policy
+    from flatout.envs.task import open_task
+    from flatout.packing import PackedParams
+    from flatout.randomness import ACT, INIT, raw_key
+    from flatout.spans import Spans
+
+    config = resolve("ppo", {"env": game, "envs": count, "n_steps": 2, "batch_size": 2 * count})
+    task = open_task(config.env, None)
+    pure = build_algorithm(config, *task.spaces)
+    device = jax.devices("cpu")[0]
+    policy = Policy(pure, task.obs_spec, count, device, raw_key(0, ACT), frames=True)
+    policy.compile()
+    actor = pure.actor(pure.init(raw_key(0, INIT), pure.hp), pure.hp)
+    packed = PackedParams(pure.actor_shapes).pack(actor, np)
+    policy.publish(jax.device_put(packed, device), 0, Spans())
+    obs, age = np.zeros((4, count, 84, 84, 1), np.uint8), np.full(count, 9, np.uint8)
+    return lambda: np.asarray(policy.begin(obs, 0, 0, age=age, follows=True))
 
 
 def ms(call: Callable[[], object], times: int) -> float:
@@ -371,6 +404,19 @@ def speed_rows(name: str, row: Row) -> list[list[str]]:
     return rows
 
 
+def part_rows(measured: dict[str, Row]) -> list[list[str]]:
+    """Return the rows of the table of a turn's parts."""
+    rows: list[list[str]] = []
+    for name in ("8", "32", "256"):
+        row, own = measured[name], measured[name]["parts"]
+        games, resets = median_turn(row, ALE, False), median_turn(row, INLINE, True)
+        python = median_turn(row, INLINE, False) - games - own["copies"]
+        resets -= median_turn(row, INLINE, False)
+        cells = games, resets, own["copies"], own["act"], python
+        rows.append([name, *(f"{cell:.2f}" for cell in cells)])
+    return rows
+
+
 def benchmark(args: argparse.Namespace) -> None:
     """Measure the slices that are asked for, and write the section from all that are kept."""
     wanted = args.slice or [name for name in SLICES if name not in MANY]
@@ -394,6 +440,14 @@ def benchmark(args: argparse.Namespace) -> None:
   its default mode. Busy cores are CPU seconds per second of this process and its threads.
 
 {table(head, speeds)}
+"""
+    if {"8", "32", "256"} <= set(measured):
+        columns = ["games", "games, ms", "resets, ms", "copies, ms", "act, ms", "Python, ms"]
+        text += f"""
+A turn on 2 cores: *games* is ale-py's without ends, *copies* moves its frames to where the sampler
+keeps them, *act* is PPO's compiled policy for all games, and *Python* is the rest.
+
+{table(columns, part_rows(measured))}
 """
     if {"1 core", "32", "sticky"} <= set(measured):
         columns = ["game", "threads", "ale-py, steps/s", "Flatout", "measured", "with spares",

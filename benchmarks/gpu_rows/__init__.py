@@ -11,7 +11,7 @@ from gpu_rows.base import Row
 
 GROUPS = (
     "hello", "agree", "resume", "w2", "plan", "fused", "atari", "explain", "record", "classify",
-    "sharing",
+    "sharing", "transfer",
 )  # fmt: skip
 
 
