@@ -112,6 +112,7 @@ def with_part(text: str, name: str, body: str) -> str:
 
 def write_section(args: argparse.Namespace, name: str, body: str) -> None:
     """Print a benchmark's section and put it between its markers in RESULTS.md."""
+    body = body.replace("|\n- ", "|\n\n- ")  # otherwise the list is a part of the table
     print(body)
     if args.no_write:
         return
