@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
+import threading
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pytest
@@ -87,3 +89,36 @@ def test_what_is_no_object_or_has_no_first_value_is_refused(kind: Any) -> None:
     for values in (None, [], "x", 3, {k: v for k, v in GOOD[kind].items() if k != first}):
         with pytest.raises(ValueError, match=f"^{first} is missing|xpected"):
             read(kind, values)
+
+
+class Slow:
+    """A type that msgspec does not know."""
+
+
+@dataclass
+class HasSlow:
+    slow: Slow
+
+
+def test_threads_convert_one_after_another() -> None:
+    """msgspec crashed where members of a population converted to new types at the same time."""
+    alone, met = threading.Lock(), list[bool]()
+    both = threading.Barrier(2)
+
+    def make(kind: type, value: Any) -> Slow:
+        free = alone.acquire(blocking=False)
+        met.append(not free)
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.2)  # for the other thread, if it can be here, too
+        if free:
+            alone.release()
+        return kind()
+
+    threads = [
+        threading.Thread(target=convert, args=({"slow": 1}, HasSlow, make)) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert met == [False, False]

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from flatout_explain.causes import HEALTHY, UNKNOWN
-from flatout_explain.documents import LARGEST
+from flatout_explain.documents import LARGEST, convert
 from flatout_explain.hardware.monitor import MonitorSample
 
 SCHEMA = 1
@@ -204,7 +204,7 @@ class Diagnosis:
             ValueError: with the first one.
         """
         values = msgspec.to_builtins(self)
-        msgspec.convert(values, Diagnosis)
+        convert(values, Diagnosis)
         _refuse_impossible(values)
         for phase, share in self.phases.items():
             if not -0.01 <= share <= 1.01:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import stat
+import threading
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,9 @@ from msgspec import Meta
 from flatout_explain.errors import short
 
 T = TypeVar("T")
+
+_CONVERTING = threading.RLock()
+"""msgspec 0.22 crashed where two threads converted to the same types for the first time."""
 
 MOST_BYTES = 4 << 20
 """Default maximum bytes of a document. Its parsed value takes about thirty times the memory."""
@@ -144,7 +148,8 @@ def convert(
         ValueError: it is no such object. The message names the first wrong field.
     """
     try:
-        return msgspec.convert(values, kind, str_keys=True, dec_hook=other)
+        with _CONVERTING:
+            return msgspec.convert(values, kind, str_keys=True, dec_hook=other)
     except msgspec.ValidationError as error:
         what, _, where = str(error).replace("`", "").partition(" - at ")
         what = re.sub("^Object missing required field (.*)", r"\1 is missing", what)
