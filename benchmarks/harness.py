@@ -1,4 +1,4 @@
-"""What the benchmarks share: child processes measured from outside, finished runs, command lines.
+"""Parts that benchmarks share: child processes measured from outside, finished runs, options.
 
 A benchmark runs *sides* (Flatout, a peer) in turn, seed by seed: A B A B. Each finished run is one
 JSON line in ``benchmarks/results/NAME.jsonl``, so that the same command resumes. A line counts only

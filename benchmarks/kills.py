@@ -41,7 +41,7 @@ from tests.kills import assert_same, final_state, finish, spawn, stamp, wait_for
 
 NAME = "kills"
 PLACES = {"train": 0.4, "save": 0.3, "evaluate": 0.2, "start": 0.1}
-"""What is hit, and how often."""
+"""The parts of a run in which it is killed, with the share of the kills."""
 
 SEED = 0
 """Of what each kill hits."""

@@ -1,4 +1,4 @@
-"""What an actor process costs: seconds until it is ready, and its private memory.
+"""The cost of an actor process: seconds until it is ready, and its private memory.
 
 Two processes are started together, several times for each way of acting. With central inference
 they import Gymnasium and NumPy; with `inference=local` also JAX and the network, and compile it.

@@ -108,7 +108,7 @@ def _config(algorithm: str, name: str) -> Any:
 
 
 def _acted(parts: Any, spec: Any, obs: Any, precision: str) -> dict[str, Any]:
-    """What acting gives for these observations, with noise and greedily."""
+    """Return the outputs of acting for these observations, with noise and greedily."""
     from flatout.engine.act import Policy
     from flatout.spans import Spans
 

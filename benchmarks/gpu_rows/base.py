@@ -19,7 +19,7 @@ from window import windowed
 CORE = (
     "jax", "equinox", "optax", "gymnasium", "rich", "safetensors", "psutil", "pynvml",
 )  # fmt: skip
-"""What every row imports."""
+"""Packages that every row imports."""
 
 HOLDER = Path(__file__).parent / "holder.py"
 

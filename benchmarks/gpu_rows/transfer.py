@@ -1,4 +1,5 @@
-"""What planning needs to know of a card: transfers by size and direction, dispatch, publication."""
+"""Facts about a card on which planning rests: transfers by size and direction, dispatch, and
+publication of parameters."""
 
 from __future__ import annotations
 
