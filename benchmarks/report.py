@@ -78,6 +78,10 @@ def provenance(args: argparse.Namespace, rows: Mapping[str, Sequence[Row]]) -> s
             f"- Other work on the machine during the runs, in cores: median "
             f"{statistics.median(others):.2f}, at most {max(others):.2f}."
         )
+    sets, commits = (
+        sorted({row.get(key) or "not recorded" for row in everything}) for key in ("isa", "commit")
+    )
+    lines.append(f"- Instruction set: {', '.join(sets)}. Commit: {', '.join(commits)}.")
     sources = {row["source"] for row in everything}
     if len(sources) > 1:
         lines.append(f"- **From {len(sources)} different states of Flatout's source.**")

@@ -29,7 +29,6 @@ from harness import (
     parser,
     train_command,
 )
-from machine import isa_and_commit
 from report import (
     RATIO_HEAD,
     measured_here,
@@ -184,7 +183,6 @@ def compare_predictions(args: argparse.Namespace) -> None:
         f"""## Spare environments: predicted and run
 
 {provenance(args, everything)}
-- {isa_and_commit()}
 - The same environments, PPO with {WORKERS * EACH} of them, learning included. `flatout plan
   --what-if spare-envs=all --seconds {PLAN_S}` predicts runs without and with spares in the
   placements that it would choose; these are run with `--spare-envs` 0 and all, {args.seeds} times

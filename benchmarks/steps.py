@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from harness import Command, Row, Store, main, parser
-from machine import isa_and_commit
 from report import per_round, provenance, spread, table, write_section
 
 NAME = "steps"
@@ -434,7 +433,6 @@ def benchmark(args: argparse.Namespace) -> None:
     text = f"""## Steps of Atari games alone
 
 {provenance(args, {name: [row] for name, row in kept.items() if row is not None})}
-- {isa_and_commit()}
 - Random actions, or no-ops, with which no episode ends. {args.seeds} interleaved rounds after one
   that warms up; the first side of each group is ale-py's vector environment with its own resets in
   its default mode. Busy cores are CPU seconds per second of this process and its threads.

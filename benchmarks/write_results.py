@@ -113,7 +113,9 @@ def speed_section(name: str, row: Json, found: Json) -> str:
 
 def origin(name: str, kind: str, row: Json, found: Json) -> list[str]:
     """Where, when and by which command a row was measured, and its marks."""
-    command = f"`python benchmarks/{kind}.py --row {name}`"
+    counted = {sum(run["side"] == side for run in found["runs"]) for side in row["sides"]}
+    fewer = f" --pairs {max(counted)}" if kind == "speed" and counted != {row["pairs"]} else ""
+    command = f"`python benchmarks/{kind}.py --row {name}{fewer}`"
     found_marks = marks(found, row)
     lines = [f"- Marks: {', '.join(f'**{mark}** ({MEANINGS[mark]})' for mark in found_marks)}."]
     if not found["runs"]:

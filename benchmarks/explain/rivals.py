@@ -54,7 +54,6 @@ from harness import (  # noqa: E402
     main,
     parser,
 )
-from machine import isa_and_commit  # noqa: E402
 from report import provenance, table, write_section  # noqa: E402
 
 NAME = "explain_rivals"
@@ -301,7 +300,6 @@ def benchmark(args: argparse.Namespace) -> None:
     text = f"""## Explaining ordinary programs: py-spy, scalene and HolisticTraceAnalysis
 
 {provenance(args, {"all": every})}
-- {isa_and_commit()}
 - Versions: {", ".join(f"{name} {version}" for name, version in installed.items())}.
 - The criterion is in the docstring of `explain/rivals.py`. **Explain's rules were changed on these
   programs and traces; the rivals never saw them.** Each program runs once under each tool.
