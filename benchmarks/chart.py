@@ -23,7 +23,7 @@ class Bar(NamedTuple):
         name: short, for the chart.
         title: for the table, and `zh`, in Chinese.
         peer: the other side.
-        ratios: of each pair, ``steady`` and perhaps ``whole``.
+        ratios: of each pair, ``steady`` and ``whole``.
         marks: ``old`` and ``mixed``, where they hold.
     """
 

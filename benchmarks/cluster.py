@@ -1,16 +1,9 @@
 """Workers on a Ray cluster: are they as fast as actor processes here, and what does a network cost?
 
 All nodes run on this machine: a head node without CPUs, so that no worker is an actor process of
-the run, and nodes that step. `--only` names the parts:
-
-- sleep: 16 environments of 20 ms a step in 16 workers;
-- atari: images, in two workers of four games;
-- params: 7 MB of parameters for each iteration, in two workers;
-- delay: 5 ms in each direction, serial and overlapped: the nodes are in network namespaces, and
-  `tests/cluster_link.py` carries every packet between them;
-- kills: see `cluster_kills.py`.
-
-Each part has actor processes of this machine on its other side, and a section of its own.
+the run, and nodes that step. Each part (`--only`) has a section of its own: *sleep*, *atari* and
+*params* (`CASES`) are compared with actor processes of this machine; *delay* is `DELAYED`, serial
+and overlapped, and `tests/cluster_link.py` carries its packets; *kills* is `cluster_kills.py`.
 """
 
 from __future__ import annotations
@@ -25,19 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import cluster_kills
-from harness import (
-    HERE,
-    REPO,
-    BenchmarkError,
-    Command,
-    Row,
-    Store,
-    add_minutes,
-    main,
-    named,
-    parser,
-    train_command,
-)
+from harness import HERE, REPO, Command, Row, Store, main, named, parser, train_command
 from report import RATIO_HEAD, per_round, provenance, ratio_row, spread, table, write_section
 from window import rates, windowed
 
@@ -56,14 +37,12 @@ class Case:
     """A comparison of workers on a cluster with actor processes.
 
     Attributes:
-        title: of its section.
-        words: what it measures, a paragraph.
-        workers: the workers, for placements.
+        title, words: of its section.
+        workers: as placements name them.
         cpus: the CPUs of each node.
         per: environment steps of an iteration.
         flags: of `flatout train ppo`.
-        iterations: of a run.
-        warm: iterations that are not counted.
+        iterations, warm: of a run, and how many of these are not counted.
     """
 
     title: str
@@ -124,49 +103,41 @@ DELAYED = Case(
 def compare(args: argparse.Namespace, name: str) -> None:
     """Run both sides of a case in turn, write its section."""
     case = CASES[name]
-    if args.seeds < 3:
-        raise BenchmarkError("--seeds must be at least 3: medians are quoted.")
     store = Store(f"cluster-{name}", {"flags": [*case.all_flags, case.workers]}, args)
     with Nodes(case.cpus) as nodes:
         os.environ |= nodes.variables
-        sides = {
-            THERE: train(
-                args, name, case, THERE, f"sampler=cluster workers={case.workers}", nodes.address
-            ),
-            HERE_LOCAL: train(
-                args, name, case, HERE_LOCAL,
-                f"sampler=processes inference=local workers={case.workers}",
-            ),
-        }  # fmt: skip
+        places = {
+            THERE: (f"sampler=cluster workers={case.workers}", nodes.address),
+            HERE_LOCAL: (f"sampler=processes inference=local workers={case.workers}", None),
+        }
+        sides = {side: partial(train, args, name, case, side, *places[side]) for side in places}
         if args.rllib and name == "sleep":
             sides[RLLIB] = lambda seed: Command(
                 [args.rllib, str(HERE / "peers" / "rllib_ppo.py"), "--seed", str(seed)]
             )
         rows = store.alternate(sides, range(args.seeds))
-    write_section(args, f"cluster-{name}", section(args, case, rows))
+    ratios = [
+        ratio_row(f"steps/s of {THERE} / {side}", per_round(rates(rows[THERE]), rates(runs)))
+        for side, runs in rows.items()
+        if side != THERE
+    ]
+    words = """Bytes are those of the arrays of
+  trajectories; the round trip is the time of a request, its parameters and its trajectory in
+  addition to the machine's own work. The other work above includes nodes and their workers, which
+  are no children of the run."""
+    write_section(args, f"cluster-{name}", section(args, case, rows, words, ratios))
 
 
 def train(
     args: argparse.Namespace, name: str, case: Case, side: str, placement: str,
-    address: str | None = None, prefix: Sequence[str] = (),
-) -> Callable[[int], Command]:  # fmt: skip
-    """Return a function from a seed to a run, which `prefix` brings into other namespaces."""
-
-    def command(seed: int) -> Command:
-        more = () if address is None else ("--ray-address", address)
-        return train_command(
-            args, f"cluster-{name}", side.replace(" ", "-"), seed, *case.all_flags, *more,
-            env=ENVIRONMENT, finish=windowed(case.warm * case.per), placement=placement,
-            prefix=prefix,
-        )  # fmt: skip
-
-    return command
-
-
-def seconds(row: Row, phase: str) -> float:
-    """Seconds of an iteration that a span took."""
-    window = row["result"]["window"]
-    return window["s"] * window["phases"].get(phase, 0.0)
+    address: str | None, seed: int, prefix: Sequence[str] = (),
+) -> Command:  # fmt: skip
+    """Return a run, which `prefix` brings into other namespaces."""
+    more = () if address is None else ("--ray-address", address)
+    return train_command(
+        args, f"cluster-{name}", side.replace(" ", "-"), seed, *case.all_flags, *more,
+        env=ENVIRONMENT, finish=windowed(case.warm * case.per), placement=placement, prefix=prefix,
+    )  # fmt: skip
 
 
 def row_of(side: str, rows: Sequence[Row], per: int) -> list[str]:
@@ -177,10 +148,10 @@ def row_of(side: str, rows: Sequence[Row], per: int) -> list[str]:
         values = [found[key] * scale for found in figures if key in found]
         return spread(values, digits) if values else "-"
 
-    iterations = [row["result"]["window"]["steps"] / per for row in rows]
-    waits = [1e3 * seconds(row, "wait") / n for row, n in zip(rows, iterations, strict=True)]
-    whole = [
-        1e3 * row["result"]["window"]["s"] / n for row, n in zip(rows, iterations, strict=True)
+    windows = [row["result"]["window"] for row in rows]
+    whole = [1e3 * window["s"] * per / window["steps"] for window in windows]
+    waits = [
+        ms * window["phases"].get("wait", 0.0) for ms, window in zip(whole, windows, strict=True)
     ]
     return [
         side, spread(rates(rows), 0), spread(whole, 0), spread(waits, 0) if any(waits) else "-",
@@ -193,20 +164,15 @@ HEAD = ["workers", "steps/s after start-up", "iteration, ms", "waiting for worke
         "bytes per step", "shortest round trip, ms", "start-up, s"]  # fmt: skip
 
 
-def section(args: argparse.Namespace, case: Case, rows: dict[str, list[Row]]) -> str:
+def section(
+    args: argparse.Namespace, case: Case, rows: dict[str, list[Row]], words: str,
+    ratios: Sequence[Sequence[str]],
+) -> str:  # fmt: skip
     """Return the Markdown of a comparison."""
-    ratios = [
-        ratio_row(f"steps/s of {THERE} / {side}", per_round(rates(rows[THERE]), rates(runs)))
-        for side, runs in rows.items()
-        if side != THERE
-    ]
     return f"""## {case.title}
 
 {provenance(args, rows)}
-- {case.words} The first {case.warm} iterations are not counted. Bytes are those of the arrays of
-  trajectories; the round trip is the time of a request, its parameters and its trajectory in
-  addition to the machine's own work. The other work above includes nodes and their workers, which
-  are no children of the run.
+- {case.words} The first {case.warm} iterations are not counted. {words}
 
 {table(HEAD, [row_of(side, runs, case.per) for side, runs in rows.items()])}
 
@@ -221,11 +187,11 @@ def delay(args: argparse.Namespace) -> None:
     """Run both schedules without delay and with 5 ms, write the section."""
     case = DELAYED
     store = Store("cluster-delay", {"flags": [*case.all_flags, case.workers]}, args)
-    sides: dict[str, tuple[float, str]] = {
+    schedules = ("serial", "overlapped")
+    sides = {
         f"{schedule}, {delay_ms:g} ms": (delay_ms, schedule)
-        for delay_ms in (0.0, 5.0)
-        for schedule in ("serial", "overlapped")
-    }
+        for delay_ms in (0.0, 5.0) for schedule in schedules
+    }  # fmt: skip
     os.environ |= new_token()
     with contextlib.ExitStack() as stack:
         links = {
@@ -238,12 +204,28 @@ def delay(args: argparse.Namespace) -> None:
             address, prefix, carried = links[delay_ms]
             placement = f"sampler=cluster workers={case.workers} schedule={schedule}"
             return counting(
-                train(args, "delay", case, side, placement, address, prefix)(seed), carried
+                train(args, "delay", case, side, placement, address, seed, prefix), carried
             )
 
         commands = {side: partial(command, side=side) for side in sides}
         rows = store.alternate(commands, range(args.seeds))
-    write_section(args, "cluster-delay", delay_section(args, rows))
+    times = {side: [row["result"]["window"]["s"] for row in runs] for side, runs in rows.items()}
+    ratios = [
+        ratio_row(f"{schedule}: time of an iteration with 5 ms / without",
+                  per_round(times[f"{schedule}, 5 ms"], times[f"{schedule}, 0 ms"]))
+        for schedule in schedules
+    ]  # fmt: skip
+    everything = [row["result"] for runs in rows.values() for row in runs]
+    steps = case.per * case.iterations
+    received, sent = (
+        statistics.median(result[way] / steps for result in everything)
+        for way in ("received", "sent")
+    )
+    words = f"""
+- On the link, with everything that Ray says and a start: {received:,.0f} bytes per step towards the
+  run, {sent:,.0f} bytes per step from it (medians). The other work above includes the nodes, their
+  workers and the program that carries the packets."""
+    write_section(args, "cluster-delay", section(args, case, rows, words, ratios))
 
 
 def counting(command: Command, carried: Callable[[str], list[int]]) -> Command:
@@ -256,33 +238,6 @@ def counting(command: Command, carried: Callable[[str], list[int]]) -> Command:
         return command.finish(made, result) | {"sent": there, "received": back}
 
     return Command(command.argv, command.env, command.run_dir, finish)
-
-
-def delay_section(args: argparse.Namespace, rows: dict[str, list[Row]]) -> str:
-    """Return the Markdown of the delay's part."""
-    case = DELAYED
-    times = {side: [row["result"]["window"]["s"] for row in runs] for side, runs in rows.items()}
-    ratios = [
-        ratio_row(f"{schedule}: time of an iteration with 5 ms / without",
-                  per_round(times[f"{schedule}, 5 ms"], times[f"{schedule}, 0 ms"]))
-        for schedule in ("serial", "overlapped")
-    ]  # fmt: skip
-    everything = [row["result"] for runs in rows.values() for row in runs]
-    steps = case.per * case.iterations
-    received = statistics.median(result["received"] / steps for result in everything)
-    sent = statistics.median(result["sent"] / steps for result in everything)
-    return f"""## {case.title}
-
-{provenance(args, rows)}
-- {case.words} The first {case.warm} iterations are not counted.
-- On the link, with everything that Ray says and a start: {received:,.0f} bytes per step towards the
-  run, {sent:,.0f} bytes per step from it (medians). The other work above includes the nodes, their
-  workers and the program that carries the packets.
-
-{table(HEAD, [row_of(side, runs, case.per) for side, runs in rows.items()])}
-
-{table(RATIO_HEAD, ratios)}
-"""
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
@@ -299,9 +254,8 @@ def benchmark(args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    options = parser(__doc__, seeds=3)
+    options = parser(__doc__, seeds=3, fewest=3, minutes=60.0)
     options.add_argument("--only", nargs="+", metavar="PART", help=", ".join(PARTS))
-    add_minutes(options, 60.0)
     options.add_argument("--rllib", help="a Python that has ray[rllib], for another side of sleep")
     options.add_argument("--kills", type=int, default=30, help="how many")
     main(benchmark, options.parse_args())

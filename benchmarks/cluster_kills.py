@@ -3,10 +3,8 @@
     python benchmarks/cluster_kills.py TARGET PHASE AT MARK train ...
 
 runs the command, and kills the target with SIGKILL in the phase's occurrence number AT; the file
-MARK then exists. `cluster.py --only kills` makes a series of such runs. A run that loses workers
-has to reach its end with all of its steps. A run that was killed itself is resumed, and has to end
-with the bits of one on actor processes that nothing disturbed. After each run nothing may be left:
-no process, no Ray actor, no object.
+MARK then exists. `cluster.py --only kills` makes a series of such runs, and `section` says what
+each has to do.
 """
 
 from __future__ import annotations
@@ -126,11 +124,7 @@ def main() -> int:
 
 
 class Series:
-    """The kills made so far, and those to come.
-
-    Args:
-        args: the command line.
-    """
+    """The kills made so far, and those to come."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._lines = Lines(NAME, args)

@@ -1,10 +1,8 @@
 """How well `flatout plan --ray-address` predicts runs with workers on a Ray cluster.
 
-All nodes run on this machine, in network namespaces of their own: the run next to a head node
-without CPUs, and a node that steps; `tests/cluster_link.py` carries every packet between them,
-without delay or 20 ms later in each direction. `flatout plan` measures this run's parts and the
-network once for each delay; then PPO trains with 1, 2 and 4 workers, and its steps per second are
-compared with those that the same measurements predict.
+The nodes are linked as in `cluster.py --only delay`, without delay and with 20 ms. `flatout plan`
+measures this run's parts and the network once for each delay; then PPO trains with 1, 2 and 4
+workers, and its steps per second are compared with those that the same measurements predict.
 """
 
 from __future__ import annotations
@@ -19,17 +17,7 @@ from flatout.config.placement import parse
 from flatout.config.workers import with_workers
 from flatout.planning.answer import Answer
 from flatout.planning.predict import predict
-from harness import (
-    Command,
-    Row,
-    Store,
-    add_minutes,
-    flatout,
-    main,
-    parser,
-    refuse_late,
-    train_command,
-)
+from harness import Command, Row, Store, flatout, main, parser, refuse_late, train_command
 from report import provenance, spread, table, write_section
 from window import rates, windowed
 
@@ -125,6 +113,4 @@ def section(args: argparse.Namespace, rows: dict[str, list[Row]]) -> str:
 
 
 if __name__ == "__main__":
-    options = parser(__doc__, seeds=1)
-    add_minutes(options, 30.0)
-    main(benchmark, options.parse_args())
+    main(benchmark, parser(__doc__, seeds=1, minutes=30.0).parse_args())

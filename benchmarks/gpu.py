@@ -59,7 +59,6 @@ def arguments() -> argparse.Namespace:
     add("--dry", action="store_true", help="on the CPU with tiny sizes: does every row run?")
     add("--list", action="store_true", help="print the rows and end")
     add("--rows", default=None, metavar="FILE", help="more rows: a Python file with ROWS")
-    add("--output", default=str(HERE / "RESULTS.md"), help="file whose section is rewritten")
     add("--no-write", action="store_true", help="print the section only")
     add("--ask", default=None, help=argparse.SUPPRESS)  # this process is one row's
     add("--into", default=None, help=argparse.SUPPRESS)

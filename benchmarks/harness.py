@@ -28,11 +28,10 @@ REPO = HERE.parent
 NO_CACHE = {"JAX_ENABLE_COMPILATION_CACHE": "0", "JAX_COMPILATION_CACHE_DIR": None}
 """Environment of a child that compiles everything itself."""
 
-OUR_ENVS = {
-    **NO_CACHE,
-    "PYTHONPATH": os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH")))),
-}
-"""The same for a child that finds this folder's environments by name, such as empty_env:make."""
+CACHED = {"PYTHONPATH": os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))}
+"""Environment of a child that finds this folder's environments by name: empty_env:make."""
+
+OUR_ENVS = {**NO_CACHE, **CACHED}
 
 CLOCK_SLACK_S = 1.5
 """A child's own wall time may be longer than measured here by this: boot time has whole seconds."""
@@ -91,10 +90,7 @@ def refuse_late(args: argparse.Namespace) -> None:
 class Lines:
     """The rows of a benchmark that were measured from the present source, one JSON line each.
 
-    Args:
-        name: of the file.
-        args: the command line.
-        source: a digest of the source; that of Flatout if there is none.
+    `source` is the digest of that source, if it is not all of Flatout's.
     """
 
     def __init__(self, name: str, args: argparse.Namespace, source: str | None = None) -> None:
@@ -112,11 +108,8 @@ class Lines:
 class Store:
     """The finished runs of one benchmark, one JSON line each.
 
-    Args:
-        name: of the benchmark and of its file.
-        settings: a run counts only if its settings are equal.
-        args: the command line.
-        sources: the digests on which the runs of a side depend, if not all of Flatout's source.
+    A run counts if its settings are equal, and if the source is the same: `sources` has the digests
+    of sides that do not depend on all of Flatout's source.
     """
 
     def __init__(
@@ -147,11 +140,8 @@ class Store:
     ) -> Row:  # fmt: skip
         """Return the finished run of a side and seed; if there is none, run and store it.
 
-        Args:
-            side, seed: name the run.
-            command: runs it.
-            timeout_s: seconds after which it is killed, in place of `--timeout`.
-            check: raises if the run does not count; it is not stored then.
+        The run is killed after `timeout_s` seconds (default: `--timeout`). `check` raises if a run
+        does not count, which is not stored then.
 
         Raises:
             BenchmarkError: the run failed or does not count, or `--minutes` are over.
@@ -195,11 +185,7 @@ class Store:
         seeds: Iterable[int],
         check: Callable[[Row], None] | None = None,
     ) -> dict[str, list[Row]]:
-        """Run all sides with the first seed, then all with the next: A B A B.
-
-        Returns:
-            The runs of each side; `check` is as of `run`.
-        """
+        """Run all sides with the first seed, then all with the next; return each side's runs."""
         rows: dict[str, list[Row]] = {side: [] for side in sides}
         for seed in seeds:
             for side, command in sides.items():
@@ -232,23 +218,33 @@ def base_parser(description: str | None) -> argparse.ArgumentParser:
     return made
 
 
-def parser(description: str | None, seeds: int) -> argparse.ArgumentParser:
-    """Return a parser with the options of every benchmark that writes its section."""
+def at_least(fewest: int) -> Callable[[str], int]:
+    """Return the type of an option that is a number of runs, at least `fewest`."""
+
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < fewest:
+            raise argparse.ArgumentTypeError(f"{text} is not a number from {fewest} on.")
+        return int(text)
+
+    return number
+
+
+def parser(
+    description: str | None, seeds: int, fewest: int = 1, minutes: float | None = None
+) -> argparse.ArgumentParser:
+    """Return a parser with the options of every benchmark that writes its section.
+
+    At least `fewest` runs of each side are made. A benchmark with `minutes` begins none after them.
+    """
     made = base_parser(description)
     add = made.add_argument
-    add("--seeds", type=int, default=seeds, help="runs of each side (seeds 0, 1, ...)")
+    add("--seeds", type=at_least(fewest), default=seeds, help="runs of each side (0, 1, ...)")
     add("--peers", default=None, help="a Python that has the peers")
-    add("--output", default=str(HERE / "RESULTS.md"), help="file whose section is rewritten")
     add("--no-write", action="store_true", help="print the section only")
+    if minutes is not None:
+        words = "begin no run after this many minutes"
+        add("--minutes", dest="end_after", type=float, default=minutes, help=words)
     return made
-
-
-def add_minutes(options: argparse.ArgumentParser, minutes: float) -> None:
-    """Add the option that ends a benchmark in time."""
-    options.add_argument(
-        "--minutes", dest="end_after", type=float, default=minutes,
-        help="begin no run after this many minutes",
-    )  # fmt: skip
 
 
 def named(known: Mapping[str, Any], names: Iterable[str] | None) -> dict[str, Any]:

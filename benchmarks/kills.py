@@ -4,8 +4,7 @@ Every kill draws from its own seed what it hits: a run while it starts, while it
 time), inside the writing of a checkpoint (before a chosen call of fsync, rename or replace), or
 inside an evaluation (before a chosen step of it). A run is killed and resumed again and again until
 it reaches its end, and is then compared with an uninterrupted one: parameters, optimiser, counters,
-replayed rows, rows of metrics and episodes. ``--atari`` kills runs on Breakout instead, with spare
-games and with sticky actions. The same command continues after the last kill.
+replayed rows, rows of metrics and episodes. The same command continues after the last kill.
 """
 
 from __future__ import annotations
@@ -22,17 +21,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from harness import (
-    HERE,
-    REPO,
-    BenchmarkError,
-    Lines,
-    Row,
-    add_minutes,
-    main,
-    parser,
-    refuse_late,
-)
+from harness import HERE, REPO, BenchmarkError, Lines, Row, main, parser, refuse_late
 from report import provenance, table, write_section
 
 sys.path.insert(0, str(REPO))
@@ -114,11 +103,7 @@ ALWAYS = ("--no-tensorboard", "--quiet", "--seed", "4")
 
 
 class Series:
-    """The kills made so far, and those to come.
-
-    Args:
-        args: the command line.
-    """
+    """The kills made so far, and those to come."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.variants = ATARI if args.atari else VARIANTS
@@ -290,8 +275,7 @@ def section(args: argparse.Namespace, series: Series) -> str:
 
 
 if __name__ == "__main__":
-    options = parser(__doc__, seeds=1)
+    options = parser(__doc__, seeds=1, minutes=60.0)
     options.add_argument("--kills", type=int, default=200, help="how many")
     options.add_argument("--atari", action="store_true", help="kill runs on Breakout")
-    add_minutes(options, 60.0)
     main(benchmark, options.parse_args())

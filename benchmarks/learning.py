@@ -28,12 +28,11 @@ from pathlib import Path
 import numpy as np
 
 from flatout.reports.statistics import enough, interval, iqm
-from harness import HERE, BenchmarkError, Command, Row, Store, json_of, run_child
+from harness import HERE, BenchmarkError, Command, Row, Store, at_least, json_of, run_child
 from published import Json, load, save, settings_of
 from sides import (
     OURS,
     Finish,
-    at_least,
     cores,
     end_by_signal,
     end_children,

@@ -37,11 +37,6 @@ def commit() -> str:
     return f"{found or 'unknown'}{'+' if changed else ''}"
 
 
-def isa_and_commit() -> str:
-    """The instruction set of this machine, and the commit of this source, in two sentences."""
-    return f"Instruction set: {isa()}. Commit {commit()}."
-
-
 def busy_s() -> float | None:
     """Seconds in which the machine's cores were not idle, or None where nothing tells."""
     try:

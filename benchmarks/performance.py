@@ -55,7 +55,7 @@ def performance_parts(speed: Rows, learned: Rows) -> dict[str, str]:
 def ratios(name: str, row: Json, found: Json) -> Iterator[list[str]]:
     """Yield a line for each peer of a row: Flatout's speed as a multiple of its speed."""
     for side, kinds in found["ratios"].items():
-        cells = [multiple(kinds[kind]) if kind in kinds else "-" for kind in KINDS]
+        cells = [multiple(kinds[kind]) for kind in KINDS]
         yield [row["title"], NAMES[side], *cells, ", ".join(marks(found, row))]
 
 
@@ -75,11 +75,15 @@ def scores(name: str, row: Json, found: Json) -> Iterator[list[str]]:
     """Yield a line for each side of a row of learning."""
     for side, made in found["iqm"].items():
         verdict = found["tests"][side]["verdict"] if side in found["tests"] else ""
-        runs = sum(run["side"] == side for run in found["runs"])
         yield [
-            row["title"], NAMES[side], str(runs), interval_text(made), verdict,
+            row["title"], NAMES[side], count(found, side), interval_text(made), verdict,
             ", ".join(marks(found, row)),
         ]  # fmt: skip
+
+
+def count(found: Json, side: str) -> str:
+    """Return the number of a side's runs."""
+    return str(sum(run["side"] == side for run in found["runs"]))
 
 
 def costs(speed: Rows) -> str:
@@ -139,22 +143,24 @@ def machines(speed: Rows) -> str:
     """Return the classes of machine of the rows of speed, with the number of rows."""
     found = dict[str, int]()
     for _, _, made in speed:
-        named = {run["machine"] + (f", {run['isa']}" * bool(run["isa"])) for run in made["runs"]}
-        for name in sorted(named or {made["published"]["machine"]}):
+        for name in sorted(set(machines_of(made))):
             found[name] = found.get(name, 0) + 1
     return "; ".join(f"{name} ({count} rows)" for name, count in found.items())
 
 
+def machines_of(found: Json) -> list[str]:
+    """Return the class of machine of each of a row's runs."""
+    return [run["machine"] + (f", {run['isa']}" if run["isa"] else "") for run in found["runs"]]
+
+
 def sides_of(found: Json) -> list[str]:
     """Return the sides of a row's results, in the order of `NAMES`."""
-    named = {run["side"] for run in found["runs"]} or found["published"]["sides"]
-    return sorted(named, key=list(NAMES).index)
+    return sorted({run["side"] for run in found["runs"]}, key=list(NAMES).index)
 
 
 def values_of(found: Json, side: str, key: str) -> list[float]:
     """Return one figure of a side's runs, as far as it was recorded."""
-    values = [run[key] for run in found["runs"] if run["side"] == side and run[key] is not None]
-    return values or found.get("published", {}).get("sides", {}).get(side, {}).get(key, [])
+    return [run[key] for run in found["runs"] if run["side"] == side and run[key] is not None]
 
 
 def figure(found: Json, side: str, key: str) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from harness import OUR_ENVS, Command, Row, Store, flatout, main, parser, train_command
+from harness import CACHED, Command, Row, Store, flatout, main, parser, train_command
 from report import provenance, table, write_section
 
 NAME = "plan"
@@ -25,8 +25,6 @@ MOST = 6
 """Candidates that are run for real: the best predicted, the worst, and what lies between."""
 REAL_S = 3.0
 """Seconds of training of each real run, by its prediction."""
-CACHED = {"PYTHONPATH": OUR_ENVS["PYTHONPATH"]}
-"""Environment variables: compiled programs are kept, for every side alike."""
 
 
 @dataclass(frozen=True)

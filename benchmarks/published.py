@@ -2,7 +2,6 @@
 
 A row is *old* where a file that it measures, or its settings, differ from those of a measured
 pair, and *mixed* where its pairs were measured on two classes of machine or from two sources.
-Rows that were published before single runs were committed have ratios alone, and are old.
 """
 
 from __future__ import annotations

@@ -12,15 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from harness import BenchmarkError, Row
-from machine import isa_and_commit, machine
+from machine import commit, isa, machine
 
 RATIO_HEAD = ["ratio", "min", "median", "max", "each pair"]
-RESULTS_HEAD = """# Benchmark results
-
-Each section was written by the command that it names, those of speed and learning by
-`write_results.py` from the files in [results](results); [README.md](README.md) explains them.
-Rates are environment steps per second; `a (b-c)` is a median with its least and greatest value.
-"""
+RESULTS = Path(__file__).resolve().parent / "RESULTS.md"
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
@@ -62,9 +57,11 @@ def provenance(args: argparse.Namespace, rows: Mapping[str, Sequence[Row]]) -> s
             found = row["result"].get("versions") or {}
             words = ", ".join(f"{name} {version}" for name, version in found.items())
             versions.setdefault(words, {})[side] = None
+    places = Counter(f"{row['machine']}, {row['isa']}" for row in everything)
+    commits = dict.fromkeys(row["commit"] for row in everything)
     lines = [
-        _machines(everything),
-        f"- Date: {days[0]}" + (f" to {days[-1]}." if days[1:] else "."),
+        "- Machine: " + "; ".join(f"{name} ({n} runs)" for name, n in places.items()) + ".",
+        f"- Date: {days[0]}{f' to {days[-1]}' if days[1:] else ''}. Commit: {', '.join(commits)}.",
         f"- Command: `{command_line(args)}`",
         *(
             f"- Versions, {' and '.join(sides)}: {words}."
@@ -78,10 +75,6 @@ def provenance(args: argparse.Namespace, rows: Mapping[str, Sequence[Row]]) -> s
             f"- Other work on the machine during the runs, in cores: median "
             f"{statistics.median(others):.2f}, at most {max(others):.2f}."
         )
-    sets, commits = (
-        sorted({row.get(key) or "not recorded" for row in everything}) for key in ("isa", "commit")
-    )
-    lines.append(f"- Instruction set: {', '.join(sets)}. Commit: {', '.join(commits)}.")
     sources = {row["source"] for row in everything}
     if len(sources) > 1:
         lines.append(f"- **From {len(sources)} different states of Flatout's source.**")
@@ -92,17 +85,9 @@ def measured_here(args: argparse.Namespace) -> str:
     """Return the lines that say where, when and by which command numbers were measured just now."""
     today = time.strftime("%Y-%m-%d")
     return (
-        f"- Machine: {machine()}. {isa_and_commit()}\n- Date: {today}.\n"
+        f"- Machine: {machine()}, {isa()}.\n- Date: {today}. Commit: {commit()}.\n"
         f"- Command: `{command_line(args)}`"
     )
-
-
-def _machines(rows: Iterable[Row]) -> str:
-    """Where the runs were made; runs without a record were made here."""
-    found = Counter(row.get("machine") or machine() for row in rows)
-    if len(found) == 1:
-        return f"- Machine: {next(iter(found))}."
-    return "- Machines: " + "; ".join(f"{name} ({n} runs)" for name, n in found.items()) + "."
 
 
 def with_part(text: str, name: str, body: str) -> str:
@@ -120,18 +105,16 @@ def write_section(args: argparse.Namespace, name: str, body: str) -> None:
     print(body)
     if args.no_write:
         return
-    path = Path(args.output)
-    text = with_part(path.read_text() if path.exists() else RESULTS_HEAD, name, body)
-    fresh = path.with_suffix(".tmp")
-    fresh.write_text(text)
-    fresh.replace(path)
+    fresh = RESULTS.with_suffix(".tmp")
+    fresh.write_text(with_part(RESULTS.read_text(), name, body))
+    fresh.replace(RESULTS)
 
 
 def command_line(args: argparse.Namespace) -> str:
     """The command again from its options, without this machine's paths."""
     program = Path(sys.argv[0]).resolve().relative_to(Path(__file__).resolve().parent)
     words = ["python", f"benchmarks/{program}"]
-    hidden = {"fresh", "flatout", "results", "output", "no_write", "timeout", "peers"}
+    hidden = {"fresh", "flatout", "results", "no_write", "timeout", "peers"}
     for action in args._parser._actions:
         value = getattr(args, action.dest, None)
         if action.dest in hidden | {"help"} or value == action.default or value is None:

@@ -47,17 +47,6 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return made
 
 
-def at_least(fewest: int) -> Callable[[str], int]:
-    """Return the type of an option that is a number of runs, at least `fewest`."""
-
-    def number(text: str) -> int:
-        if not text.isdecimal() or int(text) < fewest:
-            raise argparse.ArgumentTypeError(f"{text} is not a number from {fewest} on.")
-        return int(text)
-
-    return number
-
-
 def end_by_signal() -> None:
     """Let SIGTERM end this process as Ctrl-C does, with the run that it has started."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -126,14 +115,8 @@ def side_command(
 ) -> Callable[[int], Command]:  # fmt: skip
     """Return a function from a seed to the command that runs one side of a row.
 
-    Args:
-        args: the command line.
-        folder: where Flatout's run folders go.
-        row: the row.
-        side: the name of the side.
-        more: words that every side gets, such as its steps.
-        finish: adds to Flatout's own result.
-        peers_only: words that only a peer's program gets.
+    Flatout's run folders go into `folder`, and `finish` adds to Flatout's result. All sides get the
+    words `more`, such as the steps; a peer's program also gets `peers_only`.
 
     Raises:
         AbsentPeerError: the peer's environment does not exist.

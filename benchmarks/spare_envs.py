@@ -1,11 +1,9 @@
 """The cost of slow resets, without and with spare environments.
 
-Sixteen environments of 1 ms a step, with episodes of 100 steps that all end at the same time, in
-two actor processes. Their resets take no time, 300 ms without spares, and 300 ms with spares, in
-turns. Resets that sleep stand for those that wait for another process; others compute in Python.
-
-After that, ``flatout plan --what-if spare-envs=all`` measures the same environments and predicts
-runs without and with spares, in its own placements; these runs are then made.
+Resets take no time, 300 ms without spares, and 300 ms with spares, in turns. Those that sleep stand
+for resets that wait for another process; others compute in Python. After that, ``flatout plan
+--what-if spare-envs=all`` predicts runs of the same environments without and with spares, in its
+own placements; these runs are then made.
 """
 
 from __future__ import annotations
@@ -18,17 +16,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from flatout.engine.sampler import Sampler
-from harness import (
-    OUR_ENVS,
-    BenchmarkError,
-    Command,
-    Row,
-    Store,
-    flatout,
-    main,
-    parser,
-    train_command,
-)
+from harness import CACHED, Command, Row, Store, flatout, main, parser, train_command
 from report import (
     RATIO_HEAD,
     measured_here,
@@ -140,7 +128,7 @@ def train(
     return train_command(
         args, NAME, spares, seed, *flags(costs), "--steps", str(steps), "--no-tensorboard",
         "--checkpoint-every", "0", "--log-every", "1000000", "--spare-envs", spares,
-        env={"PYTHONPATH": OUR_ENVS["PYTHONPATH"]}, placement=placement,
+        env=CACHED, placement=placement,
     )  # fmt: skip
 
 
@@ -153,8 +141,7 @@ def compare_predictions(args: argparse.Namespace) -> None:
             flatout(args), "plan", "ppo", *flags(costs), "--json", "--remeasure", "--seconds",
             str(PLAN_S), "--what-if", "spare-envs=all",
         ]  # fmt: skip
-        command = Command(argv, {"PYTHONPATH": OUR_ENVS["PYTHONPATH"]})
-        plan = store.run(f"plan, {kind}", 0, command)["result"]
+        plan = store.run(f"plan, {kind}", 0, Command(argv, CACHED))["result"]
         (gain,) = plan["what_if"]
         now = next(row for row in plan["predictions"] if row["placement"] == plan["chosen"])
         expected = {
@@ -198,13 +185,11 @@ SECTIONS = {"sides": compare_sides, "predictions": compare_predictions}
 
 def benchmark(args: argparse.Namespace) -> None:
     """Write the sections that are asked for."""
-    if args.seeds < 3:
-        raise BenchmarkError("--seeds must be at least 3: medians are quoted.")
     for name in args.only or SECTIONS:
         SECTIONS[name](args)
 
 
 if __name__ == "__main__":
-    options = parser(__doc__, seeds=3)
+    options = parser(__doc__, seeds=3, fewest=3)
     options.add_argument("--only", nargs="*", choices=list(SECTIONS), help="write these sections")
     main(benchmark, options.parse_args())

@@ -17,12 +17,11 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 
-from harness import HERE, BenchmarkError, Command, Row
+from harness import HERE, BenchmarkError, Command, Row, at_least
 from published import Json, median_interval, settings_of
 from sides import (
     OURS,
     Finish,
-    at_least,
     cores,
     end_by_signal,
     finished_runs,

@@ -465,6 +465,6 @@ if __name__ == "__main__":
         print(json.dumps(measure(SLICES[sys.argv[2]], int(sys.argv[3]))))
         sys.stdout.flush()
         os._exit(0)  # the other sides' games and processes are not closed
-    options = parser(__doc__, seeds=5)
+    options = parser(__doc__, seeds=5, fewest=3)
     options.add_argument("--slice", nargs="*", choices=list(SLICES), help="measure these only")
     main(benchmark, options.parse_args())

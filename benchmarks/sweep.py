@@ -128,7 +128,7 @@ At a time, as measured: {", ".join(map(str, counts))}.
 
 
 if __name__ == "__main__":
-    made = parser(__doc__, seeds=3)
+    made = parser(__doc__, seeds=3, fewest=3)
     made.add_argument("--trials", type=int, default=32)
     made.add_argument("--steps", type=int, default=400_000, help="of each trial: about 20 s")
     made.add_argument("--backend", choices=("host", "device"), default="host")

@@ -12,9 +12,8 @@ import time
 from contextlib import ExitStack, closing
 from typing import Any
 
-from harness import BenchmarkError, main, parser
-from machine import isa_and_commit, machine
-from report import RATIO_HEAD, command_line, per_round, ratio_row, spread, table, write_section
+from harness import main, parser
+from report import RATIO_HEAD, measured_here, per_round, ratio_row, spread, table, write_section
 
 NAME = "vector_steps"
 ENV, ENVS = "CartPole-v1", 8
@@ -100,8 +99,6 @@ def opened(stack: ExitStack, source: Any, seconds: float) -> Any:
 
 def benchmark(args: argparse.Namespace) -> None:
     """Measure all cases and write the section."""
-    if args.seeds < 3:
-        raise BenchmarkError("--seeds must be at least 3: medians are quoted.")
     body, ratios = [], []
     for label, (single, vector) in cases().items():
         with ExitStack() as stack:
@@ -122,9 +119,7 @@ def benchmark(args: argparse.Namespace) -> None:
         NAME,
         f"""## A vector environment next to its environments one by one
 
-- Machine: {machine()}. {isa_and_commit()}
-- Date: {time.strftime("%Y-%m-%d")}.
-- Command: `{command_line(args)}`
+{measured_here(args)}
 - {ENVS} {ENV} in this process, random actions, {args.seconds:g} s a run, {args.seeds} rounds
   in turns.
 - The last row has Gymnasium's wrapper for vectors, or that for single environments; modes are
@@ -139,6 +134,6 @@ def benchmark(args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    options = parser(__doc__, seeds=5)
+    options = parser(__doc__, seeds=5, fewest=3)
     options.add_argument("--seconds", type=float, default=2.0, help="seconds of each measurement")
     main(benchmark, options.parse_args())

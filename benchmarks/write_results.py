@@ -20,9 +20,11 @@ from performance import (
     NAMES,
     Rows,
     costs,
+    count,
     figure,
     in_brackets,
     interval_text,
+    machines_of,
     multiple,
     performance_parts,
     places,
@@ -83,8 +85,7 @@ def measured(kind: str) -> Rows:
 
 def speed_section(name: str, row: Json, found: Json) -> str:
     """A row's section of RESULTS.md."""
-    earlier = found.get("published", {})
-    counted = found["runs"][0] if found["runs"] else earlier
+    counted = found["runs"][0]
     lines = [
         *origin(name, "speed", row, found),
         f"- {counted['steps']:,} steps and {counted['updates']:,} updates of {row['batch']:,} "
@@ -118,17 +119,7 @@ def origin(name: str, kind: str, row: Json, found: Json) -> list[str]:
     command = f"`python benchmarks/{kind}.py --row {name}{fewer}`"
     found_marks = marks(found, row)
     lines = [f"- Marks: {', '.join(f'**{mark}** ({MEANINGS[mark]})' for mark in found_marks)}."]
-    if not found["runs"]:
-        earlier = found["published"]
-        return [
-            *lines, f"- Machine: {earlier['machine']}.",
-            f"- Date: {earlier['date']}, by an earlier program, which kept no single runs.",
-            f"- Command: {command} measures it again.",
-        ]  # fmt: skip
-    runs = found["runs"]
-    places = list(dict.fromkeys(
-        run["machine"] + (f", {run['isa']}" if run["isa"] else "") for run in runs
-    ))  # fmt: skip
+    runs, places = found["runs"], list(dict.fromkeys(machines_of(found)))
     days = sorted({run["when"][:10] for run in runs})
     commits = list(dict.fromkeys(run["commit"] or "not recorded" for run in runs))
     loads = [run["other_load"] for run in runs if run["other_load"] is not None]
@@ -174,7 +165,7 @@ def speed_table(bars: Sequence[Bar], chinese: bool = False) -> str:
     """The table of README.md, or with the titles of README.zh.md."""
     body = []
     for bar in bars:
-        cells = [multiple(bar.ratios[kind]) if kind in bar.ratios else "-" for kind in KINDS]
+        cells = [multiple(bar.ratios[kind]) for kind in KINDS]
         title = bar.zh if chinese else bar.title
         body.append([title + in_brackets(bar.marks), bar.peer, *cells])
     return table(["Work", "Compared with", *KINDS.values()], body)
@@ -195,7 +186,7 @@ def learning_section(name: str, row: Json, found: Json) -> str:
     if "published" in row:
         lines.append(f"- Published: {row['published']}.")
     body = [
-        [NAMES[side], str(count(found, side)), interval_text(made), each(found, side)]
+        [NAMES[side], count(found, side), interval_text(made), each(found, side)]
         for side, made in found["iqm"].items()
     ]
     parts = [
@@ -210,11 +201,6 @@ def learning_section(name: str, row: Json, found: Json) -> str:
             f"±{test['margin']:,.0f} is equal).",
         ]
     return "\n".join(parts)
-
-
-def count(found: Json, side: str) -> int:
-    """Runs of a side."""
-    return sum(run["side"] == side for run in found["runs"])
 
 
 def each(found: Json, side: str) -> str:

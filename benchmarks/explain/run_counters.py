@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import json
 import os
 import subprocess
@@ -24,8 +23,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from harness import parser  # noqa: E402
-from machine import isa_and_commit, machine  # noqa: E402
-from report import command_line, table, write_section  # noqa: E402
+from report import measured_here, table, write_section  # noqa: E402
 
 GROUPS = Path("/sys/fs/cgroup")
 NEAR = 0.10  # a share is right within so much of the program's own
@@ -93,9 +91,7 @@ def main(args: argparse.Namespace) -> None:
     else:
         text = f"""## Explaining counted causes: the program's own counter and explain's share
 
-- Machine: {machine()}. {isa_and_commit()}
-- Date: {datetime.date.today()}.
-- Command: `{command_line(args)}`
+{measured_here(args)}
 - A share is right within {NEAR:.0%} of the time. Each program runs once, for {args.seconds:.0f} s.
 
 {shares}
