@@ -17,15 +17,8 @@ WIDTH, LABELS, UNIT, ROW, TOP = 780, 350, 32, 30, 40
 
 
 class Bar(NamedTuple):
-    """Flatout's speed relative to one peer.
-
-    Attributes:
-        name: short, for the chart.
-        title: for the table, and `zh`, in Chinese.
-        peer: the other side.
-        ratios: of each pair, ``steady`` and ``whole``.
-        marks: ``old`` and ``mixed``, where they hold.
-    """
+    """Flatout's speed relative to one peer: `name` is for the chart, titles are for the tables, and
+    `ratios` are those of each pair, ``steady`` and ``whole``."""
 
     name: str
     title: str

@@ -24,14 +24,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness import HERE, REPO, BenchmarkError, Lines, Row, refuse_late, source_id
+from harness import HERE, REPO, Lines, Row, refuse_late, source_id
+from kills import difference_of, newest, whole_run
 from report import provenance, table, write_section
 
 sys.path.insert(0, str(REPO))
 
 from tests import cluster_nodes
 from tests.cluster_nodes import LEFT
-from tests.kills import assert_same, final_state, finish, spawn
+from tests.kills import finish, spawn
 
 NAME = "cluster-kills"
 PROCESS, ACTOR, NODE, RUN = "actor process", "Ray actor", "node", "run"
@@ -134,12 +135,7 @@ class Series:
 
     def whole(self) -> Path:
         """Return the folder of the undisturbed run on actor processes of this machine."""
-        run = self._folder / f"whole-{source_id()}"
-        if not (run / "summary.json").exists():
-            done = finish(spawn(*TRAIN, "--placement", LOCAL, "--run-dir", str(run)))
-            if done.code:
-                raise BenchmarkError(f"the undisturbed run failed: {done.err}")
-        return run
+        return whole_run(self._folder / f"whole-{source_id()}", (*TRAIN, "--placement", LOCAL))
 
     def kill(self, nodes: cluster_nodes.Nodes) -> None:
         """Make the next kill on a cluster, and see how its run ends."""
@@ -160,11 +156,10 @@ class Series:
             "kill": number, "target": target, "phase": phase, "at": at, "hit": mark.exists(),
         }  # fmt: skip
         if target == RUN:
-            saved = sorted(path.name for path in (run / "checkpoints").glob("step_*"))
-            row |= {"newest": saved[-1] if saved else "none", "first": nodes.ask(COUNT)}
+            row |= {"newest": newest(run), "first": nodes.ask(COUNT)}
             # A run that was killed before it saved anything begins again.
             again = ("train", "--resume", str(run), *there, "--quiet", "--json")
-            if not saved:
+            if row["newest"] == "none":
                 run = run.with_name(f"{run.name}-again")
                 again = (*words[:-1], str(run))
             done = finish(spawn(*again))
@@ -175,11 +170,8 @@ class Series:
             "left": _join(row.pop("first", {}), nodes.ask(COUNT)),
         }  # fmt: skip
         if target == RUN and summary:
-            try:
-                assert_same(final_state(run), final_state(self.whole()))
-                row["equal"] = True
-            except AssertionError as error:
-                row |= {"equal": False, "difference": str(error)}
+            difference = difference_of(run, self.whole())
+            row |= {"equal": not difference, "difference": difference}
         nodes.ask("replace")
         versions = summary.get("versions", {})
         self._lines.add(row | {"other_load": None, "result": {"versions": versions}})

@@ -113,4 +113,4 @@ def section(args: argparse.Namespace, rows: dict[str, list[Row]]) -> str:
 
 
 if __name__ == "__main__":
-    main(benchmark, parser(__doc__, seeds=1, minutes=30.0).parse_args())
+    main(benchmark, parser(__doc__, minutes=30.0).parse_args())

@@ -22,7 +22,6 @@ import time
 import traceback
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -37,9 +36,8 @@ import gpu_rows  # noqa: E402
 from flatout_explain.hardware.cores import usable_cores  # noqa: E402
 from gpu_rows.base import CORE, Bench, Row  # noqa: E402
 from harness import NO_CACHE, Lines, base_parser, source_id  # noqa: E402
-from machine import machine  # noqa: E402
 from processes import run_child  # noqa: E402
-from report import command_line, table, write_section  # noqa: E402
+from report import measured_here, table, write_section  # noqa: E402
 
 TAIL = 20
 """Lines of a failed row's output that are kept."""
@@ -66,11 +64,7 @@ def arguments() -> argparse.Namespace:
 
 
 def chosen(args: argparse.Namespace) -> list[Row]:
-    """Return the rows that are asked for.
-
-    Raises:
-        SystemExit: a name that no row has.
-    """
+    """Return the rows that are asked for; end the program for a name that no row has."""
     rows = gpu_rows.rows()
     if args.rows:
         rows += runpy.run_path(args.rows)["ROWS"]
@@ -155,7 +149,7 @@ def measured_cores(dry: bool) -> str:
 
 
 def described(cores: str) -> str:
-    """Return the section's lines about driver, CPU, running cores and versions."""
+    """Return the section's lines about driver, running cores and versions."""
     found = {"python": platform.python_version()}
     for name in ("jax", "jaxlib", "equinox", "optax", "gymnasium", "numpy", "ale-py", "torch"):
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -167,7 +161,7 @@ def described(cores: str) -> str:
         pynvml.nvmlInit()
         driver = str(pynvml.nvmlSystemGetDriverVersion())
     versions = ", ".join(f"{name} {version}" for name, version in found.items())
-    return f"- Machine: {machine()}; driver {driver}. {cores}\n- Versions: {versions}."
+    return f"- Driver: {driver}. {cores}\n- Versions: {versions}."
 
 
 def refusal(row: Row, args: argparse.Namespace, absent: dict[str, list[str]], why: str) -> str:
@@ -264,10 +258,7 @@ def environment(args: argparse.Namespace) -> dict[str, str | None]:
 
 def section(args: argparse.Namespace, rows: Sequence[Row], results: Results, cores: str) -> str:
     """Return the tables of all groups, and what is missing."""
-    parts = [
-        f"## On a GPU: {results.label}\n",
-        f"{described(cores)}\n- Date: {date.today()}.\n- Command: `{command_line(args)}`",
-    ]
+    parts = [f"## On a GPU: {results.label}\n", measured_here(args), described(cores)]
     for group in dict.fromkeys(row.group for row in rows):
         found = [results.rows.get(row.name, {}) for row in rows if row.group == group]
         lines = [line for one in found for line in one.get("lines", [])]

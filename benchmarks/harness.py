@@ -135,13 +135,11 @@ class Store:
         return self._sources.get(side, self._source)
 
     def run(
-        self, side: str, seed: int, command: Command, timeout_s: float | None = None,
-        check: Callable[[Row], None] | None = None,
-    ) -> Row:  # fmt: skip
+        self, side: str, seed: int, command: Command, check: Callable[[Row], None] | None = None
+    ) -> Row:
         """Return the finished run of a side and seed; if there is none, run and store it.
 
-        The run is killed after `timeout_s` seconds (default: `--timeout`). `check` raises if a run
-        does not count, which is not stored then.
+        `check` raises if a run does not count, which is not stored then.
 
         Raises:
             BenchmarkError: the run failed or does not count, or `--minutes` are over.
@@ -157,7 +155,7 @@ class Store:
             shutil.rmtree(command.run_dir, ignore_errors=True)
             command.run_dir.parent.mkdir(parents=True, exist_ok=True)
         print(f"{what} ...", file=sys.stderr, flush=True)
-        child = run_child(command.argv, command.env, timeout_s or self._args.timeout)
+        child = run_child(command.argv, command.env, self._args.timeout)
         result = json_of(child, what)
         inside = float(result.get("wall_s") or 0.0)
         if inside > child.wall_s + CLOCK_SLACK_S:
@@ -230,15 +228,18 @@ def at_least(fewest: int) -> Callable[[str], int]:
 
 
 def parser(
-    description: str | None, seeds: int, fewest: int = 1, minutes: float | None = None
-) -> argparse.ArgumentParser:
+    description: str | None, seeds: int | None = None, fewest: int = 1,
+    minutes: float | None = None,
+) -> argparse.ArgumentParser:  # fmt: skip
     """Return a parser with the options of every benchmark that writes its section.
 
-    At least `fewest` runs of each side are made. A benchmark with `minutes` begins none after them.
+    With `seeds`, so many runs of each side are made, at least `fewest`; with `minutes`, no run
+    begins after them.
     """
     made = base_parser(description)
     add = made.add_argument
-    add("--seeds", type=at_least(fewest), default=seeds, help="runs of each side (0, 1, ...)")
+    if seeds is not None:
+        add("--seeds", type=at_least(fewest), default=seeds, help="runs of each side")
     add("--peers", default=None, help="a Python that has the peers")
     add("--no-write", action="store_true", help="print the section only")
     if minutes is not None:

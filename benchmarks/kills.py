@@ -1,6 +1,6 @@
 """Runs killed with SIGKILL and resumed: does each end with the bits of one that was never killed?
 
-Every kill draws from its own seed what it hits: a run while it starts, while it trains (at a random
+Every kill draws from its number what it hits: a run while it starts, while it trains (at a random
 time), inside the writing of a checkpoint (before a chosen call of fsync, rename or replace), or
 inside an evaluation (before a chosen step of it). A run is killed and resumed again and again until
 it reaches its end, and is then compared with an uninterrupted one: parameters, optimiser, counters,
@@ -31,9 +31,6 @@ from tests.kills import assert_same, final_state, finish, spawn, stamp, wait_for
 NAME = "kills"
 PLACES = {"train": 0.4, "save": 0.3, "evaluate": 0.2, "start": 0.1}
 """The parts of a run in which it is killed, with the share of the kills."""
-
-SEED = 0
-"""Of what each kill hits."""
 
 CALLS, CHOICES, START_S, TRAIN_S = 60, 150, 3.0, 1.5
 """The greatest numbers drawn: of a call that saves, of an evaluation's step, of seconds."""
@@ -102,6 +99,30 @@ ATARI: dict[str, tuple[str, ...]] = {
 ALWAYS = ("--no-tensorboard", "--quiet", "--seed", "4")
 
 
+def whole_run(run: Path, words: tuple[str, ...]) -> Path:
+    """Return the folder of an uninterrupted run; make it if there is none."""
+    if not (run / "summary.json").exists():
+        shutil.rmtree(run, ignore_errors=True)
+        done = finish(spawn(*words, "--run-dir", str(run)), 600)
+        if done.code:
+            raise BenchmarkError(f"{run.name}: the uninterrupted run failed: {done.err}")
+    return run
+
+
+def difference_of(run: Path, whole: Path) -> str:
+    """Return where the ends of two runs differ; nothing if they are equal to the last bit."""
+    try:
+        assert_same(final_state(run), final_state(whole))
+    except AssertionError as error:
+        return str(error) or "something"
+    return ""
+
+
+def newest(run: Path) -> str:
+    """Return the name of a run's newest checkpoint."""
+    return max((path.name for path in (run / "checkpoints").glob("step_*")), default="none")
+
+
 class Series:
     """The kills made so far, and those to come."""
 
@@ -124,19 +145,13 @@ class Series:
         return [row for row in self._lines.rows if "equal" in row]
 
     def whole(self, variant: str) -> Path:
-        """Return the folder of the variant's uninterrupted run; make it if there is none."""
-        run = self._folder / "whole" / _name(variant)
-        if not (run / "summary.json").exists():
-            shutil.rmtree(run, ignore_errors=True)
-            done = finish(spawn(*_train(variant), "--run-dir", str(run)), 600)
-            if done.code:
-                raise BenchmarkError(f"{variant}: the uninterrupted run failed: {done.err}")
-        return run
+        """Return the folder of the variant's uninterrupted run."""
+        return whole_run(self._folder / "whole" / _name(variant), _train(variant))
 
     def kill(self) -> None:
         """Make the next kill. A run that ends before it is compared, and another one begins."""
         number = len(self.kills)
-        dice = random.Random(f"{SEED}:{number}")
+        dice = random.Random(number)
         variant = list(self.variants)[number % len(self.variants)]
         place = dice.choices(list(PLACES), list(PLACES.values()))[0]
         if place == "evaluate" and "--eval-every" not in self.variants[variant]:
@@ -168,11 +183,7 @@ class Series:
         return self._folder / f"{_name(variant)}-{number}"
 
     def _compare(self, variant: str, run: Path) -> None:
-        difference = ""
-        try:
-            assert_same(final_state(run), final_state(self.whole(variant)))
-        except AssertionError as error:
-            difference = str(error) or "something"
+        difference = difference_of(run, self.whole(variant))
         ended = [row["run"] for row in self.kills].count(run.name)
         self._add({"variant": variant, "kills": ended, "equal": not difference,
                     "difference": difference, "run": run.name})  # fmt: skip
@@ -223,9 +234,8 @@ def _strike(variant: str, run: Path, place: str, dice: random.Random) -> Row | N
         process.kill()
     done = finish(process, 600)
     if done.code == -signal.SIGKILL:
-        saved = sorted(path.name for path in (run / "checkpoints").glob("step_*"))
         unfinished = any((run / "checkpoints").glob(".step_*"))
-        return row | {"newest": saved[-1] if saved else "none", "unfinished": unfinished}
+        return row | {"newest": newest(run), "unfinished": unfinished}
     if done.code:
         raise BenchmarkError(f"{variant}, {run.name}: ended with {done.code}: {done.err}")
     return None
@@ -275,7 +285,7 @@ def section(args: argparse.Namespace, series: Series) -> str:
 
 
 if __name__ == "__main__":
-    options = parser(__doc__, seeds=1, minutes=60.0)
+    options = parser(__doc__, minutes=60.0)
     options.add_argument("--kills", type=int, default=200, help="how many")
     options.add_argument("--atari", action="store_true", help="kill runs on Breakout")
     main(benchmark, options.parse_args())

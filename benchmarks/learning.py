@@ -7,10 +7,7 @@
 
 A row whose seeds are complete is written to ``results/learning/NAME.json``: the interquartile mean
 of each side with its 95 % interval, of a stratified bootstrap, and the test that ``learning.toml``
-states. After each run of an incomplete row, all of its finished runs are written to
-``results/learning/NAME.unfinished.json``. The same command resumes from both files, which belong
-into git, and from ``results/learning.jsonl``: a peer's run counts as long as the peer's program and
-the row's settings are the same.
+states. README.md says how an incomplete row resumes.
 """
 
 from __future__ import annotations
@@ -65,8 +62,7 @@ def measure(args: argparse.Namespace, name: str, row: Json) -> Json:
     """Run what is missing of a row and return its results.
 
     Raises:
-        AbsentPeerError: a side cannot run here.
-        BenchmarkError: a side failed, or made other steps.
+        BenchmarkError: a side cannot run here, failed, or made other steps.
     """
     steps: int = row["dry"] if args.dry else row["steps"]
     goal: float = -math.inf if args.dry else row.get("goal", math.inf)
@@ -105,11 +101,7 @@ def measure(args: argparse.Namespace, name: str, row: Json) -> Json:
 
 
 def check_steps(run: Row, steps: int) -> None:
-    """Refuse a run with other steps.
-
-    Raises:
-        BenchmarkError: what it made and what was asked for.
-    """
+    """Refuse a run with other steps, with a `BenchmarkError`."""
     made = run["result"]["steps"]
     if not steps <= made <= 1.01 * steps:
         raise BenchmarkError(
@@ -158,11 +150,7 @@ def greedy(train: Command, result: Row) -> Row:
 
 
 def training(train: Command, result: Row) -> Row:
-    """Add the mean return of the last 100 training episodes.
-
-    Raises:
-        BenchmarkError: fewer ended.
-    """
+    """Add the mean return of the last 100 training episodes; refuse a run with fewer."""
     if result["return_mean_100"] is None:
         raise BenchmarkError(f"{train.run_dir}: fewer than 100 episodes ended.")
     return result | {"score": result["return_mean_100"]}
@@ -234,13 +222,8 @@ def results(found: Json, seconds: bool) -> Json:
 
 
 def comparison(ours: np.ndarray, theirs: np.ndarray, seconds: bool = False) -> Json:
-    """The difference of interquartile means with its 95 % interval, and what follows from it.
-
-    Args:
-        ours: scores of Flatout's runs.
-        theirs: scores of the peer's.
-        seconds: a score is the time to a goal.
-    """
+    """The difference of interquartile means with its 95 % interval, and what follows from it; with
+    `seconds` a score is the time to a goal."""
     found = interval([ours, theirs], lambda both: iqm(both[:1]) - iqm(both[1:]))
     difference, low, high = (float(x) for x in found)
     margin = MARGIN * abs(float(iqm([theirs])))

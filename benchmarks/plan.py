@@ -3,20 +3,20 @@
 For each workload the machine is measured and a placement chosen, as `flatout plan` does; then each
 candidate trains with ``--placement`` in turns, round by round, and its speed is compared with its
 prediction. *Regret* is by how much the chosen placement is slower than the best one.
-
-``--tier quick`` has 6 workloads and ends within 15 minutes; ``--tier long`` has 24. Both resume.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import random
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+
+from flatout.reports.statistics import interval, mean
 from harness import CACHED, Command, Row, Store, flatout, main, parser, train_command
 from report import provenance, table, write_section
 
@@ -103,7 +103,8 @@ def benchmark(args: argparse.Namespace) -> None:
     found: list[tuple[Workload, Row, dict[str, list[Row]]]] = []
     for number, workload in enumerate(workloads):
         store = Store(f"{NAME}-{number}", {"workload": workload.name, "s": args.seconds}, args)
-        planned = store.run("plan", 0, plan_command(args, workload))["result"]
+        command = plan_command(args, workload.algorithm, workload.flags, args.seconds)
+        planned = store.run("plan", 0, command)["result"]
         rows = store.alternate(
             {row["placement"]: partial(train, args, workload, row) for row in candidates(planned)},
             range(args.seeds),
@@ -112,13 +113,12 @@ def benchmark(args: argparse.Namespace) -> None:
     write_section(args, f"{NAME}_{args.tier}", section(args, found))
 
 
-def plan_command(args: argparse.Namespace, workload: Workload) -> Command:
+def plan_command(
+    args: argparse.Namespace, algorithm: str, flags: Sequence[str], seconds: float
+) -> Command:
     """Return `flatout plan` with new measurements."""
-    argv = [
-        flatout(args), "plan", workload.algorithm, *workload.flags, "--json", "--remeasure",
-        "--seconds", str(args.seconds),
-    ]  # fmt: skip
-    return Command(argv, CACHED)
+    words = ["--json", "--remeasure", "--seconds", str(seconds)]
+    return Command([flatout(args), "plan", algorithm, *flags, *words], CACHED)
 
 
 def candidates(planned: Row) -> list[Row]:
@@ -146,13 +146,9 @@ def train(args: argparse.Namespace, workload: Workload, row: Row, seed: int) -> 
 class Score:
     """How well one workload was planned.
 
-    Attributes:
-        truth: median steps per second of the real runs, by placement.
-        regret: by how much the choice is slower than the best placement; `upper` is the end of its
-            95 % interval, a bootstrap over the pairs.
-        errors: of each prediction, relative to the truth.
-        covered: whether each prediction's interval covers the truth.
-        widths: of the intervals, high / low.
+    `truth` has the median steps per second of each placement's real runs. `upper` is the end of the
+    regret's 95 % interval, a bootstrap over the pairs. The lists are of the predictions: errors
+    relative to the truth, whether intervals cover it, and their high / low.
     """
 
     truth: dict[str, float]
@@ -169,11 +165,10 @@ def score(planned: Row, rows: Mapping[str, Sequence[Row]]) -> Score:
     truth = {p: statistics.median(values) for p, values in rates.items()}
     best = max(truth, key=lambda p: truth[p])
     pairs = [a / b for a, b in zip(rates[planned["chosen"]], rates[best], strict=True)]
-    generator = random.Random(0)
-    means = sorted(statistics.fmean(generator.choices(pairs, k=len(pairs))) for _ in range(2000))
+    _, low, _ = interval([np.array(pairs)], mean)
     predicted = {row["placement"]: row for row in planned["predictions"]}
     return Score(
-        truth, max(1.0 - statistics.median(pairs), 0.0), max(1.0 - means[50], 0.0),
+        truth, max(1.0 - statistics.median(pairs), 0.0), max(1.0 - float(low), 0.0),
         errors=[abs(predicted[p]["rate"] / truth[p] - 1.0) for p in truth],
         covered=[predicted[p]["low"] <= truth[p] <= predicted[p]["high"] for p in truth],
         widths=[predicted[p]["high"] / predicted[p]["low"] for p in truth],

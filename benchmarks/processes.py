@@ -28,13 +28,9 @@ class BenchmarkError(RuntimeError):
 
 @dataclass(frozen=True)
 class Command:
-    """A child process to run.
+    """A child process to run: its command line and variables to add (None removes one).
 
-    Attributes:
-        argv: the command line.
-        env: variables to add; None removes one.
-        run_dir: a folder that is deleted before.
-        finish: adds to the child's own result after it ended, outside the measured time.
+    `run_dir` is deleted before; `finish` adds to the child's result, outside the measured time.
     """
 
     argv: Sequence[str]
@@ -116,11 +112,7 @@ def _kill_group(pid: int) -> None:
 
 
 def run_checked(argv: Sequence[str], env: Mapping[str, str | None] | None = None) -> Child:
-    """Run a command that must succeed.
-
-    Raises:
-        BenchmarkError: it failed.
-    """
+    """Run a command that must succeed; otherwise raise `BenchmarkError`."""
     child = run_child(argv, env)
     if child.code:
         raise BenchmarkError(f"{' '.join(argv)} ended with {child.code}:\n{child.stderr}")

@@ -37,11 +37,8 @@ Json = dict[str, Any]
 
 def rows_of(kind: str) -> dict[str, Json]:
     """The rows that ``speed.toml`` or ``learning.toml`` describes, by name, with their `paths`: the
-    files that they measure. Agents of a peer are what they are whatever Flatout's source is, so
-    that a row of learning has `peer_paths`: the files that each peer's runs depend on.
-
-    Raises:
-        BenchmarkError: a row names a part that does not exist, or a part a file.
+    files that they measure. A row of learning also has `peer_paths`: the files that each peer's
+    runs depend on. A part of ``paths.toml`` or a file that does not exist is a `BenchmarkError`.
     """
     rows = tomllib.loads((HERE / f"{kind}.toml").read_text())
     parts = parts_of_source()
@@ -70,11 +67,7 @@ def parts_of_source() -> dict[str, set[str]]:
 
 def files_of(patterns: Iterable[str]) -> set[str]:
     """The source files that match, or that are in a folder that matches; patterns and files are
-    relative to the source and to the repository.
-
-    Raises:
-        BenchmarkError: a pattern matches no file.
-    """
+    relative to the source and to the repository."""
     found = set[str]()
     for pattern in patterns:
         places = [SOURCE] if not pattern else SOURCE.glob(pattern)
@@ -107,7 +100,7 @@ def files_of_sides(sides: Mapping[str, str]) -> set[str]:
 
 def settings_of(row: Json) -> Json:
     """The settings on which a measured pair depends: all of a row but its texts and counts."""
-    words = ("title", "zh", "readme", "work", "paths", "peer_paths", "pairs", "seeds", "published",
+    words = ("title", "zh", "readme", "work", "paths", "peer_paths", "seeds", "published",
              "dry")  # fmt: skip
     return {name: value for name, value in row.items() if name not in words}
 

@@ -27,11 +27,7 @@ UNCHECKED = ("commands", "speed")
 
 
 def check(args: argparse.Namespace) -> None:
-    """Check the rows that the command line names.
-
-    Raises:
-        BenchmarkError: a row calls a file that does not count for it, or cannot run here.
-    """
+    """Check the rows that the command line names; the last line names those that failed."""
     kinds = ("speed", "learning")
     rows = {f"{kind}/{name}": row for kind in kinds for name, row in rows_of(kind).items()}
     wrong = dict[str, str]()
@@ -57,11 +53,7 @@ def uncounted(called: set[str], row: Json) -> list[str]:
 
 
 def files_called(args: argparse.Namespace, kind: str, row: Json) -> set[str]:
-    """The files of Flatout whose functions a short run of a row calls, in all its processes.
-
-    Raises:
-        BenchmarkError: the run failed, or is of another installation.
-    """
+    """The files of Flatout whose functions a short run of a row calls, in all its processes."""
     steps = row["dry"]["steps"] if kind == "speed" else row["dry"]
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch, "calls")

@@ -34,12 +34,8 @@ WORKLOADS: dict[str, tuple[int, tuple[str, ...]]] = {
                    "--buffer-size", "20000", "--placement", "sampler=inline")),
     "fused": (409_600, ("ppo", "--env", "CartPole-v1", "--env-backend", "device", "--envs", "4",
                         "--n-steps", "128", "--batch-size", "128", "--n-epochs", "4")),
-    "processes": (16384, ("ppo", "--env", "CartPole-v1", "--envs", "8", "--n-steps", "256",
-                          "--batch-size", "512", "--n-epochs", "1", "--placement",
-                          "sampler=processes workers=2x4")),
 }  # fmt: skip
 """Steps of the shorter run, and the command's words."""
-USUAL = ("ppo", "dqn", "sac", "fused")
 
 
 def main() -> int:
@@ -47,7 +43,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("base", metavar="COMMIT", help="compared with this source: BASE=COMMIT")
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--only", nargs="+", default=USUAL, choices=WORKLOADS, help="workloads")
+    parser.add_argument(
+        "--only", nargs="+", default=list(WORKLOADS), choices=WORKLOADS, help="workloads"
+    )
     args = parser.parse_args()
     try:
         with source_of_commit(args.base) as base:
@@ -59,11 +57,7 @@ def main() -> int:
 
 @contextlib.contextmanager
 def source_of_commit(commit: str) -> Iterator[Path]:
-    """Yield a folder with the source of a commit.
-
-    Raises:
-        BenchmarkError: there is no such commit.
-    """
+    """Yield a folder with the source of a commit; raise `BenchmarkError` if there is none."""
     with tempfile.TemporaryDirectory() as folder:
         archive = subprocess.run(
             ["git", "-C", str(REPO), "archive", commit, "src", "explain/src"],
@@ -95,11 +89,7 @@ def compare(name: str, sources: tuple[Path, Path], pairs: int) -> float:
 
 
 def cpu_s(source: Path, words: tuple[str, ...], steps: int) -> float:
-    """Return the CPU seconds of one run's process tree.
-
-    Raises:
-        BenchmarkError: the run failed.
-    """
+    """Return the CPU seconds of one run's process tree."""
     place = os.pathsep.join((str(source / "src"), str(source / "explain" / "src")))
     with tempfile.TemporaryDirectory() as folder:
         child = run_child(

@@ -17,11 +17,8 @@ from flatout.spans import Spans
 
 @contextmanager
 def started_sampler(settings: dict[str, Any]) -> Iterator[tuple[Sampler, float]]:
-    """Yield PPO's sampler with initial parameters, and the seconds until its processes were ready.
-
-    Args:
-        settings: of the run, by name, with its placement.
-    """
+    """Yield PPO's sampler with initial parameters, and the seconds until its processes were ready,
+    for a run's settings by name."""
     with closing(resolve_run(resolve("ppo", settings), checks=False)) as run, ExitStack() as undo:
         factory = Factory(Job(run))
         for compile_policy in factory.policies():

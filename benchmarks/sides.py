@@ -156,8 +156,3 @@ def cores(count: int | None, first: int = 0) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
-
-
-def machine_of(run: Row) -> tuple[str, str]:
-    """Return the class of machine of a finished run: its description and instruction set."""
-    return run["machine"], run["isa"]

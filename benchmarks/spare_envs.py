@@ -16,7 +16,8 @@ from contextlib import ExitStack
 from typing import Any
 
 from flatout.engine.sampler import Sampler
-from harness import CACHED, Command, Row, Store, flatout, main, parser, train_command
+from harness import CACHED, Command, Row, Store, main, parser, train_command
+from plan import costly, plan_command
 from report import (
     RATIO_HEAD,
     measured_here,
@@ -94,10 +95,7 @@ def compare_sides(args: argparse.Namespace) -> None:
         for side in (SPARED, WAITED):
             label = f"a reset that {kind}, {side} / {FREE}"
             ratios.append(ratio_row(label, per_round(found[side], found[FREE])))
-    write_section(
-        args,
-        NAME,
-        f"""## Slow resets, with and without spare environments
+    write_section(args, NAME, f"""## Slow resets, with and without spare environments
 
 {measured_here(args)}
 - {WORKERS * EACH} environments in {WORKERS} actor processes, {STEP_MS:g} ms of sleep a step,
@@ -107,17 +105,13 @@ def compare_sides(args: argparse.Namespace) -> None:
 {table(["a reset", *(f"{side}, steps/s" for side in (FREE, WAITED, SPARED))], body)}
 
 {table(RATIO_HEAD, ratios)}
-""",
-    )
+""")  # fmt: skip
 
 
 def flags(costs: dict[str, Any]) -> list[str]:
     """Return the flags of a PPO run on 16 environments with trajectories of one episode."""
-    kwargs = costs | {"sleep_ms": STEP_MS, "length": LENGTH}
-    return [
-        "--env", "costly_env:make", *(f"--env-kwargs={name}={kwargs[name]}" for name in kwargs),
-        "--envs", str(WORKERS * EACH), "--n-steps", str(LENGTH), "--batch-size", "400",
-    ]  # fmt: skip
+    env = costly(**costs, sleep_ms=STEP_MS, length=LENGTH)
+    return [*env, "--envs", str(WORKERS * EACH), "--n-steps", str(LENGTH), "--batch-size", "400"]
 
 
 def train(
@@ -137,11 +131,8 @@ def compare_predictions(args: argparse.Namespace) -> None:
     store = Store(NAME, {"plan_s": PLAN_S}, args)
     rows, everything = list[list[str]](), dict[str, list[Row]]()
     for kind, costs in KINDS.items():
-        argv = [
-            flatout(args), "plan", "ppo", *flags(costs), "--json", "--remeasure", "--seconds",
-            str(PLAN_S), "--what-if", "spare-envs=all",
-        ]  # fmt: skip
-        plan = store.run(f"plan, {kind}", 0, Command(argv, CACHED))["result"]
+        words = [*flags(costs), "--what-if", "spare-envs=all"]
+        plan = store.run(f"plan, {kind}", 0, plan_command(args, "ppo", words, PLAN_S))["result"]
         (gain,) = plan["what_if"]
         now = next(row for row in plan["predictions"] if row["placement"] == plan["chosen"])
         expected = {
@@ -164,10 +155,7 @@ def compare_predictions(args: argparse.Namespace) -> None:
                 kind, spares, f"`{placement}`", f"{rate:,.0f} ({low:,.0f}-{high:,.0f})",
                 spread(real, 0), f"{rate / statistics.median(real):.2f}",
             ])  # fmt: skip
-    write_section(
-        args,
-        f"{NAME}_plan",
-        f"""## Spare environments: predicted and run
+    write_section(args, f"{NAME}_plan", f"""## Spare environments: predicted and run
 
 {provenance(args, everything)}
 - The same environments, PPO with {WORKERS * EACH} of them, learning included. `flatout plan
@@ -176,8 +164,7 @@ def compare_predictions(args: argparse.Namespace) -> None:
   in turns.
 
 {table(PREDICTED_HEAD, rows)}
-""",
-    )
+""")  # fmt: skip
 
 
 SECTIONS = {"sides": compare_sides, "predictions": compare_predictions}

@@ -4,10 +4,8 @@
     python benchmarks/speed.py                        # all rows; --row NAME... some of them
     python benchmarks/speed.py --dry                  # one short pair each: does everything start?
 
-Each pair runs all sides of a row one after another. Steps, updates and samples of every side are
-checked; if one did other work, nothing of the row is published. Finished runs are kept in
-``results/speed.jsonl``, so that the same command resumes. A row whose pairs are complete is written
-to ``results/speed/NAME.json``, from which ``write_results.py`` makes the pages.
+Each pair runs all sides of a row one after another. A row whose pairs are complete is written to
+``results/speed/NAME.json``, from which ``write_results.py`` makes the pages.
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ from sides import (
     cores,
     end_by_signal,
     finished_runs,
-    machine_of,
     parser,
     run_rows,
     side_command,
@@ -36,9 +33,7 @@ from window import windowed
 def main() -> int:
     """Run the rows; 1 if one of them was refused or failed."""
     options = parser(__doc__)
-    options.add_argument(
-        "--pairs", type=at_least(3), help="pairs of runs, at least 3, instead of each row's number"
-    )
+    options.add_argument("--pairs", type=at_least(3), default=6, help="pairs of runs, at least 3")
     args = options.parse_args()
     return run_rows("speed", args, lambda name, row: measure(args, name, row), summary)
 
@@ -47,8 +42,7 @@ def measure(args: argparse.Namespace, name: str, row: Json) -> Json:
     """Run what is missing of a row and return its results.
 
     Raises:
-        AbsentPeerError: a side cannot run here.
-        BenchmarkError: a side failed or did other work.
+        BenchmarkError: a side cannot run here, failed, or did other work.
     """
     lengths = row["dry" if args.dry else "full"]
     window_from = lengths["window_from"]
@@ -59,7 +53,7 @@ def measure(args: argparse.Namespace, name: str, row: Json) -> Json:
         )
         for side in row["sides"]
     }  # fmt: skip
-    pairs = 1 if args.dry else args.pairs or row["pairs"]
+    pairs = 1 if args.dry else args.pairs
     with finished_runs("speed", args, name, row) as store, cores(row.get("cores")):
         rows = store.alternate(sides, range(pairs), check=lambda run: check(run, row, lengths))
     return results(name, row, rows)
@@ -84,11 +78,7 @@ def finished(window_from: int) -> Finish:
 
 
 def check(run: Row, row: Json, lengths: Json) -> None:
-    """Refuse a run that did other work, in all or within its window.
-
-    Raises:
-        BenchmarkError: what it did and what was asked for.
-    """
+    """Refuse a run that did other work, in all or within its window, with a `BenchmarkError`."""
     found = run["result"]
     asked = lengths["steps"], lengths["updates"], lengths["updates"] * row["batch"]
     done = found["steps"], found["updates"], found["samples"]
@@ -118,7 +108,7 @@ def results(name: str, row: Json, rows: Mapping[str, Sequence[Row]]) -> Json:
         BenchmarkError: the sides of a pair ran on different machines.
     """
     for number, pair in enumerate(zip(*rows.values(), strict=True)):
-        if len(places := {machine_of(run) for run in pair}) > 1:
+        if len(places := {(run["machine"], run["isa"]) for run in pair}) > 1:
             where = " and ".join(sorted(", ".join(place) for place in places))
             raise BenchmarkError(
                 f"the sides of pair {number} ran on different machines ({where}): --fresh measures "

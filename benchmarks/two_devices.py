@@ -2,13 +2,7 @@
 
 A convolutional network of some 62,000 parameters on images of 28x28 (random: only time counts),
 batches of 1,024 and of 64 over all devices, Adam. `as it should be` is one program for five steps,
-gradients averaged inside of it; each other side differs from it in one thing:
-
-- ``a step at a time``: a dispatch for every step, and waiting for it;
-- ``fed through the host``: as that, each step's images moved from host memory first;
-- ``averaged on the host``: as that, each device's gradients fetched, averaged in NumPy, sent back;
-- ``parameters on one device``: they live on the first device, are sent to all for each step, and
-  the gradients come back there.
+gradients averaged inside of it; each other side differs from it in one thing (docs/two-devices.md).
 
 All sides run in turns in one process. On a CPU the devices are virtual and share its cores: then
 only what each side costs more than the first one says something, not one device against two.
@@ -76,13 +70,8 @@ def averaged_steps(state: Any, images: Any, labels: Any) -> Any:
 
 
 class Sides:
-    """The ways to take steps on several devices. Each method returns a function without arguments
-    that takes `STEPS` of them and waits.
-
-    Args:
-        count: of devices.
-        batch: images of a step, on all devices together.
-    """
+    """The ways to take steps on `count` devices, with `batch` images on all of them together. Each
+    method returns a function without arguments that takes `STEPS` of them and waits."""
 
     def __init__(self, count: int, batch: int) -> None:
         self.devices, self.batch = jax.devices()[:count], batch

@@ -27,9 +27,8 @@ IMPORTS = ("import flatout", "from flatout import PPO")
 
 def benchmark(args: argparse.Namespace) -> None:
     """Clone, install, train, import, and write the section."""
-    folder = Path(tempfile.mkdtemp(prefix="flatout-clone-"))
-    try:
-        clone = folder / "flatout"
+    with tempfile.TemporaryDirectory(prefix="flatout-clone-") as folder:
+        clone = Path(folder) / "flatout"
         subprocess.run(["git", "clone", "--quiet", str(REPO), str(clone)], check=True)
         began = time.perf_counter()
         run_checked(["make", "-C", str(clone), "install"])
@@ -52,8 +51,6 @@ def benchmark(args: argparse.Namespace) -> None:
         for _ in range(5):
             for name, argv in commands.items():
                 walls[name].append(run_checked(argv).wall_s)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     idle = statistics.median(walls.pop("pass"))
     rows = [
         ["`make install` (packages downloaded or cached by pip)", f"{install:.0f} s"],

@@ -114,10 +114,7 @@ def benchmark(args: argparse.Namespace) -> None:
             ratio_row(f"{label}: vector / one by one", per_round(vector_, single_)),
             ratio_row(f"{label}: vector / without Flatout", per_round(vector_, gymnasium_)),
         ]
-    write_section(
-        args,
-        NAME,
-        f"""## A vector environment next to its environments one by one
+    write_section(args, NAME, f"""## A vector environment next to its environments one by one
 
 {measured_here(args)}
 - {ENVS} {ENV} in this process, random actions, {args.seconds:g} s a run, {args.seeds} rounds
@@ -129,8 +126,7 @@ def benchmark(args: argparse.Namespace) -> None:
 {table(["environments", "one by one, steps/s", "SyncVectorEnv", "without Flatout"], body)}
 
 {table(RATIO_HEAD, ratios)}
-""",
-    )
+""")  # fmt: skip
 
 
 if __name__ == "__main__":

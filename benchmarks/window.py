@@ -57,6 +57,6 @@ def rows_around(train: Command, start: int) -> tuple[dict[str, Any], dict[str, A
     return rows[0], rows[-1]
 
 
-def rates(rows: Sequence[Row], key: str = "steps") -> list[float]:
-    """Steps (or updates) per second of each run's window."""
-    return [row["result"]["window"][key] / row["result"]["window"]["s"] for row in rows]
+def rates(rows: Sequence[Row]) -> list[float]:
+    """Steps per second of each run's window."""
+    return [row["result"]["window"]["steps"] / row["result"]["window"]["s"] for row in rows]

@@ -243,7 +243,7 @@ def run(args: argparse.Namespace, name: str, case: Row, tool: str) -> Row:
         argv = TOOLS[tool].command(args, file, script)
         command = Command([sys.executable, str(HERE / "quiet.py"), *argv], variables, None, add)
         store = Store(f"{NAME}/{name}", {"seconds": args.seconds}, args)
-        return store.run(tool, 0, command, timeout_s=args.seconds + STARTING_S)
+        return store.run(tool, 0, command)
 
 
 # --- The section ------------------------------------------------------------------------------
@@ -265,6 +265,7 @@ def benchmark(args: argparse.Namespace) -> None:
     if not Path(args.rivals).is_file():
         raise BenchmarkError(f"no rivals at {args.rivals}: install them as this file says.")
     args.no_write |= bool(args.cases)
+    args.timeout = args.seconds + STARTING_S
     installed, body, every = versions(args), [], list[Row]()
     counts = {tool: Counter[str]() for tool in TOOLS}
     for name, case in chosen_cases(args).items():
@@ -314,7 +315,7 @@ def benchmark(args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    options = parser(__doc__, seeds=1)
+    options = parser(__doc__)
     options.add_argument("--set", default="ordinary", help="which folder of programs")
     options.add_argument("--cases", nargs="+", default=None, help="only these; nothing is written")
     options.add_argument("--seconds", type=float, default=14.0, help="that each program runs")

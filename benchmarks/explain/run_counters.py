@@ -101,7 +101,7 @@ def main(args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    options = parser(__doc__, seeds=1)
+    options = parser(__doc__)
     options.add_argument("--seconds", type=float, default=12.0, help="that each program runs")
     options.add_argument("--cases", nargs="+", default=None, help="only these; nothing is written")
     main(options.parse_args())

@@ -380,7 +380,7 @@ def benchmark(args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    options = parser(__doc__, seeds=1)
+    options = parser(__doc__)
     add = options.add_argument
     add("--gains", action="store_true", help="what the first remedy gains")
     add("--minutes", type=float, default=3.0, help="with --gains: that a comparison may take")

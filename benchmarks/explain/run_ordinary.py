@@ -232,7 +232,7 @@ def benchmark(args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    options = parser(__doc__, seeds=1)
+    options = parser(__doc__)
     add = options.add_argument
     add("--set", default="ordinary", help="which folder of programs")
     add("--cases", nargs="+", default=None, help="only these; then RESULTS.md stays as it is")

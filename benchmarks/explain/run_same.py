@@ -114,7 +114,7 @@ def benchmark(args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    options = parser(__doc__, seeds=1)
+    options = parser(__doc__)
     add = options.add_argument
     add("--cases", nargs="+", default=None, help="only these")
     add("--seconds", type=float, default=3.0, help="that the first run of each script lasts")

@@ -29,15 +29,13 @@ DRY = {"gpu": "cpu:1", "gpu:0": "cpu:1", "gpu:1": "cpu:2"}
 
 @dataclass(frozen=True)
 class Row:
-    """One question to a GPU, asked in a process of its own.
+    """One question to a GPU, asked in a process of its own, which is killed after `limit_s`.
 
     Attributes:
         name: ``group/variation``.
         ask: gives the lines of the group's table, each a flat object, and may add notes.
         needs: packages beyond `CORE`.
-        limit_s: seconds after which it is killed.
-        cards: GPUs that it needs.
-        free_mb: MiB that must be free on each of them.
+        cards, free_mb: how many GPUs it needs, and MiB that must be free on each.
     """
 
     name: str
@@ -107,11 +105,7 @@ class Bench:
     def flatout(
         self, *words: object, timeout: float = 80.0, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
-        """Run the command line from the source tree.
-
-        Raises:
-            BenchmarkError: it failed, with its own words, unless `check` is off.
-        """
+        """Run the command line from the source tree, as `run` does."""
         argv = [sys.executable, "-m", "flatout", *map(str, words)]
         return self.run(argv, timeout, check)
 
@@ -150,20 +144,8 @@ class Bench:
         self, algorithm: str, *flags: object, placement: str, name: str = "run",
         window_from: int | None = None, timeout: float = 80.0,
     ) -> Figures:  # fmt: skip
-        """Train, and tell how fast it was and what it used.
-
-        Args:
-            algorithm: its name.
-            flags: of `flatout train`.
-            placement: its text on a GPU.
-            name: of the run folder.
-            window_from: the step from which rates count; None: of the whole training.
-            timeout: seconds.
-
-        Returns:
-            The run's summary; with a window also `window` (see ``window.py``), and `busy`, what
-            the hardware did within it.
-        """
+        """Train, and return the run's summary. With a step `window_from` from which rates count it
+        also has `window` (see ``window.py``), and `busy`, what the hardware did within it."""
         words = self.train_words(algorithm, *flags, placement=placement, name=name)
         result = json.loads(self.flatout(*words, timeout=timeout).stdout)
         if window_from is not None:
@@ -241,11 +223,7 @@ def holder(bench: Bench, left_mb: int) -> Iterator[None]:
 
 
 def until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Wait for something.
-
-    Raises:
-        BenchmarkError: it did not come in time.
-    """
+    """Wait for something; raise `BenchmarkError` if it does not come in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

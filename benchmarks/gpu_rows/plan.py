@@ -14,14 +14,8 @@ BY_HAND = ("cpu", "gpu", "cpu+gpu")
 
 @dataclass(frozen=True)
 class Training:
-    """A training of PPO, and what a dry run has in its place.
-
-    Attributes:
-        flags: its settings, without the hidden layers.
-        hidden: the widths of these.
-        steps: its steps, the step from which they count, and the steps between two rows.
-        dry: the same three in a dry run.
-    """
+    """A training of PPO with hidden layers of these widths. `steps` are its steps, the step from
+    which they count, and the steps between two rows; `dry` are the same of a dry run."""
 
     flags: tuple[str, ...]
     hidden: tuple[str, ...]

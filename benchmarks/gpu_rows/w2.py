@@ -6,7 +6,6 @@ from functools import partial
 
 from gpu_rows.base import Bench, Figures, Row, speed
 
-HIDDEN = ("64", "64x64", "128", "128x128", "256", "256x256")
 PLACEMENTS = ("cpu", "gpu", "cpu+gpu")
 PRESETS = {"ppo": "cartpole-ppo-w2", "ddpg": "pendulum-ddpg-w2"}
 STEPS = {"ppo": (16_000, 4_000, 1_200), "ddpg": (6_000, 2_000, 1_400)}
