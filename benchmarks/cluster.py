@@ -121,7 +121,7 @@ def compare(args: argparse.Namespace, name: str) -> None:
         for side, runs in rows.items()
         if side != THERE
     ]
-    words = """Bytes are those of the arrays of
+    words = """ Bytes are those of the arrays of
   trajectories; the round trip is the time of a request, its parameters and its trajectory in
   addition to the machine's own work. The other work above includes nodes and their workers, which
   are no children of the run."""
@@ -172,7 +172,7 @@ def section(
     return f"""## {case.title}
 
 {provenance(args, rows)}
-- {case.words} The first {case.warm} iterations are not counted. {words}
+- {case.words} The first {case.warm} iterations are not counted.{words}
 
 {table(HEAD, [row_of(side, runs, case.per) for side, runs in rows.items()])}
 
