@@ -110,7 +110,9 @@ def compare(args: argparse.Namespace, name: str) -> None:
             THERE: (f"sampler=cluster workers={case.workers}", nodes.address),
             HERE_LOCAL: (f"sampler=processes inference=local workers={case.workers}", None),
         }
-        sides = {side: partial(train, args, name, case, side, *places[side]) for side in places}
+        sides: dict[str, Callable[[int], Command]] = {
+            side: partial(train, args, name, case, side, *place) for side, place in places.items()
+        }
         if args.rllib and name == "sleep":
             sides[RLLIB] = lambda seed: Command(
                 [args.rllib, str(HERE / "peers" / "rllib_ppo.py"), "--seed", str(seed)]

@@ -24,7 +24,7 @@ RESULTS = HERE / "results"
 SOURCE = REPO / "src" / "flatout"
 SUFFIXES = (".py", ".toml")
 
-OURS = "flatout"
+OURS, PAIRS = "flatout", 6
 ENVIRONMENTS = {
     "run_sb3.py": "sb3", "small_network.py": "sb3", "run_rejax.py": "rejax",
     "run_rltools.py": "rltools", "run_sample_factory.py": "sample-factory",
@@ -54,6 +54,7 @@ def rows_of(kind: str) -> dict[str, Json]:
         if kind == "learning":
             row["peer_paths"] = {side: sorted(sides.pop(side)) for side in {*sides} - {OURS}}
         row["paths"] = sorted(ours.union(*sides.values()))
+        row.setdefault("pairs", PAIRS)
     return rows
 
 
@@ -100,7 +101,7 @@ def files_of_sides(sides: Mapping[str, str]) -> set[str]:
 
 def settings_of(row: Json) -> Json:
     """The settings on which a measured pair depends: all of a row but its texts and counts."""
-    words = ("title", "zh", "readme", "work", "paths", "peer_paths", "seeds", "published",
+    words = ("title", "zh", "readme", "work", "paths", "peer_paths", "pairs", "seeds", "published",
              "dry")  # fmt: skip
     return {name: value for name, value in row.items() if name not in words}
 

@@ -33,7 +33,9 @@ from window import windowed
 def main() -> int:
     """Run the rows; 1 if one of them was refused or failed."""
     options = parser(__doc__)
-    options.add_argument("--pairs", type=at_least(3), default=6, help="pairs of runs, at least 3")
+    options.add_argument(
+        "--pairs", type=at_least(3), help="pairs of runs, at least 3, instead of each row's number"
+    )
     args = options.parse_args()
     return run_rows("speed", args, lambda name, row: measure(args, name, row), summary)
 
@@ -53,7 +55,7 @@ def measure(args: argparse.Namespace, name: str, row: Json) -> Json:
         )
         for side in row["sides"]
     }  # fmt: skip
-    pairs = 1 if args.dry else args.pairs
+    pairs = 1 if args.dry else args.pairs or row["pairs"]
     with finished_runs("speed", args, name, row) as store, cores(row.get("cores")):
         rows = store.alternate(sides, range(pairs), check=lambda run: check(run, row, lengths))
     return results(name, row, rows)
