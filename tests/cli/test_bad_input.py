@@ -197,6 +197,26 @@ def test_a_run_whose_name_is_empty(flatout: Cli, command: str) -> None:
     sentence(flatout(command, ""), 2, "RUN_DIR is empty: give a path.")
 
 
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ("train --from FILE", "--from FILE is a file|folder of a run"),
+        ("train ppo --env CartPole-v1 --from FILE", "--from FILE is a file|folder of a run"),
+        ("train --resume FILE", "--resume FILE is a file|folder of a run"),
+        ("sweep --resume FILE", "--resume FILE is a file|folder of a sweep"),
+        ("runs --compare FILE FILE", "--compare FILE is a file|folder of a run"),
+        ("report --curves FILE", "FILE is a file|folder of a run"),
+    ],
+)
+def test_a_file_in_the_place_of_a_folder(
+    flatout: Cli, tmp_path: Path, argv: str, words: str
+) -> None:
+    file = tmp_path / "README.md"
+    file.write_text("# A page\n")
+    argv, words = (text.replace("FILE", str(file)) for text in (argv, words))
+    sentence(flatout(*argv.split()), 2, words)
+
+
 def test_names_with_line_breaks_are_shown_in_one_line(flatout: Cli, tmp_path: Path) -> None:
     name = "a\nb\x1b[2J"
     with pytest.raises(FlatoutError) as raised:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from flatout.cli.carried import carried_over, on_free_cards, without_learn
-from flatout.cli.flags import Word, flags_of, show_help, value_of, valued
+from flatout.cli.flags import Word, flags_of, run_folder, show_help, value_of, valued
 from flatout.config.hyper import HYPER, OwnConfig, algorithm_called
 from flatout.config.schema import (
     ALGORITHMS,
@@ -33,7 +33,7 @@ from flatout.config.values import Range, check, hints
 from flatout.errors import UsageError
 from flatout.output import shell_word
 from flatout.storage.trust import Consent, refuse_unconfirmed
-from flatout_explain.cli.parsing import HELP, Flag, existing, option, read
+from flatout_explain.cli.parsing import HELP, Flag, option, read
 
 A = TypeVar("A", bound="SettingsArguments")
 
@@ -287,7 +287,7 @@ def _algorithm(named: str | None, layers: Sequence[Mapping[str, Any]]) -> str:
 
 def _settings_before(folder: str, flag: str, consent: Consent) -> dict[str, Any]:
     """Return the settings of the run that a flag names, with the default reporting."""
-    existing(folder, flag)
+    run_folder(folder, flag)
     from flatout.storage.run_folder import POPULATION, load_config
 
     reporting = {"quiet": False, "json": False, "trace": False}

@@ -22,6 +22,7 @@ from flatout_explain.cli.parsing import (
     HELP,
     Flag,
     HelpShown,
+    existing,
     help_text,
     option,
     read,
@@ -192,6 +193,22 @@ def _number(kind: Any, text: str) -> Any:
         return kind(text)
     except ValueError:
         return None
+
+
+def run_folder(path: str, name: str, holds: str = "a run") -> Path:
+    """Return the folder that the user named, from which nothing is imported.
+
+    Args:
+        name: what gives the path, for the message.
+        holds: what the folder holds, for the message.
+
+    Raises:
+        UsageError: there is none, or it is a file.
+    """
+    folder = existing(path, name)
+    if folder.is_file():
+        raise UsageError(f"{name} {path} is a file; give the folder of {holds}.")
+    return folder
 
 
 def out_files(files: Sequence[str], *endings: str, own: Collection[str] = ()) -> list[Path]:

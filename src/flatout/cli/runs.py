@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from flatout.cli.flags import Word, out_files, parse
+from flatout.cli.flags import Word, out_files, parse, run_folder
 from flatout.errors import UsageError, refuse_empty
 from flatout.output import on_one_line, print_json, printable, text_table
 from flatout.reports.figure import PICTURES
-from flatout_explain.cli.parsing import existing
 
 if TYPE_CHECKING:
     from flatout.reports.runs import Row
@@ -106,7 +105,7 @@ def _compare(asked: RunsArguments) -> int:
         raise UsageError(
             "--compare needs two run folders or more: flatout runs --compare RUN_A RUN_B."
         )
-    folders = [existing(word) for word in asked.paths]
+    folders = [run_folder(word, "--compare") for word in asked.paths]
     from flatout.cli.compare_devices import compared as on_devices
 
     found, scaling = dict[str, Any](), None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from flatout.cli.arguments import SettingsArguments, read_settings, settle
-from flatout.cli.flags import Word, out_files
+from flatout.cli.flags import Word, out_files, run_folder
 from flatout.cli.sweep_plan import (
     cards_of,
     cores_of,
@@ -26,7 +26,7 @@ from flatout.storage.trust import Consent, named_code, refuse_unconfirmed
 from flatout.sweeps import plan
 from flatout.sweeps.plan import SweepPlan
 from flatout.sweeps.sections import MOST
-from flatout_explain.cli.parsing import existing, option
+from flatout_explain.cli.parsing import option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -101,7 +101,7 @@ def sweep(argv: list[str], interrupts: Interrupts) -> int:
     outs = out_files(asked.out, ".html", ".csv", ".json", ".png")
     if resumed is not None:
         _refuse_more(asked, given)
-        existing(resumed, "--resume")
+        run_folder(resumed, "--resume", "a sweep")
     if as_json:
         reserve_stdout()
     from rich.console import Console

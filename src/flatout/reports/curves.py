@@ -58,6 +58,8 @@ def read(path: Path) -> Run:
     Raises:
         UsageError: it is no run, or has told of no episode yet.
     """
+    if path.is_file():
+        raise UsageError(f"{path} is a file; give the folder of a run.")
     config = load_config(path, None)
     try:
         run = of_metrics(path / "metrics.jsonl", path.name, config.flat())
