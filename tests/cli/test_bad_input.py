@@ -197,6 +197,12 @@ def test_a_run_whose_name_is_empty(flatout: Cli, command: str) -> None:
     sentence(flatout(command, ""), 2, "RUN_DIR is empty: give a path.")
 
 
+def test_a_checked_name_is_no_style_of_the_terminal(flatout: Cli) -> None:
+    shown = flatout("check", "[/x]")
+    assert shown.code == 1
+    assert shown.out.endswith("[/x]: 1 error, 0 warnings\n")
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [

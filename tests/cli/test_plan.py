@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -12,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from flatout.cli.plan import show
 from flatout.config.placement import Placement, parse
 from flatout.errors import FlatoutError
 from flatout.hardware.inventory import inventory
@@ -54,6 +57,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def asked(*words: str, seconds: float = 1.0, **more: Any) -> Question:
     config, _ = train_config(list(words))
     return Question(config, Placement(), seconds, **more)
+
+
+def test_texts_of_files_are_no_styles() -> None:
+    file = io.StringIO()
+    show(KNOWN, "a [/x] machine", Console(file=file, width=200))
+    assert "measured on a [/x] machine in 3.0 s" in file.getvalue()
 
 
 def test_the_choice_is_measured_named_and_kept(flatout: Callable[..., Any], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from collections.abc import Callable
@@ -11,13 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from flatout.__main__ import main
+from flatout.cli.population import _draw
 from flatout.errors import UsageError
 from flatout.populations.members import FOLDER, members
 from flatout.reports.curves import Run, curves, text
 from flatout.run.trainer import Trainer
-from tests import tiny
+from tests import runs_made, tiny
 from tests.conftest import Result, furthest, last_saved
 from tests.kills import finish, spawn
 from tests.tiny import train_config
@@ -208,6 +211,18 @@ def test_a_file_lists_members(tmp_path: Path) -> None:
     file.write_text('["a/b"]\nseed = 3\n')
     with pytest.raises(UsageError, match="'a/b' is not a plain folder name"):
         members(config, None, [str(file)], tmp_path)
+
+
+def test_the_end_of_a_population_says_how_many_runs_a_curve_has(tmp_path: Path) -> None:
+    """Neither that nor a folder's name is taken for a style of the terminal."""
+    path = tmp_path / "[b]"
+    for rate in (0.1, 0.2):
+        runs_made.folder(path / FOLDER / f"learning_rate={rate}", [20.0, 30.0], learning_rate=rate)
+    file = io.StringIO()
+    _draw(path, Console(file=file))
+    said = file.getvalue()
+    assert said.count("30.0 [one run]  learning_rate=0.") == 2
+    assert f"{path}/curves.svg\n" in said
 
 
 def test_curves_join_seeds_and_keep_settings_apart() -> None:

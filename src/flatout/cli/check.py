@@ -60,6 +60,7 @@ def check(argv: list[str]) -> int:
     wrong, odd = counts["error"], counts["warning"]
     console.print(
         f"{env}: {wrong} error{'s' * (wrong != 1)}, {odd} warning{'s' * (odd != 1)}"
-        if wrong or odd else f"{env}: nothing is wrong"
+        if wrong or odd else f"{env}: nothing is wrong",
+        markup=False,
     )  # fmt: skip
     return int(wrong > 0)

@@ -213,10 +213,10 @@ def show_outcome(o: Outcome, console: Console) -> None:
     console.print(
         f"what if {o.change}: {o.gain:.2f} times as fast ({o.low:.2f} - {o.high:.2f}) with "
         f"{o.then.placement}; then {o.bottleneck} holds it up",
-        soft_wrap=True, highlight=False,
+        soft_wrap=True, highlight=False, markup=False,
     )  # fmt: skip
     for note in o.notes:
-        console.print(f"  {note}", soft_wrap=True, highlight=False)
+        console.print(f"  {note}", soft_wrap=True, highlight=False, markup=False)
 
 
 def show(answer: Answer, where: str, console: Console) -> None:
@@ -242,12 +242,12 @@ def show(answer: Answer, where: str, console: Console) -> None:
             f"{p.rate:,.0f}", f"{p.low:,.0f} - {p.high:,.0f}",
             "" if p.measured is None else f"{p.measured:,.0f}", error, memory, waits,
         )  # fmt: skip
-    console.print(f"measured on {printable(where)} in {answer.spent_s:.1f} s")
+    console.print(f"measured on {printable(where)} in {answer.spent_s:.1f} s", markup=False)
     console.print(table)
     for note in answer.notes:
         console.print(Text(on_one_line(note), style="yellow"), soft_wrap=True)
-    console.print(f"take {answer.words()}", soft_wrap=True, highlight=False)
-    console.print(why(chosen, answer.stages), soft_wrap=True, highlight=False)
+    console.print(f"take {answer.words()}", soft_wrap=True, highlight=False, markup=False)
+    console.print(why(chosen, answer.stages), soft_wrap=True, highlight=False, markup=False)
 
 
 def draw(answer: Answer, file: Path) -> None:

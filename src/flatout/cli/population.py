@@ -190,14 +190,14 @@ def table(population: Population, most: int) -> Table:
 def _draw(path: Path, console: Console) -> None:
     """Print the members' curves, and write them into the population's folder. An error becomes a
     note, because the members are trained and saved already."""
-    from flatout.output import say
+    from flatout.output import on_one_line, say
     from flatout.reports.curves import picture, readable
 
     try:
         made = picture(readable([path]))
     except FlatoutError:
         return  # no episode has ended
-    console.print(str(made), highlight=False, soft_wrap=True)
+    console.print(str(made), highlight=False, soft_wrap=True, markup=False)
     drawn = importlib.util.find_spec("matplotlib") is not None
     for name in CURVES if drawn else CURVES[:1]:
         file = path / name
@@ -208,4 +208,4 @@ def _draw(path: Path, console: Console) -> None:
             say(f"{name} is left out: {error}")
             continue
         if file.suffix == ".svg":
-            console.print(str(file), highlight=False, soft_wrap=True)
+            console.print(on_one_line(str(file)), highlight=False, soft_wrap=True, markup=False)
