@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -16,8 +17,8 @@ from rich.console import Console
 
 from flatout.__main__ import main
 from flatout.cli.population import _draw
-from flatout.errors import UsageError
-from flatout.populations.members import FOLDER, members
+from flatout.errors import FlatoutError, Interrupt, UsageError
+from flatout.populations.members import FOLDER, Member, Strategy, members
 from flatout.reports.curves import Run, curves, text
 from flatout.run.trainer import Trainer
 from tests import runs_made, tiny
@@ -196,6 +197,31 @@ def test_a_population_in_python(tmp_path: Path) -> None:
     assert [s["steps"] for s in made.summaries.values()] == [640, 640]
     with pytest.raises(UsageError, match="hidden changes the program"):
         flatout.Population("ppo", "CartPole-v1", population={"hidden": [8, 16]})
+
+
+def test_steps_before_which_python_was_stopped_are_not_owed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import flatout
+
+    def stopped(*_: Any) -> NoReturn:
+        raise Interrupt(signal.SIGINT)
+
+    begun: list[int] = []
+
+    def begins(members: list[Member], *_: Any) -> NoReturn:
+        begun.extend(member.config.run.steps for member in members)
+        raise FlatoutError("this is all that the test wants to know")
+
+    made = flatout.Population("ppo", "CartPole-v1", seeds=2, run_dir=tmp_path / "p")
+    monkeypatch.setattr("flatout.api.population.choose", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        made.learn(100)
+    monkeypatch.setattr("flatout.api.population.choose", lambda *_: Strategy("spread", 1))
+    monkeypatch.setattr("flatout.api.population.Members", begins)
+    with pytest.raises(FlatoutError, match="all that the test"):
+        made.learn(100)
+    assert begun == [100, 100]
 
 
 def test_a_file_lists_members(tmp_path: Path) -> None:

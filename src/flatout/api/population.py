@@ -85,8 +85,8 @@ class Population:
         steps = self.config.run.steps
         if total_timesteps is not None:
             steps = whole_number("total_timesteps", total_timesteps, Range(1))
-        self._steps += steps
-        changes = {"steps": self._steps}
+        steps += self._steps
+        changes = {"steps": steps}
         trained = [Member(one.name, revise(one.config, changes)) for one in self._members]
         resume = self._chosen is not None
         if not resume:
@@ -101,6 +101,7 @@ class Population:
                     raise KeyboardInterrupt from None
                 save(self._path, self.config, trained, chosen)
                 self._chosen = chosen
+            self._steps = steps
             made = Members(trained, self._chosen, resume, interrupts, self._programs)
             made.run()
         self.summaries = {state.member.name: state.summary for state in made.states}
