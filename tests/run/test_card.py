@@ -13,7 +13,7 @@ import pytest
 
 from flatout import PPO
 from flatout.cli import arguments
-from flatout.cli.changed_command import repeatable
+from flatout.cli.changed_command import given_in_python, repeatable
 from flatout.config import settings
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import build, resolve
@@ -46,6 +46,7 @@ def test_every_run_leaves_a_curve_and_a_card(flatout: Cli, tmp_path: Path) -> No
     assert "gae_lambda" not in card, "a default"
     again = next(line for line in card.splitlines() if line.startswith("    flatout train"))
     assert repeatable(tmp_path / "a")
+    assert not given_in_python(tmp_path / "a")
     result = flatout(*shlex.split(again)[1:], "--run-dir", tmp_path / "b", "--json", "--quiet")
     assert result.code == 0, result.err
     repeated = json.loads(result.out)
@@ -130,3 +131,4 @@ def test_code_given_in_python_is_not_a_command(tmp_path: Path) -> None:
     assert "flatout train" not in card
     assert "given in Python" in card
     assert not repeatable(tmp_path / "run")
+    assert given_in_python(tmp_path / "run")

@@ -4,6 +4,7 @@ can be pasted into a shell."""
 from __future__ import annotations
 
 import io
+import json
 import shlex
 import subprocess
 from pathlib import Path
@@ -13,8 +14,9 @@ import pytest
 from rich.console import Console
 
 from flatout.cli.arguments import TrainArguments, read_settings, settle
-from flatout.cli.changed_command import changed_command, command_of_settings
+from flatout.cli.changed_command import changed_command, command_of_settings, with_commands
 from flatout.config.settings import resolve, revise
+from flatout.explain.runs import Evidence, closing
 from flatout.explain.settings import flags
 from flatout.run.display import command_lines, report
 from flatout_explain.diagnosis import Diagnosis, Finding
@@ -125,6 +127,31 @@ def test_explains_command_is_read_by_a_shell_as_it_is_shown(width: int | None) -
     assert (concern, words) == ("concerns 64 % of the time", remedy)
     assert len(command) == 1 if width is None else max(map(len, command)) <= width - 9
     assert as_a_shell_reads("\n".join(command)) == AGAIN
+
+
+@pytest.mark.parametrize(
+    ("env", "in_python"), [("CartPole-v1(...)", False), ("__main__:make", False), ("mine:X", True)]
+)
+def test_a_run_that_was_made_in_python_is_changed_there(env: str, in_python: bool) -> None:
+    setting = flags({"envs": 16, "placement": "sampler=processes workers=2x8", "tensorboard": False,
+                     "stop_at_return": -3.5})  # fmt: skip
+    finding = Finding("env-bound", 0.64, ("env takes 64 % of the time",), "Use 16.",
+                      setting=setting)  # fmt: skip
+    diagnosis = Diagnosis("runs/a", "env-bound", "the learner is idle", (finding,), 80.0)
+    given = {"envs": 16, "placement": "sampler=processes workers=2x8", "tensorboard": False,
+             "stop_at_return": -3.5}  # fmt: skip
+    assert closing(diagnosis)["try"]["arguments"] == given
+    evidence = Evidence("runs/a", resolve("ppo", {"env": env, "envs": 8}), in_python=in_python)
+    evidence = Evidence.from_json(json.loads(json.dumps(evidence.as_json())))
+    file = io.StringIO()
+    show(with_commands(diagnosis, evidence), Console(file=file), command_lines)
+    tried = section(file.getvalue(), "TRY")
+    assert tried.startswith(
+        "Pass envs=16, placement='sampler=processes workers=2x8', tensorboard=False, "
+        "stop_at_return=-3.5 where the agent is made. Use 16."
+    )
+    assert "--" not in tried
+    assert ("pass a function that makes it" in tried) == env.endswith("(...)")
 
 
 def test_a_long_command_is_broken_between_flags() -> None:

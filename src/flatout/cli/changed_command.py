@@ -23,13 +23,13 @@ from flatout.config.schema import TrainConfig
 from flatout.config.settings import build, revise
 from flatout.errors import FlatoutError
 from flatout.explain.runs import Evidence
-from flatout.explain.settings import flags
+from flatout.explain.settings import arguments, flags
 from flatout.run.card import CARD, OURS
 from flatout.storage import signing
 from flatout.storage.run_folder import load_values
 from flatout.storage.trust import reaching_of
 from flatout_explain.cli.parsing import option, read
-from flatout_explain.diagnosis import Diagnosis
+from flatout_explain.diagnosis import Diagnosis, Finding
 from flatout_explain.files import nofollow
 
 TRAIN = "flatout train"
@@ -131,7 +131,12 @@ def _differing(before: TrainConfig, wanted: TrainConfig, without: set[str]) -> t
 
 
 def with_commands(diagnosis: Diagnosis, evidence: Evidence) -> Diagnosis:
-    """Return a run's diagnosis with the whole command of each remedy that is a setting."""
+    """Return a run's diagnosis with the whole command of each remedy that is a setting, or with the
+    arguments that apply it, where a part of the run was given in Python."""
+    if evidence.in_python or any(map(_only_in_python, map(str, _named(evidence.config)))):
+        passed = evidence.config.env.env.endswith(PASSED)
+        found = tuple(_in_python(finding, passed) for finding in diagnosis.findings)
+        return replace(diagnosis, findings=found)
     if not evidence.repeatable:
         return diagnosis
     found = tuple(
@@ -146,18 +151,39 @@ def with_commands(diagnosis: Diagnosis, evidence: Evidence) -> Diagnosis:
     return replace(diagnosis, findings=found)
 
 
+def _in_python(finding: Finding, passed: bool) -> Finding:
+    """Return a finding whose remedy names arguments instead of flags.
+
+    Args:
+        passed: whether the environment was passed, as an object or as a function without a name.
+    """
+    if not finding.setting:
+        return finding
+    changes = arguments(finding.setting)
+    words = ", ".join(f"{name}={value!r}" for name, value in changes.items())
+    parts = [f"Pass {words} where the agent is made.", finding.remedy]
+    if passed and "envs" in changes:
+        parts.append("An environment object is a single one: pass a function that makes it.")
+    return replace(finding, remedy=" ".join(filter(None, parts)), setting=())
+
+
 def repeatable(folder: Path) -> bool:
     """Return whether a command may be shown that trains as a run did.
 
-    It may not if a part of the run was given in Python, as its model card says (a run that has not
-    ended has no card yet), or if another user's folder names code: pasted into a shell, that would
-    run.
+    It may not if a part of the run was given in Python, or if another user's folder names code:
+    pasted into a shell, that would run.
     """
     config, values = load_values(folder, None, "config.json")
     if signing.signed_code(signing.RUN, values) is None and reaching_of(config):
         return False
+    return not given_in_python(folder)
+
+
+def given_in_python(folder: Path) -> bool:
+    """Return whether a part of a run was given in Python, as its model card says. A run that has
+    not ended has no card yet."""
     try:
         card = nofollow.read(folder / CARD, 1, MOST_CARD).decode(errors="replace")
     except OSError:
-        return True
-    return not card.startswith(OURS) or f"\n    {TRAIN} " in card
+        return False
+    return card.startswith(OURS) and f"\n    {TRAIN} " not in card

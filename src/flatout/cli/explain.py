@@ -76,20 +76,24 @@ class RunFolders(command.Runs):
         """Explain a run's folder on stdout and in the files that were asked for."""
         from rich.console import Console
 
-        from flatout.cli.changed_command import repeatable, with_commands
+        from flatout.cli.changed_command import given_in_python, repeatable, with_commands
         from flatout.explain.runs import diagnose_evidence, read_run
         from flatout.measurements.trial import show, try_first
         from flatout.storage.trust import Consent
 
         evidence = read_run(path)
-        evidence = replace(evidence, plan=_plan(path, asked), repeatable=repeatable(path))
-        diagnosis = with_commands(diagnose_evidence(evidence), evidence)
+        evidence = replace(
+            evidence, plan=_plan(path, asked), repeatable=repeatable(path),
+            in_python=given_in_python(path),
+        )  # fmt: skip
+        found = diagnose_evidence(evidence)
+        diagnosis = with_commands(found, evidence)
         if asked.save is not None:
             command.write_json(asked.save, evidence.as_json())
         command.report(diagnosis, asked, command_lines=self.command_lines)
         if asked.try_:
             console = Console()
-            outcome = try_first(path, diagnosis, console, Consent(trust=asked.trust))
+            outcome = try_first(path, found, console, Consent(trust=asked.trust))
             show(outcome, console)
             if asked.json is not None:
                 command.write_json(asked.json, diagnosis.as_json() | {"trial": outcome.as_json()})
@@ -104,7 +108,8 @@ class RunFolders(command.Runs):
         read = runs.Evidence.from_json(dict(evidence))
         diagnosis = runs.diagnose_evidence(read)
         # The file may be another user's: a command with code that it names is not shown.
-        return diagnosis if reaching_of(read.config) else with_commands(diagnosis, read)
+        shown = read.repeatable and not reaching_of(read.config)
+        return with_commands(diagnosis, replace(read, repeatable=shown))
 
     def command_lines(self, command: str, width: int) -> list[str]:
         """Break a command to train into lines that a shell reads as one."""

@@ -17,6 +17,7 @@ from flatout.errors import FlatoutError, UsageError, damage
 from flatout.explain.facts import facts, mean_use, phase_shares
 from flatout.explain.machines import machine_times
 from flatout.explain.rules import findings, headline
+from flatout.explain.settings import arguments
 from flatout.output import shell_word
 from flatout.planning.answer import Answer
 from flatout.planning.machine import SHIPPED, Machine, this_machine
@@ -63,6 +64,7 @@ class Evidence:
     plan: Answer | None = None  # and of this run
     parent: str | None = None  # the folder of the run from which it started
     repeatable: bool = True  # whether a command may be shown that trains the same again
+    in_python: bool = False  # whether a part of the run was given in Python
 
     def as_json(self) -> dict[str, Any]:
         """Return the evidence as ``--save`` writes it."""
@@ -77,6 +79,7 @@ class Evidence:
             "plan": None if self.plan is None else self.plan.as_json(),
             "parent": self.parent,
             "repeatable": self.repeatable,
+            "in_python": self.in_python,
         }
 
     @staticmethod
@@ -89,6 +92,7 @@ class Evidence:
                 saved.subject, resolve(str(settings["algorithm"]), settings), saved.lines,
                 saved.samples, saved.ended, saved.machine,
                 None if plan is None else Answer.from_json(plan), saved.parent, saved.repeatable,
+                saved.in_python,
             )  # fmt: skip
         except (KeyError, ValueError) as error:
             raise UsageError(f"this is not saved evidence of a run: {damage(error)}.") from error
@@ -106,6 +110,7 @@ class _Saved(msgspec.Struct):
     plan: dict[str, Any] | None
     parent: str | None = None
     repeatable: bool = True
+    in_python: bool = False
 
 
 def read_run(path: Path) -> Evidence:
@@ -267,10 +272,13 @@ def closing(diagnosis: Diagnosis | None) -> dict[str, Any]:
     if diagnosis is None:
         return {"verdict": None, "headline": "", "try": None, "steady": None}
     best = advice(diagnosis)
+    tried = None if best is None else best.as_json()
+    if tried is not None and best is not None and best.setting:
+        tried["arguments"] = arguments(best.setting)
     return {
         "verdict": diagnosis.verdict,
         "headline": diagnosis.headline,
-        "try": None if best is None else best.as_json(),
+        "try": tried,
         "steady": {"seconds": diagnosis.seconds, "phases": diagnosis.phases,
                    "left_out": dict(diagnosis.apart)},
     }  # fmt: skip

@@ -6,7 +6,7 @@ Proposals are validated as a user's settings are.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -49,6 +49,22 @@ def flags(changes: Mapping[str, Any]) -> tuple[str, ...]:
             listed = value if isinstance(value, tuple) else [value]
             words += [f"--{flag}", ",".join(map(str, listed))]
     return tuple(words)
+
+
+def arguments(setting: Sequence[str]) -> dict[str, Any]:
+    """Return such flags as keyword arguments of an agent in Python."""
+    values, words = dict[str, Any](), list(setting)
+    while words:
+        name = words.pop(0).removeprefix("--").replace("-", "_")
+        if not words or words[0].startswith("--"):
+            values[name.removeprefix("no_")] = not name.startswith("no_")
+            continue
+        text = words.pop(0)
+        try:
+            values[name] = json.loads(text)
+        except ValueError:
+            values[name] = text
+    return values
 
 
 def named(setting: tuple[str, ...]) -> set[str]:
