@@ -23,6 +23,7 @@ from flatout.hardware.inventory import Gpu, Hardware
 from flatout.sweeps import engine, plan, worker
 from flatout.sweeps.folder import PLAN
 from flatout.sweeps.plan import Job, SweepPlan
+from flatout.sweeps.sections import drawn
 from flatout.sweeps.slots import Slots
 from flatout.sweeps.sweep import DONE, MOST_LOST, State, Sweep
 from tests import tiny
@@ -435,6 +436,15 @@ def test_grid_list_and_random_are_added_up() -> None:
         assert 1e-5 <= group.row["learning_rate"] <= 1e-3
         assert group.row["n_epochs"] in (1, 2, 3)
     assert plan.groups(base(), sections, "x") == found  # drawn by its seed
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_drawn_numbers_stay_within_their_limits(log: bool) -> None:
+    """They have four digits, but 0.99996 is not 1."""
+    table = {"count": 50, "gamma": {"low": 0.99991, "high": 0.99996, "log": log}}
+    found = [row["gamma"] for row in drawn(table, "[random]")]
+    assert all(0.99991 <= gamma <= 0.99996 for gamma in found)
+    assert len({*found}) == 50
 
 
 def test_populations_are_of_one_shape() -> None:

@@ -89,4 +89,5 @@ def _draw(dice: random.Random, values: Any, where: str) -> Any:
         number = low + dice.random() * (high - low)
     if type(low) is int and type(high) is int:
         return min(int(low + dice.random() * (high + 1 - low)) if not log else round(number), high)
-    return float(f"{number:.4g}")
+    short = float(f"{number:.4g}")
+    return short if low <= short <= high else number
