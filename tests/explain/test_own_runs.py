@@ -359,6 +359,19 @@ def test_writing_is_made_rarer(span: str, flag: str) -> None:
     assert found.setting[0] == flag
 
 
+@pytest.mark.parametrize(
+    ("evaluates", "setting"), [(0, ()), (100, ("--eval-every", "10000"))]
+)  # fmt: skip
+def test_a_run_without_checkpoints_is_not_told_to_write_fewer(
+    evaluates: int, setting: tuple[str, ...]
+) -> None:
+    """Its best parameters are still saved, after evaluations."""
+    settings = PPO | {"checkpoint_every": 0, "eval_every": evaluates}
+    found = first(told({"checkpoint": 6.0, "env": 2.0, "learn": 2.0}, settings=settings))
+    assert (found.id, found.setting) == ("io-bound", setting)
+    assert "every 0" not in " ".join((*found.evidence, found.remedy))
+
+
 def test_evaluation_is_named_and_made_rarer() -> None:
     given = told({"eval": 7.0, "env": 1.0, "learn": 2.0}, settings=PPO | {"eval_every": 100})
     found = findings(given)

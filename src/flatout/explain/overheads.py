@@ -29,7 +29,15 @@ def writing(facts: RunFacts, share: float) -> Advice:
         f"{takes(facts, 'io', share)}: checkpoints {percent(facts.checkpoints)}, metrics "
         f"{percent(facts.logs)}"
     )
-    if facts.checkpoints >= facts.logs:
+    otherwise = "Keep the run folder on a faster disk."
+    if facts.checkpoints >= facts.logs and settings.get("checkpoint_every") == 0:
+        evals = int(settings.get("eval_every") or 0)
+        if not evals:
+            return Advice([first], otherwise)
+        changes = {"eval_every": _rarer(facts.checkpoints, evals)}
+        often = f"better parameters are saved after an evaluation, every {evals:,} steps"
+        words = "Evaluate less often; what is learned stays the same."
+    elif facts.checkpoints >= facts.logs:
         every = settings.get("checkpoint_every")
         every = max(int(settings.get("steps", 0)) // 10, 1) if every is None else int(every)
         changes = {"checkpoint_every": _rarer(facts.checkpoints, every)}
@@ -41,7 +49,6 @@ def writing(facts: RunFacts, share: float) -> Advice:
         changes = {"log_every": _rarer(facts.logs, every)}
         often = f"a row of metrics every {every:,} steps (--log-every)"
         words = "Write metrics less often; each row then covers more iterations."
-    otherwise = "Keep the run folder on a faster disk."
     return Advice([first, often], otherwise, [Proposal(words, changes)])
 
 
