@@ -51,6 +51,10 @@ def test_names_with_dollar_signs_are_shown_as_they_are() -> None:
     assert drawing(FORMULA).content(".png").startswith(b"\x89PNG")
 
 
+def test_names_that_the_font_lacks_are_no_warning() -> None:
+    assert drawing("日本").content(".png").startswith(b"\x89PNG")
+
+
 def test_what_matplotlib_raises_is_one_sentence() -> None:
     words = r"matplotlib cannot draw this \(ValueError: .*\)\.$"
     with pytest.raises(FlatoutError, match=words), figure(1.0, 1.0) as drawn:

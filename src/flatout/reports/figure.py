@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import warnings
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,9 @@ def figure(width: float, height: float) -> Iterator[Any]:
     """
     try:
         matplotlib = _matplotlib()
-        with matplotlib.rc_context():
+        with matplotlib.rc_context(), warnings.catch_warnings():
+            # A box takes the place of a character that matplotlib's own font lacks.
+            warnings.filterwarnings("ignore", "Glyph .* missing from font")
             matplotlib.rcdefaults()
             matplotlib.rcParams["text.parse_math"] = False
             figures = importlib.import_module("matplotlib.figure")
