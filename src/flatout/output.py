@@ -39,14 +39,15 @@ def text_table(rows: Sequence[Sequence[str]], left: Collection[int]) -> list[str
     """Return the lines of a table; the cells of some columns begin on the left, others end on the
     right. For thousands of rows rich takes seconds.
     """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if place in left else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    from rich.cells import cell_len  # some characters are two columns of a terminal wide
+
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+
+    def filled(place: int, cell: str) -> str:
+        space = " " * (widths[place] - cell_len(cell))
+        return cell + space if place in left else space + cell
+
+    return ["  ".join(filled(*one) for one in enumerate(row)).rstrip() for row in rows]
 
 
 def leave() -> None:

@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from rich.cells import cell_len
 
 from flatout.reports.curves import Run, View, curves, picture, readable, text
 from flatout.run.curve import VALUES, points
@@ -142,6 +143,13 @@ def test_text_of_strangers_stays_text(flatout: Cli, runs: Path) -> None:
     assert "\x1b" not in shown
     assert len(shown.splitlines()) == 4
     assert "runs/older" in shown
+
+
+def test_columns_of_wide_characters_stay_in_line(flatout: Cli, tmp_path: Path) -> None:
+    for name in ("a", "日本語", "é"):
+        folder(tmp_path / name, [1.0])
+    lines = flatout("runs", tmp_path).out.splitlines()
+    assert len({cell_len(line.partition("CartPole")[0]) for line in lines[1:]}) == 1
 
 
 def test_the_table_needs_neither_jax_nor_numpy(made: Path) -> None:
