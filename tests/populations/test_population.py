@@ -181,6 +181,24 @@ def test_an_impossible_population_is_one_sentence(words: list[str], said: str) -
         members(config, None, words, Path("p"))
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, r"pass seeds=8, say, or population="),
+        ({"population": {}}, r"pass seeds=8, say, or population="),
+        ({"population": {"gamma": []}}, "population: gamma has no values."),
+        ({"population": {"lr": [1e-3]}}, "lr is no setting; .* Did you mean 'learning_rate'?"),
+    ],
+)
+def test_an_impossible_population_in_python_is_one_sentence(
+    given: dict[str, Any], said: str
+) -> None:
+    import flatout
+
+    with pytest.raises(UsageError, match=said):
+        flatout.Population("ppo", "CartPole-v1", **given)
+
+
 def test_a_population_in_python(tmp_path: Path) -> None:
     import flatout
 

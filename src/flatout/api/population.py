@@ -63,6 +63,11 @@ class Population:
         self.config = resolve(algorithm, tuned, named, settings)
         if not self.config.env.env or not self.config.hyper.acts:
             raise UsageError("a population needs an algorithm that acts, and an environment.")
+        if seeds is None and (population is None or population == {}):
+            raise UsageError(
+                "a population needs members: pass seeds=8, say, or population={'gamma': [0.98, "
+                "0.99]}."
+            )
         if seeds is not None:
             seeds = whole_number("seeds", seeds, Range(1))
         folder = default_folder(self.config) if run_dir is None else run_dir
@@ -127,7 +132,11 @@ def _words(grid: Any) -> list[str]:
     """
     if not isinstance(grid, Mapping | None):
         raise UsageError(f"population = {short(grid)} is not a dict of settings and their values.")
+    words: list[str] = []
     for key, values in (grid or {}).items():
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise UsageError(f"population: {key} = {short(values)} is not a list of values.")
-    return [f"{key}={','.join(map(str, values))}" for key, values in (grid or {}).items()]
+        if not (texts := list(map(str, values))):
+            raise UsageError(f"population: {key} has no values.")
+        words.append(f"{key}={','.join(texts)}")
+    return words

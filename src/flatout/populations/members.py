@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flatout.config.aliases import meant
 from flatout.config.hyper import Hyper, OwnConfig
 from flatout.config.placement import Placement
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import changeable, load_file, parse_grid, revise
 from flatout.config.values import hints
-from flatout.errors import CheckpointError, UsageError, damage, nearest, writing
+from flatout.errors import CheckpointError, UsageError, damage, writing
 from flatout.storage import signing
 from flatout.storage.checkpoint import FORMAT
 from flatout.storage.run_folder import GROUPS, POPULATION, load_values, refuse_taken
@@ -119,7 +120,7 @@ def _member(config: TrainConfig, name: str, row: Mapping[str, Any], folder: Path
             why = "changes the program that all members share" if key in flat else "is no setting"
             raise UsageError(
                 f"--population: {key} {why}; members differ in {', '.join(names)}."
-                f"{'' if key in flat else nearest(key, names)}"
+                f"{'' if key in flat else meant(key, names)}"
             )
     values: dict[str, Any] = dict(row)
     if isinstance(config.hyper, OwnConfig):
