@@ -137,6 +137,17 @@ def test_the_fault_is_named(name: str) -> None:
     assert any(re.match(words, line) for line in found), found
 
 
+def test_equal_rewards_that_are_not_numbers_are_no_chance() -> None:
+    class Undefined(bad_envs.Good):
+        def reward(self) -> float:
+            return float("nan")
+
+    found = faults(Undefined)
+    assert [line for line in found if line.startswith("error")] == [
+        "error: the reward of step 1 is nan: look at what step computes."
+    ]
+
+
 def test_a_step_that_never_returns_is_named() -> None:
     found = faults(faulty_envs.Hangs, patience=3.0)
     assert len(found) == 1

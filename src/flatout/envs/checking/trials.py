@@ -362,7 +362,8 @@ def difference(one: Tap, other: Tap) -> str:
                 return f"another observation{f' {path!r}' if path else ''} in {_call(call)}"
         for name, value, twin in zip(("reward", "terminated", "truncated"), rest, others,
                                      strict=False):  # fmt: skip
-            if not np.array_equal(value, twin):
+            nan = isinstance(value, float | np.floating)
+            if not np.array_equal(value, twin, equal_nan=nan):
                 return f"another {name} in {_call(call)}"
         if len(rest) != len(others):
             return f"an episode of another length, before {_call(call)}"
