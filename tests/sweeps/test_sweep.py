@@ -447,6 +447,14 @@ def test_drawn_numbers_stay_within_their_limits(log: bool) -> None:
     assert len({*found}) == 50
 
 
+def test_configurations_of_a_classifier_differ_in_no_environment() -> None:
+    config = resolve("classify", {})
+    assert len(plan.groups(config, {"grid": {"batch_size": [64, 128]}}, "x")) == 2
+    for key in ("env", "envs", "frame-stack"):
+        with pytest.raises(UsageError, match=f"x: {key.replace('-', '_')}: classify has no env"):
+            plan.groups(config, {"grid": {key: [2, 3]}}, "x")
+
+
 def test_populations_are_of_one_shape() -> None:
     config = base("--env-backend", "device")
     grid = {"grid": {"gamma": [0.9, 0.99], "n_steps": [32, 64]}}

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from flatout.config.hyper import OwnConfig
-from flatout.config.schema import TrainConfig
+from flatout.config.schema import EnvConfig, TrainConfig
 from flatout.config.settings import changeable, resolve, revise
+from flatout.config.values import hints
 from flatout.errors import UsageError
 from flatout.storage.trust import CODE, REACHING
 from flatout.sweeps.sections import MOST, drawn, grid, listed, refuse_many
@@ -37,6 +38,9 @@ REFUSED = {
     "run_dir": "each trial has a folder of its own",
 }
 """Settings in which configurations cannot differ, with the reason."""
+
+_ACTING = frozenset(hints(EnvConfig))
+"""Settings that an algorithm without an environment does not have."""
 
 
 @dataclass(frozen=True)
@@ -228,6 +232,8 @@ def groups(base: TrainConfig, sections: Mapping[str, Any], where: str) -> list[G
         row = {key.replace("-", "_"): value for key, value in row.items()}
         for key in row.keys() & REFUSED.keys():
             raise UsageError(f"{where}: configurations cannot differ in {key}: {REFUSED[key]}.")
+        for key in () if base.hyper.acts else row.keys() & _ACTING:
+            raise UsageError(f"{where}: {key}: {base.algorithm} has no environment.")
         try:
             revise(base, row)
         except UsageError as error:
