@@ -50,8 +50,10 @@ def test_environments_without_a_name_must_be_passed_again(
         PPO.load(file)
     assert name in str(raised.value)
     assert PPO.load(file, env).learn(64).summary["steps"] == 64
-    shown = flatout("eval", file)
-    assert (shown.code, "pass env=" in shown.err) == (2, True)
+    for command in (("eval", file), ("export", file, "--out", tmp_path / "policy.py")):
+        shown = flatout(*command)
+        assert (shown.code, "env=" in shown.message) == (2, False)
+        assert "--env module:factory. It was passed as a Python object" in shown.message
 
 
 def test_an_unchanged_environment_object_is_loaded_by_its_id(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ autoreset mode, and what cannot work is refused in one sentence."""
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from flatout.errors import (
 )
 from flatout.frames import frame_spec
 from tests import tiny
+from tests.conftest import Result
 from tests.masked_envs import Picky
 from tests.vector_envs import (
     Countdowns,
@@ -433,6 +436,26 @@ def test_videos_are_of_a_single_environment(tmp_path: Path, shared_programs: Any
         agent.record(tmp_path / "b.gif", env="Acrobot-v1")
     with pytest.raises(UsageError, match=r"of which no pictures are made: .*\(load the agent with"):
         agent.record(tmp_path / "c.gif")
+
+
+def test_the_command_says_how_a_vectors_agent_is_shown(
+    flatout: Callable[..., Result], tmp_path: Path, shared_programs: Any
+) -> None:
+    runs = {"named": cartpoles, "passed": cartpoles(2)}
+    for name, env in runs.items():
+        settings = tiny.python("ppo") if name == "named" else tiny.python("ppo", envs=2)
+        PPO(env, **settings).learn(64, run_dir=tmp_path / name)
+    named, passed, video = tmp_path / "named", tmp_path / "passed", tmp_path / "a.gif"
+    for flags in (["--show"], ["--out", str(video)]):
+        again = shlex.join(["flatout", "eval", str(named), *flags, "--env", "ID"])
+        assert flatout("eval", named, *flags).message.endswith(f"with the same spaces: {again}.")
+        assert "--env ID or --env module:factory." in flatout("eval", passed, *flags).message
+    assert flatout("eval", named, "--episodes", 2).code == 0
+    for run in (named, passed):
+        shown = flatout("eval", run, "--out", video, "--env", "tests.vector_envs:short_cartpole")
+        assert shown.code == 0, shown.err
+        assert video.stat().st_size
+        video.unlink()
 
 
 def learned(agent: Any) -> dict[str, np.ndarray]:

@@ -15,6 +15,9 @@ AGENTS: dict[str, type[Agent]] = {
     agent.algorithm: agent for agent in (PPO, A2C, DQN, DDPG, TD3, SAC, TQC, Genetic)
 }
 
+COMMAND = "give one with the same spaces: --env ID or --env module:factory"
+"""How another environment is given to a command."""
+
 
 def load_any(
     path: Path,
@@ -22,6 +25,7 @@ def load_any(
     env: str | None = None,
     trust: bool = False,
     algorithm: str | None = None,
+    command: bool = False,
 ) -> tuple[Agent, Path]:
     """Return an agent of any algorithm, and the file that it was loaded from.
 
@@ -29,6 +33,7 @@ def load_any(
         path: a saved agent or a run folder.
         prefer: see `read_agent`.
         env, algorithm, trust: see `Agent.load`.
+        command: whether the user gives them as flags of a command, for messages.
 
     Raises:
         UsageError, CheckpointError: the path holds no agent, or a corrupt one.
@@ -40,4 +45,5 @@ def load_any(
             f"{path} holds no agent that plays, but a {saved.config.algorithm} run; how well it "
             "does is in its summary.json (test_accuracy)."
         )
-    return restored(kind, saved, path, env, None, algorithm, {}), saved.file
+    advice = COMMAND if command else "pass env="
+    return restored(kind, saved, path, env, None, algorithm, {}, advice), saved.file

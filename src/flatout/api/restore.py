@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 from flatout.algorithms.own import MakeAlgorithm
 from flatout.api.aliases import translated
 from flatout.api.history import History
+from flatout.config.modules import PASSED
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import settings_of
 from flatout.errors import CheckpointError, NotInstalledError, UsageError
@@ -37,13 +38,14 @@ A = TypeVar("A", bound=Restorable)
 
 def restored(
     kind: type[A], saved: Saved, path: Path, env: Any, network: OwnNetwork | None,
-    algorithm: MakeAlgorithm | str | None, changes: dict[str, Any],
+    algorithm: MakeAlgorithm | str | None, changes: dict[str, Any], advice: str = "pass env=",
 ) -> A:  # fmt: skip
     """Return a saved agent as an object of this class.
 
     Args:
         path: the path that the user named.
         env, network, algorithm, changes: see `Agent.load`.
+        advice: how the caller gives another environment, for messages.
 
     Raises:
         UsageError, CheckpointError: the agent has another algorithm, or its parameters do not fit
@@ -75,8 +77,11 @@ def restored(
         except NotInstalledError:  # another environment is not the remedy
             raise
         except UsageError as error:
+            why = f" {error}"
+            if saved_env.endswith(PASSED):  # the error would repeat it
+                why = " It was passed as a Python object, which is not saved."
             raise UsageError(
-                f"the environment {saved_env} of {path} cannot be made: pass env=. {error}"
+                f"the environment {saved_env} of {path} cannot be made: {advice}.{why}"
             ) from error
     try:  # check it now
         agent._acting.packed()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from flatout.cli.flags import Word, parse
 from flatout.config.values import Range
 from flatout.errors import UsageError
-from flatout.output import on_one_line, print_json, printable, reserve_stdout
+from flatout.output import on_one_line, print_json, printable, reserve_stdout, shell_word
 from flatout.run.video import MOST, writer
 from flatout_explain.cli.parsing import existing
 
@@ -47,8 +47,10 @@ class EvalArguments:
     checkpoint: Literal["best", "final", "newest"] | None = None
     """best (by evaluation; the final parameters if there was none; before the end of a run the
     newest checkpoint), final, or newest; by default best, with --show newest."""
-    env: Annotated[str | None, "MODULE:FACTORY"] = None
-    """The environment again, if it is module:factory and another user created the agent."""
+    env: Annotated[str | None, "ID|MODULE:FACTORY"] = None
+    """Another environment with the same spaces: a single one for --show and --out, if the agent
+    learned in a vector environment; any, if the agent's own was passed as a Python object. Or the
+    agent's environment again, if it is module:factory and another user created the agent."""
     algorithm: Annotated[str | None, "MODULE:FUNCTION"] = None
     """The algorithm again, if it is module:function and another user created the agent."""
     trust: bool = False
@@ -72,7 +74,12 @@ def evaluate(argv: list[str]) -> int:
 
     def agent_now() -> tuple[Agent, Path]:
         checkpoint = asked.checkpoint or ("newest" if asked.show else "best")
-        return load_any(path, checkpoint, asked.env, asked.trust, asked.algorithm)
+        agent, file = load_any(
+            path, checkpoint, asked.env, asked.trust, asked.algorithm, command=True
+        )
+        if agent.task.vector is not None:
+            _refuse_pictures(asked, agent.task.name)
+        return agent, file
 
     if asked.show:
         return _show(asked, agent_now)
@@ -115,12 +122,25 @@ def _kind(file: Path) -> str:
 def _check(asked: EvalArguments) -> None:
     """Refuse impossible combinations before anything is loaded."""
     if asked.out is not None:
-        writer(Path(asked.out))
+        writer(file := Path(asked.out))
+        if file.is_dir() or not file.parent.is_dir():  # before minutes of episodes
+            raise UsageError(f"--out {file} is no file in an existing folder.")
     if asked.show and (asked.out is not None or asked.json):
         flag = "--json" if asked.json else f"--out {asked.out}"
         raise UsageError(f"--show and {flag} cannot be combined: leave out one of them.")
     if asked.fps is not None and not asked.show:
         raise UsageError("--fps is for --show: flatout eval RUN_DIR --show --fps 30.")
+
+
+def _refuse_pictures(asked: EvalArguments, env: str) -> None:
+    """Refuse to show or record a vector environment."""
+    flag = "--show" if asked.show else f"--out {shell_word(asked.out)}"
+    if asked.show or asked.out is not None:
+        raise UsageError(
+            f"{env} is a vector environment, of which no pictures are made; give a single "
+            f"environment with the same spaces: flatout eval {shell_word(asked.path)} {flag} --env "
+            "ID."
+        )
 
 
 def _show(asked: EvalArguments, agent_now: Callable[[], tuple[Agent, Path]]) -> int:

@@ -23,8 +23,9 @@ class ExportArguments:
     """The .py file to write: its predict takes and returns the same as the agent's."""
     checkpoint: Literal["best", "final"] = "best"
     """best (by evaluation; the final parameters where none was made) or final."""
-    env: Annotated[str | None, "MODULE:FACTORY"] = None
-    """The environment again, if it is module:factory and another user created the agent."""
+    env: Annotated[str | None, "ID|MODULE:FACTORY"] = None
+    """Another environment with the same spaces, if the agent's own was passed as a Python object;
+    or the agent's again, if it is module:factory and another user created the agent."""
     trust: bool = False
     """Run the code that the agent names, although another user created it."""
 
@@ -39,7 +40,7 @@ def export(argv: list[str]) -> int:
     from flatout.api.load import load_any
 
     file = Path(asked.out).absolute()  # the environment may change the working folder
-    agent, _ = load_any(path, asked.checkpoint, asked.env, asked.trust)
+    agent, _ = load_any(path, asked.checkpoint, asked.env, asked.trust, command=True)
     agent.export(file)
     print(asked.out)
     return 0
