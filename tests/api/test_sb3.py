@@ -205,6 +205,15 @@ def test_evaluations_keep_the_best_and_stop(tmp_path: Path) -> None:
         evaluation.evaluate_policy(agent, n_eval_episodes=1, reward_threshold=501)
 
 
+def test_an_agent_is_found_with_and_without_its_ending(tmp_path: Path) -> None:
+    """As in Stable-Baselines3, where `load` adds the ending that the file has."""
+    model = sb3.PPO("MlpPolicy", "CartPole-v1", **SMALL).learn(64)
+    for saved, names in {"a": ("a", "a.zip"), "b.zip": ("b", "b.zip")}.items():
+        model.save(tmp_path / saved)
+        for name in names:
+            assert sb3.PPO.load(tmp_path / name).num_timesteps == 64
+
+
 def test_parameters_are_read_and_replaced() -> None:
     agent = sb3.PPO("MlpPolicy", "CartPole-v1", **SMALL).learn(64)
     parameters = agent.get_parameters()

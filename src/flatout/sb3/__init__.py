@@ -139,7 +139,7 @@ class _Translated(Agent):
     ) -> Self:  # fmt: skip
         """Load an agent that `save` wrote, or a run folder; see `flatout.Agent.load`."""
         named = path_argument("path", path)
-        endings = ("", ENDING) if named.suffix != ".zip" else (ENDING, "")
+        endings = ("", ENDING, ".zip") if named.suffix != ".zip" else (ENDING, "")
         plain = str(named).removesuffix(".zip")
         found = [one for one in (named, *(Path(plain + e) for e in endings)) if one.exists()]
         vec_env = env if isinstance(env, VecEnv) else None
