@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from pathlib import Path
@@ -126,6 +127,43 @@ def test_vectorised_environments_are_settings() -> None:
         sb3.SAC("MlpPolicy", vec_env.VecNormalize("Pendulum-v1"))
     with pytest.raises(UsageError, match="leave clip_obs"):
         vec_env.VecNormalize("Pendulum-v1", clip_obs=5)
+
+
+class Numbered(gym.Wrapper[Any, Any, Any, Any]):
+    """CartPole with the environment's number as the reward; a file has the numbers that stepped."""
+
+    def __init__(self, number: int, file: Path) -> None:
+        super().__init__(gym.make("CartPole-v1"))
+        self.number, self.file = number, file
+
+    def step(self, action: Any) -> Any:
+        obs, _, terminated, truncated, info = self.env.step(action)
+        with self.file.open("a") as file:
+            file.write(f"{self.number} ")
+        return obs, float(self.number), terminated, truncated, info
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [vec_env.DummyVecEnv, pytest.param(vec_env.SubprocVecEnv, marks=pytest.mark.slow)],
+)
+def test_each_of_several_factories_makes_an_environment(
+    kind: type[vec_env.DummyVecEnv], tmp_path: Path
+) -> None:
+    file = tmp_path / "stepped.txt"
+    each = [functools.partial(Numbered, number, file) for number in (1, 2)]
+    settings: dict[str, Any] = {"n_steps": 8, "batch_size": 16, "n_epochs": 1}
+    agent = sb3.PPO("MlpPolicy", kind(each), **settings)
+    agent.learn(16)
+    stepped = file.read_text().split()
+    assert stepped.count("1") >= 8
+    assert stepped.count("2") >= 8
+    with pytest.raises(UsageError, match="lacks sampler=inline"):
+        sb3.PPO("MlpPolicy", kind(each), placement="sampler=processes")
+    by_hand = kind(each)
+    by_hand.reset()
+    assert by_hand.step(np.zeros(2, np.int64))[1].tolist() == [1, 2]
+    by_hand.close()
 
 
 def test_vectorised_environments_are_stepped_by_hand() -> None:

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from flatout import tree
 from flatout.api.arguments import path_argument
@@ -125,20 +126,36 @@ class VecEnv:
         return self._opened
 
 
-class _Factories:
-    """A factory that calls several factories in turn."""
+class Different:
+    """A vector of environments of different factories: factory i makes environment i.
 
-    def __init__(self, each: Sequence[Callable[[], Any]]) -> None:
-        self._each, self._next = list(each), 0
+    Flatout's own samplers call one function for all environments, without a number, so that each
+    worker process would make the same ones.
 
-    def __call__(self, **settings: Any) -> Any:
-        made = self._each[self._next % len(self._each)]
-        self._next += 1
-        return made(**settings)
+    Args:
+        each: the factories.
+        start_method: how Python starts a process for each environment; None steps them one by one.
+    """
+
+    def __init__(self, each: Sequence[Callable[[], Any]], start_method: str | None) -> None:
+        self._each, self._start_method = list(each), start_method
+
+    def __call__(self, num_envs: int) -> VectorEnv[Any, Any, Any]:
+        made = [self._each[env % len(self._each)] for env in range(num_envs)]
+        if self._start_method is None:
+            return SyncVectorEnv(made, autoreset_mode=AutoresetMode.DISABLED)
+        return AsyncVectorEnv(
+            made, context=self._start_method, autoreset_mode=AutoresetMode.DISABLED
+        )
+
+
+INLINE = "sampler=inline"
 
 
 class DummyVecEnv(VecEnv):
     """Environments of factories, stepped in this process."""
+
+    start_method: str | None = None
 
     def __init__(self, env_fns: Sequence[Callable[[], Any]], **_: Any) -> None:
         each = list(env_fns)
@@ -147,15 +164,35 @@ class DummyVecEnv(VecEnv):
                 f"{type(self).__name__} takes a list of functions that make environments, not "
                 f"{short(env_fns)}."
             )
-        super().__init__(each[0] if len({*map(id, each)}) == 1 else _Factories(each), len(each))
+        if len({*map(id, each)}) == 1:
+            super().__init__(each[0], len(each), self._settings(len(each)))
+        else:
+            made = Different(each, self.start_method)
+            super().__init__(made, len(each), {"placement": INLINE})
+
+    @staticmethod
+    def _settings(num_envs: int) -> dict[str, Any]:
+        return {}
 
 
 class SubprocVecEnv(DummyVecEnv):
-    """Environments of factories, stepped in a process each."""
+    """Environments of factories, stepped in a process each.
 
-    def __init__(self, env_fns: Sequence[Callable[[], Any]], **_: Any) -> None:
+    Args:
+        env_fns: the factories.
+        start_method: how Python starts the processes if the factories differ, by default
+            "forkserver". If all are the same function, Flatout starts worker processes.
+    """
+
+    def __init__(
+        self, env_fns: Sequence[Callable[[], Any]], start_method: str | None = None
+    ) -> None:
+        self.start_method = start_method or "forkserver"
         super().__init__(env_fns)
-        self.settings["placement"] = f"sampler=processes workers={self.num_envs}x1"
+
+    @staticmethod
+    def _settings(num_envs: int) -> dict[str, Any]:
+        return {"placement": f"sampler=processes workers={num_envs}x1"}
 
 
 class VecNormalize(VecEnv):
