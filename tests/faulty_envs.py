@@ -3,6 +3,7 @@ of `tests.bad_envs` return invalid ones."""
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -211,3 +212,27 @@ def growing() -> gym.Env[Any, Any]:
     env = Good(length=30, ends="truncated")
     env.observation_space = spaces.Box(-1.0, 1.0 + _COUNT[0], (4,), np.float32)
     return env
+
+
+class Envs:
+    """A factory that keeps what it made in this process, and may fail.
+
+    Args:
+        fails: the number of the environment that cannot be made in this process.
+    """
+
+    def __init__(self, fails: int | None = None) -> None:
+        self.fails, self.made, self.process = fails, list[Good](), os.getpid()
+
+    def __call__(self, **kwargs: Any) -> Good:
+        if os.getpid() != self.process:
+            return Good(**kwargs)
+        if len(self.made) == self.fails:
+            raise RuntimeError("no licence for so many")
+        self.made.append(Good(**kwargs))
+        return self.made[-1]
+
+    @property
+    def open(self) -> int:
+        assert max((env.closed for env in self.made), default=0) <= 1
+        return sum(not env.closed for env in self.made)

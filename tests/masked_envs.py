@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 from flatout import DeviceEnv
 from flatout.types import DiscreteSpec, ObservationSpec
+from tests.bad_envs import VECTOR, Good
 
 LENGTH = 12
 """Steps after which an episode ends: every other one is truncated."""
@@ -161,3 +162,17 @@ def picky_device(stuck: int = 0) -> DeviceEnv:
         "action_mask": ObservationSpec((ACTIONS,), "uint8"),
     }
     return DeviceEnv("picky", specs, DiscreteSpec(ACTIONS), None, reset, step, patience=LENGTH)
+
+
+class Observed(Good):
+    """An environment with a mask in its Dict observation, next to another entry."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        mask = spaces.Box(0, 1, (2,), np.int8)
+        entries = {"observation": VECTOR, "goal": VECTOR, "action_mask": mask}
+        self.observation_space = spaces.Dict(entries)
+
+    def observe(self, action: float) -> Any:
+        seen = super().observe(action)
+        return {"observation": seen, "goal": seen, "action_mask": np.ones(2, np.int8)}

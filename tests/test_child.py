@@ -21,17 +21,6 @@ from tests.runs_made import sweep_file
 MARK = "import os; open({!r}, 'w').close()\n"
 
 
-def show() -> None:
-    """Print the module path and the arguments of a child process, which calls this function."""
-    print(json.dumps([sys.path, sys.argv[1:]]))
-
-
-def fail() -> int:
-    """Fail in a child process, which calls this function."""
-    print("a warning\nflatout: the reason", file=sys.stderr)
-    return 3
-
-
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a working folder with files that Python would import at its start.
@@ -49,7 +38,7 @@ def test_a_child_has_this_process_path_and_runs_nothing_from_it_at_its_start(her
     os.unlink(here / "numpy.py")  # the parent would import it, too
     root = str(Path(__file__).parent.parent)
     sys.path[:0] = ["", "/somewhere", root]
-    path, arguments = json.loads(child.run("a child", "tests.test_child:show", "a b", "c"))
+    path, arguments = json.loads(child.run("a child", "tests.child_functions:show", "a b", "c"))
     assert path == [entry or str(here) for entry in sys.path]
     assert arguments == ["a b", "c"]
     assert not (here / "ran").exists()
@@ -57,7 +46,7 @@ def test_a_child_has_this_process_path_and_runs_nothing_from_it_at_its_start(her
 
 def test_the_error_of_a_child_that_fails_is_one_sentence() -> None:
     with pytest.raises(FlatoutError, match=r"^the child failed: the reason$"):
-        child.run("the child", "tests.test_child:fail")
+        child.run("the child", "tests.child_functions:fail")
 
 
 def test_no_other_module_starts_a_python_that_imports_flatout() -> None:

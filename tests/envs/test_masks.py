@@ -23,9 +23,9 @@ from flatout.envs.task import Task, open_task
 from flatout.errors import EnvironmentFailure, FlatoutError
 from flatout.types import ContinuousSpec, DiscreteSpec
 from tests import tiny
-from tests.bad_envs import VECTOR, Good
+from tests.bad_envs import VECTOR
 from tests.conftest import Result
-from tests.masked_envs import ACTIONS, Contrary, Driving, Picky, picky_device
+from tests.masked_envs import ACTIONS, Contrary, Driving, Observed, Picky, picky_device
 
 ROOT = Path(__file__).parents[2]
 KINDS = ("info", "method", "entry", "info and method")
@@ -326,20 +326,6 @@ def test_a_stacked_device_environment_is_masked_on_the_host() -> None:
 # --- Ignoring them ----------------------------------------------------------------------------
 
 
-class Observed(Good):
-    """An environment with a mask in its Dict observation, next to another entry."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        mask = spaces.Box(0, 1, (2,), np.int8)
-        entries = {"observation": VECTOR, "goal": VECTOR, "action_mask": mask}
-        self.observation_space = spaces.Dict(entries)
-
-    def observe(self, action: float) -> Any:
-        seen = super().observe(action)
-        return {"observation": seen, "goal": seen, "action_mask": np.ones(2, np.int8)}
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_masks_are_ignored_if_asked(kind: str) -> None:
     task = opened(lambda: Picky(kind), ignore_action_masks=True)
@@ -358,7 +344,7 @@ def test_the_flag_is_part_of_a_run(
     flatout: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    flags = tiny.flags("ppo", env="tests.envs.test_masks:Observed")
+    flags = tiny.flags("ppo", env="tests.masked_envs:Observed")
     run = tmp_path / "run"
     train = ("train", "ppo", *flags, "--steps", 128, "--quiet", "--run-dir", run)
     assert flatout(*train, "--ignore-action-masks").code == 0

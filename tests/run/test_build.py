@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -20,33 +19,9 @@ from flatout.run.resolve import resolve_run
 from flatout.spans import Spans
 from flatout.types import UserCode
 from tests import own_algorithms, tiny
-from tests.bad_envs import Good
+from tests.faulty_envs import Envs
 
 PROCESSES = "sampler=processes workers=1x2"
-
-
-class Envs:
-    """A factory that keeps what it made in this process, and may fail.
-
-    Args:
-        fails: the number of the environment that cannot be made in this process.
-    """
-
-    def __init__(self, fails: int | None = None) -> None:
-        self.fails, self.made, self.process = fails, list[Good](), os.getpid()
-
-    def __call__(self, **kwargs: Any) -> Good:
-        if os.getpid() != self.process:
-            return Good(**kwargs)
-        if len(self.made) == self.fails:
-            raise RuntimeError("no licence for so many")
-        self.made.append(Good(**kwargs))
-        return self.made[-1]
-
-    @property
-    def open(self) -> int:
-        assert max((env.closed for env in self.made), default=0) <= 1
-        return sum(not env.closed for env in self.made)
 
 
 def build(
