@@ -78,6 +78,7 @@ def test_it_has_no_flatout_no_jax_and_no_numpy(alone: Alone, tmp_path: Path) -> 
     assert alone.run("-c", code, cwd=tmp_path).stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_it_explains_a_program(alone: Alone, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(BUSY)
     words = ("-m", "flatout_explain", "--seconds", "1", "--stop", "--html", "r.html", "--json",
@@ -93,42 +94,68 @@ def test_it_explains_a_program(alone: Alone, tmp_path: Path) -> None:
     assert changed.returncode == 0, changed.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "parts"),
-    [
-        ("trace.json", 2, "a profiler's trace needs NumPy|pip install"),
-        ("--record 1 -- python x.py", 2, "--record needs NumPy|pip install"),
-        ("run", 2, "run is a run of Flatout: explain it with Flatout installed."),
-        ("--secnds 3 -- python x.py", 2, "flatout-explain does not know '--secnds'|'--seconds'"),
-        ("--seconds x -- python x.py", 2, "--seconds: 'x' is not a number."),
-        ("--seconds 3 --seconds 4 -- python x.py", 2, "--seconds is given more than once"),
-        ("--stop=3 -- python x.py", 2, "--stop is a flag and takes no value such as '3'."),
-        ("--json", 2, "--json needs a file: --json FILE."),
-        ("--diff a.json", 2, "--diff needs two files: --diff"),
-        ("--fail-if envv>5 -- python x.py", 2, "'envv' is no phase or cause. Did you mean 'env'"),
-        ("--save no/p.speedscope.json -- python x.py", 2, "the folder|does not exist"),
-        ("--record 1 e.json", 2, "--record is for programs|flatout-explain --record 2 -- python"),
-        ("--", 2, "nothing follows --: flatout-explain -- python script.py"),
-        ("e.json", 1, "is not evidence that flatout-explain --save wrote"),
-        ("--diff run e.json", 2, "flatout-explain run --json FILE first"),
-        ("", 2, ""),
-    ],
-)
+REFUSED = [
+    ("trace.json", 2, "a profiler's trace needs NumPy|pip install"),
+    ("--record 1 -- python x.py", 2, "--record needs NumPy|pip install"),
+    ("run", 2, "run is a run of Flatout: explain it with Flatout installed."),
+    ("--secnds 3 -- python x.py", 2, "flatout-explain does not know '--secnds'|'--seconds'"),
+    ("--seconds x -- python x.py", 2, "--seconds: 'x' is not a number."),
+    ("--seconds 3 --seconds 4 -- python x.py", 2, "--seconds is given more than once"),
+    ("--stop=3 -- python x.py", 2, "--stop is a flag and takes no value such as '3'."),
+    ("--json", 2, "--json needs a file: --json FILE."),
+    ("--diff a.json", 2, "--diff needs two files: --diff"),
+    ("--fail-if envv>5 -- python x.py", 2, "'envv' is no phase or cause. Did you mean 'env'"),
+    ("--save no/p.speedscope.json -- python x.py", 2, "the folder|does not exist"),
+    ("--record 1 e.json", 2, "--record is for programs|flatout-explain --record 2 -- python"),
+    ("--", 2, "nothing follows --: flatout-explain -- python script.py"),
+    ("e.json", 1, "is not evidence that flatout-explain --save wrote"),
+    ("--diff run e.json", 2, "flatout-explain run --json FILE first"),
+    ("", 2, ""),
+]
+"""Command lines, their exit codes and the parts of what they say."""
+EACH = """
+import contextlib, io, json, sys
+from flatout_explain.__main__ import main
+
+found = []
+for line in sys.argv[1:]:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(line.split())
+    found.append((code, out.getvalue(), err.getvalue()))
+print(json.dumps(found))
+"""
+"""Runs several command lines in one process."""
+
+
+@pytest.fixture(scope="module")
+def refusals(
+    alone: Alone, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[int, str, str]]:
+    """What each command line of `REFUSED` does: its exit code, stdout and stderr."""
+    folder = tmp_path_factory.mktemp("refused")
+    (folder / "trace.json").write_text('{"traceEvents": []}')
+    (folder / "run").mkdir()
+    (folder / "run" / "config.json").write_text("{}")
+    (folder / "e.json").write_text("{}")
+    lines = [line for line, _, _ in REFUSED]
+    done = alone.run("-c", EACH, *lines, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return dict(zip(lines, json.loads(done.stdout), strict=True))
+
+
+@pytest.mark.parametrize(("words", "code", "parts"), REFUSED)
 def test_what_is_refused_is_one_sentence(
-    alone: Alone, tmp_path: Path, words: str, code: int, parts: str
+    refusals: dict[str, tuple[int, str, str]], words: str, code: int, parts: str
 ) -> None:
-    (tmp_path / "trace.json").write_text('{"traceEvents": []}')
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.json").write_text("{}")
-    (tmp_path / "e.json").write_text("{}")
-    done = alone.run("-m", "flatout_explain", *words.split(), cwd=tmp_path)
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stderr.count("\n") == bool(parts), done.stderr
-    assert done.stderr.startswith("flatout-explain: " if parts else "")
+    found, out, err = refusals[words]
+    assert found == code, err
+    assert "Traceback" not in err
+    assert err.count("\n") == bool(parts), err
+    assert err.startswith("flatout-explain: " if parts else "")
     for part in parts.split("|"):
-        assert part in done.stderr
-    assert "flatout explain" not in done.stderr + done.stdout
+        assert part in err
+    assert "flatout explain" not in err + out
 
 
 def test_what_it_cannot_observe_is_named_with_its_own_command(alone: Alone, tmp_path: Path) -> None:

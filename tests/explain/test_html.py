@@ -166,6 +166,7 @@ def test_every_pixel_shows_what_fills_most_of_it(
         assert before < after or one != other
 
 
+@pytest.mark.slow
 def test_a_huge_timeline_is_a_modest_file() -> None:
     """100,000 spans in 40 lanes, and as many in one, that alternate faster than pixels."""
     kinds = list(PHASES)

@@ -50,7 +50,10 @@ REPORTS: dict[str, Callable[[Path], Diagnosis]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REPORTS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow if n == "acrobot_torch" else ()) for n in REPORTS],
+)
 def test_reports_have_the_form_of_the_schema_and_no_key_that_it_does_not_describe(
     name: str, tmp_path: Path
 ) -> None:

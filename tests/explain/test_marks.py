@@ -352,6 +352,7 @@ def works():
     while waits_for('"env"]'):
         with phase("env"):
             busy(0.1)
+        time.sleep(0.3)
 
 def collects():
     busy(0.2)
@@ -366,6 +367,7 @@ if __name__ == "__main__":
         busy(0.02)
         asyncio.run(both())
         collects()
+        time.sleep(0.3)
     with phase("eval"):
         with phase("act"):
             while waits_for('"act"]'):

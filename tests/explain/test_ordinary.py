@@ -20,15 +20,19 @@ from flatout_explain.program.evidence import from_json
 
 RECORDED = sorted((Path(__file__).parent / "evidence").glob("*.json.gz"))
 PROGRAMS = Path(__file__).parents[2] / "benchmarks" / "explain"
-LONG = {
-    "acrobot_torch", "awr_torch", "bootstrap_pool", "diary", "dqn_deque_torch", "es_pool",
-    "line_server",
+FURTHER = {
+    "acrobot_torch", "actor_critic_torch", "awr_torch", "bigram_torch", "bootstrap_pool",
+    "deep_mixer_torch", "diary", "digits_torch", "dqn_deque_torch", "dqn_jax", "es_pool",
+    "greedy_games_torch", "line_server", "noisy_images_torch", "player_torch",
+    "ppo_minibatch_torch", "rainfall_torch", "reinforce_jax", "shards_torch", "stories_torch",
+    "trainer_torch",
 }  # fmt: skip
-"""Recordings whose diagnosis takes a second; those of the others take a third of one."""
+"""Recordings that run with the slow tests: their diagnosis takes longest, and the quick ones have
+two others, or one, with most of their findings."""
 EACH = pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, id=name, marks=pytest.mark.slow if name in LONG else ())
+        pytest.param(path, id=name, marks=pytest.mark.slow if name in FURTHER else ())
         for path in RECORDED
         for name in (path.name.split(".")[0],)
     ],
@@ -68,6 +72,7 @@ def test_each_large_row_of_the_table_names_a_line_of_the_program(path: Path) -> 
     assert all(words.startswith(own) for words in rows.values()), rows
 
 
+@pytest.mark.slow
 def test_recordings_have_no_paths_of_the_machine_that_made_them() -> None:
     for path in sorted((Path(__file__).parent / "evidence").rglob("*.json.gz")):
         values = json.loads(gzip.decompress(path.read_bytes()))

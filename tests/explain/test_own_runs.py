@@ -622,7 +622,8 @@ def test_a_slow_environment_is_found(flatout: Cli, tmp_path: Path) -> None:
     assert diagnosis.cores >= 1
 
 
-@pytest.mark.parametrize("inference", ["central", pytest.param("local", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("inference", ["central", "local"])
 def test_workers_say_what_they_did(flatout: Cli, tmp_path: Path, inference: str) -> None:
     run = tmp_path / "run"
     where = f"sampler=processes workers=2x1 inference={inference} schedule=overlapped"

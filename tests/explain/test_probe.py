@@ -389,6 +389,7 @@ for number in itertools.cycle(range(5, 9)):
 """
 
 
+@pytest.mark.slow
 def test_a_window_that_ends_within_a_garbage_collection(tmp_path: Path) -> None:
     """Python 3.11 collects while it makes the frame to pass to a profile function.
 

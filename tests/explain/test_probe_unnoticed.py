@@ -12,6 +12,15 @@ from flatout_explain.program.attach import INJECT
 from flatout_explain.program.evidence import process, rows_of
 from tests.explain.test_probe import interpreter, observed
 
+
+def versions(quick: str, *others: str) -> pytest.MarkDecorator:
+    """Run a test with one version of Python in the quick tests, and with others in the slow
+    ones."""
+    return pytest.mark.parametrize(
+        "version", [quick, *(pytest.param(other, marks=pytest.mark.slow) for other in others)]
+    )
+
+
 REPLACES = """
 import ast, builtins, dis, gc, io, json, linecache, os, signal, sys, threading, time
 
@@ -92,7 +101,9 @@ print(*found)
 """
 
 
-@pytest.mark.parametrize(("version", "fewer"), [("3.8", 5), ("3.13", 0)])
+@pytest.mark.parametrize(
+    ("version", "fewer"), [pytest.param("3.8", 5, marks=pytest.mark.slow), ("3.13", 0)]
+)
 def test_a_program_that_recurses_to_the_limit_gets_as_deep(
     tmp_path: Path, version: str, fewer: int
 ) -> None:
@@ -186,7 +197,7 @@ while time.monotonic() < end:
 """
 
 
-@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+@versions("3.11", "3.12", "3.13")
 def test_a_program_that_forks_is_not_warned_of_the_probes_thread(
     tmp_path: Path, version: str
 ) -> None:
@@ -219,7 +230,7 @@ print(short)
 """
 
 
-@pytest.mark.parametrize("version", ["3.8", "3.12", "3.13"])
+@versions("3.8", "3.12", "3.13")
 def test_no_write_is_cut_short(tmp_path: Path, version: str) -> None:
     """A signal that meets a write into a full pipe makes it return with a part written."""
     done, folder = observed(WRITES, tmp_path, interpreter(version))
@@ -281,7 +292,7 @@ print(train(0.8), forks()() is None, train(0.4))
 """
 
 
-@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+@versions("3.11", "3.12", "3.13")
 def test_the_values_of_local_variables_live_as_long_as_without_the_probe(
     tmp_path: Path, version: str
 ) -> None:
@@ -330,7 +341,14 @@ print(main())
 
 @pytest.mark.parametrize(
     ("version", "module"),
-    [("3.8", None), ("3.11", None), ("3.11", "profile"), ("3.12", None), ("3.12", "profile")],
+    [
+        ("3.11", None),
+        ("3.11", "profile"),
+        *(
+            pytest.param(*one, marks=pytest.mark.slow)
+            for one in (("3.8", None), ("3.12", None), ("3.12", "profile"))
+        ),
+    ],
 )
 def test_a_program_with_a_profile_function_keeps_its_variables(
     tmp_path: Path, version: str, module: str | None
@@ -364,7 +382,7 @@ print(before, list(os.read(reader, 100)) == [signal.SIGUSR1])
 )
 
 
-@pytest.mark.parametrize("version", ["3.8", "3.13"])
+@versions("3.13", "3.8")
 def test_the_probes_signals_are_not_written_to_an_event_loops_descriptor(
     tmp_path: Path, version: str
 ) -> None:
@@ -392,7 +410,7 @@ print("tick" in seen, "work" in seen)
 )
 
 
-@pytest.mark.parametrize("version", ["3.12", "3.13"])
+@versions("3.13", "3.12")
 def test_a_monitoring_tool_meets_no_sampling_in_the_main_thread(
     tmp_path: Path, version: str
 ) -> None:

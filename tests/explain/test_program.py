@@ -450,6 +450,7 @@ def test_a_program_that_fails_says_so_itself(tmp_path: Path) -> None:
     assert "No Python process of sh could be observed" in done["no Python"].err
 
 
+@pytest.mark.slow
 def test_a_program_that_deletes_the_probes_folder_keeps_its_exit_code(tmp_path: Path) -> None:
     program = script(
         tmp_path,

@@ -796,7 +796,13 @@ def of_a_run() -> dict[str, Any]:
     return RunEvidence("run", config, lines, [sample], True).as_json()
 
 
-@pytest.mark.parametrize("whole", [of_a_program(), of_a_run()], ids=["program", "run"])
+@pytest.mark.parametrize(
+    "whole",
+    [
+        pytest.param(of_a_program(), id="program"),
+        pytest.param(of_a_run(), id="run", marks=pytest.mark.slow),
+    ],
+)
 def test_damaged_evidence_is_refused_in_a_sentence_or_read(
     whole: dict[str, Any], flatout: Callable[..., Result], tmp_path: Path
 ) -> None:

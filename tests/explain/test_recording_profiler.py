@@ -198,6 +198,7 @@ print(jax._src.profiler._profile_state.lock is lock)
 """
 
 
+@pytest.mark.slow
 def test_a_profiler_that_is_active_is_left_alone(tmp_path: Path) -> None:
     done, report = observed(JAX + OWN_BEFORE, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

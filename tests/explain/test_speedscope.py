@@ -21,7 +21,9 @@ from tests.explain.recorded import recorded, unpacked
 SCHEMA = json.loads((Path(__file__).parent / "speedscope.schema.json").read_text())
 
 
-@pytest.mark.parametrize("name", ["two_ranks_torch", "es_pool", "dqn_jax"])
+@pytest.mark.parametrize(
+    "name", ["two_ranks_torch", pytest.param("es_pool", marks=pytest.mark.slow), "dqn_jax"]
+)
 def test_each_thread_is_a_profile_that_speedscope_reads(name: str) -> None:
     evidence = recorded(name)
     found = json.loads(json.dumps(profile(evidence)))

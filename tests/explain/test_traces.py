@@ -464,6 +464,7 @@ def test_the_command_explains_a_trace(flatout: Callable[..., Any], tmp_path: Pat
     assert "p-input" in page.read_text()
 
 
+@pytest.mark.slow
 def test_long_names_and_many_rows_take_no_longer(tmp_path: Path) -> None:
     """Names that patterns could match in many ways, devices and threads by the thousand."""
     trace = Kineto()
