@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import subprocess
 import sys
 import threading
@@ -398,11 +399,20 @@ def test_help_needs_no_jax(argv: list[str], tmp_path: Path) -> None:
     assert "flatout" in result.stdout
 
 
+def test_training_while_a_spawned_process_imports_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    with pytest.raises(UsageError, match=r"a spawned process .*: put .* under if __name__ == "):
+        PPO("CartPole-v1", **SETTINGS).learn(STEPS)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "when",
     [
         "if __name__ != '__main__': ",  # the first process need not train
-        pytest.param("", marks=pytest.mark.slow),
+        "",
     ],
     ids=["in the second process", "in both"],
 )

@@ -33,7 +33,7 @@ def test_environments_that_are_classes_are_loaded_by_name(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("env", "name"),
     [
-        (lambda: Bandit(), "<lambda>"),
+        pytest.param(lambda: Bandit(), "<lambda>", marks=pytest.mark.slow),
         pytest.param(Bandit(), "Bandit", marks=pytest.mark.slow),
         (gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda r: r / 2), "CartPole-v1"),
         pytest.param(

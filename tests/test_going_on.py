@@ -58,8 +58,9 @@ def made(run: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("kind", "settings", "kept"),
     [
-        (PPO, ON, False), (DQN, OFF, True), pytest.param(PPO, ON, True, marks=pytest.mark.slow),
-        pytest.param(DQN, OFF, False, marks=pytest.mark.slow),
+        (PPO, ON, False),
+        *(pytest.param(*one, marks=pytest.mark.slow)
+          for one in ((PPO, ON, True), (DQN, OFF, True), (DQN, OFF, False))),
     ],
 )  # fmt: skip
 def test_learning_again_equals_learning_longer(

@@ -147,9 +147,8 @@ class Pick(gym.Env[np.ndarray, np.int64]):
         return obs, float(self._right and self._step == 5), self._step == 5, False, {}
 
 
-@pytest.mark.parametrize(
-    "targets", [pytest.param("returns", marks=pytest.mark.slow), "next_reward"]
-)  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.parametrize("targets", ["returns", "next_reward"])
 def test_actions_with_a_delayed_reward_are_learned(targets: str) -> None:
     agent = A2C(Pick, envs=8, n_steps=10, learning_rate=0.003, targets=targets, seed=1).learn(
         16_000

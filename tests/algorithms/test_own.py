@@ -71,6 +71,7 @@ def small(flatout: Cli, name: str, path: Path, *flags: Any) -> Result:
 # --- All that built-in algorithms can do ------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.bits
 def test_the_command_and_python_learn_the_same(run: Path, example: Any, tmp_path: Path) -> None:
     agent = Agent("CartPole-v1", algorithm=example, envs=2, seed=3).learn(400)
@@ -122,7 +123,9 @@ def test_a_loaded_agent_continues_learning(tmp_path: Path) -> None:
     assert_same(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.bits
+@pytest.mark.usefixtures("shared_programs")
 def test_a_resumed_run_ends_like_an_uninterrupted_one(
     run: Path, flatout: Cli, tmp_path: Path
 ) -> None:
@@ -192,6 +195,7 @@ def test_processes_change_no_bit(inference: str, run: Path, flatout: Cli, tmp_pa
     assert_same(last_saved(tmp_path / "run"), last_saved(run))
 
 
+@pytest.mark.slow
 @pytest.mark.bits
 def test_workers_act_with_a_function_that_has_no_name() -> None:
     """A function that a script passes reaches worker processes that cannot import it."""

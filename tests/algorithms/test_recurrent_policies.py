@@ -246,14 +246,11 @@ def inline() -> Agent:
     return trained(placement="sampler=inline")
 
 
-def slow(*values: Any) -> Any:
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
+@pytest.mark.slow
 @pytest.mark.bits
 @pytest.mark.usefixtures("shared_programs")
 @pytest.mark.parametrize(
-    "placement", [slow(WORKERS), slow(f"{WORKERS} inference=local"), "sampler=inline groups=2"]
+    "placement", [WORKERS, f"{WORKERS} inference=local", "sampler=inline groups=2"]
 )
 def test_no_placement_changes_a_bit(placement: str) -> None:
     assert_same(trained(placement=placement), inline())

@@ -327,6 +327,7 @@ def test_an_error_names_what_is_not_finite() -> None:
         Trainer(diverging, programs=tiny.programs(tiny.shape(diverging))).run()
 
 
+@pytest.mark.slow
 def test_a_truncation_before_the_patience_ends_the_run_in_its_iteration() -> None:
     hasty = settings("a2c", env="tests.device_envs:hasty", steps=2000)
     with pytest.raises(EnvironmentFailure, match=r"after 3 steps, but DeviceEnv\.patience is 1000"):
@@ -346,6 +347,7 @@ def test_host_and_device_runs_do_not_resume_each_other() -> None:
         host.schedule.restore(there)
 
 
+@pytest.mark.usefixtures("shared_programs")
 def test_train_reports_and_explain_describes_a_fused_run(flatout: Any, tmp_path: Path) -> None:
     words = (*tiny.flags("ppo", env_backend="device"), "--steps", 25_600, "--log-every", 6_400,
              "--checkpoint-every", 0, "--no-tensorboard", "--run-dir", tmp_path)  # fmt: skip

@@ -45,7 +45,7 @@ def learned(folder: Path) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize(
     "algorithm",
-    ["ppo", *(pytest.param(n, marks=pytest.mark.slow) for n in ("a2c", "dqn", "genetic"))],
+    ["a2c", *(pytest.param(n, marks=pytest.mark.slow) for n in ("ppo", "dqn", "genetic"))],
 )
 def test_a_member_learns_as_it_would_alone(algorithm: str, tmp_path: Path) -> None:
     key = "noise" if algorithm == "genetic" else "learning_rate"
@@ -84,6 +84,7 @@ def test_members_end_independently_and_the_others_are_compacted(
     assert sizes[-1] < 4
 
 
+@pytest.mark.slow
 def test_no_step_copies_the_replay_of_all_members(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

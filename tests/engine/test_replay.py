@@ -177,6 +177,7 @@ def test_where_replay_lives_changes_no_bit(case: str) -> None:
     assert_equal(one, other, cuts=(0, 3, 11, 12))
 
 
+@pytest.mark.slow
 @pytest.mark.bits
 def test_prioritised_replay_on_a_device_changes_no_bit_with_one_update_per_trajectory() -> None:
     assert_equal(agent("priorities"), agent("priorities", "device"))
@@ -248,7 +249,7 @@ def test_rings_hold_the_worlds_steps(kind: str) -> None:
 
 
 @pytest.mark.bits
-@pytest.mark.parametrize("case", ["stacks", "priorities"])
+@pytest.mark.parametrize("case", ["stacks", pytest.param("priorities", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kinds", [("host", "device"), ("device", "host")])
 @pytest.mark.parametrize("steps", [pytest.param(0, marks=pytest.mark.slow), 1, 9])
 def test_a_saved_and_restored_buffer_continues_with_the_same_bits(
@@ -298,6 +299,7 @@ RUN = (
 """More steps than the buffer holds."""
 
 
+@pytest.mark.slow
 @pytest.mark.bits
 def test_a_run_learns_the_same_with_replay_on_the_device(
     flatout: Callable[..., Result], tmp_path: Path

@@ -192,7 +192,10 @@ TREES = [layout(1, 5), layout(3, 11)]
 """Rings of 8 and 42 positions: a power of two, and not a power of two."""
 
 
-@pytest.mark.parametrize("sizes", TREES, ids=["8", "42"])
+@pytest.mark.parametrize(
+    "sizes",
+    [pytest.param(TREES[0], id="8", marks=pytest.mark.slow), pytest.param(TREES[1], id="42")],
+)
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 2**32 - 1)), min_size=1, max_size=25))
 def test_the_tree_holds_exactly_the_priorities(

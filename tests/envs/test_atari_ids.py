@@ -61,7 +61,9 @@ def test_flags_replace_what_an_id_means() -> None:
         assert (ours["frameskip"], ours["repeat_action_probability"]) == (2, 0.5)
 
 
-@pytest.mark.parametrize("name", ["Breakout-v0", "Breakout-v4"])
+@pytest.mark.parametrize(
+    "name", ["Breakout-v0", pytest.param("Breakout-v4", marks=pytest.mark.slow)]
+)
 def test_drawn_skips_are_two_to_four_frames(name: str) -> None:
     task = open_task(EnvConfig(env=name))
     assert task.source.atari

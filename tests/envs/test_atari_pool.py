@@ -86,6 +86,7 @@ def test_spares_change_nothing(game: EnvConfig, actions: int, steps: int) -> Non
         games.envs.close()
 
 
+@pytest.mark.slow
 def test_replay_continues_with_the_same_bits() -> None:
     games, again = pool(), Played(AtariPool(SHORT, COUNT, 5, OFTEN))
     for t in range(2 * LIMIT + 12):

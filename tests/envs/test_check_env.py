@@ -245,7 +245,8 @@ def test_a_function_that_cannot_travel_is_checked_here(
 
 GOOD = [
     "CartPole-v1", "Acrobot-v1", "MountainCarContinuous-v0", "Pendulum-v1", "Taxi-v4",
-    "FrozenLake-v1", "Blackjack-v1", "flatout/Snake-v0", "ALE/Breakout-v5",
+    "FrozenLake-v1", "Blackjack-v1", "flatout/Snake-v0",
+    pytest.param("ALE/Breakout-v5", marks=pytest.mark.slow),
 ]  # fmt: skip
 
 
@@ -292,9 +293,11 @@ def test_an_object_is_stepped_and_stays_open() -> None:
     assert "an environment object steps alone" in last.text
 
 
-def test_a_device_environment_is_checked_as_one() -> None:
-    assert faults(corner) == []
-    assert faults(masked_envs.picky_device) == []
+@pytest.mark.parametrize(
+    "source", [corner, pytest.param(masked_envs.picky_device, marks=pytest.mark.slow)]
+)
+def test_a_device_environment_is_checked_as_one(source: Any) -> None:
+    assert faults(source) == []
 
 
 def test_the_notes_say_what_training_would_do() -> None:

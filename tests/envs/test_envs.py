@@ -324,6 +324,7 @@ def test_replay_is_exact(name: str, seed: int, length: int) -> None:
         assert getattr(again.envs, what) == getattr(first.envs, what)
 
 
+@pytest.mark.usefixtures("shared_programs")
 @pytest.mark.parametrize("name", ["Good", "CrossEpisodeState"])
 def test_resume_names_environments_that_do_not_reproduce(
     name: str, flatout: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

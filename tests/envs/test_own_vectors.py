@@ -383,7 +383,10 @@ def test_single_environments_with_a_number_as_an_argument_are_made_as_before() -
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", pytest.param("dqn", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("mode", [*AutoresetMode, "object", "function", "processes"])
+@pytest.mark.parametrize(
+    "mode",
+    [*AutoresetMode, "object", "function", pytest.param("processes", marks=pytest.mark.slow)],
+)
 def test_training_in_a_vector_learns_what_single_environments_do(
     algorithm: str, mode: Any, shared_programs: Any
 ) -> None:

@@ -46,7 +46,9 @@ def learn(dtype: Any, late: Callable[[], tuple[Any, float]], **settings: Any) ->
     return PPO(lambda: Shows(dtype, late), **given).learn(64)
 
 
-@pytest.mark.parametrize(("dtype", "value"), [(np.bool_, 2.0), (np.float16, 1e6)])
+@pytest.mark.parametrize(
+    ("dtype", "value"), [(np.bool_, 2.0), pytest.param(np.float16, 1e6, marks=pytest.mark.slow)]
+)
 def test_small_types_are_stored_as_float32_with_and_without_wrappers(
     dtype: Any, value: float
 ) -> None:

@@ -100,7 +100,8 @@ def test_a_member_that_fails_ends_alone(flatout: Cli, tmp_path: Path) -> None:
         (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes."),
          "the device's memory is full (RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.)"),
         pytest.param(MemoryError(), "out of memory; lower --envs", marks=pytest.mark.slow),
-        (ZeroDivisionError("a defect"), "ZeroDivisionError: a defect"),
+        pytest.param(ZeroDivisionError("a defect"), "ZeroDivisionError: a defect",
+                     marks=pytest.mark.slow),
     ],
     ids=["device", "machine", "defect"],
 )  # fmt: skip

@@ -164,6 +164,7 @@ def test_runs_on_like_devices_are_one_curve() -> None:
     assert [curve.runs for curve in found] == [2, 1]
 
 
+@pytest.mark.slow
 def test_the_loop_on_the_device_learns_on_the_devices_that_are_counted(
     flatout: Cli, tmp_path: Path
 ) -> None:

@@ -149,6 +149,7 @@ def test_where_not_even_one_fits_nothing_is_written(
     assert not (tmp_path / "p").exists()
 
 
+@pytest.mark.slow
 def test_groups_follow_one_another_with_one_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

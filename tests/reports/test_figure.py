@@ -67,6 +67,7 @@ def test_one_module_imports_matplotlib() -> None:
     assert [path.relative_to(root).as_posix() for path in files] == ["reports/figure.py"]
 
 
+@pytest.mark.slow
 def test_a_command_reads_no_settings_of_the_working_folder(tmp_path: Path) -> None:
     """A stranger's file, on which matplotlib's own import fails."""
     (tmp_path / "matplotlibrc").write_bytes(b"\xff\xfe\n")

@@ -74,9 +74,8 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer | FlatoutError]
     return set_
 
 
-@pytest.mark.parametrize(
-    "placement", [pytest.param(ONE_GROUP, marks=pytest.mark.slow), TWO_GROUPS]
-)  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.parametrize("placement", [ONE_GROUP, TWO_GROUPS])
 def test_the_bits_are_those_of_the_placement_it_took(
     placement: str, flatout: Callable[..., Any], answers: Any, tmp_path: Path
 ) -> None:

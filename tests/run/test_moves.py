@@ -86,9 +86,9 @@ def moving(monkeypatch: pytest.MonkeyPatch, looks: Any, checks: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "kept"),
     [
-        ("ppo", False), ("dqn", True),
-        pytest.param("ppo", True, marks=pytest.mark.slow),
-        pytest.param("dqn", False, marks=pytest.mark.slow),
+        ("ppo", False),
+        *(pytest.param(*one, marks=pytest.mark.slow)
+          for one in (("ppo", True), ("dqn", False), ("dqn", True))),
     ],
 )  # fmt: skip
 def test_nobody_can_tell_a_run_that_was_moved(

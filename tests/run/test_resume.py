@@ -74,10 +74,10 @@ def test_killed_at_random_times_and_resumed_is_bit_equal(variant: str, tmp_path:
     kill_at_random_times(flags, KILLS[variant], random.Random(variant), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.bits
 @pytest.mark.parametrize(
-    "placement", ["cpu", pytest.param("sampler=processes workers=2x1 schedule=overlapped",
-                                      marks=pytest.mark.slow)],
+    "placement", ["cpu", "sampler=processes workers=2x1 schedule=overlapped"]
 )  # fmt: skip
 def test_a_run_with_spares_ends_as_one_without(
     placement: str, flatout: Callable[..., Result], tmp_path: Path

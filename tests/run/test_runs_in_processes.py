@@ -36,6 +36,7 @@ def differences(one: Path, other: Path) -> list[str]:
     return [name for name in left if not np.array_equal(left[name], right[name])]
 
 
+@pytest.mark.slow
 @pytest.mark.bits
 def test_one_group_is_bit_equal_to_the_inline_sampler(flatout: Cli, tmp_path: Path) -> None:
     """One worker has one group: the same batches, and so the same bits, as without processes."""
@@ -60,19 +61,11 @@ def test_several_acting_devices_are_bit_equal_to_one(flatout: Cli, tmp_path: Pat
     assert differences(tmp_path / "0", tmp_path / "1") == []
 
 
+@pytest.mark.slow
 @pytest.mark.bits
-@pytest.mark.parametrize(
-    "ways",
-    [
-        ("1x4",),
-        pytest.param(("1x4", "4x1", "2x2 inference=local"), marks=pytest.mark.slow),
-    ],
-    ids=["one", "every"],
-)
-def test_equal_groups_learn_the_same_under_every_sampler(
-    ways: tuple[str, ...], flatout: Cli, tmp_path: Path
-) -> None:
+def test_equal_groups_learn_the_same_under_every_sampler(flatout: Cli, tmp_path: Path) -> None:
     """However many environments a worker steps; a group is a part of a worker, or several."""
+    ways = ("1x4", "4x1", "2x2 inference=local")
     placements = ["groups=2", *(f"groups=2 sampler=processes workers={way}" for way in ways)]
     sizes = ("--envs", 4, "--n-steps", 16, "--batch-size", 32, "--n-epochs", 2, "--steps", 128)
     for number, placement in enumerate(placements):
@@ -245,6 +238,7 @@ def test_a_killed_worker_is_replaced_and_the_run_says_so(tmp_path: Path) -> None
     assert any("SIGKILL" in note and "begins a new episode" in note for note in notes), notes
 
 
+@pytest.mark.slow
 def test_a_function_of_a_script_reaches_the_workers(tmp_path: Path) -> None:
     """Classes and ids of `__main__`, which workers cannot import, go there as they are."""
     script = tmp_path / "script.py"

@@ -59,7 +59,7 @@ def one_device(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "where",
     [
-        ("--devices", 2),
+        pytest.param(("--devices", 2), marks=pytest.mark.slow),
         pytest.param(("--devices", 4), marks=pytest.mark.slow),
         ("--placement", "act=cpu learn=cpu:0,cpu:1,cpu:2,cpu:3 params=sharded"),
     ],
@@ -84,6 +84,7 @@ def test_sharded_parameters_are_divided(flatout: Cli, tmp_path: Path) -> None:
     assert max(live) < 0.7 * min(copies)
 
 
+@pytest.mark.slow
 def test_local_gradient_descent_is_the_same_on_two_devices(flatout: Cli, tmp_path: Path) -> None:
     local = ("--shards", 4, "--sync", "every:2")
     one = trained(flatout, tmp_path / "one", *local)

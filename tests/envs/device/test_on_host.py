@@ -281,6 +281,7 @@ def test_an_agent_takes_a_device_environment_and_shows_it() -> None:
     assert shown[-1][3] == len(shown) - 1
 
 
+@pytest.mark.slow
 def test_a_function_may_return_a_device_environment() -> None:
     agent = PPO(lambda: corridor(length=4), **SETTINGS).learn(64)
     assert agent.evaluate(5).returns
