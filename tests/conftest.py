@@ -134,6 +134,7 @@ def pytest_collection_finish() -> None:
 
         set_up()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # tracing and compiling make much that lasts
     gc.enable()
 
 
