@@ -147,7 +147,9 @@ class Agent:
         loaded agent had learned from."""
         if self._run is not None:
             return self._run[0].progress.steps
-        return self.summary["steps"] if self.summary else self._history.steps
+        if self.summary and not self._history.kept:  # the folder's run had ended
+            return self.summary["steps"]
+        return self._history.steps
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

@@ -48,6 +48,8 @@ class StopOnNoImprovement(Callback):
 
     def on_start(self, run: Run) -> None:
         _need_evaluations(self, run, True)
+        if not run.progress.steps:  # another run than the one before
+            self._best, self._since = -math.inf, 0
 
     def on_evaluation(self, run: Run) -> bool:
         mean = run.metrics["eval/return_mean"]
@@ -86,6 +88,10 @@ class _Every(Callback):
                 f"{type(self).__name__}: every = {short(every)} is no number of steps."
             )
         self._every, self._next = every, every
+
+    def on_start(self, run: Run) -> None:
+        if self._next > run.progress.steps + self._every:  # of another, longer run
+            self._next = (run.progress.steps // self._every + 1) * self._every
 
     def on_iteration(self, run: Run) -> None:
         if run.progress.steps >= self._next:
@@ -141,6 +147,7 @@ class SaveEvery(_Every):
         self._folder = None if folder is None else Path(folder).absolute()
 
     def on_start(self, run: Run) -> None:
+        super().on_start(run)
         if self._folder is None and run.folder is None:
             raise UsageError(f"{type(self).__name__} needs a folder, or a run with run_dir.")
 

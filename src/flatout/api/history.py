@@ -49,6 +49,12 @@ class History:
         self._source: Path | None = None  # the file it came from, or its last run's folder
         self._before: TrainConfig | None = None  # the settings that it was loaded with
         self._given: frozenset[str] = frozenset()  # those that were changed then
+        self._replaced: dict[str, np.ndarray] = {}  # of a loaded agent
+
+    @property
+    def kept(self) -> bool:
+        """Whether there is a run to continue, perhaps a failed one."""
+        return self._kept is not None
 
     @property
     def steps(self) -> int | None:
@@ -66,13 +72,15 @@ class History:
     def keep(self, config: TrainConfig, final: Snapshot, path: Path | None, new_run: bool) -> None:
         """Start the next run from the end of this one; `new_run` if it did not continue another."""
         self._kept, self._source = (config, final), path
-        self._given = frozenset()
+        self._given, self._replaced = frozenset(), {}
         self.learned += new_run
 
     def replace(self, arrays: dict[str, np.ndarray]) -> None:
         """Replace the learned arrays from which the next run starts."""
         if self._kept is not None:
             self._kept[1].arrays.update(arrays)
+        else:
+            self._replaced.update(arrays)
 
     def draw(self, points: Points, settings: dict[str, Any]) -> None:
         """Add a run's learning curve."""
@@ -128,6 +136,15 @@ class History:
                 start = Start(Snapshot(arrays, {}), parent=parent)
             self.counts_loaded = start is not None and start.steps is not None
             config = with_run(config, seed=continued_seed(run.seed, self.learned))
+        if self._replaced and resume:
+            raise UsageError(
+                f"the run in {path} goes on with its own parameters: to start from those of "
+                "set_parameters, choose another run_dir."
+            )
+        if start is not None:
+            start.state.arrays.update(self._replaced)
+            if start.continues and path is not None:
+                start = replace(start, state=_without_best(start.state))
         if total is None:
             total = run.steps - done if run.steps > done else run.steps
         if start is not None and start.continues:
@@ -151,6 +168,12 @@ class History:
             )
         given = {name: value for name, value in now.flat().items() if name in self._given}
         return revise(config, given)
+
+
+def _without_best(state: Snapshot) -> Snapshot:
+    """Return a run's state for another folder, which does not have the best parameters so far."""
+    progress = state.data["progress"] | {"best_return": None}
+    return Snapshot(state.arrays, state.data | {"progress": progress})
 
 
 def goal_reached(steps: int, goal: float) -> str:

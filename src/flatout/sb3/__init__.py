@@ -32,6 +32,7 @@ from flatout.sb3.common.vec_env import (
     Different,
     VecEnv,
     environment_and_settings,
+    played,
     space_of,
 )
 from flatout.storage.checkpoint import PREFIX
@@ -74,7 +75,8 @@ class _Translated(Agent):
             settings = _with_hindsight(settings)
         if not self._loads:
             self._refuse_normalisation(settings)
-            settings = self._with_updates(settings)
+            envs = settings.get("envs", settings.get("n_envs", 1))
+            settings = self._with_updates(settings, envs)
         super().__init__(*given, **settings)
 
     def _refuse_normalisation(self, settings: Mapping[str, Any]) -> None:
@@ -84,12 +86,15 @@ class _Translated(Agent):
                 "the environment in a wrapper of your own that scales observations."
             )
 
-    def _with_updates(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+    @classmethod
+    def _with_updates(cls, settings: Mapping[str, Any], envs: Any) -> dict[str, Any]:
         """Return the settings with `train_freq` counted over all environments."""
-        if self.algorithm in ("ppo", "a2c") or not {*STEPS} & {*settings}:
+        chosen = "preset" in settings and "train_freq" not in settings
+        if cls.algorithm in ("ppo", "a2c") or chosen or type(envs) is not int:
             return dict(settings)
-        every = settings.get("train_freq", 4 if self.algorithm == "dqn" else 1)
-        envs = settings.get("envs", settings.get("n_envs", 1))
+        every = settings.get("train_freq", 4 if cls.algorithm == "dqn" else 1)
+        if isinstance(every, tuple) and every[1:] == ("step",):
+            every = every[0]
         return {**settings, "train_freq": every * envs if isinstance(every, int) else every}
 
     def learn(
@@ -118,15 +123,19 @@ class _Translated(Agent):
             while (run_dir := Path(self._logs) / f"{tb_log_name}_{number}").exists():
                 number += 1
         callbacks: list[CallbackLike] = attached(callback, self)
-        super().learn(
-            total_timesteps, callbacks or None, progress_bar=progress_bar or None, run_dir=run_dir,
-            reset_num_timesteps=reset or reset_num_timesteps, **others,
-        )  # fmt: skip
+        try:
+            super().learn(
+                total_timesteps, callbacks or None, progress_bar=progress_bar or None,
+                run_dir=run_dir, reset_num_timesteps=reset or reset_num_timesteps, **others,
+            )  # fmt: skip
+        finally:
+            self._run_view = None
         return self
 
     def evaluate(self, *args: Any, env: Any = None, **others: Any) -> Any:
         """Play episodes; see `flatout.Agent.evaluate`."""
-        return super().evaluate(*args, env=_made(env), **others)
+        env = played(self, env) if isinstance(env, VecEnv) else env
+        return super().evaluate(*args, env=env, **others)
 
     def save(self, path: str | Path, *args: Any, **others: Any) -> Path:
         """Write the agent; a path without an ending gets ``.safetensors``."""
@@ -156,7 +165,11 @@ class _Translated(Agent):
             if name not in ("lr_schedule", "policy_class"):
                 settings[name] = value
         settings.pop("print_system_info", None)
-        agent = super().load(found[0] if found else named, env, **settings)
+        file = found[0] if found else named
+        if not {*STEPS}.isdisjoint(settings):
+            others = {n: v for n, v in settings.items() if n not in STEPS}
+            settings = cls._with_updates(settings, super().load(file, env, **others).n_envs)
+        agent = super().load(file, env, **settings)
         agent._vec_env = vec_env
         return agent
 
@@ -215,8 +228,14 @@ class _Translated(Agent):
         """Replace learned arrays by those of a dict like that of `get_parameters`.
 
         Raises:
-            UsageError: it is something else, or an array is missing, unknown or of another shape.
+            UsageError: it is something else, an array is missing, unknown or of another shape, or
+                the agent is learning.
         """
+        if self._run is not None:
+            raise UsageError(
+                "set_parameters cannot be called while the agent learns: stop the run, set them, "
+                "and call learn again."
+            )
         present = self.get_parameters()["policy"]
         given = load_path_or_dict
         if not isinstance(given, Mapping) or not isinstance(given.get("policy"), Mapping):
@@ -268,11 +287,6 @@ def _refuse_other_samplers(env: Any, placement: str | None) -> None:
             f"placement = {placement!r} lacks {INLINE}, which the functions in DummyVecEnv or "
             "SubprocVecEnv need where they differ: add it."
         )
-
-
-def _made(env: Any) -> Any:
-    """Return an environment as `flatout.Agent.evaluate` takes it."""
-    return environment_and_settings(env)[0] if isinstance(env, VecEnv) else env
 
 
 class PPO(_Translated, agents.PPO):

@@ -39,7 +39,6 @@ class _Adapter(Callback):
 
     def on_end(self, run: Run) -> None:
         self._callback.on_training_end()
-        self._agent._run_view = None
 
 
 def attached(given: Any, agent: Any) -> list[Any]:

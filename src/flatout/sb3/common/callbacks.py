@@ -17,7 +17,7 @@ import numpy as np
 from flatout.errors import UsageError
 from flatout.output import say
 from flatout.sb3.common.run_view import Locals, Logger
-from flatout.sb3.common.vec_env import VecEnv, environment_and_settings
+from flatout.sb3.common.vec_env import VecEnv
 
 
 class BaseCallback:
@@ -236,6 +236,7 @@ class EvalCallback(EventCallback):
 
     def _init_callback(self) -> None:
         super()._init_callback()
+        self._found = None  # of the run before
         if self.callback_on_new_best is not None:
             self.callback_on_new_best.init_callback(self.model)
 
@@ -272,11 +273,8 @@ class EvalCallback(EventCallback):
         """Return the evaluation of the present parameters."""
         version = self.model._run_view.progress.iterations
         if self._found is None or self._found[0] != version:
-            env = self.eval_env
-            if isinstance(env, VecEnv):
-                env = environment_and_settings(env)[0]
             found = self.model.evaluate(
-                self.n_eval_episodes, env=env, deterministic=self.deterministic
+                self.n_eval_episodes, env=self.eval_env, deterministic=self.deterministic
             )
             self._found = version, found
         return self._found[1]
@@ -314,14 +312,19 @@ class StopTrainingOnNoModelImprovement(BaseCallback):
 
 
 class StopTrainingOnMaxEpisodes(BaseCallback):
-    """Stop once each environment has ended `max_episodes` episodes on average."""
+    """Stop once each environment has ended `max_episodes` episodes on average since the first
+    `learn` with this callback."""
 
     def __init__(self, max_episodes: int, verbose: int = 0) -> None:
         super().__init__(verbose)
         self.max_episodes, self.n_episodes = max_episodes, 0
+        self._before = 0  # episodes of the run that are not counted
+
+    def _on_training_start(self) -> None:
+        self._before = self.model._run_view.progress.episodes - self.n_episodes
 
     def _on_step(self) -> bool:
-        self.n_episodes = self.model._run_view.progress.episodes
+        self.n_episodes = self.model._run_view.progress.episodes - self._before
         return self.n_episodes < self.max_episodes * self.model.n_envs
 
 

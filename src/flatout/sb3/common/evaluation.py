@@ -8,7 +8,7 @@ from flatout.api import Agent
 from flatout.api.arguments import flag, whole_number
 from flatout.config.schema import EPISODES
 from flatout.errors import UsageError, short
-from flatout.sb3.common.vec_env import VecEnv, environment_and_settings
+from flatout.sb3.common.vec_env import VecEnv, played
 
 
 def evaluate_policy(
@@ -46,7 +46,7 @@ def evaluate_policy(
             "evaluate_policy calls no callback: act with predict in a loop of your own."
         )
     if isinstance(env, VecEnv):
-        env = environment_and_settings(env)[0]
+        env = played(model, env)
     episodes = whole_number("n_eval_episodes", n_eval_episodes, EPISODES)
     found = model.evaluate(episodes, seed=seed, env=env, deterministic=deterministic)
     if reward_threshold is not None and not found.return_mean > reward_threshold:

@@ -26,7 +26,10 @@ from flatout.run.opening import open_environment
 from flatout.types import Obs, ObservationSpec, ObsSpec, UserCode
 from flatout_explain.documents import read_json
 
-PREPARATION = ("env_kwargs", "frame_stack", "terminal_on_life_loss", "clip_reward", "noop_max")
+PREPARATION = (
+    "env_kwargs", "frame_stack", "resize", "terminal_on_life_loss", "clip_reward", "noop_max",
+    "frame_skip", "sticky_actions",
+)  # fmt: skip
 """Settings of a `VecEnv` that change what it returns when it is stepped."""
 
 
@@ -263,6 +266,23 @@ def VecVideoRecorder(*_: Any, **__: Any) -> VecEnv:  # noqa: N802
 def environment_and_settings(venv: VecEnv) -> tuple[Any, dict[str, Any]]:
     """Return a `VecEnv` as the environment and the settings that an agent takes."""
     return venv.env, {"envs": venv.num_envs} | venv.settings
+
+
+def played(agent: Any, venv: VecEnv) -> Any:
+    """Return the environment of a `VecEnv` in which an agent plays episodes.
+
+    Raises:
+        UsageError: the agent prepares its environments otherwise.
+    """
+    own, given = agent.config.flat(), {"env_kwargs": {}} | venv.settings
+    for name in PREPARATION:
+        if name in given and given[name] != own[name]:
+            raise UsageError(
+                f"{name} = {short(given[name])} of these environments differs from the "
+                f"agent's {short(own[name])}, with which it plays: evaluate "
+                f"{type(agent).__name__}.load(path, env=...) of a saved agent."
+            )
+    return venv.env
 
 
 def space_of(spec: ObsSpec) -> gym.Space[Any]:

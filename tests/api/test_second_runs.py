@@ -1,0 +1,154 @@
+"""What callbacks, agents and folders keep from one run, and what they do not, in the next one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from flatout import PPO, Evaluate, UsageError, sb3
+from flatout.api.callbacks import StopOnNoImprovement
+from flatout.errors import FlatoutError
+from flatout.sb3.common import callbacks, env_util, evaluation
+from tests import tiny
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
+SMALL: dict[str, Any] = tiny.python("ppo", seed=1, placement="cpu")
+CART = "CartPole-v1"
+
+
+def test_each_run_is_evaluated_anew() -> None:
+    evaluates = callbacks.EvalCallback(CART, eval_freq=32, n_eval_episodes=1, verbose=0)
+    agent, played = sb3.PPO("MlpPolicy", CART, **SMALL), list[float]()
+    plain = agent.evaluate
+
+    def noted(*args: Any, **others: Any) -> Any:
+        found = plain(*args, **others)
+        played.append(found.return_mean)
+        return found
+
+    object.__setattr__(agent, "evaluate", noted)
+    agent.learn(64, evaluates)
+    agent.learn(64, evaluates)
+    assert [results[0] for results in evaluates.evaluations_results] == played
+    assert len(played) == 2
+
+
+def test_a_callback_of_a_longer_run_is_called_in_the_next_one() -> None:
+    seen, every = list[int](), 64
+    evaluates = Evaluate(lambda agent: seen.append(1) or 0.0, every)
+    PPO(CART, **SMALL).learn(192, evaluates)
+    assert len(seen) == 3
+    PPO(CART, **SMALL).learn(128, evaluates)
+    assert len(seen) == 5
+    stops = StopOnNoImprovement(1)
+    stops.restore({"best": 1e9, "since": 0})
+    agent = PPO(CART, **SMALL, eval_every=64, eval_episodes=1).learn(64, stops)
+    assert stops.state()["best"] == agent.summary["best_eval_return"]
+
+
+def test_episodes_of_earlier_runs_are_not_counted() -> None:
+    agent = sb3.PPO("MlpPolicy", CART, **SMALL).learn(512)
+    stops = callbacks.StopTrainingOnMaxEpisodes(10)
+    agent.learn(640, stops, reset_num_timesteps=False)
+    assert stops.n_episodes >= 20
+    assert agent.num_timesteps > 512 + 64
+
+
+class Logging(callbacks.BaseCallback):
+    """Logs a number when training ends."""
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_training_end(self) -> None:
+        self.logger.record("mine/end", 1.0)
+
+
+def test_several_callbacks_log_when_training_ends() -> None:
+    agent = sb3.PPO("MlpPolicy", CART, **SMALL)
+    assert agent.learn(64, [Logging(), Logging()]).summary["steps"] == 64
+
+
+class Setting(callbacks.BaseCallback):
+    """Sets parameters within the run."""
+
+    def _on_step(self) -> bool:
+        self.model.set_parameters(self.model.get_parameters())
+        return True
+
+
+def test_replaced_parameters_are_those_of_the_next_run(tmp_path: Path) -> None:
+    agent = sb3.PPO("MlpPolicy", CART, **SMALL).learn(64, run_dir=tmp_path / "run")
+    with pytest.raises(FlatoutError, match="cannot be called while the agent learns"):
+        agent.learn(64, Setting())
+    loaded = sb3.PPO.load(tmp_path / "run")
+    given = loaded.get_parameters()
+    zeros = {name: np.zeros_like(array) for name, array in given["policy"].items()}
+    loaded.set_parameters({"policy": zeros})
+    with pytest.raises(UsageError, match="goes on with its own parameters"):
+        loaded.learn(64, run_dir=tmp_path / "run", reset_num_timesteps=False)
+    loaded.learn(64, reset_num_timesteps=False)
+    arrays = loaded.get_parameters()["policy"].values()
+    change = max(np.abs(array).max() for array in arrays if array.size)
+    assert change < 0.05, "the parameters are near the zeros that were set"
+
+
+def test_a_folder_has_its_own_best_parameters(tmp_path: Path) -> None:
+    agent = PPO(CART, **SMALL, eval_every=64, eval_episodes=1)
+    agent.learn(64, run_dir=tmp_path / "a")
+    agent._history._kept[1].data["progress"]["best_return"] = 1e9  # pyright: ignore
+    agent.learn(64, run_dir=tmp_path / "b")
+    assert (tmp_path / "b" / "best.safetensors").exists()
+    assert agent.summary["best_eval_return"] < 1e9
+
+
+class Failing(gym.Wrapper[Any, Any, Any, Any]):
+    """CartPole that raises after some steps, counted over all of its instances."""
+
+    left = 10**9
+
+    def __init__(self) -> None:
+        super().__init__(gym.make(CART))
+
+    def step(self, action: Any) -> Any:
+        Failing.left -= 1
+        if Failing.left < 0:
+            raise RuntimeError("broken")
+        return self.env.step(action)
+
+
+def test_steps_of_a_failed_run_count(tmp_path: Path) -> None:
+    agent = sb3.PPO("MlpPolicy", Failing, **SMALL).learn(64)
+    Failing.left = 96
+    with pytest.raises(FlatoutError, match="broken"):
+        agent.learn(256, reset_num_timesteps=False)
+    assert agent.num_timesteps == 128
+    assert sb3.PPO.load(agent.save(tmp_path / "a"), env=CART).num_timesteps == 128
+
+
+def test_other_settings_of_environments_are_refused_in_evaluation() -> None:
+    lake = "FrozenLake-v1"
+    agent = sb3.PPO("MlpPolicy", env_util.make_vec_env(lake, env_kwargs={"is_slippery": False}))
+    with pytest.raises(UsageError, match=r"env_kwargs = \{\} of these environments differs"):
+        evaluation.evaluate_policy(agent, env_util.make_vec_env(lake), 1)
+    game = env_util.make_atari_env("BreakoutNoFrameskip-v4", wrapper_kwargs={"frame_skip": 1})
+    task, envs = game._open()
+    envs.close()
+    assert task.config.frame_skip == 1
+
+
+@pytest.mark.parametrize("given", [{}, {"train_freq": 1}, {"train_freq": (1, "step")}])
+def test_a_frequency_of_updates_counts_steps_of_all_environments(
+    given: dict[str, Any], tmp_path: Path
+) -> None:
+    small = {"hidden": [16], "batch_size": 8, "buffer_size": 256, "learning_starts": 16}
+    env = env_util.make_vec_env("Pendulum-v1", n_envs=4)
+    agent = sb3.SAC("MlpPolicy", env, **small, **given)
+    assert agent.config.flat()["train_freq"] == 4
+    again = sb3.SAC.load(agent.learn(32).save(tmp_path / "a"), **given)
+    assert again.config.flat()["train_freq"] == 4
