@@ -77,7 +77,7 @@ def test_resume_of_no_run(flatout: Cli, tmp_path: Path, kind: str) -> None:
         path.mkdir()
     if kind == "file":
         path.write_text("")
-    said = "does not exist" if kind == "missing" else "config.json"
+    said = {"missing": "does not exist", "empty": "config.json", "file": "is a file"}[kind]
     sentence(flatout("train", "--resume", path), 2, f"{path}|{said}")
     assert not (tmp_path / "missing").exists()
 

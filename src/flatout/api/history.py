@@ -173,7 +173,7 @@ class History:
 def _without_best(state: Snapshot) -> Snapshot:
     """Return a run's state for another folder, which does not have the best parameters so far."""
     progress = state.data["progress"] | {"best_return": None}
-    return Snapshot(state.arrays, state.data | {"progress": progress})
+    return replace(state, data=state.data | {"progress": progress})
 
 
 def goal_reached(steps: int, goal: float) -> str:

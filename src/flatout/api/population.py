@@ -63,16 +63,16 @@ class Population:
         self.config = resolve(algorithm, tuned, named, settings)
         if not self.config.env.env or not self.config.hyper.acts:
             raise UsageError("a population needs an algorithm that acts, and an environment.")
-        if seeds is None and (population is None or population == {}):
-            raise UsageError(
-                "a population needs members: pass seeds=8, say, or population={'gamma': [0.98, "
-                "0.99]}."
-            )
         if seeds is not None:
             seeds = whole_number("seeds", seeds, Range(1))
         folder = default_folder(self.config) if run_dir is None else run_dir
         # An environment may change the working folder.
         self._path = path_argument("run_dir", folder).absolute()
+        if seeds is None and (population is None or population == {}):
+            raise UsageError(
+                "a population needs members: pass seeds=8, say, or population={'gamma': [0.98, "
+                "0.99]}."
+            )
         self._members: list[Member] = members(self.config, seeds, _words(population), self._path)
         self._strategy = text("strategy", strategy)
         self._chosen: Strategy | None = None  # once the folder was written
