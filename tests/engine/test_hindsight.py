@@ -44,10 +44,12 @@ class Step:
 
 
 class World:
-    """Random episodes of N environments, each of whose achieved goals is another number."""
+    """Random episodes of N environments, each of whose achieved goals is another number; a step
+    ends one with the probability `ends`."""
 
-    def __init__(self, num_envs: int, seed: int) -> None:
+    def __init__(self, num_envs: int, seed: int, ends: float = 0.25) -> None:
         self.rng, self.num_envs, self.made = np.random.default_rng(seed), num_envs, 0
+        self.ends = ends
         self.steps: list[list[Step]] = [[] for _ in range(num_envs)]
         self.episode = [0] * num_envs
         self.goals = [(self.new(), self.new()) for _ in range(num_envs)]
@@ -79,7 +81,7 @@ class World:
                 self.goals[env] = after, desired = self.new(), desired
                 reward = float(rewards[t, env])
                 self.steps[env].append(Step(achieved, desired, after, reward, self.episode[env]))
-                if self.rng.random() < 0.25:
+                if self.rng.random() < self.ends:
                     ended[t, env], terminated[t, env] = True, self.rng.random() < 0.5
                     finals.append(self.one(env))
                     index.append(t * self.num_envs + env)
@@ -144,9 +146,10 @@ geometries = st.builds(
 def test_goals_and_rewards_agree_with_the_list_of_steps(
     layout: RingLayout, seed: int, data: st.DataObject
 ) -> None:
-    """The ring wraps around. Trajectories have any length, episodes are lost, and the ring is
-    saved and restored."""
-    world, store = World(layout.num_envs, seed), Store(layout)
+    """The ring wraps around. Trajectories have any length, episodes are lost or as long as the
+    ring, and the ring is saved and restored."""
+    world = World(layout.num_envs, seed, data.draw(st.sampled_from([0.25, 0.05])))
+    store = Store(layout)
     for _ in range(data.draw(st.integers(1, 8))):
         store.take(world.collect(data.draw(st.integers(1, layout.rows))))
         if data.draw(st.booleans()):
@@ -163,6 +166,7 @@ def assert_right(world: World, store: Store) -> None:
     hindsight = Hindsight(layout, 4, reward, sign=False)
     row, env = grid(layout, counts.rows_written)
     last = counts.ends.last(row, env, counts.rows_written)
+    assert (last >= row).all()
     for offset in range(-1, layout.rows):
         later = np.where(offset < 0, -1, row + offset)
         some = later <= last
@@ -187,6 +191,26 @@ def assert_right(world: World, store: Store) -> None:
         if r < counts.rows_written and world.steps[n][r].episode == world.steps[n][r - 1].episode
     ]  # fmt: skip
     assert beyond == []  # the last step is the last one of its episode that is stored
+
+
+@pytest.mark.parametrize("rows", range(1, 12))
+def test_an_episode_as_long_as_the_ring_ends_before_the_rows_that_follow_it(rows: int) -> None:
+    """The trajectory that ends it begins in any of its rows, or has more rows than the ring."""
+    layout = RingLayout(SPEC, 1, 8, 1)
+    assert layout.length == 9
+    for end in range(7, 12):
+        ends, ended = EpisodeEnds(layout), np.arange(24)[:, None] == end
+        hindsight = Hindsight(layout, 4, reward, sign=False)
+        for first in range(0, 24, rows):
+            ends.add(first, ended[first : first + rows])
+            written = min(first + rows, 24)
+            row = np.arange(max(written - layout.rows, 0), written, dtype=np.int32)
+            wanted = np.where((row <= end) & (end < written), end, written - 1)
+            env = np.zeros_like(row)
+            np.testing.assert_array_equal(ends.last(row, env, written), wanted)
+            word = np.full((1, len(row)), 2**32 - 5, np.uint32)
+            later = hindsight.draw(ends, written, 0, row[None], env[None], word)
+            assert ((later < 0) | ((row <= later) & (later <= wanted))).all()
 
 
 def test_four_of_five_samples_get_a_later_goal_of_their_episode() -> None:

@@ -40,11 +40,15 @@ class EpisodeEnds:
         rows = first + np.arange(len(ended))
         self._last[rows % self._length] = UNFINISHED
         for t, env in np.argwhere(ended):
-            self.cut(int(env), first + int(t))
+            self._end(int(env), first + int(t), first + len(ended))
 
     def cut(self, env: int, row: int) -> None:
-        """End the current episode of an environment with the step in `row`."""
-        begun = max(int(self._begun[env]), row - self._length + 1)
+        """End the current episode of an environment with the newest step, which is in `row`."""
+        self._end(env, row, row + 1)
+
+    def _end(self, env: int, row: int, rows_written: int) -> None:
+        # The slots of older rows are those of rows that follow the episode.
+        begun = max(int(self._begun[env]), rows_written - self._length)
         self._last[np.arange(begun, row + 1) % self._length, env] = row
         self._begun[env] = row + 1
 
