@@ -141,18 +141,34 @@ class OwnVectorEnvs(VectorEnvs):
         if ended.any():
             self._check_final(info, ended)
             if self._how.together:
-                obs, info = self._reset_together(ended, obs, info)
+                kept = rewards, terminated, truncated, obs, self._columns(info)
+                rewards, terminated, truncated, *last = (_copy(one) for one in kept)
+                obs, info = self._reset_together(ended, *last)
+            elif within:
+                info = {**info, FINAL_INFO: self._columns(info.get(FINAL_INFO))}
+            else:
+                info = self._columns(info)
         return obs, rewards, terminated, truncated, info
 
     def _reset_together(
         self, ended: np.ndarray, final: Any, info: Mapping[str, Any]
     ) -> tuple[Any, Mapping[str, Any]]:
         """Reset all environments, whose episodes ended with the observations `final` and `info`, as
-        one of mode SAME_STEP does within its step."""
+        one of mode SAME_STEP does within its step. It may write to arrays that the step returned.
+        """
         if not ended.all():
             raise EnvironmentFailure(cannot_reset_alone(self._name))
-        final = copy.deepcopy(final)  # the reset may write to the same arrays
         return self._vector.reset()[0], {FINAL: final, FINAL_INFO: info}
+
+    def _columns(self, info: Any) -> dict[str, Any]:
+        """Return the entries of infos that have one value for each environment, with the entries
+        that say which values count (``_name``). Nested infos are left out."""
+        found: dict[str, Any] = {}
+        for name, values in info.items() if isinstance(info, Mapping) else ():
+            counts = info.get(f"_{name}")
+            if _shape(counts) == (self.num_envs,) == _shape(values):
+                found |= {name: values, f"_{name}": counts}
+        return found
 
     def _idled(self, actions: np.ndarray, idle: np.ndarray) -> np.ndarray:
         actions = super()._idled(actions, idle)
@@ -223,3 +239,20 @@ class OwnVectorEnvs(VectorEnvs):
 
     def _invalid(self, what: str) -> InvalidReturn:
         return InvalidReturn(f"{self._name} returned {what}; correct it.")
+
+
+def _shape(values: Any) -> tuple[int, ...]:
+    """Return the shape of an array or a list; of anything else, an empty one."""
+    try:
+        return tuple(np.shape(values))
+    except Exception:  # rows differ in length; and a user's object may raise anything
+        return ()
+
+
+def _copy(values: Any) -> Any:
+    """Return a copy whose arrays are copied; the objects in an array are not."""
+    if isinstance(values, np.ndarray):
+        return values.copy()
+    if isinstance(values, dict):
+        return {name: _copy(inner) for name, inner in values.items()}
+    return copy.deepcopy(values)

@@ -106,18 +106,24 @@ def mode_of(vector: Any, name: str) -> AutoresetMode:
     """Return the autoreset mode that a vector environment declares.
 
     Raises:
-        UsageError: it declares none.
+        UsageError: it declares none, or as text, which equals no member of the Enum.
     """
     metadata = attribute(vector, "metadata")
     mode = metadata.get("autoreset_mode") if isinstance(metadata, Mapping) else None
-    try:
-        return AutoresetMode(mode)
-    except ValueError:
+    if isinstance(mode, AutoresetMode):
+        return mode
+    members = "NEXT_STEP, SAME_STEP or DISABLED of gymnasium.vector.AutoresetMode"
+    if isinstance(mode, str):
+        meant = [one for one in AutoresetMode if mode in (one.value, one.name)]
+        right = f"gymnasium.vector.AutoresetMode.{meant[0].name}" if meant else members
         raise UsageError(
-            f"{name} does not say when it resets its environments: set "
-            'metadata["autoreset_mode"] to NEXT_STEP, SAME_STEP or DISABLED of '
-            "gymnasium.vector.AutoresetMode."
-        ) from None
+            f'{name} has metadata["autoreset_mode"] = {short(mode)}, which is text: set it to '
+            f"{right}."
+        )
+    raise UsageError(
+        f"{name} does not say when it resets its environments: set "
+        f'metadata["autoreset_mode"] to {members}.'
+    )
 
 
 @dataclass(frozen=True)
