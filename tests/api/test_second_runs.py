@@ -90,7 +90,7 @@ def test_replaced_parameters_are_those_of_the_next_run(tmp_path: Path) -> None:
     given = loaded.get_parameters()
     zeros = {name: np.zeros_like(array) for name, array in given["policy"].items()}
     loaded.set_parameters({"policy": zeros})
-    with pytest.raises(UsageError, match="goes on with its own parameters"):
+    with pytest.raises(UsageError, match="continues with its own parameters"):
         loaded.learn(64, run_dir=tmp_path / "run", reset_num_timesteps=False)
     loaded.learn(64, reset_num_timesteps=False)
     arrays = loaded.get_parameters()["policy"].values()

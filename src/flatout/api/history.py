@@ -138,7 +138,7 @@ class History:
             config = with_run(config, seed=continued_seed(run.seed, self.learned))
         if self._replaced and resume:
             raise UsageError(
-                f"the run in {path} goes on with its own parameters: to start from those of "
+                f"the run in {path} continues with its own parameters: to start from those of "
                 "set_parameters, choose another run_dir."
             )
         if start is not None:
