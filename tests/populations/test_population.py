@@ -16,11 +16,13 @@ import pytest
 from rich.console import Console
 
 from flatout.__main__ import main
-from flatout.cli.population import _draw
+from flatout.cli.population import _draw, train
 from flatout.errors import FlatoutError, Interrupt, UsageError
-from flatout.populations.members import FOLDER, Member, Strategy, members
+from flatout.populations.members import FOLDER, Member, Strategy, load, members, save
 from flatout.reports.curves import Run, curves, text
+from flatout.run.interrupts import Interrupts
 from flatout.run.trainer import Trainer
+from flatout.storage.trust import NO_CONSENT
 from tests import runs_made, tiny
 from tests.conftest import Result, furthest, last_saved
 from tests.kills import finish, spawn
@@ -241,6 +243,49 @@ def test_steps_before_which_python_was_stopped_are_not_owed(
     with pytest.raises(FlatoutError, match="all that the test"):
         made.learn(100)
     assert begun == [100, 100]
+
+
+def test_what_a_resume_changes_is_kept_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*map(str, SMALL), "--run-dir", str(tmp_path / "p")]
+    config, _ = train_config(words)
+    save(tmp_path / "p", config, members(config, 2, [], tmp_path / "p"), Strategy("spread", 2))
+
+    def stops(*_: Any) -> NoReturn:
+        raise FlatoutError("stopped before a step")
+
+    monkeypatch.setattr("flatout.populations.strategy.choose", lambda *_: Strategy("spread", 1))
+    monkeypatch.setattr("flatout.populations.population.Population", stops)
+    for changed in (["--steps", "2000", "--stop-at-return", "25"], ["--log-every", "32"]):
+        config, resume = train_config(["--resume", str(tmp_path / "p"), *changed])
+        with pytest.raises(FlatoutError, match="stopped before"):
+            train(config, None, [], None, tmp_path / "p", resume, Interrupts())
+    found, strategy = load(tmp_path / "p", NO_CONSENT, {})
+    runs = [member.config.run for member in found]
+    assert [(r.seed, r.steps, r.stop_at_return, r.log_every) for r in runs] == [
+        (0, 2000, 25.0, 32), (1, 2000, 25.0, 32),
+    ]  # fmt: skip
+    assert strategy == Strategy("spread", 2)
+
+
+def test_the_command_can_resume_a_population_of_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file named the steps for each member, and was corrupt for the command."""
+    import flatout
+
+    def stops(*_: Any) -> NoReturn:
+        raise FlatoutError("stopped before a step")
+
+    monkeypatch.setattr("flatout.api.population.choose", lambda *_: Strategy("spread", 1))
+    monkeypatch.setattr("flatout.api.population.Members", stops)
+    made = flatout.Population("ppo", "CartPole-v1", seeds=2, run_dir=tmp_path / "p")
+    for steps in (100, 200):
+        with pytest.raises(FlatoutError, match="stopped before"):
+            made.learn(100)
+        found, _ = load(tmp_path / "p", NO_CONSENT, {})
+        assert [member.config.run.steps for member in found] == [steps] * 2
 
 
 def test_a_file_lists_members(tmp_path: Path) -> None:

@@ -104,10 +104,12 @@ class Population:
                         chosen = choose(configs, self._strategy, self._programs)
                 except Interrupt:
                     raise KeyboardInterrupt from None
-                save(self._path, self.config, trained, chosen)
-                self._chosen = chosen
+            else:
+                chosen = self._chosen
+            save(self._path, revise(self.config, changes), trained, chosen, again=resume)
+            self._chosen = chosen
             self._steps = steps
-            made = Members(trained, self._chosen, resume, interrupts, self._programs)
+            made = Members(trained, chosen, resume, interrupts, self._programs)
             made.run()
         self.summaries = {state.member.name: state.summary for state in made.states}
         if interrupts.signum is not None:

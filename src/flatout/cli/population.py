@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatout.config.schema import RESUMABLE, TrainConfig
+from flatout.config.settings import revise
 from flatout.errors import FlatoutError, UsageError, writing
 from flatout.output import shell_word
 from flatout.populations.members import (
@@ -19,6 +20,7 @@ from flatout.populations.members import (
     refuse_strange,
     save,
 )
+from flatout.storage.run_folder import POPULATION, load_config
 from flatout.storage.trust import Consent
 from flatout_explain.files import nofollow
 
@@ -73,7 +75,7 @@ def train(
         dry: ``--dry-run``: print the memory that the members would take, and train nothing.
     """
     named, path = path, path.absolute()  # an environment may change the working folder
-    before = None
+    before, changes = None, dict[str, Any]()
     if not resume:
         refuse_strange(path)
         found = _named(config, seeds, words, path)
@@ -115,8 +117,11 @@ def train(
                 configs = [member.config for member in found]
                 strategy = choose(configs, asked or "auto", programs, before)
             screen.note(strategy.words(len(found)))
-            if not resume:
+            if before is None:
                 save(path, config, found, strategy)
+            else:  # so that another resume keeps what this one changes
+                common = revise(load_config(path, None, POPULATION), changes)
+                save(path, common, found, before, again=True)
             population = Population(found, strategy, resume, interrupts, programs)
 
             def show() -> None:

@@ -196,14 +196,22 @@ def refuse_strange(folder: Path) -> None:
             )
 
 
-def save(folder: Path, config: TrainConfig, rows: Sequence[Member], strategy: Strategy) -> None:
+def save(
+    folder: Path, config: TrainConfig, rows: Sequence[Member], strategy: Strategy,
+    again: bool = False,
+) -> None:  # fmt: skip
     """Write `POPULATION`, signed with this user's key.
+
+    Args:
+        config: what the members have in common: all settings but those of `changeable`.
+        again: whether the folder holds this population, whose settings are replaced.
 
     Raises:
         UsageError: the folder holds a run or a population.
         FlatoutError: it cannot be written.
     """
-    refuse_taken(folder)
+    if not again:
+        refuse_taken(folder)
     own = {
         member.name: {
             key: value for key, value in member.config.flat().items()
