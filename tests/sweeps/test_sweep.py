@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,9 +20,10 @@ from hypothesis import strategies as st
 
 from flatout.config.settings import resolve, revise
 from flatout.errors import CheckpointError, FlatoutError, UsageError
-from flatout.hardware.inventory import Gpu, Hardware
+from flatout.hardware.inventory import Gpu, Hardware, inventory
 from flatout.sweeps import engine, plan, worker
 from flatout.sweeps.folder import PLAN
+from flatout.sweeps.measured import keep, known
 from flatout.sweeps.plan import Job, SweepPlan
 from flatout.sweeps.sections import drawn
 from flatout.sweeps.slots import Slots
@@ -381,6 +383,31 @@ def test_a_configuration_is_what_all_settings_resolve_to(row: dict[str, Any]) ->
     if isinstance(expected, str):  # of several impossible values another may be the first
         return
     assert found == expected
+
+
+def test_measurements_are_of_the_same_devices_and_programs() -> None:
+    def planned(*words: str) -> SweepPlan:
+        return tiny.sweep([*tiny.latest([*map(str, SMALL), *words])])
+
+    hardware = inventory()
+    slots = SimpleNamespace(settled=True, known=False, limit=3, rates={3: 9.0}, each_mb=5.0)
+    sizes = "--grid", "hidden=[8],[16]"
+    keep(planned(*GRID), SimpleNamespace(slots=slots), hardware)  # type: ignore[arg-type]
+    for words, at_once in (
+        (GRID, 3), (("--grid", "gamma=0.9,0.99"), 3), ((*GRID, "--log-every", "32"), 3),
+        ((*GRID, "--placement", "schedule=overlapped"), 0), ((*GRID, "--devices", "1"), 0),
+        ((*GRID, "--virtual-devices", "2"), 0), (sizes, 0),
+        (("--grid", "placement=auto,cpu"), 0),
+    ):  # fmt: skip
+        assert known(planned(*words), hardware).at_once == at_once, words
+
+
+def test_evaluations_that_a_file_turns_off_stay_off(tmp_path: Path) -> None:
+    (tmp_path / "off.toml").write_text("eval_every = 0\n")
+    words = [*map(str, SMALL), "--run-dir", str(tmp_path / "f")]
+    assert tiny.sweep(words).base.run.eval_every == 320
+    words += ["--config", str(tmp_path / "off.toml")]
+    assert tiny.sweep(words).base.run.eval_every == 0
 
 
 def test_a_strangers_plan_runs_no_code(flatout: Cli, tmp_path: Path) -> None:

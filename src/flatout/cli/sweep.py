@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from flatout.cli.arguments import SettingsArguments, read_settings, settle
+from flatout.cli.arguments import SettingsArguments, given_settings, read_settings, settle
 from flatout.cli.flags import Word, out_files, run_folder
 from flatout.cli.sweep_plan import (
     cards_of,
@@ -225,7 +225,7 @@ def new_plan(asked: SweepArguments, given: Mapping[str, Any]) -> SweepPlan:
         refuse_unconfirmed(where, {name: value}, Consent(named, asked.trust))
     if base.hyper.acts and not base.env.env:
         raise UsageError("no environment: pass --env ID, or write env = ... in the sweep's file.")
-    named_there = {*given, *(common or ("", ()))[1]}
+    named_there = {*given_settings(asked, given), *(common or ("", ()))[1]}
     if "eval_every" not in named_there and base.run.eval_every == 0:
         base = with_run(base, eval_every=base.run.steps)  # each trial is evaluated at its end
     if asked.seeds is not None:
@@ -291,5 +291,5 @@ def _run(
     finally:
         runner.close()
         screen.close()
-    keep(made, hardware)
+    keep(planned, made, hardware)
     return result(made, console, asked.json, outs, interrupts.signum)

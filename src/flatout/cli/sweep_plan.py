@@ -44,7 +44,7 @@ def slots_of(sweep: SweepPlan, hardware: Hardware, at_once: int | None) -> Slots
     jobs = count - len(member) + len(sweep.populations)
     cards, cores = cards_of(sweep, hardware), cores_of(sweep, hardware)
     most, fewest = (PER_CARD * cards, cards) if cards else (2 * cores, cores)
-    before = 0 if sweep.populations else known(sweep.base, hardware).at_once
+    before = 0 if sweep.populations else known(sweep, hardware).at_once
     why = "measured here before"
     if sweep.ray is not None:  # the cluster assigns its places itself
         most = fewest = before = min(most, cores)
@@ -94,7 +94,7 @@ def dry_run(sweep: SweepPlan, hardware: Hardware, at_once: int | None, console: 
     trials, slots, found = (
         sweep.trials or plan.trials(sweep.base, plan.Group("", {}), sweep.seeds),
         slots_of(sweep, hardware, at_once),
-        known(sweep.base, hardware),
+        known(sweep, hardware),
     )
     times = sweep.configurations // max(len(sweep.groups), 1)  # Optuna's are not known yet
     count, steps = times * len(trials), times * sum(trial.steps for trial in trials)

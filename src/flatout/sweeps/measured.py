@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from contextlib import closing
 from dataclasses import dataclass
 
-from flatout.config.schema import TrainConfig
 from flatout.config.settings import changeable
 from flatout.errors import FlatoutError
 from flatout.hardware.inventory import Hardware
-from flatout.run.auto import key
+from flatout.run.auto import UNIMPORTANT, key
 from flatout.sweeps.engine import Engine, Job
-from flatout.sweeps.plan import Trial
+from flatout.sweeps.plan import SweepPlan, Trial
 from flatout.sweeps.slots import LOOK_S
 from flatout.sweeps.sweep import State, Sweep
 from flatout_explain import output_file
 from flatout_explain.files.kept_numbers import keep_number, numbers
+
+DEVICES = ("placement", "devices", "virtual_devices")
+"""Settings that name where trials run."""
 
 TRY_S = 30.0
 """Maximum time in which a short trial run reaches its first updates."""
@@ -37,24 +41,37 @@ class Known:
     each_mb: float = 0.0
 
 
-def _names(base: TrainConfig, hardware: Hardware) -> list[str]:
-    shape = key(base, hardware, changeable(base))[:24]
+def _names(plan: SweepPlan, hardware: Hardware) -> list[str]:
+    """Return the names of the kept numbers of a sweep: of its devices and of all programs that its
+    trials compile."""
+    base, run = plan.base, plan.base.run
+    same = {*changeable(base), *UNIMPORTANT} - set(DEVICES)
+    rows = [group.row for group in plan.groups]
+    rows += [] if plan.optuna is None else [plan.optuna["space"]]
+    differing = {
+        json.dumps({name: v for name, v in row.items() if name not in same}, sort_keys=True,
+                   default=str)
+        for row in rows
+    }  # fmt: skip
+    own = [run.placement.strip(), run.devices, run.virtual_devices, sorted(differing - {"{}"})]
+    text = json.dumps([key(base, hardware, changeable(base)), own])
+    shape = hashlib.sha256(text.encode()).hexdigest()[:24]
     return [f"{shape} sweep {what}" for what in ("at once", "rate", "MiB")]
 
 
-def known(base: TrainConfig, hardware: Hardware) -> Known:
-    """Return the measurements of earlier sweeps on this machine."""
-    kept = {} if base.run.remeasure else numbers()
-    at_once, rate, each = (kept.get(name, 0.0) for name in _names(base, hardware))
+def known(plan: SweepPlan, hardware: Hardware) -> Known:
+    """Return the measurements of earlier sweeps like this one on this machine."""
+    kept = {} if plan.base.run.remeasure else numbers()
+    at_once, rate, each = (kept.get(name, 0.0) for name in _names(plan, hardware))
     return Known(int(at_once), rate, each)
 
 
-def keep(sweep: Sweep, hardware: Hardware) -> None:
+def keep(plan: SweepPlan, sweep: Sweep, hardware: Hardware) -> None:
     """Save the measurements of a sweep, if it made any."""
     slots = sweep.slots
     if slots.settled and not slots.known and slots.limit in slots.rates:
         values = (slots.limit, slots.rates[slots.limit], slots.each_mb)
-        for name, value in zip(_names(sweep.base, hardware), values, strict=True):
+        for name, value in zip(_names(plan, hardware), values, strict=True):
             keep_number(name, value)
 
 
