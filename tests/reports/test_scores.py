@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from flatout.cli import sweep_screen
 from flatout.cli.population import table as members_table
-from flatout.reports.curves import picture, readable
+from flatout.reports.curves import Run, View, curves, picture, readable, text
 from flatout.reports.ranking import Report, of_folders
 from flatout.reports.ranking_page import pictures
 from flatout.reports.statistics import comparable, compared, enough, estimates, iqm
@@ -83,6 +83,25 @@ def test_every_command_names_the_same_winner_and_the_score(flatout: Cli, tmp_pat
     head, *rows = flatout("runs", root, "--sort", "evaluation").out.splitlines()
     assert re.search(r"evaluation +training return", head), head
     assert [row.split()[0] for row in rows[:4]] == [f"0.0001-{seed}" for seed in (3, 2, 1, 0)]
+
+
+def test_a_run_has_no_value_before_its_first_point(flatout: Cli, tmp_path: Path) -> None:
+    folder(tmp_path / "a", [1.0, 2.0, 3.0])
+    folder(tmp_path / "b", [7.0, 8.0], every=1000)
+    words = ("runs", "--compare", tmp_path / "a", tmp_path / "b")
+    assert json.loads(flatout(*words, "--json").out)["return_at_steps"] == [3.0, None]
+    assert "at 300 steps: A 3.00, B has no value yet" in flatout(*words).out
+
+
+def test_curves_in_characters_have_one_axis() -> None:
+    def run(rate: float, seconds: float) -> Run:
+        ends = np.array([0.0, 1.0])
+        return Run("", 100 * ends, ends, {"learning_rate": rate, "env": "X"}, seconds * ends)
+
+    runs = [run(1e-3, 9.0), run(1e-4, 20.0)]
+    bars = [line[:40] for line in text(curves(runs, View("seconds"))).splitlines()]
+    assert [len(bar.rstrip()) for bar in bars] == [19, 40]
+    assert [len(line[:40].rstrip()) for line in text(curves(runs)).splitlines()] == [40, 40]
 
 
 def test_members_of_a_population_are_ranked_by_the_same_score() -> None:

@@ -58,7 +58,10 @@ def compared(a: Path, b: Path) -> dict[str, Any]:
         )
         score = " or ".join(dict.fromkeys(run.value for run in found))
         at = min(run.steps[-1] for run in found)
-        values = [float(np.interp(at, run.steps, run.returns)) for run in found]
+        values = [
+            float(np.interp(at, run.steps, run.returns)) if run.steps[0] <= at else None
+            for run in found
+        ]
     return {
         "runs": [str(path) for path in runs],
         "settings": json.loads(json.dumps(settings, default=str)),
@@ -128,12 +131,16 @@ def told(found: dict[str, Any]) -> str:
             sorted(found["phases"].items(), key=lambda item: -max(item[1]))
         })  # fmt: skip
     if found["curves"]:
-        a, b = found["return_at_steps"]
+        a, b = (_at_steps(value) for value in found["return_at_steps"])
         lines += ["", f"CURVES  {found['score']}", found["curves"],
-                  f"at {found['at_steps']:,.0f} steps: A {a:,.2f}, B {b:,.2f}"]  # fmt: skip
+                  f"at {found['at_steps']:,.0f} steps: A {a}, B {b}"]  # fmt: skip
     if found["note"]:
         lines += [*([] if found["curves"] else [""]), found["note"]]
     return printable("\n".join(lines))
+
+
+def _at_steps(value: float | None) -> str:
+    return "has no value yet" if value is None else f"{value:,.2f}"
 
 
 def _value(value: Any) -> str:

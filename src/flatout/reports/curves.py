@@ -259,13 +259,16 @@ def picture(runs: Sequence[Run], view: View = PLAIN) -> Picture:
 
 
 def text(found_: Sequence[Curve], width: int = 40) -> str:
-    """The curves in characters, a line each."""
+    """The curves in characters, a line each: over one axis, blank where a curve has no value."""
     low = min(float(curve.mean.min()) for curve in found_)
     high = max(float(curve.mean.max()) for curve in found_)
+    start, end = min(curve.x[0] for curve in found_), max(curve.x[-1] for curve in found_)
+    at, half = np.linspace(start, end, width), (end - start) / (width - 1) / 2
     lines: list[str] = []
     for curve in found_:
-        shown = np.interp(np.linspace(0, POINTS - 1, width), np.arange(POINTS), curve.mean)
-        bar = blocks(shown, low, high)
+        there = (at >= curve.x[0] - half) & (at <= curve.x[-1] + half)
+        bars = iter(blocks(np.interp(at[there], curve.x, curve.mean), low, high))
+        bar = "".join(next(bars) if one else " " for one in there)
         interval = f"[{curve.low[-1]:,.1f}, {curve.high[-1]:,.1f}]"
         if curve.runs < FEWEST_RUNS:  # of one seed nothing is known about others
             interval = "[one run]" if curve.runs == 1 else "[too few runs]"
