@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -265,6 +266,26 @@ def test_what_differs_from_its_prediction_is_said_once() -> None:
         assert planner.check(steps) is None
     assert len(notes) == 1
     assert "--replan" in notes[0]
+
+
+def test_evaluations_and_checkpoints_do_not_count_as_slowness(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    notes, spans, clock = list[str](), Spans(), iter((1.0, 11.0, 21.0))
+    monkeypatch.setattr(
+        "flatout.run.planner.time", SimpleNamespace(perf_counter=lambda: next(clock))
+    )
+    planner = Planner(
+        resolve("ppo", SETTINGS | {"steps": 10**9}), Placement(), inventory(), NAMED,
+        notes.append, spans, planned("cpu", 100.0, 90.0, 110.0).predictions[0],
+    )  # fmt: skip
+    planner.check(100)
+    spans.add("eval", 6 * 10**9)
+    spans.add("checkpoint", 3 * 10**9)
+    planner.check(200)
+    assert notes == []
+    planner.check(300)
+    assert notes[0].startswith("10 steps/s")
 
 
 def test_a_run_that_is_faster_than_predicted_is_no_news(answers: Any) -> None:

@@ -37,6 +37,9 @@ MOST_S = 30.0
 MOVABLE = ("env", "act", "replay")
 """Spans of work that another placement can do elsewhere; with a GPU, learning is one of them."""
 
+ASIDE = ("eval", "checkpoint")
+"""Spans of work that a prediction leaves out."""
+
 COMPILING_S = 10.0
 """Minimum seconds of measuring for a run in one program, because several are compiled."""
 
@@ -130,7 +133,7 @@ class Planner:
         self._spans, self._movable_s = spans, 0.0
         self._steps: int | None = None
         self._done, self.expected = expected is not None, expected
-        self._checked: tuple[int, float] | None = None
+        self._checked: tuple[int, float, float] | None = None
 
     @property
     def settled(self) -> bool:
@@ -197,10 +200,14 @@ class Planner:
         """
         now = time.perf_counter()
         self._keeps = True  # what is saved is never thrown away
-        before, self._checked = self._checked, (steps, now)
-        if self.expected is None or before is None or now - before[1] < LOOK_S:
+        aside = sum(self._spans.seconds(name) for name in ASIDE)
+        before, self._checked = self._checked, (steps, now, aside)
+        if self.expected is None or before is None:
             return None
-        rate, expected = (steps - before[0]) / (now - before[1]), self.expected
+        spent = now - before[1] - (aside - before[2])
+        if spent < LOOK_S:
+            return None
+        rate, expected = (steps - before[0]) / max(spent, 1e-9), self.expected
         if rate >= expected.low:  # a faster run is no news
             return None
         self._checked, self.expected = None, None  # once
