@@ -126,7 +126,7 @@ COLLECTIVES = {
 
 COMPILERS = re.compile(
     r"/jax/_src/(compiler|compilation_cache|cache_key|interpreters/(mlir|pxla))\.py"
-    r"|/torch/_dynamo/(?!eval_frame|external_utils|decorators)|/torch/_inductor/|/tensorflow/python/eager/polymorphic_function/tracing"
+    r"|/tensorflow/python/eager/polymorphic_function/tracing"
 )
 """Tracing and compiling, which are not learning's operations."""
 

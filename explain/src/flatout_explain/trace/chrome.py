@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from flatout_explain.trace.collecting import Collected
+from flatout_explain.trace.collecting import Collected, Thread
 from flatout_explain.trace.events import NONE, Kind, Trace
 
 Id = int | float | str | None
@@ -126,7 +126,7 @@ def _pytorch(document: Document) -> Trace:
         category = (event.cat or "").lower()
         name, correlation = str(event.name), _number(args.correlation)
         if (kind := HOST.get(category)) is not None:
-            thread = f"thread {event.tid}"
+            thread = (f"thread {event.tid}", str(event.pid))
             collected.on_host(thread, kind, name, begin, end, correlation)
         elif (kind := DEVICE.get(category)) is not None:
             device = event.pid if args.device is None else args.device
@@ -150,25 +150,26 @@ def _framework(document: Document, processes: dict[str, str]) -> Trace:
     for event, args, begin, end in _timed(document.traceEvents):
         process = processes.get(str(event.pid), "")
         row = rows.get((str(event.pid), str(event.tid)), "")
-        add(collected, process, row, str(event.name), begin, end, _number(args.id_))
+        thread = (str(event.pid), str(event.tid))
+        add(collected, process, (row, thread), str(event.name), begin, end, _number(args.id_))
     return collected.trace("TensorFlow" if TENSORFLOW in collected.names else "JAX")
 
 
 def add(
-    collected: Collected, process: str, row: str, name: str, begin: float, end: float,
+    collected: Collected, process: str, row: Thread, name: str, begin: float, end: float,
     correlation: int,
 ) -> None:  # fmt: skip
     """Add an event of a trace of JAX or TensorFlow.
 
     Args:
         process: ``/device:GPU:0`` or ``/host:CPU``.
-        row: the name of a stream or a thread.
+        row: a stream or a thread.
     """
     if process.startswith("/device:"):
         kind, _, number = process.removeprefix("/device:").partition(":")
         if kind not in ("GPU", "TPU"):
             collected.unknown[process] += 1
-        elif FRAMEWORK_ROWS.match(row):
+        elif FRAMEWORK_ROWS.match(row[0]):
             device = f"{kind.lower()}:{number.partition(' ')[0]}"
             collected.on_device(device, Kind.KERNEL, name, begin, end, correlation)
     elif process.startswith("/host:"):

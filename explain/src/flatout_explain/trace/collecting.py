@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,8 +19,11 @@ LONGEST_S = 3.2e7
 MOST_DEVICES, MOST_THREADS = 256, 4096
 MOST_EVENTS = 6_000_000  # which take up to 220 bytes each
 
-Rows = defaultdict[str, list[tuple[float, float, int, int, Kind]]]
-"""By device or thread: begin, end, correlation, name and kind of events, as in `EVENT`."""
+Events = list[tuple[float, float, int, int, Kind]]
+"""Begin, end, correlation, name and kind of events, as in `EVENT`."""
+
+Thread = tuple[str, Hashable]
+"""A thread's name, and what tells it from others of that name."""
 
 
 @dataclass
@@ -28,8 +32,8 @@ class Collected:
 
     unit: float  # seconds of a unit of time
     names: dict[str, int] = field(default_factory=dict)
-    devices: Rows = field(default_factory=lambda: defaultdict(list))
-    threads: Rows = field(default_factory=lambda: defaultdict(list))
+    devices: defaultdict[str, Events] = field(default_factory=lambda: defaultdict(list))
+    threads: defaultdict[Thread, Events] = field(default_factory=lambda: defaultdict(list))
     models: dict[str, str] = field(default_factory=dict)  # by device
     steps: list[tuple[float, float]] = field(default_factory=list)
     recorded: list[float | None] = field(default_factory=lambda: [None, None])
@@ -37,15 +41,14 @@ class Collected:
     count: int = 0  # of the events of devices and threads
 
     def _add(
-        self, rows: Rows, row: str, name: str, kind: Kind, begin: float, end: float,
-        correlation: int,
-    ) -> None:  # fmt: skip
+        self, row: Events, name: str, kind: Kind, begin: float, end: float, correlation: int
+    ) -> None:
         """Add an event to the row of a device or a thread."""
         self.count += 1
         if self.count > MOST_EVENTS:
             raise ValueError(f"it has more than {MOST_EVENTS:,} events: record fewer steps")
         number = self.names.setdefault(name, len(self.names))
-        rows[row].append((begin, end, correlation, number, kind))
+        row.append((begin, end, correlation, number, kind))
 
     def on_device(
         self, device: str, kind: Kind, name: str, begin: float, end: float, correlation: int
@@ -53,10 +56,10 @@ class Collected:
         """Add what a device did."""
         name = name[:LONGEST]
         kind = device_kind(name) if kind is Kind.KERNEL else kind
-        self._add(self.devices, device, name, kind, begin, end, correlation)
+        self._add(self.devices[device], name, kind, begin, end, correlation)
 
     def on_host(
-        self, thread: str, kind: Kind, name: str, begin: float, end: float, correlation: int
+        self, thread: Thread, kind: Kind, name: str, begin: float, end: float, correlation: int
     ) -> None:
         """Add what a thread did."""
         name = name[:LONGEST]
@@ -70,7 +73,7 @@ class Collected:
                 self.recorded[0] = end
             elif name.endswith(" stop_trace"):
                 self.recorded[1] = begin
-        self._add(self.threads, thread, name, kind, begin, end, correlation)
+        self._add(self.threads[thread], name, kind, begin, end, correlation)
 
     def trace(self, profiler: str, rank: int | None = None) -> Trace:
         """Return the trace, in seconds from its first event.
@@ -86,7 +89,7 @@ class Collected:
         ):
             if number > most:
                 raise ValueError(f"it has {number:,} {what}, and at most {most:,} are read")
-        rows = [row for rows in (self.devices, self.threads) for row in rows.values()]
+        rows = [*self.devices.values(), *self.threads.values()]
         origin = min((event[0] for row in rows for event in row), default=0.0)
         last = max((event[1] for row in rows for event in row), default=0.0)
         if not (last - origin) * self.unit < LONGEST_S:
@@ -95,7 +98,7 @@ class Collected:
         def seconds(times: object) -> np.ndarray:
             return (np.asarray(times, np.float64) - origin) * self.unit
 
-        def events(row: list[tuple[float, float, int, int, Kind]]) -> np.ndarray:
+        def events(row: Events) -> np.ndarray:
             found = np.array(row, EVENT)
             found["begin"], found["end"] = seconds(found["begin"]), seconds(found["end"])
             return found[np.lexsort((-found["end"], found["begin"]))]
@@ -106,7 +109,7 @@ class Collected:
         return Trace(
             profiler, list(self.names),
             [Row(name, events(self.devices[name]), self.models.get(name, "")) for name in devices],
-            [Row(name, events(row)) for name, row in self.threads.items()],
+            [Row(name, events(row)) for (name, _), row in self.threads.items()],
             seconds(sorted(self.steps)).reshape(-1, 2),
             (float(seconds(begin)), float(seconds(end))) if known else None, rank,
             dict(self.unknown),

@@ -237,7 +237,10 @@ def _steps(traces: Sequence[Trace]) -> str:
 
 
 def _notes(found: Found) -> Iterator[str]:
-    """Yield sentences about events that are not understood."""
+    """Yield sentences about what was left out."""
+    if earlier := sum(trace.earlier for trace in found.traces):
+        recordings = "recording was" if earlier == 1 else "recordings were"
+        yield f"Of each process the newest recording was read: {earlier} earlier {recordings} not."
     for trace in found.traces if found.devices else ():
         for name, count in trace.unknown.items():
             yield f"{count:,} events of the unknown category {name} were left out."

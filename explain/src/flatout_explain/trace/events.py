@@ -57,6 +57,7 @@ class Trace:
     recorded: tuple[float, float] | None
     rank: int | None  # among several processes that train together; None if there is one only
     unknown: dict[str, int]  # number of events by category, of categories that are not understood
+    earlier: int = 0  # number of earlier recordings of the same process, which were not read
 
     @property
     def extent(self) -> tuple[float, float]:

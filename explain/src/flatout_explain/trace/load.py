@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
+from collections import defaultdict
+from dataclasses import replace
 from importlib.util import find_spec
 from io import BufferedReader
 from pathlib import Path
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
 LARGEST = 1 << 29  # bytes of a trace, unpacked
 ENDINGS = (".json", ".json.gz", ".xplane.pb")
 RANKS = 64  # files of one folder that are read
+SPAN = re.compile(r"(.+)\.(\d{12,20})\.pt\.trace\.json(?:\.gz)?")
+"""Names of PyTorch's files: the worker, which is one process, and the time (ms or ns since 1970). A
+schedule that repeats writes one in each cycle."""
 
 
 def is_trace(path: Path) -> bool:
@@ -50,7 +56,8 @@ def load(path: Path) -> list[Trace]:
         NotInstalledError: NumPy is missing.
     """
     require_numpy("a profiler's trace")
-    return [_read(file) for file in (_chosen(path) if path.is_dir() else [path])]
+    chosen = _chosen(path) if path.is_dir() else {path: 0}
+    return [replace(_read(file), earlier=earlier) for file, earlier in chosen.items()]
 
 
 def _files(folder: Path) -> list[Path]:
@@ -60,8 +67,9 @@ def _files(folder: Path) -> list[Path]:
     return sorted(file for file in files if file.suffix == ".pb" or _has_events(file))
 
 
-def _chosen(folder: Path) -> list[Path]:
-    """Return the files of one recording."""
+def _chosen(folder: Path) -> dict[Path, int]:
+    """Return the newest file of each process in one recording, with the number of its earlier
+    ones."""
     files = _files(folder)
     runs = sorted({file.parent for file in files})
     if len(runs) > 1:
@@ -70,11 +78,16 @@ def _chosen(folder: Path) -> list[Path]:
     planes = {file.name.removesuffix(".xplane.pb") for file in files if file.suffix == ".pb"}
     # The same recording in Chrome's format has fewer events.
     files = [f for f in files if f.suffix == ".pb" or f.name.split(".trace.json")[0] not in planes]
-    if len(files) > RANKS:
+    workers = defaultdict[str, list[tuple[int, Path]]](list)
+    for file in files:
+        span = SPAN.fullmatch(file.name)
+        worker, time = (file.name, 0) if span is None else (span[1], int(span[2]))
+        workers[worker].append((time, file))
+    if len(workers) > RANKS:
         raise FlatoutError(
-            f"{folder} holds {len(files)} traces, and at most {RANKS} are read: move some away."
+            f"{folder} holds {len(workers)} traces, and at most {RANKS} are read: move some away."
         )
-    return files
+    return {max(spans)[1]: len(spans) - 1 for spans in workers.values()}
 
 
 def _read(path: Path) -> Trace:

@@ -43,9 +43,16 @@ ENV = re.compile(
     re.IGNORECASE,
 )
 COMPILE = re.compile(
-    r"backend_compile|XlaCompile|\bCompile(To|Single|d?Module|AndLoad)|xla_compile|TorchDynamo"
-    r"|_compile_fx|torch/_(dynamo|inductor)|Inductor|lower_sharding|trace_to_jaxpr"
+    r"backend_compile|XlaCompile|\bCompile(To|Single|d?Module|AndLoad)|xla_compile"
+    r"|compile_inner|compile_fx|lower_sharding|trace_to_jaxpr"
 )
+TORCH_COMPILES = re.compile(
+    r"/torch/_dynamo/\S+ (_compile|_?compile_inner)"
+    r"|/torch/_inductor/\S+ (compile_fx\w*|precompile|autotune_to_one_config)"
+)
+"""Functions of PyTorch, behind their files, that compile and tune; all that they call is within
+them. Others of those folders run in each call of what has been compiled."""
+
 BACKWARD = re.compile(r"backward|autograd::engine|Engine", re.IGNORECASE)
 """Functions that wait for another thread, which runs the backward pass."""
 
@@ -92,7 +99,9 @@ def part(name: str, kind: Kind) -> str | None:
     if kind is Kind.PYTHON and (found := frame(name)) is not None:
         file, line, function = found
         path = whole_path(file)
-        if COMPILE.search(file) or tags.COMPILERS.search(path):
+        if tags.COMPILERS.search(path) or TORCH_COMPILES.fullmatch(
+            f"{path[max(path.rfind('/torch/'), 0) :]} {function}"
+        ):
             return "compile"
         if tags.installed(path).partition("/")[0] in ENVIRONMENTS:
             return "env"

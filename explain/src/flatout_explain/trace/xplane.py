@@ -17,7 +17,7 @@ from flatout_explain.trace.events import NONE, Trace
 PLANES = 1  # of a space
 NAME, LINES, EVENT_NAMES, STAT_NAMES = 2, 3, 4, 5  # of a plane; names are maps
 KEY, VALUE = 1, 2  # of a map's entry; the value's name is its field NAME
-LINE_NAME, BEGIN_NS, EVENTS = 2, 3, 4  # of a line
+LINE_ID, LINE_NAME, BEGIN_NS, EVENTS = 1, 2, 3, 4  # of a line
 EVENT_KIND, OFFSET_PS, DURATION_PS, STATS = 1, 2, 3, 4  # of an event
 STAT_KIND, STAT_UNSIGNED, STAT_SIGNED = 1, 3, 4  # of a stat
 
@@ -70,9 +70,11 @@ class _Reader:
 
     def _line(self, plane: str, line: memoryview, names: dict[int, str], stat: int | None) -> None:
         """Add the events of a stream or a thread; `stat` is the number of their correlation."""
-        name, began = "", 0
+        name, began, thread = "", 0, 0
         for field, value in _fields(line):
-            if field == LINE_NAME:
+            if field == LINE_ID:
+                thread = _number(value)
+            elif field == LINE_NAME:
                 name = _text(value)
             elif field == BEGIN_NS:
                 began = _number(value)
@@ -83,7 +85,7 @@ class _Reader:
                 kind, offset, duration, correlation = _event(_part(event), stat)
                 begin = (began - self.origin) + offset / 1000
                 add(
-                    self.collected, plane, name, names.get(kind, ""), begin,
+                    self.collected, plane, (name, thread), names.get(kind, ""), begin,
                     begin + duration / 1000, correlation,
                 )  # fmt: skip
 
