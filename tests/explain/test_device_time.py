@@ -8,7 +8,8 @@ import pytest
 
 from flatout_explain.diagnosis import Diagnosis
 from flatout_explain.program.diagnose import diagnose
-from flatout_explain.program.evidence import build
+from flatout_explain.program.evidence import build, from_json
+from tests.explain.recorded import FOLDER, values_of
 from tests.explain.test_program_rules import Recorded, card, meta, told
 
 
@@ -67,23 +68,39 @@ def test_what_jax_copies_to_check_its_arguments_is_no_transfer() -> None:
     assert "transfer" not in told(waiting("checks", 0.0, 0.01).loads("jax")).phases
 
 
-def torch_on_gpu(busy: float | None) -> Diagnosis:
-    """A training loop in PyTorch that spends its time at ``loss.item()``."""
+def torch_on_gpu(busy: float | None, call: str = "item") -> Diagnosis:
+    """A training loop in PyTorch that spends its time at ``loss.item()``, or another call."""
     driver = Recorded(1).loads("torch")
     for _ in range(40):
-        driver.spend(0.02, "learn", 0, 0.01, 0.0).spend(0.08, "item", 0, 0.01, 0.0)
+        driver.spend(0.02, "learn", 0, 0.01, 0.0).spend(0.08, call, 0, 0.01, 0.0)
     about: dict[str, Any] = meta(driver.clock)
     for row in about["monitor"]:
         row["gpus"] = [card(busy, 2_000)]
     return diagnose(build(about, [driver.written()]))
 
 
-def test_item_on_a_busy_gpu_is_the_gpus_arithmetic() -> None:
-    assert torch_on_gpu(busy=0.98).verdict == "healthy"
+@pytest.mark.parametrize("call", ["item", "cuda"])
+def test_waiting_for_a_busy_gpu_is_the_gpus_arithmetic(call: str) -> None:
+    found = torch_on_gpu(0.98, call)
+    assert found.verdict == "healthy"
+    assert found.phases["learn"] == pytest.approx(0.98, abs=0.03)
 
 
-def test_item_on_an_idle_gpu_is_a_transfer() -> None:
-    assert torch_on_gpu(busy=0.05).verdict == "transfer-bound"
+@pytest.mark.parametrize("call", ["to", "cuda"])
+def test_both_ways_to_move_a_networks_input_to_a_gpu_are_acting(call: str) -> None:
+    """In the place of a program's `torch.stack(observations)`."""
+    values = values_of("acrobot_torch")
+    for row in (row for rows in values["processes"] for row in rows):
+        if row["k"] == "leaf" and str(row["call"]).endswith(".stack"):
+            row["call"] = f"x.{call}"
+    found = diagnose(from_json(values, FOLDER / "acrobot_torch"))
+    assert found.phases["act"] > 0.52
+    assert found.phases["other"] < 0.05
+
+
+@pytest.mark.parametrize("call", ["item", "cuda"])
+def test_waiting_for_an_idle_gpu_is_a_transfer(call: str) -> None:
+    assert torch_on_gpu(0.05, call).verdict == "transfer-bound"
 
 
 def test_item_on_a_gpu_whose_use_nobody_reports_is_no_transfer() -> None:

@@ -79,6 +79,7 @@ PLACES: dict[str, tuple[list[tuple[str, str, dict[str, Any] | None]], str]] = {
                ("/home/me/train.py", "improve", None)], "self._npy_value"),
     "input": ([("/home/me/data.py", "Images.__getitem__", DATASET)], "self.flip"),
     "item": ([("/home/me/train.py", "improve", None)], "loss.item"),
+    "cuda": ([("/home/me/train.py", "improve", None)], "batch.cuda"),
     "package": ([("/usr/lib/site-packages/maze/registry.py", "reset", None),
                  ("/usr/lib/site-packages/maze/registry.py", "<module>", None),
                  ("<frozen importlib._bootstrap>", "_find_and_load", None)], "parse"),

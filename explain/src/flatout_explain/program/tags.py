@@ -229,7 +229,8 @@ FILES = {"replace", "rename", "remove", "unlink", "mkdir", "rmdir"}
 
 CONVERSIONS = {
     "tensor", "as_tensor", "from_numpy", "FloatTensor", "LongTensor", "stack", "cat", "vstack",
-    "array", "asarray", "concatenate", "hstack", "to", "float", "long", "unsqueeze", "device_put",
+    "array", "asarray", "concatenate", "hstack", "to", "cuda", "float", "long", "unsqueeze",
+    "device_put",
 }  # fmt: skip
 """Calls that make a network's input from other values."""
 
@@ -248,6 +249,7 @@ BLOCKS = {"block_until_ready", "batched_block_until_ready", "synchronize"}
 
 SYNCS = BLOCKS | {
     "item", "cpu", "tolist", "numpy", "nonzero", "float", "int", "bool", "print", "asarray", "to",
+    "cuda",
 }  # fmt: skip
 """Calls that wait for a GPU's result, where the program uses one."""
 
