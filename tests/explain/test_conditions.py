@@ -42,6 +42,20 @@ def test_a_gpu_whose_use_is_unknown_is_not_idle() -> None:
 
 
 @pytest.mark.parametrize(
+    ("busy", "idle"),
+    [((0.9, 0.7, 0.01), 0.2), ((0.01, 0.01), 0.99), ((0.9, 0.5), 0.3)],
+    ids=["one hardly computes", "none does", "both do"],
+)
+def test_recorded_gpus_that_hardly_compute_do_not_count(
+    busy: tuple[float, ...], idle: float
+) -> None:
+    """As of sampled ones: a trace may list a device for a few copies."""
+    recorded = {f"gpu:{number}": share for number, share in enumerate(busy)}
+    found = Condition.parse("gpu-idle > 5").share(replace(example(), busy=recorded))
+    assert found == pytest.approx(idle)
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [("envv > 50", "'envv' is no phase or cause. Did you mean 'env'"),
      ("env", "write --fail-if \"env > 50\", in quotation marks"),

@@ -14,6 +14,7 @@ from flatout_explain.cards import WAITS_FOR
 from flatout_explain.cards import waits as waits_of
 from flatout_explain.diagnosis import Diagnosis
 from flatout_explain.phases import PHASES
+from flatout_explain.program.attach import machine
 from flatout_explain.program.diagnose import diagnose
 from flatout_explain.program.evidence import build
 from flatout_explain.ranking import LOST
@@ -278,6 +279,30 @@ def test_eight_cards_held_and_one_computing_comes_first(hidden: bool) -> None:
     assert ("growth" in words) == hidden
     assert "CUDA_VISIBLE_DEVICES=0" in first.remedy
     assert "The GPU computes 50 % of the time" in found.headline
+
+
+@pytest.mark.parametrize(
+    ("setting", "entry"),
+    [("", "1"), ("4,6,7", "6"), (" GPU-aa, GPU-bb,GPU-cc", "GPU-bb"), (None, "1")],
+)
+def test_the_setting_that_is_proposed_names_the_card_for_a_new_start(
+    setting: str | None, entry: str
+) -> None:
+    """And not its number among the visible ones. Older evidence does not have the setting."""
+    driver = loop(env=0.1, learn=0.1)
+    facts = meta(driver.clock)["machine"] | ({} if setting is None else {"visible": setting})
+    cards = [card(0.0, 60_000), card(0.5, 70_000), card(0.0, 60_000)]
+    first = on(driver, *cards, machine=facts).findings[0]
+    assert first.id == "devices-reserved"
+    assert f"(CUDA_VISIBLE_DEVICES={entry})" in first.remedy
+    assert "only gpu:1 computes" in first.evidence[0]
+
+
+def test_the_setting_is_recorded_with_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    assert machine()["visible"] == "4,6"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert machine()["visible"] == ""
 
 
 def test_cards_whose_processes_are_hidden_are_known_by_their_growth() -> None:

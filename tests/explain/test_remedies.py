@@ -32,6 +32,13 @@ def test_a_call_that_is_known_to_be_slow_has_its_own_remedy(
     assert call_remedy(with_library(library), "replay", line, call).startswith(words)
 
 
+def test_the_remedy_for_tensors_is_true_for_lists_and_for_arrays() -> None:
+    """Which of them the call is given is not known."""
+    words = call_remedy(with_library("torch"), "replay", "x = torch.tensor(batch)", "tensor")
+    assert "torch.as_tensor(np.array(...))" in words
+    assert "Of an array, torch.as_tensor(array)" in words
+
+
 @pytest.mark.parametrize(
     ("library", "line", "call"),
     [

@@ -211,9 +211,14 @@ def unused(cards: Sequence[CardUse], learn: float, update_s: float | None) -> Fi
     return Finding("gpu-unused", learn, (seen,), words)
 
 
-def reserved(cards: Sequence[CardUse]) -> tuple[Finding | None, bool]:
+def reserved(cards: Sequence[CardUse], setting: str = "") -> tuple[Finding | None, bool]:
     """Return the finding about memory held on cards that do not compute while another does, and
-    whether that is more than half of the program's memory."""
+    whether that is more than half of the program's memory.
+
+    Args:
+        cards: the visible cards.
+        setting: the ``CUDA_VISIBLE_DEVICES`` that shows them; empty if it is not set.
+    """
     working = [card for card in cards if card.works]
     idle = [card for card in cards if card.held_mb >= RESERVED_MB and not card.works]
     if not idle or not working:
@@ -233,7 +238,11 @@ def reserved(cards: Sequence[CardUse]) -> tuple[Finding | None, bool]:
             "memory in use since the observation began"
         )
     evidence += [f"on gpu:{card.index}, {card.other_words}" for card in idle if card.others]
-    visible = ",".join(str(card.index) for card in working)
+    # The cards' numbers count visible ones; the setting's entries name them for a new start.
+    entries = [entry.strip() for entry in setting.split(",")] if setting else []
+    visible = ",".join(
+        entries[card.index] if card.index < len(entries) else str(card.index) for card in working
+    )
     words = (
         f"Make only {'this GPU' if len(working) == 1 else 'these GPUs'} visible to the program "
         f"(CUDA_VISIBLE_DEVICES={visible}), or let it allocate memory as needed (JAX: "

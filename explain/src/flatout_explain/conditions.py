@@ -85,9 +85,9 @@ class Condition:
 
 def _idle(diagnosis: Diagnosis) -> float | None:
     """Return the mean idle share of the GPUs: as recorded, or else as sampled."""
-    busy = list(diagnosis.busy.values())
-    if not busy:
+    known = list(diagnosis.busy.values())
+    if not known:
         gpus = [one.mean for one in meters(diagnosis) if one.name.endswith(" busy")]
         known = [share for share in gpus if share is not None]
-        busy = [share for share in known if share > WORKS] or known
+    busy = [share for share in known if share > WORKS] or known
     return 1.0 - sum(busy) / len(busy) if busy else None

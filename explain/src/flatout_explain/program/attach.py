@@ -294,6 +294,7 @@ def machine(command: Sequence[str] = ()) -> dict[str, Any]:
     cores, (total, available) = usable_cores(), memory()
     facts: dict[str, Any] = {
         "cores": cores, "cpu": cpu_name(), "gpus": [gpu.name for gpu in visible_gpus()[0]],
+        "visible": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
         "memory_mb": total // MiB, "free_mb": available // MiB,
         "oom_kills": Counters().oom_kills(), "fault_s": page_fault_seconds(),
     }  # fmt: skip

@@ -97,7 +97,7 @@ def findings(facts: Facts) -> list[Finding]:
     error = next(filter(None, full), None) or exact.killed(facts.evidence)
     if facts.blame.seconds < SHORTEST_S:
         return [] if error is None else [error]
-    reserved, wasted = cards.reserved(facts.cards)
+    reserved, wasted = cards.reserved(facts.cards, str(facts.evidence.machine.get("visible") or ""))
     found = [*_causes(facts), cores.contended(facts.blame.core_use)]
     found += exact.findings(facts)
     if not facts.blame.threads:

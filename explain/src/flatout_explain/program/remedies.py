@@ -105,8 +105,8 @@ CALLS = (
     ),
     (
         PHASES, "torch", rf"torch\.({TENSORS})\((?!\s*(np|numpy)\.)", TENSORS,
-        "Make one array of the list first, torch.as_tensor(np.array(...)): PyTorch copies a list "
-        "of arrays element by element.",
+        "Make one array of a list of arrays first, torch.as_tensor(np.array(...)): PyTorch copies "
+        "a list element by element. Of an array, torch.as_tensor(array) makes no copy on the CPU.",
     ),
     (
         ("replay", "input"), "", "", "permutation|shuffle",
