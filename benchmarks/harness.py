@@ -233,8 +233,8 @@ def parser(
 ) -> argparse.ArgumentParser:  # fmt: skip
     """Return a parser with the options of every benchmark that writes its section.
 
-    With `seeds`, so many runs of each side are made, at least `fewest`; with `minutes`, no run
-    begins after them.
+    `seeds` is the default number of runs of each side, and `fewest` the least. No run begins later
+    than `minutes` after the start.
     """
     made = base_parser(description)
     add = made.add_argument

@@ -1,4 +1,5 @@
-"""What callbacks, agents and folders keep from one run, and what they do not, in the next one."""
+"""A second run: the state of callbacks, agents and folders that it takes over, and the state that
+begins anew."""
 
 from __future__ import annotations
 

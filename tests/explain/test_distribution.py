@@ -132,7 +132,7 @@ print(json.dumps(found))
 def refusals(
     alone: Alone, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, tuple[int, str, str]]:
-    """What each command line of `REFUSED` does: its exit code, stdout and stderr."""
+    """The exit code, stdout and stderr of each command line of `REFUSED`."""
     folder = tmp_path_factory.mktemp("refused")
     (folder / "trace.json").write_text('{"traceEvents": []}')
     (folder / "run").mkdir()

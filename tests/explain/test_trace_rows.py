@@ -1,5 +1,5 @@
-"""What a trace's events, threads and files are: compiling or calling, one thread or two, one
-process or several."""
+"""Events, threads and files of traces: compiling or calling, one thread or two, one process or
+several."""
 
 from __future__ import annotations
 
@@ -16,36 +16,39 @@ from tests.explain.recorded_traces import MS, Framework, Kineto
 
 
 @pytest.mark.parametrize(
-    ("name", "compiles"),
+    ("kind", "name", "compiles"),
     [
-        ("torch/_dynamo/eval_frame.py(632): _fn", False),
-        ("torch/_dynamo/utils.py(99): call_size", False),
-        ("torch/_inductor/output_code.py(466): __call__", False),
-        ("torch/_inductor/compile_fx.py(1600): run", False),
-        ("torch/_inductor/runtime/triton_heuristics.py(1000): run", False),
-        ("/venv/lib/python3.12/site-packages/torch/_inductor/utils.py(2128): run", False),
-        ("torch/_dynamo/convert_frame.py(1164): _compile", True),
-        ("torch/_dynamo/convert_frame.py(715): _compile_inner", True),
-        ("torch/_inductor/compile_fx.py(1552): compile_fx_inner", True),
-        ("torch/_inductor/runtime/triton_heuristics.py(700): autotune_to_one_config", True),
-        ("/venv/lib/python3.12/site-packages/torch/_inductor/compile_fx.py(9): compile_fx", True),
+        (Kind.PYTHON, "torch/_dynamo/eval_frame.py(632): _fn", False),
+        (Kind.PYTHON, "torch/_dynamo/utils.py(99): call_size", False),
+        (Kind.PYTHON, "torch/_inductor/output_code.py(466): __call__", False),
+        (Kind.PYTHON, "torch/_inductor/compile_fx.py(1600): run", False),
+        (Kind.PYTHON, "torch/_inductor/runtime/triton_heuristics.py(1000): run", False),
+        (
+            Kind.PYTHON,
+            "/venv/lib/python3.12/site-packages/torch/_inductor/utils.py(2128): run",
+            False,
+        ),
+        (Kind.PYTHON, "torch/_dynamo/convert_frame.py(1164): _compile", True),
+        (Kind.PYTHON, "torch/_dynamo/convert_frame.py(715): _compile_inner", True),
+        (Kind.PYTHON, "torch/_inductor/compile_fx.py(1552): compile_fx_inner", True),
+        (
+            Kind.PYTHON,
+            "torch/_inductor/runtime/triton_heuristics.py(700): autotune_to_one_config",
+            True,
+        ),
+        (
+            Kind.PYTHON,
+            "/venv/lib/python3.12/site-packages/torch/_inductor/compile_fx.py(9): compile_fx",
+            True,
+        ),
+        (Kind.OPERATION, "TorchDynamo Cache Lookup", False),
+        (Kind.OPERATION, "Torch-Compiled Region: 0/0", False),
+        (Kind.OPERATION, "_compile.compile_inner (dynamo_timed)", True),
+        (Kind.OPERATION, "compile_fx.<locals>.fw_compiler_base (dynamo_timed)", True),
     ],
 )
-def test_calls_of_a_compiled_model_are_no_compiling(name: str, compiles: bool) -> None:
-    assert (part(name, Kind.PYTHON) == "compile") is compiles
-
-
-@pytest.mark.parametrize(
-    ("name", "compiles"),
-    [
-        ("TorchDynamo Cache Lookup", False),
-        ("Torch-Compiled Region: 0/0", False),
-        ("_compile.compile_inner (dynamo_timed)", True),
-        ("compile_fx.<locals>.fw_compiler_base (dynamo_timed)", True),
-    ],
-)
-def test_looking_up_what_is_compiled_is_no_compiling(name: str, compiles: bool) -> None:
-    assert (part(name, Kind.OPERATION) == "compile") is compiles
+def test_calls_of_a_compiled_model_are_no_compiling(kind: Kind, name: str, compiles: bool) -> None:
+    assert (part(name, kind) == "compile") is compiles
 
 
 # --- Threads ----------------------------------------------------------------------------------
