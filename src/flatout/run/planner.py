@@ -207,7 +207,7 @@ class Planner:
         spent = now - before[1] - (aside - before[2])
         if spent < LOOK_S:
             return None
-        rate, expected = (steps - before[0]) / max(spent, 1e-9), self.expected
+        rate, expected = (steps - before[0]) / spent, self.expected
         if rate >= expected.low:  # a faster run is no news
             return None
         self._checked, self.expected = None, None  # once
