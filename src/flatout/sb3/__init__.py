@@ -27,9 +27,7 @@ from flatout.run.callbacks import CallbackLike
 from flatout.sb3.adapter import attached
 from flatout.sb3.common.run_view import Logger
 from flatout.sb3.common.vec_env import (
-    INLINE,
     PREPARATION,
-    Different,
     VecEnv,
     environment_and_settings,
     played,
@@ -65,8 +63,8 @@ class _Translated(Agent):
         given = [one for one in (policy, env) if one is not None]
         if given and isinstance(given[-1], VecEnv):
             self._vec_env = given[-1]
-            given[-1], others = environment_and_settings(given[-1])
-            _refuse_other_samplers(given[-1], settings.get("placement"))
+            placement = settings.get("placement")
+            given[-1], others = environment_and_settings(given[-1], placement)
             settings = others | settings
             if settings.get("seed") is None:  # Stable-Baselines3 seeds the environments by itself
                 settings["seed"] = others.get("seed", 0)
@@ -156,8 +154,7 @@ class _Translated(Agent):
         found = [one for one in (named, *(Path(plain + e) for e in endings)) if one.exists()]
         vec_env = env if isinstance(env, VecEnv) else None
         if vec_env is not None:
-            env, others = environment_and_settings(vec_env)
-            _refuse_other_samplers(env, settings.get("placement"))
+            env, others = environment_and_settings(vec_env, settings.get("placement"))
             settings = {n: v for n, v in others.items() if n != "seed"} | settings
         if device not in (None, "auto"):
             settings["device"] = device
@@ -278,15 +275,6 @@ def _with_hindsight(settings: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageError(f"replay_buffer_kwargs: {name} is unknown; HerReplayBuffer takes "
                          "n_sampled_goal and goal_selection_strategy.")  # fmt: skip
     return {**others, "hindsight": count}
-
-
-def _refuse_other_samplers(env: Any, placement: str | None) -> None:
-    """Refuse a placement in which workers would make environments that differ."""
-    if isinstance(env, Different) and placement is not None and INLINE not in placement:
-        raise UsageError(
-            f"placement = {placement!r} lacks {INLINE}, which the functions in DummyVecEnv or "
-            "SubprocVecEnv need where they differ: add it."
-        )
 
 
 class PPO(_Translated, agents.PPO):

@@ -263,8 +263,22 @@ def VecVideoRecorder(*_: Any, **__: Any) -> VecEnv:  # noqa: N802
     raise UsageError("VecVideoRecorder is not available. Instead: agent.record('video.mp4').")
 
 
-def environment_and_settings(venv: VecEnv) -> tuple[Any, dict[str, Any]]:
-    """Return a `VecEnv` as the environment and the settings that an agent takes."""
+def environment_and_settings(
+    venv: VecEnv, placement: str | None
+) -> tuple[Any, dict[str, Any]]:  # fmt: skip
+    """Return a `VecEnv` as the environment and the settings that an agent takes.
+
+    Args:
+        placement: the agent's own.
+
+    Raises:
+        UsageError: worker processes of that placement would make environments that differ.
+    """
+    if isinstance(venv.env, Different) and placement is not None and INLINE not in placement:
+        raise UsageError(
+            f"placement = {placement!r} lacks {INLINE}, which the functions in DummyVecEnv or "
+            "SubprocVecEnv need where they differ: add it."
+        )
     return venv.env, {"envs": venv.num_envs} | venv.settings
 
 
