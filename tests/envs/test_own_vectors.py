@@ -441,6 +441,17 @@ def test_videos_are_of_a_single_environment(tmp_path: Path, shared_programs: Any
         agent.record(tmp_path / "c.gif")
 
 
+def test_the_end_of_a_vectors_run_names_no_pictures(
+    flatout: Callable[..., Result], tmp_path: Path, shared_programs: Any
+) -> None:
+    run = tmp_path / "run"
+    words = tiny.flags("ppo", env="tests.vector_envs:cartpoles")
+    ended = flatout("train", "ppo", *words, "--steps", 64, "--run-dir", run)
+    assert ended.code == 0, ended.err
+    assert f"flatout eval {run}\n" in ended.out
+    assert "--show" not in ended.out
+
+
 def test_the_command_says_how_a_vectors_agent_is_shown(
     flatout: Callable[..., Result], tmp_path: Path, shared_programs: Any
 ) -> None:

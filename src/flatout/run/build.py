@@ -42,6 +42,7 @@ class Components:
     notes: list[str]  # sentences for the user
     planner: Planner | None = None  # chooses another placement, if nobody gave one
     could_have_spares: bool = False  # see `Task`
+    pictures: bool = True  # whether the environment could have pictures: a vector has none
 
     def close(self) -> None:
         self.schedule.close()
@@ -165,6 +166,7 @@ def _compile(job: Job) -> Components:
             run.placement, run.hardware, factory.algorithm, schedule, evaluator,
             expectation.by_purpose(run.placement), run.notes, _planner(job),
             run.task is not None and run.task.could_have_spares,
+            run.task is None or run.task.vector is None,
         )  # fmt: skip
 
 

@@ -109,6 +109,7 @@ def summarise(
         "notes": components.notes,
         **verdict,
         "run_dir": run_dir,
+        "pictures": components.pictures,
         "parent": parent,
         "versions": versions(),
     }
@@ -190,7 +191,10 @@ def next_commands(summary: dict[str, Any]) -> list[Step]:
     if not summary["run_dir"] or "examples_per_s" in summary:
         return []
     folder = shell_word(summary["run_dir"])
-    return [("", f"flatout eval {folder}"), ("", f"flatout eval {folder} --show")]
+    commands = [("", f"flatout eval {folder}")]
+    if summary.get("pictures", True):  # earlier summaries do not say it
+        commands.append(("", f"flatout eval {folder} --show"))
+    return commands
 
 
 def next_step(summary: dict[str, Any]) -> list[Step]:
