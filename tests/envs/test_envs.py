@@ -19,7 +19,7 @@ from flatout.config.schema import EnvConfig
 from flatout.envs.base import EVALUATION, TRAINING, episode_seed
 from flatout.envs.host import HostEnvs
 from flatout.envs.make import episode_limit, factory, specs
-from flatout.errors import UsageError
+from flatout.errors import InvalidReturn, UsageError
 from flatout.types import ContinuousSpec, DiscreteSpec, ObservationSpec
 from tests import bad_envs, tiny
 from tests.conftest import Result
@@ -88,6 +88,26 @@ def test_bytes_that_are_always_zero_are_divided_by_one() -> None:
     blank.observation_space = gym.spaces.Box(0, 0, (3,), np.uint8)
     spec = specs(blank, "blank")[0]
     assert (spec.dtype, spec.high) == ("uint8", 1)
+
+
+@pytest.mark.parametrize(
+    ("space", "first", "later"),
+    [
+        (gym.spaces.Discrete(5), np.int32(4), np.int32(7)),
+        (gym.spaces.Discrete(200, start=-100), np.uint8(99), np.int8(-128)),
+        (gym.spaces.MultiDiscrete([5, 5]), np.array([0, 4], np.int32), np.array([1, 9], np.int32)),
+    ],
+)
+def test_a_category_is_checked_in_every_type(space: Any, first: Any, later: Any) -> None:
+    env, returned = bad_envs.Good(), [first, first, later]
+    env.observation_space = space
+    env.reset = lambda **_: (returned.pop(0), {})  # type: ignore[method-assign]
+    env.step = lambda _: (returned.pop(0), 0.0, False, False, {})  # type: ignore[method-assign]
+    played = Played(env).start()
+    played.step([0])
+    np.testing.assert_array_equal(played.obs[0], first)
+    with pytest.raises(InvalidReturn, match=r"from step 2 of episode 0 with .* which is none of"):
+        played.step([0])
 
 
 def made(name: str, **config: Any) -> gym.Env[Any, Any]:

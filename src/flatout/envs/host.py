@@ -83,9 +83,10 @@ class HostEnvs(Envs):
         nesting = self._nesting or {}  # its keys, if no entry is nested
         self._flat = None if any(nesting.values()) else nesting.keys()
         self._dtypes = tree.map(lambda leaf: np.dtype(leaf.dtype), obs_spec)
-        # What a single array must have to be stored as it is; nothing has this for a tree.
+        # What a single array must have to be stored as it is; nothing has this for a tree, nor for
+        # categories, whose values are checked.
         self._shape, self._dtype = (), None
-        if isinstance(obs_spec, ObservationSpec):
+        if isinstance(obs_spec, ObservationSpec) and not obs_spec.categories:
             self._shape, self._dtype = obs_spec.shape, np.dtype(obs_spec.dtype)
         # Arrays for observations may have room for the newest frames of stacks only.
         self._put = tree.put if most_frames(obs_spec) == 1 else frames.put
@@ -358,7 +359,7 @@ class HostEnvs(Envs):
         elif (  # one category: faster than `in_range`
             not spec.shape
             and isinstance(obs, int | np.integer)
-            and 0 <= obs - spec.starts[0] < spec.categories[0]
+            and 0 <= int(obs) - spec.starts[0] < spec.categories[0]
         ):
             return np.asarray(obs, dtype)
         what = f"the observation {path!r}" if path else "an observation"
