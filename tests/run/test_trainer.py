@@ -213,6 +213,16 @@ def test_evaluations_come_where_they_are_due_and_once_at_the_end(
     assert run.envs.all_closed
 
 
+def test_a_run_that_reaches_its_return_is_evaluated_at_its_end(tmp_path: Path) -> None:
+    """Else a sweep would compare its training return with the evaluations of other trials."""
+    steps = 33 * ROW  # its 100th episode ends in the 32nd iteration
+    run = Run(tmp_path / "run", eval_every=steps, eval_episodes=2, steps=steps, stop_at_return=-1e9)
+    summary = run.go()
+    assert summary["ended"] == "return"
+    assert run.display.evaluated == [summary["steps"]] == [32 * ROW]
+    assert run.rows[-1]["eval/return_mean"] == summary["last_eval_return"]
+
+
 def test_evaluation_changes_nothing_of_what_is_learned() -> None:
     with_it, without = Run(eval_every=ROW, eval_episodes=3), Run()
     with_it.go()

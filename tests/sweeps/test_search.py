@@ -23,7 +23,7 @@ from flatout.errors import CheckpointError, FlatoutError, UsageError
 from flatout.installing import install
 from flatout.sweeps.plan import Group, Job, Trial
 from flatout.sweeps.slots import Slots
-from flatout.sweeps.sweep import Sweep
+from flatout.sweeps.sweep import State, Sweep
 from tests.conftest import Result
 from tests.kills import finish, spawn, wait_for
 from tests.runs_made import sweep_file
@@ -161,6 +161,7 @@ def test_an_impossible_configuration_costs_itself_alone(optuna: Any, tmp_path: P
         ({"space": {"learning_rate": {"low": 1e-3}}}, "write a list"),
         ({"space": {"learning_rate": [-1.0]}}, "learning_rate"),
         ({"space": {"seed": [1]}}, "seeds says"),
+        ({"space": {"eval_every": [0, 64]}}, "eval_every is 0 in some configurations only"),
         ({"sampler": "cmaes"}, "none of tpe"),
         ({"pruner": {"name": "median", "startup": 3}}, "pruner median does not work with startup"),
         ({"pruner": {"name": "median", "n_min_trials": "x"}}, "with n_min_trials = 'x'"),
@@ -524,6 +525,18 @@ def test_bad_groups_are_given_up_as_groups(optuna: Any, tmp_path: Path) -> None:
     sweep.run(lambda: None)
     assert engine.began == []
     assert {name: [one.state for one in found] for name, found in sweep.groups.items()} == by
+
+
+def test_scores_are_of_evaluations_where_trials_are_evaluated(tmp_path: Path) -> None:
+    """The mean of training is no substitute for an evaluation that is missing."""
+    (tmp_path / "metrics.jsonl").write_text('{"step": 320, "time/wall_s": 1.0}\n')
+    summary = {"ended": "return", "steps": 320, "wall_s": 1.0, "return_mean_last": 5.0}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    for every, score in ((0, 5.0), (320, None)):
+        settings = BASE.flat() | {"eval_every": every}
+        state = State(Trial("one", "all", "ppo", settings), tmp_path)
+        assert state.finish()
+        assert (state.mean, state.score) == (5.0, score)
 
 
 def sweep(folder: Path, **more: Any) -> Path:

@@ -84,6 +84,11 @@ def settings_of(table: Any, base: TrainConfig, where: str) -> dict[str, Any]:
         else:
             if why:
                 raise UsageError(f"{where}: {why}")
+    if len({bool(row["eval_every"]) for row in rows if "eval_every" in row}) > 1:
+        raise UsageError(
+            f"{where}: eval_every is 0 in some configurations only: returns of training and of "
+            "evaluations cannot be compared."
+        )
     try_options(found, base.run.steps, where)
     return found | {"identity": found["identity"] or secrets.token_hex(8)}
 

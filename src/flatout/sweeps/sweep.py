@@ -46,8 +46,8 @@ class State:
         mean: the mean return of the last episodes.
         rate: recent steps per second.
         busy: the part of the run that takes most of the time.
-        score: the mean return of the last evaluation, or of the last episodes if there was none; a
-            classifier's accuracy.
+        score: the mean return of the last evaluation, or of the last episodes if the trial has
+            none (`eval_every` 0); a classifier's accuracy.
         error: the message, if it failed.
         heard: the time of its last report.
         failures, losses: how often it failed, and how often its worker or machine was lost.
@@ -95,8 +95,10 @@ class State:
         except (OSError, ValueError, LookupError, TypeError):
             return False
         self.steps, self.mean = summary["steps"], summary.get("return_mean_last")
-        scores = (evaluated, summary.get("test_accuracy"), self.mean)
-        self.score = next((score for score in scores if score is not None), None)
+        if self.trial.settings["eval_every"]:  # an average over both kinds would mean nothing
+            self.score = summary.get("test_accuracy") if evaluated is None else evaluated
+        else:
+            self.score = self.mean
         self.state, self.error = DONE, ""
         return True
 
