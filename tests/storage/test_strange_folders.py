@@ -13,7 +13,7 @@ from flatout import UsageError
 from flatout.populations.members import refuse_strange
 from flatout.storage.run_folder import FILES, FOLDERS, RunFolder
 from flatout.sweeps.folder import Folder
-from tests import tiny
+from tests import runs_made, tiny
 from tests.conftest import Result
 
 Cli = Callable[..., Result]
@@ -88,6 +88,22 @@ def test_a_sweep_refuses_what_is_not_of_one(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="does not belong to a sweep of Flatout"):
         Folder(tmp_path, resume=False)
     assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["config.json", "population.json", "sweep.json"])
+def test_nothing_new_is_written_among_other_runs(tmp_path: Path, name: str) -> None:
+    runs = tmp_path / "runs"
+    config = runs_made.folder(runs / "first", [1.0]) / "config.json"
+    (runs / "first" / "metrics.jsonl").unlink()
+    config.rename(config.with_name(name))
+    before = contents(runs)
+    for start in (RunFolder, refuse_strange, lambda path: Folder(path, resume=False)):
+        with pytest.raises(UsageError, match=r"runs holds other runs, such as first.*--run-dir"):
+            start(runs)
+    assert contents(runs) == before
+    RunFolder(runs / "second").close()
+    put(tmp_path / "site" / "app" / "config.json")  # of another program
+    RunFolder(tmp_path / "site").close()
 
 
 def test_a_folder_of_other_files_takes_a_run_and_keeps_them(tmp_path: Path) -> None:

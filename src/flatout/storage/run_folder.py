@@ -25,7 +25,7 @@ from flatout.errors import (
     damage,
     writing,
 )
-from flatout.output import json_text
+from flatout.output import json_text, shell_word
 from flatout.storage import signing, trees
 from flatout.storage.agent_file import AGENT_FILES
 from flatout.storage.checkpoint import FORMAT, discard, recover, refuse_format
@@ -47,8 +47,11 @@ HARMLESS = ("README.md", locks.OWNER.format(locks.LOCK))
 """Those of `FILES` whose content says whether they are Flatout's; others' are left as they are."""
 POPULATION = "population.json"
 """In the place of a config.json, in a folder of a population's members."""
+SWEEP = "sweep.json"
+"""The same in a sweep's folder."""
 GROUPS = "groups"
-"""There: a folder for each group of members that one program trains, with their checkpoints."""
+"""In a population's folder: a folder for each group of members that one program trains, with their
+checkpoints."""
 MOST_CONFIG = 1 << 20
 """Maximum bytes of a config.json."""
 KEPT = ("config.json", "metrics.jsonl")
@@ -245,7 +248,7 @@ class RunFolder:
 
 
 def refuse_taken(folder: Path) -> None:
-    """Refuse a folder that holds a run or a population.
+    """Refuse a folder that holds a run or a population, or folders of other runs.
 
     Raises:
         UsageError: it does.
@@ -256,6 +259,32 @@ def refuse_taken(folder: Path) -> None:
                 f"{folder} already holds a run; resume it with --resume {folder}, or choose "
                 "another --run-dir."
             )
+    refuse_among_runs(folder)
+
+
+def refuse_among_runs(folder: Path) -> None:
+    """Refuse a folder for something new in which there are folders of runs, populations or sweeps.
+
+    Raises:
+        UsageError: the message names one of them.
+    """
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False) and _is_taken(folder / entry.name):
+                raise UsageError(
+                    f"{folder} holds other runs, such as {entry.name}, and a new one would write "
+                    f"its files among them; name a folder of its own, such as --run-dir "
+                    f"{shell_word(folder / 'NAME')}."
+                )
+
+
+def _is_taken(folder: Path) -> bool:
+    """Return whether a folder holds a run, a population or a sweep."""
+    for name in ("config.json", POPULATION, SWEEP):
+        with suppress(OSError, ValueError):
+            values = nofollow.read_json(folder / name, 2)
+            return isinstance(values, dict) and {"format", "algorithm"} <= values.keys()
+    return False
 
 
 def refuse_strange(path: Path) -> None:

@@ -17,7 +17,7 @@ from flatout.errors import CheckpointError, FlatoutError, UsageError, damage, wr
 from flatout.output import shell_word
 from flatout.storage import signing
 from flatout.storage.checkpoint import FORMAT
-from flatout.storage.run_folder import POPULATION, load_values
+from flatout.storage.run_folder import POPULATION, SWEEP, load_values, refuse_among_runs
 from flatout.storage.trust import Consent, code_of, named_code, reaching_of, refuse_foreign
 from flatout.sweeps.gathered import ARRIVING, recover
 from flatout.sweeps.optuna_storage import file_within, refuse_unsafe
@@ -26,7 +26,7 @@ from flatout.sweeps.search import examples, settings_of
 from flatout.sweeps.sections import refuse_many
 from flatout_explain.files import locks, nofollow
 
-PLAN, LOCK = "sweep.json", ".sweep"
+PLAN, LOCK = SWEEP, ".sweep"
 MOST_PLAN = 1 << 26
 """Maximum bytes of a `PLAN`."""
 
@@ -96,6 +96,7 @@ class Folder:
                     f"{left[0].parent} already holds a run of another sweep; choose another "
                     "--run-dir."
                 )
+            refuse_among_runs(path)
 
     def _refuse_strange(self) -> None:
         """Refuse a new sweep's folder that already has entries under names that a sweep uses."""
