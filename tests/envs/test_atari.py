@@ -390,3 +390,19 @@ def test_lost_lives_and_clipped_rewards_reach_the_learner_and_raw_returns_the_lo
     assert (terminated & ended).sum() == ended.sum(), "a lost game ends with its last life"
     assert set(np.unique(rewards)) == {0.0, 1.0}
     assert min(returns) >= 10.0
+
+
+def test_the_fitness_of_a_member_is_the_return_of_a_game_not_of_a_life() -> None:
+    """With `terminal_on_life_loss`, a member that lost three lives had a third of its return."""
+    settings = {
+        "env": "ALE/MsPacman-v5", "envs": 2, "network": "mlp", "hidden": [2], "n_steps": 400,
+        "elites": 1, "terminal_on_life_loss": True, "placement": "cpu",
+    }  # fmt: skip
+    parts = assemble(resolve_run(resolve("genetic", settings)), Spans())
+    try:
+        flow: Any = parts.schedule
+        flow.start()
+        trajectory, _ = flow._sampler.collect(flow.state.environments, flow.params)
+        assert trajectory.terminated.sum() == len(flow._sampler.episodes)
+    finally:
+        parts.close()

@@ -17,7 +17,7 @@ from flatout.engine.act import Policy
 from flatout.engine.collect import CentralSampler
 from flatout.engine.groups import ActingGroup, EnvGroup, InlineEnvGroup
 from flatout.engine.rollout_buffer import RolloutBuffer, step_arrays
-from flatout.engine.sampler import Sampler
+from flatout.engine.sampler import Sampler, lives_terminate
 from flatout.engine.workers.groups import WorkerEnvGroup
 from flatout.engine.workers.local import ParamBroadcast, WorkerActingSampler
 from flatout.engine.workers.pool import Worker, WorkerPool
@@ -284,7 +284,7 @@ def make_sampler(
     ]
     return CentralSampler(
         group_rotation, buffers, task.name, rollout.episodes, spans,
-        life_loss=config.env.terminal_on_life_loss,
+        life_loss=lives_terminate(config),
     )  # fmt: skip
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flatout import tree
 from flatout.errors import CheckpointError
 from flatout.spans import NO_RESETS, Work
 from flatout.types import Episode, Obs, Restart, Trajectory
+
+if TYPE_CHECKING:
+    from flatout.config.schema import TrainConfig
 
 ENVIRONMENTS = "environments/"
 """Prefix, in a sampler's state, of the arrays of device environments, whose state is all arrays."""
@@ -103,6 +106,15 @@ class Sampler(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close the environments."""
+
+
+def lives_terminate(config: TrainConfig) -> bool:
+    """Return whether a lost life is a terminal step of trajectories.
+
+    For an algorithm without gradients it never is: nothing is bootstrapped there, and the return of
+    a member of a population is divided by the episodes that ended, which are whole games.
+    """
+    return config.env.terminal_on_life_loss and config.hyper.differentiates
 
 
 def check_counts(state: dict[str, Any], num_envs: int) -> None:

@@ -16,6 +16,7 @@ from flatout.engine.collect import CentralSampler
 from flatout.engine.finals import used_finals
 from flatout.engine.groups import ActingGroup, InlineEnvGroup
 from flatout.engine.rollout_buffer import RolloutBuffer, step_arrays
+from flatout.engine.sampler import lives_terminate
 from flatout.engine.workers.protocol import (
     ACT_S,
     ENV_S,
@@ -88,7 +89,7 @@ class LocalActor:
         self._spans = Spans()
         self._sampler = CentralSampler(
             [[group]], buffers, task.name, rollout.episodes, self._spans,
-            life_loss=config.env.terminal_on_life_loss,
+            life_loss=lives_terminate(config),
         )  # fmt: skip
         self._params = [
             shared_arrays[name] for name in shared_arrays.arrays if name.startswith(PARAMS)
