@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -11,8 +13,9 @@ from hypothesis import strategies as st
 from flatout.algorithms.base import ReplaySpec
 from flatout.engine.replay.base import weights_exponent
 from flatout.engine.replay.counters import RingCounters
-from flatout.engine.replay.ring import RingLayout
-from tests.worlds import NEEDS, VECTOR, World
+from flatout.engine.replay.ring import RingLayout, gather
+from flatout.engine.replay.sampling import leaves, restored
+from tests.worlds import NEEDS, VECTOR, Store, World, grid, image
 
 
 @settings(deadline=None, max_examples=60)
@@ -51,3 +54,48 @@ def test_beta_moves_over_the_run() -> None:
         ring_counters.ingest(world.collect(2))
     assert seen[:3] == pytest.approx([0.4, 0.4 + 0.6 * 0.004, 0.4 + 0.6 * 0.008])
     assert seen[250:] == [1.0] * 51
+
+
+@pytest.mark.parametrize("collected", [3, 12])
+@pytest.mark.parametrize("spec", [VECTOR, image(3), image(3, "zeros")])
+def test_a_larger_ring_samples_only_what_a_smaller_one_held(spec: Any, collected: int) -> None:
+    """A run with more --buffer-size that began with another run's replay learned from zeros in the
+    places of rows that this replay had dropped."""
+    small, large = RingLayout(spec, 2, 8, 1), RingLayout(spec, 2, 20, 1)
+    world, before, after = World(spec, 2, 0), Store(small), Store(large)
+    for _ in range(collected):
+        before.take(world.collect(2))
+    ring, head = before.ring, 2 * collected
+    arrays, data, rows = before.ring_counters.saved(ring)
+    after.ring = after.ring_counters.restore(after.ring, arrays, data, rows)
+    _, count = large.window(after.ring_counters.rows_written)
+    assert count == min(head, 8)
+    row, lane = grid(large, after.ring_counters.rows_written)
+    dropped = head - after.ring_counters.rows_written
+    found = gather(np, large, after.ring, after.ring_counters.rows_written, row, lane)
+    wanted = gather(np, small, ring, head, row + dropped, lane)
+    whole = (row >= 2) | (dropped == 0)  # the older frames of the first stacks are gone
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one[whole], other[whole])
+    np.testing.assert_array_equal(found.rewards, wanted.rewards)
+    for _ in range(20):  # goes on, also beyond the end of the arrays
+        trajectory = world.collect(2)
+        before.take(trajectory)
+        after.take(trajectory)
+    row, lane = grid(small, before.ring_counters.rows_written)
+    found = gather(np, large, after.ring, after.ring_counters.rows_written, row - dropped, lane)
+    wanted = gather(np, small, before.ring, before.ring_counters.rows_written, row, lane)
+    jax.tree.map(np.testing.assert_array_equal, found, wanted)
+
+
+@pytest.mark.parametrize("dropped", [0, 5])
+def test_a_larger_ring_keeps_the_priorities_of_a_smaller_one(dropped: int) -> None:
+    small, large = RingLayout(VECTOR, 2, 4, 1), RingLayout(VECTOR, 2, 9, 1)
+    rows_written = 4
+    end = rows_written + dropped
+    given = np.zeros((small.length, 2), np.float32)
+    given[np.arange(dropped, end) % small.length] = np.arange(1, 9).reshape(4, 2)
+    arrays = {"priorities": given, "largest": np.float32(8)}
+    found = leaves(large, restored(large, arrays, end, rows_written)).reshape(-1, 2)
+    np.testing.assert_array_equal(found[:4], np.arange(1, 9).reshape(4, 2))
+    assert not found[4:].any()

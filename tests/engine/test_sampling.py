@@ -183,7 +183,7 @@ def assert_sums(sizes: RingLayout, priorities: Priorities) -> None:
     tree = np.asarray(priorities.tree)
     assert tree.dtype == np.float32
     np.testing.assert_array_equal(tree[1 : len(tree) // 2], tree[2::2] + tree[3::2])
-    again = restored(sizes, saved(sizes, priorities))
+    again = restored(sizes, saved(sizes, priorities), 0, 0)
     np.testing.assert_array_equal(again.tree[1:], tree[1:])
     assert again.largest == priorities.largest
 

@@ -97,7 +97,9 @@ class Replay(Buffer):
         check_shards(data, self._count)
         counts = self.counts()
         ring = counts.restore(self._empty(), arrays, data, rows)
-        priorities = restored(self._shard, arrays) if self._replay.prioritized else None
+        priorities = None
+        if self._replay.prioritized:
+            priorities = restored(self._shard, arrays, int(data["head"]), counts.rows_written)
         return Store(ring, priorities), counts
 
     def _empty(self) -> Ring:

@@ -20,6 +20,7 @@ from flatout.engine.replay.hindsight import EpisodeEnds
 from flatout.engine.replay.ring import STEP, Ring, RingLayout, RolloutRows, final_ids, next_age
 from flatout.engine.trajectory import join_envs
 from flatout.errors import CheckpointError
+from flatout.frames import MAX_AGE
 from flatout.storage.checkpoint import refuse_other
 from flatout.storage.segments import FINALS
 from flatout.types import Obs, RowSource, Trajectory
@@ -161,46 +162,59 @@ class RingCounters:
 
     def restore(self, ring: Ring, arrays: Arrays, data: Data, rows: RowSource | None) -> Ring:
         """Restore saved counters, and saved rows into a ring of NumPy arrays. All arrays but
-        `finals` are changed in place. Raise a `CheckpointError` if they do not fit."""
+        `finals` are changed in place. Raise a `CheckpointError` if they do not fit.
+
+        If a smaller ring was saved that had dropped rows, the others are numbered from 0.
+        """
         layout = self._layout
         if rows is None:
             raise CheckpointError("it holds no replayed experience.")
         first, end = rows.stored
-        self.rows_written, room = int(data["head"]), int(data["room"])
+        head, room = int(data["head"]), int(data["room"])
         most = 2 * max(layout.length * layout.num_envs, self.final_capacity)
-        if self.rows_written != end or end - first > layout.length or room > most:
+        if head != end or end - first > layout.length or room > most:
             raise CheckpointError(
-                f"its replay has rows {first} to {end} of {self.rows_written} and space for {room} "
+                f"its replay has rows {first} to {end} of {head} and space for {room} "
                 f"final observations; it can have {layout.length} rows and space for {most}."
             )
-        self.final_capacity = max(room, self.final_capacity)
-        self.updates_done = self._replay.updates_due(self.rows_written * layout.num_envs)
-        if self.rows_written < 0:
-            raise CheckpointError(f"its replay has {self.rows_written} rows.")
+        if head < 0:
+            raise CheckpointError(f"its replay has {head} rows.")
         refuse_other("buffer/age", arrays["age"], self.age, "this number of environments")
         self.age = np.array(arrays["age"])
+        older, dropped = layout.depth - 1, 0
+        if first and layout.rows > end - first - older:
+            # A smaller ring has dropped rows that this one would sample: count from those it has.
+            first = dropped = min(first + older, end)
+            self.age = np.minimum(self.age, min(end - dropped, MAX_AGE)).astype(np.uint8)
+        self.rows_written = end - dropped
+        self.final_capacity = max(room, self.final_capacity)
+        self.updates_done = self._replay.updates_due(self.rows_written * layout.num_envs)
         kept: list[Obs] = []
-        oldest = first
+        oldest = first - dropped
         self._final_rows.clear()
         ring.final_id[...] = 0
         while first < end:
             stop = min(first + 4096, end)
             block = rows.read(first, stop)
-            place = np.arange(first, stop) % layout.length
+            number = np.arange(first, stop) - dropped
+            place = number % layout.length
             for name in STORED:
                 stored = getattr(ring, name)
                 for path, array in tree.items(stored):
                     shaped = array.reshape(layout.length, layout.num_envs, *array.shape[1:])
                     shaped[place] = block[tree.joined(name, path)]
+            if dropped:  # stacks do not reach back to frames that are gone
+                ages = ring.age.reshape(layout.length, -1)
+                ages[place] = np.minimum(ages[place], number[:, None])
             finals = tree.unnamed(FINALS, layout.spec, block)
-            for number, (t, env) in enumerate(np.argwhere(block["truncated"])):
-                if first + t >= self.rows_written - layout.rows:
+            for at, (t, env) in enumerate(np.argwhere(block["truncated"])):
+                if number[t] >= self.rows_written - layout.rows:
                     ring.final_id[place[t] * layout.num_envs + env] = len(kept)
-                    self._final_rows.append(first + int(t))
-                    kept.append(tree.take(finals, number))
+                    self._final_rows.append(int(number[t]))
+                    kept.append(tree.take(finals, at))
             first = stop
         if self.ends is not None:
-            place = np.arange(oldest, end) % layout.length
+            place = np.arange(oldest, self.rows_written) % layout.length
             flags = (ring.terminated, ring.truncated)
             terminated, ended = (flag.reshape(layout.length, -1)[place] for flag in flags)
             if (terminated & ~ended).any():
@@ -217,7 +231,7 @@ class RingCounters:
         place = self.rows_written % layout.length * layout.num_envs
         newest = tree.unnamed("frames", layout.spec, arrays)
         tree.put(ring.frames, slice(place, place + layout.num_envs), newest)
-        ring.age[place : place + layout.num_envs] = arrays["age"]
+        ring.age[place : place + layout.num_envs] = self.age
         return ring._replace(finals=finals)
 
     def truncate(self, ring: Ring, env: int, last_obs: Obs, first_obs: Obs) -> Ring:

@@ -179,10 +179,20 @@ def saved(layout: RingLayout, priorities: Priorities | None) -> dict[str, np.nda
     }  # fmt: skip
 
 
-def restored(layout: RingLayout, arrays: dict[str, np.ndarray]) -> Priorities:
-    """Return the priorities, as NumPy arrays, from the arrays of `saved`."""
-    largest = np.asarray(arrays["largest"], np.float32)
-    whole = arrays["priorities"].reshape(layout.length, -1, layout.num_envs)
+def restored(
+    layout: RingLayout, arrays: dict[str, np.ndarray], end: int, rows_written: int
+) -> Priorities:
+    """Return the priorities, as NumPy arrays, from the arrays of `saved`.
+
+    Args:
+        end: the number of rows ever stored in the ring that was saved, which may be smaller.
+        rows_written: the number that this ring gives its next row; see `RingCounters.restore`.
+    """
+    largest, given = np.asarray(arrays["largest"], np.float32), arrays["priorities"]
+    number = rows_written - 1 - np.arange(min(layout.length, len(given)))
+    rows = np.zeros((layout.length, *given.shape[1:]), np.float32)
+    rows[number % layout.length] = given[(number + end - rows_written) % len(given)]
+    whole = rows.reshape(layout.length, -1, layout.num_envs)
     trees = [_build_tree(layout, whole[:, shard].reshape(-1)) for shard in range(whole.shape[1])]
     return Priorities(np.stack(trees) if largest.ndim else trees[0], largest)
 
