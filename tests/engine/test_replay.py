@@ -224,6 +224,25 @@ def test_each_rows_priority_is_the_size_of_its_last_error(chunk: int | None) -> 
             np.testing.assert_allclose(own[list(last)], wanted, rtol=1e-5)
 
 
+def test_each_update_of_a_long_trajectory_has_a_batch_of_its_own() -> None:
+    """A user's algorithm may choose a longer trajectory than `train_freq` needs. Its last updates
+    repeated one batch."""
+    algorithm = build("actions")
+    needs = algorithm.replay
+    assert needs is not None
+    rows = 3 * algorithm.horizon
+    world = World(VECTOR, LANES, 0, box=2, room=LANES * rows)
+    layout = RingLayout(VECTOR, LANES, ROWS, needs.n_step)
+    shapes = shapes_of(world.collect(rows))
+    buffer = HostReplay(algorithm, layout, shapes, raw_key(0, 3), jax.devices("cpu")[0])
+    store, counts, most = buffer.store(), buffer.counts(), 0
+    for _ in range(3):
+        due = buffer.ingest(store, counts, world.collect(rows))
+        store, most = due.store, max(most, due.updates)
+        assert not due.updates or len(due.drawn[0]) >= due.updates
+    assert most == 3 * needs.gradient_steps
+
+
 @pytest.mark.bits
 def test_truncation_with_every_step_makes_room() -> None:
     """The array grows from no final observation to one for each row, on a host and on a device."""

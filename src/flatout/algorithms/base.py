@@ -270,9 +270,10 @@ class ReplaySpec:
         times, rest = after // self.train_freq, after % self.train_freq
         return times * self.gradient_steps + rest * self.gradient_steps // self.train_freq
 
-    def most(self, num_envs: int) -> int:
-        """Return the largest number of updates that one trajectory makes due."""
-        steps = self.horizon(num_envs) * num_envs * self.shards
+    def most(self, num_envs: int, rows: int = 0) -> int:
+        """Return the largest number of updates that one trajectory of `rows` steps per environment
+        makes due; by default those of `horizon`."""
+        steps = (rows or self.horizon(num_envs)) * num_envs * self.shards
         return -(-steps * self.gradient_steps // self.train_freq)
 
 

@@ -82,7 +82,8 @@ def replay_mb(
         math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in tree.leaves(layout.spec)
     )
     # Each update's batch holds two observations of each row; the rest of a batch is small.
-    batches = replay.most(layout.num_envs) * replay.batch_size * 2 * one
+    most = replay.most(layout.num_envs, trajectory.rewards.shape[0])
+    batches = most * replay.batch_size * 2 * one
     # On a CPU the compiled update reads the batches from host memory without a copy.
     copied = batches if placement.learn[0].is_gpu else 0
     return (ring + priorities + batches) / MiB, copied / MiB
@@ -144,8 +145,8 @@ def _build_replay(
             finals = num_envs * (rows // least + 2 if least else 1)
         return DeviceReplay(algorithm, layout, shapes, key, shards * finals)
     # On a GPU, two dispatches per trajectory: the host gathers the second while the first runs.
-    halve = placement.learn[0].is_gpu and replay.most(num_envs) > 1
-    chunk = -(-replay.most(num_envs) // 2) if halve else None
+    most = replay.most(num_envs, shapes.rewards.shape[0])
+    chunk = -(-most // 2) if placement.learn[0].is_gpu and most > 1 else None
     hindsight = None
     if replay.hindsight:
         rewards = open_rewards(task, config.run.seed)

@@ -70,7 +70,8 @@ class HostReplay(Replay):
         super().__init__(algorithm, layout, trajectory, key)
         first = layout.num_envs * np.arange(self._count, dtype=np.int32)
         self._first = first.reshape(*self._shards, 1, 1)  # each shard's first environment
-        self._most = self._replay.most(layout.num_envs)
+        rows = trajectory.rewards.shape[0]
+        self._most = self._replay.most(layout.num_envs, rows)
         self._chunk = min(chunk or self._most, self._most)
         self.axes: Any = (0, None)
         self._host, self._hindsight = host, hindsight
@@ -79,7 +80,6 @@ class HostReplay(Replay):
         self._beta = self._alpha = np.ones(2, np.float32)
         if self._replay.prioritized:
             self._alpha, self._beta = algorithm.hp.priority_alpha, algorithm.hp.priority_beta
-        rows = trajectory.rewards.shape[0]
         self._block = max(RANDOM_BLOCK, 2 * self._most)
         self._words = (-1, *(np.zeros(0, np.uint32),) * 2)  # the block's first update, its bits
         if priorities is None or hindsight is not None:
