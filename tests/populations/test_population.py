@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from flatout import Population as Agents
 from flatout.__main__ import main
 from flatout.cli.population import _draw, train
 from flatout.errors import FlatoutError, Interrupt, UsageError
-from flatout.populations.members import FOLDER, Member, Strategy, load, members, save
+from flatout.populations.members import FOLDER, Member, Strategy, held, load, members, save
 from flatout.reports.curves import Run, curves, text
 from flatout.run.interrupts import Interrupts
 from flatout.run.trainer import Trainer
@@ -243,6 +244,22 @@ def test_steps_before_which_python_was_stopped_are_not_owed(
     with pytest.raises(FlatoutError, match="all that the test"):
         made.learn(100)
     assert begun == [100, 100]
+
+
+def test_a_population_is_trained_by_one_process(flatout: Cli, tmp_path: Path) -> None:
+    folder, words = tmp_path / "p", ("train", *SMALL, *SPREAD, "--seeds", 2)
+    said = f"the population's folder {folder} is in use by another process"
+    with held(folder, resume=False):
+        assert said in flatout(*words, "--run-dir", folder).message
+        agents = Agents("ppo", "CartPole-v1", seeds=2, run_dir=folder)
+        with pytest.raises(FlatoutError, match=said):
+            agents.learn(64)
+    assert not folder.exists(), "nothing has begun"
+    config, _ = train_config([*map(str, SMALL)])
+    save(folder, config, members(config, 2, [], folder), Strategy("spread", 2))
+    with held(folder, resume=True):
+        assert said in flatout("train", "--resume", folder).message
+    assert {path.name for path in folder.iterdir()} == {".lock", "population.json"}
 
 
 def test_what_a_resume_changes_is_kept_by_the_next_one(

@@ -18,8 +18,8 @@ from flatout.populations.members import (
     FOLDER,
     Member,
     Strategy,
+    held,
     members,
-    refuse_strange,
     save,
 )
 from flatout.populations.population import Population as Members
@@ -94,9 +94,7 @@ class Population:
         changes = {"steps": steps}
         trained = [Member(one.name, revise(one.config, changes)) for one in self._members]
         resume = self._chosen is not None
-        if not resume:
-            refuse_strange(self._path)
-        with Interrupts() as interrupts:
+        with Interrupts() as interrupts, held(self._path, resume):
             if self._chosen is None:
                 try:
                     with interrupts.discardable():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ from flatout.output import shell_word
 from flatout.populations.members import (
     CURVES,
     Member,
+    Strategy,
+    held,
     load,
     members,
     refuse_strange,
@@ -75,24 +78,42 @@ def train(
         dry: ``--dry-run``: print the memory that the members would take, and train nothing.
     """
     named, path = path, path.absolute()  # an environment may change the working folder
-    before, changes = None, dict[str, Any]()
-    if not resume:
-        refuse_strange(path)
-        found = _named(config, seeds, words, path)
-    else:
+    changes = dict[str, Any]()
+    if resume:
+        changes = {n: v for n, v in config.flat().items() if n in RESUMABLE and n != "run_dir"}
+
+    def find() -> tuple[list[Member], Strategy | None]:
+        """Return the members, and the strategy with which they began."""
+        if not resume:
+            refuse_strange(path)
+            return _named(config, seeds, words, path), None
         if not goes_on and (seeds is not None or words):
             raise UsageError(
                 "--resume continues the members in the folder; leave out --seeds and --population."
             )
-        changes = {n: v for n, v in config.flat().items() if n in RESUMABLE and n != "run_dir"}
-        found, before = load(path, Consent(trust=True), changes)
+        there = load(path, Consent(trust=True), changes)
         if goes_on:
-            _refuse_others(found, _named(config, seeds, words, path))
+            _refuse_others(there[0], _named(config, seeds, words, path))
+        return there
+
+    found, before = find()
     if dry:
         from flatout.cli.dry_run import dry_run
 
         with interrupts.discardable():
             return dry_run(found[0].config, len(found))
+    with held(path, resume):
+        if resume:  # as they are now that no other process can change them
+            found, before = find()
+        return _train(config, asked, named, path, resume, interrupts, found, before, changes)
+
+
+def _train(
+    config: TrainConfig, asked: str | None, named: Path, path: Path, resume: bool,
+    interrupts: Interrupts, found: list[Member], before: Strategy | None,
+    changes: Mapping[str, Any],
+) -> int:  # fmt: skip
+    """Train members whose folder this process holds; return the exit code."""
     from rich.console import Console
 
     from flatout.engine.programs import Programs

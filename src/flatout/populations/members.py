@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,19 @@ from flatout.config.placement import Placement
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import changeable, load_file, parse_grid, revise
 from flatout.config.values import hints
-from flatout.errors import CheckpointError, UsageError, damage, writing
+from flatout.errors import CheckpointError, FlatoutError, UsageError, damage, writing
 from flatout.storage import signing
 from flatout.storage.checkpoint import FORMAT
-from flatout.storage.run_folder import GROUPS, POPULATION, load_values, refuse_taken
+from flatout.storage.run_folder import (
+    GROUPS,
+    MARK,
+    POPULATION,
+    load_values,
+    refuse_taken,
+    without_settings,
+)
 from flatout.storage.trust import Consent, code_of_run
-from flatout_explain.files import nofollow
+from flatout_explain.files import locks, nofollow
 
 FOLDER = "members"
 """Of a population's folder: each member's own run folder."""
@@ -180,6 +188,47 @@ def _listed(file: Path) -> list[tuple[str, dict[str, Any]]]:
     return [(name, dict(row)) for name, row in tables.items()]
 
 
+@contextmanager
+def held(folder: Path, resume: bool) -> Iterator[None]:
+    """Hold a population's folder while its members are chosen and trained, as `RunFolder` holds a
+    run's. The folder of a new population is made, and removed if nothing has begun in it.
+
+    Raises:
+        UsageError: it holds no population to resume, or is none for a new one.
+        FlatoutError: it is in use by another process, or not writable.
+    """
+    _refuse_unfit(folder, resume)
+    with ExitStack() as stack:
+        with writing(folder):
+            with nofollow.folder(folder, 0, make=True):
+                pass
+            try:
+                lock = stack.enter_context(closing(locks.Lock(folder / locks.LOCK)))
+            except locks.InUseError as error:
+                raise FlatoutError(
+                    f"the population's folder {folder} is in use by another process{error.owner}."
+                ) from None
+        _refuse_unfit(folder, resume)  # by the process that held the lock until now
+        with writing(folder):
+            if not os.fstat(lock.fileno()).st_size:
+                lock.file.write(MARK)
+                lock.file.flush()
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # others' files are in it, or it is gone
+                if {POPULATION, FOLDER, GROUPS}.isdisjoint(os.listdir(folder)):
+                    lock.remove()
+                    folder.rmdir()
+
+
+def _refuse_unfit(folder: Path, resume: bool) -> None:
+    if not resume:
+        refuse_strange(folder)
+    elif not (folder / POPULATION).is_file():
+        raise UsageError(without_settings(folder, POPULATION))
+
+
 def refuse_strange(folder: Path) -> None:
     """Refuse a folder for a new population that holds a run or a population, or in which files or
     folders have the names of one's.
@@ -194,6 +243,14 @@ def refuse_strange(folder: Path) -> None:
                 f"{folder / name} does not belong to a population of Flatout, and a new one "
                 "would write into it; choose another --run-dir, or move it away."
             )
+    lock, content = folder / locks.LOCK, None
+    with suppress(OSError):
+        content = nofollow.read(lock, 1, len(MARK))
+    if os.path.lexists(lock) and content not in (b"", MARK):  # empty: it is just being made
+        raise UsageError(
+            f"{lock} does not belong to a population of Flatout; choose another --run-dir, or move "
+            "it away."
+        )
 
 
 def save(

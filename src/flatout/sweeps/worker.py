@@ -96,7 +96,11 @@ def _do(job: Job, tell: Tell, interrupts: Interrupts, programs: dict[str, Any]) 
     try:
         with nofollow.confined(folder.parent):  # the sweep's folder
             if job.population:
-                _population(found, folder, job.strategy, tell, interrupts)
+                from flatout.populations.members import held
+                from flatout.storage.run_folder import POPULATION
+
+                with held(folder, resume := (folder / POPULATION).exists()):
+                    _population(found, folder, job.strategy, tell, interrupts, resume)
             else:
                 _lone(found[0], folder, tell, interrupts, programs)
     except FlatoutError as error:
@@ -168,14 +172,15 @@ def _lone(
 
 
 def _population(
-    found: list[Trial], folder: Path, strategy: str, tell: Tell, interrupts: Interrupts
-) -> None:
+    found: list[Trial], folder: Path, strategy: str, tell: Tell, interrupts: Interrupts,
+    resume: bool,
+) -> None:  # fmt: skip
     """Train trials of one compiled program, or resume them."""
     from flatout.engine.programs import Programs
     from flatout.populations.members import FOLDER, SPREAD, Member, load, save
     from flatout.populations.population import Population
     from flatout.populations.strategy import choose
-    from flatout.storage.run_folder import POPULATION, final_summary
+    from flatout.storage.run_folder import final_summary
     from flatout.storage.trust import Consent
 
     made = [
@@ -184,7 +189,7 @@ def _population(
         for one in found
     ]  # fmt: skip
     programs, before = Programs(several=True), None
-    if resume := (folder / POPULATION).exists():
+    if resume:
         before = load(folder, Consent(found[0].settings), {})[1]
     with interrupts.discardable():
         chosen = choose([one.config for one in made], strategy, programs, before)
