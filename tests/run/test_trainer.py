@@ -197,6 +197,19 @@ def test_by_default_each_tenth_of_a_run_is_saved(tmp_path: Path) -> None:
     assert run.saved == [number * 4 * ROW for number in range(1, 11)]
 
 
+def test_a_resumed_run_has_the_intervals_that_it_is_given(tmp_path: Path) -> None:
+    rare: dict[str, Any] = {"checkpoint_every": 10_000, "log_every": 10_000}
+    Run(tmp_path / "run", steps=2 * ROW, **rare).go()
+    often = Run(tmp_path / "run", resume=True, steps=4 * ROW, checkpoint_every=1, log_every=1)
+    often.go()
+    assert often.saved == [128, 192, 256]
+    assert [row["step"] for row in often.rows] == [64, 128, 192, 256]
+    never = Run(tmp_path / "run", resume=True, checkpoint_every=0, log_every=10_000)
+    never.go()
+    assert never.saved == [128, 192, 256, 320]
+    assert never.trainer.progress.next_checkpoint == 0, "nothing is due after each iteration"
+
+
 @pytest.mark.parametrize(
     ("every", "due"),
     [(1, [64, 128, 192, 256, 320]), (100, [128, 256, 320]), (10_000, [320]), (0, [])],

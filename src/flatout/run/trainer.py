@@ -274,11 +274,17 @@ class Trainer:
     def _loop(self, components: Components, recording: RunRecording) -> None:
         progress, run = self.progress, self.config.run
         every = max(run.steps // 10, 1) if run.checkpoint_every is None else run.checkpoint_every
-        if not (self.resume or self._moved):
-            progress.next_checkpoint = progress.after(every) if every else 0
+        resumes = self.resume or self._moved
+        if not resumes:
             progress.next_eval = progress.after(run.eval_every) if run.eval_every else 0
-            if self.start is not None:  # from here on the folder needs no other
-                self._save(components)
+        # A resumed run may have other intervals than before; what was due already stays due.
+        planned = progress.next_checkpoint if resumes else 0
+        next_one = progress.after(every) if every else 0
+        progress.next_checkpoint = min(planned or next_one, next_one)
+        next_row = progress.after(rows_every(run.log_every, progress.steps))
+        progress.next_log = min(progress.next_log, next_row)
+        if self.start is not None and not resumes:  # from here on the folder needs no other
+            self._save(components)
         while True:
             # First what the last boundary owes: a run stopped while it evaluated resumes here.
             if components.evaluator is not None and progress.steps and (
