@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flatout.algorithms.base import Counters, State
 from flatout.errors import UsageError
+from flatout.measurements.measure import averaged
 from flatout.measurements.scaling import PARTS, Row, Scaling, refuse_unequal, split
+from flatout.storage.checkpoint import PREFIX, named_leaves
 from flatout_explain.phases import PHASES
 from tests.conftest import Result
 from tests.runs_made import folder
@@ -73,6 +78,14 @@ def test_the_parts_are_all_of_the_time(spent: list[float], average: float, dispa
     assert set(parts) == set(PARTS)
     assert min(parts.values()) >= -1e-9
     assert sum(parts.values()) == pytest.approx(max(sum(spent), 1e-6), abs=1e-6)
+
+
+def test_gradients_are_of_what_learns() -> None:
+    """Averaging them is timed: the optimiser's moments and target networks are not averaged."""
+    Params = namedtuple("Params", ("critics", "target_critics"))
+    four, counted = np.zeros(4, np.float32), np.zeros((), np.int32)
+    state = State(Params(four, four), {"mu": four, "nu": four}, Counters(counted, counted))
+    assert averaged(named_leaves(state, PREFIX)) == 4
 
 
 def test_unequal_work_is_refused_with_what_differs() -> None:

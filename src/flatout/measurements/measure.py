@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,17 +31,12 @@ def measured(config: TrainConfig, report: Report) -> dict[str, Any]:
     from flatout.config.placement import parse
     from flatout.run.job import learning_mesh
     from flatout.run.trainer import Trainer
-    from flatout.storage.checkpoint import PREFIX
 
     report("training")
     trainer = Trainer(config)
     summary = trainer.run()
     assert trainer.final is not None
-    floats = sum(
-        array.size
-        for name, array in trainer.final.arrays.items()
-        if name.startswith(PREFIX) and array.dtype.kind == "f" and "optimiser" not in name
-    )
+    floats = averaged(trainer.final.arrays)
     placement = parse(summary["placement"])
     mesh = learning_mesh(config, placement)
     every = sync_every("sync", config.run.sync)
@@ -55,6 +51,21 @@ def measured(config: TrainConfig, report: Report) -> dict[str, Any]:
             "dispatches": summary["iterations"],
         },
     }
+
+
+def averaged(arrays: Mapping[str, np.ndarray]) -> int:
+    """Return the number of a run's parameters that learn, whose gradients the shards average.
+
+    Args:
+        arrays: a snapshot's.
+    """
+    from flatout.storage.checkpoint import PREFIX
+
+    params = f"{PREFIX}.params"
+    return sum(
+        array.size for name, array in arrays.items()
+        if name.startswith(params) and array.dtype.kind == "f" and ".target" not in name
+    )  # fmt: skip
 
 
 def examples(config: TrainConfig, summary: dict[str, Any]) -> int:
