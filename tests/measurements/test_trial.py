@@ -69,6 +69,19 @@ def test_the_first_updates_are_compared() -> None:
     assert difference(rows(1.0), [{"train/updates": 0}]) is None
 
 
+def test_what_a_setting_changes_is_checked_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = list[tuple[str, ...]]()
+    monkeypatch.setattr(trial, "_train", lambda place, run, setting, limit: trained.append(setting))
+    monkeypatch.setattr(trial, "_parameters", lambda run: {})
+    spares, rare = ("--spare-envs", "all"), ("--log-every", "100", "--no-tensorboard")
+    assert "Checked: the same" in trial._compare(tmp_path, PPO, spares, 256, 60.0)
+    assert trained == [(), spares]
+    assert "Checked" not in trial._compare(tmp_path, PPO, rare, 256, 60.0)
+    assert trained == [(), spares], "two equal runs would show nothing"
+
+
 def test_the_outcome_is_told() -> None:
     finding = Finding("env-bound", 0.7, ("x",), "y", setting=("--placement", "a b"))
     outcome = Outcome(finding, (100.0, 100.0), (150.0, 170.0), "All the same.")
