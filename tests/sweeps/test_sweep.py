@@ -12,15 +12,20 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flatout.config.placement import parse
+from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve, revise
 from flatout.errors import CheckpointError, FlatoutError, UsageError
 from flatout.hardware.inventory import Gpu, Hardware, inventory
+from flatout.run.auto import with_placement
+from flatout.run.interrupts import Interrupts
+from flatout.storage.run_folder import RunFolder
 from flatout.sweeps import engine, plan, worker
 from flatout.sweeps.folder import PLAN
 from flatout.sweeps.measured import keep, known
@@ -145,6 +150,27 @@ def test_a_sweep_that_is_killed_goes_on_where_it_was(flatout: Cli, tmp_path: Pat
     assert flatout("sweep", *words, whole, "--quiet").code == 0
     for trial in states(result):
         assert furthest(last_saved(killed / trial), last_saved(whole / trial)) == 0.0
+
+
+def test_a_resumed_trial_learns_on_the_devices_that_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are named by its placement then: --devices would name them once more."""
+    base = resolve("ppo", {"env": "CartPole-v1", "devices": 2, "shards": 2, "envs": 2})
+    (trial,) = plan.trials(base, plan.Group("", {}), [0])
+    chosen = parse("learn=cpu:0,cpu:1")
+    with closing(RunFolder(tmp_path / "run")) as folder:
+        folder.write_config(with_placement(trial.config(), chosen), str(chosen))
+    resumed = list[TrainConfig]()
+
+    def stops(config: TrainConfig, **_: Any) -> NoReturn:
+        resumed.append(config)
+        raise FlatoutError("stopped before a step")
+
+    monkeypatch.setattr("flatout.run.trainer.Trainer", stops)
+    with pytest.raises(FlatoutError, match="stopped before"):
+        worker._lone(trial, tmp_path / "run", lambda **_: None, Interrupts(), {})
+    assert [(one.run.placement, one.run.devices) for one in resumed] == [(str(chosen), None)]
 
 
 @pytest.mark.fault

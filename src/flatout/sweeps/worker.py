@@ -152,7 +152,7 @@ def _lone(
     with closing(RunFolder(path, resume)) as folder:
         if resume:  # a resumed run keeps its placement, so that its results stay equal
             before = load_config(path, Consent(values)).flat()
-            values |= {name: before[name] for name in ("placement", "env_backend")}
+            values |= {name: before[name] for name in ("placement", "devices", "env_backend")}
         config = resolve(trial.algorithm, values, {"run_dir": str(path)})
         if (key := shape(config)) not in programs:  # memory of another shape is given back
             programs.clear()
