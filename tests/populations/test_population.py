@@ -18,6 +18,7 @@ from rich.console import Console
 from flatout import Population as Agents
 from flatout.__main__ import main
 from flatout.cli.population import _draw, train
+from flatout.config.settings import resolve
 from flatout.errors import FlatoutError, Interrupt, UsageError
 from flatout.populations.members import FOLDER, Member, Strategy, held, load, members, save
 from flatout.reports.curves import Run, curves, text
@@ -260,6 +261,14 @@ def test_a_population_is_trained_by_one_process(flatout: Cli, tmp_path: Path) ->
     with held(folder, resume=True):
         assert said in flatout("train", "--resume", folder).message
     assert {path.name for path in folder.iterdir()} == {".lock", "population.json"}
+
+
+def test_the_file_of_a_large_population_is_read_again(tmp_path: Path) -> None:
+    """Of thousands of members it is larger than a run's settings may be."""
+    config = resolve("ppo", {"env": "CartPole-v1", "env_kwargs": {"text": "x" * (1 << 20)}})
+    made = members(config, 2, [], tmp_path / "p")
+    save(tmp_path / "p", config, made, Strategy("spread", 2))
+    assert load(tmp_path / "p", NO_CONSENT, {})[0] == made
 
 
 def test_what_a_resume_changes_is_kept_by_the_next_one(

@@ -109,6 +109,16 @@ def test_settings_written_before_the_start_are_left_by_a_kill_alone(tmp_path: Pa
     assert folder.parent is None, "those of a resumed run stay"
 
 
+def test_settings_that_could_not_be_read_again_are_refused(tmp_path: Path) -> None:
+    config = resolve("ppo", {"env": "CartPole-v1", "env_kwargs": {"text": "x" * (1 << 20)}})
+    with (
+        closing(RunFolder(tmp_path / "run")) as folder,
+        pytest.raises(UsageError, match="at most 1,048,576 are read"),
+    ):
+        folder.prepare(config, None, None)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_folder_without_settings_says_whether_flatout_made_it(tmp_path: Path) -> None:
     mark_own(tmp_path, 0)
     for path, words in ((tmp_path, "--run-dir"), (tmp_path.parent, "is not a run folder")):

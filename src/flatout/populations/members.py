@@ -269,14 +269,15 @@ def save(
     """
     if not again:
         refuse_taken(folder)
+    common = config.flat()
     own = {
         member.name: {
             key: value for key, value in member.config.flat().items()
-            if value != config.flat()[key] and key != "run_dir"
+            if value != common[key] and key != "run_dir"
         }
         for member in rows
     }  # fmt: skip
-    values = {"format": FORMAT, "algorithm": config.algorithm, "settings": config.flat(),
+    values = {"format": FORMAT, "algorithm": config.algorithm, "settings": common,
               "members": own,
               "strategy": {"name": strategy.name, "size": strategy.size}}  # fmt: skip
     values[signing.CODE] = code_of_run(config)

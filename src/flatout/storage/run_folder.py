@@ -52,8 +52,8 @@ SWEEP = "sweep.json"
 GROUPS = "groups"
 """In a population's folder: a folder for each group of members that one program trains, with their
 checkpoints."""
-MOST_CONFIG = 1 << 20
-"""Maximum bytes of a config.json."""
+MOST_CONFIG, MOST_PLAN = 1 << 20, 1 << 26
+"""Maximum bytes of a config.json, and of the same file of a population or a sweep."""
 KEPT = ("config.json", "metrics.jsonl")
 """Files that a save does not write again."""
 
@@ -229,6 +229,11 @@ class RunFolder:
                 f"{name} cannot hold these settings ({error}); env_kwargs of a kept run are "
                 "numbers, strings, flags and lists of them."
             ) from error
+        if sign and len(text) > MOST_CONFIG:
+            raise UsageError(
+                f"{name} would have {len(text):,} bytes with these settings, and at most "
+                f"{MOST_CONFIG:,} are read; let the environment read what is as long from a file."
+            )
         with writing(self.path / name):
             nofollow.replace(self.path / name, (text + "\n").encode())
 
@@ -416,20 +421,19 @@ def load_config(
 
 
 def load_values(
-    run_dir: Path, consent: Consent | None, name: str, most: int = MOST_CONFIG
+    run_dir: Path, consent: Consent | None, name: str
 ) -> tuple[TrainConfig, dict[str, Any]]:
     """The resolved settings of a run, and all values of the file that holds them.
 
     Args:
         consent: the user's consent to code that the settings name; None if they are only read.
         name: of the file that holds them.
-        most: maximum bytes of it.
 
     Raises:
         UsageError: there is no run.
         CheckpointError: the file is corrupt, of another format, or names code without consent.
     """
-    path = run_dir / name
+    path, most = run_dir / name, MOST_PLAN if name in (POPULATION, SWEEP) else MOST_CONFIG
     if not os.path.lexists(path):
         raise UsageError(without_settings(run_dir, name))
     refuse_links(run_dir)

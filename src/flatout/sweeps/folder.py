@@ -27,8 +27,6 @@ from flatout.sweeps.sections import refuse_many
 from flatout_explain.files import locks, nofollow
 
 PLAN, LOCK = SWEEP, ".sweep"
-MOST_PLAN = 1 << 26
-"""Maximum bytes of a `PLAN`."""
 
 WAIT_S = 5.0
 """Maximum time until the processes of a killed sweep have ended."""
@@ -154,7 +152,7 @@ class Folder:
             CheckpointError: it is damaged, or names code without consent to run it.
         """
         path = self.path / PLAN
-        base, values = load_values(self.path, consent, PLAN, MOST_PLAN)
+        base, values = load_values(self.path, consent, PLAN)
         code = signing.signed_code(signing.RUN, values)
         try:
             found = [Group(str(name), dict(row)) for name, row in values["groups"].items()]
