@@ -500,6 +500,14 @@ def test_drawn_numbers_stay_within_their_limits(log: bool) -> None:
     assert len({*found}) == 50
 
 
+def test_whole_numbers_below_zero_are_drawn_as_often_as_others() -> None:
+    table = {"count": 3000, "log_std_init": {"low": -2, "high": 0}}
+    found = [row["log_std_init"] for row in drawn(table, "[random]")]
+    assert {number: round(found.count(number), -3) for number in (-2, -1, 0)} == dict.fromkeys(
+        (-2, -1, 0), 1000
+    )
+
+
 def test_configurations_of_a_classifier_differ_in_no_environment() -> None:
     config = resolve("classify", {})
     assert len(plan.groups(config, {"grid": {"batch_size": [64, 128]}}, "x")) == 2

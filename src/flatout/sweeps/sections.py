@@ -88,6 +88,8 @@ def _draw(dice: random.Random, values: Any, where: str) -> Any:
     else:
         number = low + dice.random() * (high - low)
     if type(low) is int and type(high) is int:
-        return min(int(low + dice.random() * (high + 1 - low)) if not log else round(number), high)
+        return min(
+            round(number) if log else math.floor(low + dice.random() * (high + 1 - low)), high
+        )
     short = float(f"{number:.4g}")
     return short if low <= short <= high else number
