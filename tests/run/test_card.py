@@ -17,7 +17,8 @@ from flatout.cli.changed_command import given_in_python, repeatable
 from flatout.config import settings
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import build, resolve
-from flatout.run.card import OURS, SILENT, command
+from flatout.run.card import OURS, SILENT, card, command
+from flatout.types import NAMED
 from tests import tiny
 from tests.conftest import TINY, Result
 from tests.tiny import train_config
@@ -76,6 +77,7 @@ def test_a_run_builds_its_settings_once(
         ("ppo", {"placement": "workers=2x4 sampler=processes", "threshold": [1.0, 2.5]}),
         ("sac", {"ent_coef": "auto_0.1", "activation": "tanh", "checkpoint_every": 0}),
         ("dqn", {"env_kwargs": {"name": "it's", "flag": True, "n": 3, "x": [1.5, 2.0]}}),
+        ("dqn", {"env_kwargs": {"x": {"a": [{"b": True}, 2], "c d": "é\U0001f600\x7f"}, "y": {}}}),
         ("dqn", {"double": True, "frame_stack": 2, "stop_at_return": -3.5, "tensorboard": False}),
         ("classify", {"size": "large", "batch_size": 64, "shards": 2}),
         ("tests.own_algorithms:make", {"hp": {"lr": 0.5, "size": 3}}),
@@ -92,6 +94,18 @@ def test_the_command_says_the_settings(algorithm: str, given: dict[str, Any]) ->
         {n: v for n, v in c.flat().items() if n not in kept} for c in (config, read)
     )  # fmt: skip
     assert one == other
+
+
+def test_arguments_that_no_flag_can_say_are_shown_in_python() -> None:
+    config = resolve("ppo", {"env": "CartPole-v1", "env_kwargs": {"x": [{"limit": None}]}})
+    summary = {
+        "env": "CartPole-v1", "return_mean_last": None, "best_eval_return": None, "steps": 1,
+        "updates": 1, "ended": "steps", "steps_per_s": 1.0, "wall_s": 1.0, "placement": "cpu",
+        "verdict": "", "versions": {},
+    }  # fmt: skip
+    text = card(config, summary, False, NAMED)
+    assert "flatout train" not in text
+    assert '"limit": null' in text
 
 
 def test_a_card_is_not_written_over_what_a_user_wrote(tmp_path: Path) -> None:

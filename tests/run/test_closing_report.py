@@ -268,7 +268,7 @@ def test_a_command_starts_from_the_same_run(tmp_path: Path) -> None:
     [
         {"env": "CartPole-v1(...)"},
         {"env": "__main__:make"},
-        {"env_kwargs": {"layout": {"walls": 3}}},  # flags give no tables
+        {"env_kwargs": {"layout": {"walls": None}}},  # flags give no null
         {"algorithm": "mine:make(...)"},
     ],
 )

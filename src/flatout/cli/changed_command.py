@@ -107,7 +107,7 @@ def command_of_settings(
         found, _ = settle(replace(asked, trust=True), given)
     except FlatoutError:
         return []
-    # A value that flags cannot give, such as a table in env_kwargs, is read as another one.
+    # A value that flags cannot give, such as null in env_kwargs, is read as another one.
     return words if found.flat() == wanted.flat() else []
 
 

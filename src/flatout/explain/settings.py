@@ -44,11 +44,21 @@ def flags(changes: Mapping[str, Any]) -> tuple[str, ...]:
             continue
         if isinstance(value, dict):
             for key, one in value.items():
-                words += [f"--{flag}", f"{key}={json.dumps(one)}"]
+                words += [f"--{flag}", f"{key}={_toml(one)}"]
         else:
             listed = value if isinstance(value, tuple) else [value]
             words += [f"--{flag}", ",".join(map(str, listed))]
     return tuple(words)
+
+
+def _toml(value: Any) -> str:
+    """Return a JSON value, in which nothing is null, as TOML in one line."""
+    if isinstance(value, Mapping):
+        pairs = (f"{_toml(str(key))} = {_toml(one)}" for key, one in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def arguments(setting: Sequence[str]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -68,11 +69,14 @@ def card(config: TrainConfig, summary: dict[str, Any], drawn: bool, code: UserCo
     lines += ["| setting | value |", "|---|---|"] if settings else ["None."]
     lines += [f"| {name} | {_plain(str(value))} |" for name, value in settings.items()]
     lines += ["", "## The same again", ""]
-    if code.env is code.network is code.algorithm is None:
-        lines += [f"    {command(config, summary['placement'])}"]
-    else:
+    if not code.env is code.network is code.algorithm is None:
         lines += ["The environment, network or algorithm was given in Python, with these settings:",
                   "", f"    {printable(json.dumps(settings, default=str))}"]  # fmt: skip
+    elif any(_has_null(v) for v in settings.values() if isinstance(v, dict)):  # no flag says it
+        lines += ["In Python, with these settings:", "",
+                  f"    {printable(json.dumps(settings, default=str))}"]  # fmt: skip
+    else:
+        lines += [f"    {command(config, summary['placement'])}"]
     lines += ["", "The agent: `flatout eval .`, or `Agent.load` in Python."] * config.hyper.acts
     return "\n".join([*lines, ""])
 
@@ -104,6 +108,13 @@ def command(config: TrainConfig, placement: str) -> str:
     words = ["flatout", "train", config.algorithm]
     words += ["--env", config.env.env] if config.hyper.acts else []
     return shlex.join([*words, *flags(changed(config)), "--placement", placement])
+
+
+def _has_null(value: Any) -> bool:
+    """Return whether None is anywhere in a JSON value."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return any(map(_has_null, value)) if isinstance(value, list | tuple) else value is None
 
 
 def _plain(text: str) -> str:
