@@ -23,7 +23,7 @@ from flatout.engine.mesh import Mesh
 from flatout.engine.replay.device import DeviceReplay
 from flatout.engine.replay.host import HostReplay
 from flatout.engine.replay.ring import Ring, RingLayout, gather
-from flatout.engine.replay.sampling import EPSILON, leaves
+from flatout.engine.replay.sampling import EPSILON, empty_priorities, leaves, saved
 from flatout.randomness import raw_key
 from flatout.spans import Spans
 from flatout.storage import checkpoint
@@ -32,7 +32,7 @@ from flatout.types import ContinuousSpec, DiscreteSpec
 from tests import tiny
 from tests.conftest import Result
 from tests.run.test_resume import assert_same
-from tests.worlds import VECTOR, Rates, World, compare, grid, image, plain
+from tests.worlds import VECTOR, Rates, Store, World, compare, grid, image, plain
 
 LANES, ROWS, TOTAL = 2, 12, 400
 NETWORK = NetworkConfig(network="mlp", hidden=(8,))
@@ -241,6 +241,23 @@ def test_each_update_of_a_long_trajectory_has_a_batch_of_its_own() -> None:
         store, most = due.store, max(most, due.updates)
         assert not due.updates or len(due.drawn[0]) >= due.updates
     assert most == 3 * needs.gradient_steps
+
+
+def test_a_compiled_loop_keeps_its_capacity_for_final_observations() -> None:
+    """A ring in host memory doubles its capacity, also beyond what suffices. A fused run that began
+    with it was given arrays for which its program is not compiled."""
+    algorithm, world = build("priorities"), World(VECTOR, LANES, 0)
+    layout = RingLayout(VECTOR, LANES, ROWS, 1)
+    host, enough = Store(layout), 5 * LANES
+    for _ in range(ROWS):
+        host.take(world.collect(1))
+    host.ring_counters.final_capacity = 8 * LANES
+    arrays, data, rows = host.ring_counters.saved(host.ring)
+    arrays |= saved(layout, empty_priorities(layout))
+    shapes = shapes_of(world.collect(algorithm.horizon))
+    device = DeviceReplay(algorithm, layout, shapes, raw_key(0, 3), enough, True)
+    store, _ = device.restored(arrays, data, rows)
+    assert shapes_of(store) == shapes_of(device.store())
 
 
 @pytest.mark.bits

@@ -143,7 +143,8 @@ def _build_replay(
         finals = rows * num_envs // (task.limit or 64) + num_envs
         if least is not None:  # the largest number possible: a compiled loop cannot grow the array
             finals = num_envs * (rows // least + 2 if least else 1)
-        return DeviceReplay(algorithm, layout, shapes, key, shards * finals)
+        enough = least is not None
+        return DeviceReplay(algorithm, layout, shapes, key, shards * finals, enough)
     # On a GPU, two dispatches per trajectory: the host gathers the second while the first runs.
     most = replay.most(num_envs, shapes.rewards.shape[0])
     chunk = -(-most // 2) if placement.learn[0].is_gpu and most > 1 else None

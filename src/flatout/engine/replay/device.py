@@ -69,6 +69,8 @@ class DeviceReplay(Replay):
 
     Args:
         finals: the initial capacity for final observations. For the other arguments see `Replay`.
+        enough: whether this capacity is enough for every trajectory, so that it never changes: it
+            is part of a compiled loop.
     """
 
     in_program = True
@@ -80,8 +82,10 @@ class DeviceReplay(Replay):
         trajectory: Trajectory,
         key: np.ndarray,
         finals: int,
+        enough: bool = False,
     ) -> None:
         super().__init__(algorithm, layout, trajectory, key, finals)
+        self._enough = enough
         self._shapes = ring_shapes(layout, trajectory, self.counts().final_capacity)
         self.axes: Any = DispatchInputs(0, None, None, 0, None)
         self.member_counts, self.shard_counts = Counts(None, 0, 0), Counts(None, None, 0)
@@ -248,7 +252,9 @@ class DeviceReplay(Replay):
         return self._saved(store, counts, self._shard)
 
     def restored(self, arrays: Arrays, data: Data, rows: RowSource | None) -> tuple[Any, Any]:
-        store, counts = super().restored(arrays, data, rows)
+        # Otherwise a ring keeps its capacity, which may have grown beyond what is needed.
+        given = data | {"room": 0} if self._enough else data
+        store, counts = super().restored(arrays, given, rows)
         return store._replace(ring=self._split_ring(store.ring)), counts
 
     def truncate(self, store: Store, counts: RingCounters, restart: Restart) -> Store:
