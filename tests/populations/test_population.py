@@ -263,6 +263,19 @@ def test_a_population_is_trained_by_one_process(flatout: Cli, tmp_path: Path) ->
     assert {path.name for path in folder.iterdir()} == {".lock", "population.json"}
 
 
+def test_a_population_is_not_continued_with_other_settings_of_its_members(tmp_path: Path) -> None:
+    config = resolve("ppo", {"env": "CartPole-v1"})
+    file, folder = tmp_path / "p.toml", tmp_path / "p"
+    file.write_text("[slow]\ngamma = 0.99\n")
+    made = members(config, None, [str(file)], folder)
+    save(folder, config, made, Strategy("spread", 1))
+    file.write_text("[slow]\ngamma = 0.9\n")
+    with pytest.raises(
+        UsageError, match=r"slow has other settings there: gamma is 0.99 there, 0.9"
+    ):
+        train(config, None, [str(file)], None, folder, True, Interrupts(), goes_on=True)
+
+
 def test_the_file_of_a_large_population_is_read_again(tmp_path: Path) -> None:
     """Of thousands of members it is larger than a run's settings may be."""
     config = resolve("ppo", {"env": "CartPole-v1", "env_kwargs": {"text": "x" * (1 << 20)}})

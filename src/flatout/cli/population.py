@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flatout.cli.carried import differing
 from flatout.config.schema import RESUMABLE, TrainConfig
 from flatout.config.settings import revise
 from flatout.errors import FlatoutError, UsageError, writing
@@ -54,7 +55,7 @@ def _refuse_others(found: list[Member], wanted: list[Member]) -> None:
     """Refuse to continue a population with other members than the flags name.
 
     Raises:
-        UsageError: the message names the first members that differ.
+        UsageError: the message names the first members, or settings of one, that differ.
     """
     there, asked = ({member.name for member in some} for some in (found, wanted))
     if there != asked:
@@ -63,6 +64,14 @@ def _refuse_others(found: list[Member], wanted: list[Member]) -> None:
             f"--continue: the population there has other members: {theirs} there, {ours} here; "
             "give the same --seeds and --population, or another --run-dir."
         )
+    now = {member.name: member.config for member in wanted}
+    for member in found:
+        names = [name for name in member.config.flat() if name not in RESUMABLE]
+        if words := differing(member.config, now[member.name], names):
+            raise UsageError(
+                f"--continue: the member {member.name} has other settings there: {words}; give the "
+                "same ones, or another --run-dir."
+            )
 
 
 def train(
