@@ -350,9 +350,11 @@ moves = st.one_of(
     st.tuples(st.just("collect"), st.integers(1, ROWS)),
     st.tuples(st.just("save"), st.just(0)),
     st.tuples(st.just("resume"), st.integers(0, 3)),
+    st.tuples(st.just("lose"), st.integers(0, 1)),
 )
 LOST_THEN_SAVED = [("collect", 5), ("save", 0), ("resume", 1), ("save", 0), ("resume", 0)]
 LOST_THEN_ON = [*LOST_THEN_SAVED[:3], ("collect", 2), ("save", 0), ("resume", 0), ("collect", 3)]
+SAVED_THEN_LOST = [*LOST_THEN_SAVED[:2], ("lose", 0), ("lose", 1), *LOST_THEN_ON[3:]]
 
 
 @settings(deadline=None, max_examples=60)
@@ -363,10 +365,12 @@ LOST_THEN_ON = [*LOST_THEN_SAVED[:3], ("collect", 2), ("save", 0), ("resume", 0)
 @example(VECTOR, 0, 0, LOST_THEN_SAVED)
 @example(VECTOR, 1 << 20, 0, LOST_THEN_SAVED)
 @example(VECTOR, 0, 0, LOST_THEN_ON)
+@example(VECTOR, 0, 0, SAVED_THEN_LOST)
 def test_any_sequence_of_saves_and_resumes_keeps_what_happened(
     spec: ObservationSpec, small: int, seed: int, sequence: list[tuple[str, int]]
 ) -> None:
-    """Also where some environments' episodes do not reproduce on resume (the bits of `number`)."""
+    """Also where some environments' episodes do not reproduce on resume (the bits of `number`), and
+    where an environment is lost with its process right after a checkpoint."""
     with tempfile.TemporaryDirectory() as name, mock.patch.object(segments, "SMALL", small):
         folder = Path(name)
         run, path, world = Run(folder / "replay", geometry(spec), seed), None, None
@@ -376,6 +380,8 @@ def test_any_sequence_of_saves_and_resumes_keeps_what_happened(
             elif move == "save":
                 path = checkpoint.save(folder / "checkpoints", step, run.snapshot(), 2, run.disk)
                 world = copy.deepcopy(run.world)
+            elif move == "lose":
+                run.store.cut(run.world, number)
             elif path is not None:  # killed, and resumed from the newest checkpoint
                 run.store = run.restored(checkpoint.load(path)[1])
                 run.disk = SegmentStore(folder / "replay")

@@ -53,6 +53,7 @@ class SegmentStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._newest: list[Reference] = []
+        self._cut: np.ndarray | None = None  # which episodes its last row truncates, as written
 
     def save(self, rows: RowSource) -> list[Reference]:
         """Write the rows that are not on disk yet.
@@ -68,7 +69,11 @@ class SegmentStore:
         if not all((self._folder / ref["file"]).is_file() for ref in kept):
             kept = []  # some were deleted: all needed rows are still in memory
         begin = kept[-1]["end"] if kept else first
-        if kept and kept[-1]["bytes"] < SMALL and begin < end:
+        again = bool(kept) and kept[-1]["bytes"] < SMALL and begin < end
+        if kept and self._cut is not None:  # a lost environment's episode is truncated afterwards
+            cut = rows.read(begin - 1, begin)["truncated"]
+            again |= not np.array_equal(cut, self._cut[None])
+        if again:
             begin = max(kept.pop()["first"], first)
         written: list[Reference] = []
         try:
@@ -85,12 +90,13 @@ class SegmentStore:
             raise
         kept += written
         self._newest = kept
+        self._cut = rows.read(end - 1, end)["truncated"][0].copy() if kept else None
         return list(kept)
 
     def resume(self, references: list[Reference]) -> None:
         """Continue from a checkpoint's segments. The newest one is written again: its last row
         changes if an episode could not be restored."""
-        self._newest = list(references[:-1])
+        self._newest, self._cut = list(references[:-1]), None
 
     def keep_only(self, references: Iterable[Reference]) -> None:
         """Remove all other segments."""
