@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import jax
 import pytest
 
@@ -20,6 +24,24 @@ def test_64_bit_mode_is_refused_by_the_name_of_its_variable() -> None:
             backend.start(placement)
     finally:
         jax.config.update("jax_enable_x64", False)
+
+
+def test_virtual_devices_take_the_place_of_those_that_a_variable_asks_for() -> None:
+    code = (
+        "import sys\n"
+        "if sys.argv[1:]: import jax\n"
+        "from flatout.hardware import backend\n"
+        "from flatout.hardware.inventory import inventory\n"
+        "backend.show_virtual_devices(3)\n"
+        "import jax\n"
+        "print(inventory().cpu_devices, len(jax.devices()))"
+    )
+    for words in ((), ("imported",)):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], env=os.environ | {"JAX_NUM_CPU_DEVICES": "2"},
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert done.stdout.split() == ["3", "3"]
 
 
 def test_jax_without_compiling_is_refused_by_the_name_of_its_variable() -> None:

@@ -17,6 +17,7 @@ from flatout.engine.memory import Expectation
 from flatout.errors import FlatoutError, UsageError
 from flatout.hardware.backend import CUDA_CONTEXT_MB
 from flatout.hardware.inventory import (
+    VIRTUAL,
     Gpu,
     Hardware,
     MiB,
@@ -166,6 +167,23 @@ def test_this_machine_is_described_sanely() -> None:
     assert here.cpu_name
     assert here.cpu_devices == 8  # the tests' own XLA_FLAGS
     assert f"{here.cores} cores" in here.describe()
+
+
+@pytest.mark.parametrize(
+    ("flags", "setting", "count"),
+    [("", -1, 1), (f"{VIRTUAL}=2 {VIRTUAL}=4", -1, 4), (f"{VIRTUAL}=2", 4, 4), ("", 4, 4)],
+)
+def test_cpu_devices_are_those_that_jax_will_show(
+    flags: str, setting: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = SimpleNamespace(values={"jax_num_cpu_devices": setting})
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(config=settings))
+    assert inventory().cpu_devices == count
+    monkeypatch.delitem(sys.modules, "jax")
+    if setting > 0:
+        monkeypatch.setenv("JAX_NUM_CPU_DEVICES", str(setting))
+    assert inventory().cpu_devices == count
 
 
 def test_cores_are_those_that_this_process_may_use() -> None:

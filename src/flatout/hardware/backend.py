@@ -6,13 +6,14 @@ Platforms, visible GPUs and memory limits must be set before JAX's first use.
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 from flatout.config.placement import DeviceName, Placement
 from flatout.errors import FlatoutError, NoRoomError, UsageError
 from flatout.hardware.compile_cache import set_up
-from flatout.hardware.inventory import VIRTUAL
+from flatout.hardware.inventory import CPU_DEVICES, VIRTUAL
 from flatout_explain.hardware.nvml import visible_gpus
 
 CUDA_CONTEXT_MB = 600
@@ -26,6 +27,12 @@ def show_virtual_devices(count: int | None) -> None:
     given = os.environ.get("XLA_FLAGS", "").split()
     kept = [flag for flag in given if not flag.startswith(VIRTUAL)]
     os.environ["XLA_FLAGS"] = " ".join([*kept, f"{VIRTUAL}={count}"])
+    os.environ.pop(CPU_DEVICES, None)  # JAX would take it instead of the flag
+    if "jax" in sys.modules:  # which read that variable when it was imported
+        import jax
+
+        with suppress(RuntimeError):  # JAX has opened its devices
+            jax.config.update(CPU_DEVICES.lower(), -1)
 
 
 def start(placement: Placement) -> list[str]:

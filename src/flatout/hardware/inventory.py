@@ -36,6 +36,9 @@ ENOUGH = 0.5
 VIRTUAL = "--xla_force_host_platform_device_count"
 """XLA's flag for several CPU devices."""
 
+CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
+"""JAX's variable for the same; in lower case, its setting. Both take precedence over the flag."""
+
 
 @dataclass(frozen=True)
 class Hardware:
@@ -94,14 +97,13 @@ def inventory() -> Hardware:
     """Look at this machine now."""
     total, available = memory()
     gpus, note = visible_gpus()
-    flag = re.search(rf"{VIRTUAL}=(\d+)", os.environ.get("XLA_FLAGS", ""))
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin")
     return Hardware(
         cpu_name=cpu_name(),
         cores=usable_cores(),
         memory_total_mb=total // MiB,
         memory_available_mb=available // MiB,
-        cpu_devices=int(flag[1]) if flag else 1,
+        cpu_devices=_cpu_devices(),
         gpus=gpus,
         cuda_plugin=any(importlib.util.find_spec(name) is not None for name in plugins),
         gpu_note=note,
@@ -221,6 +223,18 @@ def _soften(placement: Placement, available: set[DeviceName], cards: list[int]) 
         replay=placement.replay if has_gpu else "cpu",
         memory=placement.memory if has_gpu else None,
     )
+
+
+def _cpu_devices() -> int:
+    """The number of CPU devices that JAX shows: its own setting, else the last of XLA's flags."""
+    given = os.environ.get(CPU_DEVICES, "")
+    if "jax" in sys.modules:  # which read the variable when it was imported
+        import jax
+
+        given = str(jax.config.values.get(CPU_DEVICES.lower(), ""))
+    flags = re.findall(rf"{VIRTUAL}=(\d+)", os.environ.get("XLA_FLAGS", ""))
+    count = given if given.isdecimal() else (flags or ["1"])[-1]
+    return max(int(count), 1)
 
 
 def _opened() -> tuple[int, ...]:
