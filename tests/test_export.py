@@ -19,7 +19,9 @@ import numpy as np
 import pytest
 
 from flatout import PPO, Agent, UsageError
+from flatout.api import standalone
 from flatout.api.load import AGENTS
+from flatout.networks.layers import ACTIVATIONS
 from flatout.randomness import raw_key
 from flatout.storage import checkpoint
 from flatout.types import ContinuousSpec, DiscreteSpec
@@ -156,6 +158,23 @@ def test_outputs_are_the_agents(
     assert acted.contains(
         policy.predict(obs[0], deterministic=True)[0] if acted is not CHOICE else int(actions[0])
     )
+
+
+def test_no_layer_overflows_or_rounds_categories(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.array([-3e4, -100, -1, 0, 1, 100, 3e4], np.float32)
+    for name in ("silu", "elu", "gelu", "relu", "tanh"):
+        with np.errstate(over="raise", invalid="raise"):
+            found = standalone.LAYERS[name](x)
+        np.testing.assert_allclose(found, ACTIVATIONS[name](x), rtol=1e-5, atol=1e-6)
+    first = 2**24  # above it float32 holds even numbers only
+    steps = [["categories", [], [[3], [first]]]]
+    inputs = [["", [], "int32", False, steps]]
+    monkeypatch.setattr(
+        standalone, "SPEC", {"inputs": inputs, "layers": [], "memory": [], "mask": None}
+    )
+    rows = np.arange(first, first + 3, dtype=np.int32)
+    assert standalone.outputs(rows).tolist() == np.eye(3).tolist()
+    assert standalone.outputs(rows).dtype == np.float32
 
 
 @pytest.mark.parametrize(

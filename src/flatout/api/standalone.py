@@ -190,11 +190,16 @@ def chosen_by(arrays: Any, carry: Any, draws: Any = None) -> Any:
     random generator `draws`, noise is added so that the action chosen by the outputs is a draw.
     """
     parts = [
-        applied(array.astype(np.float32), steps)
+        applied(array if exact(steps) else array.astype(np.float32), steps)
         for array, (*_, steps) in zip(arrays, SPEC["inputs"])  # noqa: B905
     ]
     x = parts[0] if len(parts) == 1 else np.concatenate(parts, -1)
     return applied(x, SPEC["layers"], draws, carry)
+
+
+def exact(steps: Any) -> Any:
+    """Return whether an array holds categories, which float32 would round from 2**24 on."""
+    return bool(steps) and steps[0][0] == "categories"
 
 
 def applied(x: Any, steps: Any, draws: Any = None, carry: Any = None) -> Any:
@@ -341,7 +346,7 @@ LAYERS: dict[str, Any] = {
     "channels_last": lambda x: np.moveaxis(x, 1, -1), "categories": categories,
     "clip": np.clip, "tanh": np.tanh,
     "to_box": lambda x, middle, half, low, high: np.clip(middle + half * x, low, high),
-    "relu": lambda x: np.maximum(x, 0), "silu": lambda x: x / (1 + np.exp(-x)),
+    "relu": lambda x: np.maximum(x, 0), "silu": lambda x: x * sigmoid(x),
     "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
     "gelu": lambda x: x / 2 * (1 + np.tanh(np.float32(0.7978845608) * (x + 0.044715 * x**3))),
 }  # fmt: skip
