@@ -85,6 +85,9 @@ class Setting(callbacks.BaseCallback):
 
 def test_replaced_parameters_are_those_of_the_next_run(tmp_path: Path) -> None:
     agent = sb3.PPO("MlpPolicy", CART, **SMALL).learn(64, run_dir=tmp_path / "run")
+    agent.set_parameters(agent.get_parameters())
+    with pytest.raises(UsageError, match="continues with its own parameters"):
+        agent.learn(64, run_dir=tmp_path / "run", reset_num_timesteps=False)
     with pytest.raises(FlatoutError, match="cannot be called while the agent learns"):
         agent.learn(64, Setting())
     loaded = sb3.PPO.load(tmp_path / "run")

@@ -49,7 +49,7 @@ class History:
         self._source: Path | None = None  # the file it came from, or its last run's folder
         self._before: TrainConfig | None = None  # the settings that it was loaded with
         self._given: frozenset[str] = frozenset()  # those that were changed then
-        self._replaced: dict[str, np.ndarray] = {}  # of a loaded agent
+        self._replaced: dict[str, np.ndarray] = {}  # since the last run
 
     @property
     def kept(self) -> bool:
@@ -77,10 +77,7 @@ class History:
 
     def replace(self, arrays: dict[str, np.ndarray]) -> None:
         """Replace the learned arrays from which the next run starts."""
-        if self._kept is not None:
-            self._kept[1].arrays.update(arrays)
-        else:
-            self._replaced.update(arrays)
+        self._replaced.update(arrays)
 
     def draw(self, points: Points, settings: dict[str, Any]) -> None:
         """Add a run's learning curve."""
