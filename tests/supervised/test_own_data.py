@@ -102,11 +102,11 @@ def test_a_module_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
         load_dataset("failing_data:make")
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int64", "float64", "bool"])
+@pytest.mark.parametrize("dtype", ["uint8", "int64", "float64", "float16", "bool"])
 @pytest.mark.parametrize("shape", [(), (5,), (4, 6), (4, 6, 3), (2, 2, 2, 2)])
 def test_examples_of_any_shape_and_type_are_accepted(shape: Any, dtype: str) -> None:
     x = np.ones((20, *shape), dtype)
-    data = own_dataset("name", (x, np.arange(20) % 2), "data")
+    data = own_dataset("name", (x, (np.arange(20) % 2).astype(dtype)), "data")
     assert data.train_x.shape == (16, *shape)
     assert data.train_x.dtype == ("uint8" if dtype == "uint8" else "float32")
     assert data.high == (255 if dtype == "uint8" else None)

@@ -241,6 +241,15 @@ def test_a_classifier_learns_predicts_and_is_loaded(tmp_path: Path) -> None:
     assert labels.shape == y.shape
     assert agent.predict(x[0]) == labels[0]
     assert agent.evaluate(x, y) == (labels == y).mean()
+    for call, words in (
+        (lambda: agent.evaluate(x[:0], y[:0]), "y is empty"),
+        (lambda: agent.evaluate(x, y + 0.5), r"y\[0\] is .*5; labels are the whole"),
+        (lambda: agent.evaluate(x, y[:9]), "rows, but y has 9 labels"),
+        (lambda: agent.evaluate(x[0], 3), r"y\[0\] is 3, but .* labels are 0 to 2"),
+        (lambda: agent.evaluate(x), "y is NoneType"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            call()
     agent.save(tmp_path / "agent")
     with pytest.raises(CheckpointError, match="does not fit its settings"):
         Classifier.load(tmp_path / "agent", network=own_networks.shallow)
@@ -269,7 +278,11 @@ def test_the_built_in_network_reads_images_without_channels() -> None:
     data = load_dataset(None)
     images = data.train_x[:100, ..., 0]
     agent = Classifier(None, (images, data.train_y[:100]), **SMALL).learn(2)
-    assert agent.predict(images).shape == (100,)
+    labels = agent.predict(images)
+    assert labels.shape == (100,)
+    assert agent.predict(images.astype(float)).tolist() == labels.tolist()
+    with pytest.raises(UsageError, match=r"learned from uint8, which it divides by 255"):
+        agent.predict(images / 255)
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,12 @@ from flatout.config.hyper import BUILT_IN
 from flatout.config.modules import PASSED
 from flatout.config.settings import parts_of, resolve
 from flatout.config.values import hints
+from flatout.envs.spaces import as_array
 from flatout.errors import CheckpointError, UsageError
 from flatout.networks.torsos import Network
 from flatout.run.classifying import ClassifierActing
 from flatout.supervised.datasets import Dataset, described_spec, load_dataset, own_dataset
-from flatout.supervised.own_data import result_of
+from flatout.supervised.own_data import checked_labels, result_of
 from flatout.types import UserCode
 
 
@@ -88,6 +89,7 @@ class Classifier(Agent):
         self.config = resolve(self.algorithm, given, {"network": name, "data": data})
         make = network if callable(network) else None
         self._code = UserCode(self._data, make)
+        self._example, self._classes = known
         self._classifying = ClassifierActing(self.config, self._code, *known)
         self._set_up(self._classifying)
 
@@ -97,8 +99,19 @@ class Classifier(Agent):
         """Return the label of one example ``[...]``, or the labels of a batch ``[B, ...]``.
 
         Raises:
-            UsageError: nothing was learned yet, or the examples do not fit.
+            UsageError: nothing was learned yet, or the examples do not fit: fractions do not where
+                those learned from were uint8, because the cast would cut them off.
         """
+        spec = self._example
+        given = as_array(x, spec)
+        if spec.dtype == "uint8" and given.dtype.kind == "f":
+            cut = np.isfinite(given) & (given != np.trunc(given))
+            if cut.any():
+                raise UsageError(
+                    f"predict was given an example with {given[cut][0]}, but this classifier "
+                    f"learned from uint8, which it divides by {spec.high} itself: pass whole "
+                    "numbers, as it learned from."
+                )
         return super().predict(x, deterministic=True)[0]
 
     def evaluate(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -107,15 +120,19 @@ class Classifier(Agent):
         """Return the accuracy on the test set, or on the given examples and labels.
 
         Raises:
-            UsageError: nothing was learned yet, or the examples do not fit.
+            UsageError: nothing was learned yet, the examples do not fit, or there is not one label
+                of the classifier's for each.
         """
         if x is None and y is None:
             return self._classifying.accuracy(load_dataset(self.config.hyper.data, self._data))
-        found, labels = np.asarray(self.predict(x)), np.asarray(y)
-        if found.shape != labels.shape:
+        found = np.asarray(self.predict(x))
+        labels = checked_labels("y", y if found.ndim else [y], "x", found.size, "evaluate")
+        over = labels >= self._classes
+        if over.any():
+            row = int(over.argmax())
             raise UsageError(
-                f"evaluate needs one label for each example, shape {[*found.shape]}, not "
-                f"{[*labels.shape]}."
+                f"evaluate: y[{row}] is {labels[row]}, but the classifier's labels are 0 to "
+                f"{self._classes - 1}."
             )
         return float((found == labels).mean())
 

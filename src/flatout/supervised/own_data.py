@@ -77,7 +77,7 @@ def checked(given: Any, where: str) -> dict[str, np.ndarray]:
     for x, y in (NAMES[:2], NAMES[2:]):
         if arrays.get(x) is not None:
             found[x] = _examples(x, arrays[x], where)
-            found[y] = _labels(y, arrays[y], x, len(found[x]), where)
+            found[y] = checked_labels(y, arrays[y], x, len(found[x]), where)
     _refuse_gaps(found["y"], where)
     if "x_test" in found:
         _refuse_other_test(found, where)
@@ -122,7 +122,17 @@ def _examples(name: str, given: Any, where: str) -> np.ndarray:
     return x
 
 
-def _labels(name: str, given: Any, x: str, rows: int, where: str) -> np.ndarray:
+def checked_labels(name: str, given: Any, x: str, rows: int, where: str) -> np.ndarray:
+    """Return labels as int32 ``[rows]``.
+
+    Args:
+        name, x: of the labels and of their examples, for messages.
+        rows: the number of examples.
+        where: the name of the data, with which each message begins.
+
+    Raises:
+        UsageError: they are not one whole number from 0 on for each example.
+    """
     y = _array(name, given, where, "an array of whole numbers, one label for each example")
     if y.ndim != 1:
         one = f"{name}.reshape(-1)" if y.size == len(y) else f"{name}.argmax(1) of one-hot rows"
@@ -135,7 +145,7 @@ def _labels(name: str, given: Any, x: str, rows: int, where: str) -> np.ndarray:
             f"{where}: {x} has {rows:,} rows, but {name} has {len(y):,} labels; give one label "
             "for each row."
         )
-    with np.errstate(invalid="ignore"):  # NaN
+    with np.errstate(invalid="ignore", over="ignore"):  # NaN; float16 holds no 2**31
         whole = (y >= 0) & (y < 2**31) & (y % 1 == 0)
     if not whole.all():
         row = int(whole.argmin())
