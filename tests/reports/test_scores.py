@@ -176,13 +176,17 @@ def test_compare_says_which_run_lacks_evaluations(flatout: Cli, tmp_path: Path) 
     assert "B has no evaluation; --eval-every" in last("many", "none")
     assert "A has one evaluation; --eval-every" in last("one", "many")
     assert "A has one evaluation and B has no evaluation" in last("one", "none")
-    assert "A has no evaluation and B has no evaluation" in last("none", "none")
+    assert "Neither run has an evaluation; --eval-every" in last("none", "none")
     assert last("many", "many").startswith("at 300 steps")
     assert last("one", "one").startswith("at 300 steps"), "both are in the table"
     assert "has not made its first step" in last("many", "short")
     folder(tmp_path / "quiet", [1.0, 2.0, 3.0], quiet=True, log_every=7)
     same = flatout("runs", "--compare", tmp_path / "none", tmp_path / "quiet").out
     assert "SETTINGS  the same" in same, "what is shown and written is no difference"
+    folder(tmp_path / "other", [1.0, 2.0, 3.0], seed=673228719, n_steps=4096)
+    shown = flatout("runs", "--compare", tmp_path / "none", tmp_path / "other").out
+    assert " 673228719" in shown, "a setting is shown as a flag takes it"
+    assert " 4096" in shown
 
 
 @settings(max_examples=25, deadline=None)

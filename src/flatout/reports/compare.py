@@ -84,10 +84,13 @@ def _without_evaluations(curves_: list[bool], last: list[bool]) -> str:
     """
     if all(curves_) or (not any(curves_) and all(last)):
         return ""
+    advice = "--eval-every STEPS evaluates a run while it trains."
+    if not any(last):
+        return f"Neither run has an evaluation; {advice}"
     counts = ["one evaluation" if one else "no evaluation" for one in last]
     words = [f"{n} has {count}" for n, count, many in zip("AB", counts, curves_, strict=True)
              if not many]  # fmt: skip
-    return f"{' and '.join(words)}; --eval-every STEPS evaluates a run while it trains."
+    return f"{' and '.join(words)}; {advice}"
 
 
 def _summary(path: Path) -> dict[str, Any]:
@@ -116,12 +119,14 @@ def told(found: dict[str, Any]) -> str:
     """The comparison as text."""
     lines = [f"A  {found['runs'][0]}", f"B  {found['runs'][1]}"]
 
-    def part(heading: str, pairs: dict[str, list[Any]], last: Any = lambda a, b: "") -> None:
-        table = [[str(n), _value(a), _value(b), last(a, b)] for n, (a, b) in pairs.items()]
+    def part(
+        heading: str, pairs: dict[str, list[Any]], last: Any = lambda a, b: "", shown: Any = _value
+    ) -> None:
+        table = [[str(n), shown(a), shown(b), last(a, b)] for n, (a, b) in pairs.items()]
         lines.extend(["", *text_table([[heading, "A", "B", ""], *table], (0, 3))])
 
     if found["settings"]:
-        part("SETTINGS", found["settings"])
+        part("SETTINGS", found["settings"], shown=_setting)
     else:
         lines += ["", "SETTINGS  the same"]
     part("RESULTS", found["summary"], _ratio)
@@ -151,6 +156,11 @@ def _value(value: Any) -> str:
     if type(value) is float and abs(value) >= 1:
         return f"{value:,.1f}"
     return f"{value:.4g}" if type(value) is float else str(value)
+
+
+def _setting(value: Any) -> str:
+    """Return a setting in full and without separators, so that it can be given to a flag."""
+    return "-" if value is None else str(value)
 
 
 def _ratio(a: Any, b: Any) -> str:
