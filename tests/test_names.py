@@ -84,6 +84,7 @@ def test_other_libraries_names_are_accepted(made: Any, settings: dict[str, Any])
         ({"learning_rte": 1}, r"Did you mean 'learning_rate'\?$"),
         ({"nenvs": 1}, r"Did you mean 'envs'\?$"),
         ({"qqq": 1}, r"unknown setting 'qqq'\.$"),
+        ({"n_step": 64}, r"'n_step'\. It is a setting of dqn, .*\. This algorithm has 'n_steps'\."),
         ({"lr": 1, "learning_rate": 1}, "one setting"),
         ({"use_sde": True}, "use_sde.*not available"),
         ({"tensorboard_log": "logs"}, "use run_dir: a run folder contains TensorBoard"),

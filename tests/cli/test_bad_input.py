@@ -148,6 +148,7 @@ NESTED, DIGITS = "[" * 99999, "9" * 400
         ("train ppo --episodes 3", "train has no --episodes; it is a flag of flatout eval."),
         ("eval run --gae-lambda 1", "eval has no --gae-lambda; it is a flag of flatout train"),
         ("train dqn --env CartPole-v1 --clip-range 0.1", "--clip-range is a setting of ppo; dqn"),
+        ("train ppo --env CartPole-v1 --n-step 64", "ppo does not have it. It has --n-steps."),
         ("train ppo --env-kwargs a=1 b=2", "'b=2'|--env-kwargs a=1 --env-kwargs b=2"),
         ("train ppo --hidden 64 64", "'64'|--hidden 64,64"),
         ("explain train.py --lr 1", "flatout explain -- python train.py --lr 1"),

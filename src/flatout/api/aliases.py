@@ -22,7 +22,7 @@ from flatout.api.translate import (
     schedule_of,
     steps_between_updates,
 )
-from flatout.config.aliases import REFUSED, RENAMED, meant
+from flatout.config.aliases import REFUSED, RENAMED, meant, similar
 from flatout.config.hyper import HYPER
 from flatout.config.values import hints
 from flatout.errors import UsageError, nearest, short
@@ -220,6 +220,8 @@ def translated(
         else:
             having = [other for other, hyper in HYPER.items() if plain in hints(hyper)]
             hint = f" It is a setting of {', '.join(having)}." if having else ""
+            if having and (own := similar(plain, names)):
+                hint += f" This algorithm has {own!r}."
             hint = hint or meant(plain[:200], names)
             raise UsageError(f"unknown setting {name[:200]!r}.{hint}")
     if memory:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from flatout.cli.carried import carried_over, on_free_cards, without_learn
 from flatout.cli.flags import Word, flags_of, run_folder, show_help, value_of, valued
+from flatout.config.aliases import similar
 from flatout.config.hyper import HYPER, OwnConfig, algorithm_called
 from flatout.config.schema import (
     ALGORITHMS,
@@ -329,7 +330,9 @@ def _foreign(name: str, algorithm: str) -> str:
     having = [other for other, hyper in HYPER.items() if name in hints(hyper)]
     if not having:
         return f"{flag}: {algorithm} has no environment."
-    return f"{flag} is a setting of {', '.join(having)}; {algorithm} does not have it."
+    own = similar(name, hints(HYPER[algorithm])) if algorithm in HYPER else None
+    but = f" It has {option(own)}." if own else ""
+    return f"{flag} is a setting of {', '.join(having)}; {algorithm} does not have it.{but}"
 
 
 def _refuse_changes(before: TrainConfig, config: TrainConfig, run_dir: str) -> None:

@@ -6,7 +6,7 @@ docs/coming-from.md shows these tables.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from flatout.errors import nearest
 
@@ -119,3 +119,8 @@ def meant(name: str, names: Collection[str], flag: bool = False) -> str:
         there = other in right
         return f" Did you mean {right[other]!r}?" if there else f" Instead: {REFUSED[other]}."
     return nearest(name, difflib.get_close_matches(name, list(names), n=1, cutoff=0.6))
+
+
+def similar(name: str, names: Iterable[str]) -> str | None:
+    """Return the name that differs from `name` by about a letter (`n_steps`, `n_step`), or None."""
+    return next(iter(difflib.get_close_matches(name, list(names), n=1, cutoff=0.9)), None)
