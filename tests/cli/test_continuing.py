@@ -48,6 +48,16 @@ def test_one_command_starts_a_run_and_goes_on_with_it(flatout: Cli, tmp_path: Pa
     sentence(other, 2, f"--continue|{tmp_path / 'run'}|gamma is 0.99 there, 0.5 here|--run-dir")
 
 
+def test_a_total_below_the_steps_of_a_resumed_run_is_named(flatout: Cli, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert flatout(*COMMAND, "--run-dir", run, "--steps", 192).code == 0
+    for steps, named in ((192, False), (130, False), (128, True)):  # an iteration has 64 steps
+        result = flatout("train", "--resume", run, "--quiet", "--steps", steps)
+        assert result.code == 0
+        assert ("which is the run's total" in result.err) == named
+    assert f"for 128 more: flatout train --resume {run} --steps 320" in result.err
+
+
 @pytest.mark.usefixtures("shared_programs")
 def test_parameters_that_do_not_fit_are_refused_before_there_is_a_folder(
     flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

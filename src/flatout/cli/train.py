@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from flatout.cli.arguments import (
     TrainArguments,
@@ -117,6 +119,8 @@ def train(argv: list[str]) -> int:
         setting = (summary["try"] or {}).get("setting", ())
         again = changed_command(asked, given, config, setting) if setting else []
         report(summary, console, again)
+    if asked.resume is not None and "steps" in given and summary:
+        _note_total(path, summary, config.run.steps)
     trouble(stdout(), f"the summary is in {path}")
     if trainer.interrupted is None:  # another signal came as the run ended
         return 0 if interrupts.signum is None else 128 + interrupts.signum
@@ -125,6 +129,19 @@ def train(argv: list[str]) -> int:
         state = f"saved; resume with: flatout train --resume {shell_word(path)}"
     say(f"interrupted, {state}")
     return 128 + trainer.interrupted
+
+
+def _note_total(path: Path, summary: Mapping[str, Any], steps: int) -> None:
+    """Say that ``--steps`` is a total if the resumed run already had more steps than that."""
+    done = summary["steps"]
+    if done - steps < done / max(summary["iterations"], 1):  # a run ends with a whole iteration
+        return
+    from flatout.output import say
+
+    say(
+        f"{path} has {done:,} steps, more than --steps {steps}, which is the run's total; for "
+        f"{steps:,} more: flatout train --resume {shell_word(path)} --steps {done + steps}"
+    )
 
 
 def process_age() -> float:
