@@ -76,6 +76,10 @@ def test_each_trial_is_the_run_that_it_would_be_alone(flatout: Cli, tmp_path: Pa
     assert states(again) == found
     assert "learning_rate=0.001" in page.read_text()
     assert (trial / "summary.json").stat().st_mtime_ns == written
+    shown = flatout("sweep", "--resume", folder, "--out", page).out.splitlines()
+    assert shown[-3:] == [
+        str(page), f"NEXT     flatout runs {folder}", f"         flatout report --curves {folder}"
+    ]  # fmt: skip
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 
 from flatout.cli.flags import Word, out_files, parse
 from flatout.errors import UsageError, refuse_empty
-from flatout.output import print_json, say
+from flatout.output import on_one_line, print_json, say
 from flatout.reports.figure import PICTURES
 from flatout_explain.cli.parsing import existing
 
@@ -89,6 +89,8 @@ def report(argv: list[str]) -> int:
         print(found)
     for file in outs:
         found.save(file)
+        if not asked.json:
+            print(on_one_line(str(file)))
     return 0
 
 
@@ -114,6 +116,7 @@ def _curves(asked: ReportArguments) -> int:
         print(made)
     for file in outs:
         made.save(file)
+        print(on_one_line(str(file)))
     return 0
 
 

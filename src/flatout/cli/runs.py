@@ -132,4 +132,6 @@ def _compare(asked: RunsArguments) -> int:
         show(scaling, None, Console())
     for file in outs:
         draw(scaling, file)
+        if not asked.json:
+            print(on_one_line(str(file)))
     return 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from flatout.errors import UsageError
-from flatout.output import print_json, printable, say, shell_word
+from flatout.output import on_one_line, print_json, printable, say, shell_word
 from flatout.run.screen import Screen
 from flatout.sweeps.sweep import DONE, FAILED, PRUNED, RUNNING, WAITING, Sweep
 
@@ -119,6 +119,12 @@ def result(
     if report is not None:
         for file in outs:
             report.save(file)
+            if not as_json:
+                console.print(Text(on_one_line(str(file))), soft_wrap=True)
+        if not as_json:
+            place = shell_word(sweep.path)
+            commands = f"NEXT     flatout runs {place}\n         flatout report --curves {place}"
+            console.print(Text(commands), soft_wrap=True)
     failed = [state for state in sweep.states.values() if state.state == FAILED]
     for state in failed:
         say(f"{state.trial.name}: {state.error}")
