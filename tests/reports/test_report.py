@@ -101,6 +101,9 @@ def test_runs_of_unequal_length_are_compared_where_all_have_been(flatout: Cli, r
     far = told(flatout, runs, "--at", "500")
     assert len(far["tables"][0]["lines"]) == 1
     assert "6 runs are left out" in far["notes"][0]
+    folder(runs / "often", [10.0] * 6, every=50, learning_rate=1e-5, seed=0)
+    first = told(flatout, runs, "--at", "50")["notes"][0]
+    assert "(no rollout/return_mean_100 up to 50 steps)" in first, "they have one later"
 
 
 def test_equal_scores_cannot_be_told_apart(tmp_path: Path) -> None:
@@ -114,6 +117,16 @@ def test_equal_scores_cannot_be_told_apart(tmp_path: Path) -> None:
         assert "cannot be told apart" in table.verdict()
         assert table.lines[1].beaten is not None
         assert table.lines[1].beaten.value == 0.5
+
+
+def test_names_of_groups_have_no_setting_that_the_ranked_groups_share(runs: Path) -> None:
+    folder(runs / "stopped", [1.0], ended="signal", learning_rate=1e-3, seed=7, n_steps=64, envs=4)
+    (found,) = of_folders([runs]).tables
+    names = [(line.name, line.asked) for line in found.lines]
+    assert names == [("learning_rate=0.001", 3), ("learning_rate=0.0001", 3)]
+    folder(runs / "done", [1.0, 2.0, 3.0], learning_rate=1e-3, seed=7, n_steps=64, envs=4)
+    (found,) = of_folders([runs]).tables
+    assert "learning_rate=0.001, n_steps=64, envs=4" in [line.name for line in found.lines]
 
 
 def test_a_stopped_run_does_not_count(flatout: Cli, runs: Path) -> None:
@@ -261,6 +274,7 @@ def test_files(flatout: Cli, runs: Path, tmp_path: Path) -> None:
     folder(runs / "evil", [1.0, 2.0, 3.0], env="<script>alert(1)</script>", seed=0)
     page, table, drawing = (tmp_path / name for name in ("r.html", "r.csv", "r.png"))
     result = flatout("report", runs, "--out", page, "--out", table, "--out", drawing)
+    assert result.out.splitlines()[-3:] == [str(page), str(table), str(drawing)]
     assert result.code == 0, result.err
     with table.open() as file:
         rows = list(csv.DictReader(file))

@@ -160,7 +160,8 @@ def of_folders(
     groups: dict[str, list[Row]] = defaultdict(list)
     for label, places in alike([r.settings for r in whole], group, (*NOT_TELLING, "env")):
         groups[label or str(whole[places[0]].algorithm)] += [whole[place] for place in places]
-    return _ranked(groups, asked, [row for row in found if not row.settings])
+    damaged = [row for row in found if not row.settings]
+    return _ranked(groups, asked, damaged, shorten=not group)
 
 
 def _rows(paths: Iterable[Path]) -> list[Row]:
@@ -177,9 +178,29 @@ def _rows(paths: Iterable[Path]) -> list[Row]:
     return list(found.values())
 
 
-def _ranked(groups: Mapping[str, Sequence[Row]], asked: Asked, damaged: Sequence[Row] = ()) -> (
-    Report
-):  # fmt: skip
+def _short_names(groups: Mapping[str, Sequence[Row]]) -> dict[str, str]:
+    """Return each group's name without the settings that all of these groups share."""
+    if len(groups) < 2:
+        return {}
+    settings = [members[0].settings for members in groups.values()]
+    names = list(groups)
+    return {
+        names[place]: label
+        for label, places in alike(settings, (), (*NOT_TELLING, "env"))
+        for place in places
+    }
+
+
+def _ranked(
+    groups: Mapping[str, Sequence[Row]], asked: Asked, damaged: Sequence[Row] = (),
+    shorten: bool = False,
+) -> Report:  # fmt: skip
+    """Rank groups.
+
+    Args:
+        damaged: runs without readable settings, which are left out.
+        shorten: whether names leave out the settings in which only groups without a score differ.
+    """
     left = {row.run: row.state for row in damaged}
     there: Counter[tuple[str, str]] = Counter()
     ended: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
@@ -194,11 +215,19 @@ def _ranked(groups: Mapping[str, Sequence[Row]], asked: Asked, damaged: Sequence
                 ended[_env(row)][name].append(row)
     tables: list[Table] = []
     counted: dict[str, Counted] = {name: {} for name in groups}
+    kinds: dict[str, tuple[str, str]] = {}
     for env, found in sorted(ended.items()):
         score, at, what = _compared([row for rows in found.values() for row in rows], asked)
+        kinds[env] = score, what
         for name, members in found.items():
             if pairs := _scored(members, at, score, left):
                 counted[name][env] = pairs
+    if shorten:
+        names = _short_names({name: groups[name] for name, by in counted.items() if by})
+        counted = {names.get(name, name): by for name, by in counted.items() if by}
+        there = Counter({(names.get(name, name), env): n for (name, env), n in there.items()
+                         if not names or name in names})  # fmt: skip
+    for env, (score, what) in kinds.items():
         here = {name: {env: by[env]} for name, by in counted.items() if env in by}
         if here:
             tables.append(table(env, score, what, here, there))
@@ -276,7 +305,8 @@ def _score(row: Row, at: int | None, score: str) -> tuple[float | None, str]:
     name = (TESTED if row.env is None else SCORES[score])[1]
     try:
         value = value_at(Path(row.run) / "metrics.jsonl", at, name)
-        return value, f"{LACKS}{name}" if value is None else ""
+        until = "" if at is None else f" up to {at:,} steps"
+        return value, f"{LACKS}{name}{until}" if value is None else ""
     except OSError as error:
         return None, f"damaged: {error.strerror or error}"
     except (ValueError, LookupError, TypeError, AttributeError) as error:
