@@ -292,6 +292,7 @@ def test_settings_that_resume_cannot_change_name_the_command_that_can(
         ({"buffer_size": 64}, "larger than"), ({"prioritized": True}, "no priorities"),
         ({"frame_stack": 1}, "another environment"), ({"env": "Acrobot-v1"}, "another environ"),
         ({"shards": 2}, "filled with shards 1, not 2"), ({"learning_rate": 0.1}, ""),
+        ({"spare_envs": "all"}, ""),
     ],
 )  # fmt: skip
 def test_settings_decide_whether_replay_fits(change: dict[str, Any], words: str) -> None:

@@ -181,7 +181,7 @@ def continue_counters(
 def _left_behind(before: TrainConfig, config: TrainConfig) -> str:
     """Return why a run's replay cannot be used with other settings, or an empty string."""
     old, new = before.flat(), config.flat()
-    if before.env != replace(config.env, envs=before.env.envs):
+    if before.env != replace(config.env, envs=before.env.envs, spare_envs=before.env.spare_envs):
         return "it is of another environment"
     for name in ("envs", "shards"):
         if old[name] != new[name]:
