@@ -276,6 +276,25 @@ def test_a_population_is_not_continued_with_other_settings_of_its_members(tmp_pa
         train(config, None, [str(file)], None, folder, True, Interrupts(), goes_on=True)
 
 
+def test_populations_that_are_made_in_the_same_second_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("flatout.storage.run_folder.time.strftime", lambda *_: "now")
+    one, other = (Agents("ppo", "CartPole-v1", seeds=2) for _ in range(2))
+    one._path.mkdir(parents=True)
+    begun = list[str | None]()
+
+    def stops(configs: Any, *_: Any) -> NoReturn:
+        begun.append(configs[0].run.run_dir)
+        raise FlatoutError("stopped before a step")
+
+    monkeypatch.setattr("flatout.api.population.choose", stops)
+    with pytest.raises(FlatoutError, match="stopped before"):
+        other.learn(64)
+    assert begun == [str(Path("runs/ppo-CartPole-v1-0-now-2/members/seed=0").absolute())]
+
+
 def test_the_file_of_a_large_population_is_read_again(tmp_path: Path) -> None:
     """Of thousands of members it is larger than a run's settings may be."""
     config = resolve("ppo", {"env": "CartPole-v1", "env_kwargs": {"text": "x" * (1 << 20)}})

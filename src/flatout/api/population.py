@@ -25,7 +25,7 @@ from flatout.populations.members import (
 from flatout.populations.population import Population as Members
 from flatout.populations.strategy import choose
 from flatout.run.interrupts import Interrupts
-from flatout.storage.run_folder import default_folder
+from flatout.storage.run_folder import default_folder, unused
 
 
 class Population:
@@ -73,7 +73,9 @@ class Population:
                 "a population needs members: pass seeds=8, say, or population={'gamma': [0.98, "
                 "0.99]}."
             )
-        self._members: list[Member] = members(self.config, seeds, _words(population), self._path)
+        self._named = run_dir is not None
+        self._flags = seeds, _words(population)
+        self._members: list[Member] = members(self.config, *self._flags, self._path)
         self._strategy = text("strategy", strategy)
         self._chosen: Strategy | None = None  # once the folder was written
         self._steps = 0  # that all members were to train for
@@ -91,6 +93,9 @@ class Population:
         if total_timesteps is not None:
             steps = whole_number("total_timesteps", total_timesteps, Range(1))
         steps += self._steps
+        if self._chosen is None and not self._named and (path := unused(self._path)) != self._path:
+            self._path = path  # another population was made in the same second
+            self._members = members(self.config, *self._flags, path)
         changes = {"steps": steps}
         trained = [Member(one.name, revise(one.config, changes)) for one in self._members]
         resume = self._chosen is not None

@@ -371,7 +371,11 @@ def default_folder(config: TrainConfig) -> Path:
         for name in (config.algorithm, config.env.env)
     )
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    base = Path("runs") / f"{algorithm}-{env}-{config.run.seed}-{stamp}"
+    return unused(Path("runs") / f"{algorithm}-{env}-{config.run.seed}-{stamp}")
+
+
+def unused(base: Path) -> Path:
+    """The path, with a number at its end if there is something already."""
     path, number = base, 2
     while path.exists():
         path, number = base.with_name(f"{base.name}-{number}"), number + 1
