@@ -286,6 +286,16 @@ def replay_without_gamma(spec: BuildSpec) -> Algorithm:
     return replace(replayed(spec), hp=HyperParameters())
 
 
+def no_steps(spec: BuildSpec = SPEC) -> Algorithm:
+    return replace(good(spec), horizon=0)
+
+
+def replay_every_no_step(spec: BuildSpec = SPEC) -> Algorithm:
+    right = replayed(spec)
+    assert right.replay is not None
+    return replace(right, replay=replace(right.replay, train_freq=0))
+
+
 def replay_without_advance(spec: BuildSpec) -> Algorithm:
     return replace(replayed(spec), advance=None)
 

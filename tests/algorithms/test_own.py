@@ -362,6 +362,8 @@ def test_modules_that_cannot_be_imported_are_refused(
         ("extra_named_action", "act's extra 'action'|another name"),
         ("advance_shape", "advance returns state.counters.step as int32[2]|int32[]"),
         ("advance_state_alone", "advance must return"),
+        ("no_steps", "Algorithm.horizon is 0|at least 1"),
+        ("replay_every_no_step", "ReplaySpec.train_freq is 0|at least 1"),
         ("replay_without_gamma", "replay needs hp.gamma"),
         ("replay_without_advance", "replay needs Algorithm.advance"),
         ("prioritised_without_exponents", "replay needs hp.priority_alpha"),

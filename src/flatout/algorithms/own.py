@@ -148,6 +148,7 @@ def check(name: str, algorithm: Algorithm, spec: BuildSpec) -> None:
         UsageError: it breaks the contract; the message names the function and the leaf.
     """
     state, hp = algorithm.shapes, algorithm.hp
+    _check_counts(name, algorithm)
     if not isinstance(state, State):
         raise UsageError(
             f"{name}: init returns {type(state).__name__}; it must return a flatout.State of "
@@ -230,6 +231,19 @@ def check(name: str, algorithm: Algorithm, spec: BuildSpec) -> None:
     data = _update_data(algorithm, spec, action, extras)
     after = guarded(name, "update", jax.eval_shape, algorithm.update, state, data, key, hp)
     _check_update(name, algorithm, after)
+
+
+def _check_counts(name: str, algorithm: Algorithm) -> None:
+    """Refuse trajectories or replay of no steps."""
+    counts: dict[str, Any] = {"Algorithm.horizon": algorithm.horizon}
+    if algorithm.episodes is not None:
+        counts["Algorithm.episodes"] = algorithm.episodes
+    if algorithm.replay is not None:
+        fields = ("batch_size", "train_freq", "gradient_steps", "buffer_size", "n_step")
+        counts |= {f"ReplaySpec.{field}": getattr(algorithm.replay, field) for field in fields}
+    for what, count in counts.items():
+        if not isinstance(count, int | np.integer) or count < 1:
+            raise UsageError(f"{name}: {what} is {count!r}; it must be a whole number, at least 1.")
 
 
 def _check_carry(name: str, num_envs: int, before: Any, after: Any) -> None:
