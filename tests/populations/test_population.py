@@ -7,7 +7,7 @@ import json
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,12 +18,17 @@ from rich.console import Console
 from flatout import Population as Agents
 from flatout.__main__ import main
 from flatout.cli.population import _draw, train
+from flatout.config.placement import parse
+from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve
 from flatout.errors import FlatoutError, Interrupt, UsageError
 from flatout.populations.members import FOLDER, Member, Strategy, held, load, members, save
+from flatout.populations.population import Population
 from flatout.reports.curves import Run, curves, text
+from flatout.run.auto import with_placement
 from flatout.run.interrupts import Interrupts
 from flatout.run.trainer import Trainer
+from flatout.storage.run_folder import RunFolder
 from flatout.storage.trust import NO_CONSENT
 from tests import runs_made, tiny
 from tests.conftest import Result, furthest, last_saved
@@ -293,6 +298,25 @@ def test_populations_that_are_made_in_the_same_second_have_folders_of_their_own(
     with pytest.raises(FlatoutError, match="stopped before"):
         other.learn(64)
     assert begun == [str(Path("runs/ppo-CartPole-v1-0-now-2/members/seed=0").absolute())]
+
+
+def test_a_resumed_member_keeps_its_placement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = resolve("ppo", {"env": "CartPole-v1", "envs": 2})
+    (member,) = members(config, 1, [], tmp_path)
+    chosen = parse("sampler=processes workers=2x1")
+    with closing(RunFolder(Path(str(member.config.run.run_dir)))) as folder:
+        folder.write_config(with_placement(member.config, chosen), str(chosen))
+    resumed = list[str]()
+
+    def stops(config: TrainConfig, **_: Any) -> NoReturn:
+        resumed.append(config.run.placement)
+        raise FlatoutError("stopped before a step")
+
+    monkeypatch.setattr("flatout.populations.population.Trainer", stops)
+    Population([member], Strategy("spread", 1), True, Interrupts()).run()
+    assert resumed == [str(chosen)]
 
 
 def test_the_file_of_a_large_population_is_read_again(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from flatout.run.recording import INTERVAL_S
 from flatout.run.resume import newest_step
 from flatout.run.trainer import Trainer
 from flatout.storage.joint import Joint
-from flatout.storage.run_folder import GROUPS, RunFolder
+from flatout.storage.run_folder import GROUPS, RunFolder, load_config
 from flatout_explain.files import nofollow
 from flatout_explain.hardware.monitor import Monitor, Sampler
 
@@ -242,6 +242,10 @@ class Population:
         path = Path(str(config.run.run_dir))
         try:
             resume = self._resume and (path / "config.json").exists()
+            if resume and config.run.chosen_here and programs.together is None:
+                # Another may have been measured since then, whose bits differ.
+                before = load_config(path, None).run.placed
+                config = config if before is None else with_placement(config, before)
             with closing(RunFolder(path, resume)) as folder:
                 trainer = Trainer(
                     config, folder=folder, resume=resume, display=state,
