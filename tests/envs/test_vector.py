@@ -158,6 +158,19 @@ def test_episodes_are_replayed_from_their_actions(vector: Any) -> None:
     after.close()
 
 
+def test_a_vector_of_which_no_actions_are_known_begins_new_episodes() -> None:
+    """None of its episodes may be known, for example if the process was lost that played them."""
+    together, one_by_one = opened(SyncVectorEnv, seed=9)
+    for envs in (together, one_by_one):
+        out = np.zeros((COUNT, 2), np.float32)
+        assert envs.replay_all([3] * COUNT, [3] * COUNT, [None] * COUNT, out) == [False] * COUNT
+        for env in range(COUNT):
+            envs.reset(env, out, 4)
+        assert list(envs.episode) == [4] * COUNT
+        assert out.all()
+        envs.close()
+
+
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_an_episode_that_ends_early_goes_on_with_the_same_random_numbers(
     mode: AutoresetMode,

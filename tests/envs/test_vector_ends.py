@@ -81,8 +81,10 @@ class OldInfos(Countdowns):
 class Reused(Countdowns):
     """All calls return the same arrays, to which a reset writes zeros."""
 
-    def __init__(self, num_envs: int = 3, mode: Any = "NextStep", together: int = 10**6) -> None:
-        super().__init__(num_envs, mode, together=together)
+    def __init__(
+        self, num_envs: int = 3, mode: Any = "NextStep", together: int = 10**6, **given: Any
+    ) -> None:
+        super().__init__(num_envs, mode, together=together, **given)
         self.rewards, self.points = np.zeros(num_envs, np.float32), np.zeros(num_envs)
         self.flags = np.zeros((2, num_envs), np.bool_)
 
@@ -153,6 +155,31 @@ def test_a_reset_of_all_environments_may_write_to_the_arrays_of_the_step(mode: s
     assert all(flags == [True, False] for _, *flags in ended)
     assert all(row.info == {"points": 7.0} for row, *_ in ended)
     assert gained == [[float(step % 4 == 3)] * 3 for step in range(12)]
+
+
+def test_a_reset_of_waiting_environments_may_write_to_the_arrays_of_the_step() -> None:
+    """The two others play on meanwhile, and a replay of their episodes ends as they did."""
+    logs: list[Any] = []
+    for kind in (Countdowns, Reused):
+        make = partial(kind, mode="Disabled", masked=True, seeded=True, together=0)
+        opened = open_task(EnvConfig(env="walks", envs=3), make).open(3, 5)
+        out, rewards = np.zeros((3, 2), np.float32), np.zeros(3)
+        log, actions = list[Any](), np.zeros(3, np.int32)
+
+        def ended(env: int, *end: Any) -> None:
+            log.append((opened.finished(env)[:3], *end[:2], end[2].tolist()))  # noqa: B023
+
+        opened.reset_all(out)
+        for _ in range(30):
+            opened.step(actions, out, rewards, ended, [0, 2])
+            log.append((out[[0, 2]].tolist(), rewards[[0, 2]].tolist(), opened.returns[::2]))
+        numbers = list(opened.episode)
+        steps = [np.zeros(opened.lengths[0], np.int32), None, np.zeros(9, np.int32)]
+        log.append(opened.replay_all(numbers, numbers, steps, out))
+        logs.append(log)
+    assert logs[0] == logs[1]
+    assert logs[0][-1] == [True, False, False], "the last one plays beyond the end of its episode"
+    assert sum(len(entry) == 4 for entry in logs[0]) > 10
 
 
 @pytest.mark.parametrize("text", ["SameStep", "SAME_STEP", "NextStep", "Disabled", "later"])

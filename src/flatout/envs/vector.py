@@ -138,6 +138,7 @@ class VectorEnvs(Envs):
         everyone = active is None or len(active) == self.num_envs
         players = self._all if everyone else list(active or ())
         self._resync(players)
+        idle_over: np.ndarray | None = None
         if everyone:
             gained, terminated, truncated = self._advance(actions)
             self._write(out)
@@ -148,7 +149,7 @@ class VectorEnvs(Envs):
             self._out_of_sync |= idle
             self._write(out, players)
             rewards[players] = gained[players]
-            self._reset_idle(idle & (terminated | truncated))
+            idle_over = idle & (terminated | truncated)
             if self.life_lost is not None:
                 self.life_lost[idle] = False
             terminated, truncated = terminated & ~idle, truncated & ~idle
@@ -156,6 +157,8 @@ class VectorEnvs(Envs):
         over = (terminated | truncated).nonzero()[0].tolist()
         for env in over:
             ended(env, bool(terminated[env]), bool(truncated[env]), self._final(env, out))
+        if idle_over is not None:  # last: a reset may write to the arrays that the step returned
+            self._reset_idle(idle_over)
         if over:
             began = time.perf_counter()
             if made := self._follow(over, out):
@@ -212,16 +215,17 @@ class VectorEnvs(Envs):
                 break
             waiting = self._all_but(playing)
             gained, terminated, truncated = self._advance(self._idled(plan[t], waiting))
-            self._reset_idle(waiting & (terminated | truncated))
             self._count(playing, gained)
             over = [env for env in playing if terminated[env] or truncated[env]]
             # The actions begin at the last seeded reset, or at the start of this episode: if an
             # episode ends after which they would not continue, the replay has failed.
             astray = [env for env in over if self._forgetful or self._is_seeded(env)]
             playing = [env for env in playing if env not in astray]
+            self._reset_idle(self._all_but(playing) & (terminated | truncated))
             if len(over) > len(astray):
                 self._follow([env for env in over if env not in astray], out)
-        self._write(out, playing)
+        if playing:  # else there may not even be observations yet
+            self._write(out, playing)
         self._out_of_sync.fill(True)
         self._out_of_sync[playing] = False
         if self.life_lost is not None:
