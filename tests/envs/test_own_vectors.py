@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, VectorWrapper
 
 from flatout import DQN, PPO, Finding, RecordEvery, check_env, tree
 from flatout.config.schema import EnvConfig
@@ -114,6 +114,24 @@ def test_one_that_ignores_the_mask_is_refused_where_it_would_need_it(mode: str) 
         task.open(3, 0, reseeding=RARELY)
     with pytest.raises(UsageError, match="ignores reset"):  # before anything is compiled
         PPO(gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode="vector_entry_point"))
+
+
+class WithoutOptions(VectorWrapper[Any, Any, Any, Any, Any]):
+    """A wrapper that does not pass on which environments to reset."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return self.env.reset(seed=seed)
+
+
+def test_a_wrapper_that_loses_the_mask_is_not_taken_for_what_it_wraps() -> None:
+    """Each end of an episode would silently reset all environments."""
+    with pytest.raises(UsageError, match="ignores reset"):
+        played(lambda num_envs: WithoutOptions(cartpoles(num_envs)))
+    inner: Any = cartpoles(2)
+    spec = task_of(inner, 2).action_spec
+    assert vector_kind.resets_of(VectorWrapper(inner), "poles", spec).masked
+    within = WithoutOptions(cartpoles(2, "SameStep"))
+    assert not vector_kind.resets_of(within, "poles", spec).masked
 
 
 def test_without_a_seed_for_each_environment_a_resumed_run_begins_new_episodes() -> None:

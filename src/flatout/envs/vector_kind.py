@@ -170,8 +170,9 @@ class Resets:
 def resets_of(vector: Any, name: str, actions: ActionSpec) -> Resets:
     """Find out how the environments of a vector environment are reset, by resetting them.
 
-    Gymnasium's own and EnvPool's are known. Another one is reset as a whole, and then its first
-    environment alone: the others must keep their observations. If first observations are always the
+    Gymnasium's own and EnvPool's are known, unless a user's wrapper around them has a `reset` of
+    its own. Another one is reset as a whole, and then its first environment alone: the others must
+    keep their observations. If first observations are always the
     same, it is stepped in between. One that ignores the mask plays until an episode ends.
     `hidden_resets` plays a few episodes.
 
@@ -182,7 +183,7 @@ def resets_of(vector: Any, name: str, actions: ActionSpec) -> Resets:
         EnvironmentFailure: it raised an exception.
     """
     mode, count = mode_of(vector, name), size_of(vector)
-    kind = type(attribute(vector, "unwrapped"))
+    kind = type(_within_wrappers(vector))
     if kind in (SyncVectorEnv, AsyncVectorEnv):
         return Resets(mode, masked=True, seeded=True)
     if kind is Pool:
@@ -214,6 +215,16 @@ def resets_of(vector: Any, name: str, actions: ActionSpec) -> Resets:
             "infos['final_obs']."
         )
     return resets
+
+
+def _within_wrappers(vector: Any) -> Any:
+    """Return what wrappers surround that pass the arguments of `reset` on: Gymnasium's, Flatout's,
+    and those of users that do not define it."""
+    while isinstance(vector, VectorWrapper) and type(vector).reset.__module__.startswith(
+        ("gymnasium.", "flatout.")
+    ):
+        vector = vector.env
+    return vector
 
 
 def cannot_reset_alone(name: str, when: str = "") -> str:
