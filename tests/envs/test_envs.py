@@ -19,6 +19,7 @@ from flatout.config.schema import EnvConfig
 from flatout.envs.base import EVALUATION, TRAINING, episode_seed
 from flatout.envs.host import HostEnvs
 from flatout.envs.make import episode_limit, factory, specs
+from flatout.envs.notes import lost_statistics
 from flatout.errors import InvalidReturn, UsageError
 from flatout.types import ContinuousSpec, DiscreteSpec, ObservationSpec
 from tests import bad_envs, tiny
@@ -81,6 +82,16 @@ def test_statistics_that_no_run_saves_are_named(
     said = capsys.readouterr().err
     assert said.count(f"gymnasium.wrappers.{wrapper.__name__}") == said.count("\n") == 1
     assert f"{setting}=True" in said
+
+
+def test_statistics_of_vectors_are_named_as_those_of_single_environments() -> None:
+    wrapped = gym.wrappers.NormalizeReward(gym.make("CartPole-v1"))
+    inner = gym.vector.SyncVectorEnv([lambda: wrapped])
+    notes = lost_statistics(gym.wrappers.vector.NormalizeObservation(inner), "poles")
+    assert [note.split(", whose")[0] for note in notes] == [
+        "poles is wrapped in gymnasium.wrappers.vector.NormalizeObservation",
+        "poles is wrapped in gymnasium.wrappers.NormalizeReward",
+    ]
 
 
 def test_bytes_that_are_always_zero_are_divided_by_one() -> None:

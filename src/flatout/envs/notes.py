@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.vector import SyncVectorEnv, VectorWrapper
 
 from flatout import tree
 from flatout.envs.preparation import Stored
@@ -13,22 +14,31 @@ from flatout.types import ObsSpec
 NORMALISERS: dict[type[Any], str] = {
     gym.wrappers.NormalizeObservation: "normalize_observation=True",
     gym.wrappers.NormalizeReward: "normalize_reward=True",
+    gym.wrappers.vector.NormalizeObservation: "normalize_observation=True",
+    gym.wrappers.vector.NormalizeReward: "normalize_reward=True",
 }
 """Gymnasium's wrappers with running statistics, and the settings of Flatout that replace them."""
 
 
-def lost_statistics(env: gym.Env[Any, Any], name: str) -> tuple[str, ...]:
-    """Return a sentence about each wrapper whose running statistics a run cannot save."""
+def lost_statistics(env: Any, name: str) -> tuple[str, ...]:
+    """Return a sentence about each wrapper whose running statistics a run cannot save.
+
+    Args:
+        env: the environment, or a vector of environments. Of those that step in other processes, or
+            in a class of the user's, only the wrappers around the vector are seen.
+        name: its name.
+    """
     notes: list[str] = []
-    while isinstance(env, gym.Wrapper):
+    while isinstance(env, gym.Wrapper | VectorWrapper | SyncVectorEnv):
         for wrapper, setting in NORMALISERS.items():
             if isinstance(env, wrapper):
+                library = "gymnasium.wrappers" + ".vector" * isinstance(env, VectorWrapper)
                 notes.append(
-                    f"{name} is wrapped in gymnasium.wrappers.{wrapper.__name__}, whose statistics "
-                    "are lost in evaluation, on resume, by export and by predict: remove it, and "
-                    f"pass {setting} to PPO or A2C"
+                    f"{name} is wrapped in {library}.{wrapper.__name__}, whose statistics are lost "
+                    "in evaluation, on resume, by export and by predict: remove it, and pass "
+                    f"{setting} to PPO or A2C"
                 )
-        env = env.env
+        env = env.envs[0] if isinstance(env, SyncVectorEnv) else env.env
     return tuple(notes)
 
 
