@@ -10,7 +10,9 @@ import pytest
 
 from flatout.config.schema import EnvConfig
 from flatout.envs.make import factory, specs
+from flatout.errors import UsageError
 from flatout.types import ObservationSpec
+from tests import bad_envs
 
 
 def made(name: str, **config: Any) -> gym.Env[Any, Any]:
@@ -36,6 +38,19 @@ def test_resize(gray: bool, channels: int) -> None:
     bright = 200 if not gray else round(200 * 0.0721)
     assert np.abs(obs[:11, :, -1].astype(int) - bright).max() <= 1
     assert not obs[13:].any()
+
+
+@pytest.mark.parametrize("setting", [{"grayscale": True}, {"resize": 24}])
+@pytest.mark.parametrize(("high", "dtype"), [(1, "float32"), (255, "float32"), (200, "uint8")])
+def test_images_that_are_no_bytes_are_refused(setting: Any, high: int, dtype: Any) -> None:
+    class Other(bad_envs.Images):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_space = gym.spaces.Box(0, high, (48, 48, 3), np.dtype(dtype).type)
+
+    words = rf"--resize need images of type uint8 from 0 to 255, .* {dtype} from 0 to {high}: "
+    with pytest.raises(UsageError, match=words):
+        factory(EnvConfig(env="other", **setting), Other)()
 
 
 def test_frame_stack_of_images() -> None:

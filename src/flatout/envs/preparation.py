@@ -65,16 +65,22 @@ def _prepared(env: gym.Env[Any, Any], config: EnvConfig) -> gym.Env[Any, Any]:
         # Gymnasium's wrappers would cast observations without a check, and expect channels last.
         env = Stored(env, config.env, copies=stacked)
     space = env.observation_space
-    image = isinstance(space, gym.spaces.Box) and len(space.shape) == 3
     if config.grayscale and isinstance(space, gym.spaces.Box) and space.shape[2:] not in ((), (3,)):
         raise UsageError(
             f"--grayscale needs images with 3 channels, but {config.env} observes {kind_of(space)}."
         )
-    if (config.grayscale or config.resize) and not image:
-        raise UsageError(
-            f"--grayscale and --resize need image observations, but {config.env} observes "
-            f"{kind_of(space)}."
-        )
+    if config.grayscale or config.resize:
+        if not isinstance(space, gym.spaces.Box) or len(space.shape) != 3:
+            raise UsageError(
+                f"--grayscale and --resize need image observations, but {config.env} observes "
+                f"{kind_of(space)}."
+            )
+        if space.dtype != np.uint8 or space.low.any() or (space.high != 255).any():
+            raise UsageError(
+                f"--grayscale and --resize need images of type uint8 from 0 to 255, but "
+                f"{config.env} observes {kind_of(space)} and type {space.dtype} from "
+                f"{space.low.min():g} to {space.high.max():g}: convert it in a wrapper."
+            )
     if config.grayscale:
         env = gym.wrappers.GrayscaleObservation(env, keep_dim=True)
     if config.resize:
