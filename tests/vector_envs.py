@@ -80,6 +80,8 @@ class Countdowns(VectorEnv[Any, Any, Any]):
                 self.begin(int(env))
         if self.fault == "size":
             rewards = rewards[:-1]
+        if self.fault == "large":
+            rewards = np.array([1.0, -1e300, 1.0])
         if self.fault == "flags":
             terminated = terminated + 3
         if self.fault == "mask":

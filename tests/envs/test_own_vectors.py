@@ -19,6 +19,7 @@ from flatout import DQN, PPO, Finding, RecordEvery, check_env, tree
 from flatout.config.schema import EnvConfig
 from flatout.envs import vector_kind
 from flatout.envs.base import EVALUATION
+from flatout.envs.prepared_vector import PreparedVector
 from flatout.envs.task import Task, open_task
 from flatout.envs.vector import RARELY
 from flatout.errors import (
@@ -273,11 +274,23 @@ def test_a_mask_that_nothing_would_obey_is_refused() -> None:
         allowed_steps(lambda num_envs: as_vector(make, AutoresetMode.NEXT_STEP, num_envs))
 
 
+def test_a_mask_for_each_component_of_all_environments_is_refused() -> None:
+    """The first array of a tuple would be taken for the mask of the first environment."""
+    vector = Countdowns(2, masked=True, seeded=True)
+    vector.single_action_space = gym.spaces.MultiDiscrete([2, 2])
+    wrapped = PreparedVector(vector, EnvConfig(env="countdowns"), True)
+    masks = np.ones((2, 2), np.int8)
+    vector.reset = lambda **_: (vector.obs, {"action_mask": (masks, masks)})  # type: ignore[method-assign]
+    with pytest.raises(InvalidReturn, match=r"as a tuple of arrays .* a row for each environment"):
+        wrapped.reset()
+
+
 FAULTS = {
     "no mode": r"does not say when it resets its environments: set metadata\[",
     "size": r"returned rewards of shape \(2,\) .*each of its num_envs = 3 environments",
     "rows": r"returned observations of shape \(2, 2\)",
     "flags": "returned terminations .* which are not True or False",
+    "large": r"environment 1 .* returned reward -1e\+300 from step, which float32 cannot hold",
     "no finals": "says that it resets in the same step .* no 'final_obs'",
     "no final row": r"says that it resets in the same step .* its infos\['_final_obs'\] is False",
     "mask": r"gave info\['action_mask'\] in step, but none after its first reset: correct it, or",

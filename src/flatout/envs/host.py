@@ -409,10 +409,7 @@ class HostEnvs(Envs):
         """Refuse a finite reward that float32 cannot hold. NaN and infinity are returned, because
         the check of the trajectory reports them."""
         if math.isfinite(reward):
-            raise InvalidReturn(
-                f"{self._label(env)} returned reward {reward:g} from step, which float32 "
-                "cannot hold; scale rewards."
-            )
+            raise too_large(self._label(env), reward)
         return reward
 
     def _to_bool(self, env: int, name: str, value: Any) -> bool:
@@ -425,6 +422,13 @@ class HostEnvs(Envs):
             f"{self._label(env)} returned {name} {short(value)} from {call}, which has to be "
             f"{right}."
         )
+
+
+def too_large(label: str, reward: float) -> InvalidReturn:
+    """Return the error for a finite reward that float32 cannot hold."""
+    return InvalidReturn(
+        f"{label} returned reward {reward:g} from step, which float32 cannot hold; scale rewards."
+    )
 
 
 def _reset(env: gym.Env[Any, Any], seed: int) -> Any:

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 from flatout.actions import allowed, forbids_all
 from flatout.envs.base import TRAINING
 from flatout.envs.deadline import CLOSE_S, close_in_time
-from flatout.envs.host import UnreadMask
+from flatout.envs.host import LARGEST, UnreadMask, too_large
 from flatout.envs.mask_places import IGNORE, MASKS, info_masks
 from flatout.envs.masks import STUCK
 from flatout.envs.prepared_vector import FINAL, FINAL_INFO
@@ -132,6 +132,8 @@ class OwnVectorEnvs(VectorEnvs):
             )
         obs, rewards, terminated, truncated, info = result
         rewards = self._column("rewards", rewards, "fiub")
+        if rewards.dtype.kind == "f" and not np.abs(rewards).max() < LARGEST:
+            self._refuse_too_large(rewards)
         terminated = self._flags("terminations", terminated)
         truncated = self._flags("truncations", truncated)
         self._check_info(info, "step")
@@ -207,6 +209,13 @@ class OwnVectorEnvs(VectorEnvs):
         if flags.dtype != np.bool_ and not ((flags == 0) | (flags == 1)).all():
             raise self._invalid(f"{what} {short(values)} from step, which are not True or False")
         return flags.astype(np.bool_, copy=False)
+
+    def _refuse_too_large(self, rewards: np.ndarray) -> None:
+        """Refuse finite rewards that float32 cannot hold; see `HostEnvs`."""
+        large = np.isfinite(rewards) & (np.abs(rewards) >= LARGEST)
+        if large.any():
+            env = int(large.argmax())
+            raise too_large(self._label(env), float(rewards[env]))
 
     def _check_info(self, info: Any, call: str) -> None:
         if not isinstance(info, Mapping):

@@ -140,7 +140,14 @@ class PreparedVector(VectorWrapper[Any, Any, Any, Any, Any]):
         for key in MASKS:
             given = infos.get(f"_{key}")  # Gymnasium's sign which environments have an entry
             if key in infos and (given is None or given[env]):
-                found[key] = infos[key][env]
+                masks = infos[key]
+                if isinstance(masks, tuple) and any(getattr(m, "ndim", 1) > 1 for m in masks):
+                    raise InvalidReturn(
+                        f"{self._name} gave infos[{key!r}] as a tuple of arrays with several axes: "
+                        "give one array with a row for each environment, the action's components "
+                        f"one after another, or {IGNORE}."
+                    )
+                found[key] = masks[env]
         return found
 
     def _split(self, obs: Any) -> list[Any]:
