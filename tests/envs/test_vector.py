@@ -216,13 +216,29 @@ def test_idle_actions_lie_in_the_action_space() -> None:
     np.testing.assert_array_equal(box.idle(), np.float32([0.0, 0.5]))
 
 
+class Words(Halves):
+    """Its observation is a text, or has one."""
+
+    def __init__(self, alone: bool) -> None:
+        super().__init__()
+        text = gym.spaces.Text(40)
+        self.alone, self.observation_space = alone, text if alone else gym.spaces.Tuple((text,))
+
+    def observe(self, vector: np.ndarray) -> Any:
+        text = " ".join(f"word{value:.1f}" for value in vector)
+        return text if self.alone else (text,)
+
+
+@pytest.mark.parametrize("make", [Halves, partial(Words, True), partial(Words, False)])
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_dict_observations_are_those_of_the_environments_one_by_one(mode: AutoresetMode) -> None:
-    spec, action = specs(Halves(), "halves")
-    vector = SyncVectorEnv([Halves] * 3, autoreset_mode=mode)
+def test_other_observations_are_those_of_the_environments_one_by_one(
+    mode: AutoresetMode, make: Any
+) -> None:
+    spec, action = specs(make(), "halves")
+    vector = SyncVectorEnv([make] * 3, autoreset_mode=mode)
     each: list[Any] = [
         VectorEnvs(vector, "halves", spec, action, seed=0),
-        HostEnvs([Halves() for _ in range(3)], "halves", spec, action, seed=0),
+        HostEnvs([make() for _ in range(3)], "halves", spec, action, seed=0),
     ]
     drawn = np.random.default_rng(0).integers(0, 4, (30, 3)).astype(np.int32)
     seen: list[list[Any]] = []

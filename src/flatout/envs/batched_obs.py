@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flatout import tree
-from flatout.casts import stored
+from flatout.casts import stored, word_counts
 from flatout.envs.spaces import flattened, in_range, structure
 from flatout.errors import InvalidReturn, one_line
 from flatout.types import Obs, ObservationSpec, ObsSpec
@@ -48,7 +48,7 @@ class BatchedObs:
         which: Any = slice(None) if envs is None else envs
         for path, given in self._entries(seen):
             (spec, shape, dtype), target = self._leaves[path], out[path] if path else out
-            array = np.asarray(given)
+            array = _batch(given, spec)
             if array.shape != shape:
                 raise InvalidReturn(
                     f"{self._name} returned observations of shape {array.shape}; its "
@@ -66,8 +66,11 @@ class BatchedObs:
 
     def row(self, seen: Any, env: int) -> Obs:
         """Return one environment's observation of those that `write` has checked."""
-        found = {path: stored(np.asarray(one)[env], self._leaves[path][2])
-                 for path, one in self._entries(seen)}  # fmt: skip
+        found: dict[str, np.ndarray] = {}
+        for path, one in self._entries(seen):
+            spec, _, dtype = self._leaves[path]
+            array = word_counts(one[env], *spec.shape) if spec.text else np.asarray(one)[env]
+            found[path] = stored(array, dtype)
         return found if isinstance(self._spec, dict) else found[""]
 
     def final(self, finals: Any, env: int) -> Obs:
@@ -87,7 +90,8 @@ class BatchedObs:
             given = self._entries(finals if batched else finals[env])
             for path, one in given:
                 spec, _, dtype = self._leaves[path]
-                array = np.asarray(one[env] if batched else one)
+                value = one[env] if batched else one
+                array = word_counts(value, *spec.shape) if spec.text else np.asarray(value)
                 found[path] = stored(in_range(array, spec), dtype)
         except (ValueError, TypeError, IndexError, KeyError) as error:
             raise InvalidReturn(f"{what} with {one_line(error)}; correct it.") from error
@@ -109,3 +113,12 @@ class BatchedObs:
             raise InvalidReturn(
                 f"{self._name} returned observations with {error}; correct it."
             ) from None
+
+
+def _batch(given: Any, spec: ObservationSpec) -> np.ndarray:
+    """Return batched values of one array of an observation as an array ``[N, ...]``; texts, which
+    are batched as a tuple, become counts of their words."""
+    texts = spec.text and isinstance(given, tuple | list | np.ndarray)
+    if texts and all(isinstance(text, str) for text in given):
+        return np.array([word_counts(text, *spec.shape) for text in given])
+    return np.asarray(given)
