@@ -146,6 +146,7 @@ def test_what_differs_between_machines_is_named(monkeypatch: pytest.MonkeyPatch)
     assert two == "a CPU without avx512f and with sse4_2"
     monkeypatch.setenv("JAX_ENABLE_X64", "1")
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")  # workers compute on their CPU anyway
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "2")
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=0 --xla_cpu_enable_fast_math=true")
     assert sorted(differences(here, facts_here(["ale-py"]))) == [
         "JAX_ENABLE_X64 1 instead of not set",

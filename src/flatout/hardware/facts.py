@@ -21,7 +21,7 @@ COMPUTING = ("jax", "jaxlib", "numpy", "gymnasium")
 
 _VARIABLES = re.compile(
     r"XLA_FLAGS|OPENBLAS_CORETYPE|NPY_(DIS|EN)ABLE_CPU_FEATURES|"
-    r"JAX_(?!PLATFORM|\w*CACHE|LOG|DEBUG|TRACEBACK|DUMP|CUDA|ROCM|TPU|MOCK)\w+"
+    r"JAX_(?!PLATFORM|\w*CACHE|LOG|DEBUG|TRACEBACK|DUMP|CUDA|ROCM|TPU|MOCK|NUM_CPU_DEVICES)\w+"
 )
 """Environment variables on which a CPU's results may depend."""
 
