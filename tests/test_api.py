@@ -278,7 +278,8 @@ def test_run_folder(agent: PPO, tmp_path: Path) -> None:
     assert np.array_equal(
         loaded.predict(OBS, deterministic=True)[0], agent.predict(OBS, deterministic=True)[0]
     )
-    with pytest.raises(UsageError, match="already holds a run"):
+    advice = r"already holds a run; continue it with \w+\.load\(.*\)\.learn\(.*run_dir=.*\), or"
+    with pytest.raises(UsageError, match=advice):
         new().learn(STEPS, run_dir=run)
 
 

@@ -334,6 +334,8 @@ def test_an_unknown_attribute_is_an_attribute_error_when_it_is_set() -> None:
     for name in ("leraning_rate", "learning_rate"):
         with pytest.raises(AttributeError, match="would change nothing"):
             setattr(agent, name, 1.0)
+    with pytest.raises(AttributeError, match=r"or loaded, by PPO\.load\(path, gamma=0\.9\)\."):
+        agent.gamma = 0.9
 
 
 @pytest.mark.parametrize(

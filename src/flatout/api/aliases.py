@@ -105,7 +105,8 @@ def refuse_setting(name: str, value: Any, kind: type, settings: Mapping[str, Any
     defined = next((each for each in kind.__mro__ if name in vars(each)), None)
     if name in settings or (name == "config" and settings):
         given = "" if name in ("config", "env") else f", {name}={short(value)}"
-        why = f"settings are chosen when an agent is made, by {kind.__name__}(env{given})."
+        why = f"settings are chosen when an agent is made, by {kind.__name__}(env{given})"
+        why += f", or loaded, by {kind.__name__}.load(path{given})." if given else "."
     elif defined is not None and _flatouts(defined):
         found = vars(defined)[name]
         if not isinstance(found, property | classmethod | FunctionType):
