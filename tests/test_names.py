@@ -129,6 +129,8 @@ def test_unknown_attributes_of_an_agent_suggest_the_right_ones() -> None:
         ({"log_interval": 4}, r"learn takes no log_interval\. Instead: use log_every"),
         ({"tb_log_name": "x"}, "run_dir names the run"),
         ({"callbck": 1}, "'callback'"),
+        ({"eval_freq": 9}, r"no eval_freq\. It is a setting .*: PPO\(env, eval_every=9\)"),
+        ({"steps": 9}, "'total_timesteps'"),
         ({"total_timesteps": "9"}, "steps = '9' is not a whole number"),
         ({"total_timesteps": -9}, "total_timesteps = -9 is impossible"),
     ],

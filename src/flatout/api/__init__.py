@@ -205,7 +205,9 @@ class Agent:
             given = self.config.run.run_dir if run_dir is None else run_dir
             path = None if given is None else path_argument("run_dir", given)
             shows = flag("progress_bar", self._verbose if progress_bar is None else progress_bar)
-            begins = reset_argument(others, reset_num_timesteps, reset)
+            begins = reset_argument(
+                others, reset_num_timesteps, reset, type(self).__name__, self.config.flat()
+            )
             stopped = train(self, total, callback, shows, path, begins)
         if stopped is not None and not (stopped == signal.SIGINT and hasattr(sys, "ps1")):
             raise KeyboardInterrupt

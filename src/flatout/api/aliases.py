@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -65,15 +65,27 @@ class AttributeRefusedError(UsageError, AttributeError):
     """An attribute of an agent was set that nothing would read."""
 
 
-def reset_argument(others: Mapping[str, Any], as_sb3: Any, reset: bool) -> bool | None:
+def reset_argument(
+    others: Mapping[str, Any], as_sb3: Any, reset: bool, kind: str, settings: Collection[str]
+) -> bool | None:
     """Return `reset` of `learn`, or Stable-Baselines3's `reset_num_timesteps`; None if neither was
     given. False means that the counters of a loaded agent continue as well.
 
+    Args:
+        others: arguments that `learn` does not have.
+        kind: the name of the agent's class.
+        settings: the names of the agent's settings.
+
     Raises:
-        UsageError: an unknown argument, with advice.
+        UsageError: there are `others`; with advice.
     """
-    for name in others:
-        raise UsageError(f"learn takes no {name}.{meant(name, LEARN)}")
+    for name, value in others.items():
+        setting, advice = RENAMED.get(name, name), meant(name, LEARN)
+        if setting == "steps":
+            advice = " Did you mean 'total_timesteps'?"
+        elif setting in settings:
+            advice = f" It is a setting of the agent: {kind}(env, {setting}={short(value)})."
+        raise UsageError(f"learn takes no {name}.{advice}")
     if as_sb3 is not None:
         return flag("reset_num_timesteps", as_sb3)
     return flag("reset", reset) or None
