@@ -279,7 +279,7 @@ def test_no_name_is_read_as_markup(name: str) -> None:
 
 
 def test_a_short_diagnosis_is_a_short_report() -> None:
-    assert piped(empty()).splitlines() == ["VERDICT  healthy", "OF       0.0 s of x.py"]
+    assert piped(empty()).splitlines() == ["VERDICT  healthy", "OBSERVED 0.0 s of x.py"]
 
 
 @given(diagnosis=diagnoses())

@@ -171,6 +171,7 @@ def test_a_part_of_a_cycle_has_no_interval() -> None:
     (Finding("env-bound", 0.39, (), "", interval=(0.34, 0.44)), True),
     (Finding("env-bound", 0.30, (), "", interval=(0.25, 0.35)), False),
     (Finding("env-bound", 0.39, (), ""), False),
+    (Finding("env-bound", 0.20, (), "", interval=(0.0, 0.40)), False),
     (Finding("gpu-unused", 0.39, (), "", interval=(0.34, 0.44)), False),
 ])  # fmt: skip
 def test_a_tie_is_between_causes_whose_intervals_overlap(second: Finding, tie: bool) -> None:

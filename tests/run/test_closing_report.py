@@ -88,6 +88,11 @@ def test_a_command_that_learns_something_else_says_so() -> None:
     )
 
 
+def test_a_tie_is_named_once_and_not_as_its_first_cause() -> None:
+    tie = "a tie: env-bound (41 % of the time, 36 to 47) or acting-bound (38 %, 33 to 44)"
+    assert section(shown(None, {**SUMMARY, "headline": tie}), "VERDICT") == tie
+
+
 def test_a_narrow_terminal_wraps_no_bar() -> None:
     assert max(map(len, shown(60).splitlines())) <= 60
 

@@ -2,7 +2,8 @@
 
 One rule orders the findings of programs, of traces and of Flatout's own runs (`ordered`). A share
 of the time has an interval, from how much it varies between parts of the observation (`interval`).
-If the intervals of the first two findings overlap, neither is the verdict alone (`tied`).
+If the intervals of the first two causes overlap and neither is far smaller, neither is the verdict
+alone (`tied`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ LOST = 0.15
 
 MOSTLY = 0.5
 """A cause that takes this part of the computing or more is named before it."""
+
+TIED = 0.5
+"""A cause with less than this part of the first one's share does not tie with it. Where the first
+one's time is in few blocks, such as one long compilation, its interval reaches from nearly nothing
+to nearly everything and overlaps that of any other cause."""
 
 LEAST_BLOCK_S = 1.0
 """A shorter part of an observation has too few samples to say how its shares vary."""
@@ -136,11 +142,14 @@ def causes(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def tied(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the first two causes if their intervals overlap; else nothing."""
+    """Return the first two causes if their intervals overlap and the second one's share is at least
+    `TIED` of the first one's; else nothing."""
     if not findings or findings[0].id in (*DEVICES, UNKNOWN):
         return ()
     first = causes(findings)[:2]
     if len(first) < 2 or first[0].interval is None or first[1].interval is None:
+        return ()
+    if first[1].share < TIED * first[0].share:
         return ()
     lows, highs = zip(first[0].interval, first[1].interval, strict=True)
     return tuple(first) if max(lows) <= min(highs) else ()

@@ -81,10 +81,10 @@ def show(diagnosis: Diagnosis, console: Console, command_lines: CommandLines = o
     _say(console, "RECORD", [Text(sentence) for sentence in diagnosis.recorded])
     apart = ", ".join(f"{what} {duration(seconds)}" for what, seconds in diagnosis.apart)
     if apart:
-        _say(console, "APART", [Text(f"{apart} (left out of the shares)")])
+        _say(console, "EXCLUDED", [Text(f"{apart} (left out of the shares)")])
     _say(console, "NOTES", [Text(note) for note in diagnosis.notes])
     about = [f"{duration(diagnosis.seconds)} of {diagnosis.subject}", diagnosis.machine]
-    _say(console, "OF", [Text(words, style=QUIET) for words in about if words])
+    _say(console, "OBSERVED", [Text(words, style=QUIET) for words in about if words])
 
 
 def show_advice(

@@ -16,6 +16,7 @@ from flatout.run.curve import VALUES, drawing, points
 from flatout.run.metric_rows import sampled
 from flatout.types import NAMED, UserCode
 from flatout_explain.files import nofollow
+from flatout_explain.report import TIE
 
 CURVE, CARD = "curve.svg", "README.md"
 
@@ -94,8 +95,11 @@ def reached(summary: dict[str, Any]) -> str:
 
 
 def verdict(summary: dict[str, Any]) -> str:
-    """Return the verdict in words, or an empty string."""
-    return f"{summary['verdict']}: {summary['headline']}" if summary["verdict"] else ""
+    """Return the verdict in words, or an empty string. The sentence of a tie names both causes."""
+    cause, sentence = summary["verdict"], summary["headline"]
+    if not cause or sentence.startswith(f"{TIE}: "):
+        return sentence if cause else ""
+    return f"{cause}: {sentence}"
 
 
 def changed(config: TrainConfig) -> dict[str, Any]:

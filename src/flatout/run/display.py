@@ -27,6 +27,7 @@ from rich.text import Text
 from flatout.config.schema import TrainConfig
 from flatout.explain.collecting import COMPARE
 from flatout.output import on_one_line, printable, trouble
+from flatout.run.card import verdict
 from flatout.run.curve import blocks
 from flatout.run.progress import Display, Progress
 from flatout.run.screen import Screen
@@ -206,9 +207,8 @@ def report(summary: dict[str, Any], console: Console, again: Sequence[str] = ())
         console.print(f"  {share:6.1%}  {words:34} [cyan]{bar}[/cyan]")
     for words in flow_words(summary["flow"]):
         say("", words)
-    if verdict := summary["verdict"]:
-        style = "bold green" if verdict == HEALTHY else "bold yellow"
-        say("VERDICT", f"{verdict}: {summary['headline']}", style)
+    if words := verdict(summary):
+        say("VERDICT", words, "bold green" if summary["verdict"] == HEALTHY else "bold yellow")
     if tried := summary["try"]:
         if again:
             say("TRY", on_one_line(shlex.join(again)), command=True)
