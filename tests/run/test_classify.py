@@ -276,9 +276,10 @@ def test_a_classifier_plays_no_episodes(flatout: Cli, tmp_path: Path) -> None:
     assert "test_accuracy" in refused.message
 
 
-@given(st.integers(1, 5000), st.integers(1, 500))
-def test_dispatches_end_where_rows_and_the_run_do(steps: int, every: int) -> None:
-    together = steps_together(steps, every)
+@given(st.integers(1, 5000), st.integers(1, 500), st.integers(0, 5000))
+def test_dispatches_end_where_rows_and_the_run_do(steps: int, every: int, made: int) -> None:
+    together = steps_together(steps, every, made)
     assert 1 <= together <= 10
-    assert steps % together == 0
+    assert (steps - made) % together == 0
+    assert ((made // every + 1) * every - made) % together == 0
     assert every % together == 0

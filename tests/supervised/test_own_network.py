@@ -264,6 +264,21 @@ def test_a_classifier_learns_predicts_and_is_loaded(tmp_path: Path) -> None:
     assert agent.learn(20).summary["steps"] == 40
 
 
+def test_a_run_that_goes_on_has_its_rows_and_its_end_where_it_should(
+    flatout: Cli, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    agent = Classifier(MINE[3], make, **SMALL).learn(5, run_dir=run)
+    agent.learn(7, run_dir=run)
+    assert agent.summary["steps"] == 12
+    result = flatout("train", "--resume", run, "--steps", 24, "--quiet")
+    assert result.code == 0, result.err
+    rows = (run / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row)["step"] for row in rows] == [5, 10, 12, 20, 24]
+    loaded = Classifier.load(run)
+    assert loaded.learn(3, reset_num_timesteps=False).summary["steps"] == 27
+
+
 def test_a_classifiers_run_folder_is_loaded_by_names(tmp_path: Path) -> None:
     run = tmp_path / "run"
     agent = Classifier(MINE[3], make, **SMALL).learn(run_dir=run)

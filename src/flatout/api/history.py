@@ -117,7 +117,8 @@ class History:
             config, done, resume = self._of_folder(path, config), newest_step(path), True
         elif not reset and self._kept is not None:
             config, state = self._kept
-            start, done = Start(state, True, parent), int(state.data["progress"]["steps"])
+            start = Start(state, True, parent)
+            done = start.made
         elif reset is False and source and self._before and newest_step(source):
             _, done, state = load_latest(source)
             start = Start(state, True, parent)

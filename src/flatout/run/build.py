@@ -59,6 +59,7 @@ def assemble(
     discardable: Callable[[], AbstractContextManager[Any]] = nullcontext,
     announce: Announce = silent,
     programs: Programs | None = None,
+    made: int = 0,
 ) -> Components:
     """Make the parts of a run, and compile every program. If it fails, the run is closed.
 
@@ -68,6 +69,7 @@ def assemble(
         discardable: see `Interrupts.discardable`.
         announce: receives sentences for the user as they become known.
         programs: that other runs of this shape have compiled.
+        made: steps that the run has made before.
 
     Raises:
         UsageError, FlatoutError: what cannot be done.
@@ -75,7 +77,7 @@ def assemble(
     run = replace(run, expected=run.expected or expected)
     job = Job(run, spans, discardable, announce, keeps, programs or Programs())
     try:
-        return _compile(job) if run.task is not None else _compile_classifier(job)
+        return _compile(job) if run.task is not None else _compile_classifier(job, made)
     except BaseException:
         run.close()
         raise
@@ -170,14 +172,14 @@ def _compile(job: Job) -> Components:
         )  # fmt: skip
 
 
-def _compile_classifier(job: Job) -> Components:
+def _compile_classifier(job: Job, made: int) -> Components:
     from flatout.engine.schedule import SerialSchedule
     from flatout.supervised.parts import make_parts
     from flatout.supervised.tester import Tester
 
     run = job.run
     config, placement = run.config, run.placement
-    parts = make_parts(config, placement, job.spans, run.code)
+    parts = make_parts(config, placement, job.spans, run.code, made)
     parts.expectation.check(placement, run.hardware)
     mesh, dataset = learning_mesh(config, placement), parts.dataset
     # Without dropout the update draws nothing: another program, of the same shapes.

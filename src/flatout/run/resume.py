@@ -42,6 +42,11 @@ class Start:
     notes: tuple[str, ...] = ()
     steps: int | None = None
 
+    @property
+    def made(self) -> int:
+        """The steps that the run counts as made before."""
+        return int(self.state.data["progress"]["steps"]) if self.continues else self.steps or 0
+
 
 def begin(
     schedule: Schedule, start: Start | None, parent: str | None
@@ -64,7 +69,7 @@ def begin(
             progress = Progress.from_json(start.state.data["progress"])
         elif start is not None:
             schedule.adopt(start.state, counters=start.steps is not None)
-            progress = Progress(steps=start.steps or 0)
+            progress = Progress(steps=start.made)
             notes = list(start.notes)
     return notes, progress
 

@@ -229,6 +229,9 @@ class Trainer:
         self.resume = found is not None
         if found is not None and not self._moved:
             self.progress = found[2]
+        made = self.progress.steps
+        if found is None and self.start is not None:
+            made = self.start.made
         checked = self.acting is not None and self.acting.checked
         resolved = resolve_run(
             self.config, self.code, self.display.note, programs=self.programs, checks=not checked
@@ -237,7 +240,7 @@ class Trainer:
             resolved, self._spans, expected=self._expected,
             keeps=self.resume or self._moved or self.callback is not None,
             discardable=self.interrupts.discardable, announce=self.display.note,
-            programs=self.programs,
+            programs=self.programs, made=made,
         )  # fmt: skip
         stack.callback(components.close)
         if found is None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from flatout.algorithms.base import Algorithm, BuildSpec, shapes_of
@@ -29,13 +30,14 @@ TOGETHER = 10
 """The most gradient steps in one dispatch of the learner."""
 
 
-def steps_together(steps: int, every: int) -> int:
+def steps_together(steps: int, every: int, made: int = 0) -> int:
     """Return U, the gradient steps in one dispatch.
 
-    U divides the run's steps and those between rows of metrics (`every`).
+    U divides the run's steps, those between rows of metrics (`every`), and those that a run which
+    continues has `made`, so that each row and the end are reached exactly.
     """
-    fits = range(min(TOGETHER, every), 0, -1)
-    return next(u for u in fits if steps % u == 0 and every % u == 0)
+    shared = math.gcd(steps, every, made)
+    return next(u for u in range(TOGETHER, 0, -1) if shared % u == 0)
 
 
 @dataclass(frozen=True)
@@ -67,13 +69,15 @@ class Parts:
 
 
 def make_parts(
-    config: TrainConfig, placement: Placement, spans: Spans, code: UserCode = NAMED
-) -> Parts:
+    config: TrainConfig, placement: Placement, spans: Spans, code: UserCode = NAMED,
+    made: int = 0,
+) -> Parts:  # fmt: skip
     """Load the data and build the algorithm.
 
     Args:
         code: the user's dataset, in place of environments, and the network that a Python program
             passed.
+        made: gradient steps of the run so far.
 
     Raises:
         UsageError: the placement, the data or the network do not fit.
@@ -84,7 +88,9 @@ def make_parts(
             "classify has no environments: leave sampler= and schedule= out of --placement."
         )
     dataset = load_dataset(config.hyper.data, code.env)
-    algorithm = build_classifier(config, dataset.example_spec, dataset.classes, code, placement)
+    algorithm = build_classifier(
+        config, dataset.example_spec, dataset.classes, code, placement, made
+    )
     key = raw_key(config.run.seed, DATA)
     sampler = DatasetSampler(dataset, algorithm.horizon, config.hyper.batch_size, key, spans)
     shapes = shapes_of(sampler.gathered(0))
@@ -97,13 +103,14 @@ def make_parts(
 
 def build_classifier(
     config: TrainConfig, example_spec: ObservationSpec, classes: int, code: UserCode = NAMED,
-    placement: Placement | None = None,
+    placement: Placement | None = None, made: int = 0,
 ) -> Algorithm:  # fmt: skip
-    """Build the pure functions of a classification run; `placement` as in `build_algorithm`."""
+    """Build the pure functions of a classification run; `placement` as in `build_algorithm`, and
+    `made` as in `make_parts`."""
     network, name = code.network, config.hyper.network
     if network is None and name != BUILT_IN:
         network = import_function(name, f"--network {name}")
-    together = steps_together(config.run.steps, rows_every(config.run.log_every, 0))
+    together = steps_together(config.run.steps, rows_every(config.run.log_every, 0), made)
     spec = BuildSpec(
         config.network, example_spec, DiscreteSpec(classes), 1, config.run.steps, together,
         network, shards_of(config, placement), config.run.micro_batch,
