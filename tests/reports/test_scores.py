@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from flatout.cli import sweep_screen
 from flatout.cli.population import table as members_table
 from flatout.reports.curves import Run, View, curves, picture, readable, text
-from flatout.reports.ranking import Report, of_folders
+from flatout.reports.ranking import Asked, Report, of_folders
 from flatout.reports.ranking_page import pictures
 from flatout.reports.statistics import comparable, compared, enough, estimates, iqm
 from flatout.run.curve import EVALUATIONS
@@ -83,6 +83,25 @@ def test_every_command_names_the_same_winner_and_the_score(flatout: Cli, tmp_pat
     head, *rows = flatout("runs", root, "--sort", "evaluation").out.splitlines()
     assert re.search(r"evaluation +training return", head), head
     assert [row.split()[0] for row in rows[:4]] == [f"0.0001-{seed}" for seed in (3, 2, 1, 0)]
+
+
+@pytest.mark.parametrize("score", [None, "return", "eval"])
+def test_classifiers_are_ranked_by_their_accuracies(tmp_path: Path, score: str | None) -> None:
+    """Their `env` names the data."""
+    for seed, steps in ((0, 300), (1, 400)):
+        path = folder(tmp_path / str(seed), [0.0], algorithm="classify", env="digits", seed=seed)
+        rows = [{"step": 100 * n, "time/wall_s": n, "train/accuracy": 1.0, "eval/accuracy": n / 8}
+                for n in range(1, steps // 100 + 1)]  # fmt: skip
+        (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        summary = json.loads((path / "summary.json").read_text())
+        summary |= {"steps": steps, "return_mean_last": None, "test_accuracy": steps / 800}
+        (path / "summary.json").write_text(json.dumps(summary))
+    (table,) = of_folders([tmp_path], asked=Asked(score=score)).tables
+    assert table.what.startswith("accuracy on the test set, after 300 steps")
+    (line,) = table.lines
+    assert list(line.scores["digits"].values()) == [0.375, 0.375]
+    (table,) = of_folders([tmp_path], asked=Asked(at="end", score=score)).tables
+    assert list(table.lines[0].scores["digits"].values()) == [0.375, 0.5]
 
 
 def test_a_run_has_no_value_before_its_first_point(flatout: Cli, tmp_path: Path) -> None:

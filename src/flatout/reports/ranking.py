@@ -241,7 +241,7 @@ def _ranked(
 
 
 def _env(row: Row) -> str:
-    return row.env or str(row.settings.get("data") or "images")  # a classifier has data
+    return row.env or "unknown"
 
 
 def _compared(members: Sequence[Row], asked: Asked) -> tuple[str, int | None, str]:
@@ -255,9 +255,9 @@ def _compared(members: Sequence[Row], asked: Asked) -> tuple[str, int | None, st
             if any(row.evaluation is not None for row in members):
                 what = " (not all runs have an evaluation)"
     if score == "return":  # the shortest run is what others are cut to
-        members = [row for row in members if row.value is not None or row.env is None] or members
+        members = [row for row in members if row.value is not None or row.classifies] or members
     at, when = _at(members, asked)
-    name = TESTED[0] if members[0].env is None else SCORES[score][0]
+    name = TESTED[0] if members[0].classifies else SCORES[score][0]
     return score, at, f"{name}{what}, {when}"
 
 
@@ -295,14 +295,14 @@ def _score(row: Row, at: int | None, score: str) -> tuple[float | None, str]:
     steps = row.steps or 0
     if at is not None and steps * AS_LONG < at:
         return None, f"it has {steps:,} steps"
-    trained = score == "return" and row.env is not None
+    trained = score == "return" and not row.classifies
     if at is None or steps <= AS_LONG * at:
         value = row.value if trained else row.evaluation
         if value is not None:
             return value, ""
         if trained:
             return None, "no episode has ended"
-    name = (TESTED if row.env is None else SCORES[score])[1]
+    name = (TESTED if row.classifies else SCORES[score])[1]
     try:
         value = value_at(Path(row.run) / "metrics.jsonl", at, name)
         until = "" if at is None else f" up to {at:,} steps"

@@ -58,6 +58,11 @@ class Row:
     parent: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
+    @property
+    def classifies(self) -> bool:
+        """Whether it is a classifier's, which has an accuracy in the place of returns."""
+        return self.algorithm == "classify"
+
     def columns(self) -> dict[str, Any]:
         """By the names under which they are shown, sorted and filtered."""
         return {_COLUMNS.get(n, n): v for n, v in vars(self).items() if n != "settings"}
