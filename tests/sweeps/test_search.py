@@ -537,6 +537,13 @@ def test_scores_are_of_evaluations_where_trials_are_evaluated(tmp_path: Path) ->
         state = State(Trial("one", "all", "ppo", settings), tmp_path)
         assert state.finish()
         assert (state.mean, state.score) == (5.0, score)
+        learned = {**summary, "return_mean_last": None, "test_accuracy": 0.75}
+        (tmp_path / "b").mkdir(exist_ok=True)
+        shutil.copy(tmp_path / "metrics.jsonl", tmp_path / "b")
+        (tmp_path / "b" / "summary.json").write_text(json.dumps(learned))
+        state = State(Trial("one", "all", "classify", settings), tmp_path / "b")
+        assert state.finish()
+        assert state.score == 0.75, "also with --eval-every 0"
 
 
 def sweep(folder: Path, **more: Any) -> Path:

@@ -95,10 +95,10 @@ class State:
         except (OSError, ValueError, LookupError, TypeError):
             return False
         self.steps, self.mean = summary["steps"], summary.get("return_mean_last")
-        if self.trial.settings["eval_every"]:  # an average over both kinds would mean nothing
-            self.score = summary.get("test_accuracy") if evaluated is None else evaluated
-        else:
-            self.score = self.mean
+        # Evaluations or training alone: an average over both kinds would mean nothing.
+        self.score = evaluated if self.trial.settings["eval_every"] else self.mean
+        if "test_accuracy" in summary:  # a classifier always has one
+            self.score = summary["test_accuracy"]
         self.state, self.error = DONE, ""
         return True
 
