@@ -101,11 +101,24 @@ def test_arguments_that_no_flag_can_say_are_shown_in_python() -> None:
     summary = {
         "env": "CartPole-v1", "return_mean_last": None, "best_eval_return": None, "steps": 1,
         "updates": 1, "ended": "steps", "steps_per_s": 1.0, "wall_s": 1.0, "placement": "cpu",
-        "verdict": "", "versions": {},
+        "verdict": "", "headline": "", "versions": {},
     }  # fmt: skip
     text = card(config, summary, False, NAMED)
     assert "flatout train" not in text
     assert '"limit": null' in text
+
+
+def test_a_classifiers_card_says_accuracies() -> None:
+    summary = {
+        "env": "digits", "return_mean_last": None, "test_accuracy": 0.5, "best_eval_return": 0.75,
+        "steps": 1, "updates": 1, "ended": "steps", "steps_per_s": 1.0, "wall_s": 1.0,
+        "placement": "cpu", "verdict": "", "headline": "", "versions": {},
+    }  # fmt: skip
+    text = card(config := resolve("classify", {}), summary, False, NAMED)
+    assert "| best evaluation | test accuracy 75.00% |" in text
+    assert "greedy" not in text
+    assert "| result | test accuracy 50.00% |" in text
+    assert "episode" not in card(config, summary | {"test_accuracy": None}, False, NAMED)
 
 
 def test_a_card_is_not_written_over_what_a_user_wrote(tmp_path: Path) -> None:

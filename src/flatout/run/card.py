@@ -48,12 +48,17 @@ def leave(
 
 def card(config: TrainConfig, summary: dict[str, Any], drawn: bool, code: UserCode) -> str:
     """Return the text of the model card."""
-    facts = {
-        "environment": f"{summary['env']}, {config.env.envs} at once",
-        "return": reached(summary),
-        "best evaluation": "" if (best := summary["best_eval_return"]) is None else (
-            f"{best:,.1f}, mean over {config.run.eval_episodes} greedy episodes"
-        ),
+    best = summary["best_eval_return"]
+    if config.hyper.acts:
+        facts = {"environment": f"{summary['env']}, {config.env.envs} at once"}
+        facts["return"] = reached(summary)
+        count = config.run.eval_episodes
+        words = "" if best is None else f"{best:,.1f}, mean over {count} greedy episodes"
+    else:
+        facts = {"data": summary["env"], "result": reached(summary)}
+        words = "" if best is None else accuracy_words(best)
+    facts |= {
+        "best evaluation": words,
         "trained": f"{summary['steps']:,} steps, {summary['updates']:,} updates, ended by "
         f"{summary['ended']}",
         "speed": f"{summary['steps_per_s']:,.0f} steps/s, {summary['wall_s']:,.1f} s in all, on "
@@ -85,13 +90,18 @@ def card(config: TrainConfig, summary: dict[str, Any], drawn: bool, code: UserCo
 def reached(summary: dict[str, Any]) -> str:
     """Return the result in words. It has no interval, because the episodes of one run depend on
     each other and say nothing about other seeds."""
-    if summary.get("test_accuracy") is not None:
-        return f"test accuracy {summary['test_accuracy']:.2%}"
+    if "test_accuracy" in summary:
+        return accuracy_words(summary["test_accuracy"])
     mean = summary["return_mean_last"]
     if mean is None:
         return "no episode has ended"
     count = min(summary["episodes"], 100)
     return f"{mean:,.1f} (the mean of the last {count} training episodes)"
+
+
+def accuracy_words(accuracy: float | None) -> str:
+    """Return a classifier's accuracy in words; it is None before the first test."""
+    return "not tested yet" if accuracy is None else f"test accuracy {accuracy:.2%}"
 
 
 def verdict(summary: dict[str, Any]) -> str:

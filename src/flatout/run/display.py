@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections import deque
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ from rich.text import Text
 from flatout.config.schema import TrainConfig
 from flatout.explain.collecting import COMPARE
 from flatout.output import on_one_line, printable, trouble
-from flatout.run.card import verdict
+from flatout.run.card import accuracy_words, verdict
 from flatout.run.curve import blocks
 from flatout.run.progress import Display, Progress
 from flatout.run.screen import Screen
@@ -263,7 +262,7 @@ def _rows(phases: dict[str, float], summary: dict[str, Any]) -> list[tuple[str, 
 def _achieved(summary: dict[str, Any]) -> tuple[str, str]:
     """Return what was learned, and how many episodes or examples it took."""
     if "examples_per_s" in summary:
-        accuracy = f"test accuracy {summary['test_accuracy'] or math.nan:.2%}"
+        accuracy = accuracy_words(summary["test_accuracy"])
         return accuracy, f"{summary['examples_per_s']:,.0f} examples/s"
     mean, last = summary["return_mean_100"], summary["return_mean_last"]
     words = "no episode ended"
