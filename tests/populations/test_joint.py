@@ -59,7 +59,8 @@ def kept(path: Path) -> dict[str, np.ndarray]:
 )  # fmt: skip
 def test_members_that_a_signal_stops_go_on_to_the_same_bits(words: Any, tmp_path: Path) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    trained(whole, words, 2)
+    for state in trained(whole, words, 2).states:  # the program of all was compiled after start-up
+        assert state.summary["compile_later_s"] > 0
     made = trained(stopped, words, 2, stop=4)
     at = {state.steps for state in made.states}
     assert len(at) == 1, "all at the same boundary"

@@ -132,11 +132,14 @@ class FusedSchedule(Schedule):
         before = self._state
         with self._discardable(), self._spans.span("fused"):
             if self._together is not None:
-                begin = time.perf_counter()
+                begin, compiled = time.perf_counter(), self._together.compile_ns
                 before, after, output, count = self._together.run(
                     self._programs.member, self.loop, before, count
                 )
-                took = time.perf_counter() - begin
+                compiling = self._together.compile_ns - compiled
+                if compiling:
+                    self._spans.add("compile", compiling)
+                took = time.perf_counter() - begin - compiling / 1e9
             else:
                 assert isinstance(before, RunState)
                 ahead = self._pop_ahead(before, count)

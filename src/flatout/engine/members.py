@@ -9,6 +9,7 @@ included, in each iteration.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -82,6 +83,9 @@ class FusedPopulation:
         group: if given, all members are saved in one checkpoint. They are then in lockstep, and
             member indices change only with a checkpoint, so that a resumed group computes the same
             bits.
+
+    Attributes:
+        compile_ns: nanoseconds of compiling so far, for which all members have waited.
     """
 
     def __init__(
@@ -90,6 +94,7 @@ class FusedPopulation:
         stop: Callable[[], int | None] = lambda: None, group: Group | None = None,
     ) -> None:  # fmt: skip
         self._live = count  # members that have not ended
+        self.compile_ns = 0
         self._condition = threading.Condition()
         self._requests: dict[int, Any] = {}
         self._answers: dict[int, Any] = {}
@@ -267,8 +272,10 @@ class FusedPopulation:
     def _call(self, loop: Loop, whole: Any, keys: tuple[Any, ...], count: int) -> Any:
         size = len(keys[0])
         if size not in self._programs:
+            begin = time.perf_counter_ns()
             with self._compiling(size):
                 self._programs[size] = self._compile(loop, whole, keys)
+            self.compile_ns += time.perf_counter_ns() - begin
         return self._programs[size](whole, self._empty_output(loop, size), np.int32(count), *keys)
 
     def _empty_output(self, loop: Loop, size: int) -> Any:
