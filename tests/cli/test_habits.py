@@ -7,6 +7,7 @@ import io
 import json
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,18 @@ def test_a_terminal_shows_none_either() -> None:
     display.close()
     assert "steps/s" in file.getvalue()
     assert "nan" not in file.getvalue()
+
+
+def test_a_narrow_terminal_shows_whole_numbers() -> None:
+    """An exponent that is cut off makes another number."""
+    file = io.StringIO()
+    console = Console(file=file, width=44, force_terminal=True)
+    display = LiveDisplay(resolve("ppo", {"env": "CartPole-v1"}), console)
+    progress = Progress(steps=99_328, updates=15_520, episodes=1, returns=deque([5.0], 100))
+    display.update(progress, {"policy_loss": -1.234e-05, "value_loss": 5.678e-05}, wall_s=20.0)
+    display.close()
+    for shown_ in ("-1.234e-05", "5.678e-05", "99,328", "15,520"):
+        assert shown_ in file.getvalue()
 
 
 def test_a_reader_that_leaves_is_told_what_happens_to_the_run(

@@ -95,6 +95,15 @@ def test_a_tie_is_named_once_and_not_as_its_first_cause() -> None:
 
 def test_a_narrow_terminal_wraps_no_bar() -> None:
     assert max(map(len, shown(60).splitlines())) <= 60
+    narrow = [line for line in shown(40).splitlines() if "%  " in line]
+    assert narrow
+    assert not any("█" in line for line in shown(40).splitlines())
+
+
+def test_a_long_bar_in_a_file_is_in_its_line() -> None:
+    steady = {**SUMMARY["steady"], "phases": {"learn": 0.97, "other": 0.03}}
+    lines = shown(None, {**SUMMARY, "steady": steady}).splitlines()
+    assert [line.split()[0] for line in lines if "█" in line] == ["97.0%", "3.0%"]
 
 
 @pytest.mark.parametrize("width", [60, 80, 200, None])

@@ -20,7 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.progress import Progress as Bar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from flatout.config.schema import TrainConfig
@@ -39,8 +39,9 @@ CURVE = 60
 """Values of the curve that the display shows, one each time it is drawn."""
 INDENT = 9
 """Width of the report's labels."""
-MOST_ROWS, BAR = 5, 40
-"""Rows of the report's table of the time, and the longest bar of one."""
+MOST_ROWS, BAR, SHORTEST = 5, 40, 5
+"""Rows of the report's table of the time, and the length of a bar for all of it, at most and at
+least; without room for the shortest one there is none."""
 REDRAW_S = 0.25
 PLAIN_S = 5.0
 
@@ -128,7 +129,8 @@ class LiveDisplay(Display):
             self._screen.draw(Text(line))
             return
         self._bar.update(self._task, completed=min(progress.steps, self._config.run.steps))
-        grid = Table.grid(padding=(0, 3))
+        number = Column(no_wrap=True)  # where there is no room, names are wrapped first
+        grid = Table.grid(Column(), number, Column(), number.copy(), padding=(0, 3))
         if acts:
             grid.add_row("steps", f"{progress.steps:,}", "updates", f"{progress.updates:,}")
             grid.add_row("episodes", f"{progress.episodes:,}", unit, rate)
@@ -200,10 +202,12 @@ def report(summary: dict[str, Any], console: Console, again: Sequence[str] = ())
         left_out = ", ".join(f"{what} {duration(s)}" for what, s in apart)
         about += f" (not included: {left_out})" if left_out else ""
     say("TIME", about)
-    longest = max(min(BAR, console.width - 47), 5) if console.is_terminal else BAR
+    longest = min(BAR, console.width - 47) if console.is_terminal else BAR
     for words, share in _rows(phases, summary):
-        bar = "█" * max(1, round(share * longest))
-        console.print(f"  {share:6.1%}  {words:34} [cyan]{bar}[/cyan]")
+        line = f"  {share:6.1%}  {words}"
+        if longest >= SHORTEST:
+            line = f"{line:44} [cyan]{'█' * max(1, round(share * longest))}[/cyan]"
+        console.print(line, soft_wrap=True)
     for words in flow_words(summary["flow"]):
         say("", words)
     if words := verdict(summary):
