@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import json
+import math
 import os
 import re
 import shutil
@@ -10,18 +12,22 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from tensorboardX.crc32c import crc32c
 from tensorboardX.proto.event_pb2 import Event, SessionLog  # type: ignore[attr-defined]
 
 from flatout import PPO, FlatoutError, UsageError
+from flatout.config.settings import resolve
 from flatout.installing import install
-from flatout.run.loggers import TensorBoard
+from flatout.run.loggers import RunLogs, TensorBoard
+from flatout.run.progress import Progress
+from flatout.types import Episodes
 from tests import tiny
 from tests.kills import run_script
 
@@ -103,6 +109,22 @@ def test_rows_are_events_and_a_resumed_run_says_from_where_it_goes_on(tmp_path: 
     assert (version.step, version.file_version) == (11, "brain.Event:2")
     assert (start.step, start.session_log.status) == (11, SessionLog.START)
     assert (row.step, row.summary.value[0].simple_value) == (20, 3.5)
+
+
+def test_an_episode_has_no_action_value_where_the_algorithm_has_none(tmp_path: Path) -> None:
+    logs = RunLogs(resolve("sac", {"env": "Pendulum-v1"}), tmp_path)
+    one, length = np.zeros(1, np.int32), np.full(1, 7, np.int32)
+    with ExitStack() as stack:
+        logs.open(Progress(), False, True, stack)
+        for number, q_max in enumerate((math.nan, 2.5), 1):
+            episodes = Episodes(one, np.ones(1), length, np.array([q_max]))
+            logs.log_episodes(episodes, Progress(steps=7 * number, episodes=number))
+    rows = [json.loads(line) for line in (tmp_path / "episodes.jsonl").read_text().splitlines()]
+    assert [row.get("q_max", "none") for row in rows] == ["none", 2.5]
+    (board,) = tmp_path.glob("events.*")
+    found = [{value.tag for value in event.summary.value} for event in events(board)[1:]]
+    assert found == [{"episode/return", "episode/length"},
+                     {"episode/return", "episode/length", "episode/q_max"}]  # fmt: skip
 
 
 AT_ONCE = """

@@ -310,8 +310,8 @@ class RunLogs:
     def log_episodes(self, episodes: Episodes, progress: Progress) -> None:
         """Write the episodes that an iteration ended to ``episodes.jsonl`` and TensorBoard.
 
-        Losses are means over the updates since an episode last ended (with one environment: over
-        the episode's own), the rest is of the episode's end.
+        Losses, epsilon and replay are means over the iterations since an episode last ended (with
+        one environment: over the episode's own).
         """
         if self._episodes is None:
             return
@@ -321,7 +321,9 @@ class RunLogs:
         first = progress.episodes - len(episodes.env)
         columns = (array.tolist() for array in episodes)
         for number, (env, total, length, q_max) in enumerate(zip(*columns, strict=True), first):
-            row: dict[str, float] = {"return": total, "length": length, "env": env, "q_max": q_max}
+            row: dict[str, float] = {"return": total, "length": length, "env": env}
+            if q_max == q_max:  # NaN where the algorithm has none
+                row["q_max"] = q_max
             rows.append({"episode": number} | row | means)
         self._episodes.log(rows, progress.steps)
         shown = ((f"episode/{n}", v) for row in rows for n, v in row.items() if n not in HIDDEN)
