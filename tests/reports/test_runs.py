@@ -135,6 +135,17 @@ def test_states(flatout: Cli, runs: Path) -> None:
     assert rows["a0"]["return"] == last["rollout/return_mean_100"]
 
 
+def test_a_run_that_has_not_ended_has_its_evaluation_also_many_rows_later(
+    flatout: Cli, tmp_path: Path
+) -> None:
+    run = folder(tmp_path / "a", [float(n) for n in range(2000)])
+    (run / "summary.json").unlink()
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    lines[50] = json.dumps(json.loads(lines[50]) | {"eval/return_mean": 77.0})
+    (run / "metrics.jsonl").write_text("\n".join([*lines, '{"step": 2000']))  # it was killed
+    assert table(flatout, tmp_path)["a"]["evaluation"] == 77.0
+
+
 def test_text_of_strangers_stays_text(flatout: Cli, runs: Path) -> None:
     config = json.loads((runs / "a0" / "config.json").read_text())
     config["settings"]["env"], config["parent"] = "\x1b[31mred\nline", "runs/older"

@@ -13,6 +13,7 @@ from typing import Any
 
 from flatout.config.schema import REPORT, affecting
 from flatout.errors import UsageError, damage, nearest
+from flatout.run.metric_rows import value_at
 from flatout.storage.last_words import RUNNING
 from flatout.storage.span_records import json_objects
 from flatout_explain.files import locks, nofollow
@@ -150,7 +151,7 @@ def read(root: Path, name: str, there: Iterable[str]) -> Row:
 
 
 def _newest(path: Path, depth: int) -> dict[str, Any]:
-    """The last row of metrics and its newest evaluation, as a summary would say them."""
+    """The last row of metrics and the newest evaluation, as a summary would say them."""
     with nofollow.open_stream(path, nofollow.READ, depth) as file:
         file.seek(max(os.fstat(file.fileno()).st_size - TAIL, 0))
         lines = file.read(TAIL).splitlines()
@@ -159,8 +160,13 @@ def _newest(path: Path, depth: int) -> dict[str, Any]:
         return {}
     names = ("eval/return_mean", "eval/accuracy")
     evaluations = [row[name] for row in rows for name in names if name in row]
+    evaluation = evaluations[-1] if evaluations else None
+    for name in names:  # many rows may have followed the evaluation
+        if evaluation is None:
+            with suppress(ValueError, LookupError, TypeError, AttributeError):  # a damaged row
+                evaluation = value_at(path, None, name, depth)
     return {
-        "steps": rows[-1]["step"], "last_eval_return": evaluations[-1] if evaluations else None,
+        "steps": rows[-1]["step"], "last_eval_return": evaluation,
         "return_mean_last": rows[-1].get("rollout/return_mean_100"),
         "steps_per_s": rows[-1].get("time/steps_per_s"),
     }  # fmt: skip

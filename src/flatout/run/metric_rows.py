@@ -72,16 +72,19 @@ def evaluated(path: Path, names: Collection[str]) -> list[Row]:
     return found
 
 
-def value_at(path: Path, steps: int | None, name: str) -> float | None:
+def value_at(path: Path, steps: int | None, name: str, depth: int = 1) -> float | None:
     """Return the last value of a metric in the rows of at most `steps` steps (None: in all rows).
+
+    Args:
+        depth: the last parts of the path that may not be links.
 
     Raises:
         OSError, ValueError, LookupError, TypeError, AttributeError: the last row or one that has
             the metric is damaged.
     """
     metric, parsed = f'"{name}"'.encode(), 0
-    with nofollow.open_stream(path) as file:
-        end = os.fstat(file.fileno()).st_size
+    with nofollow.open_stream(path, nofollow.READ, depth) as file:
+        end = _whole(file)
         if steps is not None:
             end = _end_of(steps, file, end)
         for block in _blocks_before(end, file):
@@ -195,6 +198,14 @@ def _end_of(steps: int, file: IO[bytes], end: int) -> int:
         else:
             end = middle
     return begin
+
+
+def _whole(file: IO[bytes]) -> int:
+    """Return where the last whole line ends: a killed run may have begun another one."""
+    size = os.fstat(file.fileno()).st_size
+    file.seek(max(size - LONGEST_LINE, 0))
+    tail = file.read(LONGEST_LINE)
+    return size - len(tail) + tail.rfind(b"\n") + 1 if b"\n" in tail else size
 
 
 def _next_line(position: int, file: IO[bytes]) -> int:
