@@ -285,6 +285,12 @@ def test_a_classifiers_run_folder_is_loaded_by_names(tmp_path: Path) -> None:
     loaded = Classifier.load(run)
     assert loaded.config.hyper.data == MINE[1]
     assert loaded.evaluate() == agent.evaluate()
+    np.savez(tmp_path / "d.npz", x=make()[0], y=make()[1])
+    moved = Classifier(MINE[3], tmp_path / "d.npz", **SMALL).learn().save(tmp_path / "agent")
+    (tmp_path / "d.npz").unlink()
+    with pytest.raises(UsageError, match=r"learned from: pass data=\. --data .*no such file"):
+        Classifier.load(moved)
+    assert Classifier.load(moved, make).predict(make()[0]).shape == make()[1].shape
     with pytest.raises(CheckpointError, match="holds an agent of classify"):
         PPO.load(run)
 

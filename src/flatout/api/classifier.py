@@ -19,7 +19,7 @@ from flatout.config.modules import PASSED
 from flatout.config.settings import parts_of, resolve
 from flatout.config.values import hints
 from flatout.envs.spaces import as_array
-from flatout.errors import CheckpointError, UsageError
+from flatout.errors import CheckpointError, EnvironmentFailure, UsageError
 from flatout.networks.torsos import Network
 from flatout.run.classifying import ClassifierActing
 from flatout.supervised.datasets import Dataset, described_spec, load_dataset, own_dataset
@@ -167,7 +167,14 @@ class Classifier(Agent):
         flat: dict[str, Any] = {name: before[name] for name in _names()}
         name, source = flat.pop("network"), flat.pop("data")
         given = (None if name == BUILT_IN else name) if network is None else network
-        agent = cls(given, source if data is None else data, **(flat | settings))
+        try:
+            agent = cls(given, source if data is None else data, **(flat | settings))
+        except (UsageError, EnvironmentFailure) as error:
+            if data is None and source is not None and source in str(error):
+                raise type(error)(
+                    f"{saved.file}: cannot load the data that it learned from: pass data=. {error}"
+                ) from error
+            raise
         agent._acting.learned(saved.arrays)
         agent._history.load(saved, path.absolute(), settings)
         try:  # check it now
