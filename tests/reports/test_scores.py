@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import tempfile
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from flatout.cli import sweep_screen
 from flatout.cli.population import table as members_table
@@ -134,6 +136,17 @@ def test_members_of_a_population_are_ranked_by_the_same_score() -> None:
         made = members_table(SimpleNamespace(states=states), 9)  # type: ignore[arg-type]
         assert made.columns[2].header == heading
         assert next(iter(made.columns[0].cells)) == first
+
+
+def test_names_of_members_are_whole_in_a_narrow_terminal() -> None:
+    names = [f"learning_rate=1e-3_gamma=0.98_ent_coef=0.01_gae_lambda=0.9_seed={n}" for n in (0, 1)]
+    states = [SimpleNamespace(member=SimpleNamespace(name=name), summary={}, mean=100.0, steps=9000,
+                              wall_s=100.0, ended="steps") for name in names]  # fmt: skip
+    console = Console(file=io.StringIO(), width=60)
+    console.print(members_table(SimpleNamespace(states=states), 24))  # type: ignore[arg-type]
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    shown = "".join(line[:30].split()[0] for line in lines[1:] if line[:1].strip())
+    assert all(name in shown for name in names), lines
 
 
 def test_where_a_run_has_no_evaluation_all_are_compared_by_training(tmp_path: Path) -> None:

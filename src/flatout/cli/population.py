@@ -199,7 +199,7 @@ def _picture(population: Population, live: bool) -> Table | str:
 
 def table(population: Population, most: int) -> Table:
     """Return a table of the members, the best first."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from flatout.output import printable
 
@@ -207,7 +207,8 @@ def table(population: Population, most: int) -> Table:
     score = "evaluation"
     if any(value is None for value in scores):  # not yet, or without --eval-every
         score, scores = "training return", [state.mean for state in population.states]
-    made = Table("member", box=None, padding=(0, 2), pad_edge=False)
+    # Ends of names tell members apart: seeds.
+    made = Table(Column("member", overflow="fold"), box=None, padding=(0, 2), pad_edge=False)
     for heading in ("steps", score, "s", "ended"):
         made.add_column(heading, justify="left" if heading == "ended" else "right")
     pairs = zip(population.states, scores, strict=True)
