@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ import pytest
 from flatout import PPO
 from flatout.spans import NAMES
 from flatout.storage import checkpoint
+from flatout.storage.span_records import Begin, SpanRecord
+from flatout_explain.hardware.gpus import GpuSample
+from flatout_explain.hardware.monitor import MonitorSample
 from tests import tiny
 from tests.conftest import TINY, Result, last_saved
 from tests.kills import assert_same
@@ -204,6 +208,12 @@ def test_every_metric_is_documented_and_every_documented_metric_exists(
         line.split("`")[1] for line in METRICS.read_text().splitlines() if line.startswith("| `")
     }
     assert written | summary == described
+
+
+@pytest.mark.parametrize("kind", [Begin, SpanRecord, MonitorSample, GpuSample])
+def test_every_field_of_records_and_samples_is_documented(kind: Any) -> None:
+    page = METRICS.read_text()
+    assert [field.name for field in fields(kind) if f"`{field.name}`" not in page] == []
 
 
 def test_summary_is_alone_on_stdout_and_in_the_folder(
