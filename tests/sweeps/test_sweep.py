@@ -319,6 +319,41 @@ def test_runs_of_others_are_not_taken_for_the_sweeps(flatout: Cli, tmp_path: Pat
     assert "it is a symbolic link" in result.message
     assert len(list(ended.iterdir())) == 2
 
+def test_sweeps_that_begin_in_the_same_second_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flatout.cli.sweep import new_folder
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("flatout.storage.run_folder.time.strftime", lambda *_: "now")
+    one, other, third = (tiny.sweep([*map(str, SMALL)]) for _ in range(3))
+    first = Path("runs/sweep-ppo-CartPole-v1-0-now")
+    assert {one.path, other.path, third.path} == {first}
+    with closing(new_folder(one)) as folder:
+        folder.save(one)
+        with closing(new_folder(other)):  # each looks again as it begins
+            assert (one.path, other.path) == (first, Path(f"{first}-2"))
+        names = iter([first, Path(f"{first}-3")])
+        monkeypatch.setattr("flatout.storage.run_folder.unused", lambda _: next(names))
+        with closing(new_folder(third)):  # the first began as this one looked
+            assert third.path == Path(f"{first}-3")
+
+
+def test_a_refused_sweep_leaves_no_folder(
+    flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: Any) -> NoReturn:
+        raise FlatoutError("[optuna] cannot open the storage.")
+
+    monkeypatch.setattr("flatout.cli.sweep.study_of", refused)
+    assert "cannot open" in flatout("sweep", *SMALL, "--run-dir", tmp_path / "f").message
+    assert not (tmp_path / "f").exists()
+    (tmp_path / "g").mkdir()
+    (tmp_path / "g" / "mine.txt").write_text("mine")
+    assert "cannot open" in flatout("sweep", *SMALL, "--run-dir", tmp_path / "g").message
+    assert (tmp_path / "g" / "mine.txt").read_text() == "mine"
+
+
 
 def test_a_large_plan_is_read_again(tmp_path: Path) -> None:
     from flatout.storage.trust import NO_CONSENT

@@ -20,7 +20,7 @@ from flatout.cli.sweep_plan import (
 )
 from flatout.config.settings import change, load_file, parse_grid, revise, with_run
 from flatout.config.values import Range
-from flatout.errors import UsageError
+from flatout.errors import FlatoutError, UsageError
 from flatout.output import reserve_stdout
 from flatout.storage.trust import Consent, named_code, refuse_unconfirmed
 from flatout.sweeps import plan
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from flatout.hardware.inventory import Hardware
     from flatout.run.interrupts import Interrupts
+    from flatout.sweeps.folder import Folder
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def sweep(argv: list[str], interrupts: Interrupts) -> int:
         if dry:
             with interrupts.discardable():
                 return dry_run(planned, hardware, at_once, console)
-        folder = Folder(planned.path, False)
+        folder = new_folder(planned)
     else:
         folder = Folder(Path(resumed), True)
     with closing(folder):
@@ -145,6 +146,26 @@ def sweep(argv: list[str], interrupts: Interrupts) -> int:
         if on_ray and planned.ray is None:
             planned.ray = _ray(address or planned.base.run.ray_address, at_once, interrupts)
         return _run(planned, folder.descriptor, hardware, asked, outs, console, interrupts)
+
+
+def new_folder(planned: SweepPlan) -> Folder:
+    """Return the folder of a new sweep; one that the user did not name is no other's.
+
+    Raises:
+        UsageError, FlatoutError: as of `Folder`.
+    """
+    from flatout.storage.run_folder import MOST_AT_ONCE, unused
+    from flatout.sweeps.folder import LOCK, Folder
+
+    base, left = planned.path, 0 if planned.named else MOST_AT_ONCE
+    while True:
+        planned.path = base if planned.named else unused(base)
+        try:
+            return Folder(planned.path, False)
+        except FlatoutError:
+            left -= 1
+            if left < 0 or not (planned.path / LOCK).exists():  # nobody else has begun there
+                raise
 
 
 def _code(planned: SweepPlan) -> list[str]:
@@ -233,11 +254,11 @@ def new_plan(asked: SweepArguments, given: Mapping[str, Any]) -> SweepPlan:
     seeds = plan.seeds_of(sections.pop("seeds", 1), base.run.seed)
     for seed in (min(seeds), max(seeds)):
         revise(base, {"seed": seed})
-    path = base.run.run_dir
+    path, named = base.run.run_dir, base.run.run_dir is not None
     if path is None:
         from flatout.storage.run_folder import default_folder
 
-        path = str(default_folder(base)).replace("runs/", "runs/sweep-", 1)
+        path = str(default_folder(base, "sweep-"))
     base = with_run(base, run_dir=None, quiet=False, json=False)
     if "optuna" in sections:
         if more := sections.keys() - {"optuna"}:
@@ -250,10 +271,10 @@ def new_plan(asked: SweepArguments, given: Mapping[str, Any]) -> SweepPlan:
         optuna = settings_of(sections["optuna"], base, f"{where}: [optuna]")
         if optuna["storage"] and not asked.trust:
             refuse_unsafe(optuna["storage"], Path(path), f"{where}: [optuna]", new=True)
-        return SweepPlan(base, seeds, [], Path(path), optuna=optuna)
+        return SweepPlan(base, seeds, [], Path(path), optuna=optuna, named=named)
     groups = plan.groups(base, sections, where)
     plan.refuse_many(len(groups) * len(seeds), where)
-    return SweepPlan(base, seeds, groups, Path(path))
+    return SweepPlan(base, seeds, groups, Path(path), named=named)
 
 
 def _run(

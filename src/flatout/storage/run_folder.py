@@ -364,14 +364,14 @@ def final_summary(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def default_folder(config: TrainConfig) -> Path:
-    """A new ``runs/ALGORITHM-ENV-SEED-TIME``."""
+def default_folder(config: TrainConfig, prefix: str = "") -> Path:
+    """A new ``runs/ALGORITHM-ENV-SEED-TIME``, or with a prefix of this name."""
     algorithm, env = (
         re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.") or "env"
         for name in (config.algorithm, config.env.env)
     )
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    return unused(Path("runs") / f"{algorithm}-{env}-{config.run.seed}-{stamp}")
+    return unused(Path("runs") / f"{prefix}{algorithm}-{env}-{config.run.seed}-{stamp}")
 
 
 def unused(base: Path) -> Path:

@@ -123,6 +123,12 @@ class Folder:
         return self._lock.fileno()
 
     def close(self) -> None:
+        """Release the folder; remove it if it has no plan and nothing else is there."""
+        if not (self.path / PLAN).exists():
+            with suppress(OSError):  # others' files are in it, or it is gone
+                if {LOCK, locks.OWNER.format(LOCK)}.issuperset(os.listdir(self.path)):
+                    self._lock.remove()
+                    self.path.rmdir()
         self._lock.close()
         self._open.close()
 

@@ -177,7 +177,8 @@ def named_in(sections: Any) -> list[str]:
 
 @dataclass
 class SweepPlan:
-    """The plan of a sweep, new or read from its folder."""
+    """The plan of a sweep, new or read from its folder; of a new one, whether the user has named
+    the folder."""
 
     base: TrainConfig
     seeds: Sequence[int]
@@ -188,6 +189,7 @@ class SweepPlan:
     optuna: dict[str, Any] | None = None
     study: Study | None = None
     ray: Any = None
+    named: bool = True
 
     @property
     def configurations(self) -> int:
