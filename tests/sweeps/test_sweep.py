@@ -178,6 +178,22 @@ def test_a_resumed_trial_learns_on_the_devices_that_it_had(
 
 
 @pytest.mark.fault
+def test_a_population_begins_where_only_rows_of_its_members_have_arrived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They came from a cluster that was lost before its first checkpoint had come."""
+    folder = tmp_path / "population-1"
+    rows = folder / "members" / "seed=0" / "metrics.jsonl"
+    rows.parent.mkdir(parents=True)
+    rows.write_text("{}\n")
+    began, told = list[bool](), list[Mapping[str, Any]]()
+    monkeypatch.setattr(worker, "_population", lambda *words: began.append(words[-1]))
+    sweep = tiny.sweep([*map(str, SMALL)])
+    job = Job("population-1", tuple(sweep.trials), str(folder), True)
+    worker._do(job, lambda **event: told.append(event), Interrupts(), {})
+    assert (began, told) == ([False], [])
+
+
 @pytest.mark.slow
 def test_ctrl_c_saves_every_trial(tmp_path: Path) -> None:
     words = [str(word) for word in (*SMALL, "--steps", 10**6, "--checkpoint-every", 0)]
@@ -303,22 +319,6 @@ def made(folder: Path, groups: list[plan.Group], seeds: list[int]) -> Path:
     return folder
 
 
-def test_runs_of_others_are_not_taken_for_the_sweeps(flatout: Cli, tmp_path: Path) -> None:
-    """Neither what lies in a new sweep's folder, nor what a link in it leads to."""
-    ended = tmp_path / "f" / "seed=0"
-    ended.mkdir(parents=True)
-    (ended / "config.json").write_text("{}")
-    (ended / "summary.json").write_text('{"ended": "steps", "steps": 320, "wall_s": 1.0}')
-    result = flatout("sweep", *SMALL, "--run-dir", tmp_path / "f")
-    assert result.code == 2
-    assert "seed=0 already holds a run of another sweep" in result.message
-    folder = made(tmp_path / "g", [plan.Group("", {})], [0])
-    (folder / "seed=0").symlink_to(ended)
-    result = flatout("sweep", "--resume", folder)
-    assert result.code == 1
-    assert "it is a symbolic link" in result.message
-    assert len(list(ended.iterdir())) == 2
-
 def test_sweeps_that_begin_in_the_same_second_have_folders_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,6 +353,22 @@ def test_a_refused_sweep_leaves_no_folder(
     assert "cannot open" in flatout("sweep", *SMALL, "--run-dir", tmp_path / "g").message
     assert (tmp_path / "g" / "mine.txt").read_text() == "mine"
 
+
+def test_runs_of_others_are_not_taken_for_the_sweeps(flatout: Cli, tmp_path: Path) -> None:
+    """Neither what lies in a new sweep's folder, nor what a link in it leads to."""
+    ended = tmp_path / "f" / "seed=0"
+    ended.mkdir(parents=True)
+    (ended / "config.json").write_text("{}")
+    (ended / "summary.json").write_text('{"ended": "steps", "steps": 320, "wall_s": 1.0}')
+    result = flatout("sweep", *SMALL, "--run-dir", tmp_path / "f")
+    assert result.code == 2
+    assert "seed=0 already holds a run of another sweep" in result.message
+    folder = made(tmp_path / "g", [plan.Group("", {})], [0])
+    (folder / "seed=0").symlink_to(ended)
+    result = flatout("sweep", "--resume", folder)
+    assert result.code == 1
+    assert "it is a symbolic link" in result.message
+    assert len(list(ended.iterdir())) == 2
 
 
 def test_a_large_plan_is_read_again(tmp_path: Path) -> None:

@@ -237,16 +237,18 @@ def refuse_strange(folder: Path) -> None:
         UsageError: it does.
     """
     refuse_taken(folder)
+    lock, content = folder / locks.LOCK, None
+    with suppress(OSError):
+        content = nofollow.read(lock, 1, len(MARK))
+    if content == MARK:  # of a population that ended before its settings were here
+        return
     for name in (FOLDER, GROUPS, *CURVES):
         if os.path.lexists(folder / name):
             raise UsageError(
                 f"{folder / name} does not belong to a population of Flatout, and a new one "
                 "would write into it; choose another --run-dir, or move it away."
             )
-    lock, content = folder / locks.LOCK, None
-    with suppress(OSError):
-        content = nofollow.read(lock, 1, len(MARK))
-    if os.path.lexists(lock) and content not in (b"", MARK):  # empty: it is just being made
+    if os.path.lexists(lock) and content != b"":  # empty: it is just being made
         raise UsageError(
             f"{lock} does not belong to a population of Flatout; choose another --run-dir, or move "
             "it away."

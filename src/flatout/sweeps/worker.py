@@ -17,7 +17,15 @@ from typing import Any
 
 from flatout.child import Parent
 from flatout.config.settings import resolve
-from flatout.errors import FlatoutError, Interrupt, NoRoomError, UsageError, full_memory, one_line
+from flatout.errors import (
+    FlatoutError,
+    Interrupt,
+    NoRoomError,
+    UsageError,
+    full_memory,
+    one_line,
+    writing,
+)
 from flatout.run.interrupts import Interrupts
 from flatout.run.progress import Display, Progress
 from flatout.run.summary import peak_rss_mb
@@ -97,8 +105,11 @@ def _do(job: Job, tell: Tell, interrupts: Interrupts, programs: dict[str, Any]) 
         with nofollow.confined(folder.parent):  # the sweep's folder
             if job.population:
                 from flatout.populations.members import held
-                from flatout.storage.run_folder import POPULATION
+                from flatout.storage.run_folder import POPULATION, mark_own
 
+                if folder.is_dir():  # rows of members that have trained elsewhere may be in it
+                    with writing(folder):
+                        mark_own(folder, 2)
                 with held(folder, resume := (folder / POPULATION).exists()):
                     _population(found, folder, job.strategy, tell, interrupts, resume)
             else:
