@@ -8,7 +8,8 @@ import pytest
 
 from flatout.config.placement import Placement, parse
 from flatout.planning.answer import Answer
-from flatout.planning.predict import Prediction
+from flatout.planning.plan import bottleneck, why
+from flatout.planning.predict import Prediction, predict
 from flatout.planning.stages import Stages
 from flatout.planning.what_if import changed, outcome
 from flatout.planning.what_if import parse as parse_changes
@@ -74,3 +75,25 @@ def test_a_way_to_collect_that_failed_is_no_answer() -> None:
     assert then(one, "cores=8").sampler == "processes"
     two = answer(*ON_CPU)  # here they were measured, and failed
     assert then(two, "cores=8").sampler == "inline"
+
+
+@pytest.mark.parametrize(
+    ("stages", "text", "largest"),
+    [
+        (replace(STAGES, cores=8, lanes=8), "cpu", ("learning", 0.5)),
+        (replace(STAGES, cores=8), "act=cpu sampler=processes workers=8x1", ("learning", 0.5)),
+        (replace(STAGES, act={"cpu": ((8, 1e-4),)}, env=(1e-5,)), "cpu", ("learning", 0.5)),
+        (STAGES, "act=gpu:0 learn=gpu:0", ("stepping the environments", 0.512)),
+        (replace(STAGES, act={"cpu": ((8, 1.0),), "gpu:0": ((8, 1e-3),)}, env=(1e-3,)),
+         "act=gpu:0 learn=gpu:0", ("stepping the environments", 0.512)),
+        (replace(STAGES, act={"cpu": ((8, 1e-2),)}), "cpu", ("choosing actions", 0.64)),
+    ],
+)  # fmt: skip
+def test_the_largest_part_is_of_the_placement_itself(
+    stages: Stages, text: str, largest: tuple[str, float]
+) -> None:
+    """Neither of the fastest device for each part, nor of environments one after another."""
+    found, took = bottleneck(stages, parse(text))
+    assert (found, took) == (largest[0], pytest.approx(largest[1]))
+    assert f"{found} is the largest part" in why(predict(stages, parse(text)), stages)
+    assert took < stages.steps / predict(stages, parse(text)).rate

@@ -11,11 +11,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flatout.config.placement import CPU, Placement, on_device, parse
-from flatout.config.workers import with_workers
+from flatout.config.workers import assign_groups, with_workers
 from flatout.errors import FlatoutError
 from flatout.planning.limits import cluster_parts, host_counts, shorter_than_way
-from flatout.planning.predict import ACT, ENV, LEARN, RESETS, Prediction, in_program, predict
-from flatout.planning.stages import Stages, at, learns
+from flatout.planning.predict import (
+    ACT,
+    ENV,
+    LEARN,
+    RESETS,
+    Prediction,
+    in_program,
+    predict,
+    resets_in,
+)
+from flatout.planning.stages import Stages, at, learning_of, learns
+from flatout.planning.workers import acting_s
 
 SLEEPERS = 64
 """Most actor processes for environments that sleep: these need no core each."""
@@ -157,24 +167,57 @@ def larger(
     return best
 
 
+def parts(stages: Stages, placement: Placement) -> dict[str, float]:
+    """Return the seconds of the parts of an iteration, each alone.
+
+    Raises:
+        KeyError: a stage was not measured.
+    """
+    if placement.steps_on_device:
+        return in_program(stages, placement)
+    if placement.on_cluster and stages.hosts is not None:
+        return cluster_parts(stages, placement)
+    turns, each, way = stages.horizon, stages.envs, 0.0
+    if placement.in_processes:
+        _, each = placement.workers or (1, each)
+    if placement.acts_in_workers:
+        act, way = acting_s(stages, placement), stages.trajectory
+    elif placement.in_processes:
+        way = turns * stages.trip
+        act = turns * sum(
+            one.count // one.batch * at(stages.act[str(one.device)], one.batch)
+            for groups in assign_groups(placement, stages.envs)
+            for one in groups
+        )
+    else:
+        count = placement.groups or 1
+        act = turns * count * at(stages.act[str(placement.act[0])], each // count)
+    # Environments that compute take turns on the cores.
+    together = stages.computing * stages.envs / stages.at_once
+    return {
+        ENV: turns * stages.env_s * max(each / min(stages.lanes, each), together),
+        RESETS: turns * resets_in(stages, placement).seconds,
+        LEARN: stages.learn[learning_of(placement)],
+        ACT: act,
+        "the way to actor processes": way,
+    }
+
+
+def bottleneck(stages: Stages, placement: Placement) -> tuple[str, float]:
+    """Return the largest part of an iteration in words, and its seconds."""
+    found = parts(stages, placement)
+    return max(found.items(), key=lambda part: part[1])
+
+
 def why(chosen: Prediction, stages: Stages) -> str:
     """Return a sentence about the bottleneck of the chosen placement."""
     seconds = stages.steps / max(chosen.rate, 1e-12)
-    if chosen.placement.steps_on_device:
-        parts = in_program(stages, chosen.placement)
-    elif chosen.placement.on_cluster and stages.hosts is not None:
-        parts = cluster_parts(stages, chosen.placement)
-    else:
-        env, learn = stages.env_s * stages.steps, min(stages.learn.values())
-        acting = (at(stages.act[str(d)], stages.envs) for d in chosen.placement.act)
-        resets = stages.steps * stages.resets.mean_s if not stages.resets.spares else 0.0
-        parts = {ENV: env, RESETS: resets, LEARN: learn, ACT: stages.horizon * min(acting)}
-    largest = max(parts, key=lambda name: parts[name])
+    largest, took = bottleneck(stages, chosen.placement)
     waits = chosen.waits
     idle = f"; the main process waits {100 * waits['main']:.0f} % of the time" if (
         waits.get("main", 0.0) > 0.05
     ) else ""  # fmt: skip
     return (
         f"of an iteration's {seconds:.3g} s, {largest} is the largest part: "
-        f"{parts[largest]:.3g} s of work{idle}"
+        f"{took:.3g} s alone{idle}"
     )

@@ -11,18 +11,9 @@ from flatout.config.placement import Placement
 from flatout.errors import UsageError, nearest
 from flatout.planning.answer import Answer
 from flatout.planning.hosts import ASSUMED, Network, alike
-from flatout.planning.limits import LIMITS, cluster_parts, refusal
-from flatout.planning.plan import Allowed, candidates, choose, worker_counts
-from flatout.planning.predict import (
-    ACT,
-    ENV,
-    LEARN,
-    RESETS,
-    Prediction,
-    in_program,
-    predict,
-    resets_in,
-)
+from flatout.planning.limits import LIMITS, refusal
+from flatout.planning.plan import Allowed, bottleneck, candidates, choose, worker_counts
+from flatout.planning.predict import Prediction, predict
 from flatout.planning.stages import Stages
 
 MEASURED_ANEW = {"batch": "batch_size", "hidden": "hidden"}
@@ -200,7 +191,7 @@ def outcome(words: str, now: Answer, then: Answer, wider: float, lag: bool) -> O
         gain = max(gain, 1.0)  # nothing became slower
     wide = (after.high / after.rate) * (1.0 + wider)
     notes = () if new.hosts == old.hosts else _hosts_notes(now, then, before.rate, lag, untried)
-    held = bottleneck(new, after)
+    held, _ = bottleneck(new, after.placement)
     return Outcome(words, gain, gain / wide, gain * wide, after, held, notes)
 
 
@@ -218,8 +209,9 @@ def _hosts_notes(
         fewer = replace(stages, hosts=hosts.first(count))
         best = _best(replace(then, stages=fewer), lag, untried)
         gains.append(f"{best.rate / before:.2f} times with {_hosts(count)}")
-        if bottleneck(fewer, best) != held:
-            held, since = bottleneck(fewer, best), count
+        limit, _ = bottleneck(fewer, best.placement)
+        if limit != held:
+            held, since = limit, count
     notes = [
         ", ".join(gains),
         f"{LIMITS.get(held, f'{held} is the limit')} from {_hosts(since)} on",
@@ -264,26 +256,3 @@ def _where(placement: Placement) -> tuple[object, ...]:
     """The parts of a placement on which its memory depends."""
     program = placement.steps_on_device, placement.fused
     return placement.act, placement.learn, placement.replay, program
-
-
-def bottleneck(stages: Stages, prediction: Prediction) -> str:
-    """Return the bottleneck of a placement in a few words."""
-    placement = prediction.placement
-    if placement.steps_on_device:
-        parts = in_program(stages, placement)
-        return max(parts, key=lambda name: parts[name])
-    if placement.on_cluster and stages.hosts is not None:
-        parts = cluster_parts(stages, placement)
-        return max(parts, key=lambda name: parts[name])
-    count, _ = placement.workers or (1, 0)
-    width = min(count, stages.at_once) if stages.computing > 0.5 else count
-    learn = min(stages.learn.values())
-    act = stages.horizon * max(min(points, key=lambda p: p[1])[1] for points in stages.act.values())
-    parts = {
-        ENV: stages.env_s * stages.steps / width,
-        RESETS: resets_in(stages, placement).seconds * stages.horizon,
-        LEARN: learn,
-        ACT: act,
-        "the way to actor processes": stages.horizon * stages.trip if count > 1 else 0.0,
-    }
-    return max(parts, key=lambda name: parts[name])
