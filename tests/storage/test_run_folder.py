@@ -125,3 +125,6 @@ def test_a_folder_without_settings_says_whether_flatout_made_it(tmp_path: Path) 
         for use in (load_config, lambda path: RunFolder(path, resume=True)):
             with pytest.raises(UsageError, match=words):
                 use(path)
+    (tmp_path / "population.json").write_text("{}")
+    with pytest.raises(UsageError, match="holds a population: name the folder of one of its"):
+        load_config(tmp_path)

@@ -321,6 +321,8 @@ def refuse_strange(path: Path) -> None:
 
 def without_settings(path: Path, name: str = "config.json") -> str:
     """Return a sentence about a folder that lacks the file with a run's settings."""
+    if name != POPULATION and (path / POPULATION).exists():
+        return f"{path} holds a population: name the folder of one of its members."
     with suppress(OSError):
         if nofollow.read(path / locks.LOCK, 1, len(MARK)) == MARK:
             return (
