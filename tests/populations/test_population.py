@@ -22,6 +22,7 @@ from flatout.config.placement import parse
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve
 from flatout.errors import FlatoutError, Interrupt, UsageError
+from flatout.hardware.inventory import Gpu, Hardware
 from flatout.populations.members import FOLDER, Member, Strategy, held, load, members, save
 from flatout.populations.population import Population
 from flatout.reports.curves import Run, curves, text
@@ -300,12 +301,24 @@ def test_populations_that_are_made_in_the_same_second_have_folders_of_their_own(
     assert begun == [str(Path("runs/ppo-CartPole-v1-0-now-2/members/seed=0").absolute())]
 
 
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("sampler=processes workers=2x1", "sampler=processes workers=2x1"),
+        ("act=gpu:1 learn=gpu:1", "act=gpu:1 learn=gpu:1"),
+        ("act=gpu:0 learn=gpu:0", "act=gpu:1 learn=gpu:1"),  # it is full
+        ("act=gpu:7 learn=gpu:7", "act=gpu:1 learn=gpu:1"),  # of another machine
+    ],
+)
 def test_a_resumed_member_keeps_its_placement(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, now: str
 ) -> None:
+    gpus = tuple(Gpu(n, "A", 10_000, free, n) for n, free in enumerate((500, 9_000)))
+    here = Hardware("cpu", 2, 1000, 1000, gpus=gpus, cuda_plugin=True)
+    monkeypatch.setattr("flatout.populations.population.inventory", lambda: here)
     config = resolve("ppo", {"env": "CartPole-v1", "envs": 2})
     (member,) = members(config, 1, [], tmp_path)
-    chosen = parse("sampler=processes workers=2x1")
+    chosen = parse(before)
     with closing(RunFolder(Path(str(member.config.run.run_dir)))) as folder:
         folder.write_config(with_placement(member.config, chosen), str(chosen))
     resumed = list[str]()
@@ -316,7 +329,7 @@ def test_a_resumed_member_keeps_its_placement(
 
     monkeypatch.setattr("flatout.populations.population.Trainer", stops)
     Population([member], Strategy("spread", 1), True, Interrupts()).run()
-    assert resumed == [str(chosen)]
+    assert resumed == [str(parse(now))]
 
 
 def test_the_file_of_a_large_population_is_read_again(tmp_path: Path) -> None:

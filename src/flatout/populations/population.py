@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from flatout.config.hyper import OwnConfig
+from flatout.config.placement import parse
 from flatout.engine.members import FusedPopulation, Group
 from flatout.engine.programs import Programs
 from flatout.errors import CheckpointError, FlatoutError, failure, full_memory
+from flatout.hardware.inventory import inventory, resumed_placement
 from flatout.populations.members import SPREAD, Member, Strategy
 from flatout.run.auto import with_placement
 from flatout.run.interrupts import Interrupts
@@ -245,6 +247,8 @@ class Population:
             if resume and config.run.chosen_here and programs.together is None:
                 # Another may have been measured since then, whose bits differ.
                 before = load_config(path, None).run.placed
+                if before is not None and before.gpus:  # they may be full, or not here
+                    before = parse(resumed_placement(str(before), inventory())[0])
                 config = config if before is None else with_placement(config, before)
             with closing(RunFolder(path, resume)) as folder:
                 trainer = Trainer(
