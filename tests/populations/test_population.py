@@ -20,7 +20,7 @@ from flatout.__main__ import main
 from flatout.cli.population import _draw, train
 from flatout.config.placement import parse
 from flatout.config.schema import TrainConfig
-from flatout.config.settings import resolve
+from flatout.config.settings import resolve, revise
 from flatout.errors import FlatoutError, Interrupt, UsageError
 from flatout.hardware.inventory import Gpu, Hardware
 from flatout.populations.members import FOLDER, Member, Strategy, held, load, members, save
@@ -280,6 +280,24 @@ def test_a_population_is_not_continued_with_other_settings_of_its_members(tmp_pa
         UsageError, match=r"slow has other settings there: gamma is 0.99 there, 0.9"
     ):
         train(config, None, [str(file)], None, folder, True, Interrupts(), goes_on=True)
+
+
+def test_a_total_below_the_steps_of_an_ended_population_is_not_doubled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = resolve("ppo", {"env": "CartPole-v1", "steps": 320})
+    made = members(config, 2, [], tmp_path)
+    save(tmp_path, config, made, Strategy("spread", 2))
+    for one in made:
+        Path(str(one.config.run.run_dir)).mkdir(parents=True)
+        (tmp_path / FOLDER / one.name / "summary.json").write_text(
+            json.dumps({"ended": "steps", "steps": 320})
+        )
+    now = revise(config, {"steps": 100})
+    assert train(now, None, [], None, tmp_path, True, Interrupts()) == 0
+    assert "have made their 320 steps; to continue, name a larger total: --steps 640" in (
+        " ".join(capsys.readouterr().out.split())
+    )
 
 
 def test_populations_that_are_made_in_the_same_second_have_folders_of_their_own(

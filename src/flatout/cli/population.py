@@ -135,9 +135,10 @@ def _train(
     with closing(Screen(console, 0.0, PLAIN_S, quiet=config.run.quiet)) as screen:
         programs = Programs(several=True, announce=screen.note)
         if before is not None and (summaries := _summaries(found)):
+            done = max(summary["steps"] for summary in summaries)
             screen.note(
-                f"all {len(found)} members have made their {config.run.steps:,} steps; to "
-                f"continue, name a larger total: --steps {2 * config.run.steps}"
+                f"all {len(found)} members have made their {done:,} steps; to continue, name a "
+                f"larger total: --steps {2 * done}"
             )
             population = Population(found, before, resume, interrupts, programs)
             for state, summary in zip(population.states, summaries, strict=True):
