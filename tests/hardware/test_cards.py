@@ -119,6 +119,15 @@ def test_a_process_stays_on_the_cards_that_jax_has_opened() -> None:
     assert str(resolve_placement("cpu", here, devices=2)[0]) == "act=cpu learn=gpu:1,gpu:3"
 
 
+def test_a_run_that_resumes_takes_the_cards_that_jax_has_opened() -> None:
+    """Those of a population's members are opened before the members look at theirs."""
+    here = replace(machine(IDLE, IDLE), opened=(1,))
+    assert resumed_placement("act=gpu:0", here)[0] == "act=gpu:1"
+    assert resumed_placement("act=gpu:1", here) == ("act=gpu:1", "")
+    full = replace(machine(IDLE, FULL), opened=(1,))  # by this process itself, perhaps
+    assert resumed_placement("act=gpu:1", full) == ("act=gpu:1", "")
+
+
 def test_a_missing_card_is_replaced_by_the_freest() -> None:
     placement, _ = resolve_placement("act=cpu learn=gpu:7", machine(FULL, IDLE), soft=True)
     assert str(placement) == "act=cpu learn=gpu:1"

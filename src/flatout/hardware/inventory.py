@@ -184,13 +184,14 @@ def _choice(chosen: list[Gpu], count: int) -> str:
 def resumed_placement(text: str, hardware: Hardware) -> tuple[str, str]:
     """The placement of a run that resumes, and a sentence where its GPUs are others than before.
 
-    Its GPUs stay as they were if all are here and have `ENOUGH` of their memory free; otherwise it
-    takes as many of the freest.
+    Its GPUs stay as they were if this process can open all of them, and if they have `ENOUGH` of
+    their memory free; otherwise it takes as many of the freest.
     """
     before, cards = cards_in(text), {gpu.index: gpu for gpu in hardware.usable_gpus}
     enough = {
         number for number, gpu in cards.items()
         if gpu.memory_free_mb >= ENOUGH * gpu.memory_total_mb
+        and (not hardware.opened or number in hardware.opened)
     }  # fmt: skip
     free = [number for number in before if number in enough]
     chosen = hardware.freest()[: len(before)]
