@@ -319,6 +319,28 @@ def test_populations_that_are_made_in_the_same_second_have_folders_of_their_own(
     assert begun == [str(Path("runs/ppo-CartPole-v1-0-now-2/members/seed=0").absolute())]
 
 
+def test_a_population_of_the_command_takes_no_folder_that_another_begins_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    began = list[tuple[Path, Path, str | None]]()
+
+    def begins(*words: Any) -> int:
+        began.append((words[2], words[3], words[6][0].config.run.run_dir))
+        return 0
+
+    monkeypatch.setattr("flatout.cli.population._train", begins)
+    path = Path("runs", "default")
+    config = resolve("ppo", {"env": "CartPole-v1"})
+    with held(path.absolute(), False):
+        assert train(config, 2, [], None, path, False, Interrupts()) == 0
+        named = revise(config, {"run_dir": str(path)})
+        with pytest.raises(FlatoutError, match="in use by another process"):
+            train(named, 2, [], None, path, False, Interrupts())
+    other = tmp_path / "runs" / "default-2"
+    assert began == [(Path("runs", "default-2"), other, str(other / FOLDER / "seed=0"))]
+
+
 @pytest.mark.parametrize(
     ("before", "now"),
     [

@@ -19,13 +19,14 @@ from flatout.populations.members import (
     Member,
     Strategy,
     held,
+    held_unused,
     members,
     save,
 )
 from flatout.populations.population import Population as Members
 from flatout.populations.strategy import choose
 from flatout.run.interrupts import Interrupts
-from flatout.storage.run_folder import default_folder, unused
+from flatout.storage.run_folder import default_folder
 
 
 class Population:
@@ -93,13 +94,13 @@ class Population:
         if total_timesteps is not None:
             steps = whole_number("total_timesteps", total_timesteps, Range(1))
         steps += self._steps
-        if self._chosen is None and not self._named and (path := unused(self._path)) != self._path:
-            self._path = path  # another population was made in the same second
-            self._members = members(self.config, *self._flags, path)
-        changes = {"steps": steps}
-        trained = [Member(one.name, revise(one.config, changes)) for one in self._members]
-        resume = self._chosen is not None
-        with Interrupts() as interrupts, held(self._path, resume):
+        changes, resume = {"steps": steps}, self._chosen is not None
+        own = held(self._path, resume) if resume or self._named else held_unused(self._path)
+        with Interrupts() as interrupts, own as path:
+            if path != self._path:  # another was made in the same second
+                self._path = path
+                self._members = members(self.config, *self._flags, path)
+            trained = [Member(one.name, revise(one.config, changes)) for one in self._members]
             if self._chosen is None:
                 try:
                     with interrupts.discardable():

@@ -19,6 +19,7 @@ from flatout.populations.members import (
     Member,
     Strategy,
     held,
+    held_unused,
     load,
     members,
     refuse_strange,
@@ -88,13 +89,15 @@ def train(
     """
     named, path = path, path.absolute()  # an environment may change the working folder
     changes = dict[str, Any]()
+    chosen = resume or config.run.run_dir is not None  # by the user
     if resume:
         changes = {n: v for n, v in config.flat().items() if n in RESUMABLE and n != "run_dir"}
 
     def find() -> tuple[list[Member], Strategy | None]:
         """Return the members, and the strategy with which they began."""
         if not resume:
-            refuse_strange(path)
+            if chosen:
+                refuse_strange(path)
             return _named(config, seeds, words, path), None
         if not goes_on and (seeds is not None or words):
             raise UsageError(
@@ -111,8 +114,10 @@ def train(
 
         with interrupts.discardable():
             return dry_run(found[0].config, len(found))
-    with held(path, resume):
-        if resume:  # as they are now that no other process can change them
+    with held(path, resume) if chosen else held_unused(path) as taken:
+        if moved := taken != path:  # another was begun in the same second
+            named, path = named.with_name(taken.name), taken
+        if resume or moved:  # as they are now that no other process can change them
             found, before = find()
         return _train(config, asked, named, path, resume, interrupts, found, before, changes)
 

@@ -20,7 +20,7 @@ from flatout.cli.sweep_plan import (
 )
 from flatout.config.settings import change, load_file, parse_grid, revise, with_run
 from flatout.config.values import Range
-from flatout.errors import FlatoutError, UsageError
+from flatout.errors import UsageError
 from flatout.output import reserve_stdout
 from flatout.storage.trust import Consent, named_code, refuse_unconfirmed
 from flatout.sweeps import plan
@@ -154,18 +154,14 @@ def new_folder(planned: SweepPlan) -> Folder:
     Raises:
         UsageError, FlatoutError: as of `Folder`.
     """
-    from flatout.storage.run_folder import MOST_AT_ONCE, unused
+    from flatout.storage.run_folder import open_unused
     from flatout.sweeps.folder import LOCK, Folder
 
-    base, left = planned.path, 0 if planned.named else MOST_AT_ONCE
-    while True:
-        planned.path = base if planned.named else unused(base)
-        try:
-            return Folder(planned.path, False)
-        except FlatoutError:
-            left -= 1
-            if left < 0 or not (planned.path / LOCK).exists():  # nobody else has begun there
-                raise
+    if planned.named:
+        return Folder(planned.path, False)
+    folder = open_unused(planned.path, lambda path: Folder(path, False), LOCK)
+    planned.path = folder.path
+    return folder
 
 
 def _code(planned: SweepPlan) -> list[str]:

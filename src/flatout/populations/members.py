@@ -25,6 +25,7 @@ from flatout.storage.run_folder import (
     MARK,
     POPULATION,
     load_values,
+    open_unused,
     refuse_taken,
     without_settings,
 )
@@ -189,7 +190,7 @@ def _listed(file: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 @contextmanager
-def held(folder: Path, resume: bool) -> Iterator[None]:
+def held(folder: Path, resume: bool) -> Iterator[Path]:
     """Hold a population's folder while its members are chosen and trained, as `RunFolder` holds a
     run's. The folder of a new population is made, and removed if nothing has begun in it.
 
@@ -214,12 +215,25 @@ def held(folder: Path, resume: bool) -> Iterator[None]:
                 lock.file.write(MARK)
                 lock.file.flush()
         try:
-            yield
+            yield folder
         finally:
             with suppress(OSError):  # others' files are in it, or it is gone
                 if {POPULATION, FOLDER, GROUPS}.isdisjoint(os.listdir(folder)):
                     lock.remove()
                     folder.rmdir()
+
+
+@contextmanager
+def held_unused(base: Path) -> Iterator[Path]:
+    """Hold the folder of a new population whose name the user has not given, as `held` does: this
+    one, or with a number at its end if there is something already, or another begins there."""
+    with ExitStack() as stack:
+
+        def opens(path: Path) -> Path:
+            stack.enter_context(held(path, False))
+            return path
+
+        yield open_unused(base, opens)
 
 
 def _refuse_unfit(folder: Path, resume: bool) -> None:

@@ -8,10 +8,10 @@ import re
 import stat
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -57,6 +57,8 @@ MOST_CONFIG, MOST_PLAN = 1 << 20, 1 << 26
 KEPT = ("config.json", "metrics.jsonl")
 """Files that a save does not write again."""
 
+
+T = TypeVar("T")
 
 MOST_AT_ONCE = 100
 """Runs that begin at the same moment, by whose names a new one looks for another."""
@@ -390,14 +392,26 @@ def new_folder(config: TrainConfig) -> RunFolder:
     Raises:
         FlatoutError: as of `RunFolder`.
     """
+    base = default_folder(config)
+    return open_unused(base, lambda path: RunFolder(path, report=True))
+
+
+def open_unused(base: Path, opens: Callable[[Path], T], lock: str = locks.LOCK) -> T:
+    """Return what `opens` makes of the first unused path (`unused`), also if other processes take
+    the same one at the same moment.
+
+    Args:
+        opens: takes the folder's lock, or raises `FlatoutError`.
+        lock: the name of the lock's file.
+    """
     for _ in range(MOST_AT_ONCE):
-        path = default_folder(config)
+        path = unused(base)
         try:
-            return RunFolder(path, report=True)
+            return opens(path)
         except FlatoutError:
-            if not (path / locks.LOCK).exists():  # nobody else has begun there
+            if not (path / lock).exists():  # nobody else has begun there
                 raise
-    return RunFolder(default_folder(config), report=True)
+    return opens(unused(base))
 
 
 def refuse_links(path: Path) -> None:
