@@ -234,6 +234,13 @@ def test_a_run_that_reaches_its_return_is_evaluated_at_its_end(tmp_path: Path) -
     assert summary["ended"] == "return"
     assert run.display.evaluated == [summary["steps"]] == [32 * ROW]
     assert run.rows[-1]["eval/return_mean"] == summary["last_eval_return"]
+    again = Run(eval_every=steps, eval_episodes=2, steps=2 * steps, stop_at_return=-1e9)
+    assert run.trainer.final is not None
+    again.trainer.start = Start(run.trainer.final, continues=True)  # as a second `learn` begins
+    found = again.go()
+    assert (found["ended"], found["steps"]) == ("return", summary["steps"])
+    assert again.display.evaluated == [], "nothing was learned since"
+    assert found["last_eval_return"] == summary["last_eval_return"]
 
 
 def test_evaluation_changes_nothing_of_what_is_learned() -> None:

@@ -292,7 +292,8 @@ class Trainer:
             # First what the last boundary owes: a run stopped while it evaluated resumes here.
             if components.evaluator is not None and progress.steps and (
                 (run.eval_every and progress.steps >= progress.next_eval)
-                or self._done() in ("steps", "return")
+                or self._done() == "steps"
+                or (self._done() == "return" and progress.pending_count)  # reached here
             ):  # fmt: skip
                 self._evaluate(components)
                 progress.next_eval = progress.after(run.eval_every or run.steps)
