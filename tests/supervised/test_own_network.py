@@ -237,6 +237,9 @@ def test_a_classifier_learns_predicts_and_is_loaded(tmp_path: Path) -> None:
     agent.learn()
     assert agent.summary["steps"] == 20
     assert agent.evaluate() == agent.summary["test_accuracy"] >= 0.9
+    for shown in (str(agent.plot()), agent._repr_html_()):
+        assert "accuracy on the batches" in shown
+        assert "return" not in shown
     labels = agent.predict(x)
     assert labels.shape == y.shape
     assert agent.predict(x[0]) == labels[0]

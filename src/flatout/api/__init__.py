@@ -36,6 +36,7 @@ from flatout.reports.curves import Picture, Run, picture
 from flatout.reports.figure import check_file
 from flatout.run.acting import Acting
 from flatout.run.callbacks import CallbackLike
+from flatout.run.curve import ACCURACIES, RETURNS
 from flatout.run.evaluate import record
 from flatout.run.notebook import page
 from flatout.run.opening import other_environment
@@ -336,15 +337,20 @@ class Agent:
         Raises:
             UsageError: this agent was not trained here, or no episode has ended.
         """
-        return self._history.curve(self._title)
+        return self._history.curve(self._title, self._values)
 
     @property
     def _title(self) -> str:
         return f"{type(self).__name__} on {self.config.env.env}"
 
+    @property
+    def _values(self) -> str:
+        """What the values of its learning curve are."""
+        return RETURNS if self.config.hyper.acts else ACCURACIES
+
     def _repr_html_(self) -> str:
         loaded = self._acting.arrays is not None
-        return page(self._title, self.summary, loaded, self._history.points)
+        return page(self._title, self.summary, loaded, self._history.points, self._values)
 
     @property
     def task(self) -> Task:

@@ -83,8 +83,8 @@ class History:
         """Add a run's learning curve."""
         self.points, self._trained = _joined(self.points, points), settings
 
-    def curve(self, title: str) -> Run:
-        """Return the learning curve as data.
+    def curve(self, title: str, label: str) -> Run:
+        """Return the learning curve as data; `label` says what its values are.
 
         Raises:
             UsageError: the agent was not trained here, or no episode has ended.
@@ -93,7 +93,7 @@ class History:
             why = "has learned nothing here" if self.points is None else "ended no episode yet"
             raise UsageError(f"there is nothing to plot: this agent {why}.")
         steps, seconds, values = self.points
-        return Run(title, steps, values, self._trained, seconds)
+        return Run(title, steps, values, self._trained, seconds, label)
 
     def next_run(
         self, config: TrainConfig, arrays: dict[str, np.ndarray] | None, total: int | None,

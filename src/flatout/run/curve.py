@@ -19,6 +19,9 @@ VALUES = {
 }
 """Metrics of training that a curve shows, the first that the rows have, and their names."""
 
+RETURNS, ACCURACIES = VALUES.values()
+"""The names for agents and for classifiers."""
+
 EVALUATIONS = {
     "eval/return_mean": "mean return of an evaluation",
     "eval/accuracy": "accuracy on the test set",
@@ -136,7 +139,7 @@ def svg(curves: Sequence[Curve], title: str, x_label: str, y_label: str) -> str:
     return "\n".join([*parts, "</svg>\n"])
 
 
-def drawing(title: str, points_: Points, label: str = next(iter(VALUES.values()))) -> str:
+def drawing(title: str, points_: Points, label: str = RETURNS) -> str:
     """Return one run's curve over steps, as SVG."""
     steps, _, values = points_
     return svg([Curve(title, steps, values, values, values)], title, AXES["steps"], label)

@@ -91,18 +91,22 @@ class NotebookDisplay(Display):
         self._handle.update(self._html("".join(parts)))
 
 
-def page(title: str, summary: dict[str, Any], loaded: bool, points: Points | None) -> str:
+def page(
+    title: str, summary: dict[str, Any], loaded: bool, points: Points | None, values: str
+) -> str:
     """Return an agent as HTML; every text is escaped.
 
     Args:
         summary: of its last run; empty before one.
         loaded: it was loaded, if it has not learned.
         points: its learning curve, if it has learned.
+        values: what its values are.
     """
     facts = {"state": "loaded; call learn to continue" if loaded else "nothing learned yet"}
     if summary:
         facts = {
-            "return": reached(summary), "verdict": verdict(summary),
+            "result" if "test_accuracy" in summary else "return": reached(summary),
+            "verdict": verdict(summary),
             "steps": f"{summary['steps']:,}, {summary['steps_per_s']:,.0f} a second",
             "run folder": summary["run_dir"] or "",
         }  # fmt: skip
@@ -111,5 +115,5 @@ def page(title: str, summary: dict[str, Any], loaded: bool, points: Points | Non
         f"<td style='text-align:left'>{escape(printable(words))}</td></tr>"
         for name, words in facts.items() if words
     )  # fmt: skip
-    shown = "" if points is None or not len(points[0]) else drawing(title, points)
+    shown = "" if points is None or not len(points[0]) else drawing(title, points, values)
     return f"<div><b>{escape(printable(title))}</b><table>{rows}</table>{shown}</div>"
