@@ -256,6 +256,16 @@ def test_only_losses_of_machines_are_forgotten(monkeypatch: pytest.MonkeyPatch) 
                 workers.restart(lost(worker, "failed"))
 
 
+def test_lost_machines_leave_the_restarts_for_failures_of_environments() -> None:
+    worker = cast(Any, Failing(MachineLost, 9))
+    notes = list[str]()
+    pooled = pool.WorkerPool([worker] * 5, SharedArrays({}), notes.append, SimpleNamespace())
+    pooled.restart(MachineLost(worker, "was lost"))
+    assert "(restart 10 of at most 15)" in notes[-1]
+    pooled.restart(WorkerLost(worker, "failed"))
+    assert "(restart 1 of at most 5)" in notes[-1]
+
+
 def test_a_worker_that_was_lost_before_its_episodes_began_is_started_again() -> None:
     worker, notes = cast(Any, Failing(WorkerLost, 0)), list[str]()
     workers = pool.WorkerPool([worker], SharedArrays({}), notes.append)

@@ -382,9 +382,12 @@ class WorkerPool:
 
     def _restarts_of(self, lost: WorkerLost) -> tuple[int, int]:
         """Return how many restarts there were for such a reason, and the most that are allowed. Of
-        lost machines of a cluster, those that are long past do not count."""
-        if not isinstance(lost, MachineLost) or self._cluster is None:
-            return self._failures + len(self._losses), MAX_RESTARTS
+        lost machines of a cluster, those that are long past do not count, and none counts as a
+        failure of environments."""
+        if self._cluster is None:
+            return self.restarts, MAX_RESTARTS
+        if not isinstance(lost, MachineLost):
+            return self._failures, MAX_RESTARTS
         now = time.monotonic()
         self._losses = [loss for loss in self._losses if now - loss < WINDOW_S]
         return len(self._losses), max(MAX_RESTARTS, RESTARTS_PER_WORKER * len(self.workers))
