@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
+from flatout.reports.compare import told
 from flatout.reports.curves import Run, View, curves, picture, readable, text
 from flatout.run.curve import VALUES, points
 from flatout.run.metric_rows import ROWS, WHOLE, sampled
@@ -185,6 +186,10 @@ def test_two_runs_side_by_side(flatout: Cli, made: Path) -> None:
     assert found["return_at_steps"] == [row["rollout/return_mean_100"] for row in ends]
     assert found["summary"]["steps"] == [256, 256]
     assert all(0 <= share <= 1 for pair in found["phases"].values() for share in pair)
+    found["phases"] |= {"other": [0.25, 0.5]}
+    assert "the rest" in told(found), "of the steady state, which has no start-up"
+    assert "start-up, imports and the rest" not in told(found)
+    assert "start-up, imports and the rest" in told(found | {"steady": False})
     shown = flatout("runs", "--compare", made / "a0", made / "a1").out
     for words in ("SETTINGS", "seed", "RESULTS", "TIME", "CURVES"):
         assert words in shown

@@ -14,7 +14,7 @@ from flatout.errors import FlatoutError, UsageError, damage
 from flatout.output import printable, text_table
 from flatout.reports.curves import curves, of_one_score, read
 from flatout.reports.curves import text as curve_text
-from flatout.spans import PHASE_WORDS
+from flatout.spans import PHASE_WORDS, phase_words
 from flatout.storage.run_folder import load_config
 from flatout_explain.files import nofollow
 
@@ -39,7 +39,8 @@ def compared(a: Path, b: Path) -> dict[str, Any]:
     summaries = [_summary(path) for path in runs]
     facts = {n: [one.get(n) for one in summaries] for n in FACTS}
     times = [_phases(one) for one in summaries]
-    if not all(times):  # one of them has no steady state: the shares of its whole time
+    steady = all(times)
+    if not steady:  # one of them has none: the shares of its whole time
         times = [one.get("phases") for one in summaries]
     phases = {n: [_share(one, n) for one in times] for n in PHASE_WORDS}
     text, at, values, score, lacks = "", None, None, None, ""
@@ -66,6 +67,7 @@ def compared(a: Path, b: Path) -> dict[str, Any]:
         "runs": [str(path) for path in runs],
         "settings": json.loads(json.dumps(settings, default=str)),
         "summary": {name: pair for name, pair in facts.items() if pair != [None, None]},
+        "steady": steady,
         "phases": {name: pair for name, pair in phases.items() if max(pair) >= 0.005},
         "score": score,
         "note": lacks,
@@ -132,7 +134,8 @@ def told(found: dict[str, Any]) -> str:
     part("RESULTS", found["summary"], _ratio)
     if found["phases"]:
         part("TIME", {
-            PHASE_WORDS[n]: [f"{share:.1%}" for share in pair] for n, pair in
+            phase_words(n, 1) if found["steady"] else PHASE_WORDS[n]:
+            [f"{share:.1%}" for share in pair] for n, pair in
             sorted(found["phases"].items(), key=lambda item: -max(item[1]))
         })  # fmt: skip
     if found["curves"]:
