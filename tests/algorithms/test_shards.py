@@ -358,6 +358,8 @@ def test_rows_of_shards_are_those_of_one_ring() -> None:
         (("--micro-batch", 8, "--replay-trajectories", 2), "replay_trajectories"),
         (("--sync", "sometimes"), "every-step nor every:K"),
         (("--envs", 8, "--shards", 2, "--sync", "every:4", "--target-kl", 0.1), "target_kl"),
+        (("--envs", 2, "--shards", 2, "--sync", "every:4", "--batch-size", 2), "learn apart"),
+        (("--rollout-episodes", 1, "--batch-size", 1), "at least 2 transitions"),
     ],
 )
 def test_what_cannot_be_divided_is_refused(

@@ -100,6 +100,11 @@ class OnPolicyConfig(Hyper):
             ok = value == getattr(type(self), name, None)
             need(ok, name, value, "without recurrent = gru or lstm there is no memory")
 
+    def normalised_together(self, envs: int) -> tuple[str, int]:
+        """Return how many transitions have their advantages normalised together, in all shards, and
+        the setting that decides it."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
 class PPOConfig(OnPolicyConfig):
@@ -134,6 +139,9 @@ class PPOConfig(OnPolicyConfig):
     def fixed_horizon(self) -> int | None:
         return self.n_steps if self.rollout_episodes is None else None
 
+    def normalised_together(self, envs: int) -> tuple[str, int]:
+        return "batch_size", self.batch_size
+
     def check_together(self, envs: int) -> None:
         super().check_together(envs)
         if self.rollout_episodes is not None:
@@ -148,8 +156,6 @@ class PPOConfig(OnPolicyConfig):
                 f"transitions does not divide into minibatches of batch_size {batch}; choose a "
                 f"batch_size such as {next(fits, rollout)}."
             )
-        ok = not (self.normalize_advantage and min(rollout, batch) < 2)
-        need(ok, "batch_size", batch, "advantage normalisation needs at least 2")
 
 
 @dataclass(frozen=True)
@@ -166,10 +172,8 @@ class A2CConfig(OnPolicyConfig):
     optimizer: Literal["rms", "adam"] = "rms"
     """rms (RMSProp, decay 0.99) or adam."""
 
-    def check_together(self, envs: int) -> None:
-        super().check_together(envs)
-        ok = not (self.normalize_advantage and self.n_steps * envs < 2)
-        need(ok, "n_steps", self.n_steps, "advantage normalisation needs at least 2 transitions")
+    def normalised_together(self, envs: int) -> tuple[str, int]:
+        return "n_steps", self.n_steps * envs
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from flatout.config.hyper import HYPER
+from flatout.config.hyper import HYPER, OnPolicyConfig
 from flatout.config.placement import Placement, parse_or_auto
 from flatout.config.schedules import check_float32
 from flatout.config.values import Count, Probability, Range, Widths, check, need
@@ -321,6 +321,14 @@ def validate(config: TrainConfig) -> None:
         batch % run.shards == 0, "shards", run.shards,
         f"it must divide batch_size = {batch}: all shards have equally many of its rows",
     )  # fmt: skip
+    if isinstance(hyper, OnPolicyConfig) and hyper.normalize_advantage:
+        apart = run.shards if sync_every("sync", run.sync) > 1 else 1
+        name, count = hyper.normalised_together(envs)
+        what = "for each of the shards, which learn apart with --sync every:K" if apart > 1 else ""
+        need(
+            count >= 2 * apart, name, getattr(hyper, name),
+            f"advantage normalisation needs at least 2 transitions {what}".strip(),
+        )  # fmt: skip
     need(
         run.micro_batch is None or hyper.differentiates, "micro_batch", run.micro_batch,
         f"{config.algorithm} computes no gradients; leave it out",
