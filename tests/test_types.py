@@ -79,3 +79,13 @@ def test_random_actions_are_within_their_box(
     least, most = spec.finite_bounds()
     assert least <= most
     assert least < most or low == high
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.7, 1.0), (1000.1, 1000.2), (-1e308, 1e308)])
+def test_random_and_idle_actions_are_within_bounds_that_float32_cannot_hold(
+    low: float, high: float
+) -> None:
+    spec = ContinuousSpec((1,), (low,), (high,), "float64")
+    draws = np.linspace(0, 1, 4096, endpoint=False, dtype=np.float32)[:, None]
+    for action in spec.to_env(np.concatenate([spec.from_uniform(np, draws), spec.idle()[None]])):
+        assert low <= action[0] <= high

@@ -7,6 +7,7 @@ space. Environments, agents and exported agents use only these casts.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -63,3 +64,13 @@ def cast_actions(actions: np.ndarray, dtype: str | np.dtype) -> np.ndarray:
     whole number, which lies in the box because the box's bounds are whole numbers."""
     whole = np.dtype(dtype).kind != "f" and actions.dtype.kind == "f"
     return (np.rint(actions) if whole else actions).astype(dtype)
+
+
+def inwards(low: Sequence[float], high: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Round float64 bounds inwards to float32 ``[A]``: float32(0.1) exceeds a bound of 0.1."""
+    low64, high64 = np.asarray(low, np.float64), np.asarray(high, np.float64)
+    with np.errstate(over="ignore"):  # to infinity
+        low32, high32 = low64.astype(np.float32), high64.astype(np.float32)
+    low32 = np.where(low32 < low64, np.nextafter(low32, np.float32(np.inf)), low32)
+    high32 = np.where(high32 > high64, np.nextafter(high32, np.float32(-np.inf)), high32)
+    return low32, high32

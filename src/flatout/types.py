@@ -232,7 +232,9 @@ class ContinuousSpec(ActionSpec):
     def idle(self) -> Array:
         import numpy as np
 
-        return np.clip(np.zeros(self.size), self.low, self.high).astype(np.float32)
+        from flatout.casts import inwards
+
+        return np.clip(np.zeros(self.size, np.float32), *inwards(self.low, self.high))
 
     def finite_bounds(self) -> tuple[Array, Array]:
         """Return finite bounds within the box, float32 ``[A]``; `low` is never above `high`.
@@ -242,17 +244,20 @@ class ContinuousSpec(ActionSpec):
         """
         import numpy as np
 
-        low, high = (np.asarray(bound, np.float32) for bound in (self.low, self.high))
+        from flatout.casts import inwards
+
+        inner_low, inner_high = low, high = inwards(self.low, self.high)
         no_low, no_high = low <= -1e6, high >= 1e6
         low, high = np.where(no_low, -1.0, low), np.where(no_high, 1.0, high)
-        further_low = np.maximum(high - np.maximum(2.0, np.abs(high)), self.low)
-        further_high = np.minimum(low + np.maximum(2.0, np.abs(low)), self.high)
+        further_low = np.maximum(high - np.maximum(2.0, np.abs(high)), inner_low)
+        further_high = np.minimum(low + np.maximum(2.0, np.abs(low)), inner_high)
         crossed = low >= high
         low, high = (
             np.where(crossed & no_low, further_low, low),
             np.where(crossed & no_high, further_high, high),
         )
-        return low.astype(np.float32), high.astype(np.float32)
+        # Two equal bounds that float32 cannot hold were rounded past each other.
+        return np.minimum(low, high).astype(np.float32), high.astype(np.float32)
 
 
 @dataclass(frozen=True)

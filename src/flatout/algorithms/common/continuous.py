@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.algorithms.base import Acted, Algorithm, BuildSpec, State, replay_spec
-from flatout.algorithms.common.distributions import inwards
 from flatout.algorithms.common.optimiser import schedule
 from flatout.algorithms.hp import hyper_parameters
 from flatout.algorithms.shards import Losses
+from flatout.casts import inwards
 from flatout.config.actions import refuse_actions
 from flatout.config.hyper import DDPGConfig, SACConfig
 from flatout.networks.encoder import Encoder

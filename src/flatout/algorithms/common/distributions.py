@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.actions import CompositeSpec, MultiDiscreteSpec, mask_columns
+from flatout.casts import inwards
 from flatout.randomness import gumbels, normals
 from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec
 
@@ -156,15 +157,6 @@ class Product:
 
 
 Distribution = Categorical | DiagonalGaussian | Product
-
-
-def inwards(low: tuple[float, ...], high: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Round float64 bounds inwards to float32 ``[A]``: float32(0.1) exceeds a bound of 0.1."""
-    low64, high64 = np.asarray(low, np.float64), np.asarray(high, np.float64)
-    low32, high32 = low64.astype(np.float32), high64.astype(np.float32)
-    low32 = np.where(low32 < low64, np.nextafter(low32, np.float32(np.inf)), low32)
-    high32 = np.where(high32 > high64, np.nextafter(high32, np.float32(-np.inf)), high32)
-    return low32, high32
 
 
 def distribution(spec: ActionSpec) -> Distribution:
