@@ -452,6 +452,15 @@ def test_an_object_is_evaluated_in_another_environment(shared_programs: Any) -> 
         PPO(cartpoles(2), eval_env="Acrobot-v1", **settings).learn(64)
 
 
+def test_an_environment_is_not_reset_after_its_last_evaluation_episode_was_cut(
+    monkeypatch: pytest.MonkeyPatch, shared_programs: Any
+) -> None:
+    """One that resets within the step may be unable to reset one environment alone."""
+    agent = PPO(Countdowns, **tiny.python("ppo")).learn(64)
+    monkeypatch.setattr("flatout.run.evaluate.MAX_EPISODE_STEPS", 1)
+    assert agent.evaluate(2).lengths == (1, 1)
+
+
 def test_videos_are_of_a_single_environment(tmp_path: Path, shared_programs: Any) -> None:
     """A run that cannot make its videos says so before its first step."""
     agent = PPO(cartpoles, **tiny.python("ppo"))

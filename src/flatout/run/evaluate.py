@@ -100,7 +100,8 @@ class Evaluator:
                 if envs.lengths[env] >= MAX_EPISODE_STEPS:
                     cut += 1
                     ended(env, False, True, tree.take(obs, env))
-                    envs.reset(env, obs)
+                    if len(done[env]) < shares[env]:
+                        envs.reset(env, obs)
             active = [env for env in active if len(done[env]) < shares[env]]
         if cut:
             say(
