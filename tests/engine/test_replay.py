@@ -20,6 +20,7 @@ from flatout.config.hyper import DQNConfig, SACConfig
 from flatout.config.schema import NetworkConfig
 from flatout.engine.learn import Learner
 from flatout.engine.mesh import Mesh
+from flatout.engine.replay.counters import RingRows
 from flatout.engine.replay.device import DeviceReplay
 from flatout.engine.replay.host import HostReplay
 from flatout.engine.replay.ring import Ring, RingLayout, gather
@@ -245,7 +246,8 @@ def test_each_update_of_a_long_trajectory_has_a_batch_of_its_own() -> None:
 
 def test_a_compiled_loop_keeps_its_capacity_for_final_observations() -> None:
     """A ring in host memory doubles its capacity, also beyond what suffices. A fused run that began
-    with it was given arrays for which its program is not compiled."""
+    with it was given arrays for which its program is not compiled. Of a ring with more final
+    observations than fit, as many runs that continue each other leave, the newest rows are kept."""
     algorithm, world = build("priorities"), World(VECTOR, LANES, 0)
     layout = RingLayout(VECTOR, LANES, ROWS, 1)
     host, enough = Store(layout), 5 * LANES
@@ -255,9 +257,21 @@ def test_a_compiled_loop_keeps_its_capacity_for_final_observations() -> None:
     arrays, data, rows = host.ring_counters.saved(host.ring)
     arrays |= saved(layout, empty_priorities(layout))
     shapes = shapes_of(world.collect(algorithm.horizon))
-    device = DeviceReplay(algorithm, layout, shapes, raw_key(0, 3), enough, True)
+    device = DeviceReplay(algorithm, layout, shapes, raw_key(0, 3), enough, 0)
     store, _ = device.restored(arrays, data, rows)
     assert shapes_of(store) == shapes_of(device.store())
+    world.rates = Rates(0, 1, 0)
+    for _ in range(ROWS):
+        host.take(world.collect(1))
+    arrays, data, rows = host.ring_counters.saved(host.ring)
+    arrays |= saved(layout, empty_priorities(layout))
+    store, counts = device.restored(arrays, data, rows)
+    assert shapes_of(store) == shapes_of(device.store())
+    assert (counts.rows_written, counts.finals) == (4, 4 * LANES)  # with room for one more each
+    after, end = RingRows(layout, store.ring, 4).read(0, 4), 2 * ROWS
+    for name, array in RingRows(layout, host.ring, end).read(end - 4, end).items():
+        if name != "age":
+            np.testing.assert_array_equal(after[name], array, err_msg=name)
 
 
 @pytest.mark.bits

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from flatout.config.schema import TrainConfig
     from flatout.envs.task import Task
 
+MOST_STARTS = 32
+"""Starts of a run with another one's replay, of which each truncates all episodes, for which the
+replay of a compiled loop has room; it forgets the oldest rows if there were more."""
+
 
 def build_buffer(
     config: TrainConfig, task: Task | None, algorithm: Algorithm, placement: Placement, shapes: Any,
@@ -142,9 +146,9 @@ def _build_replay(
         # A guess, which the buffer increases if necessary: a truncation per `limit` or 64 steps.
         finals = rows * num_envs // (task.limit or 64) + num_envs
         if least is not None:  # the largest number possible: a compiled loop cannot grow the array
-            finals = num_envs * (rows // least + 2 if least else 1)
-        enough = least is not None
-        return DeviceReplay(algorithm, layout, shapes, key, shards * finals, enough)
+            finals = num_envs * ((rows // least + 1 if least else 0) + MOST_STARTS)
+        fixed = least if placement.fused else None
+        return DeviceReplay(algorithm, layout, shapes, key, shards * finals, fixed)
     # On a GPU, two dispatches per trajectory: the host gathers the second while the first runs.
     most = replay.most(num_envs, shapes.rewards.shape[0])
     chunk = -(-most // 2) if placement.learn[0].is_gpu and most > 1 else None

@@ -61,6 +61,16 @@ class DispatchInputs(NamedTuple):
     counters: Any
 
 
+class NewestRows(NamedTuple):
+    """A `RowSource` without the oldest rows of another one."""
+
+    rows: RowSource
+    stored: tuple[int, int]
+
+    def read(self, first: int, end: int) -> dict[str, np.ndarray]:
+        return self.rows.read(first, end)
+
+
 class DeviceReplay(Replay):
     """A ring in the learning devices' memory. Each shard's ring is on the shard's device.
 
@@ -69,8 +79,8 @@ class DeviceReplay(Replay):
 
     Args:
         finals: the initial capacity for final observations. For the other arguments see `Replay`.
-        enough: whether this capacity is enough for every trajectory, so that it never changes: it
-            is part of a compiled loop.
+        least: the least number of steps after which an episode is truncated, 0 for never, if the
+            capacity is part of a compiled loop and never changes; else None.
     """
 
     in_program = True
@@ -82,10 +92,10 @@ class DeviceReplay(Replay):
         trajectory: Trajectory,
         key: np.ndarray,
         finals: int,
-        enough: bool = False,
+        least: int | None = None,
     ) -> None:
         super().__init__(algorithm, layout, trajectory, key, finals)
-        self._enough = enough
+        self._least = least
         self._shapes = ring_shapes(layout, trajectory, self.counts().final_capacity)
         self.axes: Any = DispatchInputs(0, None, None, 0, None)
         self.member_counts, self.shard_counts = Counts(None, 0, 0), Counts(None, None, 0)
@@ -252,10 +262,33 @@ class DeviceReplay(Replay):
         return self._saved(store, counts, self._shard)
 
     def restored(self, arrays: Arrays, data: Data, rows: RowSource | None) -> tuple[Any, Any]:
-        # Otherwise a ring keeps its capacity, which may have grown beyond what is needed.
-        given = data | {"room": 0} if self._enough else data
-        store, counts = super().restored(arrays, given, rows)
+        if self._least is not None:  # otherwise a ring keeps its capacity, which may have grown
+            data = data | {"room": 0}
+        store, counts = super().restored(arrays, data, rows)
+        kept = self._fitting(store.ring, counts.rows_written)
+        if kept < min(counts.rows_written, self._layout.rows) and rows is not None:
+            end = rows.stored[1]
+            fewer = NewestRows(rows, (max(end - kept - self._layout.depth + 1, 1), end))
+            store, counts = super().restored(arrays, data, fewer)
         return store._replace(ring=self._split_ring(store.ring)), counts
+
+    def _fitting(self, ring: Ring, rows_written: int) -> int:
+        """Return how many of the newest rows a compiled loop can go on with: its capacity is enough
+        for their final observations and for those that follow before they are overwritten.
+
+        Episodes that a run's start truncates, as the next one may do, may be shorter than `least`.
+        """
+        layout = self._layout
+        count = min(rows_written, layout.rows)
+        if self._least is None:
+            return count
+        place = (rows_written - 1 - np.arange(count)) % layout.length
+        held = np.cumsum(ring.truncated.reshape(layout.length, -1)[place].sum(1))
+        left = layout.rows - np.arange(1, count + 1)
+        more = layout.num_envs * (left // self._least if self._least else 0 * left)
+        most = self.counts().final_capacity - layout.num_envs
+        over = np.flatnonzero(held + more > most)
+        return int(over[0]) if len(over) else count
 
     def truncate(self, store: Store, counts: RingCounters, restart: Restart) -> Store:
         """See `Buffer.truncate`. The ring is copied to host memory, changed and returned."""
