@@ -102,6 +102,8 @@ def test_classifiers_are_ranked_by_their_accuracies(tmp_path: Path, score: str |
     assert table.what.startswith("accuracy on the test set, after 300 steps")
     (line,) = table.lines
     assert list(line.scores["digits"].values()) == [0.375, 0.375]
+    assert pictures(table)[0].x_label == "optimiser steps"
+    assert picture(readable([tmp_path])).x_label == "optimiser steps"
     (table,) = of_folders([tmp_path], asked=Asked(at="end", score=score)).tables
     assert list(table.lines[0].scores["digits"].values()) == [0.375, 0.5]
 

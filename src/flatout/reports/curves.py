@@ -22,6 +22,7 @@ from flatout.run.curve import (
     FEWEST_RUNS,
     VALUES,
     Curve,
+    axis,
     blocks,
     points,
     svg,
@@ -255,7 +256,7 @@ def picture(runs: Sequence[Run], view: View = PLAIN) -> Picture:
     titles = dict.fromkeys(f"{run.settings['algorithm']} on {run.settings['env']}" for run in runs)
     values = " or ".join(dict.fromkeys(run.value for run in runs))
     smoothing = f", smoothed over {view.smooth:.3g} of x" if view.smooth else ""
-    return Picture(curves(runs, view), ", ".join(titles), AXES[view.by], values + smoothing)
+    return Picture(curves(runs, view), ", ".join(titles), axis(view.by, values), values + smoothing)
 
 
 def text(found_: Sequence[Curve], width: int = 40) -> str:

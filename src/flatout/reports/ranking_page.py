@@ -19,7 +19,7 @@ from flatout.reports.curves import Picture, Run, View, band, of_metrics, of_one_
 from flatout.reports.figure import figure
 from flatout.reports.ranking_tables import Line, Table, cells, title
 from flatout.reports.statistics import Estimate, enough, iqm, profiled
-from flatout.run.curve import AXES, Curve
+from flatout.run.curve import AXES, Curve, axis
 
 DRAWN = 8
 """Groups of a table that are drawn, the best of them."""
@@ -75,9 +75,10 @@ def pictures(table: Table) -> list[Picture]:
         shown = of_one_score([run for _, runs in groups for run in runs], table.score)
         shown = [run for run in shown if len(run.steps)]
         by_group = [(line, [run for run in shown if run.label == line.name]) for line in lines]
-        for by, axis in AXES.items() if shown else ():
+        for by in AXES if shown else ():
             curves = [band(runs, line.name, View(by), iqm) for line, runs in by_group if runs]
-            made.append(Picture(curves, table.env, axis, f"IQM, {shown[0].value}"))
+            value = shown[0].value
+            made.append(Picture(curves, table.env, axis(by, value), f"IQM, {value}"))
     scores = np.concatenate([np.concatenate(line.strata()) for line in table.lines])
     thresholds = np.linspace(scores.min(), scores.max(), THRESHOLDS)
     profiles = [

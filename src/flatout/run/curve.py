@@ -30,6 +30,13 @@ EVALUATIONS = {
 
 AXES = {"steps": "environment steps", "seconds": "seconds since the run's start"}
 
+
+def axis(by: str, values: str) -> str:
+    """Return what a curve runs over: `by` is a key of `AXES`, and `values` says what it shows."""
+    accuracies = values in (ACCURACIES, EVALUATIONS["eval/accuracy"])
+    return "optimiser steps" if by == "steps" and accuracies else AXES[by]
+
+
 FEWEST_RUNS = 3
 """Fewest runs of one setting that have an interval: resamples of two differ in three ways."""
 
@@ -142,7 +149,7 @@ def svg(curves: Sequence[Curve], title: str, x_label: str, y_label: str) -> str:
 def drawing(title: str, points_: Points, label: str = RETURNS) -> str:
     """Return one run's curve over steps, as SVG."""
     steps, _, values = points_
-    return svg([Curve(title, steps, values, values, values)], title, AXES["steps"], label)
+    return svg([Curve(title, steps, values, values, values)], title, axis("steps", label), label)
 
 
 def blocks(values: Sequence[float] | np.ndarray, low: float, high: float) -> str:
