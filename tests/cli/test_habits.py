@@ -218,8 +218,20 @@ def test_a_narrow_terminal_shows_whole_numbers() -> None:
     progress = Progress(steps=99_328, updates=15_520, episodes=1, returns=deque([5.0], 100))
     display.update(progress, {"policy_loss": -1.234e-05, "value_loss": 5.678e-05}, wall_s=20.0)
     display.close()
-    for shown_ in ("-1.234e-05", "5.678e-05", "99,328", "15,520"):
+    for shown_ in ("-1.234e-05", "5.678e-05", "99,328", "15,520", "0:00:00"):
         assert shown_ in file.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_long_name_leaves_room_for_the_times(width: int) -> None:
+    file = io.StringIO()
+    config = resolve("ppo", {"env": "my_package.environments.warehouse:make_one_with_obstacles"})
+    display = LiveDisplay(config, Console(file=file, width=width, force_terminal=True))
+    display.update(Progress(steps=512), {}, wall_s=20.0)
+    display.close()
+    assert "with_obstacles" in file.getvalue()
+    assert "0:00:00" in file.getvalue()
+    assert "-:--:--" in file.getvalue()
 
 
 def test_a_reader_that_leaves_is_told_what_happens_to_the_run(

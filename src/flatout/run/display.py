@@ -37,6 +37,8 @@ from flatout_explain.report import duration, gain_words, percent, setting_words
 
 CURVE = 60
 """Values of the curve that the display shows, one each time it is drawn."""
+WIDE = 60
+"""Columns of a terminal from which on the time that is left stands next to the time so far."""
 INDENT = 9
 """Width of the report's labels."""
 MOST_ROWS, BAR, SHORTEST = 5, 40, 5
@@ -65,13 +67,17 @@ class LiveDisplay(Display):
         self._curve_step = -1
         self._last: tuple[Progress, dict[str, float]] | None = None
         self._load: tuple[float, str] | None = None
+        wide = console.width >= WIDE
+        left = (TextColumn("left"), TimeRemainingColumn()) if wide else ()
         self._bar = Bar(
             TextColumn("[bold]{task.description}"), BarColumn(bar_width=None),
-            TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
-            console=console, expand=True,
+            TaskProgressColumn(), TimeElapsedColumn(), *left, console=console, expand=True,
         )  # fmt: skip
-        title = escape(printable(f"{config.algorithm} {config.env.env}"))
-        self._task = self._bar.add_task(title, total=config.run.steps)
+        title = printable(f"{config.algorithm} {config.env.env}")
+        room = console.width - (38 if wide else 24)  # the times are not cut
+        if len(title) > room:
+            title = f"…{title[-max(room - 1, 1) :]}"
+        self._task = self._bar.add_task(escape(title), total=config.run.steps)
         if self._screen.live:
             self._screen.draw(self._bar)
 
