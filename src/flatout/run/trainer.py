@@ -307,6 +307,8 @@ class Trainer:
                 progress.last_eval = None
             if every and progress.steps >= progress.next_checkpoint and progress.steps:
                 progress.next_checkpoint = progress.after(every)
+                if self._done():  # a resumed run keeps the records that end before its checkpoint
+                    recording.end(progress.counts)
                 if self._callbacks is not None and self.folder is not None:
                     self._callbacks.tell("on_checkpoint")
                 self._save(components)
