@@ -13,12 +13,14 @@ from flatout.config.workers import with_workers
 from flatout.planning.answer import Answer, Question
 from flatout.planning.found import Found, conclude
 from flatout.planning.hosts import ASSUMED, Host, Hosts, Network, alike
+from flatout.planning.limits import cluster_parts
 from flatout.planning.machine import keep_network, known_network
 from flatout.planning.plan import Allowed, candidates
-from flatout.planning.predict import predict
+from flatout.planning.predict import ENV, predict
 from flatout.planning.stages import Stages
 from flatout.planning.what_if import Outcome, changed, outcome
 from flatout.planning.what_if import parse as parse_changes
+from flatout.planning.workers import collecting_s
 from flatout_explain.documents import convert
 from tests.tiny import train_config
 
@@ -99,6 +101,14 @@ def test_more_hosts_help_until_a_limit_which_is_named() -> None:
     assert "(measured: by a test)" in network
     assert found.bottleneck == "learning"
     assert found.gain > 2.0
+
+
+def test_environments_of_a_worker_that_step_at_the_same_time_are_no_longer_part() -> None:
+    stages = replace(STAGES, hosts=THERE, learn={"cpu cpu": 0.2}, lanes=4)
+    placement = parse("sampler=cluster workers=4x4")
+    found = cluster_parts(stages, placement)
+    assert 4 * found[ENV] == cluster_parts(replace(stages, lanes=1), placement)[ENV]
+    assert found[ENV] < collecting_s(stages, placement) < 4 * found[ENV]
 
 
 def test_a_full_network_is_named() -> None:

@@ -84,7 +84,7 @@ def cluster_parts(stages: Stages, placement: Placement) -> dict[str, float]:
     received = len(places) * answer_bytes(stages, placement)
     sent = len({*places}) * stages.params_bytes
     return {
-        ENV: stages.env_s * each * stages.horizon,
+        ENV: stages.env_s * each / min(stages.lanes, each) * stages.horizon,
         RESETS: resets_in(stages, placement).seconds * stages.horizon,
         LEARN: stages.learn[learning_of(placement)],
         ACT: acting_s(stages, placement),
