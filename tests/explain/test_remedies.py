@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from flatout_explain.program.codes import Code, Leaf
 from flatout_explain.program.diagnose import diagnose
 from flatout_explain.program.evidence import Process, build, process
 from flatout_explain.program.remedies import call_remedy
-from tests.explain.test_program_rules import Recorded, meta, told
+from flatout_explain.program.tags import is_wait
+from tests.explain.test_program_rules import STDLIB, Recorded, meta, told
 
 
 def with_library(name: str) -> Process:
@@ -117,3 +119,20 @@ def test_workers_that_are_started_again_and_again_are_to_be_kept() -> None:
     inputs = [one for one in facts_with.findings if one.id == "input-bound"]
     assert all(one.remedy.startswith("Keep the worker processes") for one in inputs)
     assert inputs
+
+
+@pytest.mark.parametrize(
+    ("text", "waits"),
+    [
+        ('b"".join(rows)', False),
+        ("SEPARATOR.join(row)", False),
+        ("self.comma.join(\n    map(str, row))", False),
+        ("greenlet.join()", True),
+        ("greenlet.join(timeout=2)", True),
+        ("worker.join(0.5)", True),
+    ],
+)
+def test_to_join_texts_is_no_waiting(text: str, waits: bool) -> None:
+    assert is_wait(Leaf(text, "x.join"), Code("/home/me/train.py", "main", 1)) is waits
+    inside = Code(f"{STDLIB}/threading.py", "join", 1)
+    assert is_wait(Leaf("self._handle.join(timeout)", "self._handle.join"), inside)

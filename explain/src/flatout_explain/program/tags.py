@@ -243,6 +243,8 @@ UNIFORM = {"uniform", "random", "rand"}
 PICKLES = {"dumps", "loads"}
 MOVES = PICKLES | {"write", "send", "_send", "sendmsg", "sendall", "read", "recv", "dump"}
 
+ENDS_THREAD = re.compile(r"\bjoin\(\s*(\)|timeout\b|[\d.]+\s*\))")
+"""A call that waits for the end of a thread; the `join` of texts always gets what it joins."""
 
 BLOCKS = {"block_until_ready", "batched_block_until_ready", "synchronize"}
 """Calls that do nothing but wait for a device."""
@@ -295,7 +297,7 @@ def is_wait(leaf: Leaf, code: Code) -> bool:
         return word in WAITS or word in ("read", "recv", "get") or code.plain in (
             "wait", "_poll", "poll", "acquire",
         )  # fmt: skip
-    if word == "join" and (".path" in leaf.call or leaf.text.startswith(('"', "'"))):
+    if word == "join" and not file.endswith("/threading.py") and not ENDS_THREAD.search(leaf.text):
         return False
     if not is_c(leaf) or (word == "wait" and "/torch/" in file):
         return False
