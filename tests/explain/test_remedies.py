@@ -11,7 +11,7 @@ from flatout_explain.program.diagnose import diagnose
 from flatout_explain.program.evidence import Process, build, process
 from flatout_explain.program.remedies import call_remedy
 from flatout_explain.program.tags import is_wait
-from tests.explain.test_program_rules import STDLIB, Recorded, meta, told
+from tests.explain.test_program_rules import ENV, STDLIB, Recorded, meta, told
 
 
 def with_library(name: str) -> Process:
@@ -119,6 +119,77 @@ def test_workers_that_are_started_again_and_again_are_to_be_kept() -> None:
     inputs = [one for one in facts_with.findings if one.id == "input-bound"]
     assert all(one.remedy.startswith("Keep the worker processes") for one in inputs)
     assert inputs
+
+
+def runs_a_network(batches: list[int], steps: bool) -> Any:
+    """The first finding about a program that only runs a network, with these batches. Its window
+    begins in a call, within which layers are called."""
+    rows: list[dict[str, Any]] = [
+        {"k": "process", "pid": 1, "ppid": 0, "t": 100.0, "python": [3, 11, 7],
+         "argv": ["python", "write.py"], "stdlib": STDLIB},
+        {"k": "lane", "i": 0, "main": True, "name": "MainThread", "native": 1},
+    ]  # fmt: skip
+    codes = [
+        ("/home/me/write.py", "generate", None),
+        ("/usr/lib/site-packages/torch/nn/modules/module.py", "_call_impl", None),
+        ("/home/me/model.py", "forward", None),
+        ("/home/me/maze.py", "step", ENV),
+    ]
+    for index, (file, name, owner) in enumerate(codes):
+        rows.append({"k": "code", "i": index, "file": file, "name": name, "plain": name, "line": 1,
+                     "loops": [[10, 30]]} | ({"self": owner} if owner else {}))  # fmt: skip
+    for index, stack in enumerate(([1, 5, 2, 7, 1, 5, 0, 20], [3, 5, 0, 21])):
+        rows.append({"k": "stack", "i": index, "at": index, "f": stack})
+    details: list[list[Any]] = []
+    events = [[0, 1, 0, 0]]  # the layer that the window began in ends
+    for _ in range(5):
+        details.append([len(events), "network", "Layer", 1, False])
+        events += [[900, 0, 1, 7], [9_000, 1, 0, 0]]
+    events += [[900, 1, 0, 0], [900, 1, 0, 0]]
+    for batch in batches:
+        details.append([len(events), "network", "Writer", batch, False])
+        events += [[900, 0, 1, 20], [90_000, 1, 0, 0]]
+    stack = [1, 5, 2, 7, 1, 5, 0, 20]
+    samples = [(round(0.01 * (at + 1), 2), 0.01, 0, int(steps and at % 5 == 0), 0)
+               for at in range(400)]  # fmt: skip
+    rows += [
+        {"k": "window", "t": 2.0, "names": [], "stack": stack, "cost": 0.0, "events": events,
+         "details": details},
+        {"k": "samples", "d": samples},
+    ]  # fmt: skip
+    found = diagnose(build(meta(4.0), [rows]))
+    assert found.verdict == "acting-bound"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("batches", "steps", "seen", "words"),
+    [
+        ([1, 1], False, "batch size 1,", "Give a network several inputs in one call (stack those"),
+        ([2, 5, 3], False, "batch sizes 2 to 5,", "Give a network more than 5 inputs in one call"),
+        ([0, 0], False, "batch size unknown,", "Give a network several inputs in one call"),
+        ([1, 1], True, "batch size 1,", "Choose actions for several environments in one call"),
+        ([4, 4], True, "batch size 4,", "Choose actions for more than 4 environments in one call"),
+    ],
+)
+def test_a_network_is_to_be_called_for_more_at_once_than_now(
+    batches: list[int], steps: bool, seen: str, words: str
+) -> None:
+    """Actions are chosen, and environments stacked, only where there are environments."""
+    found = runs_a_network(batches, steps)
+    first = found.findings[0]
+    assert first.evidence[0].startswith("Writer is called about"), "not its layers"
+    assert seen in first.evidence[0]
+    assert first.remedy.startswith(words)
+    assert "on the CPU" not in first.remedy, "there is nothing else"
+    assert found.headline.startswith("choosing actions" if steps else "running a network")
+
+
+def test_who_waits_for_what_is_outside_of_the_program_waits_for_no_worker() -> None:
+    """Such as a server without requests."""
+    found = told(Recorded(1).spend(4.0, "wait").spend(1.0, "own")).findings[0]
+    assert found.id == "waiting"
+    assert found.remedy.startswith("Do other work meanwhile, or wait for less")
 
 
 @pytest.mark.parametrize(

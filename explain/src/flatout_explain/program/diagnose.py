@@ -30,6 +30,8 @@ FEW = 0.2  # if all causes are below this share, no single cause is named
 
 SHORTEST_S = 0.5
 
+RUNNING = "running a network outside of learning"  # where it chooses no actions
+
 
 def diagnose(evidence: Evidence) -> Diagnosis:
     """Return the verdict and its findings."""
@@ -194,6 +196,8 @@ def _headline(facts: Facts, ranked: Sequence[Finding]) -> str:
     tie = tie_words(ranked)
     on_gpu = _gpu_words(facts)
     summary = CAUSES.get(first.id, first.evidence[0] if first.evidence else "")
+    if first.id == "acting-bound" and not facts.steps:
+        summary = RUNNING
     if first.id not in (UNKNOWN, *DEVICES):
         summary += f" takes {percent(first.share)} of the time"
     if tie:

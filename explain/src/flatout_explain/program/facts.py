@@ -289,11 +289,18 @@ class Facts:
         return sums
 
     def acts(self, call: Call) -> bool:
-        """Return whether a call of a network chooses actions."""
+        """Return whether a call of a network chooses actions. A window that begins within such a
+        call sees those of its layers, which do not count."""
         if call.kind != "network" or self.line.driver is None or not call.frames:
             return False
         places = self.line.places[self.line.driver.process]
-        return places.role(call.frames) == "act"
+        inside = any(places.survey.tag(code) == "network" for code, _ in call.frames)
+        return not inside and places.role(call.frames) == "act"
+
+    @property
+    def steps(self) -> bool:
+        """Whether environments were seen to step in any process."""
+        return any(places.survey.steps() for places in self.line.places)
 
 
 def facts_of(evidence: Evidence) -> Facts:

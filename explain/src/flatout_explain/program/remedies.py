@@ -164,26 +164,38 @@ def env(facts: Facts, share: float) -> Remedy:
 
 
 def acting(facts: Facts, share: float) -> Remedy:
-    """Return the remedy for acting: one call for several environments."""
-    seen = []
+    """Return the remedy for acting: one call for several environments, or for more than now."""
+    seen, each = [], 1
     acts = [call for call in facts.counted.calls if facts.acts(call)]
     grads = mostly_with_gradients(acts)
     if acts:
-        name, batch = Counter((call.owner, call.batch) for call in acts).most_common(1)[0][0]
+        name = Counter(call.owner for call in acts).most_common(1)[0][0]
+        calls = [call for call in acts if call.owner == name]
+        sizes = [call.batch for call in calls if call.batch] or [0]
+        least, each = min(sizes), max(sizes)
+        size = f"batch size {each or 'unknown'}"
+        size = size if least == each else f"batch sizes {least} to {each}"
         seen.append(
-            f"{name} is called about {facts.counted.rate(len(acts)):,.0f} times per second with "
-            f"batch size {batch}, {'with' if grads else 'without'} gradients: {percent(share)} of "
-            "the time"
+            f"{name} is called about {facts.counted.rate(len(calls)):,.0f} times per second with "
+            f"{size}, {'with' if grads else 'without'} gradients: {percent(share)} of the time"
         )
     elif any(process.outside for process in facts.evidence.processes):
         seen.append(
             "how many environments each call chooses for is unknown, because calls were not counted"
         )
-    return Remedy(
-        "Choose actions for several environments in one call (stack their observations) "
-        f"{'under torch.no_grad(), ' if grads else ''}and keep a small network on the CPU.",
-        seen,
-    )
+    many = f"more than {each}" if each > 1 else "several"
+    if facts.steps:
+        words = f"Choose actions for {many} environments in one call (stack their observations)"
+    else:
+        words = (
+            f"Give a network {many} inputs in one call (stack those that do not depend on each "
+            "other, such as games, texts or requests)"
+        )
+    if grads:
+        words += " under torch.no_grad()"
+    if facts.evidence.machine["gpus"]:
+        words += f"{',' if grads else ''} and keep a small network on the CPU"
+    return Remedy(f"{words}.", seen)
 
 
 REPLAY = Remedy(
@@ -233,11 +245,17 @@ EVALUATION = Remedy(
 
 
 def waiting(facts: Facts, share: float) -> Remedy:
-    """Return the remedy for waiting for the slowest worker, or for a loop that sleeps."""
+    """Return the remedy for waiting for the slowest worker, for a loop that sleeps, or for what is
+    outside of the program."""
     words = (
         "Do not wait for the slowest worker each time: take results as they arrive, from whichever "
         "workers are ready, or give the slowest one less to do."
     )
+    if not facts.blame.workers:
+        words = (
+            "Do other work meanwhile, or wait for less: no part of the program was seen to work "
+            "while this line waits, so that it waits for a timer, or for another program."
+        )
     driver = facts.line.driver
     # A slow worker may sleep, too.
     calls = facts.summed("wait", lambda where: (where.process, where.call))
