@@ -25,7 +25,8 @@ from flatout_explain.program.attach import blocking_flags
 from flatout_explain.program.calls import Interval, Replay, counted
 from flatout_explain.program.diagnose import diagnose
 from flatout_explain.program.evidence import build, rows_of, save
-from flatout_explain.program.remedies import transfer
+from flatout_explain.program.mechanism import Learning
+from flatout_explain.program.remedies import launch, transfer
 from flatout_explain.program.tags import steps
 from flatout_explain.report import advice, time_rows
 from tests import tiny
@@ -718,6 +719,19 @@ def test_calls_of_one_name_are_added_up_whatever_lines_they_are_on() -> None:
     assert transfer(facts, 0.5).after == [
         "`item` is called about 7 times per second", "`cpu` is called about 5 times per second"
     ]  # fmt: skip
+
+
+def test_python_s_own_functions_are_not_called_operations() -> None:
+    """A window does not tell `isinstance` from `addcmul_`, and the first is called more often."""
+    process = SimpleNamespace(libraries={"torch"})
+    facts: Any = SimpleNamespace(
+        learning=Learning(0.8, calls=370_000.0, exact=True),
+        evidence=SimpleNamespace(processes=[process]),
+        line=SimpleNamespace(driver=SimpleNamespace(process=0)),
+    )
+    (seen,) = launch(facts, 0.5).before
+    assert seen.startswith("learning calls about 370,000 built-in functions per second (Python's")
+    assert seen.endswith("take 80 % of learning's time")
 
 
 def recorded() -> Recorded:

@@ -36,7 +36,7 @@ class Learning:
     """The composition of learning's time."""
 
     launch: float | None  # share spent in operations that are mostly overhead; None if unknown
-    operations: float = 0.0  # operations per second of learning
+    calls: float = 0.0  # calls of built-in functions per second of learning
     exact: bool = False  # from windows instead of samples
     counted: bool = True  # whether calls could be counted; else its mechanism is unknown
     update_s: float | None = None  # seconds of an update, by the optimiser's steps in windows
@@ -87,7 +87,7 @@ def _launching(
     if total < LEAST_S * 1e9:
         return _uncounted(process, moments)
     return Learning(
-        short / ((short + long) or 1.0), operations=count / (total / 1e9), exact=True,
+        short / ((short + long) or 1.0), calls=count / (total / 1e9), exact=True,
         update_s=total / 1e9 / updates if updates else None,
     )  # fmt: skip
 

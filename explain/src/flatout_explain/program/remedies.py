@@ -286,8 +286,9 @@ AVERAGE_ONCE = (
 def launch(facts: Facts, share: float) -> Remedy:
     """Return the remedy for many small operations."""
     counted = [
-        f"learning runs about {facts.learning.operations:,.0f} operations per second; those "
-        f"shorter than 0.06 ms take {percent(facts.learning.launch or 0)} of learning's time"
+        f"learning calls about {facts.learning.calls:,.0f} built-in functions per second (Python's "
+        "and its libraries'); those shorter than 0.06 ms, with the code between them, take "
+        f"{percent(facts.learning.launch or 0)} of learning's time"
     ]
     libraries = facts.evidence.processes[facts.line.driver.process].libraries  # type: ignore[union-attr]
     hows = (COARSER[name] for name in COARSER if name in libraries)
