@@ -321,6 +321,25 @@ def test_a_healthy_program_gets_the_remedy_of_its_largest_other_cause() -> None:
         assert advised(healthy) == advice
 
 
+def test_behind_other_programs_stands_the_remedy_of_the_largest_cause() -> None:
+    """A machine that is shared stays shared."""
+    diagnosis = diagnose(build(meta(1.0), [steps("learn").written()]))
+    others, loading = (
+        Finding("contended", 0.4, (), "Stop."),
+        Finding("input-bound", 0.9, (), "Load."),
+    )
+    few, memory = replace(loading, share=0.1), Finding("allocation-bound", 0.2, (), "Keep memory.")
+    for behind, advice in (
+        ((loading,), [("Try", others), ("Then", loading)]),
+        ((loading, memory), [("Try", others), ("Then", loading), ("Or", memory)]),
+        ((memory, few), [("Try", others), ("Then", memory)]),
+        ((few,), [("Try", others)]),
+        ((Finding("unknown", 0.9, (), "Observe it for longer."),), [("Try", others)]),
+    ):
+        shared = replace(diagnosis, verdict="contended", tie=(), findings=(others, *behind))
+        assert advised(shared) == advice
+
+
 def test_without_an_interpreters_lock_nothing_is_said_of_it() -> None:
     """The main thread sleeps in its work while another thread works."""
     driver = Recorded(1)

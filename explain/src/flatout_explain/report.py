@@ -203,8 +203,9 @@ def advice(diagnosis: Diagnosis) -> Finding | None:
 
 def advised(diagnosis: Diagnosis) -> list[tuple[str, Finding]]:
     """Return the finding of `advice`, with a label; of a tie, both findings that have remedies, and
-    else the largest cause whose time is a part of the first one's; of a healthy program, the
-    largest other cause. A finding whose trial has a measured gain is always among them."""
+    else the largest cause whose time is a part of the first one's; behind what other programs take,
+    the largest cause, too; of a healthy program, the largest other cause. A finding whose trial has
+    a measured gain is always among them."""
     if diagnosis.part:
         return []
     found = [one for one in diagnosis.findings if one.remedy or one.setting]
@@ -223,8 +224,13 @@ def _proposed(diagnosis: Diagnosis, found: Sequence[Finding]) -> list[tuple[str,
         return [("Try", one) for one in rest[:1]]
     two = [one for one in found if one.id in diagnosis.tie]
     if not two:
+        labels = ["Try", "Or"]
         within = [one for one in found[1:] if one.id in OVERLAPPING and one.share >= LOST]
-        return list(zip(["Try", "Or"], [*found[:1], *within], strict=False))
+        if [one.id for one in found[:1]] == ["contended"]:  # which users often cannot change
+            labels = ["Try", "Then", "Or"]
+            largest = [one for one in causes(found)[:1] if one.share >= LOST]
+            within = [*largest, *(one for one in within if one not in largest)]
+        return list(zip(labels, [*found[:1], *within], strict=False))
     first = [one for one in found if one.id == "contended"]
     return list(zip(["Try", "Then", "Or"] if first else ["Try", "Or"], first + two, strict=False))
 
