@@ -163,6 +163,9 @@ def env(facts: Facts, share: float) -> Remedy:
     return Remedy(words, after=rate)
 
 
+FEWEST_CALLS = 10  # of a network, from which on it is said how often it is called
+
+
 def acting(facts: Facts, share: float) -> Remedy:
     """Return the remedy for acting: one call for several environments, or for more than now."""
     seen, each = [], 1
@@ -175,9 +178,10 @@ def acting(facts: Facts, share: float) -> Remedy:
         least, each = min(sizes), max(sizes)
         size = f"batch size {each or 'unknown'}"
         size = size if least == each else f"batch sizes {least} to {each}"
+        often = f" about {facts.counted.rate(len(calls)):,.0f} times per second"
         seen.append(
-            f"{name} is called about {facts.counted.rate(len(calls)):,.0f} times per second with "
-            f"{size}, {'with' if grads else 'without'} gradients: {percent(share)} of the time"
+            f"{name} is called{often if len(calls) >= FEWEST_CALLS else ''} with {size}, "
+            f"{'with' if grads else 'without'} gradients: {percent(share)} of the time"
         )
     elif any(process.outside for process in facts.evidence.processes):
         seen.append(
