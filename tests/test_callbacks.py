@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import shutil
@@ -334,9 +335,28 @@ class Misnamed(Callback):
         return True
 
 
+class WithoutRun(Callback):
+    """A callback whose method lacks its argument."""
+
+    def on_iteration(self) -> None:  # type: ignore[override]
+        pass
+
+
+def one_argument(progress: Progress, /) -> None:
+    pass
+
+
 @pytest.mark.parametrize(
     ("callback", "words"),
     [
+        (
+            one_argument,
+            r"one_argument is called with \(progress, metrics\), but it takes \(progress, /\) "
+            r"\(.*test_callbacks\.py:\d+\)\.$",
+        ),
+        (lambda a, *, b=0: None, r"<lambda> is called with .*takes \(a, \*, b\) \(.*\.py:\d+\)"),
+        (WithoutRun(), r"WithoutRun\.on_iteration is called with \(run\), but it takes \(\) \("),
+        (functools.partial(one_argument, 1), r"partial is called with .* it takes \(\)\.$"),
         (3, "not 3"), (StopOnTime, "not the class StopOnTime"), ([StopOnTime(1), "x"], "not 'x'"),
         (Misnamed(), r"Misnamed\._on_step would never be called.*on_start, on_iteration"),
         (StopOnReward(1, evaluation=True), "StopOnReward looks at evaluations.*eval_every"),

@@ -564,9 +564,9 @@ class Counted(eqx.Module):
             lambda key, shape: Linear(rng(), 5, 8, 1.0),
             r"does not accept one observation of shape \[4\]",
         ),
-        (lambda key, shape: lambda x: x[None], "vector of features"),
-        (lambda key, shape: lambda x: x.sum(), "vector of features"),
-        (lambda key, shape: lambda x: (x, x), "vector of features"),
+        (lambda key, shape: lambda x: x[None], r"vector of features, not to .* shape \[1, 4\]\.$"),
+        (lambda key, shape: lambda x: x.sum(), r"vector of features, not to .* shape \[\]\.$"),
+        (lambda key, shape: lambda x: (x, x), r"vector of features, not to a tuple\.$"),
         (lambda key, shape: Counted(jnp.arange(4)), "array of int32"),
     ],
 )

@@ -218,16 +218,16 @@ class Encoder:
         except UsageError:
             raise
         except Exception as error:  # a user's module may raise anything
-            shape = [list(leaf.shape[1:]) for leaf in x.values()]
+            shapes = {path: list(_input_shape(spec)) for path, spec in self.specs.items()}
             raise UsageError(
                 f"the network does not accept one observation of shape "
-                f"{shape[0] if self._single else dict(zip(x, shape, strict=True))}: "
+                f"{shapes[''] if self._single else shapes}: "
                 f"{type(error).__name__}: {with_full_stop(error)}"
             ) from error
         if not hasattr(out, "shape") or len(out.shape) != 2:
-            one = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), out)
             raise UsageError(
-                f"the network must map one observation to a vector of features, not to {one}."
+                "the network must map one observation to a vector of features, not to "
+                f"{_output_words(out)}."
             )
         return out.shape[1]
 
@@ -333,11 +333,9 @@ class Encoder:
             return torso(x)
         features = jax.vmap(torso)(x)  # Flatout's torsos map a batch, a user's one observation
         if path and getattr(features, "ndim", 0) != 2:
-            shape = getattr(features, "shape", None)
-            given = type(features).__name__ if shape is None else f"shape {list(shape[1:])}"
             raise UsageError(
                 f"the network of {path!r} must map one array to a vector of features, not to "
-                f"{given}."
+                f"{_output_words(features)}."
             )
         return features
 
@@ -385,6 +383,13 @@ def _prepared_shape(spec: ObservationSpec) -> tuple[int, ...]:
 def _input_shape(spec: ObservationSpec) -> tuple[int, ...]:
     """Return the shape of what a branch reads."""
     return (sum(spec.categories),) if spec.categories else spec.image_shape
+
+
+def _output_words(out: Any) -> str:
+    """Return what a user's network made of a batch, in words: the shape for one observation, or the
+    type of anything but an array."""
+    shape = getattr(out, "shape", None)
+    return f"a {type(out).__name__}" if shape is None else f"an array of shape {list(shape[1:])}"
 
 
 def _flat(x: jax.Array, spec: ObservationSpec) -> jax.Array:

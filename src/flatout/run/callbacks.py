@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -155,7 +156,7 @@ class Callbacks:
         given: as `CALLBACK_SHAPE` says.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: it is something else, or takes other arguments than it is called with.
     """
 
     def __init__(self, given: CallbackLike | Sequence[CallbackLike]) -> None:
@@ -263,11 +264,43 @@ def _callback(given: Any) -> Callback:
                     f"{type(given).__name__}.{name} would never be called: a callback's events "
                     f"are {', '.join(events)}."
                 )
+        called = dict.fromkeys(events, ("run",)) | {"state": (), "restore": ("values",)}
+        for name, names in called.items():
+            refuse_arguments(getattr(given, name), names)
         return given
     if callable(given) and not isinstance(given, type):
+        refuse_arguments(given, ("progress", "metrics"))
         return _Function(given)
     what = f"the class {given.__name__}" if isinstance(given, type) else f"{short(given)}"
     raise UsageError(f"callback= takes {CALLBACK_SHAPE}, not {what}.")
+
+
+def refuse_arguments(function: Callable[..., Any], names: Sequence[str]) -> None:
+    """Refuse a user's function that cannot be called with these positional arguments. The call
+    itself would raise an error that names a line of Flatout.
+
+    Raises:
+        UsageError: it takes others: which, and where it is defined.
+    """
+    try:  # a decorator's wrapper may take other arguments than the function in it
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):  # of a function in C
+        return
+    try:
+        signature.bind(*names)
+    except TypeError:
+        call: Any = function if hasattr(function, "__code__") else type(function).__call__
+        code = getattr(call, "__code__", None)  # functools.partial, written in C, has none
+        place = "" if code is None else f" ({code.co_filename}:{code.co_firstlineno})"
+        name = getattr(function, "__qualname__", type(function).__name__)
+        taken = [
+            one.replace(annotation=one.empty, default=one.empty)
+            for one in signature.parameters.values()
+        ]
+        raise UsageError(
+            f"the callback {name} is called with ({', '.join(names)}), but it takes "
+            f"{inspect.Signature(taken)}{place}."
+        ) from None
 
 
 def _name(callback: Callback) -> str:

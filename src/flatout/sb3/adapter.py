@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flatout.errors import UsageError, short
-from flatout.run.callbacks import Callback, Run
+from flatout.run.callbacks import Callback, Run, refuse_arguments
 from flatout.sb3.common.callbacks import BaseCallback, ConvertCallback
 
 
@@ -45,7 +45,8 @@ def attached(given: Any, agent: Any) -> list[Any]:
     """Return callbacks as `flatout.Agent.learn` takes them.
 
     Raises:
-        UsageError: one is a class, or neither a callback nor a function.
+        UsageError: one is a class, or neither a callback nor a function; or a function takes other
+            arguments than ``(locals, globals)``.
     """
     if given is None:
         return []
@@ -57,6 +58,7 @@ def attached(given: Any, agent: Any) -> list[Any]:
         elif isinstance(one, BaseCallback):
             found.append(_Adapter(one, agent))
         elif callable(one) and not isinstance(one, type):
+            refuse_arguments(one, ("locals", "globals"))
             found.append(_Adapter(ConvertCallback(one), agent))
         else:
             raise UsageError(
