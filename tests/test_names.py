@@ -58,7 +58,10 @@ class ReLU:
         (lambda: PPO("CartPole-v1", lr=0.1), {"learning_rate": 0.1}),
         (lambda: PPO("CartPole-v1", total_timesteps=9), {"steps": 9}),
         (lambda: PPO("CartPole-v1", n_envs=4), {"envs": 4}),
-        (lambda: PPO(env_id="CartPole-v1", num_envs=4, num_steps=16), {"envs": 4, "n_steps": 16}),
+        (
+            lambda: PPO(**dict[str, Any](env_id="CartPole-v1", num_envs=4, num_steps=16)),
+            {"envs": 4, "n_steps": 16},
+        ),
         (lambda: PPO("CartPole-v1", device="cpu"), {"placement": "cpu"}),
         (lambda: PPO("CartPole-v1", device="cuda:1"), {"placement": "act=gpu:1 learn=gpu:1"}),
         (
@@ -70,7 +73,7 @@ class ReLU:
             lambda: A2C("CartPole-v1", policy_kwargs={"net_arch": {"pi": [8], "vf": [8]}}),
             {"hidden": (8,)},
         ),
-        (lambda: SAC("Pendulum-v1", q_lr=0.1), {"critic_learning_rate": 0.1}),
+        (lambda: SAC("Pendulum-v1", **dict[str, Any](q_lr=0.1)), {"critic_learning_rate": 0.1}),
     ],
 )  # fmt: skip
 def test_other_libraries_names_are_accepted(made: Any, settings: dict[str, Any]) -> None:
