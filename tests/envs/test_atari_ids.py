@@ -144,7 +144,8 @@ def test_a_seed_decides_drawn_skips() -> None:
         ("BackgammonNoFrameskip-v4", ["--env ALE/Backgammon-v5 --frame-skip 4", "actions 0."]),
         ("Breakout-v5", ["--env ALE/Breakout-v5"]),
         ("Brakout-v4", ["'Breakout-v4'"]),
-        ("Combat-v4", ["unknown environment"]),
+        ("CartPole-v2", ["unknown environment 'CartPole-v2'. Did you mean 'CartPole-v1' or 'phys"]),
+        ("Combat-v4", ["unknown environment 'Combat-v4'. "]),
     ],
 )
 def test_an_id_that_is_not_registered_names_its_equivalent(name: str, words: list[str]) -> None:

@@ -93,7 +93,7 @@ def atari_id(name: str) -> AtariId:
     load()
     if name not in _games():
         hint = suggestion(name) or f" An id looks like {PREFIX}Breakout-v5."
-        raise UsageError(f"unknown environment {name!r}:{hint}")
+        raise UsageError(f"unknown environment {name!r}.{hint}")
     kwargs = _registry()[name].kwargs
     skip: Any = kwargs["frameskip"]
     if skip == 1:
@@ -141,7 +141,8 @@ def equivalent(name: str) -> str | None:
 def suggestion(name: str) -> str:
     """Suggest the registered ids that are closest to an unknown id.
 
-    With the prefix ``ALE/`` only Atari ids are compared, otherwise all ids.
+    With the prefix ``ALE/`` only Atari ids are compared, otherwise the newest version of each id:
+    Gymnasium deprecates the older ones.
 
     Returns:
         A sentence with a leading space, or an empty string if no id is close.
@@ -149,11 +150,19 @@ def suggestion(name: str) -> str:
     if found := equivalent(name):
         return found
     games = _games()  # this call registers ale-py's ids
-    names = games if name.startswith(PREFIX) else list(_registry())
+    names = games if name.startswith(PREFIX) else _newest(_registry())
     same_base = [other for other in names if _base_name(other) == _base_name(name)]
     if closest := difflib.get_close_matches(name, same_base, cutoff=0.0):
         return f" Did you mean {' or '.join(map(repr, closest))}?"
     return nearest(name, names)
+
+
+def _newest(registry: Mapping[str, EnvSpec]) -> list[str]:
+    """Return the ids without those of which there is a newer version."""
+    newest: dict[tuple[str | None, str], str] = {}
+    for name, spec in sorted(registry.items(), key=lambda item: item[1].version or 0):
+        newest[spec.namespace, spec.name] = name
+    return list(newest.values())
 
 
 def _base_name(name: str) -> str:

@@ -241,7 +241,7 @@ def _find_base(source: EnvSource, config: EnvConfig) -> Base:
         spec = copy.deepcopy(gym.spec(name))
     except gym.error.Error as error:
         hint = _own_file(name) or suggestion(name) or f" {with_full_stop(error)}"
-        raise UsageError(f"unknown environment {name!r}:{hint}") from None
+        raise UsageError(f"unknown environment {name!r}.{hint}") from None
     # Gymnasium's checking wrappers cost time and are not needed: Flatout always resets first, and
     # checks the spaces itself.
     spec.order_enforce = False
