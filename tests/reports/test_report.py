@@ -183,6 +183,32 @@ def test_several_environments_are_ranked_apart_and_together(flatout: Cli, tmp_pa
     assert found["tables"][1:] == scaled["tables"][1:], "alone scores are raw"
 
 
+def test_settings_that_follow_from_the_environment_name_no_group(
+    flatout: Cli, tmp_path: Path
+) -> None:
+    """As runs of presets: the best algorithm over both environments is ranked."""
+    for env, steps in (("CartPole-v1", 500), ("Acrobot-v1", 900)):
+        for number, algorithm in enumerate(("a2c", "ppo")):
+            for seed in (0, 1):
+                folder(tmp_path / f"{env}{algorithm}{seed}", [100.0 + number], env=env, seed=seed,
+                       algorithm=algorithm, steps=steps, envs=steps + number)  # fmt: skip
+    names = ["algorithm=ppo", "algorithm=a2c"]
+    for table in told(flatout, tmp_path)["tables"]:
+        assert [line["name"] for line in table["lines"]] == names
+    failed = folder(tmp_path / "failed", [1.0], env="Acrobot-v1", steps=1, envs=901)
+    (failed / "summary.json").unlink()
+    found = told(flatout, tmp_path)["tables"]
+    assert [table["env"] for table in found] == [None, "Acrobot-v1", "CartPole-v1"]
+    for table in found:
+        assert [(line["name"], line["runs"]) for line in table["lines"]] == [
+            (name, 4 if table["env"] is None else 2) for name in names
+        ]
+    alone = [path for path in tmp_path.iterdir() if "ppo" in path.name]
+    assert {line["name"] for one in told(flatout, *alone)["tables"] for line in one["lines"]} == {
+        "ppo"
+    }
+
+
 def test_groups_by_a_setting_and_by_name(flatout: Cli, runs: Path) -> None:
     for seed in (5, 6):
         folder(runs / f"n{seed}", [1.0, 2.0, 90.0], learning_rate=1e-3, gamma=0.9, seed=seed)

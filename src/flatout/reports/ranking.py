@@ -182,11 +182,11 @@ def _short_names(groups: Mapping[str, Sequence[Row]]) -> dict[str, str]:
     """Return each group's name without the settings that all of these groups share."""
     if len(groups) < 2:
         return {}
-    settings = [members[0].settings for members in groups.values()]
-    names = list(groups)
+    every = [(name, row.settings) for name, members in groups.items() for row in members]
+    found = alike([settings for _, settings in every], (), (*NOT_TELLING, "env"))
     return {
-        names[place]: label
-        for label, places in alike(settings, (), (*NOT_TELLING, "env"))
+        every[place][0]: label or str(every[place][1].get("algorithm"))
+        for label, places in found
         for place in places
     }
 
@@ -224,9 +224,16 @@ def _ranked(
                 counted[name][env] = pairs
     if shorten:
         names = _short_names({name: groups[name] for name, by in counted.items() if by})
-        counted = {names.get(name, name): by for name, by in counted.items() if by}
-        there = Counter({(names.get(name, name), env): n for (name, env), n in there.items()
-                         if not names or name in names})  # fmt: skip
+        # Groups that only a run without a score told apart have one name, and no environment in
+        # common.
+        every, counted = counted, {}
+        for name, by in every.items():
+            if by:
+                counted.setdefault(names.get(name, name), {}).update(by)
+        listed, there = there, Counter[tuple[str, str]]()
+        for (name, env), n in listed.items():
+            if not names or name in names:
+                there[names.get(name, name), env] += n
     for env, (score, what) in kinds.items():
         here = {name: {env: by[env]} for name, by in counted.items() if env in by}
         if here:

@@ -32,6 +32,9 @@ ENDED = {"steps": "done", "return": "done (return)", "callback": "done (callback
 NOT_TELLING = ("seed", *sorted(affecting(REPORT)))
 """Settings in which runs of one group may differ."""
 
+OF_TASK = ("algorithm", "env")
+"""Settings of which others depend, as in presets."""
+
 _COLUMNS = {"value": "return"}
 
 
@@ -218,7 +221,8 @@ def alike(
     in words, which are empty if nothing does.
 
     Args:
-        group: settings that tell them apart; without any, all but those `aside`.
+        group: settings that tell them apart; without any, all but those `aside` and those that
+            differ only between environments or algorithms, such as the steps that each needs.
 
     Raises:
         UsageError: nothing has a setting by which to group.
@@ -232,6 +236,8 @@ def alike(
         every = [settings | {"placement": _kinds(settings)} for settings in map(dict, every)]
     first = every[0] if every else {}
     differing = [key for key in telling if any(s.get(key) != first.get(key) for s in every)]
+    if not group:
+        differing = [key for key in differing if key in OF_TASK or _differs(key, every)]
     groups: dict[str, list[int]] = {}
     for place, settings in enumerate(every):
         values = [settings.get(key) for key in differing]
@@ -240,6 +246,16 @@ def alike(
         (", ".join(f"{key}={every[places[0]].get(key)}" for key in group or differing), places)
         for places in groups.values()
     ]
+
+
+def _differs(key: str, every: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether runs of one algorithm in one environment differ in a setting."""
+    values: dict[tuple[Any, ...], Any] = {}
+    tasks = (tuple(map(settings.get, OF_TASK)) for settings in every)
+    return any(
+        values.setdefault(task, settings.get(key)) != settings.get(key)
+        for task, settings in zip(tasks, every, strict=True)
+    )
 
 
 def _kinds(settings: Mapping[str, Any]) -> str:
