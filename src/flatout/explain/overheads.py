@@ -68,8 +68,10 @@ def evaluation(facts: RunFacts, share: float) -> Advice | None:
 def compiling(facts: RunFacts, share: float) -> Advice:
     """Return the finding about compiling after the start."""
     words = (
-        "Shapes changed during training, because more episodes ended than the trajectory had room "
-        "for. This settles by itself; compiled programs are cached for the next run."
+        "Shapes changed during training, because more episodes were truncated than the trajectory "
+        "had room for. This settles by itself; compiled programs are cached for the next run. An "
+        "environment that declares its time limit (gymnasium.wrappers.TimeLimit) has the room from "
+        "the start."
     )
     return Advice([takes(facts, "compile", share)], words)
 
