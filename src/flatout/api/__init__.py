@@ -345,7 +345,7 @@ class Agent:
 
     @property
     def _values(self) -> str:
-        """What the values of its learning curve are."""
+        """The kind of values in its learning curve: returns, or a classifier's accuracies."""
         return RETURNS if self.config.hyper.acts else ACCURACIES
 
     def _repr_html_(self) -> str:

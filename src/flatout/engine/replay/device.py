@@ -273,8 +273,8 @@ class DeviceReplay(Replay):
         return store._replace(ring=self._split_ring(store.ring)), counts
 
     def _fitting(self, ring: Ring, rows_written: int) -> int:
-        """Return how many of the newest rows a compiled loop can go on with: its capacity is enough
-        for their final observations and for those that follow before they are overwritten.
+        """Return how many of the newest rows a compiled loop can continue with: its capacity is
+        enough for their final observations and for those that follow before they are overwritten.
 
         Episodes that a run's start truncates, as the next one may do, may be shorter than `least`.
         """
