@@ -320,7 +320,7 @@ class Integers(Torso):
 @pytest.mark.parametrize(
     ("network", "words"),
     [
-        (Matrix, r"vector of features.*\(4, 7\)"),
+        (Matrix, r"vector of features.*\[4, 7\]"),
         (Integers, "int32"),
         (lambda key, shape: None, "returned NoneType.*module"),
         (3, "network"),

@@ -106,10 +106,10 @@ def accuracy_words(accuracy: float | None) -> str:
 
 def verdict(summary: dict[str, Any]) -> str:
     """Return the verdict in words, or an empty string. The sentence of a tie names both causes."""
-    cause, sentence = summary["verdict"], summary["headline"]
-    if not cause or sentence.startswith(f"{TIE}: "):
-        return sentence if cause else ""
-    return f"{cause}: {sentence}"
+    if not (cause := summary["verdict"]):
+        return ""
+    sentence = summary["headline"]
+    return sentence if sentence.startswith(f"{TIE}: ") else f"{cause}: {sentence}"
 
 
 def changed(config: TrainConfig) -> dict[str, Any]:
