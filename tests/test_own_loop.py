@@ -156,6 +156,8 @@ def test_init_takes_one_key(key: Any) -> None:
         ({"placement": "act=cpu sampler=device"}, "without placement='act=cpu sampler=device'"),
         ({"shards": 2, "devices": 2}, "without devices=2, shards=2, which only"),
         ({"eval_every": 64, "stop_at_return": 9}, "eval_every, stop_at_return would do nothing"),
+        ({"eval_freq": 64, "eval_env": "X"}, "eval_env, eval_freq would do nothing"),
+        ({"random_seed": 3}, "seed is no setting here"),
         ({"seed": 3}, r"the key decides, init\(jax\.random\.key\(seed\)\)"),
         ({"n_stepz": 2}, "Did you mean 'n_steps'"),
     ],

@@ -127,6 +127,8 @@ def test_vectorised_environments_are_settings() -> None:
         sb3.SAC("MlpPolicy", vec_env.VecNormalize("Pendulum-v1"))
     with pytest.raises(UsageError, match="leave clip_obs"):
         vec_env.VecNormalize("Pendulum-v1", clip_obs=5)
+    with pytest.raises(UsageError, match="leave clip_obs, clip_reward, epsilon"):
+        vec_env.VecNormalize("Pendulum-v1", epsilon=1e-4)
 
 
 class Numbered(gym.Wrapper[Any, Any, Any, Any]):

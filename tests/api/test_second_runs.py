@@ -10,9 +10,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from flatout import PPO, Evaluate, UsageError, sb3
+from flatout import PPO, Callback, Evaluate, Run, UsageError, sb3
 from flatout.api.callbacks import StopOnNoImprovement
 from flatout.errors import FlatoutError
+from flatout.run.resume import saved_agent
 from flatout.sb3.common import callbacks, env_util, evaluation
 from tests import tiny
 
@@ -71,8 +72,9 @@ class Logging(callbacks.BaseCallback):
 
 
 def test_several_callbacks_log_when_training_ends() -> None:
-    agent = sb3.PPO("MlpPolicy", CART, **SMALL)
-    assert agent.learn(64, [Logging(), Logging()]).summary["steps"] == 64
+    agent = sb3.PPO("MlpPolicy", CART, **SMALL).learn(64, [Logging(), Logging()])
+    assert agent.summary["steps"] == 64
+    assert "policy_loss" in agent.summary["last"], "the newest means are not those of the last row"
 
 
 class Setting(callbacks.BaseCallback):
@@ -156,3 +158,74 @@ def test_a_frequency_of_updates_counts_steps_of_all_environments(
     assert agent.config.flat()["train_freq"] == 4
     again = sb3.SAC.load(agent.learn(32).save(tmp_path / "a"), **given)
     assert again.config.flat()["train_freq"] == 4
+
+
+class Low(callbacks.BaseCallback):
+    """Returns NumPy's False at the first step."""
+
+    def _on_step(self) -> bool:
+        return np.mean([0.0, 1.0]) > 1.0  # type: ignore[return-value]
+
+
+def test_numpys_false_stops_a_run() -> None:
+    plain = PPO(CART, **SMALL).learn(640, lambda progress, metrics: np.float64(0.0) > 1.0)
+    assert plain.summary["steps"] == 64
+    agent = sb3.PPO("MlpPolicy", CART, **SMALL)
+    assert agent.learn(640, Low()).summary["steps"] == 64
+    function: Any = lambda values, _: np.bool_(False)  # noqa: E731
+    assert agent.learn(640, function).summary["steps"] == 64
+
+
+def test_a_run_that_went_on_after_its_end_plays_its_newest_parameters(tmp_path: Path) -> None:
+    folder, final = tmp_path / "run", tmp_path / "run" / "params.safetensors"
+    PPO(CART, **SMALL).learn(64, run_dir=folder)
+    before = final.read_bytes()
+    agent = PPO.load(folder).learn(64, run_dir=folder, reset_num_timesteps=False)
+    final.write_bytes(before)  # as a run leaves it that is stopped after its newest checkpoint
+    for checkpoint in ("best", "final", "newest"):
+        saved = saved_agent(folder, checkpoint, None)
+        assert saved.steps == 128
+        learned = {name: agent._acting.arrays[name] for name in saved.arrays
+                   if name in agent._acting.arrays}  # fmt: skip
+        for name, array in learned.items():
+            np.testing.assert_array_equal(saved.arrays[name], array)
+        assert learned
+    (folder / "best.safetensors").write_bytes(before)
+    assert saved_agent(folder, "best", None).steps == 64
+    final.unlink()
+    assert saved_agent(folder, "final", None).steps == 128
+
+
+class Counting(Callback):
+    """Counts iterations."""
+
+    count = 0
+
+    def on_iteration(self, run: Run) -> None:
+        self.count += 1
+
+    def state(self) -> dict[str, int]:
+        return {"count": self.count}
+
+    def restore(self, values: dict[str, int]) -> None:
+        self.count = values["count"]
+
+
+def test_states_of_callbacks_outlive_a_part_of_the_run_without_them(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    PPO(CART, **SMALL).learn(64, Counting(), run_dir=folder)
+    between = PPO.load(folder).learn(64, run_dir=folder, reset_num_timesteps=False)
+    assert any("continues without them" in note for note in between.summary["notes"])
+    later = Counting()
+    PPO.load(folder).learn(64, later, run_dir=folder, reset_num_timesteps=False)
+    assert later.count == 2
+
+
+def test_a_run_that_is_stopped_before_its_start_leaves_the_summary(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    agent = PPO(CART, **SMALL).learn(64)
+    summary = agent.summary
+    monkeypatch.setattr("flatout.run.trainer.Trainer.run", lambda self: {})
+    agent.learn(64)
+    assert agent.summary == summary

@@ -8,6 +8,7 @@ from typing import Any
 
 from flatout.algorithms.own import MakeAlgorithm
 from flatout.api import Agent
+from flatout.config.aliases import RENAMED
 from flatout.config.schema import BEST, REPORT, TrainConfig, affecting
 from flatout.engine.loop import Loop
 from flatout.engine.own_loop import OwnLoop, own_loop
@@ -78,10 +79,12 @@ def _refuse(config: TrainConfig, settings: Mapping[str, Any]) -> None:
             f"flatout.engine.make works in one program on one device, without {', '.join(wrong)}"
             ", which only an agent's learn() takes."
         )
-    if "seed" in settings:
+    names = {RENAMED.get(name, name): name for name in settings}
+    if "seed" in names:
         raise UsageError("seed is no setting here: the key decides, init(jax.random.key(seed)).")
-    if unused := sorted(ONLY_OF_RUNS & settings.keys()):
+    if unused := sorted((ONLY_OF_RUNS | {"eval_env"}) & names.keys()):
+        given = ", ".join(names[name] for name in unused)
         raise UsageError(
-            f"{', '.join(unused)} would do nothing: a loop of your own logs, saves, evaluates and "
-            "stops as you write it. Leave it out."
+            f"{given} would do nothing: a loop of your own logs, saves, evaluates and stops as you "
+            "write it. Leave it out."
         )

@@ -77,7 +77,8 @@ def train(
         )  # fmt: skip
         agent._run = trainer, new_run
         try:
-            agent.summary = trainer.run()
+            # A run that is stopped before its start has none.
+            agent.summary = trainer.run() or agent.summary
         finally:
             agent._run = None
             if trainer.final is not None:

@@ -26,6 +26,11 @@ CALLBACK_SHAPE = (
 )
 
 
+def stops(returned: Any) -> bool:
+    """Return whether a callback has returned False, Python's or NumPy's, to stop the run."""
+    return isinstance(returned, bool | np.bool_) and not returned
+
+
 @dataclass(repr=False)
 class Run:
     """A run as callbacks see it; the same object in every call.
@@ -214,7 +219,7 @@ class Callbacks:
         assert run is not None
         for callback in self._all if those is None else those:
             try:
-                if getattr(callback, event)(run) is False:
+                if stops(getattr(callback, event)(run)):
                     run.stop()
             except (Exception, SystemExit) as error:  # a user's callback may raise anything
                 raise _failure(callback, event, error) from error

@@ -15,7 +15,7 @@ from flatout.engine.schedule import Schedule
 from flatout.errors import UsageError
 from flatout.run.progress import Progress
 from flatout.storage import checkpoint
-from flatout.storage.agent_file import AGENT_FILES, FINAL, find_agent, saved_config
+from flatout.storage.agent_file import BEST, FINAL, find_agent, saved_config
 from flatout.storage.run_folder import load_config
 from flatout.storage.trust import Consent
 from flatout.types import Snapshot
@@ -90,25 +90,35 @@ def saved_agent(path: Path, prefer: str, consent: Consent | None) -> Saved:
     """Return a saved agent: a file's, or a run folder's.
 
     Args:
-        prefer: ``best``, ``final``, or ``newest``, which may be a checkpoint's of a run that goes
-            on. A run that has neither of the others yet gives that, too.
+        prefer: ``best``, ``final`` or ``newest``. The newest checkpoint takes the place of final
+            parameters that there are not, or that are older: a run that had ended was resumed.
         consent: to code that it names.
 
     Raises:
         UsageError, CheckpointError: there is none, or it is corrupt.
     """
-    there = [name for name in AGENT_FILES if os.path.lexists(path / name)]
-    newest = checkpoint.checkpoints(path / "checkpoints") if path.is_dir() else []
-    if newest and (not there or (prefer == "newest" and FINAL not in there)):
-        found, step, state = checkpoint.load_latest(path)
-        return Saved(found, load_config(path, consent), state.arrays, steps=step)
-    file = path / FINAL if prefer != "best" and FINAL in there else find_agent(path)
+    file = path / FINAL
+    if prefer == "best" and os.path.lexists(path / BEST):
+        file = path / BEST
+    goes_on = path.is_dir() and bool(checkpoint.checkpoints(path / "checkpoints"))
+    if not os.path.lexists(file):
+        if goes_on:
+            return _newest(path, consent)
+        file = find_agent(path)
     arrays, metadata = checkpoint.load_agent(file)
     learned = metadata.get("learned")
     learned = learned if isinstance(learned, int) and learned >= 0 else 1
     steps = metadata.get("steps")
     steps = steps if type(steps) is int and steps >= 0 else None
+    if goes_on and file.name == FINAL and steps is not None and newest_step(path) > steps:
+        return _newest(path, consent)
     return Saved(file, saved_config(metadata, file, consent), arrays, learned, steps)
+
+
+def _newest(path: Path, consent: Consent | None) -> Saved:
+    """Return the agent of a run folder's newest checkpoint."""
+    found, step, state = checkpoint.load_latest(path)
+    return Saved(found, load_config(path, consent), state.arrays, steps=step)
 
 
 def newest_step(path: Path) -> int:

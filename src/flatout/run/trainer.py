@@ -97,6 +97,7 @@ class Trainer:
         self.progress = Progress()
         self.interrupted: int | None = None
         self._last_values: dict[str, float] = {}
+        self._unused_states: Any = None  # of callbacks that an earlier part of the run had
         self.final: Snapshot | None = None
         self._spans = Spans()
         self._measure(self.started)
@@ -257,12 +258,19 @@ class Trainer:
             self.folder.write_config(
                 resolved, str(components.placement), self._parent, self._logs.wandb
             )
+        states = None if found is None else found[1].data.get(SAVED)
+        if self._callbacks is None and states:
+            self._unused_states = states
+            notes = [
+                *notes,
+                "this run had callbacks, and continues without them; their states are kept for "
+                "learn(callback=...) in Python.",
+            ]
         if self._callbacks is not None:
             if self.acting is not None:
                 self.acting.follow(components.schedule, lambda: self.progress.iterations)
                 stack.callback(self.acting.follow)
             run = Run(self.agent, self.config, self._path, self.progress, self._wall)
-            states = None if found is None else found[1].data.get(SAVED)
             notes = [*notes, *self._callbacks.start(run, states)]
         for note in notes:
             components.notes.append(note)
@@ -388,7 +396,7 @@ class Trainer:
 
     def _log(self) -> None:
         """Log a row of the metrics since the last one."""
-        self._last_values = self.progress.means()
+        self._last_values = self.progress.means() or self._last_values
         phases = self._clock.times().phases
         with self._spans.span("log"):
             self._logs.log_row(self.progress, self._wall(), self._rate(), phases)
@@ -403,6 +411,8 @@ class Trainer:
         snapshot = self._state(components)
         if self._callbacks is not None:
             snapshot.data[SAVED] = self._callbacks.state()
+        elif self._unused_states:
+            snapshot.data[SAVED] = self._unused_states
         return snapshot
 
     def _state(self, components: Components) -> Snapshot:

@@ -16,6 +16,7 @@ import numpy as np
 
 from flatout.errors import UsageError
 from flatout.output import say
+from flatout.run.callbacks import stops
 from flatout.sb3.common.run_view import Locals, Logger
 from flatout.sb3.common.vec_env import VecEnv
 
@@ -68,7 +69,7 @@ class BaseCallback:
         """Count a step and return what `_on_step` says."""
         self.n_calls += 1
         self.num_timesteps = self.model.num_timesteps
-        return self._on_step() is not False
+        return not stops(self._on_step())
 
     def on_rollout_end(self) -> None:
         """Call `_on_rollout_end`."""
@@ -139,7 +140,7 @@ class ConvertCallback(BaseCallback):
         self.callback = callback
 
     def _on_step(self) -> bool:
-        return self.callback(self.locals, self.globals) is not False
+        return not stops(self.callback(self.locals, self.globals))
 
 
 class EventCallback(BaseCallback):

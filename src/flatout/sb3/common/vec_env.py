@@ -211,10 +211,10 @@ class VecNormalize(VecEnv):
         clip_obs: float = 10.0, clip_reward: float = 10.0, gamma: float = 0.99,
         epsilon: float = 1e-8, norm_obs_keys: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
-        if (clip_obs, clip_reward, norm_obs_keys) != (10.0, 10.0, None):
+        if (clip_obs, clip_reward, epsilon, norm_obs_keys) != (10.0, 10.0, 1e-8, None):
             raise UsageError(
-                "VecNormalize clips to 10 and normalises every number: leave clip_obs, clip_reward "
-                "and norm_obs_keys out."
+                "VecNormalize clips to 10, adds 1e-8 to variances and normalises every number: "
+                "leave clip_obs, clip_reward, epsilon and norm_obs_keys out."
             )
         venv = venv if isinstance(venv, VecEnv) else VecEnv(venv)
         settings = {"normalize_observation": norm_obs, "normalize_reward": norm_reward}
