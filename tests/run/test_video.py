@@ -88,6 +88,42 @@ def test_a_video_without_its_package(
     assert "--video-episodes = 0" in flatout("eval", run, "--video-episodes", 0).message
 
 
+class Remembering:
+    """A recurrent policy whose carry is the number of steps since an episode began."""
+
+    recurrent = True
+    layout = SimpleNamespace(action=lambda row: row)
+
+    def __init__(self) -> None:
+        self.held, self.seen = 0, list[int]()
+
+    def greedy(self, obs: Any, begun: np.ndarray) -> np.ndarray:
+        steps = 0 if begun[0] else self.held
+        self.seen.append(steps)
+        self.held = steps + 1
+        return np.zeros(1, np.int32)
+
+    def carry(self, first: int, begun: np.ndarray) -> int:
+        return self.held
+
+    def set_carry(self, carry: int) -> None:
+        self.held = carry
+
+
+def test_episodes_side_by_side_have_memories_of_their_own() -> None:
+    task, policy = PPO("CartPole-v1", placement="cpu").task, Remembering()
+    episodes = [
+        greedy_episode(task, policy, 0, ("rgb_array",), number)  # type: ignore[arg-type]
+        for number in range(2)
+    ]
+    for _ in range(4):
+        for episode in episodes:
+            next(episode)
+    assert policy.seen == [0, 0, 1, 1, 2, 2]
+    for episode in episodes:
+        episode.close()
+
+
 @pytest.mark.parametrize(("name", "package"), [("a.gif", "PIL.Image"), ("a.mp4", "imageio_ffmpeg")])
 def test_an_earlier_video_is_left_until_the_next_is_written(
     tmp_path: Path, name: str, package: str
@@ -120,7 +156,9 @@ class Counter(Good):
 def idle() -> Any:
     """A policy that never acts."""
     layout = SimpleNamespace(action=lambda row: row)
-    return SimpleNamespace(greedy=lambda obs, begun: np.zeros(1, np.int32), layout=layout)
+    return SimpleNamespace(
+        recurrent=False, greedy=lambda obs, begun: np.zeros(1, np.int32), layout=layout
+    )
 
 
 @pytest.mark.parametrize("ends", ["terminated", "truncated"])

@@ -186,6 +186,7 @@ def greedy_episode(
     obs = tree.zeros(task.obs_spec, 1)
     over: list[tuple[Any, float, float, int]] = []
     begun = np.ones(1, np.bool_)  # the first step begins an episode
+    carry: Any = None  # this episode's; the policy may play others in between
 
     def now() -> tuple[Any, float, float, int]:
         shown = _frame(env, task.name, modes)
@@ -202,8 +203,12 @@ def greedy_episode(
             if envs.lengths[0] >= MAX_EPISODE_STEPS:
                 say(f"the episode did not end and was cut after {MAX_EPISODE_STEPS:,} steps.")
                 return
+            if carry is not None:
+                policy.set_carry(carry)
             actions = policy.layout.action(policy.greedy(obs, begun.copy()))
             begun[:] = False
+            if policy.recurrent:
+                carry = policy.carry(0, begun)
             envs.step(actions, obs, np.zeros(1), ended)
             yield over[0] if over else now()
     finally:
