@@ -318,10 +318,20 @@ def test_a_callback_and_a_goal_stop_at_their_iteration(tmp_path: Path) -> None:
     assert Trainer(config, programs=programs).run()["ended"] == "return"
 
 
+def iterations_saved(trainer: Trainer) -> int:
+    """Return the updates in a failed run's last state, whose numbers have to be finite."""
+    assert trainer.final is not None
+    arrays = trainer.final.arrays
+    assert all(np.isfinite(array).all() for array in arrays.values() if array.dtype.kind == "f")
+    (updates,) = (array for name, array in arrays.items() if name.endswith("counters.updates"))
+    return int(updates)
+
+
 def test_an_error_names_what_is_not_finite() -> None:
-    settings_ = settings("a2c", env="tests.device_envs:broken", steps=2000)
+    trainer = Trainer(resolve("a2c", settings("a2c", env="tests.device_envs:broken", steps=2000)))
     with pytest.raises(EnvironmentFailure, match=r"tests\.device_envs:broken"):
-        Trainer(resolve("a2c", settings_)).run()
+        trainer.run()
+    assert iterations_saved(trainer) == trainer.progress.iterations
     diverging = resolve("ppo", settings("ppo", learning_rate=1e30, max_grad_norm=1e30))
     with pytest.raises(FlatoutError, match="learning diverged"):
         Trainer(diverging, programs=tiny.programs(tiny.shape(diverging))).run()
@@ -330,8 +340,10 @@ def test_an_error_names_what_is_not_finite() -> None:
 @pytest.mark.slow
 def test_a_truncation_before_the_patience_ends_the_run_in_its_iteration() -> None:
     hasty = settings("a2c", env="tests.device_envs:hasty", steps=2000)
+    trainer = Trainer(resolve("a2c", hasty))
     with pytest.raises(EnvironmentFailure, match=r"after 3 steps, but DeviceEnv\.patience is 1000"):
-        Trainer(resolve("a2c", hasty)).run()
+        trainer.run()
+    assert iterations_saved(trainer) == trainer.progress.iterations
 
 
 def test_host_and_device_runs_do_not_resume_each_other() -> None:

@@ -90,6 +90,7 @@ class FusedSchedule(Schedule):
             if chunk is None or chunk.consumed == chunk.count:
                 chunk = self._dispatch(self._length(n, self._version))
             while n > 0 and chunk.consumed < chunk.count:
+                self._check(chunk, chunk.consumed)  # what fails here is not part of the state
                 n -= 1
                 chunk.consumed += 1
                 self._version += 1
@@ -179,13 +180,16 @@ class FusedSchedule(Schedule):
             self._out_buffers.append(self._ahead.popleft().future.result().out_buffer)
         return None
 
-    def _iteration_metrics(self, chunk: Chunk, number: int) -> Metrics:
-        """Return the metrics of one of a chunk's iterations."""
-        output, learner = chunk.output, self.learner
-        ends, stuck = output.ends, output.ends.stuck
+    def _check(self, chunk: Chunk, number: int) -> None:
+        """Refuse what the environments gave in one of a chunk's iterations, if it is invalid."""
+        ends, stuck = chunk.output.ends, chunk.output.ends.stuck
         self._sampler.check(
             ends.finite[number], None if stuck is None else stuck[number], ends.early[number]
         )
+
+    def _iteration_metrics(self, chunk: Chunk, number: int) -> Metrics:
+        """Return the metrics of one of a chunk's iterations."""
+        output, learner = chunk.output, self.learner
         values = learner.metrics([output.scalars[number]], lambda: self._settled().learned)
         # The members of one program share the counters that metrics need.
         before = chunk.before.whole if isinstance(chunk.before, MemberSlice) else chunk.before
