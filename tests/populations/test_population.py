@@ -192,6 +192,13 @@ def test_an_impossible_population_is_one_sentence(words: list[str], said: str) -
         members(config, None, words, Path("p"))
 
 
+def test_members_that_learn_their_entropy_weight_are_another_program() -> None:
+    config = resolve("sac", {"env": "Pendulum-v1"})
+    with pytest.raises(UsageError, match="a number for ent_coef is left out by some members"):
+        members(config, None, ["ent-coef=auto,0.2"], Path("p"))
+    assert len(members(config, None, ["ent-coef=auto,auto_0.5"], Path("p"))) == 2
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

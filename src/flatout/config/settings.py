@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from flatout.config.aliases import meant
-from flatout.config.hyper import OwnConfig, algorithm_called, hyper_of
+from flatout.config.hyper import Hyper, OwnConfig, algorithm_called, hyper_of
 from flatout.config.placement import parse
+from flatout.config.schedules import entropy_coefficient
 from flatout.config.schema import (
     ALGORITHMS,
     CLUSTER_SETTINGS,
@@ -235,3 +236,13 @@ def changeable(config: TrainConfig) -> list[str]:
         return ["seed", *config.hyper.hp]
     kinds = hints(type(config.hyper))
     return ["seed", *(name for name, (types, _) in kinds.items() if float in types)]
+
+
+def present(hyper: Hyper) -> frozenset[str]:
+    """Return the settings that have a value: one that is left out makes another program, as does
+    an entropy weight that is learned."""
+    found = {name for name in hints(type(hyper)) if getattr(hyper, name) is not None}
+    weight = getattr(hyper, "ent_coef", None)
+    if weight is not None and not entropy_coefficient("ent_coef", weight)[1]:
+        found.add("a number for ent_coef")
+    return frozenset(found)

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from flatout.config.aliases import meant
-from flatout.config.hyper import Hyper, OwnConfig
+from flatout.config.hyper import OwnConfig
 from flatout.config.placement import Placement
 from flatout.config.schema import TrainConfig
-from flatout.config.settings import changeable, load_file, parse_grid, revise
-from flatout.config.values import hints
+from flatout.config.settings import changeable, load_file, parse_grid, present, revise
 from flatout.errors import CheckpointError, FlatoutError, UsageError, damage, writing
 from flatout.storage import signing
 from flatout.storage.checkpoint import FORMAT
@@ -137,7 +136,7 @@ def _member(config: TrainConfig, name: str, row: Mapping[str, Any], folder: Path
         values["hp"] = dict(config.hyper.hp) | own
     run_dir = str(folder / FOLDER / name)
     made = revise(config, values | {"run_dir": run_dir})
-    before, after = _present(config.hyper), _present(made.hyper)
+    before, after = present(config.hyper), present(made.hyper)
     if before != after:
         key = next(iter(before ^ after))
         raise UsageError(
@@ -159,11 +158,6 @@ def _refuse_name(name: str, where: str) -> None:
             f"{where}: {name[:100]!r} is not a plain folder name, which a member's name has to be: "
             "letters, digits and _ . = + , @ -, not beginning with a dot."
         )
-
-
-def _present(hyper: Hyper) -> frozenset[str]:
-    """The settings that have a value: one that is left out is another program."""
-    return frozenset(name for name in hints(type(hyper)) if getattr(hyper, name) is not None)
 
 
 def _grid(words: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatout.config.placement import Placement
 from flatout.config.schema import TrainConfig
-from flatout.config.settings import changeable
+from flatout.config.settings import changeable, present
 from flatout.engine.programs import Programs
 from flatout.hardware import backend
 from flatout.hardware.compile_cache import compile_cache
@@ -72,9 +72,8 @@ def compile_all(job: Job, update: Callable[[], Any], others: list[Callable[[], A
 def shape_key(config: TrainConfig, hardware: Hardware, placement: Placement) -> str:
     """Return the key under which a compiled program's times are saved: `auto.key` without the
     settings that change no program, and the placement."""
-    free = changeable(config)
-    given = [name for name in free if config.flat().get(name) is not None]
-    text = f"{key(config, hardware, free)} {given} {placement}"
+    found = key(config, hardware, changeable(config))
+    text = f"{found} {sorted(present(config.hyper))} {placement}"
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from flatout.config.hyper import OwnConfig
 from flatout.config.schema import EnvConfig, TrainConfig
-from flatout.config.settings import changeable, resolve, revise
+from flatout.config.settings import changeable, present, resolve, revise
 from flatout.config.values import hints
 from flatout.errors import UsageError
 from flatout.storage.trust import CODE, REACHING
@@ -315,7 +315,7 @@ def shape(config: TrainConfig) -> str:
     free = {*changeable(config), "run_dir"}
     fixed = {key: None if key in free and value is not None else [value]
              for key, value in config.flat().items()}  # fmt: skip
-    return json.dumps(fixed, default=str)
+    return json.dumps([fixed, sorted(present(config.hyper))], default=str)
 
 
 def _compiled(config: TrainConfig) -> bool:
