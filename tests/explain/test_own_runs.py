@@ -53,7 +53,7 @@ from flatout_explain.causes import CAUSES, HEALTHY
 from flatout_explain.diagnosis import Diagnosis, lanes, verdict
 from flatout_explain.hardware.core_use import CoreUse
 from flatout_explain.hardware.gpus import GpuSample
-from flatout_explain.hardware.monitor import MonitorSample
+from flatout_explain.hardware.monitor import MonitorSample, merged
 from flatout_explain.phases import PHASES
 from tests import tiny
 from tests.conftest import TINY, Result
@@ -452,6 +452,18 @@ def test_a_run_on_a_gpu_says_what_the_gpu_waits_for() -> None:
     assert "GPU" not in headline(findings(given), given, idle)
 
 
+def test_samples_count_by_their_length_and_keep_the_most_memory() -> None:
+    card = GpuSample(0, "H100", busy=1.0, used_mb=900, total_mb=80_000, ours_mb=900, ours=(1,))
+    samples = [
+        MonitorSample(1.0, 1.0, 4, 1.0, rss_mb=700.0, gpus=(card,)),
+        MonitorSample(10.0, 9.0, 4, 0.0, rss_mb=5.0, gpus=(replace(card, busy=0.0, used_mb=10),)),
+    ]
+    (used,) = card_uses(samples)
+    assert used.busy == pytest.approx(0.1)
+    one = merged(samples)
+    assert (one.rss_mb, one.gpus[0].used_mb, one.gpus[0].busy) == (700.0, 900, 0.1)
+
+
 def test_crowded_cores_are_said() -> None:
     use = Use(cpu=0.97, cpu_all=0.99, cores=CoreUse(2, used=1.94, others=0.04, runnable=9.0))
     worker = Worker(6.0, 0.0, 1000, 1000 * 0.006**2)
@@ -746,7 +758,8 @@ def test_what_planning_kept_of_a_run_is_used(
     saved = tmp_path / "saved.json"
     assert flatout("explain", run, "--save", saved).code == 0
     assert json.loads(saved.read_text())["plan"] is None
-    (asked,) = auto.asked_about(load_config(run, None))
+    _, asked, _ = auto.asked_about(load_config(run, None))
+    assert asked.env.env_backend is None, "as flatout plan asks without --env-backend"
     answer = measured_here(1.0, 1e6)
     auto.remember(asked, inventory(), NAMED, answer)
     assert flatout("explain", run, "--save", saved).code == 0
@@ -786,7 +799,6 @@ def test_samples_of_the_steady_state_are_the_ones_that_count() -> None:
     config = resolve("ppo", {"env": "Hopper-v5", "placement": "cpu"})
     lines = [{"begin": {"t": 0}}, as_line(record(0, first=True)), as_line(record(10)),
              as_line(record(11))]  # fmt: skip
-    from flatout_explain.hardware.monitor import MonitorSample
 
     busy = MonitorSample(t=0.9, seconds=1.0, cores=2, cpu=1.0)
     calm = replace(busy, t=11.5, cpu=0.2)

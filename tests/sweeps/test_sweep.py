@@ -471,11 +471,19 @@ def test_measurements_are_of_the_same_devices_and_programs() -> None:
         return tiny.sweep([*tiny.latest([*map(str, SMALL), *words])])
 
     hardware = inventory()
-    slots = SimpleNamespace(settled=True, known=False, limit=3, rates={3: 9.0}, each_mb=5.0)
+
+    def measure(limit: int, short_of: str = "") -> None:
+        slots = Slots(4, 4, 1e6, limit=limit, settled=True, rates={limit: 9.0}, short_of=short_of)
+        keep(planned(*GRID), SimpleNamespace(slots=slots), hardware)  # type: ignore[arg-type]
+
     sizes = "--grid", "hidden=[8],[16]"
-    keep(planned(*GRID), SimpleNamespace(slots=slots), hardware)  # type: ignore[arg-type]
+    trials = len(planned(*GRID).trials)
+    measure(trials)
+    measure(1, "memory")
+    assert known(planned(*GRID), hardware).at_once == 0, "more might have been faster"
+    measure(1)
     for words, at_once in (
-        (GRID, 3), (("--grid", "gamma=0.9,0.99"), 3), ((*GRID, "--log-every", "32"), 3),
+        (GRID, 1), (("--grid", "gamma=0.9,0.99"), 1), ((*GRID, "--log-every", "32"), 1),
         ((*GRID, "--placement", "schedule=overlapped"), 0), ((*GRID, "--devices", "1"), 0),
         ((*GRID, "--virtual-devices", "2"), 0), (sizes, 0),
         (("--grid", "placement=auto,cpu"), 0),
@@ -569,6 +577,14 @@ def test_configurations_of_a_classifier_differ_in_no_environment() -> None:
     for key in ("env", "envs", "frame-stack"):
         with pytest.raises(UsageError, match=f"x: {key.replace('-', '_')}: classify has no env"):
             plan.groups(config, {"grid": {key: [2, 3]}}, "x")
+
+
+def test_trials_that_learn_their_entropy_weight_share_no_program_with_others() -> None:
+    learned, also, fixed, other = (
+        plan.shape(resolve("sac", {"env": "Pendulum-v1", "ent_coef": value}))
+        for value in ("auto", "auto_0.5", 0.2, 0.1)
+    )
+    assert learned == also != fixed == other
 
 
 def test_populations_are_of_one_shape() -> None:

@@ -128,6 +128,8 @@ def _check(asked: EvalArguments) -> None:
     if asked.show and (asked.out is not None or asked.json):
         flag = "--json" if asked.json else f"--out {asked.out}"
         raise UsageError(f"--show and {flag} cannot be combined: leave out one of them.")
+    if asked.video_episodes > 1 and asked.out is None:
+        raise UsageError("--video-episodes is for --out: flatout eval RUN_DIR --out video.mp4.")
     if asked.fps is not None and not asked.show:
         raise UsageError("--fps is for --show: flatout eval RUN_DIR --show --fps 30.")
 

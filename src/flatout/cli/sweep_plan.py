@@ -89,17 +89,17 @@ def dry_run(sweep: SweepPlan, hardware: Hardware, at_once: int | None, console: 
     from flatout.cli.sweep_screen import clock
     from flatout.output import printable
     from flatout.sweeps import engine
-    from flatout.sweeps.measured import known, tried
+    from flatout.sweeps.measured import Known, known, tried
 
     trials, slots, found = (
         sweep.trials or plan.trials(sweep.base, plan.Group("", {}), sweep.seeds),
         slots_of(sweep, hardware, at_once),
-        known(sweep, hardware),
+        Known(0, 0.0, 0.0) if sweep.populations else known(sweep, hardware),
     )
     times = sweep.configurations // max(len(sweep.groups), 1)  # Optuna's are not known yet
     count, steps = times * len(trials), times * sum(trial.steps for trial in trials)
     how = "measured here before"
-    if not found.rate:
+    if not (kept := bool(found.rate)):
         how = "tried for a moment, alone"
         with open(os.devnull) as nothing:
             found = tried(trials[0], engine.Local(nothing.fileno(), []))
@@ -113,7 +113,8 @@ def dry_run(sweep: SweepPlan, hardware: Hardware, at_once: int | None, console: 
         say("", f"{name}: {len(some)} of them in one process (--strategy {sweep.strategy})")
     at_a_time = slots.limit if slots.settled else slots.cores
     if found.rate:
-        rate = found.rate * (1 if found.at_once > 1 else min(at_a_time, count))
+        together = min(at_a_time, count)
+        rate = found.rate * min(together / max(found.at_once, 1), 1.0 if kept else together)
         seconds = steps / rate
         say("TIME", f"about {clock(seconds)}, {at_a_time} at a time ({how}: {rate:,.0f} steps/s)")
     else:

@@ -266,6 +266,9 @@ def _kinds(settings: Mapping[str, Any]) -> str:
 def _same(value: Any, wanted: str) -> bool:
     if isinstance(value, bool) or value is None:
         return str(value).lower() == wanted.lower()
+    if isinstance(value, list):  # as a flag takes it, or as a table shows it
+        items: list[Any] = value
+        return [str(one) for one in items] == re.split(r"\s*,\s*", wanted.strip("[] "))
     with suppress(ArithmeticError, ValueError, TypeError):
         return float(value) == float(wanted)
     return str(value) == wanted

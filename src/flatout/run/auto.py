@@ -146,16 +146,15 @@ def remember(config: TrainConfig, hardware: Hardware, code: UserCode, answer: An
 
 
 def asked_about(config: TrainConfig) -> list[TrainConfig]:
-    """Return the settings under which planning may have been asked about a run that has begun: if
-    its environments step on a device, one for each ``env_backend`` that allows it, otherwise
-    ``auto``."""
+    """Return the settings under which planning may have been asked about a run that has begun: one
+    for each ``env_backend`` that allows environments to step where they do."""
     device = (config.run.placed or Placement()).steps_on_device
     return [
         replace(
             config, env=replace(config.env, env_backend=backend),
             run=replace(config.run, placement="auto", remeasure=False),
         )
-        for backend in (("device", "auto", None) if device else ("auto",))
+        for backend in ("auto", None, "device" if device else "host")
     ]  # fmt: skip
 
 

@@ -67,8 +67,15 @@ def known(plan: SweepPlan, hardware: Hardware) -> Known:
 
 
 def keep(plan: SweepPlan, sweep: Sweep, hardware: Hardware) -> None:
-    """Save the measurements of a sweep, if it made any."""
+    """Save the measurements of a sweep, if it made any that hold for others.
+
+    They do not if the number of trials or the free memory limited how many ran at a time, nor if
+    trials were trained as populations.
+    """
     slots = sweep.slots
+    few = slots.limit >= plan.configurations * len(plan.seeds) or bool(slots.short_of)
+    if few or plan.populations:
+        return
     if slots.settled and not slots.known and slots.limit in slots.rates:
         values = (slots.limit, slots.rates[slots.limit], slots.each_mb)
         for name, value in zip(_names(plan, hardware), values, strict=True):
