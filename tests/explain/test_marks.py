@@ -279,6 +279,8 @@ BASES = {"name": "Sub", "module": "m", "bases": ["m.Sub", "m.Maze"], "has": []}
         ("env=rain:step", Code("/a/train.py", "step", 1), False),
         ("env=b.train:step", Code("/a/train.py", "step", 1), False),
         ("env=__main__:step", Code("run.py", "step", 1), True),
+        ("env=__main__:step", Code("/a/run.py", "step", 1), True),
+        ("env=__main__:step", Code("/b/run.py", "step", 1), False),
         ("env=train:step", Code("/a/train.py", "step", 1, qualname="Maze.step"), False),
         ("env=train:step", Code("/a/train.py", "step", 1, qualname="main.<locals>.step"), True),
         ("env=train:Maze.step", Code("/a/train.py", "step", 1, qualname="Maze.step"), True),
@@ -288,7 +290,7 @@ BASES = {"name": "Sub", "module": "m", "bases": ["m.Sub", "m.Maze"], "has": []}
     ],
 )
 def test_a_function_is_known_by_its_module_and_name(word: str, code: Code, found: bool) -> None:
-    assert FunctionPhase.parse(word).names(code, ["python", "run.py"]) is found
+    assert FunctionPhase.parse(word).names(code, ["python", "run.py"], "/a/run.py") is found
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flatout_explain.diagnosis import Finding
+from flatout_explain.hardware.core_use import weighted_mean
 from flatout_explain.hardware.gpus import GpuSample
 from flatout_explain.hardware.monitor import MonitorSample
-from flatout_explain.report import mean, percent, shortened
+from flatout_explain.report import percent, shortened
 
 WORKS = 0.02  # a card that is busy for a larger share of the time works
 WORKS_ALONE = 1e-6  # the same for a card that no other program uses; an idle one is busy for 0.0
@@ -97,11 +98,19 @@ def card_uses(
 ) -> tuple[CardUse, ...]:
     """Return the use of each card, from all samples and those of the steady state."""
     rows, ours = _rows(samples), used_cards(samples)
-    steady_rows = _rows(steady) or rows
-    return tuple(_card_use(row, steady_rows[card], card in ours) for card, row in enumerate(rows))
+    weighed = steady if _rows(steady) else samples
+    seconds = [sample.seconds for sample in weighed if sample.gpus]
+    return tuple(
+        _card_use(row, [*zip(_rows(weighed)[card], seconds, strict=False)], card in ours)
+        for card, row in enumerate(rows)
+    )
 
 
-def _card_use(row: Sequence[GpuSample], steady: Sequence[GpuSample], ours: bool) -> CardUse:
+def _card_use(
+    row: Sequence[GpuSample], steady: Sequence[tuple[GpuSample, float]], ours: bool
+) -> CardUse:
+    """Return the use of a card, from all of its samples, and those of the steady state with the
+    seconds of each."""
     fullest = max(reversed(row), key=lambda gpu: gpu.used_mb)
     listed = [gpu for gpu in row if gpu.ours]
     grown = ours and (not listed or any(gpu.ours_mb is None for gpu in listed))
@@ -109,7 +118,8 @@ def _card_use(row: Sequence[GpuSample], steady: Sequence[GpuSample], ours: bool)
     others = fullest.others
     if ours and not listed:  # the program's own process is among those of unknown names
         others = max(others - 1, 0)
-    busy, filled = mean(gpu.busy for gpu in steady), mean(gpu.full for gpu in steady)
+    busy = weighted_mean((gpu.busy, seconds) for gpu, seconds in steady)
+    filled = weighted_mean((gpu.full, seconds) for gpu, seconds in steady)
     if busy is not None and filled is not None:  # NVML rounds a few short kernels down to 0 %
         busy = max(busy, filled)
     return CardUse(
@@ -142,7 +152,7 @@ def _growth(row: Sequence[GpuSample]) -> int:
 
 def computing(cards: Sequence[CardUse]) -> float | None:
     """Return the mean share of the time in which working cards compute; None without any."""
-    busy = mean(card.busy for card in cards if card.works)
+    busy = weighted_mean((card.busy, 1.0) for card in cards if card.works)
     return None if busy is None else min(busy, 1.0)
 
 

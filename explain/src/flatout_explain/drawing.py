@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 
-from flatout_explain import report
+from flatout_explain.hardware.core_use import weighted_mean
+from flatout_explain.report import in_order
 from flatout_explain.timespans import covered, union
 
 PIXELS = 1500  # width of the drawings: a lane is merged to one phase for each of these
@@ -28,7 +29,7 @@ def merge(
         (first pixel, pixel after the last, phase), in time's order; empty pixels are in none.
     """
     edges = [*(end / pixels * number for number in range(pixels)), end]
-    phases = report.in_order(phase for _, _, phase in spans)
+    phases = in_order(phase for _, _, phase in spans)
     filled = [
         covered(union((a, b) for a, b, of in spans if of == phase), edges) for phase in phases
     ]
@@ -57,4 +58,7 @@ def curve(
     if middles:
         edges = [2 * centres[0] - middles[0], *middles, 2 * centres[-1] - middles[-1]]
     steps = zip(pairwise(edges), bins.values(), strict=False)  # there may be none
-    return [(max(a, 0.0), min(b, end), report.mean(v for _, v in some)) for (a, b), some in steps]
+    return [
+        (max(a, 0.0), min(b, end), weighted_mean((value, 1.0) for _, value in some))
+        for (a, b), some in steps
+    ]

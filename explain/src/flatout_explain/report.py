@@ -14,7 +14,6 @@ import shlex
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import compress
 from pathlib import PureWindowsPath
 
 from rich.console import Console
@@ -23,6 +22,7 @@ from rich.text import Text
 
 from flatout_explain.causes import HEALTHY, OVERLAPPING, UNKNOWN
 from flatout_explain.diagnosis import Diagnosis, Finding, MachineTime, MeasuredGain, Rank
+from flatout_explain.hardware.core_use import weighted_mean
 from flatout_explain.hardware.gpus import GpuSample
 from flatout_explain.output import on_one_line, plain, printable
 from flatout_explain.phases import PHASES
@@ -356,8 +356,10 @@ def meters(diagnosis: Diagnosis) -> list[Meter]:
 
     def meter(name: str, meaning: str, kind: str, *values: Sequence[float | None]) -> Meter:
         used, everybody = (tuple(map(_share, of)) for of in (*values, [None] * len(usage))[:2])
-        late = [u.t >= begin for u in usage]
-        means = mean(compress(used, late)), mean(compress(everybody, late))
+        means = [
+            weighted_mean((v, u.seconds) for v, u in zip(of, usage, strict=True) if u.t >= begin)
+            for of in (used, everybody)
+        ]
         return Meter(name, meaning, kind, used, everybody, *means)
 
     cores = f"of {diagnosis.cores} {'core' if diagnosis.cores == 1 else 'cores'}"
@@ -378,12 +380,6 @@ def meters(diagnosis: Diagnosis) -> list[Meter]:
             meter(f"{name} memory", "of its memory in use", "memory", memory),
         ]
     return drawn if usage else []
-
-
-def mean(values: Iterable[float | None]) -> float | None:
-    """Return the mean of the known values; None where there is none."""
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
 
 
 def mean_words(meter: Meter) -> tuple[str, str]:

@@ -6,7 +6,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -322,7 +322,7 @@ class Sampler(threading.Thread):
 
 
 def merged(samples: Sequence[MonitorSample]) -> MonitorSample:
-    """Merge consecutive samples (at least one) into their means over time."""
+    """Merge consecutive samples (at least one) into their means over time, and the most memory."""
     last = samples[-1]
     if len(samples) == 1:
         return last
@@ -334,6 +334,12 @@ def merged(samples: Sequence[MonitorSample]) -> MonitorSample:
 
     def of_gpu(gpu: int, name: str) -> float | None:
         return mean([getattr(s.gpus[gpu], name) if gpu < len(s.gpus) else None for s in samples])
+
+    def most(values: Iterable[float | None]) -> Any:
+        return max((value for value in values if value is not None), default=None)
+
+    def most_of_gpu(gpu: int, name: str) -> Any:
+        return most(getattr(s.gpus[gpu], name) for s in samples if gpu < len(s.gpus))
 
     pids = sorted({pid for sample in samples for pid in sample.processes})
     return replace(
@@ -351,10 +357,17 @@ def merged(samples: Sequence[MonitorSample]) -> MonitorSample:
             for pid in {pid for sample in samples for pid in sample.faults}
         },
         gpus=tuple(
-            replace(gpu, busy=of_gpu(index, "busy"), full=of_gpu(index, "full"))
+            replace(
+                gpu,
+                busy=of_gpu(index, "busy"),
+                full=of_gpu(index, "full"),
+                used_mb=most_of_gpu(index, "used_mb"),
+                ours_mb=most_of_gpu(index, "ours_mb"),
+            )
             for index, gpu in enumerate(last.gpus)
         ),
         notes=tuple(note for sample in samples for note in sample.notes),
+        rss_mb=most(sample.rss_mb for sample in samples),
         **{
             name: mean([getattr(sample, name) for sample in samples])
             for name in (

@@ -117,6 +117,7 @@ class Process:
     by_thread: str | None
     error: tuple[str, str] | None
     outside: bool = False
+    main: str = ""  # the file of its main module, or empty
     ended: float | None = None  # where the program came to its end
     parent: int | None = None  # where counting was asked for: the process that started it
     rank: int | None = None  # its number among processes that exchange data, if it has one
@@ -234,7 +235,7 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
         returns={row["c"]: row["kinds"] for row in of["returns"] if row["c"] < count},
         torch_threads=last("torch", "threads"), failure=last("failed", "error"),
         by_thread=last("thread", "why"), error=_error(of["end"]),
-        outside=first.get("outside", False),
+        outside=first.get("outside", False), main=str(last("main", "file") or ""),
         ended=last("end", "t"), parent=last("counts", "parent"),
         counts=_counts(of["counts"]), rank=last("rank", "rank"),
         garbage=collections(of["garbage"], started), collected=collected(of["garbage"]),

@@ -51,10 +51,11 @@ class FunctionPhase:
             raise UsageError(f"--phase {word}: {no_phase(phase)}")
         return FunctionPhase(phase, module, name)
 
-    def names(self, code: Code, argv: Sequence[str]) -> bool:
-        """Return whether a function of a process with this command line is the one."""
+    def names(self, code: Code, argv: Sequence[str], main: str = "") -> bool:
+        """Return whether a function of a process with this command line, and with this file as its
+        main module, is the one."""
         owner, _, plain = self.function.rpartition(".")
-        if code.plain != plain or not self._holds(code.file, argv):
+        if code.plain != plain or not self._holds(code.file, argv, main):
             return False
         if code.qualname:
             return code.qualname.rpartition("<locals>.")[2] == self.function
@@ -63,10 +64,10 @@ class FunctionPhase:
         classes = [code.owner["name"], *(base.rpartition(".")[2] for base in code.owner["bases"])]
         return owner.rpartition(".")[2] in classes
 
-    def _holds(self, file: str, argv: Sequence[str]) -> bool:
+    def _holds(self, file: str, argv: Sequence[str], main: str) -> bool:
         """Return whether a file is that of the module."""
         if self.module == "__main__":
-            return file in argv or (file == "<string>" and "-c" in argv)
+            return file in (*argv, main) or (file == "<string>" and "-c" in argv)
         wanted = self.module.split(".")
         path = PureWindowsPath(file)  # of either kind of slash
         parts = list(path.parts[:-1] if path.name == "__init__.py" else path.with_suffix("").parts)
@@ -81,7 +82,7 @@ class Marks:
         for word in evidence.phases:
             function = FunctionPhase.parse(word)
             for index, code in enumerate(process.codes):
-                if function.names(code, process.argv):
+                if function.names(code, process.argv, process.main):
                     self._spans[index].append(((0, EVERYWHERE, function.phase), FLAG))
         for index, spans in process.marks.items():
             self._spans[index] += [(span, PROGRAM) for span in spans if span[2] in MARKABLE]
