@@ -65,7 +65,8 @@ def test_the_first_finding_is_about_the_longest_timer(
     longest = max(seconds, key=lambda name: seconds[name])
     first = first_finding(said)
     assert seconds[longest] > 0.4 * whole, seconds
-    assert first in BY_TIMER[longest], (said["phases"], seconds)
+    named = {first, *said.get("tie", ())}  # of a tie either may come first, with an interval each
+    assert named & set(BY_TIMER[longest]), (said["phases"], seconds)
 
 
 @pytest.mark.slow
