@@ -94,7 +94,7 @@ def dry_run(sweep: SweepPlan, hardware: Hardware, at_once: int | None, console: 
     trials, slots, found = (
         sweep.trials or plan.trials(sweep.base, plan.Group("", {}), sweep.seeds),
         slots_of(sweep, hardware, at_once),
-        Known(0, 0.0, 0.0) if sweep.populations else known(sweep, hardware),
+        Known() if sweep.populations else known(sweep, hardware),
     )
     times = sweep.configurations // max(len(sweep.groups), 1)  # Optuna's are not known yet
     count, steps = times * len(trials), times * sum(trial.steps for trial in trials)
@@ -113,8 +113,9 @@ def dry_run(sweep: SweepPlan, hardware: Hardware, at_once: int | None, console: 
         say("", f"{name}: {len(some)} of them in one process (--strategy {sweep.strategy})")
     at_a_time = slots.limit if slots.settled else slots.cores
     if found.rate:
-        together = min(at_a_time, count)
-        rate = found.rate * min(together / max(found.at_once, 1), 1.0 if kept else together)
+        measured = max(found.at_once, 1)
+        together = min(at_a_time, count, measured if kept else count)
+        rate = found.rate * together / measured
         seconds = steps / rate
         say("TIME", f"about {clock(seconds)}, {at_a_time} at a time ({how}: {rate:,.0f} steps/s)")
     else:

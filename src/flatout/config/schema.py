@@ -324,10 +324,10 @@ def validate(config: TrainConfig) -> None:
     if isinstance(hyper, OnPolicyConfig) and hyper.normalize_advantage:
         apart = run.shards if sync_every("sync", run.sync) > 1 else 1
         name, count = hyper.normalised_together(envs)
-        what = "for each of the shards, which learn apart with --sync every:K" if apart > 1 else ""
+        each = " for each of the shards, which learn apart with --sync every:K" * (apart > 1)
         need(
             count >= 2 * apart, name, getattr(hyper, name),
-            f"advantage normalisation needs at least 2 transitions {what}".strip(),
+            f"advantage normalisation needs at least 2 transitions{each}",
         )  # fmt: skip
     need(
         run.micro_batch is None or hyper.differentiates, "micro_batch", run.micro_batch,

@@ -69,8 +69,8 @@ class BatchedObs:
         found: dict[str, np.ndarray] = {}
         for path, one in self._entries(seen):
             spec, _, dtype = self._leaves[path]
-            array = word_counts(one[env], *spec.shape) if spec.text else np.asarray(one)[env]
-            found[path] = stored(array, dtype)
+            rows = one if spec.text else np.asarray(one)
+            found[path] = stored(_single(rows[env], spec), dtype)
         return found if isinstance(self._spec, dict) else found[""]
 
     def final(self, finals: Any, env: int) -> Obs:
@@ -90,8 +90,7 @@ class BatchedObs:
             given = self._entries(finals if batched else finals[env])
             for path, one in given:
                 spec, _, dtype = self._leaves[path]
-                value = one[env] if batched else one
-                array = word_counts(value, *spec.shape) if spec.text else np.asarray(value)
+                array = _single(one[env] if batched else one, spec)
                 found[path] = stored(in_range(array, spec), dtype)
         except (ValueError, TypeError, IndexError, KeyError) as error:
             raise InvalidReturn(f"{what} with {one_line(error)}; correct it.") from error
@@ -115,10 +114,15 @@ class BatchedObs:
             ) from None
 
 
+def _single(given: Any, spec: ObservationSpec) -> np.ndarray:
+    """Return one environment's value as an array; a text as the counts of its words."""
+    return word_counts(given, *spec.shape) if spec.text else np.asarray(given)
+
+
 def _batch(given: Any, spec: ObservationSpec) -> np.ndarray:
     """Return batched values of one array of an observation as an array ``[N, ...]``; texts, which
     are batched as a tuple, become counts of their words."""
     texts = spec.text and isinstance(given, tuple | list | np.ndarray)
     if texts and all(isinstance(text, str) for text in given):
-        return np.array([word_counts(text, *spec.shape) for text in given])
+        return np.array([_single(text, spec) for text in given])
     return np.asarray(given)

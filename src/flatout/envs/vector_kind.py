@@ -172,9 +172,8 @@ def resets_of(vector: Any, name: str, actions: ActionSpec) -> Resets:
 
     Gymnasium's own and EnvPool's are known, unless a user's wrapper around them has a `reset` of
     its own. Another one is reset as a whole, and then its first environment alone: the others must
-    keep their observations. If first observations are always the
-    same, it is stepped in between. One that ignores the mask plays until an episode ends.
-    `hidden_resets` plays a few episodes.
+    keep their observations. If first observations are always the same, it is stepped in between.
+    One that ignores the mask plays until an episode ends. `hidden_resets` plays a few episodes.
 
     Raises:
         UsageError: a reset cannot begin the next episode of one environment without the others,

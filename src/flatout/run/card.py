@@ -75,12 +75,13 @@ def card(config: TrainConfig, summary: dict[str, Any], drawn: bool, code: UserCo
     lines += ["| setting | value |", "|---|---|"] if settings else ["None."]
     lines += [f"| {name} | {_plain(str(value))} |" for name, value in settings.items()]
     lines += ["", "## The same again", ""]
+    how = ""
     if not code.env is code.network is code.algorithm is None:
-        lines += ["The environment, network or algorithm was given in Python, with these settings:",
-                  "", f"    {printable(json.dumps(settings, default=str))}"]  # fmt: skip
+        how = "The environment, network or algorithm was given in Python, with these settings:"
     elif any(_has_null(v) for v in settings.values() if isinstance(v, dict)):  # no flag says it
-        lines += ["In Python, with these settings:", "",
-                  f"    {printable(json.dumps(settings, default=str))}"]  # fmt: skip
+        how = "In Python, with these settings:"
+    if how:
+        lines += [how, "", f"    {printable(json.dumps(settings, default=str))}"]
     else:
         lines += [f"    {command(config, summary['placement'])}"]
     lines += ["", "The agent: `flatout eval .`, or `Agent.load` in Python."] * config.hyper.acts

@@ -100,9 +100,8 @@ def saved_agent(path: Path, prefer: str, consent: Consent | None) -> Saved:
     file = path / FINAL
     if prefer == "best" and os.path.lexists(path / BEST):
         file = path / BEST
-    goes_on = path.is_dir() and bool(checkpoint.checkpoints(path / "checkpoints"))
     if not os.path.lexists(file):
-        if goes_on:
+        if path.is_dir() and checkpoint.checkpoints(path / "checkpoints"):
             return _newest(path, consent)
         file = find_agent(path)
     arrays, metadata = checkpoint.load_agent(file)
@@ -110,7 +109,7 @@ def saved_agent(path: Path, prefer: str, consent: Consent | None) -> Saved:
     learned = learned if isinstance(learned, int) and learned >= 0 else 1
     steps = metadata.get("steps")
     steps = steps if type(steps) is int and steps >= 0 else None
-    if goes_on and file.name == FINAL and steps is not None and newest_step(path) > steps:
+    if file.name == FINAL and steps is not None and newest_step(path) > steps:
         return _newest(path, consent)
     return Saved(file, saved_config(metadata, file, consent), arrays, learned, steps)
 

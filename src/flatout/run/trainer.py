@@ -259,19 +259,19 @@ class Trainer:
                 resolved, str(components.placement), self._parent, self._logs.wandb
             )
         states = None if found is None else found[1].data.get(SAVED)
-        if self._callbacks is None and states:
-            self._unused_states = states
-            notes = [
-                *notes,
-                "this run had callbacks, and continues without them; their states are kept for "
-                "learn(callback=...) in Python.",
-            ]
         if self._callbacks is not None:
             if self.acting is not None:
                 self.acting.follow(components.schedule, lambda: self.progress.iterations)
                 stack.callback(self.acting.follow)
             run = Run(self.agent, self.config, self._path, self.progress, self._wall)
             notes = [*notes, *self._callbacks.start(run, states)]
+        elif states:
+            self._unused_states = states
+            notes = [
+                *notes,
+                "this run had callbacks, and continues without them; their states are kept for "
+                "learn(callback=...) in Python.",
+            ]
         for note in notes:
             components.notes.append(note)
             self.display.note(note)

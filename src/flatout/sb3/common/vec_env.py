@@ -263,9 +263,7 @@ def VecVideoRecorder(*_: Any, **__: Any) -> VecEnv:  # noqa: N802
     raise UsageError("VecVideoRecorder is not available. Instead: agent.record('video.mp4').")
 
 
-def environment_and_settings(
-    venv: VecEnv, placement: str | None
-) -> tuple[Any, dict[str, Any]]:  # fmt: skip
+def environment_and_settings(venv: VecEnv, placement: str | None) -> tuple[Any, dict[str, Any]]:
     """Return a `VecEnv` as the environment and the settings that an agent takes.
 
     Args:
