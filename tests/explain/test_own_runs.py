@@ -380,6 +380,15 @@ def test_evaluation_is_named_and_made_rarer() -> None:
     assert given.phases["eval"] == pytest.approx(0.7)
 
 
+def test_a_classifier_is_evaluated_on_its_test_set() -> None:
+    settings = resolve("classify", {"eval_every": 100}).flat()
+    found = first(told({"eval": 7.0, "learn": 3.0}, settings=settings))
+    assert found.setting[0] == "--eval-every"
+    words = " ".join((*found.evidence, found.remedy))
+    assert "the test set every 100 steps" in words
+    assert "episodes" not in words
+
+
 def test_gathering_batches_moves_into_the_compiled_update() -> None:
     main = {"replay": 6.0, "learn": 3.0, "env": 1.0}
     found = first(told(main, settings=DQN, iterations=10))
@@ -412,13 +421,26 @@ def test_actor_processes_say_why_they_are_waited_for(
     workers: tuple[Worker, ...], cause: str
 ) -> None:
     main = {"wait": 8.3, "act": 0.7, "learn": 1.0}
-    where = f"sampler=processes workers={len(workers)}x{8 // len(workers)}"
+    where = parse(f"sampler=processes workers={len(workers)}x{8 // len(workers)}")
+    where = str(with_workers(where, 8, 4))  # with its groups, as a run records it
     found = first(told(main, placement=where, workers=workers, cores=4))
     assert found.id == cause
     if cause == "ipc-bound":
-        assert found.setting
+        assert "sampler=processes" not in found.setting[1], "its steps take less than the messages"
+        assert "groups" not in found.setting[1], "planning measures it without"
     if cause == "waiting":
         assert "inference=local" in found.setting[1]
+
+
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_any_number_of_processes_may_choose_its_own_actions(count: int) -> None:
+    """Steps take longer than messages, so that stepping in the main process is no remedy."""
+    main = {"wait": 8.3, "act": 0.7, "learn": 1.0}
+    workers = (Worker(3.0, 0.0, 1000, 1000 * 0.003**2),) * count
+    where = with_workers(parse(f"sampler=processes workers={count}x{8 // count}"), 8, 8)
+    found = findings(told(main, placement=str(where), workers=workers, cores=8))
+    (ipc,) = (one for one in found if one.id == "ipc-bound")
+    assert "inference=local" in ipc.setting[1], (ipc, where)
 
 
 def test_waiting_for_the_learner_counts_as_learning() -> None:

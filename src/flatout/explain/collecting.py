@@ -255,7 +255,7 @@ def _local(facts: RunFacts, words: str, handicap: float = 1.0) -> Iterator[Propo
     """Propose actor processes that choose their own actions, where they do not yet."""
     if not facts.placement.acts_in_workers:
         words = f"Let each process choose its own actions: {words}"
-        yield Proposal(words, placed(facts.placement, inference="local"), handicap)
+        yield Proposal(words, placed(facts.placement, inference="local", groups=None), handicap)
 
 
 def ipc(facts: RunFacts, share: float) -> Advice:
@@ -282,7 +282,9 @@ def ipc(facts: RunFacts, share: float) -> Advice:
             "Step these environments in the main process, which needs no messages; the steps take "
             "as long as before."
         )
-        inline = placed(facts.placement, sampler="inline", workers=None, inference="central")
+        inline = placed(
+            facts.placement, sampler="inline", workers=None, groups=None, inference="central"
+        )
         proposals.insert(0, Proposal(words, inline))
     if (more := more_envs(facts, 4)) is not None:
         words = (

@@ -57,11 +57,17 @@ def evaluation(facts: RunFacts, share: float) -> Advice | None:
     every = int(facts.settings.get("eval_every") or 0)
     if not every:
         return None
+    what, fewer = "the test set", ""
+    if facts.config.hyper.acts:
+        what, fewer = (
+            f"{facts.settings['eval_episodes']} episodes",
+            ", or with fewer --eval-episodes",
+        )
     evidence = (
-        f"{takes(facts, 'eval', share)}: {facts.settings.get('eval_episodes', 0)} episodes every "
-        f"{every:,} steps (--eval-every), during which nothing is learned"
+        f"{takes(facts, 'eval', share)}: {what} every {every:,} steps (--eval-every), during which "
+        "nothing is learned"
     )
-    words = "Evaluate less often, or with fewer --eval-episodes; what is learned stays the same."
+    words = f"Evaluate less often{fewer}; what is learned stays the same."
     return Advice([evidence], words, [Proposal(words, {"eval_every": _rarer(share, every)})])
 
 
