@@ -18,10 +18,28 @@ from flatout.errors import FlatoutError, UsageError
 from flatout.explain.runs import diagnose_evidence, read_run
 from flatout.measurements import trial
 from flatout.measurements.trial import Outcome, difference, effect, show, try_first
+from flatout.storage.checkpoint import FORMAT
+from flatout.storage.span_records import SpanRecord, as_line
 from flatout_explain.diagnosis import Diagnosis, Finding, MeasuredGain
 from tests.conftest import TINY, Result
 
 Cli = Callable[..., Result]
+
+
+def written(run: Path, settings: dict[str, Any], spans: dict[str, float]) -> None:
+    """Write a run's folder as far as a trial reads it: 10 s of 5,000 steps/s after its start."""
+    config = {"format": FORMAT, "algorithm": "ppo", "settings": settings, "parent": None}
+    (run / "config.json").write_text(json.dumps(config))
+    records = [
+        SpanRecord(
+            0.0, 1.0, spans={"compile": 1.0}, steps=256, updates=1, iterations=1, first=True
+        ),
+        SpanRecord(1.0, 10.0, spans=spans, steps=50_000, updates=200, iterations=200),
+    ]
+    lines = [{"begin": {"t": 0.0}}, *map(as_line, records)]
+    (run / "spans.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
 PPO = resolve("ppo", {"env": "CartPole-v1", "envs": 4, "n_steps": 64, "placement": "cpu"}).flat()
 
 
@@ -132,6 +150,38 @@ def test_a_trial_that_fails_says_why(
     with pytest.raises(FlatoutError, match=r"--n-steps 7.*does not divide into minibatches"):
         try_first(run, diagnosis, Console(record=True))
     assert list(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("flag", "span", "present"),
+    [("--eval-every", "eval", {"eval_every": 50_000}),
+     ("--checkpoint-every", "checkpoint", {"checkpoint_every": 50_000}),
+     ("--checkpoint-every", "checkpoint", {"checkpoint_every": None})],
+)  # fmt: skip
+def test_what_happens_in_no_trial_is_computed_from_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: str, span: str, present: dict[str, Any]
+) -> None:
+    """5,000 steps a second: a trial has 25,000 steps, and the run does it every 50,000."""
+    settings = PPO | {"steps": 500_000} | present
+    written(tmp_path, settings, {span: 2.5, "learn": 7.5})
+    monkeypatch.setattr(trial, "_train", lambda *_: pytest.fail("nothing is to be run"))
+    finding = Finding("eval-bound", 0.25, ("x",), "y", setting=(flag, "500000"))
+    outcome = try_first(tmp_path, Diagnosis("run", "x", "x", (finding,), 1.0), Console())
+    assert outcome.gain is None
+    assert "a trial makes 25,000 steps, and the run does this every 50,000" in outcome.learning
+    assert f"25 % of the time, and with {flag} 500000 2 %" in outcome.learning
+    assert "1.29x" in outcome.learning, "a tenth of a quarter remains: 1 / (0.75 + 0.025)"
+
+
+def test_what_happens_often_in_a_trial_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, PPO | {"eval_every": 500}, {"eval": 2.5, "learn": 7.5})
+    monkeypatch.setattr(trial, "_train", lambda place, run, setting, limit: None)
+    monkeypatch.setattr(trial, "_rate", lambda run: 100.0)
+    finding = Finding("eval-bound", 0.25, ("x",), "y", setting=("--eval-every", "5000"))
+    outcome = try_first(tmp_path, Diagnosis("run", "x", "x", (finding,), 1.0), Console())
+    assert outcome.gain is not None
 
 
 def test_a_run_without_spans_is_refused(flatout: Cli, tmp_path: Path) -> None:

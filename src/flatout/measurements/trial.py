@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatout import child
 from flatout.config.placement import Placement, parse_or_auto
-from flatout.config.schema import BEST, REPORT, affecting
+from flatout.config.schema import BEST, REPORT, affecting, rows_every
 from flatout.config.workers import with_workers
 from flatout.errors import FlatoutError
 from flatout.explain.settings import named
@@ -26,7 +26,7 @@ from flatout.storage.span_records import SPANS, Totals, json_lines, read_lines, 
 from flatout.storage.trust import NO_CONSENT, Consent, import_here, named_code
 from flatout_explain import output_file
 from flatout_explain.diagnosis import Diagnosis, Finding, MeasuredGain
-from flatout_explain.report import gain_words, setting_words
+from flatout_explain.report import gain_words, percent, setting_words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,6 +44,12 @@ COMPARED = 4
 """Iterations of the two runs whose learning is compared."""
 
 CLOSE = 1e-5
+
+SELDOM = {"eval_every": "eval", "checkpoint_every": "checkpoint", "log_every": "log"}
+"""Intervals in steps, and the spans of what happens at them."""
+
+OFTEN = 10
+"""Minimum number of present intervals in a trial whose speed shows another interval."""
 
 WITHOUT_EFFECT = affecting(BEST, REPORT) | {"spare_envs"}
 """Settings that do not affect what is learned."""
@@ -116,6 +122,8 @@ def try_first(
     # The first iteration is not counted, so that there are always some more.
     steps = max(round(rate * SECONDS), 6 * size)
     base = _base(settings, steps, size)
+    if untried := _untried(finding.setting, base, totals, size, steps):
+        return Outcome(finding, learning=untried)
     was, now = list[float](), list[float]()
     with output_file.temporary_folder("flatout-trial-") as place:
         output_file.write(place / BASE, json.dumps(base))
@@ -191,6 +199,31 @@ def _base(settings: Mapping[str, Any], steps: int, size: int) -> dict[str, Any]:
     base |= {"steps": steps + ahead, "stop_at_return": None, "threshold": [], "wandb": None}
     base |= {"trace": False, "quiet": True, "json": False, "run_dir": None}
     return base
+
+
+def _untried(
+    setting: Sequence[str], base: Mapping[str, Any], totals: Totals, size: int, steps: int
+) -> str:
+    """Return what a longer interval gains by the run's own times, and why it is not tried, if a
+    trial has too few of the present intervals; empty if it has enough."""
+    name = next(iter(named(tuple(setting))))
+    if name not in SELDOM:
+        return ""
+    before = base[name] if name != "log_every" else rows_every(base[name], totals.steps)
+    before, after = max(int(before), size), int(setting[1])
+    if steps >= OFTEN * before:
+        return ""
+    spans = {SELDOM[name]}
+    if name == "eval_every" and base["checkpoint_every"] == 0:  # all that is saved are the best
+        spans.add("checkpoint")
+    share = sum(totals.main.get(span, 0.0) for span in spans) / totals.seconds
+    rest = share * before / after
+    return (
+        f"Nothing: a trial makes {steps:,} steps, and the run does this every {before:,}, which is "
+        f"too seldom to measure. By the run's own times it takes {percent(share)} of the time, and "
+        f"with {setting_words(setting)} {percent(rest)}: the run would be "
+        f"{1.0 / (1.0 - share + rest):.2f}x as fast (computed, not measured)."
+    )
 
 
 def _words(setting: Sequence[str]) -> str:
