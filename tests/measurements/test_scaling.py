@@ -15,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flatout.algorithms.base import Counters, State
+from flatout.cli import compare_devices
+from flatout.config.settings import with_run
 from flatout.errors import UsageError
 from flatout.measurements.measure import averaged
 from flatout.measurements.scaling import PARTS, Row, Scaling, refuse_unequal, split
@@ -116,6 +118,28 @@ def test_the_same_work_on_one_and_two_devices(flatout: Cli, tmp_path: Path) -> N
     assert found["rows"][1]["parts"]["averaging"] > 0
     assert "share the same" in result.err
     assert plot.read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize("placement", [None, "cpu", "sampler=processes workers=4x2"])
+def test_the_placement_is_that_which_is_given(
+    placement: str | None, flatout: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = list[dict[str, Any]]()
+
+    def measured(config: Any, settings: dict[str, Any]) -> dict[str, Any]:
+        ran.append(with_run(config, **settings).flat())
+        phases = dict.fromkeys(PHASES, 0.1)
+        summary = {"steps": 64, "updates": 1, "wall_s": 2.0, "steps_per_s": 32.0, "phases": phases}
+        costs = {"average_s": 0.0, "dispatch_s": 0.0, "averages": 0.0, "dispatches": 0.0}
+        return {"summary": summary, "costs": costs, "examples": 64}
+
+    monkeypatch.setattr(compare_devices, "measured", measured)
+    words = () if placement is None else ("--placement", placement)
+    result = flatout("plan", "ppo", "--env", "CartPole-v1", "--envs", 8, "--n-steps", 8,
+                     "--steps", 64, "--compare-devices", "1,2", "--run", *words)  # fmt: skip
+    assert result.code == 0, result.err
+    assert [one["devices"] for one in ran] == [1, 2]
+    assert {one["placement"] for one in ran} == {placement or "cpu"}
 
 
 @pytest.mark.slow

@@ -130,7 +130,9 @@ def _new(
         console.print(f"[dim]· {_count(count)} ...[/dim]")
         settings: dict[str, Any] = {"devices": count}
         if virtual:
-            settings |= {"virtual_devices": max(counts), "placement": "cpu"}
+            settings["virtual_devices"] = max(counts)
+            if config.run.placed is None:
+                settings["placement"] = "cpu"
         done = row(count, **measured(config, settings))
         rate = f"{done.seconds:.1f} s, {done.steps_per_s:,.0f} steps/s"
         console.print(f"  {rate}", highlight=False)  # a stop loses nothing that was measured
