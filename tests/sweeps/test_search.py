@@ -150,6 +150,23 @@ def test_an_impossible_configuration_costs_itself_alone(optuna: Any, tmp_path: P
     assert {"batch_size": 32, "n_steps": 16} not in rows
     assert len(rows) == 3
     assert len(study.notes) == 1
+    states = {(one.params["batch_size"], one.params["n_steps"]): one.state.name
+              for one in study._study.trials}  # fmt: skip
+    assert states.pop((32, 16)) == "FAIL", "nobody tries it again"
+    assert set(states.values()) == {"COMPLETE"}
+
+
+def test_a_failed_configuration_that_is_tried_again_has_its_result(
+    optuna: Any, tmp_path: Path
+) -> None:
+    """`sweep --resume` trains it again, and the study then learns what came of it."""
+    study, table = made(tmp_path, space={"n_epochs": [1, 2]}, sampler="random", trials=8)
+    first = dict(rest(study, lambda group: math.nan if group.row["n_epochs"] == 1 else 2.0))
+    again, _ = made(tmp_path, table)
+    assert dict(rest(again, lambda group: 1.0)) == first
+    found = again._study.trials
+    assert {one.state.name for one in found} == {"COMPLETE"}
+    assert all(one.value == one.params["n_epochs"] for one in found), "twins too"
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,7 @@ class Search:
         self._optuna, self._settings, self._base = optuna_package(), settings, base
         self.prunes = settings["pruner"] != "none"
         self.pruned, self.notes = set[str](), list[str]()
+        self._impossible = set[str]()  # names of groups
         self._numbers = dict[str, list[int]]()  # of a group's trials: twins are trained once
         self._names = dict[str, str]()  # of groups, by their rows
         self._told = dict[str, float | None]()
@@ -235,6 +236,7 @@ class Search:
             self.pruned.add(name)
         if why := _refusal(self._base, row):
             self.notes.append(f"{name}: {why}")
+            self._impossible.add(name)
             self.tell(name, None)
             return None
         return Group(name, row)
@@ -248,10 +250,17 @@ class Search:
             self._finish(number, group)
 
     def _finish(self, number: int, group: str) -> None:
+        """Store the result of one of a group's trials. One that failed stays open: a resumed sweep
+        tries it again, and Optuna takes no result for a trial that has ended."""
         states, value = self._optuna.trial.TrialState, self._told[group]
-        state = states.COMPLETE if value is not None else (
-            states.PRUNED if group in self.pruned else states.FAIL
-        )  # fmt: skip
+        if value is not None:
+            state = states.COMPLETE
+        elif group in self.pruned:
+            state = states.PRUNED
+        elif group in self._impossible:
+            state = states.FAIL
+        else:
+            return
         with _reported("the study cannot store a result"):
             self._study.tell(number, value, state, skip_if_finished=True)
 
