@@ -639,6 +639,13 @@ def test_memory_limits_how_many_run() -> None:
     assert Slots(8, 8, 1200.0).most == 2
 
 
+def test_processes_start_early_only_where_trials_will_use_them() -> None:
+    assert Slots(100, 64, 1e9).early == 64, "each core may get one"
+    assert Slots(10, 64, 1e9).early == 10
+    assert Slots(100, 64, 1e9, known=2).early == 2
+    assert Slots(100, 4, 1e9, known=8).early == 4, "others start with their first trial"
+
+
 def test_short_jobs_leave_no_core_idle() -> None:
     slots = Slots(8, 2, 1e6)
     slots.ended(1.0)

@@ -300,7 +300,7 @@ def _run(
     if planned.ray is None and hardware.usable_gpus and on_gpu(planned.base):
         screen.note(engine.mps_words())
     try:
-        runner.warm(min(slots.cores, slots.most))
+        runner.warm(slots.early)
         made.run(screen.look, lambda: interrupts.signum is not None)
         if interrupts.signum is not None:
             screen.note("stopping: every trial is saved after its last whole iteration")

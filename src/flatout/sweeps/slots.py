@@ -111,6 +111,11 @@ class Slots:
             self.limit += 1
 
     @property
+    def early(self) -> int:
+        """The number of processes that are worth starting before the first job needs them."""
+        return min(self.cores, self.limit if self.settled else self.most)
+
+    @property
     def cap_mb(self) -> float:
         """The memory that one job may take, in MiB."""
         each = FULL * self.free_mb / max(self.limit, min(self.cores, self.most))
