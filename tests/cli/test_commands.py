@@ -98,6 +98,18 @@ def test_the_help_follows_the_algorithm_and_the_environment(flatout: Cli) -> Non
         assert words not in supervised, words
 
 
+@pytest.mark.parametrize(
+    "words", ["--stop-at-return 0.9", "--threshold 0.9", "--eval-episodes 5", "--ray-address auto"]
+)
+def test_a_classifier_refuses_settings_of_environments(flatout: Cli, words: str) -> None:
+    flag, value = words.split()
+    found = flatout("train", "classify", flag, value, "--dry-run")
+    assert (found.code, found.message) == (
+        2, f"{flag} is for runs with an environment; classify has none."
+    )  # fmt: skip
+    assert flag not in flatout("train", "classify", "--help-all").out
+
+
 def test_a_setting_is_a_switch_for_all_algorithms_or_for_none() -> None:
     kinds = {flag.name: bool(flag.value) for flag in setting_flags()}
     for hyper in HYPER.values():

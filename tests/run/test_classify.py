@@ -254,8 +254,8 @@ def test_a_compressed_file_is_unpacked_no_further_than_its_shape(tmp_path: Path)
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--env", "CartPole-v1"), "--env: classify has no environment"),
-        (("--env-kwargs", "a=1"), "has no environment"),
+        (("--env", "CartPole-v1"), "--env is for runs with an environment; classify has none"),
+        (("--env-kwargs", "a=1"), "classify has none"),
         (("--placement", "schedule=overlapped"), "has no environments"),
         (("--shards", 3), "must divide batch_size"),
         (("--dropout", 1), "0 to below 1"),

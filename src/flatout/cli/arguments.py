@@ -312,7 +312,9 @@ def setting_values(base: TrainConfig, given: Mapping[str, Any]) -> dict[str, Any
     values = dict[str, Any]()
     for name, text in given.items():
         part = next((part for part in parts if name in hints(part)), None)
-        if part is None:
+        # A sweep of classifiers measures how many of them to train at once.
+        idle = name in ACTING - {"remeasure"} and not base.hyper.acts
+        if part is None or idle:
             raise UsageError(_foreign(name, base.algorithm))
         values[name] = value_of(part, name, text)
     if "env_kwargs" in values:
@@ -329,7 +331,7 @@ def _foreign(name: str, algorithm: str) -> str:
         return f"--hp is for algorithms of your own; {algorithm} has a flag for each setting."
     having = [other for other, hyper in HYPER.items() if name in hints(hyper)]
     if not having:
-        return f"{flag}: {algorithm} has no environment."
+        return f"{flag} is for runs with an environment; {algorithm} has none."
     own = similar(name, hints(HYPER[algorithm])) if algorithm in HYPER else None
     but = f" It has {option(own)}." if own else ""
     return f"{flag} is a setting of {', '.join(having)}; {algorithm} does not have it.{but}"
