@@ -66,6 +66,12 @@ def test_resume_with_other_settings(flatout: Cli, run_dir: Path, flags: str, wor
     assert contents(run_dir) == before
 
 
+def test_a_resumed_run_may_have_spare_environments(flatout: Cli, run_dir: Path) -> None:
+    """They change no episode: only whether steps wait for resets."""
+    done = flatout("train", "--resume", run_dir, "--quiet", "--spare-envs", "all", "--dry-run")
+    assert done.code == 0, done.err
+
+
 def test_resume_as_another_algorithm(flatout: Cli, run_dir: Path) -> None:
     sentence(flatout("train", "pqo", "--resume", run_dir), 2, f"{run_dir}|ppo|pqo")
 

@@ -290,7 +290,8 @@ class TrainConfig:
 def affecting(*kinds: Affects) -> frozenset[str]:
     """Return the names of the settings that affect one of these and nothing else. A setting without
     metadata affects what is learned."""
-    return frozenset(spec.name for spec in fields(RunConfig) if spec.metadata in kinds)
+    specs = *fields(EnvConfig), *fields(RunConfig)
+    return frozenset(spec.name for spec in specs if spec.metadata in kinds)
 
 
 CLUSTER_SETTINGS = ("ray_address", "ray_working_dir", "same_bits")
