@@ -51,7 +51,7 @@ BAD: list[tuple[Any, dict[str, Any]]] = [
         {"spent_s": -1.0},
     )],
     *[(Machine, change) for change in ({"trip": -1.0}, {"iteration": 1e9}, {"cores": 0},
-                                       {"where": 3}, {"trip": "fast"})],
+                                       {"trip": "fast"})],
     *[(Progress, change) for change in (
         {"steps": -1}, {"steps": 1.5}, {"steps": 2**60}, {"wall_s": math.nan},
         {"wall_s": math.inf}, {"returns": ["x"]}, {"returns": 3}, {"lasting": {"a": [0.5]}},

@@ -26,20 +26,16 @@ class Machine:
         iteration: seconds of an iteration's dispatches, publishing and bookkeeping, those within
             learning too: the difference between many short turns and few long ones of equal work.
         cores: of the machine.
-        where: the machine, and how this was measured.
     """
 
     trip: Cost
     iteration: Cost
     cores: Count = 2
-    where: str = ""
 
 
-SHIPPED = Machine(
-    trip=1.0e-4, iteration=4e-4,
-    where="AMD EPYC, 2 cores; medians of the stages of benchmarks/plan.py",
-)  # fmt: skip
-"""Measured where Flatout is developed: used until planning has measured this machine."""
+SHIPPED = Machine(trip=1.0e-4, iteration=4e-4)
+"""Medians of the stages of benchmarks/plan.py on an AMD EPYC with 2 cores, where Flatout is
+developed: used until planning has measured this machine."""
 
 
 def this_machine(cores: int) -> Machine:

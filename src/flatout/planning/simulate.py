@@ -122,7 +122,7 @@ def simulate(threads: Mapping[str, Thread], speeds: Mapping[str, Speed]) -> dict
                 return
 
     def wake() -> None:
-        ready = [item for item in waiting if item[0] and item[1].counter.value >= item[1].number]
+        ready = [item for item in waiting if item[1].counter.value >= item[1].number]
         while ready:
             for item in ready:
                 waiting.remove(item)
