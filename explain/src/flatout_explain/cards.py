@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flatout_explain.diagnosis import Finding
-from flatout_explain.hardware.core_use import weighted_mean
 from flatout_explain.hardware.gpus import GpuSample
 from flatout_explain.hardware.monitor import MonitorSample
 from flatout_explain.report import percent, shortened
+from flatout_explain.timespans import weighted_mean
 
 WORKS = 0.02  # a card that is busy for a larger share of the time works
 WORKS_ALONE = 1e-6  # the same for a card that no other program uses; an idle one is busy for 0.0

@@ -7,9 +7,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 
-from flatout_explain.hardware.core_use import weighted_mean
 from flatout_explain.report import in_order
-from flatout_explain.timespans import covered, union
+from flatout_explain.timespans import covered, union, weighted_mean
 
 PIXELS = 1500  # width of the drawings: a lane is merged to one phase for each of these
 

@@ -22,11 +22,11 @@ from rich.text import Text
 
 from flatout_explain.causes import HEALTHY, OVERLAPPING, UNKNOWN
 from flatout_explain.diagnosis import Diagnosis, Finding, MachineTime, MeasuredGain, Rank
-from flatout_explain.hardware.core_use import weighted_mean
 from flatout_explain.hardware.gpus import GpuSample
 from flatout_explain.output import on_one_line, plain, printable
 from flatout_explain.phases import PHASES
 from flatout_explain.ranking import LOST, causes, tied
+from flatout_explain.timespans import weighted_mean
 
 SHOWN_SHARE = 0.01  # phases below this share of the time are not listed in a terminal
 

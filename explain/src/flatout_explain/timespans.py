@@ -1,4 +1,4 @@
-"""Intervals of time and counts over time, in plain Python: small sets, without NumPy.
+"""Intervals of time and values over time, in plain Python: small sets, without NumPy.
 
 `flatout_explain.trace.intervals` has what millions of a trace's events need.
 """
@@ -44,3 +44,10 @@ def interpolated(t: float, times: Sequence[float], values: Sequence[float]) -> f
         return values[-1]
     slope = (values[at + 1] - values[at]) / (times[at + 1] - times[at])
     return values[at] + slope * (t - times[at])
+
+
+def weighted_mean(pairs: Iterable[tuple[float | None, float]]) -> float | None:
+    """Return the mean of the known values, by weight; None where there is none."""
+    known = [(value, weight) for value, weight in pairs if value is not None]
+    total = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / total if total else None

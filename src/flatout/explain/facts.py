@@ -16,9 +16,10 @@ from flatout.planning.answer import Answer
 from flatout.planning.machine import SHIPPED, Machine
 from flatout.spans import NO_RESETS, OF_SPAN, ResetTimes
 from flatout.storage.span_records import WAIT_LEARNER, MachineTotals, Totals, Worker
-from flatout_explain.hardware.core_use import CoreUse, core_use, weighted_mean
+from flatout_explain.hardware.core_use import CoreUse, core_use
 from flatout_explain.hardware.monitor import MonitorSample
 from flatout_explain.phases import PHASES
+from flatout_explain.timespans import weighted_mean
 
 EXPECTED_MAX = {1: 0.0, 2: 0.564, 3: 0.846, 4: 1.029, 6: 1.267, 8: 1.424, 12: 1.629, 16: 1.766,
                 32: 2.070, 64: 2.343, 128: 2.594}  # fmt: skip

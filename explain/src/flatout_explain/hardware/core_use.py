@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flatout_explain.hardware.monitor import MonitorSample
+from flatout_explain.timespans import weighted_mean
 
 
 @dataclass(frozen=True)
@@ -86,10 +87,3 @@ def core_use(samples: Sequence[MonitorSample], cores: int) -> CoreUse | None:
         cores, used, (others or 0.0) + stolen, delayed, mean("runnable"), stolen,
         tuple(named[:3]), throttled,
     )  # fmt: skip
-
-
-def weighted_mean(pairs: Iterable[tuple[float | None, float]]) -> float | None:
-    """The mean of the known values, by weight; None where there is none."""
-    known = [(value, weight) for value, weight in pairs if value is not None]
-    total = sum(weight for _, weight in known)
-    return sum(value * weight for value, weight in known) / total if total else None

@@ -29,6 +29,7 @@ from flatout_explain.hardware.processes import (
     open_tree,
 )
 from flatout_explain.output import json_text
+from flatout_explain.timespans import weighted_mean
 
 GROWTH_S = 300.0
 """A recorded line covers 1/300 of the recording so far, or one sample if that is longer."""
@@ -328,9 +329,8 @@ def merged(samples: Sequence[MonitorSample]) -> MonitorSample:
         return last
 
     def mean(values: Sequence[float | None]) -> float | None:
-        pairs = [(v, s.seconds) for v, s in zip(values, samples, strict=True) if v is not None]
-        total = sum(seconds for _, seconds in pairs)
-        return round(sum(v * seconds for v, seconds in pairs) / total, 4) if total else None
+        found = weighted_mean(zip(values, (s.seconds for s in samples), strict=True))
+        return None if found is None else round(found, 4)
 
     def of_gpu(gpu: int, name: str) -> float | None:
         return mean([getattr(s.gpus[gpu], name) if gpu < len(s.gpus) else None for s in samples])

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from flatout_explain import cores
 from flatout_explain.diagnosis import Finding, Trial
-from flatout_explain.hardware.core_use import quota_share, weighted_mean
+from flatout_explain.hardware.core_use import quota_share
 from flatout_explain.hardware.monitor import MonitorSample
 from flatout_explain.program.evidence import Evidence, Process
 from flatout_explain.program.facts import Facts
@@ -19,6 +19,7 @@ from flatout_explain.program.garbage import collecting
 from flatout_explain.program.remedies import with_threads
 from flatout_explain.ranking import LEAST_SHARE, interval
 from flatout_explain.report import duration, percent, place_words
+from flatout_explain.timespans import weighted_mean
 
 CALLED = 0.5  # part of the collections' time from which on the program's calls of them are named
 UNSEEN = 0.1  # how much larger a share must be without the observation to be taken in its place

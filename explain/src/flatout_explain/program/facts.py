@@ -11,7 +11,6 @@ from typing import TypeVar
 from flatout_explain import cards
 from flatout_explain.cards import CardUse
 from flatout_explain.diagnosis import LEAST_LINE, LineShare
-from flatout_explain.hardware.core_use import weighted_mean
 from flatout_explain.hardware.monitor import MonitorSample
 from flatout_explain.program.blame import Blame, Where, blame
 from flatout_explain.program.calls import Call, Counted, counted
@@ -23,6 +22,7 @@ from flatout_explain.program.survey import program_of
 from flatout_explain.program.timeline import Timeline, timeline
 from flatout_explain.ranking import interval
 from flatout_explain.report import percent, place_words, shortened
+from flatout_explain.timespans import weighted_mean
 
 STARTS = ("fork_exec", "posix_spawn", "posix_spawnp", "system")
 """Python's built-in functions that start another program."""
