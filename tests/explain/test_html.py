@@ -214,6 +214,20 @@ def test_idle_time_is_red() -> None:
     assert len(page.paths("--full")) == 1
 
 
+def test_what_is_left_out_of_the_shares_is_faint() -> None:
+    """Before the explained time and after it; the lanes' shares are of that time, too."""
+    lane = Lane("main", ((0.0, 20.0, "io"), (20.0, 80.0, "learn"), (80.0, 100.0, "eval")))
+    usage = tuple(MonitorSample(float(t), 1.0, 4, 0.5) for t in range(1, 101))
+    page = read(replace(empty(), lanes=(lane,), usage=usage, explained=(20.0, 80.0)))
+    faint = [a["d"] for tag, a in page.tags if tag == "path" and a.get("class") == "faint"]
+    assert faint == [
+        "M0 0H300v2H0z", "M1200 0H1500v2H1200z", "M0 0H300v100H0z", "M1200 0H1500v100H1200z",
+    ]  # fmt: skip
+    assert "learn 100" in page.text
+    assert "faint" in page.text
+    assert "faint" not in read(replace(empty(), lanes=(lane,), explained=(0.1, 99.9))).text
+
+
 def test_samples_without_a_value_leave_a_gap() -> None:
     usage = tuple(
         MonitorSample(float(t), 1.0, 4, 0.5, gpus=(gpu_sample(0.5, None if 3 <= t <= 6 else 0.5),))

@@ -55,6 +55,7 @@ from flatout_explain.hardware.core_use import CoreUse
 from flatout_explain.hardware.gpus import GpuSample
 from flatout_explain.hardware.monitor import MonitorSample, merged
 from flatout_explain.phases import PHASES
+from flatout_explain.report import meters
 from tests import tiny
 from tests.conftest import TINY, Result
 from tests.kills import finish, spawn, wait_for
@@ -828,6 +829,13 @@ def test_samples_of_the_steady_state_are_the_ones_that_count() -> None:
     assert len(diagnosis.usage) == 2
     assert mean_use([calm]).cpu == pytest.approx(0.2)
     assert diagnosis.seconds == 2
+    # What follows training (an evaluation, a video) is no part of it.
+    lines.append(as_line(replace(record(12), d=20.0, closing=True)))
+    late = replace(busy, t=32.0, seconds=20.5)
+    diagnosis = diagnose_evidence(Evidence("x", config, lines, [busy, calm, late]))
+    assert diagnosis.explained == (10.0, 12.0)
+    (cpu,) = meters(diagnosis)
+    assert cpu.mean == pytest.approx((0.2 * 1.0 + 1.0 * 0.5) / 1.5)
 
 
 def test_reading_changes_nothing(run: Path) -> None:

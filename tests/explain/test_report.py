@@ -20,7 +20,7 @@ from flatout_explain.diagnosis import Diagnosis, Finding, Lane, MeasuredGain, la
 from flatout_explain.hardware.gpus import GpuSample
 from flatout_explain.hardware.monitor import MonitorSample
 from flatout_explain.phases import PHASES
-from flatout_explain.report import advice, clean, show
+from flatout_explain.report import advice, clean, extent, meters, show
 
 SECONDS = 60.0
 
@@ -93,6 +93,7 @@ def example() -> Diagnosis:
         phases={"wait": 0.64, "learn": 0.242, "transfer": 0.06, "publish": 0.021, "act": 0.03,
                 "io": 0.004, "other": 0.003},
         lanes=(main, *workers, gpu),
+        explained=(11.3, 60.0),
         usage=usage,
         cores=8,
         machine="8 cores (AMD EPYC 7B13), 62 GiB, NVIDIA L4 (22 GiB), Python 3.11, torch 2.13",
@@ -308,6 +309,20 @@ def test_a_narrow_terminal_loses_no_word() -> None:
             assert word in narrow
     assert "64 % of the time" in in_terminal(example(), 60)
     assert "measured 1.7x (1.5-1.9)" in in_terminal(example(), 60)
+
+
+def test_the_mean_use_is_that_of_the_explained_time() -> None:
+    """Of a program that starts, trains from 5 to 20 s and evaluates until 30 s."""
+    usage = tuple(
+        MonitorSample(float(t), 2.0, 4, 0.75 if 5 < t <= 19 else 1.0 if t > 21 else 0.0)
+        for t in range(2, 32, 2)
+    )
+    trained = replace(example(), usage=usage, lanes=(), explained=(5.0, 19.0), seconds=14.0)
+    (cpu,) = meters(trained)
+    assert cpu.mean == pytest.approx((0.75 * 13.0 + 0.0 * 1.0) / 14.0), "a sample is cut at an edge"
+    assert extent(trained) == 30.0
+    (whole,) = meters(replace(trained, explained=None))
+    assert whole.mean == pytest.approx(sum(sample.cpu for sample in usage) / len(usage))
 
 
 def test_letters_that_the_terminal_cannot_show_are_replaced() -> None:

@@ -15,7 +15,7 @@ from flatout_explain.program.diagnose import diagnose
 from flatout_explain.program.evidence import build
 from flatout_explain.program.mechanism import _divided
 from flatout_explain.ranking import MOST_BLOCKS, block_ends, interval, ordered, tied
-from flatout_explain.report import show
+from flatout_explain.report import meters, show
 from tests.explain.test_program_rules import Recorded, meta, told
 
 
@@ -266,3 +266,15 @@ def test_a_driver_that_sleeps_and_asks_again_does_not_wait_for_messages() -> Non
     found = diagnose(build(meta(driver.clock, busy=0.3), [driver.written(), worker.written()]))
     assert found.findings[0].id == "waiting"
     assert found.phases.get("ipc", 0.0) < 0.05
+
+
+def test_what_follows_training_is_no_part_of_the_explained_time() -> None:
+    driver = Recorded(1).spend(5.0, "import").spend(15.0, "learn").spend(10.0, "io")
+    about = meta(30.0, busy=2.0) | {"finished": True, "code": 0}
+    for row in about["monitor"]:
+        row["cpu"] = 0.5 if 105.0 < row["t"] <= 120.0 else 0.0
+    found = diagnose(build(about, [driver.written()]))
+    assert found.explained == pytest.approx((5.0, 20.0), abs=0.05)
+    assert found.apart[-1] == ("after the last learning", pytest.approx(10.0))
+    (cpu,) = meters(found)
+    assert cpu.mean == pytest.approx(0.5, abs=0.01)

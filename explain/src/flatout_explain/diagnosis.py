@@ -195,6 +195,8 @@ class Diagnosis:
     slowest: str = ""  # name of the rank for which the others wait; empty if there is none
     # share of the explained time in which environments are reset, a part of ``env``
     resets: float = 0.0
+    # when the explained time began and ended, in seconds from the beginning; None: all of it
+    explained: tuple[float, float] | None = None
     machines: tuple[MachineTime, ...] = ()  # of a cluster, on which a run's workers collect
 
     def check(self) -> None:
@@ -214,7 +216,8 @@ class Diagnosis:
         """Return the diagnosis as ``--json`` writes it: everything but the timeline. The types are
         those of `flatout_explain.document`."""
         shown = {f.name: getattr(self, f.name) for f in fields(self)}
-        del shown["lanes"], shown["usage"], shown["tie"], shown["machines"]
+        for name in ("lanes", "usage", "tie", "machines", "explained"):
+            del shown[name]
         shown |= {
             "findings": [finding.as_json() for finding in self.findings],
             "heaviest": list(map(asdict, self.heaviest)),

@@ -23,6 +23,9 @@ from flatout_explain.drawing import PIXELS, curve, merge
 from flatout_explain.output import command_name
 from flatout_explain.phases import PHASES
 
+SEEN = 0.005
+"""Share of a drawing's width below which nothing is drawn faintly."""
+
 SEGMENTS = 60_000
 """Bound on the segments of all lanes together: many lanes are drawn with fewer pixels."""
 
@@ -41,16 +44,16 @@ def page(diagnosis: Diagnosis, compared: Sequence[str] = ()) -> str:
     template = (resources.files("flatout_explain") / "report.html").read_text(encoding="utf-8")
     name, sentence = report.verdict_parts(diagnosis)
     tried = report.advised(diagnosis)
-    begin, end = report.extent(diagnosis)
-    end = end or 1.0  # nothing is drawn then
+    shown = report.explained(diagnosis)
+    end = report.extent(diagnosis) or 1.0  # nothing is drawn then
     sections = (
         ("Against a second program", _compared(compared)),
         ("Findings", [_finding(diagnosis, f, tried) for f in diagnosis.findings]),
         ("Where the time goes", _bars(diagnosis)),
         ("Ranks", _ranks(diagnosis)),
         ("Machines", _machines(diagnosis)),
-        ("Timeline", _timeline(diagnosis.lanes, begin, end)),
-        ("Utilisation over time", _utilisation(diagnosis, begin, end)),
+        ("Timeline", _timeline(diagnosis.lanes, shown, end)),
+        ("Utilisation over time", _utilisation(diagnosis, shown, end)),
         ("What the program's profiler recorded", _items(diagnosis.recorded)),
         (
             "Left out of the shares",
@@ -177,7 +180,7 @@ def _ranks(diagnosis: Diagnosis) -> list[str]:
             paths += f'<path class="{_class(phase)}" d="M{first} 1H{after}">{title}</path>'
             at += share
         words = report.rank_words(rank)
-        drawing = _drawing("lane", (PIXELS, 2), 0.0, f"{rank.name}: {words}", paths)
+        drawing = _drawing("lane", (PIXELS, 2), (), f"{rank.name}: {words}", paths)
         rows.append(_row(rank.name, _text(words), drawing))
     return rows
 
@@ -196,15 +199,22 @@ def _class(phase: str) -> str:
     return f"p-{known if known in PHASES else 'other'}"
 
 
-def _legend(entries: Iterable[tuple[str, str]], begin: float) -> str:
+def _faint(shown: tuple[float, float], end: float) -> list[tuple[float, float]]:
+    """Return the parts of a drawing, as shares of its width, that are before the explained time and
+    after it, if they can be seen."""
+    parts = [(0.0, shown[0] / end), (shown[1] / end, 1.0)]
+    return [(first, after) for first, after in parts if after - first > SEEN]
+
+
+def _legend(entries: Iterable[tuple[str, str]], faint: bool) -> str:
     """Return a legend of entries: (attribute that gives the colour, escaped words)."""
     items = "".join(f"<li><i {colour}></i>{words}</li>" for colour, words in entries)
-    if begin:
-        items += "<li>faint: start-up, left out of the shares</li>"
+    if faint:
+        items += "<li>faint: left out of the shares</li>"
     return f'<ul class="legend">{items}</ul>\n'
 
 
-def _timeline(lanes: Sequence[Lane], begin: float, end: float) -> list[str]:
+def _timeline(lanes: Sequence[Lane], shown: tuple[float, float], end: float) -> list[str]:
     if not lanes:
         return []
     pixels = max(min(PIXELS, SEGMENTS // len(lanes)), 100)
@@ -212,16 +222,18 @@ def _timeline(lanes: Sequence[Lane], begin: float, end: float) -> list[str]:
         (f'class="{_class(phase)}"', _text(f"{phase}: {PHASES.get(phase, '')}".rstrip(": ")))
         for phase in report.in_order(phase for lane in lanes for _, _, phase in lane.spans)
     ]
-    rows = [_lane(lane, begin, end, pixels) for lane in lanes]
-    return [*rows, _axis(end), _legend(legend, begin)]
+    rows = [_lane(lane, shown, end, pixels) for lane in lanes]
+    return [*rows, _axis(end), _legend(legend, bool(_faint(shown, end)))]
 
 
-def _lane(lane: Lane, begin: float, end: float, pixels: int) -> str:
+def _lane(lane: Lane, shown: tuple[float, float], end: float, pixels: int) -> str:
     """Return a row of strokes, one path for each phase, on a canvas 2 high."""
     spans = [span for span in lane.spans if all(map(math.isfinite, span[:2]))]
+    begin, until = shown
     shares: defaultdict[str, float] = defaultdict(float)
     for start, stop, phase in spans:
-        shares[phase] += max(stop - max(start, begin), 0.0) / max(end - begin, 1e-9)
+        within = max(min(stop, until) - max(start, begin), 0.0)
+        shares[phase] += within / max(until - begin, 1e-9)
     strokes: defaultdict[str, str] = defaultdict(str)
     for first, after, phase in merge(spans, end, pixels):
         strokes[phase] += f"M{first} 1h{after - first}"
@@ -235,11 +247,11 @@ def _lane(lane: Lane, begin: float, end: float, pixels: int) -> str:
         ", ".join(f"{phase} {report.percent(shares[phase])}" for phase in most[:2])
         or "nothing seen"
     )
-    drawing = _drawing("lane", (pixels, 2), begin / end, f"{lane.name}: {words}", paths)
+    drawing = _drawing("lane", (pixels, 2), _faint(shown, end), f"{lane.name}: {words}", paths)
     return _row(lane.name, _text(words), drawing)
 
 
-def _utilisation(diagnosis: Diagnosis, begin: float, end: float) -> list[str]:
+def _utilisation(diagnosis: Diagnosis, shown: tuple[float, float], end: float) -> list[str]:
     drawn = report.meters(diagnosis)
     if not drawn:
         return []
@@ -253,11 +265,14 @@ def _utilisation(diagnosis: Diagnosis, begin: float, end: float) -> list[str]:
         ("memory", "memory in use", "memory" in kinds),
     )
     legend = [(f'style="--phase:var(--{name})"', words) for name, words, there in entries if there]
-    rows = [_meter(meter, times, begin, end) for meter in drawn]
-    return [*rows, _axis(end), _legend(legend, begin)]
+    faint = _faint(shown, end)
+    rows = [_meter(meter, times, faint, end) for meter in drawn]
+    return [*rows, _axis(end), _legend(legend, bool(faint))]
 
 
-def _meter(meter: report.Meter, times: Sequence[float], begin: float, end: float) -> str:
+def _meter(
+    meter: report.Meter, times: Sequence[float], faint: Sequence[tuple[float, float]], end: float
+) -> str:
     used = curve(times, meter.values, end)
     layers = [(meter.kind, used, 100, "used")]
     if meter.kind == "busy":
@@ -274,18 +289,21 @@ def _meter(meter: report.Meter, times: Sequence[float], begin: float, end: float
         f"<title>{meter.name}: {what}</title></path>"
         for colour, steps, base, what in layers
     )
-    drawing = _drawing("use", (PIXELS, 100), begin / end, f"{meter.name}: mean {words}", paths)
+    drawing = _drawing("use", (PIXELS, 100), faint, f"{meter.name}: mean {words}", paths)
     return _row(meter.name, _text(words), drawing)
 
 
-def _drawing(kind: str, size: tuple[int, int], early: float, label: str, paths: str) -> str:
-    """Return a canvas that fills its place; its share `early` before the explained time is
-    faint."""
+def _drawing(
+    kind: str, size: tuple[int, int], faint: Sequence[tuple[float, float]], label: str, paths: str
+) -> str:
+    """Return a canvas that fills its place; parts of its width are faint."""
     width, height = size
-    veil = f'<path class="early" d="M0 0h{round(width * early)}v{height}H0z"></path>'
+    for first, after in faint:
+        left, right = round(width * first), round(width * after)
+        paths += f'<path class="faint" d="M{left} 0H{right}v{height}H{left}z"></path>'
     return (
         f'<svg class="{kind}" viewBox="0 0 {width} {height}" preserveAspectRatio="none" '
-        f'role="img" aria-label="{_text(label)}">{paths}{veil if early else ""}</svg>'
+        f'role="img" aria-label="{_text(label)}">{paths}</svg>'
     )
 
 

@@ -22,6 +22,7 @@ from rich.text import Text
 
 from flatout_explain.causes import HEALTHY, OVERLAPPING, UNKNOWN
 from flatout_explain.diagnosis import Diagnosis, Finding, MachineTime, MeasuredGain, Rank
+from flatout_explain.hardware.core_use import seconds_within
 from flatout_explain.hardware.gpus import GpuSample
 from flatout_explain.output import on_one_line, plain, printable
 from flatout_explain.phases import PHASES
@@ -337,29 +338,27 @@ def in_order(phases: Iterable[str]) -> list[str]:
     return sorted(set(phases), key=lambda phase: (rank.get(phase, len(rank)), phase))
 
 
-def extent(diagnosis: Diagnosis) -> tuple[float, float]:
-    """Return when the explained time begins and when the recording ends, in seconds.
-
-    What is left apart (imports, first compilation, warm-up) comes first, so that the explained
-    time is the end of the recording.
-    """
+def extent(diagnosis: Diagnosis) -> float:
+    """Return when the recording ends, in seconds."""
     moments = [stop for lane in diagnosis.lanes for _, stop, _ in lane.spans]
     moments += [sample.t for sample in diagnosis.usage]
-    end = max((moment for moment in moments if math.isfinite(moment)), default=0.0)
-    return (max(end - diagnosis.seconds, 0.0) if diagnosis.apart else 0.0), end
+    return max((moment for moment in moments if math.isfinite(moment)), default=0.0)
+
+
+def explained(diagnosis: Diagnosis) -> tuple[float, float]:
+    """Return when the explained time begins and ends, in seconds: start-up comes before it; what
+    follows training (evaluation, saving), after it."""
+    return diagnosis.explained or (0.0, extent(diagnosis))
 
 
 def meters(diagnosis: Diagnosis) -> list[Meter]:
     """Return the meters of the sampled hardware: the CPU's, then three for each GPU."""
     usage = diagnosis.usage
-    begin, _ = extent(diagnosis)
+    weights = seconds_within(usage, *explained(diagnosis))
 
     def meter(name: str, meaning: str, kind: str, *values: Sequence[float | None]) -> Meter:
         used, everybody = (tuple(map(_share, of)) for of in (*values, [None] * len(usage))[:2])
-        means = [
-            weighted_mean((v, u.seconds) for v, u in zip(of, usage, strict=True) if u.t >= begin)
-            for of in (used, everybody)
-        ]
+        means = [weighted_mean(zip(of, weights, strict=True)) for of in (used, everybody)]
         return Meter(name, meaning, kind, used, everybody, *means)
 
     cores = f"of {diagnosis.cores} {'core' if diagnosis.cores == 1 else 'cores'}"

@@ -41,8 +41,9 @@ from flatout_explain.cards import card_uses
 from flatout_explain.cores import contended
 from flatout_explain.diagnosis import STEPS, UPDATES, Diagnosis, Finding, WorkRate, lanes, verdict
 from flatout_explain.documents import convert
+from flatout_explain.hardware.core_use import seconds_within
 from flatout_explain.hardware.cores import usable_cores
-from flatout_explain.hardware.monitor import MonitorSample
+from flatout_explain.hardware.monitor import MonitorSample, merged
 from flatout_explain.phases import PHASES
 from flatout_explain.ranking import block_ends, interval, tied
 from flatout_explain.report import advice
@@ -172,7 +173,8 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
             "explain."
         )
     samples, last = evidence.samples, begins[-1]
-    steady_samples = _during(samples, records)
+    explained = _explained(records, totals)
+    steady_samples = _during(samples, *explained)
     facts_ = facts(
         totals,
         config=evidence.config,
@@ -219,7 +221,8 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
         resets=facts_.resetting,
         machines=machine_times(facts_),
         lanes=lanes(_spans(records)),
-        usage=tuple(samples[::every]),
+        explained=explained,
+        usage=tuple(merged(samples[at : at + every]) for at in range(0, len(samples), every)),
         cores=facts_.cores,
         machine=last.machine,
         notes=tuple(dict.fromkeys(notes)),
@@ -284,12 +287,18 @@ def closing(diagnosis: Diagnosis | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _during(
-    samples: Sequence[MonitorSample], records: Sequence[SpanRecord]
-) -> Sequence[MonitorSample]:
-    """Return the samples of the steady state, or all if there are none."""
-    first = next((record.t for record in records if not record.first and not record.closing), None)
-    return [s for s in samples if first is not None and s.t - s.seconds >= first - 0.5] or samples
+def _explained(records: Sequence[SpanRecord], totals: Totals) -> tuple[float, float]:
+    """Return when the explained time began and ended, in seconds of the run."""
+    mains = [r for r in records if r.lane == MAIN and r.iterations and r.t >= totals.begin]
+    useful = [record for record in mains if not record.closing] or mains
+    return totals.begin, useful[-1].end
+
+
+def _during(samples: Sequence[MonitorSample], begin: float, end: float) -> Sequence[MonitorSample]:
+    """Return the samples of some time, or all if there are none; of those that reach beyond its
+    edges, the part within counts."""
+    weights = seconds_within(samples, begin, end)
+    return [replace(s, seconds=w) for s, w in zip(samples, weights, strict=True) if w] or samples
 
 
 def _spans(

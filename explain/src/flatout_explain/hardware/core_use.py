@@ -59,6 +59,11 @@ def quota_share(throttled: float, used: float) -> float:
     return throttled / (throttled + used) if throttled else 0.0
 
 
+def seconds_within(samples: Sequence[MonitorSample], begin: float, end: float) -> list[float]:
+    """Return how many seconds of each sample are between two times of the monitor's clock."""
+    return [max(min(s.t, end) - max(s.t - s.seconds, begin), 0.0) for s in samples]
+
+
 def core_use(samples: Sequence[MonitorSample], cores: int) -> CoreUse | None:
     """The mean over samples of the monitor; None without any."""
     if not any(sample.seconds for sample in samples):

@@ -63,6 +63,7 @@ def diagnosis_of(facts: Facts) -> Diagnosis:
         lines={phase: facts.line_words(phase) for phase in facts.blame.shares},
         marked=facts.marked,
         lanes=lanes((track.name, _spans(evidence, track)) for track in tracks),
+        explained=(facts.line.begin - evidence.began, facts.line.end - evidence.began),
         usage=tuple(replace(one, t=one.t - evidence.began) for one in evidence.monitor),
         cores=facts.cores,
         machine=f"{evidence.machine['cpu']}, {evidence.machine['cores']} cores, {cards}",
