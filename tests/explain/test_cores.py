@@ -84,6 +84,24 @@ def test_means_are_weighted_by_time_and_name_the_busiest_programs() -> None:
     assert core_use([], 2) is None
 
 
+def test_the_shares_of_other_programs_are_of_what_others_used_all_the_time() -> None:
+    """They are counted on all of the machine's CPUs, while there are many others."""
+    crowded = sample(cpu=0.5, cpu_all=1.0, delayed=1.0, others={"train": 12.0, "make": 4.0})  # pyright: ignore[reportArgumentType]
+    calm = sample(cpu=0.5, cpu_all=0.5, delayed=0.0, seconds=3.0)
+    use = core_use([crowded, calm], 2)
+    assert use is not None
+    assert use.others == pytest.approx(0.25)
+    assert dict(use.programs) == pytest.approx({"train": 0.75 * 0.25, "make": 0.25 * 0.25})
+    use = core_use([crowded], 2)
+    found = contended(use)
+    assert found is not None
+    assert found.evidence[1] == "shares of the 2 cores that others used: train (38 %), make (12 %)"
+    small = sample(cpu=0.5, cpu_all=1.0, others={"make": 0.5})  # pyright: ignore[reportArgumentType]
+    use = core_use([small], 2)
+    assert use is not None
+    assert use.programs == (("make", 0.5),), "others were too small to be named"
+
+
 def test_a_fall_of_the_frequency_is_named_and_a_rise_is_not() -> None:
     falling = [sample(mhz=3000.0)] * 4 + [sample(mhz=2500.0)] * 4
     assert "fell from 3,000 to 2,500 MHz" in slowdown(falling)

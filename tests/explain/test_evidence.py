@@ -53,6 +53,14 @@ def test_evidence_with_an_impossible_use_of_the_machine_is_refused(change: dict[
         from_json(values, RECORDED)
 
 
+def test_uses_of_cores_that_the_program_may_not_use_are_read() -> None:
+    """Other programs are counted on all CPUs of the machine, of which this one has a few."""
+    values = json.loads(gzip.decompress(RECORDED.read_bytes()))
+    use = {"others": {"make": 500.0}, "processes": {"7": 500.0}, "stolen": 500.0}
+    values["monitor"][0] |= use
+    assert from_json(values, RECORDED).monitor[0].others == {"make": 500.0}
+
+
 # --- What a killed explain leaves -------------------------------------------------------------
 
 

@@ -248,6 +248,12 @@ def test_merged_samples_are_their_means(many: list[MonitorSample]) -> None:
     assert one.notes == tuple(note for s in many for note in s.notes)
 
 
+def test_merged_samples_hold_what_other_programs_used_in_all_of_them() -> None:
+    crowded = MonitorSample(t=1.0, seconds=1.0, cores=4, cpu=0.5, others={"make": 2.0, "gcc": 1.0})
+    calm = MonitorSample(t=4.0, seconds=3.0, cores=4, cpu=0.5, others={"gcc": 1.0})
+    assert merged([crowded, calm]).others == {"make": 0.5, "gcc": 1.0}
+
+
 class Nvml:
     """Stands for the driver's library: one card that says how full it is, one that does not."""
 

@@ -50,6 +50,16 @@ def test_the_programs_of_others_are_named(monkeypatch: pytest.MonkeyPatch) -> No
     assert others.busiest_others(0.01) == ""
 
 
+def test_a_reading_from_before_a_calm_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The monitor only asks while other programs use many cores."""
+    now, used = iter([100.0, 104.0, 106.0, 400.0, 404.0]), iter([0.0, 32.0, 64.0, 72.0])
+    monkeypatch.setattr(others.time, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(others, "_used", lambda: {(1, 1.0): ("gcc", next(used))})
+    found = others.Others(os.getpid())
+    seen = [found.read() for _ in range(5)]
+    assert seen == [{}, {"gcc": 8.0}, {"gcc": 8.0}, {}, {"gcc": 2.0}]
+
+
 def test_programs_of_one_name_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
     before = {(1, 1.0): ("gcc", 5.0), (2, 1.0): ("gcc", 0.0), (3, 1.0): ("make\x1b[2J", 0.0)}
     after = {key: (name, used + 1e6) for key, (name, used) in before.items()}

@@ -20,7 +20,7 @@ class CoreUse:
         delayed: threads of the program that were ready to run and had no core; None if unknown.
         runnable: threads of the program that ran or were ready to; None if unknown.
         stolen: cores that the host took.
-        programs: cores that each of the busiest other programs used.
+        programs: cores that each of the busiest other programs used, at most `others` together.
         throttled: threads that a CPU quota stopped, which are not among `delayed`.
     """
 
@@ -77,13 +77,14 @@ def core_use(samples: Sequence[MonitorSample], cores: int) -> CoreUse | None:
         (max(s.cpu_all - s.cpu, 0.0) * s.cores, s.seconds) for s in samples if s.cpu_all is not None
     )
     stolen = weighted_mean((s.stolen or 0.0, s.seconds) for s in samples) or 0.0
-    programs: dict[str, list[float]] = {}
-    for sample in samples:
-        for name, amount in sample.others.items():
-            programs.setdefault(name, []).append(amount)
+    programs = {
+        name: weighted_mean((s.others.get(name, 0.0), s.seconds) for s in samples) or 0.0
+        for name in dict.fromkeys(name for sample in samples for name in sample.others)
+    }
+    # These are cores of the whole machine, of which the program may use a part.
+    scale = min((others or 0.0) / (sum(programs.values()) or 1.0), 1.0)
     named = sorted(
-        ((name, sum(found) / len(found)) for name, found in programs.items()),
-        key=lambda pair: -pair[1],
+        ((name, amount * scale) for name, amount in programs.items()), key=lambda pair: -pair[1]
     )
     throttled, delayed = mean("throttled") or 0.0, mean("delayed")
     if delayed is not None:  # the kernel counts the same time as waiting for a core

@@ -342,11 +342,13 @@ def merged(samples: Sequence[MonitorSample]) -> MonitorSample:
         return most(getattr(s.gpus[gpu], name) for s in samples if gpu < len(s.gpus))
 
     pids = sorted({pid for sample in samples for pid in sample.processes})
+    names = dict.fromkeys(name for sample in samples for name in sample.others)
     return replace(
         last,
         seconds=round(sum(sample.seconds for sample in samples), 4),
         cpu=mean([sample.cpu for sample in samples]) or 0.0,
         processes={pid: mean([s.processes.get(pid, 0.0) for s in samples]) or 0.0 for pid in pids},
+        others={name: mean([s.others.get(name, 0.0) for s in samples]) or 0.0 for name in names},
         faults={
             pid: Faults(
                 *(

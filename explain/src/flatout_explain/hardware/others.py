@@ -37,11 +37,11 @@ class Others:
 
     def read(self) -> dict[str, float]:
         """Cores that the busiest other programs used, by name, since the last reading; empty
-        until there were two. Processes of one name count together."""
+        until there were two in short order. Processes of one name count together."""
         now = time.perf_counter()
         if now - self._at >= EVERY_S:
-            after = _used()
-            if self._before:
+            after, self._found = _used(), {}
+            if self._before and now - self._at < 2 * EVERY_S:
                 used_s = _by_name(self._before, after, _family(self._pid) | _family(os.getpid()))
                 cores = {name: round(s / (now - self._at), 3) for name, s in used_s.items()}
                 self._found = _busiest(cores)

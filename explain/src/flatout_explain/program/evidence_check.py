@@ -11,6 +11,7 @@ LATE_S = 60.0
 
 ROUNDED_S = 1e-3  # error of a sample's times
 MOST_SHARE = 2.0  # maximum error of a share, whose two figures are not read at the same moment
+MOST_CORES = 1e6  # of a machine, of which the program may use a part
 
 
 def refuse_impossible(evidence: Any) -> None:
@@ -50,10 +51,10 @@ def refuse_impossible(evidence: Any) -> None:
     for use in [*evidence.monitor, *([] if last is None else [last])]:
         shares = [use.cpu, use.cpu_all, *(gpu.busy for gpu in use.gpus)]
         used = [use.stolen, use.busiest, *use.others.values(), *use.processes.values()]
-        limits = [MOST_SHARE] * len(shares) + [MOST_SHARE * max(use.cores, cores)] * len(used)
-        for value, most in zip(shares + used, limits, strict=True):
-            if value is not None and not 0 <= value <= most:
-                raise ValueError(f"a use of {value:g}, of {most / MOST_SHARE:g}")
+        for values, most in ((shares, MOST_SHARE), (used, MOST_CORES)):
+            for value in values:
+                if value is not None and not 0 <= value <= most:
+                    raise ValueError(f"a use of {value:g}")
         counted = [use.brief, use.throttled, use.stalled, use.swapped, use.huge]
         counted += [number for faults in use.faults.values() for number in faults]
         if min(filter(None, counted), default=0) < 0:
