@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from typing import Any
 import psutil
 import pytest
 
+from flatout_explain.hardware.cores import usable_cores
 from flatout_explain.program.evidence import load
+from flatout_explain.program.watch import Watch
 from tests.conftest import Result
 from tests.kills import finish, wait_for
 
@@ -557,3 +560,24 @@ def test_evidence_that_is_none_is_refused_in_a_sentence(
     result = flatout("explain", file)
     assert result.code == 1
     assert str(file) in result.message
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="it needs affinities")
+def test_a_launcher_may_narrow_the_program_after_its_start(tmp_path: Path) -> None:
+    """As `taskset -c 0 python train.py` does, and scripts that set their own affinity."""
+    one = min(os.sched_getaffinity(0))
+    code = f"input()\nimport os, time\nos.sched_setaffinity(0, [{one}])\ntime.sleep(300)"
+    meta: dict[str, Any] = {"machine": {}, "monitor": [], "notes": []}
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, text=True) as child:
+        watch = Watch(child, tmp_path, meta)
+        assert meta["machine"]["cores"] == usable_cores()
+        assert child.stdin is not None
+        child.stdin.write("\n")
+        child.stdin.flush()
+        wait_for(lambda: os.sched_getaffinity(child.pid) == {one})
+        limit = time.monotonic() + 60
+        while meta["machine"]["cores"] > 1 and time.monotonic() < limit:
+            watch.run(0.6)
+        child.kill()
+        watch.close()
+    assert meta["machine"]["cores"] == meta["monitor"][-1]["cores"] == 1

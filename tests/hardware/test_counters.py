@@ -99,7 +99,7 @@ def test_page_faults_are_rates_of_the_processes_with_many(
     now = iter([100.0, 102.0])
     monkeypatch.setattr("flatout_explain.hardware.monitor.time.perf_counter", lambda: next(now))
     monkeypatch.setattr("flatout_explain.hardware.monitor.Others", lambda pid: None)
-    sample = Monitor(os.getpid(), cores=4, tree=tree, gpus=NoGpus()).sample()  # pyright: ignore[reportArgumentType]
+    sample = Monitor(os.getpid(), cores=4, tree=tree, gpus=NoGpus()).sample()
     assert sample.faults == {1: Faults(4000.0, 2000.0, 3.0, 0.25)}
     assert convert(sample.as_json(), MonitorSample).faults == sample.faults
     other = MonitorSample(1.0, sample.seconds, 4, 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -77,7 +78,7 @@ def test_the_portable_way_is_taken_where_the_kernel_has_no_such_files(tmp_path: 
     assert isinstance(open_tree(os.getpid(), tmp_path), PortableTree)
 
 
-class Tree:
+class Tree(LinuxTree):
     """A tree whose readings are told."""
 
     def __init__(self, *readings: Reading) -> None:
@@ -130,6 +131,63 @@ def test_cpu_is_a_share_of_all_cores_and_counted_once(clock: SimpleNamespace) ->
     clock.t += 1.0
     sample = monitor.sample()
     assert (sample.cpu, sample.rss_mb) == (0.0, None), "it has ended"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="it needs affinities")
+def test_the_cores_are_those_on_which_the_busy_threads_may_run(
+    clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a launcher (taskset, numactl) sets them after the start. A shell around it may run
+    everywhere, and threads that are pinned to a core each have all of these together."""
+    shell, one, other = 1, os.getpid(), 3
+    cpus = {shell: {*range(64)}, one: {4}, other: {5}}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {*range(64)})
+    tree = Tree(
+        Reading(0.0, {(shell, 1.0): 0.0}, by_thread={shell: 0.0}),
+        Reading(1.0, {(one, 1.0): 1.0}, by_thread={shell: 0.01, one: 0.5, other: 0.4, 99: 0.4}),
+        Reading(2.0, {(one, 1.0): 2.0}, by_thread={shell: 0.01, one: 0.9, other: 0.9}),
+    )
+    monitor = Monitor(shell, tree=tree, gpus=NoGpus())
+
+    def affinity(thread: int) -> set[int]:
+        if thread not in cpus:
+            raise ProcessLookupError
+        return cpus[thread]
+
+    monkeypatch.setattr(os, "sched_getaffinity", affinity)
+    monkeypatch.setattr(module, "cpu_seconds", lambda cpus, fields: 10.0 * len(cpus))
+    clock.t += 1.0
+    sample = monitor.sample()
+    assert (monitor.cores, sample.cores, sample.cpu) == (2, 2, 0.5)
+    assert sample.cpu_all is None, "it was counted on other CPUs"
+    clock.t += 1.0
+    assert monitor.sample().cpu_all == 0.5
+
+
+def test_processes_that_a_main_thread_starts_are_found_at_once(tmp_path: Path) -> None:
+    """Listing all threads may be too dear to be done often."""
+
+    def process(pid: int, *children: int) -> None:
+        folder = tmp_path / str(pid) / "task" / str(pid)
+        folder.mkdir(parents=True, exist_ok=True)
+        fields = ["S", *["0"] * 10, str(100 * pid), *["0"] * 7, str(pid), *["0"] * 20]
+        for file in (folder / "stat", tmp_path / str(pid) / "stat"):
+            file.write_text(f"{pid} (a program) {' '.join(fields)}")
+        (folder / "children").write_text(" ".join(map(str, children)))
+
+    process(7)
+    tree = LinuxTree(7, tmp_path)
+    assert {pid for pid, _ in tree.read().processes} == {7}
+    tree._due = math.inf
+    process(7, 8, 9)
+    process(8, 10)
+    process(9)
+    process(10)
+    reading = tree.read()
+    assert {pid for pid, _ in reading.processes} == {7, 8, 9, 10}
+    assert reading.runnable is None, "threads are not"
+    shutil.rmtree(tmp_path / "9")
+    assert {pid for pid, _ in tree.read().processes} == {7, 8, 10}
 
 
 def test_threads_are_looked_at_more_rarely(clock: SimpleNamespace) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 
 from flatout_explain.files.kernel import kernel_text
 from flatout_explain.hardware.control_groups import group_folders
 
 
-def usable_cores(pid: int = 0, root: str = "/") -> int:
+def usable_cores(pid: int = 0, root: str = "/", cpus: Collection[int] | None = None) -> int:
     """Return how many cores a process can keep busy all the time, at least 1.
 
     This is the number of CPUs on which it may run or, where that is smaller, the quota of its
@@ -21,9 +21,10 @@ def usable_cores(pid: int = 0, root: str = "/") -> int:
     Args:
         pid: the process; 0 is this one. A process that has ended counts as this one.
         root: where /proc and /sys are.
+        cpus: the CPUs on which it may run; None reads them.
     """
     quotas = [quota for folder in group_folders("cpu", pid, root) for quota in _quota(folder)]
-    return max(1, min([len(usable_cpus(pid)), *quotas]))
+    return max(1, min([len(usable_cpus(pid) if cpus is None else cpus), *quotas]))
 
 
 def usable_cpus(pid: int = 0) -> frozenset[int]:
@@ -32,6 +33,16 @@ def usable_cpus(pid: int = 0) -> frozenset[int]:
     with suppress(AttributeError, OSError):
         return frozenset(os.sched_getaffinity(pid))
     return usable_cpus() if pid else frozenset(range(os.cpu_count() or 1))
+
+
+def threads_cpus(threads: Iterable[int]) -> frozenset[int]:
+    """Return the numbers of the CPUs on which any of these threads may run, without those of
+    threads that have ended; none where the system knows no such limit."""
+    cpus = set[int]()
+    for thread in threads:
+        with suppress(AttributeError, OSError):
+            cpus |= os.sched_getaffinity(thread)
+    return frozenset(cpus)
 
 
 def physical_cores(cpus: Collection[int], root: str = "/") -> int | None:

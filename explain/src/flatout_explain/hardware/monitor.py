@@ -15,7 +15,7 @@ from typing import Any
 from flatout_explain.documents import Number, WholeNumber
 from flatout_explain.files import nofollow
 from flatout_explain.files.kernel import kernel_text
-from flatout_explain.hardware.cores import share_of_all, usable_cores, usable_cpus
+from flatout_explain.hardware.cores import share_of_all, threads_cpus, usable_cores, usable_cpus
 from flatout_explain.hardware.counters import Counters
 from flatout_explain.hardware.gpus import Gpus, GpuSample
 from flatout_explain.hardware.others import Others
@@ -40,6 +40,10 @@ taken by the host."""
 
 CROWDED = 0.1
 """Share of the cores that other programs use from which on they are named."""
+
+WORKING = 0.05
+"""Share of the busiest thread's CPU time from which on a thread is one that works, not one of a
+launcher that waits for the program."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,8 @@ class Monitor:
 
     Args:
         interval_s: seconds between two samples of a `Sampler`.
-        cores: cores that the program may use; by default those of `usable_cores`.
+        cores: cores that the program may use; by default those on which its threads may run, as
+            they are found again and again.
         clock: gives each sample's time, in seconds.
     """
 
@@ -103,7 +108,8 @@ class Monitor:
     ) -> None:
         self.interval_s = interval_s
         self._clock = clock
-        self._cpus = usable_cpus(root_pid)
+        self._fixed = cores is not None
+        self._cpus, self._group = usable_cpus(root_pid), _group(root_pid)
         self.cores = cores or usable_cores(root_pid)
         self._tree = tree or open_tree(root_pid)
         self._gpus = gpus or Gpus()
@@ -150,6 +156,7 @@ class Monitor:
         """Return the use of the hardware since the last sample."""
         now, reading = time.perf_counter(), self._tree.read()
         seconds = max(now - self._at, 1e-6)
+        self._read_limits(reading)
         last = self._last
         gone = not reading.processes
         spent = 0.0 if gone else max(reading.total_s - last.total_s, 0.0)
@@ -187,6 +194,24 @@ class Monitor:
             **self._rates(seconds),
             **self._threads(reading, now),
         )
+
+    def _read_limits(self, reading: Reading) -> None:
+        """Read again on which CPUs the program's threads may run, and their control group: commands
+        such as taskset, numactl and systemd-run set them after its start."""
+        most = max(reading.by_thread.values(), default=0.0)
+        cpus = threads_cpus(t for t, s in reading.by_thread.items() if s >= WORKING * most)
+        if self._fixed or not cpus:
+            return
+        busiest = max(reading.by_thread, key=reading.by_thread.__getitem__)
+        group = _group(busiest)
+        if cpus != self._cpus:
+            self._busy_s = self._stolen_s = None  # they were counted on other CPUs
+        if group and group != self._group:
+            self._counters, self._counted = Counters(busiest), {}
+        elif cpus == self._cpus:
+            return
+        self._cpus, self._group = cpus, group or self._group
+        self.cores = usable_cores(busiest, cpus=cpus)
 
     def _rates(self, seconds: float) -> dict[str, float]:
         """Return the kernel's counters since they were last read, per second."""
@@ -393,6 +418,12 @@ def merged(samples: Sequence[MonitorSample]) -> MonitorSample:
 
 def _drop_empty(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value not in (None, [], ())}
+
+
+def _group(process: int) -> str:
+    """Return the control groups of a process or thread, as the kernel writes them; empty if it has
+    ended."""
+    return kernel_text(f"/proc/{process}/cgroup")
 
 
 def cpu_seconds(cpus: frozenset[int], fields: Sequence[int]) -> float | None:

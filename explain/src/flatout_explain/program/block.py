@@ -146,7 +146,6 @@ def _observed(folder: Path, meta: dict[str, Any]) -> Iterator[None]:
     from flatout_explain.program.watch import MONITOR_S
 
     monitor = Monitor(os.getpid(), MONITOR_S, clock=time.monotonic)
-    meta["machine"]["cores"] = monitor.cores
     recorder, sampler = Recorder(), Sampler(monitor)
     meta["began"] = time.monotonic()
     sampler.add(recorder)
@@ -160,6 +159,7 @@ def _observed(folder: Path, meta: dict[str, Any]) -> Iterator[None]:
         sampler.remove(recorder)
         sampler.close()
         meta["monitor"] = [sample.as_json() for sample in recorder.samples]
+        meta["machine"]["cores"] = monitor.cores
         meta["notes"] += monitor.notes
 
 

@@ -97,6 +97,7 @@ class Watch:
             if time.monotonic() >= self._next:
                 self._next = time.monotonic() + MONITOR_S
                 self._meta["monitor"].append(self._monitor.sample().as_json())
+                self._meta["machine"]["cores"] = self._monitor.cores
 
     def pause(self) -> None:
         """Count nothing until `resume`, because the program is stopped."""
