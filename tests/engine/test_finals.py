@@ -41,6 +41,11 @@ def test_the_capacity_doubles_until_they_fit(count: int, least: int) -> None:
     assert room % least == 0
 
 
+def test_a_capacity_of_0_grows() -> None:
+    """A damaged checkpoint may have it."""
+    assert [capacity(count, 0) for count in (0, 1, 5)] == [0, 1, 8]
+
+
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 4), st.data())
 def test_shards_hold_the_final_observations_of_their_environments(
     steps: int, each: int, shards: int, data: st.DataObject

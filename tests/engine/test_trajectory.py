@@ -17,12 +17,13 @@ from flatout.engine.trajectory import (
     arrays_of,
     by_env,
     env_axis,
+    find_misfit,
     from_arrays,
     join,
     split,
     with_arrays,
 )
-from flatout.types import Trajectory
+from flatout.types import Finals, Trajectory
 from tests.engine.test_final_observations import arbitrary
 from tests.own_algorithms import good
 from tests.worlds import VECTOR, Rates, World
@@ -86,6 +87,17 @@ def test_outputs_of_act_may_have_the_names_of_a_compiled_rollouts_columns() -> N
     )
     assert found.rewards.dtype == ends.total.dtype == ends.info["walked"].dtype == np.float32
     assert found.obs.shape == (3, 2, 4)
+
+
+def test_a_trajectory_without_places_for_final_observations_does_not_fit() -> None:
+    """It cannot take those of environments that are restarted, or be divided by shard."""
+    whole = World(VECTOR, 2, 0).collect(3)
+    most = 2 * whole.rewards.size
+    for count, fits in ((0, False), (1, True), (most, True), (most + 1, False)):
+        index = np.full(count, whole.rewards.size, np.int32)
+        obs = np.zeros((count, *whole.finals.obs.shape[1:]), whole.finals.obs.dtype)
+        other = whole._replace(finals=Finals(obs, index))
+        assert (find_misfit(other, whole) is None) == fits
 
 
 def test_joined_shards_are_the_trajectory_that_was_split() -> None:

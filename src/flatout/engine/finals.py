@@ -24,6 +24,7 @@ def truncations(horizon: int, limit: int | None) -> int:
 
 def capacity(count: int, least: int) -> int:
     """Return the capacity for `count` final observations: `least`, doubled until they fit."""
+    least = max(least, min(count, 1))  # 0 cannot be doubled
     while least < count:
         least *= 2
     return least

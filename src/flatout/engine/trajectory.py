@@ -143,7 +143,8 @@ def shard_shapes(trajectory: Trajectory, shards: int, kept: int = 1) -> Trajecto
 
 def find_misfit(trajectory: Trajectory, shapes: Trajectory) -> str | None:
     """Return the name of an array that differs from `shapes` in shape or dtype, or exists in only
-    one of the two; None if there is none. The number of final observations may differ."""
+    one of the two; None if there is none. The number of final observations may differ, but not be
+    0."""
     arrays, expected = arrays_of(trajectory), arrays_of(shapes)
     most = 2 * math.prod(shapes.rewards.shape)
     for name in arrays | expected:
@@ -156,7 +157,7 @@ def find_misfit(trajectory: Trajectory, shapes: Trajectory) -> str | None:
             and array.shape[finals:] == shape.shape[finals:]
         )
         if finals and same:
-            same = len(trajectory.finals.index) == len(arrays[name]) <= most
+            same = 0 < len(trajectory.finals.index) == len(arrays[name]) <= most
         if not same:
             return name
     return None
