@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -18,10 +19,11 @@ from flatout.algorithms.td3 import td3
 from flatout.config.hyper import HYPER
 from flatout.config.schema import NetworkConfig
 from flatout.engine.buffer import Buffer, OnPolicyBuffer
-from flatout.engine.learn import ActorLayout, Learner, make_learn_step
+from flatout.engine.learn import ActorLayout, Learner, make_learn_step, refuse_diverged
 from flatout.engine.mesh import Mesh
 from flatout.engine.replay.device import DeviceReplay
 from flatout.engine.replay.ring import RingLayout
+from flatout.engine.schedule import SerialSchedule
 from flatout.engine.state import RunState
 from flatout.errors import FlatoutError
 from flatout.packing import PackedParams
@@ -333,6 +335,28 @@ def test_numbers_that_are_not_finite_are_flagged(broken: str) -> None:
     assert metrics == {"loss": 1.0, "updates": 1.0}
     with pytest.raises(FlatoutError, match=f"learning diverged: .*{broken}.* became NaN"):
         one.learn(state, bad)
+
+
+@pytest.mark.parametrize("name", ["params", "opt"])
+def test_a_state_that_is_not_finite_is_not_saved(name: str) -> None:
+    """No metric shows it: a large array of the state, or one that does not act."""
+    algorithm, buffer, _ = doubling()
+    one = Learner(algorithm, buffer, Mesh(jax.devices("cpu")[:1], 1), raw_key(0, 0), KEY, Spans())
+    nothing: Any = None  # samples
+    flow = SerialSchedule(nothing, [], one, Spans(), nullcontext)
+    flow._state = one.start()
+    learned = one.host_state(flow._state.learned)
+    spoilt = jax.tree.map(lambda leaf: np.full_like(leaf, np.inf), getattr(learned, name))
+    flow._state = flow._state._replace(learned=one.put(learned._replace(**{name: spoilt})))
+    with pytest.raises(FlatoutError, match=rf"learning diverged: .*{name}.* became NaN"):
+        flow.snapshot()
+
+
+def test_a_state_of_other_types_than_float32_is_looked_at() -> None:
+    keys, counts = jax.random.key(0), np.ones(3, np.uint8)
+    refuse_diverged({"keys": keys, "counts": counts, "half": jnp.ones(3, jnp.bfloat16)})
+    with pytest.raises(FlatoutError, match=r"diverged: .*half.* became"):
+        refuse_diverged({"keys": keys, "half": jnp.full(3, jnp.nan, jnp.bfloat16)})
 
 
 @pytest.mark.parametrize(

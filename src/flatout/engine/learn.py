@@ -24,6 +24,7 @@ from flatout.errors import FlatoutError
 from flatout.hardware import backend
 from flatout.hardware.backend import matmul_precision
 from flatout.packing import PackedParams, Packing
+from flatout.randomness import raw
 from flatout.spans import Spans
 from flatout.types import Restart, Trajectory
 
@@ -289,17 +290,7 @@ class Learner:
         metrics = dict(zip(names, _merge(values, names).tolist(), strict=True))
         if not metrics.pop("finite"):
             bad = [name for name, value in metrics.items() if not np.isfinite(value)]
-            bad += _not_finite(self.host_state(learned()))
-            rest = [f"{len(bad) - MOST_NAMED} more"] if len(bad) > MOST_NAMED else []
-            what = " and ".join([", ".join(bad[:MOST_NAMED]) or "the acting parameters", *rest])
-            advice = (
-                "lower the learning rate or the largest gradient norm, or look at the rewards' size"
-            )
-            for name, seen in ("obs_moments", "observations"), ("reward_moments", "rewards"):
-                if any(name in path for path in bad):  # statistics, which no learning rate changes
-                    advice = f"{seen} are too large to be normalised in float32: scale or clip them"
-                    break
-            raise FlatoutError(f"learning diverged: {what} became NaN or infinite; {advice}.")
+            raise _diverged([*bad, *_not_finite(self.host_state(learned()))])
         return metrics
 
     def live_mb(self, state: RunState) -> dict[str, dict[str, float]]:
@@ -367,11 +358,32 @@ def _merge(values: list[np.ndarray], names: tuple[str, ...]) -> np.ndarray:
     return joined
 
 
+def refuse_diverged(state: Any) -> None:
+    """Raise the same error as `Learner.metrics` if a learning state of NumPy arrays contains NaN or
+    infinity. Metrics are older than the last gradient step, and `Published.scalars` leaves out
+    large arrays and those that do not act."""
+    if bad := _not_finite(state):
+        raise _diverged(bad)
+
+
+def _diverged(bad: list[str]) -> FlatoutError:
+    """Return the error for metrics and leaves of these names that are not finite."""
+    rest = [f"{len(bad) - MOST_NAMED} more"] if len(bad) > MOST_NAMED else []
+    what = " and ".join([", ".join(bad[:MOST_NAMED]) or "the acting parameters", *rest])
+    advice = "lower the learning rate or the largest gradient norm, or look at the rewards' size"
+    for name, seen in ("obs_moments", "observations"), ("reward_moments", "rewards"):
+        if any(name in path for path in bad):  # statistics, which no learning rate changes
+            advice = f"{seen} are too large to be normalised in float32: scale or clip them"
+            break
+    return FlatoutError(f"learning diverged: {what} became NaN or infinite; {advice}.")
+
+
 def _not_finite(state: Any) -> list[str]:
     """Return the paths of a learning state's leaves that contain NaN or infinity."""
+    arrays = ((path, np.asarray(raw(leaf))) for path, leaf in named_leaves(state))
     return [
-        path for path, leaf in named_leaves(state)
-        if leaf.dtype.kind not in "biu" and not np.isfinite(np.asarray(leaf, np.float32)).all()
+        path for path, array in arrays
+        if array.dtype.kind not in "biu" and not np.isfinite(np.asarray(array, np.float32)).all()
     ]  # fmt: skip
 
 

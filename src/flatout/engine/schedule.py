@@ -19,7 +19,7 @@ import numpy as np
 from flatout import tree
 from flatout.engine.act import Policy
 from flatout.engine.finals import append_final
-from flatout.engine.learn import Learner, LearnResult
+from flatout.engine.learn import Learner, LearnResult, refuse_diverged
 from flatout.engine.sampler import ENVIRONMENTS, Sampler
 from flatout.engine.state import RunState
 from flatout.engine.trajectory import arrays_of, find_misfit, from_arrays
@@ -265,9 +265,12 @@ class Schedule:
         return named_leaves(self.learner.host_state(self._settled().learned, optimiser), PREFIX)
 
     def snapshot(self) -> Snapshot:
-        """Return all state at the last iteration's boundary."""
+        """Return all state at the last iteration's boundary. Raise `FlatoutError` if the learning
+        state is no longer finite."""
         state = self.state
-        arrays = named_leaves(self.learner.host_state(state.learned), PREFIX)
+        learned = self.learner.host_state(state.learned)
+        refuse_diverged(learned)
+        arrays = named_leaves(learned, PREFIX)
         sampler = self._sampler.state(state.environments)
         arrays |= tree.named(OBS, sampler.pop("obs"))
         arrays |= {f"sampler/{name}": a for name, a in sampler.pop("arrays", {}).items()}
