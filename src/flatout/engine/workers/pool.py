@@ -11,7 +11,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,7 +21,7 @@ from flatout.engine.workers import protocol
 from flatout.engine.workers.protocol import Job
 from flatout.engine.workers.shared_memory import SharedArrays
 from flatout.envs.deadline import CLOSE_S, SPARES_TAKE, STARTUP_S
-from flatout.errors import EnvironmentFailure
+from flatout.errors import EnvironmentFailure, one_line
 from flatout.output import say
 from flatout.spans import Work
 from flatout_explain.files.kernel import close_in_children
@@ -40,6 +40,9 @@ lost with all its workers, and a long run on machines that may be taken away los
 NUMBER = re.compile(r"\d[\d,.]*")
 """A number in a sentence for the user; workers may report the same thing with other numbers."""
 
+SEND_S = STARTUP_S
+"""Seconds within which a worker has to receive more of its job or of a command."""
+
 GRACE_S = 2.0
 """Seconds for workers to end, in addition to those for closing environments (`CLOSE_S`)."""
 
@@ -52,6 +55,7 @@ class PoolWorker(Protocol):
     report: Callable[[str], None]
 
     def start(self) -> None: ...
+    def send_job(self) -> None: ...
     def ready(self) -> None: ...
     def tell(self, method: str, *arguments: Any) -> None: ...
     def wait(self) -> Any: ...
@@ -100,18 +104,31 @@ class Worker:
         self._killed = 0  # the kernel's out-of-memory kills at its start
 
     def start(self) -> None:
-        """Start the process and send the job; `ready` waits until it can step."""
-        self._end, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                child.command("flatout.engine.workers.worker:main", str(theirs.fileno())),
-                pass_fds=(theirs.fileno(), self.job.shared_arrays[0]),
-                stdin=subprocess.PIPE,  # its end of file ends even a worker whose step hangs
-                env=_variables(),
-            )
+        """Start the process, or raise `WorkerLost`; `send_job` comes next."""
+        try:
+            self._end, theirs = socket.socketpair()
+            with theirs, ExitStack() as undo:
+                undo.callback(self._end.close)
+                self._process = subprocess.Popen(
+                    child.command("flatout.engine.workers.worker:main", str(theirs.fileno())),
+                    pass_fds=(theirs.fileno(), self.job.shared_arrays[0]),
+                    stdin=subprocess.PIPE,  # its end of file ends even a worker whose step hangs
+                    env=_variables(),
+                )
+                undo.pop_all()
+        except OSError as error:  # too many open files or processes, or no memory
+            raise WorkerLost(
+                self, f"cannot be started ({one_line(error)}): use fewer workers, or see ulimit -a"
+            ) from error
         close_in_children(self._end, self._process.stdin)
         self._killed = child.out_of_memory_kills()
-        self._send(protocol.long(child.as_bytes(self.job)))
+
+    def send_job(self) -> None:
+        """Send the job, or raise `WorkerLost`; `ready` waits until the worker can step."""
+        self._limit_time(socket.SO_SNDTIMEO, SEND_S)
+        job = child.as_bytes(self.job)
+        self._send(protocol.LENGTH.pack(len(job)))
+        self._send(job)
 
     def ready(self) -> None:
         """Wait until the worker has made its environments; for errors see `wait`."""
@@ -123,11 +140,15 @@ class Worker:
 
     def _allow(self, seconds: float, limit: str) -> None:
         """Limit the seconds that `wait` waits; `limit` describes the limit in its error."""
-        whole = int(seconds)
-        wait = struct.pack("ll", whole, max(int((seconds - whole) * 1e6), int(not whole)))
-        # The kernel's timeout on the socket saves a call of poll for each reply.
-        self._end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
+        self._limit_time(socket.SO_RCVTIMEO, seconds)
         self._limit = limit
+
+    def _limit_time(self, option: int, seconds: float) -> None:
+        """Limit the seconds in which the socket sends or receives nothing."""
+        whole = int(seconds)
+        limit = struct.pack("ll", whole, max(int((seconds - whole) * 1e6), int(not whole)))
+        # The kernel's timeout on the socket saves a call of poll for each reply.
+        self._end.setsockopt(socket.SOL_SOCKET, option, limit)
 
     def step(self, slot: int, t: int, partly: bool) -> None:
         """Begin step t, with `partly` only of active environments, or raise `WorkerLost`."""
@@ -141,6 +162,10 @@ class Worker:
     def _send(self, data: bytes) -> None:
         try:
             self._end.sendall(data)
+        except BlockingIOError:
+            self.kill()
+            reason = f"did not receive its job or a command within {SEND_S:g} s and was killed"
+            raise WorkerLost(self, reason) from None
         except OSError:
             raise self._post_mortem() from None
 
@@ -187,7 +212,7 @@ class Worker:
         while self.wait() != mark:
             pass
 
-    def _first_byte(self) -> bytes:
+    def _first_byte(self) -> bytearray:
         """Receive a reply's first byte; wait as long as the worker reports progress."""
         while True:
             before = self._heartbeats.copy()
@@ -302,6 +327,8 @@ class WorkerPool:
             with self.fatal():
                 for worker in self.workers:
                     worker.start()
+                for worker in self.workers:  # a large job waits until the process reads it
+                    worker.send_job()
         except BaseException:
             self.close()
             raise
@@ -375,6 +402,7 @@ class WorkerPool:
             )
             try:
                 worker.start()
+                worker.send_job()
                 worker.ready()
                 return
             except WorkerLost as failure:

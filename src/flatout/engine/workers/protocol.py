@@ -151,19 +151,19 @@ def long(data: bytes) -> bytes:
     return LENGTH.pack(len(data)) + data
 
 
-def receive(end: socket.socket, size: int) -> bytes:
+def receive(end: socket.socket, size: int) -> bytearray:
     """Receive exactly `size` bytes.
 
     Raises:
         EOFError, OSError: the other process is gone.
         BlockingIOError: nothing was received within the socket's time limit.
     """
-    data = end.recv(size)
-    while data and len(data) < size:
-        more = end.recv(size - len(data))
-        data = data + more if more else b""
-    if not data:
-        raise EOFError
+    data, received = bytearray(size), 0
+    while received < size:
+        count = end.recv_into(memoryview(data)[received:])
+        if not count:
+            raise EOFError
+        received += count
     return data
 
 
@@ -176,7 +176,7 @@ def receive_object(end: socket.socket) -> Any:
     return pickle.loads(receive_long(end))
 
 
-def receive_long(end: socket.socket) -> bytes:
+def receive_long(end: socket.socket) -> bytearray:
     """Receive bytes with their length in front."""
     (size,) = LENGTH.unpack(receive(end, LENGTH.size))
     return receive(end, size)

@@ -133,6 +133,7 @@ class RemoteWorker:
         if self._local is not None:
             with self._as_mine():
                 self._local.start()
+                self._local.send_job()
         else:
             self._outstanding.append(Request(self._actor.start.remote(), "start"))
 
@@ -146,6 +147,9 @@ class RemoteWorker:
                 self._local.ready()
         else:
             self.wait()
+
+    def send_job(self) -> None:
+        """Do nothing: Ray has the job, and an actor process of this machine gets it in `begin`."""
 
     # --- Calls --------------------------------------------------------------------------------
 

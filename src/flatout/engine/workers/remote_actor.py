@@ -105,6 +105,7 @@ class RemoteActor(LinkEnd):
             )  # fmt: skip
             self._worker.report = self._notes.append
             self._worker.start()
+            self._worker.send_job()
             self._worker.ready()
         except WorkerLost as lost:
             return _loss(lost)
