@@ -95,3 +95,20 @@ def test_a_message_is_received_without_copies_of_its_parts() -> None:
         far.shutdown(socket.SHUT_WR)
         with pytest.raises(EOFError):
             protocol.receive(near, 2)
+
+
+def test_scalars_of_a_final_info_that_do_not_fit_are_named() -> None:
+    row = np.zeros(protocol.INFO_BYTES, np.uint8)
+    few = {"score": 1.0, "is_success": 1.0}
+    assert protocol.write_info(row, few) == []
+    assert list((protocol.read_info(row) or {}).items()) == list(few.items())
+    many = {f"reward/{number}": number / 7 for number in range(40)} | {"is_success": 1.0}
+    left_out = protocol.write_info(row, many)
+    kept = protocol.read_info(row) or {}
+    assert kept["is_success"] == 1.0
+    assert left_out == list(many)[len(kept) - 1 : -1]
+    assert {name: many[name] for name in kept} == kept
+    assert protocol.write_info(row, {"a" * 2000: 1.0}) == ["a" * 2000]
+    assert not protocol.read_info(row)
+    assert protocol.write_info(row, None) == []
+    assert protocol.read_info(row) is None

@@ -131,13 +131,17 @@ def observations(shared_arrays: SharedArrays, columns: slice) -> Obs:
     return tree.map(lambda leaf: leaf[:, leaf.shape[1] - rows :, columns], arrays)
 
 
-def write_info(row: np.ndarray, info: dict[str, float] | None) -> None:
-    """Write an episode's final scalars to a row of bytes; drop the last ones if they do not fit."""
+def write_info(row: np.ndarray, info: dict[str, float] | None) -> list[str]:
+    """Write an episode's final scalars to a row of bytes. If they do not fit, the last ones are
+    left out, `is_success` after all others. Return the names of those."""
+    info = info or {}
+    kept, left_out = sorted(info, key="is_success".__ne__), list[str]()
     text = json.dumps(info).encode() if info else b""
-    while info and len(text) > INFO_BYTES - 2:
-        info = dict(list(info.items())[:-1])
-        text = json.dumps(info).encode()
+    while kept and len(text) > INFO_BYTES - 2:
+        left_out.append(kept.pop())
+        text = json.dumps({name: info[name] for name in kept}).encode()
     row[: 2 + len(text)] = np.frombuffer(len(text).to_bytes(2, "little") + text, np.uint8)
+    return left_out[::-1]
 
 
 def read_info(row: np.ndarray) -> dict[str, float] | None:

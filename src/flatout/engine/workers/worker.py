@@ -56,7 +56,7 @@ class Stepper:
         self.envs = task.open(
             job.count, job.seed, TRAINING, job.reseeding, job.first, threads=1, spares=True
         )
-        self._worker_times = worker_times
+        self._worker_times, self._report = worker_times, report
         # Those of a lost predecessor.
         self._resets = protocol.read_resets(worker_times.tolist())
         protocol.write_resets(worker_times, self._resets, self.envs)
@@ -71,6 +71,7 @@ class Stepper:
         self._counters = shared_arrays["counters"][columns]
         self._returns = shared_arrays["returns"][columns]
         self._infos = shared_arrays["infos"][columns]
+        self._info_reported = False  # whether the user knows that some scalars do not fit
 
     def step(self, slot: int, t: int, partly: int) -> None:
         """Make step t, from row t to row t + 1. With `partly`, only active environments step."""
@@ -116,7 +117,15 @@ class Stepper:
         episode = self.envs.finished(env)
         self._returns[env] = episode.episode_return
         self._lengths[env] = episode.length
-        protocol.write_info(self._infos[env], episode.info)
+        left_out = protocol.write_info(self._infos[env], episode.info)
+        if left_out and not self._info_reported:
+            self._info_reported = True
+            names = ", ".join(left_out[:3]) + ", ..." * (len(left_out) > 3)
+            self._report(
+                f"the final info of an episode is larger than {protocol.INFO_BYTES - 2:,} bytes: "
+                f"callbacks and metrics do not see the rest ({names}); shorten its names, or use "
+                "inference=local or sampler=inline"
+            )
 
     def _publish(self, all_counters: bool) -> None:
         envs = self.envs
