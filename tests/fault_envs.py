@@ -107,6 +107,38 @@ class HangingReset(Sleepy):
         return super().reset(seed=seed, options=options)
 
 
+class InvalidLate(Sleepy):
+    """A `Sleepy` whose 5th step returns text as its reward, late in episodes with some seeds."""
+
+    def __init__(self, seeds: tuple[int, ...]) -> None:
+        super().__init__(0.0)
+        self._seeds, self._late = seeds, False
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        self._late = seed in self._seeds
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = super().step(action)
+        if self._step < 5:
+            return obs, reward, terminated, truncated, info
+        time.sleep(self._late)
+        return obs, "text", terminated, truncated, info
+
+
+class LargeInfo(Sleepy):
+    """A `Sleepy` whose `info` has more than 1 kB of numbers, and at its end `is_success`."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0, length=5)
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        terms = {f"reward/{number}": number / 7 for number in range(40)}
+        return *super().step(action)[:4], terms | {"is_success": True}
+
+
 class HangsElsewhere(Sleepy):
     """A `Sleepy` whose steps return only in direct children of one process, and hang elsewhere."""
 

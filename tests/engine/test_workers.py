@@ -31,13 +31,21 @@ from flatout.engine.workers import pool
 from flatout.engine.workers.shared_memory import SharedArrays
 from flatout.envs.base import TRAINING, episode_seed
 from flatout.envs.task import open_task
-from flatout.errors import Interrupt
+from flatout.errors import Interrupt, InvalidReturn
 from flatout.frames import most_frames
 from flatout.hardware import backend
 from flatout.randomness import raw_key
 from flatout.spans import ResetTimes, Spans
 from flatout.types import Trajectory, UserCode
-from tests.fault_envs import DiesInReset, Faulty, HangingReset, Sleepy, slow_reset
+from tests.fault_envs import (
+    DiesInReset,
+    Faulty,
+    HangingReset,
+    InvalidLate,
+    LargeInfo,
+    Sleepy,
+    slow_reset,
+)
 from tests.kills import wait_for
 
 pytestmark = pytest.mark.usefixtures("small_heap")
@@ -566,6 +574,33 @@ def test_the_state_of_a_worker_that_is_not_restarted_has_no_actions(
     np.testing.assert_array_equal(
         trajectory.obs[0, :, 1], [0 if env in lost else 16 for env in range(4)]
     )
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+def test_the_state_survives_invalid_values_in_several_workers() -> None:
+    """The first worker's ends the trajectory; the second one's comes while the state is read."""
+    late = tuple(episode_seed(0, TRAINING, env, 0) for env in (2, 3))
+    with sampler(LOCAL, functools.partial(InvalidLate, late)) as made:
+        begun = made.state()
+        with pytest.raises(InvalidReturn, match="environment 0 "):
+            made.collect()
+        state = made.state()
+        assert state["actions"] == [None] * 4
+        np.testing.assert_array_equal(state["obs"], begun["obs"])
+        with pytest.raises(InvalidReturn, match="environment 2 "):  # it is not lost
+            made.collect()
+
+
+def test_numbers_of_a_final_info_that_do_not_fit_are_reported_once() -> None:
+    notes: list[str] = []
+    with sampler(source=LargeInfo, notes=notes) as made:
+        collected(made, 2)
+        infos = [episode.info for episode in made.episodes]
+    assert infos
+    assert all(info["is_success"] == 1.0 and 1 < len(info) < 41 for info in infos)
+    (note,) = notes
+    assert "callbacks and metrics do not see the rest (reward/" in note
 
 
 @pytest.mark.parametrize("then", [PROCESSES, pytest.param(LOCAL, marks=pytest.mark.slow)])

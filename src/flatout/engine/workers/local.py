@@ -19,7 +19,7 @@ from flatout.engine.episodes import restart_notes
 from flatout.engine.rollout_buffer import RolloutBuffer
 from flatout.engine.sampler import Sampler, check_counts
 from flatout.engine.workers.pool import MachineLost, PoolWorker, WorkerLost, WorkerPool
-from flatout.engine.workers.protocol import PARAMS
+from flatout.engine.workers.protocol import LASTING, PARAMS
 from flatout.spans import Spans, Work
 from flatout.types import Episode, Obs, Trajectory
 
@@ -69,6 +69,7 @@ class WorkerActingSampler(Sampler):
         self._newest: Any = None  # `saved_obs` of the observations after the last trajectory
         self._stateless: set[PoolWorker] = set()  # lost since the last commit
         self._losses: dict[PoolWorker, WorkerLost] = {}  # the next `collect` restarts them
+        self._refusal: Exception | None = None  # out of `LASTING`; the next `collect` raises it
 
     @property
     def obs_shapes(self) -> Obs:
@@ -78,6 +79,8 @@ class WorkerActingSampler(Sampler):
         self._ask_all("begin", {worker: self._begin_args(worker, 0) for worker in self._workers})
 
     def collect(self, environments: Any = None, params: Any = ()) -> tuple[Trajectory, None]:
+        if self._refusal is not None:
+            raise self._refusal
         slot = self._slot = (self._slot + 1) % len(self._buffers)
         buffer = self._buffers[slot]
         buffer.forget()
@@ -235,12 +238,16 @@ class WorkerActingSampler(Sampler):
 
     @contextmanager
     def _keep_loss(self, worker: PoolWorker) -> Iterator[None]:
-        """Return a context in which the loss of a worker is left to the next `collect`."""
+        """Return a context in which the loss of a worker, or the error with which it ended, is left
+        to the next `collect`: the others still have their states."""
         try:
             yield
         except WorkerLost as lost:
             self._stateless.add(worker)
             self._losses[worker] = lost
+        except LASTING as error:
+            self._stateless.add(worker)
+            self._refusal = error
 
     def _begin_args(self, worker: PoolWorker, slot: int) -> tuple[int, list[int], int]:
         return slot, self._begun[worker.job.columns].tolist(), self._steps
