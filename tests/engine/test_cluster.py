@@ -238,6 +238,9 @@ class Failing:
     def start(self) -> None:
         self._starts -= 1
 
+    def send_job(self) -> None:
+        pass
+
     def ready(self) -> None:
         if self._starts >= 0:
             raise self._lost(self, "failed")  # pyright: ignore[reportArgumentType]
