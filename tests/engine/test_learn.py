@@ -311,7 +311,7 @@ def test_the_reward_normaliser_forgets_the_return_of_an_episode_that_was_cut() -
     learned = one.host_state(state.learned)
     returns = 1 + np.arange(len(learned.counters.returns), dtype=np.float32)
     learned = learned._replace(counters=learned.counters._replace(returns=returns))
-    state = one.truncate(state._replace(learned=one.put(learned)), (1, obs, obs))
+    state = one.truncate(state._replace(learned=one.put(learned)), [(1, obs, obs)])
     returns[1] = 0
     np.testing.assert_array_equal(one.host_state(state.learned).counters.returns, returns)
 

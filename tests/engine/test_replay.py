@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -108,7 +109,7 @@ class Agent:
 
     def cut(self, lane: int) -> None:
         """Lose the lane's episode, as if it could not be restored."""
-        self.run = self.learner.truncate(self.run, (lane, *self.world.restart(lane)))
+        self.run = self.learner.truncate(self.run, [(lane, *self.world.restart(lane))])
 
     def state(self) -> list[np.ndarray]:
         """Return the leaves of the learning state."""
@@ -296,6 +297,42 @@ def test_rings_hold_the_worlds_steps(kind: str) -> None:
         if number % 7 == 6:
             one.cut(number % LANES)
         one.assert_ring_right()
+
+
+def test_many_restarts_copy_a_ring_on_devices_once() -> None:
+    """A start with another run's replay truncates every environment's episode. The ring, which may
+    be most of a device's memory, was copied from and to the device for each of them."""
+    shards, lanes = 2, 2 * 8
+    algorithm, world = build("stacks"), World(CASES["stacks"][1], lanes, 0, Rates(0.1, 0.1, 0.1))
+    layout = RingLayout(world.spec, lanes, ROWS, 2)
+    host = Store(layout)
+    for _ in range(ROWS + 3):
+        host.take(world.collect(1))
+    arrays, data, rows = host.ring_counters.saved(host.ring)
+    layout = replace(layout, num_envs=lanes // shards)
+    shapes = shapes_of(World(world.spec, lanes // shards, 0).collect(1))
+    keys = np.stack([raw_key(0, 3), raw_key(1, 3)])
+    buffer = DeviceReplay(algorithm, layout, shapes, keys, lanes)
+    mesh = Mesh(jax.devices("cpu")[:shards], shards)
+    learner = Learner(algorithm, buffer, mesh, raw_key(0, 0), raw_key(0, 1), Spans())
+    learned = learner.host_state(learner.start().learned)
+    saved = arrays, data | {"shards": shards}, rows
+    one, other = (learner.restored(learned, saved) for _ in range(2))
+    before = one.counts.finals
+    restarts = [(lane, *world.restart(lane)) for lane in range(lanes)]
+    with (
+        mock.patch.object(mesh, "put", wraps=mesh.put) as put,
+        mock.patch.object(buffer, "_join_ring", wraps=buffer._join_ring) as join,
+    ):
+        one = learner.truncate(one, restarts)
+        assert learner.truncate(one, []) is one
+        assert (join.call_count, put.call_count) == (1, 1)
+        for restart in restarts:
+            other = learner.truncate(other, [restart])
+        assert (join.call_count, put.call_count) == (1 + lanes, 1 + lanes)
+    assert before < one.counts.finals == other.counts.finals
+    rings = [[np.array(leaf) for leaf in state.store.ring] for state in (one, other)]
+    assert_same(rings[0], rings[1])
 
 
 @pytest.mark.bits

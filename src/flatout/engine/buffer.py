@@ -6,7 +6,7 @@ the buffers of on-policy algorithms.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -137,9 +137,9 @@ class Buffer:
         does not fit this buffer."""
         return (), ()
 
-    def truncate(self, store: Any, counts: Any, restart: Restart) -> Any:
-        """Truncate an environment's stored episode after its newest step, because it could not be
-        continued. That step led to the restart's last observation."""
+    def truncate(self, store: Any, counts: Any, restarts: Sequence[Restart]) -> Any:
+        """Truncate the stored episodes of restarted environments after their newest step, because
+        they could not be continued. That step led to the restart's last observation."""
         return store
 
 

@@ -7,7 +7,7 @@ dispatch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -299,13 +299,18 @@ class Learner:
         return live_mb({"model": learned._replace(opt=()), "optimiser": learned.opt,
                         "replay": self._inside(state.store)})  # fmt: skip
 
-    def truncate(self, state: RunState, restart: Restart) -> RunState:
-        """Truncate an environment's episode after the newest step; see `Buffer.truncate` and
-        `Algorithm.forget`."""
-        store = self.buffer.truncate(state.store, state.counts, restart)
+    def truncate(self, state: RunState, restarts: Sequence[Restart]) -> RunState:
+        """Truncate the episodes of restarted environments after the newest step; see
+        `Buffer.truncate` and `Algorithm.forget`. What is on a device is copied once for all."""
+        if not restarts:
+            return state
+        store = self.buffer.truncate(state.store, state.counts, restarts)
         learned = state.learned
         if (forget := self._algorithm.forget) is not None:
-            learned = self.put(forget(self.host_state(learned), restart[0]))
+            changed = self.host_state(learned)
+            for env, _, _ in restarts:
+                changed = forget(changed, env)
+            learned = self.put(changed)
         return state._replace(learned=learned, store=self._placed(store))
 
     def publish(self, learned: list[Any]) -> tuple[Any, ...]:

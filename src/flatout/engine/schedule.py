@@ -8,7 +8,7 @@ learner.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -256,8 +256,8 @@ class Schedule:
                 for each in (last, self._sampler.state(state.environments)["obs"])
             )  # fmt: skip
             envs = range(len(tree.first(first)))
-            restarted = ((env, tree.take(last, env), tree.take(first, env)) for env in envs)
-            state = self._truncated(state, restarted)
+            restarts = [(env, tree.take(last, env), tree.take(first, env)) for env in envs]
+            state = learner.truncate(state, restarts)
         self._continue_from(state)
 
     def learned(self, optimiser: bool = True) -> dict[str, np.ndarray]:
@@ -329,7 +329,7 @@ class Schedule:
             for restart in self._sampler.restarted:
                 self._pending[-1].truncate(*restart)
         else:
-            self._state = self._truncated(self._state, self._sampler.restarted)
+            self._state = self.learner.truncate(self._state, self._sampler.restarted)
         return notes
 
     def _restored(self, learned: Any, snapshot: Snapshot) -> RunState:
@@ -358,13 +358,8 @@ class Schedule:
     def _learn(self, state: RunState, pending: Pending) -> LearnResult:
         """Learn from a trajectory; see `Learner.learn`. If episodes were restarted before it was
         collected, first truncate them in the replay."""
-        return self.learner.learn(self._truncated(state, pending.restarted), pending.trajectory)
-
-    def _truncated(self, state: RunState, restarted: Iterable[Restart]) -> RunState:
-        """Truncate the stored episodes of environments that were restarted."""
-        for restart in restarted:
-            state = self.learner.truncate(state, restart)
-        return state
+        state = self.learner.truncate(state, pending.restarted)
+        return self.learner.learn(state, pending.trajectory)
 
     def _metrics(self, values: dict[str, float], pending: Pending) -> Metrics:
         """Return the metrics of an iteration; averages are left out if it made no update."""

@@ -5,6 +5,7 @@ The learner calls it. Only the newest trajectory is copied to the device, never 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -290,9 +291,11 @@ class DeviceReplay(Replay):
         over = np.flatnonzero(held + more > most)
         return int(over[0]) if len(over) else count
 
-    def truncate(self, store: Store, counts: RingCounters, restart: Restart) -> Store:
-        """See `Buffer.truncate`. The ring is copied to host memory, changed and returned."""
-        ring = counts.truncate(self._join_ring(store.ring), *restart)
+    def truncate(self, store: Store, counts: RingCounters, restarts: Sequence[Restart]) -> Store:
+        """See `Buffer.truncate`. The ring is copied to host memory once, changed and returned."""
+        ring = self._join_ring(store.ring)
+        for restart in restarts:
+            ring = counts.truncate(ring, *restart)
         return store._replace(ring=self._split_ring(ring))
 
     def _join_ring(self, ring: Ring) -> Ring:

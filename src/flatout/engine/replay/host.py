@@ -7,7 +7,7 @@ after all of its updates.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -198,8 +198,11 @@ class HostReplay(Replay):
         (ring, priorities), counts = super().restored(arrays, data, rows)
         return Store(ring, jax.device_put(priorities, self._host)), counts
 
-    def truncate(self, store: Store, counts: RingCounters, restart: Restart) -> Store:
-        return store._replace(ring=counts.truncate(store.ring, *restart))
+    def truncate(self, store: Store, counts: RingCounters, restarts: Sequence[Restart]) -> Store:
+        ring = store.ring
+        for restart in restarts:
+            ring = counts.truncate(ring, *restart)
+        return store._replace(ring=ring)
 
     def _gather(self, ring: Ring, rows_written: int, row: np.ndarray, env: np.ndarray) -> Gathered:
         return gather(np, self._layout, ring, rows_written, row, env + self._first)
