@@ -6,10 +6,11 @@ import importlib
 import os
 import signal
 import socket
+import ssl
 import threading
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from flatout.errors import FlatoutError, UsageError, one_line
@@ -27,6 +28,9 @@ VARIABLES = {
     "RAY_RUNTIME_ENV_IGNORE_GITIGNORE": "1",  # data files are often ignored by git
 }
 """Ray's environment variables, unless the user sets them."""
+
+CERTIFICATE, KEY, AUTHORITY = "RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT"
+"""Ray's environment variables for the files of its certificate, the private key and the CA."""
 
 STORE = 200_000_000
 """Bytes of the object store of a Ray that is started here. It holds pieces of run folders, and
@@ -97,6 +101,8 @@ def connect(
                 ) from None
             what = f"--ray-address {address}" if address else "Ray does not start"
             hint = "; if it asks for a token, set RAY_AUTH_MODE=token" if address else ""
+            if address and _uses_tls():
+                hint = f"; its certificate must name that host and be signed by {AUTHORITY}{hint}"
             why = one_line(error)[:300].rstrip(".")
             if "Version mismatch" in why:
                 hint = "; install the same Python and the same Ray on all machines"
@@ -119,17 +125,62 @@ def refuse_silent(address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal():
         raise UsageError(f"--ray-address {address[:100]} is neither HOST:PORT nor auto.")
-    why = "it does not speak Ray's protocol"
+    why, tls = "it does not speak Ray's protocol", _tls()
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), ANSWER_S) as line:
+        with ExitStack() as opened:
+            line = opened.enter_context(
+                socket.create_connection((host.strip("[]"), int(port)), ANSWER_S)
+            )
             line.settimeout(ANSWER_S)
+            if tls:
+                line = opened.enter_context(tls.wrap_socket(line))
             line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5))
-            head = line.recv(9, socket.MSG_WAITALL)
+            head = opened.enter_context(line.makefile("rb")).read(9)
             if head[3:4] == b"\x04":  # the server's settings, which HTTP/2 begins with
                 return
+            if not head:  # a Ray that uses TLS closes connections without a known certificate
+                why = "it closed the connection; with TLS, set RAY_USE_TLS=1"
+                if tls:
+                    why = f"it closed the connection; its CA must have signed {CERTIFICATE}"
+    except ssl.SSLError as error:
+        reason = (error.reason or "the connection was closed").replace("_", " ").lower()
+        why = f"RAY_USE_TLS is set, and TLS fails: {reason}"
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or "it does not answer"
     raise FlatoutError(
         f"--ray-address {address}: no Ray answers there ({why}); see its address with: ray status, "
         "or leave it out to start one here."
     )
+
+
+def _uses_tls() -> bool:
+    """Return whether Ray uses TLS in this process; it reads the variable in the same way."""
+    return os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
+
+
+def _tls() -> ssl.SSLContext | None:
+    """Return the settings of TLS with the certificate that Ray presents, or None if Ray uses none.
+
+    Raises:
+        UsageError: a variable is missing, or its file cannot be used.
+    """
+    if not _uses_tls():
+        return None
+    for name in (CERTIFICATE, KEY, AUTHORITY):
+        if not os.environ.get(name):
+            raise UsageError(
+                f"RAY_USE_TLS is set, but {name} is not: it names a file in PEM format."
+            )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # Ray verifies the server
+    context.set_ciphers("DEFAULT:@SECLEVEL=0")  # Ray accepts short keys
+    context.set_alpn_protocols(["h2"])
+    certificate, key = os.environ[CERTIFICATE], os.environ[KEY]
+    try:
+        context.load_cert_chain(certificate, key, password="")  # without one, OpenSSL would ask
+    except OSError as error:
+        why = error.strerror
+        if isinstance(error, ssl.SSLError):
+            why = "no certificate in PEM format with its private key, unencrypted"
+        raise UsageError(f"{CERTIFICATE}={certificate}, {KEY}={key}: {why}.") from None
+    return context
