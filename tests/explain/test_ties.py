@@ -11,8 +11,9 @@ from rich.console import Console
 
 from flatout_explain import html
 from flatout_explain.diagnosis import Diagnosis, Finding
-from flatout_explain.program.diagnose import diagnose
+from flatout_explain.program.diagnose import diagnose, diagnosis_of
 from flatout_explain.program.evidence import build
+from flatout_explain.program.facts import facts_of
 from flatout_explain.program.mechanism import _divided
 from flatout_explain.ranking import MOST_BLOCKS, block_ends, interval, ordered, tied
 from flatout_explain.report import meters, show
@@ -273,8 +274,12 @@ def test_what_follows_training_is_no_part_of_the_explained_time() -> None:
     about = meta(30.0, busy=2.0) | {"finished": True, "code": 0}
     for row in about["monitor"]:
         row["cpu"] = 0.5 if 105.0 < row["t"] <= 120.0 else 0.0
-    found = diagnose(build(about, [driver.written()]))
+    facts = facts_of(build(about, [driver.written()]))
+    found = diagnosis_of(facts)
     assert found.explained == pytest.approx((5.0, 20.0), abs=0.05)
     assert found.apart[-1] == ("after the last learning", pytest.approx(10.0))
     (cpu,) = meters(found)
     assert cpu.mean == pytest.approx(0.5, abs=0.01)
+    used = facts.blame.core_use
+    assert used is not None
+    assert used.used / used.cores == pytest.approx(cpu.mean), "the rules and the report show one figure"

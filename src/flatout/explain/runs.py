@@ -41,7 +41,7 @@ from flatout_explain.cards import card_uses
 from flatout_explain.cores import contended
 from flatout_explain.diagnosis import STEPS, UPDATES, Diagnosis, Finding, WorkRate, lanes, verdict
 from flatout_explain.documents import convert
-from flatout_explain.hardware.core_use import seconds_within
+from flatout_explain.hardware.core_use import samples_within
 from flatout_explain.hardware.cores import usable_cores
 from flatout_explain.hardware.monitor import MonitorSample, merged
 from flatout_explain.phases import PHASES
@@ -174,7 +174,7 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
         )
     samples, last = evidence.samples, begins[-1]
     explained = _explained(records, totals)
-    steady_samples = _during(samples, *explained)
+    steady_samples = samples_within(samples, *explained)
     facts_ = facts(
         totals,
         config=evidence.config,
@@ -292,13 +292,6 @@ def _explained(records: Sequence[SpanRecord], totals: Totals) -> tuple[float, fl
     mains = [r for r in records if r.lane == MAIN and r.iterations and r.t >= totals.begin]
     useful = [record for record in mains if not record.closing] or mains
     return totals.begin, useful[-1].end
-
-
-def _during(samples: Sequence[MonitorSample], begin: float, end: float) -> Sequence[MonitorSample]:
-    """Return the samples of some time, or all if there are none; of those that reach beyond its
-    edges, the part within counts."""
-    weights = seconds_within(samples, begin, end)
-    return [replace(s, seconds=w) for s, w in zip(samples, weights, strict=True) if w] or samples
 
 
 def _spans(

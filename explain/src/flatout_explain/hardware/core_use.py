@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flatout_explain.hardware.monitor import MonitorSample
 from flatout_explain.timespans import weighted_mean
@@ -62,6 +62,15 @@ def quota_share(throttled: float, used: float) -> float:
 def seconds_within(samples: Sequence[MonitorSample], begin: float, end: float) -> list[float]:
     """Return how many seconds of each sample are between two times of the monitor's clock."""
     return [max(min(s.t, end) - max(s.t - s.seconds, begin), 0.0) for s in samples]
+
+
+def samples_within(
+    samples: Sequence[MonitorSample], begin: float, end: float
+) -> Sequence[MonitorSample]:
+    """Return the samples of some time, or all if there are none. Of those that reach beyond its
+    edges, only the seconds within count."""
+    weights = seconds_within(samples, begin, end)
+    return [replace(s, seconds=w) for s, w in zip(samples, weights, strict=True) if w] or samples
 
 
 def core_use(samples: Sequence[MonitorSample], cores: int) -> CoreUse | None:

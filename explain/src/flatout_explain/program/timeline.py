@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from flatout_explain.hardware.core_use import samples_within
 from flatout_explain.hardware.monitor import MonitorSample
 from flatout_explain.program.calls import Replay, network_sites, replay
 from flatout_explain.program.codes import Leaf
@@ -35,10 +37,9 @@ class Timeline:
     part: str = ""  # why the steady state is no whole cycle, or empty
     ends: tuple[float, ...] = ()  # of the driver's whole cycles, if it collects and learns in turn
 
-    def samples(self, evidence: Evidence) -> list[MonitorSample]:
+    def samples(self, evidence: Evidence) -> Sequence[MonitorSample]:
         """Return the monitor's samples of the steady state; all of them if it has none."""
-        within = [s for s in evidence.monitor if self.begin <= s.t <= self.end + 1.0]
-        return within or evidence.monitor
+        return samples_within(evidence.monitor, self.begin, self.end)
 
     @property
     def edges(self) -> tuple[float, ...]:
