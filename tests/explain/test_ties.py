@@ -282,4 +282,4 @@ def test_what_follows_training_is_no_part_of_the_explained_time() -> None:
     assert cpu.mean == pytest.approx(0.5, abs=0.01)
     used = facts.blame.core_use
     assert used is not None
-    assert used.used / used.cores == pytest.approx(cpu.mean), "the rules and the report show one figure"
+    assert used.used / used.cores == pytest.approx(cpu.mean), "one figure for rules and report"
