@@ -6,6 +6,7 @@ import functools
 import itertools
 import json
 import shutil
+import signal
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,6 +112,39 @@ def test_events_happen_in_order_at_their_steps(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert len(seen.episodes) == agent.summary["episodes"] > 0
     assert all(one.episode_return == one.length for one in seen.episodes)
+
+
+class Interrupting(Callback):
+    """A callback to which Ctrl-C comes in the first iteration."""
+
+    def on_iteration(self, run: Run) -> None:
+        run.agent._run[0].interrupts.signum = signal.SIGINT
+
+
+class Logs(Recorder):
+    """Logs a number before each checkpoint."""
+
+    def on_checkpoint(self, run: Run) -> None:
+        super().on_checkpoint(run)
+        run.log("my/saved", 1.0)
+
+
+def test_every_checkpoint_is_announced_before_it_is_written(tmp_path: Path) -> None:
+    last, stopped, alone, again = Logs(), Logs(), Recorder(), Recorder()
+    agent = PPO("CartPole-v1", checkpoint_every=0, **SETTINGS)
+    agent.learn(128, callback=last, run_dir=tmp_path / "last")
+    assert last.events[-3:] == [("iteration", 128), ("checkpoint", 128), ("end", 128)]
+    assert rows(tmp_path / "last")[-1]["my/saved"] == 1.0
+    agent = PPO("CartPole-v1", checkpoint_every=64, **SETTINGS)
+    with pytest.raises(KeyboardInterrupt):
+        agent.learn(640, callback=[Interrupting(), stopped], run_dir=tmp_path / "stopped")
+    assert stopped.events[1:] == [("iteration", 64), ("checkpoint", 64), ("end", 64)]
+    PPO("CartPole-v1", **SETTINGS).learn(64, callback=alone)
+    assert "checkpoint" not in dict(alone.events), "nothing is saved"
+    PPO.load(tmp_path / "last").learn(64, callback=again, run_dir=tmp_path / "again")
+    assert again.events == [
+        ("start", 0), ("checkpoint", 0), ("iteration", 64), ("checkpoint", 64), ("end", 64)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

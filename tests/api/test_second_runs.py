@@ -221,6 +221,24 @@ def test_states_of_callbacks_outlive_a_part_of_the_run_without_them(tmp_path: Pa
     assert later.count == 2
 
 
+def test_states_of_callbacks_continue_in_another_folder(tmp_path: Path) -> None:
+    folder, other, third = (tmp_path / name for name in "abc")
+    PPO(CART, **SMALL).learn(64, Counting(), run_dir=folder)
+    counting = Counting()
+    PPO.load(folder).learn(64, counting, run_dir=third, reset_num_timesteps=False)
+    assert counting.count == 2
+    between = PPO.load(folder).learn(64, run_dir=other, reset_num_timesteps=False)
+    assert any("their states are kept" in note for note in between.summary["notes"])
+    later = Counting()
+    PPO.load(other).learn(64, later, reset_num_timesteps=False)
+    assert later.count == 2
+    alone = PPO.load(folder).learn(64, reset_num_timesteps=False)
+    assert any(note.endswith("continues without them.") for note in alone.summary["notes"])
+    started = Counting()
+    PPO.load(folder).learn(64, started, run_dir=tmp_path / "d")
+    assert started.count == 1, "a new run that begins with what another learned"
+
+
 def test_a_run_that_is_stopped_before_its_start_leaves_the_summary(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -126,7 +126,8 @@ class Callback:
         """Handle an evaluation of the run (`eval_every`)."""
 
     def on_checkpoint(self, run: Run) -> Any:
-        """Handle a checkpoint that is about to be written; it includes what this call changes."""
+        """Handle a checkpoint that is about to be written; it includes what this call changes. It
+        is called before every checkpoint except the one after a failure."""
 
     def on_end(self, run: Run) -> Any:
         """Handle the end of training, for any reason except a failure."""

@@ -116,11 +116,15 @@ class Saver:
                 checkpoint.remove_unused(path.parent, self._store)
         return notes
 
+    def is_due(self, progress: Progress) -> bool:
+        """Return whether the newest checkpoint is of an earlier iteration than this one."""
+        return self._folder is not None and self._saved != progress.iterations
+
     def save(self, progress: Progress, state: Callable[[], Snapshot], apart: bool = False) -> None:
         """Write a checkpoint unless the newest one is of this iteration. One of several members
         adds its state to the checkpoint of all, or writes a separate one if `apart`."""
         together = None if apart else self._together
-        if self._folder is None or (self._saved == progress.iterations and not apart):
+        if self._folder is None or not (apart or self.is_due(progress)):
             return
         with self._folder.checked(), self._spans.span("checkpoint"):
             snapshot = state()

@@ -168,6 +168,7 @@ class Trainer:
             except Interrupt as stop:
                 self.interrupted = stop.signum
                 self.display.note("stopping: the run is saved after its last whole iteration")
+            self._announce_checkpoint()  # the last one, which follows
             if self._callbacks is not None:
                 self._callbacks.tell("on_end")
             recording.end(self.progress.counts)
@@ -258,20 +259,22 @@ class Trainer:
             self.folder.write_config(
                 resolved, str(components.placement), self._parent, self._logs.wandb
             )
-        states = None if found is None else found[1].data.get(SAVED)
+        before = None if found is None else found[1]
+        if before is None and self.start is not None and self.start.continues:
+            before = self.start.state  # has states only if it was read from a folder
+        states = None if before is None else before.data.get(SAVED)
         if self._callbacks is not None:
             if self.acting is not None:
                 self.acting.follow(components.schedule, lambda: self.progress.iterations)
                 stack.callback(self.acting.follow)
             run = Run(self.agent, self.config, self._path, self.progress, self._wall)
             notes = [*notes, *self._callbacks.start(run, states)]
-        elif states:
+        elif states and not self._unused_states:
             self._unused_states = states
-            notes = [
-                *notes,
-                "this run had callbacks, and continues without them; their states are kept for "
-                "learn(callback=...) in Python.",
-            ]
+            note = "this run had callbacks, and continues without them"
+            if self.folder is not None:
+                note += "; their states are kept for learn(callback=...) in Python"
+            notes = [*notes, f"{note}."]
         for note in notes:
             components.notes.append(note)
             self.display.note(note)
@@ -317,8 +320,6 @@ class Trainer:
                 progress.next_checkpoint = progress.after(every)
                 if self._done():  # a resumed run keeps the records that end before its checkpoint
                     recording.end(progress.counts)
-                if self._callbacks is not None and self.folder is not None:
-                    self._callbacks.tell("on_checkpoint")
                 self._save(components)
                 if components.planner is not None and not self._done():
                     self._go_on(
@@ -403,7 +404,14 @@ class Trainer:
 
     def _save(self, components: Components, apart: bool = False) -> None:
         """Write a checkpoint; see `Saver.save`."""
+        if not apart:
+            self._announce_checkpoint()
         self._saver.save(self.progress, partial(self._whole, components), apart)
+
+    def _announce_checkpoint(self) -> None:
+        """Call `on_checkpoint` if a checkpoint of this iteration is still to be written."""
+        if self._callbacks is not None and self._saver.is_due(self.progress):
+            self._callbacks.tell("on_checkpoint")
 
     def _whole(self, components: Components) -> Snapshot:
         """Return the state for a checkpoint, after everything that was logged is on disk."""
