@@ -125,6 +125,11 @@ def test_vectorised_environments_are_settings() -> None:
     assert (game.settings["frame_stack"], game.settings["noop_max"]) == (1, 5)
     with pytest.raises(UsageError, match="for PPO and A2C, not for SAC"):
         sb3.SAC("MlpPolicy", vec_env.VecNormalize("Pendulum-v1"))
+    rewards = vec_env.VecNormalize("CartPole-v1", norm_obs=False)
+    with pytest.raises(UsageError, match=r"for PPO and A2C, not for DQN.*that scales rewards"):
+        sb3.DQN("MlpPolicy", rewards)
+    neither = vec_env.VecNormalize("CartPole-v1", norm_obs=False, norm_reward=False)
+    assert sb3.DQN("MlpPolicy", neither).config.env.env == "CartPole-v1"
     with pytest.raises(UsageError, match="leave clip_obs"):
         vec_env.VecNormalize("Pendulum-v1", clip_obs=5)
     with pytest.raises(UsageError, match="leave clip_obs, clip_reward, epsilon"):

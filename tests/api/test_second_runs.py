@@ -160,6 +160,32 @@ def test_a_frequency_of_updates_counts_steps_of_all_environments(
     assert again.config.flat()["train_freq"] == 4
 
 
+def test_a_loaded_agent_keeps_its_frequency_of_updates(tmp_path: Path) -> None:
+    small: dict[str, Any] = {
+        "hidden": [16],
+        "batch_size": 8,
+        "buffer_size": 256,
+        "learning_starts": 16,
+    }
+    env = env_util.make_vec_env("Pendulum-v1", n_envs=4)
+    first = sb3.SAC("MlpPolicy", env, **small).learn(32).save(tmp_path / "first")
+    saved = sb3.SAC.load(first, train_freq=16).save(tmp_path / "saved")
+
+    def found(**given: Any) -> tuple[int, int, int]:
+        flat = sb3.SAC.load(saved, **given).config.flat()
+        return flat["envs"], flat["train_freq"], flat["gradient_steps"]
+
+    assert found() == (4, 64, 1)
+    assert found(gradient_steps=2) == (4, 64, 2)
+    assert found(custom_objects={"gradient_steps": 2}) == (4, 64, 2)
+    assert found(env=env_util.make_vec_env("Pendulum-v1", n_envs=1)) == (1, 16, 1)
+    assert found(n_envs=np.int64(8), gradient_steps=-1) == (8, 128, 128)
+    assert found(num_envs=2, train_freq=(3, "step")) == (2, 6, 1)
+    assert sb3.SAC("Pendulum-v1", num_envs=2, train_freq=3).config.flat()["train_freq"] == 6
+    with pytest.raises(FlatoutError, match="holds an agent of sac"):
+        sb3.PPO.load(saved, n_envs=2)
+
+
 class Low(callbacks.BaseCallback):
     """Returns NumPy's False at the first step."""
 

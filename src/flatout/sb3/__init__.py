@@ -12,16 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Never, NoReturn, Self
+from typing import Any, Never, NoReturn, Self, TypeGuard
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector import VectorEnv
 
 from flatout.api import Agent, agents
 from flatout.api.aliases import ATTRIBUTES, POLICIES
-from flatout.api.arguments import path_argument
-from flatout.config.aliases import IMPORTED
+from flatout.api.arguments import flag, path_argument
+from flatout.api.names import consent
+from flatout.api.saved_files import read_agent
+from flatout.config.aliases import IMPORTED, RENAMED
 from flatout.config.schema import EnvConfig
+from flatout.envs.vector_kind import size_of
 from flatout.errors import UsageError, short
 from flatout.run.callbacks import CallbackLike
 from flatout.sb3.adapter import attached
@@ -42,6 +46,8 @@ __all__ = [
 
 ENDING = ".safetensors"
 STEPS = ("train_freq", "gradient_steps")
+ON_POLICY = ("ppo", "a2c")
+NORMALISED = ("normalize_observation", "normalize_reward")
 
 
 class HerReplayBuffer:
@@ -71,29 +77,31 @@ class _Translated(Agent):
         self._logs = settings.pop("tensorboard_log", None)
         if settings.get("replay_buffer_class") is HerReplayBuffer:
             settings = _with_hindsight(settings)
-        if not self._loads:
-            self._refuse_normalisation(settings)
-            envs = settings.get("envs", settings.get("n_envs", 1))
-            settings = self._with_updates(settings, envs)
+        settings = self._without_normalisation(settings)
+        if not self._loads and self.algorithm not in ON_POLICY:
+            envs = _number_of_envs(settings, given[-1] if given else None, 1)
+            if "preset" not in settings:
+                settings.setdefault("train_freq", 4 if self.algorithm == "dqn" else 1)
+            settings = _with_updates(settings, envs)
         super().__init__(*given, **settings)
 
-    def _refuse_normalisation(self, settings: Mapping[str, Any]) -> None:
-        if settings.get("normalize_observation") and self.algorithm not in ("ppo", "a2c"):
-            raise UsageError(
-                f"VecNormalize is available for PPO and A2C, not for {type(self).__name__}: wrap "
-                "the environment in a wrapper of your own that scales observations."
-            )
-
     @classmethod
-    def _with_updates(cls, settings: Mapping[str, Any], envs: Any) -> dict[str, Any]:
-        """Return the settings with `train_freq` counted over all environments."""
-        chosen = "preset" in settings and "train_freq" not in settings
-        if cls.algorithm in ("ppo", "a2c") or chosen or type(envs) is not int:
+    def _without_normalisation(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings, without those of `VecNormalize` if the algorithm has none.
+
+        Raises:
+            UsageError: one of them is on.
+        """
+        if cls.algorithm in ON_POLICY:
             return dict(settings)
-        every = settings.get("train_freq", 4 if cls.algorithm == "dqn" else 1)
-        if isinstance(every, tuple) and every[1:] == ("step",):
-            every = every[0]
-        return {**settings, "train_freq": every * envs if isinstance(every, int) else every}
+        for name in NORMALISED:
+            if settings.get(name):
+                what = name.removeprefix("normalize_")
+                raise UsageError(
+                    f"VecNormalize is available for PPO and A2C, not for {cls.__name__}: wrap the "
+                    f"environment in a wrapper of your own that scales {what}s."
+                )
+        return {name: value for name, value in settings.items() if name not in NORMALISED}
 
     def learn(
         self, total_timesteps: int | None = None, callback: Any = None,
@@ -162,10 +170,17 @@ class _Translated(Agent):
             if name not in ("lr_schedule", "policy_class"):
                 settings[name] = value
         settings.pop("print_system_info", None)
+        settings = cls._without_normalisation(settings)
         file = found[0] if found else named
-        if not {*STEPS}.isdisjoint(settings):
-            others = {n: v for n, v in settings.items() if n not in STEPS}
-            settings = cls._with_updates(settings, super().load(file, env, **others).n_envs)
+        envs = _number_of_envs(settings, env, None)
+        if cls.algorithm not in ON_POLICY and (envs or not {*STEPS}.isdisjoint(settings)):
+            trusted = consent(flag("trust", settings.get("trust", False)), env=env)
+            saved = read_agent(file, "best", trusted).config
+            envs, every = envs or saved.env.envs, saved.flat().get("train_freq")
+            if "train_freq" in settings:
+                settings = _with_updates(settings, envs)
+            elif _is_count(envs) and every is not None:  # None: another algorithm's
+                settings["train_freq"] = max(every * int(envs) // saved.env.envs, 1)
         agent = super().load(file, env, **settings)
         agent._vec_env = vec_env
         return agent
@@ -249,6 +264,29 @@ class _Translated(Agent):
         typed = {name: value.astype(present[name].dtype) for name, value in changed.items()}
         self._acting.learned({**(self._acting.arrays or {}), **typed})
         self._history.replace(typed)
+
+
+def _number_of_envs(settings: Mapping[str, Any], env: Any, default: Any) -> Any:
+    """Return the number of environments that the settings or a vector environment name."""
+    for name, value in settings.items():
+        if RENAMED.get(name, name) == "envs":
+            return value
+    return size_of(env) if isinstance(env, VectorEnv) else default
+
+
+def _with_updates(settings: Mapping[str, Any], envs: Any) -> dict[str, Any]:
+    """Return the settings with `train_freq` counted over all environments. What is no number is
+    left to the check of settings."""
+    every = settings.get("train_freq")
+    if isinstance(every, tuple) and every[1:] == ("step",):
+        every = every[0]
+    if not (_is_count(every) and _is_count(envs)):
+        return dict(settings)
+    return {**settings, "train_freq": int(every) * int(envs)}
+
+
+def _is_count(value: Any) -> TypeGuard[int | np.integer[Any]]:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _with_hindsight(settings: Mapping[str, Any]) -> dict[str, Any]:
