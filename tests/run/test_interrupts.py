@@ -58,6 +58,19 @@ def test_a_second_ctrl_c_ends_the_process_at_once(
     assert (exits, left) == ([130], [1])
 
 
+def test_a_second_ctrl_c_in_a_notebook_leaves_the_process_alive(
+    exits: list[int], passes: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.ps1", ">>> ", raising=False)
+    signals = Interrupts()
+    arrive(signals, signal.SIGINT, signal.SIGINT)
+    passes(0.5)
+    for _ in range(2):  # also while the run is being closed
+        with pytest.raises(KeyboardInterrupt):
+            signals._handle(signal.SIGINT, None)
+    assert exits == []
+
+
 def test_signals_of_a_job_manager_count_as_one(
     exits: list[int], passes: Callable[[float], None]
 ) -> None:

@@ -193,7 +193,8 @@ class Agent:
 
         Returns:
             This agent; `summary` holds the run's results. In a notebook and at Python's prompt,
-            Ctrl-C also returns the agent, with what it has learned until then.
+            Ctrl-C also returns the agent, with what it has learned until then; a second one raises
+            KeyboardInterrupt at once, and the agent keeps what it had learned before this call.
 
         Raises:
             FlatoutError: the run failed; the agent keeps what it had learned before the failure.

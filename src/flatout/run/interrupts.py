@@ -24,7 +24,8 @@ class Interrupts:
     """Turns signals into `Interrupt`, raised only inside `discardable` sections.
 
     Outside of them (learning, publishing, saving) a signal waits for the next such section. A
-    second Ctrl-C ends the process without waiting; what was saved stays saved. A second SIGTERM
+    second Ctrl-C ends the process without waiting; what was saved stays saved. In a notebook and at
+    Python's prompt, which hold more than this run, it raises KeyboardInterrupt. A second SIGTERM
     does so only when `GRACE_S` seconds have passed, because job managers send several at once. A
     terminal that goes away sends several SIGHUPs, which count as one. A signal that is ignored
     (``nohup``, a shell's background job) stays so. Handlers are installed only in the main thread;
@@ -93,6 +94,8 @@ class Interrupts:
         if not first and self.signum != _HANGUP:
             if now - self._since < (REPEATED_S if signum == signal.SIGINT else GRACE_S):
                 return
+            if signum == signal.SIGINT and hasattr(sys, "ps1"):
+                raise KeyboardInterrupt
             self._leave()
             os._exit(128 + signum)
         self.signum, self._since = signum, now
