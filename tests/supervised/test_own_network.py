@@ -282,6 +282,14 @@ def test_a_run_that_goes_on_has_its_rows_and_its_end_where_it_should(
     assert loaded.learn(3, reset_num_timesteps=False).summary["steps"] == 27
 
 
+def test_a_run_that_goes_on_makes_whole_dispatches_after_its_first(tmp_path: Path) -> None:
+    steps = list[int]()
+    agent = Classifier(MINE[3], make, **SMALL).learn(7)
+    agent.learn(13, lambda progress, metrics: steps.append(progress.steps))
+    assert steps == [10, 20]
+    assert agent.summary["compile_later_s"] == 0.0
+
+
 def test_a_classifiers_run_folder_is_loaded_by_names(tmp_path: Path) -> None:
     run = tmp_path / "run"
     agent = Classifier(MINE[3], make, **SMALL).learn(run_dir=run)

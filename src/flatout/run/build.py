@@ -186,7 +186,12 @@ def _compile_classifier(job: Job, made: int) -> Components:
     programs = job.programs.get(("classify", config.hyper.dropout > 0), Programs)
     learner = parts.learner(config, placement, mesh, job.spans, programs)
     tester = Tester(parts.algorithm, dataset, mesh.first, config.run.precision)
-    update = partial(learner.compile_update, parts.shapes)
+
+    def update() -> Any:
+        if parts.first is not None:
+            learner.compile_update(parts.first)
+        return learner.compile_update(parts.shapes)
+
     workspace = compile_all(job, update, [partial(tester.policy.compile, programs)])
     expectation = replace(parts.expectation, workspace=workspace)
     job.announce(expectation.check(placement, run.hardware))

@@ -30,13 +30,13 @@ TOGETHER = 10
 """The most gradient steps in one dispatch of the learner."""
 
 
-def steps_together(steps: int, every: int, made: int = 0) -> int:
+def steps_together(steps: int, every: int) -> int:
     """Return U, the gradient steps in one dispatch.
 
-    U divides the run's steps, those between rows of metrics (`every`), and those that a run which
-    continues has `made`, so that each row and the end are reached exactly.
+    U divides the run's steps and those between rows of metrics (`every`), so that each row and the
+    end are reached exactly. The first dispatch of a run that continues ends at a multiple of U.
     """
-    shared = math.gcd(steps, every, made)
+    shared = math.gcd(steps, every)
     return next(u for u in range(TOGETHER, 0, -1) if shared % u == 0)
 
 
@@ -47,6 +47,7 @@ class Parts:
     Attributes:
         expectation: the expected use of memory.
         shapes: the shapes of the trajectories that the sampler returns.
+        first: the shapes of the first one, if they are others.
     """
 
     dataset: Dataset
@@ -54,6 +55,7 @@ class Parts:
     sampler: DatasetSampler
     expectation: Expectation
     shapes: Trajectory
+    first: Trajectory | None
 
     def learner(
         self, config: TrainConfig, placement: Placement, mesh: Mesh, spans: Spans,
@@ -88,29 +90,27 @@ def make_parts(
             "classify has no environments: leave sampler= and schedule= out of --placement."
         )
     dataset = load_dataset(config.hyper.data, code.env)
-    algorithm = build_classifier(
-        config, dataset.example_spec, dataset.classes, code, placement, made
-    )
+    algorithm = build_classifier(config, dataset.example_spec, dataset.classes, code, placement)
     key = raw_key(config.run.seed, DATA)
     sampler = DatasetSampler(dataset, algorithm.horizon, config.hyper.batch_size, key, spans)
     shapes = shapes_of(sampler.gathered(0))
+    first = shapes_of(sampler.gathered(made)) if made % algorithm.horizon else None
     expectation = Expectation(
         *learned_mb(algorithm.shapes), 3 * size_mb(shapes),
         divided=divided_mb(algorithm.shapes, len(placement.learn)),
     )  # fmt: skip
-    return Parts(dataset, algorithm, sampler, expectation, shapes)
+    return Parts(dataset, algorithm, sampler, expectation, shapes, first)
 
 
 def build_classifier(
     config: TrainConfig, example_spec: ObservationSpec, classes: int, code: UserCode = NAMED,
-    placement: Placement | None = None, made: int = 0,
+    placement: Placement | None = None,
 ) -> Algorithm:  # fmt: skip
-    """Build the pure functions of a classification run; `placement` as in `build_algorithm`, and
-    `made` as in `make_parts`."""
+    """Build the pure functions of a classification run; `placement` as in `build_algorithm`."""
     network, name = code.network, config.hyper.network
     if network is None and name != BUILT_IN:
         network = import_function(name, f"--network {name}")
-    together = steps_together(config.run.steps, rows_every(config.run.log_every, 0), made)
+    together = steps_together(config.run.steps, rows_every(config.run.log_every, 0))
     spec = BuildSpec(
         config.network, example_spec, DiscreteSpec(classes), 1, config.run.steps, together,
         network, shards_of(config, placement), config.run.micro_batch,

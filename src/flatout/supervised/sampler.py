@@ -23,7 +23,8 @@ AHEAD = 2
 
 
 class DatasetSampler(Sampler):
-    """A sampler of U batches of B examples at a time.
+    """A sampler of U batches of B examples at a time. The first time they are fewer, up to a
+    multiple of U, if a run continues at another step.
 
     An epoch has every example once, in a new order. The examples of a step are a function of
     (seed, step), so that a run can resume at any step.
@@ -44,6 +45,7 @@ class DatasetSampler(Sampler):
         self._seed = seed
         self._spans = spans
         self._position = 0  # steps learned from
+        self._collected = steps  # by the last call
         self._orders: dict[int, np.ndarray] = {}
         self._gathered = 0  # steps whose examples are gathered, or will be
         self._thread: ThreadPoolExecutor | None = None
@@ -51,8 +53,8 @@ class DatasetSampler(Sampler):
 
     @property
     def steps_collected(self) -> int:
-        """U, because a step of a classifier is a batch."""
-        return self._steps
+        """The number of batches, because a step of a classifier is a batch."""
+        return self._collected
 
     def start(self) -> None:
         """Start the thread that gathers batches."""
@@ -64,18 +66,23 @@ class DatasetSampler(Sampler):
     def _gather_next(self) -> None:
         assert self._thread is not None
         self._ready.append(self._thread.submit(self.gathered, self._gathered))
-        self._gathered += self._steps
+        self._gathered += self._count(self._gathered)
+
+    def _count(self, first: int) -> int:
+        """Return the number of steps from `first` to the next multiple of U."""
+        return self._steps - first % self._steps
 
     def collect(self, environments: Any = None, params: Any = ()) -> tuple[Trajectory, None]:
-        """Wait for the next U batches and return them; re-raise an exception of the thread."""
+        """Wait for the next batches and return them; re-raise an exception of the thread."""
         with self._spans.span("input"):
             trajectory = self._ready[0].result()
         self._ready.popleft()
         self._gather_next()
+        self._collected = len(trajectory.actions)
         return trajectory, None
 
     def commit(self) -> None:
-        self._position += self._steps
+        self._position += self._collected
 
     def state(self, environments: Any = None) -> dict[str, Any]:
         return {"position": self._position, "obs": np.zeros(0, np.uint8), "actions": []}
@@ -96,9 +103,9 @@ class DatasetSampler(Sampler):
         self._ready.clear()
 
     def gathered(self, first: int) -> Trajectory:
-        """Return the batches of steps ``first .. first + U - 1``."""
-        size = len(self._dataset.train_y)
-        number = first * self._batch + np.arange(self._steps * self._batch)
+        """Return the batches from step `first` to before the next multiple of U."""
+        size, steps = len(self._dataset.train_y), self._count(first)
+        number = first * self._batch + np.arange(steps * self._batch)
         epochs, places = np.divmod(number, size)
         rows = np.empty(len(number), np.int64)
         for epoch in range(epochs[0], epochs[-1] + 1):
@@ -106,10 +113,7 @@ class DatasetSampler(Sampler):
             rows[mine] = self._order(epoch)[places[mine]]
         for old in [epoch for epoch in self._orders if epoch < epochs[-1]]:
             del self._orders[old]
-        return batches(
-            self._dataset.train_x[rows], self._dataset.train_y[rows],
-            self._steps, self._batch,
-        )  # fmt: skip
+        return batches(self._dataset.train_x[rows], self._dataset.train_y[rows], steps, self._batch)
 
     def _order(self, epoch: int) -> np.ndarray:
         if epoch not in self._orders:
