@@ -7,6 +7,7 @@ import json
 import signal
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from flatout.populations.members import FOLDER, Strategy, members
 from flatout.populations.population import Population
 from flatout.run.interrupts import Interrupts
 from flatout.storage import checkpoint
-from flatout.storage.joint import Beside, OneOf
+from flatout.storage.joint import Beside, Joint, OneOf
+from flatout.types import Snapshot
 from tests.conftest import Result, furthest
 from tests.kills import finish, spawn
 from tests.populations.test_population import REPLAY, SMALL
@@ -133,6 +135,38 @@ def test_many_members_killed_at_any_moment_end_with_the_same_bits(
         assert ends[0]["steps"] == ends[1]["steps"]
         steps.add(ends[0]["steps"])
     assert len(steps) > 1
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_names_of_arrays_may_have_a_hash(earlier: bool, tmp_path: Path) -> None:
+    """A Dict observation's entry is one; a separate array of a member has the member's number."""
+    names = ["plain"] if earlier else ["plain", "obs/cam#1", "obs/cam"]
+    each = {
+        f"seed={member}": Snapshot(
+            {name: np.full(2, member) for name in names} | {"finals": np.zeros(member)},
+            {"member": member},
+        )
+        for member in range(2)
+    }
+    slots = {name: place for place, name in enumerate(each)}
+    if earlier:  # as version 0.1.0 has written it
+        data = {"members": [*each], "each": [one.data for one in each.values()],
+                "slots": slots, "size": 2, "failed": {}}  # fmt: skip
+        arrays = {"plain": np.array([[0, 0], [1, 1]]), "finals#0": np.zeros(0)}
+        arrays["finals#1"] = np.zeros(1)
+        checkpoint.save(tmp_path / "checkpoints", 7, Snapshot(arrays, data), 1)
+    else:
+        with closing(Joint(tmp_path, 1)) as joint:
+            joint.save(7, each, slots, 2, {})
+    with closing(Joint(tmp_path, 1)) as joint:
+        saved = joint.newest
+    assert saved is not None
+    for name, snapshot in each.items():
+        found = saved.of(name)
+        assert found.data == snapshot.data
+        assert found.arrays.keys() == snapshot.arrays.keys()
+        for array in snapshot.arrays:
+            np.testing.assert_array_equal(found.arrays[array], snapshot.arrays[array])
 
 
 def test_rows_of_several_members_are_read_back_one_by_one() -> None:

@@ -221,6 +221,19 @@ def test_a_checkpoint_is_to_be_removed_only_if_it_is_lost(
         assert ("Remove that folder" in str(raised.value)) is (number == errno.ENOENT)
 
 
+def test_a_reader_waits_while_the_only_checkpoint_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "checkpoints"
+    saved = checkpoint.save(folder, 7, Snapshot({}, {}), 3)
+    old = saved.rename(folder / f".{saved.name}.old")
+    monkeypatch.setattr(checkpoint.time, "sleep", lambda seconds: old.rename(saved))
+    assert checkpoint.load_latest(tmp_path)[:2] == (saved, 7)
+    monkeypatch.setattr(checkpoint.time, "sleep", lambda seconds: None)
+    with pytest.raises(CheckpointError, match="holds no checkpoint to resume from"):
+        checkpoint.load_latest(tmp_path / "none")
+
+
 def _replay(path: Path, error: OSError) -> None:
     with checkpoint.reading(path):
         raise DamagedError("a segment cannot be read.") from error

@@ -351,17 +351,19 @@ def latest(run_dir: Path) -> Path:
 def load_latest(run_dir: Path) -> tuple[Path, int, Snapshot]:
     """Read the newest checkpoint of a run: its path, step and snapshot.
 
-    The run may be learning. If it removes the checkpoint while it is read, the next one is read.
+    The run may be learning. If it removes the checkpoint while it is read, the next one is read;
+    if it replaces its only one, there is none for a moment.
 
     Raises:
         CheckpointError: there is none, or it is damaged.
     """
     for _ in range(ATTEMPTS - 1):
-        path = latest(run_dir)
+        path = None
         try:
+            path = latest(run_dir)
             return path, *load(path)
         except CheckpointError:
-            if path.exists():
+            if path is not None and path.exists():
                 raise
             time.sleep(REPLACED_S)
     path = latest(run_dir)

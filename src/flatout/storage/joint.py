@@ -70,6 +70,8 @@ class Saved:
         members: whose state it holds, in the order of the axis.
         slots: each member's place in the program, and `size`, how many there are.
         failed: members that had failed, and why.
+        separate: the names of arrays of one member, ``NAME#PLACE``. An entry of observations may
+            have such a name, too.
     """
 
     path: Path
@@ -78,6 +80,7 @@ class Saved:
     slots: dict[str, int]
     size: int
     failed: dict[str, str]
+    separate: frozenset[str]
     snapshot: Snapshot
 
     def of(self, member: str) -> Snapshot:
@@ -85,8 +88,8 @@ class Saved:
         place, count = self.members.index(member), len(self.members)
         arrays: dict[str, np.ndarray] = {}
         for name, array in self.snapshot.arrays.items():
-            plain, alone, number = name.rpartition("#")
-            if not alone:
+            plain, _, number = name.rpartition("#")
+            if name not in self.separate:
                 if len(array) != count:
                     raise CheckpointError(f"the array {name} is not of {count} members.")
                 arrays[name] = array[place]
@@ -150,9 +153,11 @@ class Joint:
             ):  # fmt: skip
                 raise CheckpointError("its members are impossible.")
             failed = {str(name): str(why) for name, why in data["failed"].items()}
+            hashed = [name for name in snapshot.arrays if "#" in name]  # of earlier versions
+            separate = frozenset(map(str, data.get("separate", hashed)))
         self._store.resume(checkpoint.references(path))
         checkpoint.remove_unused(self._folder, self._store)
-        return Saved(path, step, members, slots, size, failed, snapshot)
+        return Saved(path, step, members, slots, size, failed, separate, snapshot)
 
     def save(
         self, step: int, each: dict[str, Snapshot], slots: dict[str, int], size: int,
@@ -164,7 +169,7 @@ class Joint:
             FlatoutError: the folder cannot be written; earlier checkpoints are intact.
         """
         snapshots = list(each.values())
-        arrays: dict[str, np.ndarray] = {}
+        arrays, separate = dict[str, np.ndarray](), dict[str, np.ndarray]()
         for name in dict.fromkeys(name for snapshot in snapshots for name in snapshot.arrays):
             mine = [snapshot.arrays.get(name) for snapshot in snapshots]
             there = {p: np.asarray(array) for p, array in enumerate(mine) if array is not None}
@@ -173,13 +178,13 @@ class Joint:
             ):  # fmt: skip
                 arrays[name] = np.stack(list(there.values()))
             else:
-                arrays |= {f"{name}#{place}": array for place, array in there.items()}
+                separate |= {f"{name}#{place}": array for place, array in there.items()}
         sources = [snapshot.rows for snapshot in snapshots if snapshot.rows is not None]
         data = {
             "members": list(each), "each": [snapshot.data for snapshot in snapshots],
-            "slots": slots, "size": size, "failed": failed,
+            "slots": slots, "size": size, "failed": failed, "separate": list(separate),
         }  # fmt: skip
         rows = Beside(sources) if sources else None
         checkpoint.save(
-            self._folder, step, Snapshot(arrays, data, rows), self._keep, self._store
+            self._folder, step, Snapshot(arrays | separate, data, rows), self._keep, self._store
         )  # fmt: skip
