@@ -119,6 +119,47 @@ def test_settings_that_could_not_be_read_again_are_refused(tmp_path: Path) -> No
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_settings_of_the_largest_size_are_read_again(more: int, tmp_path: Path) -> None:
+    text, file = "x", tmp_path / "run" / "config.json"
+
+    def write() -> None:
+        config = resolve("ppo", {"env": "CartPole-v1", "env_kwargs": {"text": text}})
+        with closing(RunFolder(tmp_path / "run")) as folder:
+            folder.write_config(config, "cpu")
+        assert load_config(tmp_path / "run") == config
+
+    write()
+    text += "x" * ((1 << 20) + more - file.stat().st_size)
+    file.unlink()
+    if more:
+        with pytest.raises(UsageError, match="would have 1,048,577 bytes"):
+            write()
+    else:
+        write()
+        assert file.stat().st_size == 1 << 20
+
+
+def test_a_program_is_told_what_to_write_in_python(tmp_path: Path) -> None:
+    run, file, strange = tmp_path / "run", tmp_path / "file", tmp_path / "strange"
+    for path in (run, strange):
+        path.mkdir()
+    (run / "config.json").write_text('{"format": 1, "algorithm": "ppo"}')
+    file.write_text("x")
+    (strange / "metrics.jsonl").write_text("x")
+    for path, words in (
+        (run, rf"continue it with PPO\.load\('{run}'\)\.learn\(\.\.\., run_dir='{run}'\), or"),
+        (tmp_path, f"such as run_dir='{tmp_path / 'NAME'}'"),
+        (file, "choose another run_dir"),
+        (strange, "choose another run_dir"),
+    ):
+        with pytest.raises(UsageError, match=words) as refused:
+            RunFolder(path, python="PPO")
+        assert "--" not in str(refused.value)
+        with pytest.raises(UsageError, match="--run-dir"):
+            RunFolder(path)
+
+
 def test_a_folder_without_settings_says_whether_flatout_made_it(tmp_path: Path) -> None:
     mark_own(tmp_path, 0)
     for path, words in ((tmp_path, "--run-dir"), (tmp_path.parent, "is not a run folder")):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,7 +11,6 @@ import numpy as np
 
 from flatout.api.history import History, goal_reached
 from flatout.config.schema import TrainConfig
-from flatout.errors import UsageError
 from flatout.output import say
 from flatout.run.acting import Acting
 from flatout.run.notebook import display_of
@@ -58,13 +56,11 @@ def train(
     plan = partial(history.next_run, agent.config, acting.arrays, total, path, reset)
     config, start, resume = plan()
     new_run = not resume and (start is None or not start.continues)
-    if path is not None and not resume and os.path.exists(path / "config.json"):
-        name, folder = type(agent).__name__, repr(str(path))
-        raise UsageError(
-            f"{path} already holds a run; continue it with {name}.load({folder}).learn(..., "
-            f"run_dir={folder}), or choose another run_dir."
-        )
-    with nullcontext() if path is None else closing(RunFolder(path, resume)) as folder:
+    with ExitStack() as stack:
+        folder = None
+        if path is not None:
+            folder = RunFolder(path, resume, python=type(agent).__name__)
+            stack.enter_context(closing(folder))
         if resume:  # as the folder is now that no other process can change it
             config, start, _ = plan()
         display = display_of(config) if shows else Display()

@@ -71,6 +71,7 @@ class RunFolder:
         path: created if it does not exist.
         resume: the folder must hold a run; else it must hold none.
         report: write fatal signals to stderr too, see `LastWords`.
+        python: the agent's class if a Python program opens it: messages then advise in Python.
 
     Attributes:
         path: absolute, since an environment may change the working folder.
@@ -81,16 +82,20 @@ class RunFolder:
             pipes or devices in the place of a run's files.
     """
 
-    def __init__(self, path: Path, resume: bool = False, report: bool = False) -> None:
+    def __init__(
+        self, path: Path, resume: bool = False, report: bool = False, python: str = ""
+    ) -> None:
         with writing(f"the run folder {path}"), ExitStack() as undo:
-            self.named, self.path = path, path.absolute()
+            self.named, self.path, self._python = path, path.absolute(), python
             self.checkpoints = self.path / "checkpoints"
             if path.exists() and not path.is_dir():
-                raise UsageError(f"the run folder {path} is a file; choose another --run-dir.")
+                raise UsageError(
+                    f"the run folder {path} is a file; choose another {_flag(python)}."
+                )
             self._refuse_taken(resume)
             refuse_links(path)
             if not resume:
-                refuse_strange(path)
+                refuse_strange(path, python)
             with nofollow.folder(path, 0, make=True):
                 pass
             try:
@@ -113,7 +118,7 @@ class RunFolder:
 
     def _refuse_taken(self, resume: bool) -> None:
         if not resume:
-            refuse_taken(self.named)
+            refuse_taken(self.named, self._python)
         elif not (self.named / "config.json").is_file():
             raise UsageError(without_settings(self.named))
 
@@ -231,13 +236,14 @@ class RunFolder:
                 f"{name} cannot hold these settings ({error}); env_kwargs of a kept run are "
                 "numbers, strings, flags and lists of them."
             ) from error
-        if sign and len(text) > MOST_CONFIG:
+        content = (text + "\n").encode()
+        if sign and len(content) > MOST_CONFIG:
             raise UsageError(
-                f"{name} would have {len(text):,} bytes with these settings, and at most "
+                f"{name} would have {len(content):,} bytes with these settings, and at most "
                 f"{MOST_CONFIG:,} are read; let the environment read what is as long from a file."
             )
         with writing(self.path / name):
-            nofollow.replace(self.path / name, (text + "\n").encode())
+            nofollow.replace(self.path / name, content)
 
     def close(self) -> None:
         """Release the folder; remove it if no run has begun in it and nothing else is there."""
@@ -254,23 +260,36 @@ class RunFolder:
             self._lock.close()
 
 
-def refuse_taken(folder: Path) -> None:
+def _flag(python: str) -> str:
+    return "run_dir" if python else "--run-dir"
+
+
+def refuse_taken(folder: Path, python: str = "") -> None:
     """Refuse a folder that holds a run or a population, or folders of other runs.
+
+    Args:
+        python: as of `RunFolder`.
 
     Raises:
         UsageError: it does.
     """
     for name in (POPULATION, "config.json"):
         if (folder / name).exists():
+            again = f"resume it with --resume {shell_word(folder)}"
+            if python:
+                named = repr(str(folder))
+                again = f"continue it with {python}.load({named}).learn(..., run_dir={named})"
             raise UsageError(
-                f"{folder} already holds a run; resume it with --resume {folder}, or choose "
-                "another --run-dir."
+                f"{folder} already holds a run; {again}, or choose another {_flag(python)}."
             )
-    refuse_among_runs(folder)
+    refuse_among_runs(folder, python)
 
 
-def refuse_among_runs(folder: Path) -> None:
+def refuse_among_runs(folder: Path, python: str = "") -> None:
     """Refuse a folder for something new in which there are folders of runs, populations or sweeps.
+
+    Args:
+        python: as of `RunFolder`.
 
     Raises:
         UsageError: the message names one of them.
@@ -278,10 +297,11 @@ def refuse_among_runs(folder: Path) -> None:
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False) and _is_taken(folder / entry.name):
+                own = folder / "NAME"
+                words = f"run_dir={str(own)!r}" if python else f"--run-dir {shell_word(own)}"
                 raise UsageError(
                     f"{folder} holds other runs, such as {entry.name}, and a new one would write "
-                    f"its files among them; name a folder of its own, such as --run-dir "
-                    f"{shell_word(folder / 'NAME')}."
+                    f"its files among them; name a folder of its own, such as {words}."
                 )
 
 
@@ -294,9 +314,12 @@ def _is_taken(folder: Path) -> bool:
     return False
 
 
-def refuse_strange(path: Path) -> None:
+def refuse_strange(path: Path, python: str = "") -> None:
     """Refuse a folder for a new run in which files or folders have the names of a run's, unless
     Flatout wrote them for a run that ended before it had begun.
+
+    Args:
+        python: as of `RunFolder`.
 
     Raises:
         UsageError: it has some.
@@ -317,7 +340,7 @@ def refuse_strange(path: Path) -> None:
             continue
         raise UsageError(
             f"{path / entry.name} does not belong to a run of Flatout, and a new run would replace "
-            "it; choose another --run-dir, or move it away."
+            f"it; choose another {_flag(python)}, or move it away."
         )
 
 
