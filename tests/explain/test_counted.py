@@ -17,6 +17,7 @@ from flatout_explain.program import attach
 from flatout_explain.program.attach import finish
 from flatout_explain.program.diagnose import diagnose
 from flatout_explain.program.evidence import build, process, rows_of
+from flatout_explain.program.garbage import between
 from flatout_explain.ranking import ordered
 from flatout_explain.report import advised, show
 from tests.explain.test_probe import observed
@@ -83,6 +84,27 @@ def test_collections_that_the_program_calls_for_have_another_remedy() -> None:
     assert one.remedy.startswith("Call gc.collect() less often")
 
 
+def test_collections_before_the_steady_state_decide_nothing() -> None:
+    """Such as those of the imports, which the program calls for at another line."""
+    driver = Recorded(1).spend(6.0, "import")
+    while driver.clock < 30.0:
+        driver.spend(0.45, "env").spend(0.05, "learn")
+    codes = {row["plain"]: row["i"] for row in driver.rows if row["k"] == "code"}
+    for second in range(31):
+        start, steady = min(second, 6), max(second - 6, 0)
+        place = [codes["_find_and_load"], 60] if second <= 6 else [codes["main"], 66]
+        driver.rows.append({
+            "k": "garbage", "t": second, "times": [9000 * start, 0, 10 * steady],
+            "seconds": [0.9 * start, 0.0, 0.1 * steady], "asked": 0.9 * start,
+            "places": [[*place, 0.9 if second <= 6 else 0.1]],
+        })  # fmt: skip
+    one = found(told(driver), "garbage-bound")
+    assert one is not None
+    assert one.evidence[0].endswith("take 10 % of the time: 235 of generation 2 (2.4 s)")
+    assert one.remedy.startswith("Call gc.freeze()")
+    assert one.place == ("/home/me/train.py", 66)
+
+
 def test_little_garbage_and_older_evidence_say_nothing() -> None:
     assert found(told(collecting(steps(), 0.02)), "garbage-bound") is None
     assert not {*OVERLAPPING, "memory-full"} & {one.id for one in told(steps()).findings}
@@ -122,13 +144,44 @@ def test_collections_of_a_program_are_counted_as_itself_does(tmp_path: Path) -> 
     last = seen.garbage[-1]
     assert all(own <= counted for own, counted in zip(times, last.times, strict=True))
     assert last.asked < 0.5 * sum(last.seconds)
-    (code, line) = max(seen.collected, key=lambda place: seen.collected[place])
+    places = between(seen.garbage, 0.0, last.t).places
+    (code, line) = max(places, key=lambda place: places[place])
     lines = COLLECTS.splitlines()
     makes = {n for n, text in enumerate(lines, 1) if "MAKES" in text or "self" in text}
     assert line in makes
     assert seen.codes[code].plain in ("__init__", "<listcomp>", "search")
     hidden = {one.plain for one in seen.codes}
     assert "collected" not in hidden, "the probe's own callback is no part of what is seen"
+
+
+CALLS_FOR = """
+import gc, time
+
+kept = []
+gc.collect()
+{before}
+end = time.process_time() + 0.7
+while time.process_time() < end:
+    {step}
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "step"),
+    [
+        ("gc.disable()", "kept.extend([] for _ in range(5000)); gc.collect()"),
+        ("kept.extend([] for _ in range(50_000))", "gc.collect(1)"),
+    ],
+    ids=["disabled", "a young generation"],
+)
+def test_collections_that_the_program_calls_for_are_recognised(
+    tmp_path: Path, before: str, step: str
+) -> None:
+    done, folder = observed(CALLS_FOR.format(before=before, step=step), tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    (seen,) = map(process, rows_of(folder))
+    last = seen.garbage[-1]
+    assert last.asked > 0.5 * sum(last.seconds)
 
 
 PARSES = """\

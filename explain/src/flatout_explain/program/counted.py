@@ -15,7 +15,7 @@ from flatout_explain.hardware.core_use import quota_share
 from flatout_explain.hardware.monitor import MonitorSample
 from flatout_explain.program.evidence import Evidence, Process
 from flatout_explain.program.facts import Facts
-from flatout_explain.program.garbage import collecting
+from flatout_explain.program.garbage import between, collecting
 from flatout_explain.program.remedies import with_threads
 from flatout_explain.ranking import LEAST_SHARE, interval
 from flatout_explain.report import duration, percent, place_words
@@ -81,17 +81,18 @@ def garbage(facts: Facts) -> Finding | None:
     share = own + served * (statistics.fmean(others) if others else 0.0)
     edges = facts.line.edges
     parts = [(collecting(process.garbage, a, b) * (b - a), b - a) for a, b in pairwise(edges)]
-    last = process.garbage[-1]
+    steady = between(process.garbage, begin, end)
+    of_generations = zip(steady.times, steady.seconds, strict=True)
     counts = " and ".join(
         f"{times:,} of generation {generation} ({duration(seconds)})"
-        for generation, (times, seconds) in enumerate(zip(last.times, last.seconds, strict=True))
-        if seconds >= 0.1 * sum(last.seconds)
+        for generation, (times, seconds) in enumerate(of_generations)
+        if seconds >= 0.1 * sum(steady.seconds)
     )
     evidence = [f"garbage collections take {percent(own)} of the time: {counts or 'short ones'}"]
-    place = _place(process)
+    place = _place(process, steady.places)
     if place is not None:
         evidence.append(f"most of this time is in collections that begin at {place_words(place)}")
-    if last.asked > CALLED * sum(last.seconds):
+    if steady.asked > CALLED * sum(steady.seconds):
         remedy = "Call gc.collect() less often, or not at all: Python collects by itself."
     else:
         remedy = (
@@ -102,9 +103,8 @@ def garbage(facts: Facts) -> Finding | None:
     return _found("garbage-bound", facts, share, parts, evidence, remedy, place)
 
 
-def _place(process: Process) -> tuple[str, int] | None:
+def _place(process: Process, places: dict[tuple[int, int], float]) -> tuple[str, int] | None:
     """Return the file and line at which half of the collecting begins, or more; None without."""
-    places = process.collected
     if not places:
         return None
     code, line = max(places, key=lambda place: places[place])

@@ -28,7 +28,7 @@ from flatout_explain.program.codes import (
     Statement,
 )
 from flatout_explain.program.evidence_check import refuse_impossible
-from flatout_explain.program.garbage import Collections, collected, collections
+from flatout_explain.program.garbage import Collections, collections
 
 VERSION = 2
 
@@ -124,8 +124,6 @@ class Process:
     # by what was counted, (time on the monotonic clock, how many until then)
     counts: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     garbage: list[Collections] = field(default_factory=list)  # in order; empty where not counted
-    # seconds of garbage collections by the program's own (code, line) where they began
-    collected: dict[tuple[int, int], float] = field(default_factory=dict)
     gil: bool = True  # whether the interpreter has a lock
 
     def leaf(self, stack: Stack) -> Leaf:
@@ -238,7 +236,7 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
         outside=first.get("outside", False), main=str(last("main", "file") or ""),
         ended=last("end", "t"), parent=last("counts", "parent"),
         counts=_counts(of["counts"]), rank=last("rank", "rank"),
-        garbage=collections(of["garbage"], started), collected=collected(of["garbage"]),
+        garbage=collections(of["garbage"], started),
         gil=bool(of["gil"][-1]["on"]) if of["gil"] else True,
     )  # fmt: skip
 

@@ -19,7 +19,7 @@ class Garbage:
     def __init__(self, probe):
         self.probe = probe
         self.callbacks = getattr(gc, "callbacks", None)
-        self.note = self.callback(gc.get_count, gc.get_threshold)
+        self.note = self.callback(gc.get_count, gc.get_threshold, gc.isenabled)
         self.clear()
 
     def clear(self):
@@ -43,21 +43,21 @@ class Garbage:
         if self.callbacks is not None and self.note in self.callbacks:
             self.callbacks.remove(self.note)
 
-    def callback(self, count, threshold):
+    def callback(self, count, threshold, automatic):
         """Return the function that the interpreter calls before and after each collection."""
         clock, began, calls = time.perf_counter, 0.0, False
 
         def collected(event, about):
             nonlocal began, calls
-            generation = about["generation"]
             if event == "start":
                 # A collection that nobody has called for follows from too many new objects.
-                calls = generation == 2 and count()[0] <= threshold()[0]
+                calls = not automatic() or count()[0] <= threshold()[0]
                 began = clock()
                 return
             if not began:
                 return  # it had begun before the counting
             spent, began = clock() - began, 0.0
+            generation = about["generation"]
             self.times[generation] += 1
             self.seconds[generation] += spent
             self.asked += spent if calls else 0.0
