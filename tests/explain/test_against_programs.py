@@ -83,13 +83,21 @@ class Doubler:
     def __call__(self, x):
         return 2 * x
 
-compiled = Doubler()
+class Compiled:
+    def __init__(self, function):
+        self.__wrapped__ = function
+
+    def __call__(self, *args, **kwargs):
+        return self.__wrapped__(*args, **kwargs)
+
+compiled, weighed = Doubler(), Compiled(weigh)
 {wait}
 for n in range(321):
     assert weigh("a") == weigh("a", 0, rows=n) == weigh("a", 0, n) == "a"
     assert double(n) == agent.double(n) == 2 * n
     assert Agent().act(n) == Agent.make(n) == Agent.of(n) == n
     assert compiled(n) == 2 * n
+    assert weighed("a", 0, n) == "a"
 assert functools.partial(double, 1)() == 2 and double.__name__ == "double"
 assert pickle.loads(pickle.dumps(double)) is double
 """
@@ -126,6 +134,11 @@ class Agent(Base):
         ("agent:Agent.of", "agent.Agent.of", 321),
         ("__main__:compiled", "compiled", 321),  # no function, as what jax.jit returns
         ("agent:weigh(rows)", "agent.weigh", 7 * 321 + 2 * (321 * 320 // 2)),  # 7: the default
+        (
+            "__main__:weighed(rows)",
+            "type(weighed) is Compiled or weighed",
+            321 * 320 // 2,
+        ),  # as what jax.jit returns
         ("parts:Doubler.__call__", "Doubler.__call__", 321),  # the program's file by its name
     ],
 )
@@ -428,7 +441,10 @@ def test_programs_that_end_are_compared_by_their_time(tmp_path: Path) -> None:
     [
         ("raise SystemExit('no such level')", (), r"py failed with .* 1 \(no such level\)\."),
         ("import time\ntime.sleep(9)", (), "can be counted, .* --count module:function"),
-        ("import first\nfirst.main(0.01)", ("--count", "first:no"), "without calls of first:no"),
+        ("import first\nfirst.main(0.01)", ("--count", "first:no"),
+         r"without calls of first:no that .* first:no was not found \(in the program's own file"),
+        ("import first\nfirst.main(0.01)", ("--count", "first:work(second)"),
+         r"counted: first:work has no argument second\."),
     ],
 )  # fmt: skip
 def test_what_cannot_be_compared_is_told_in_a_sentence(

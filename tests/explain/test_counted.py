@@ -14,12 +14,13 @@ from flatout_explain.causes import OVERLAPPING
 from flatout_explain.diagnosis import Diagnosis, Finding
 from flatout_explain.hardware import counters
 from flatout_explain.program import attach
-from flatout_explain.program.attach import finish
+from flatout_explain.program.attach import finish, probe_module
 from flatout_explain.program.diagnose import diagnose
 from flatout_explain.program.evidence import build, process, rows_of
 from flatout_explain.program.garbage import between
 from flatout_explain.ranking import ordered
 from flatout_explain.report import advised, show
+from flatout_explain.timespans import interpolated
 from tests.explain.test_probe import observed
 from tests.explain.test_program_rules import Recorded, meta
 
@@ -425,3 +426,56 @@ def test_programs_that_are_started_in_each_turn_are_named_like_workers() -> None
     assert "programs were started in 24 s" in said.findings[0].evidence[0]
     assert said.findings[0].remedy.startswith("Do not start a program in each turn")
     assert told(driver).verdict == "waiting", "nothing ended soon"
+
+
+# --- Counts of calls --------------------------------------------------------------------------
+
+
+def counting(missing: str | None, calls: int = 0) -> list[str]:
+    """What the report notes about a function to count that was called so often."""
+    driver = steps(seconds=4.0)
+    counts: dict[str, Any] = {
+        "k": "counts",
+        "parent": 0,
+        "units": ["calls"],
+        "d": [[0.0, 0], [4.0, calls]],
+    }
+    driver.rows.append(counts | ({} if missing is None else {"missing": missing}))
+    about = meta(driver.clock) | {"count": "agent:learn(rows)"}
+    about["machine"] |= COST
+    return [note for note in diagnose(build(about, [driver.written()])).notes if "--count" in note]
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        ("function", "agent:learn was not found (in the program's own file a function is"),
+        ("argument", "agent:learn has no argument rows."),
+        ("", "agent:learn was found, but not called, or rows was 0 or no number."),
+        (None, "agent:learn may not have been found (in"),  # older evidence
+    ],
+)
+def test_a_function_that_was_not_counted_is_named_with_the_reason(
+    missing: str | None, words: str
+) -> None:
+    (note,) = counting(missing)
+    assert note.startswith(f"--count agent:learn(rows): nothing was counted, because {words}")
+    assert counting(missing, calls=7) == []
+
+
+def test_many_changes_of_a_count_are_noted_less_often_and_none_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A program may be observed for hours."""
+    module = probe_module("_flatout_count")
+    monkeypatch.setattr(module, "MANY_ROWS", 100)
+    counter = module.Counter("agent:learn")
+    for second in range(4000):
+        counter.tallies["calls"].one()
+        counter.note(float(second))
+        counter.note(second + 0.5)
+    times, calls, *_ = zip(*counter.row()["d"], strict=True)
+    assert len(times) < 2 * 700
+    assert (times[-1], calls[-1]) == (pytest.approx(3999, abs=32), pytest.approx(4000, abs=32))
+    for t in range(100, 3900, 100):
+        assert interpolated(t, times, calls) == pytest.approx(t + 1, abs=32)

@@ -15,7 +15,7 @@ from msgspec import Meta
 from flatout_explain import cores
 from flatout_explain.diagnosis import STEPS, UPDATES
 from flatout_explain.documents import LARGEST
-from flatout_explain.program.evidence import Evidence, Process
+from flatout_explain.program.evidence import Evidence, Process, least_missing
 from flatout_explain.program.facts import Facts
 from flatout_explain.program.timeline import Timeline
 from flatout_explain.program.tracks import APART
@@ -47,6 +47,25 @@ def count_words(count: str) -> str:
     """Return the counted unit in words: ``calls of agent:learn``, ``rows of agent:learn``."""
     function, _, argument = count.removesuffix(")").partition("(")
     return f"{argument or 'calls'} of {function}"
+
+
+def uncounted_words(evidence: Evidence) -> str:
+    """Return why no calls of the function to count were counted; empty if some were, or if none
+    was asked for."""
+    if not evidence.count or any(CALLS in process.counts for process in evidence.processes):
+        return ""
+    function, _, argument = evidence.count.removesuffix(")").partition("(")
+    missing = least_missing(process.missing for process in evidence.processes)
+    if missing in (None, "function"):
+        seen = "was not found" if missing else "may not have been found"
+        return (
+            f"{function} {seen} (in the program's own file a function is __main__:NAME, and a "
+            "method is module:Class.method)"
+        )
+    if missing == "argument":
+        return f"{function} has no argument {argument}"
+    zero = f", or {argument} was 0 or no number" if argument else ""
+    return f"{function} was found, but not called{zero}"
 
 
 Amount = Annotated[float, Meta(ge=0, lt=LARGEST)]

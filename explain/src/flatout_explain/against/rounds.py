@@ -19,7 +19,16 @@ import msgspec
 from flatout_explain import documents
 from flatout_explain.against import turns
 from flatout_explain.against.outcome import Outcome, common_unit, count_words, outcome, speed_words
-from flatout_explain.against.rates import CALLS, WALL, Positive, Run, course, observed, turn_ratios
+from flatout_explain.against.rates import (
+    CALLS,
+    WALL,
+    Positive,
+    Run,
+    course,
+    observed,
+    turn_ratios,
+    uncounted_words,
+)
 from flatout_explain.errors import FlatoutError, Interrupt, UsageError, with_full_stop
 from flatout_explain.output import say
 from flatout_explain.program import attach, evidence
@@ -221,7 +230,7 @@ def _add(found: Comparison, sides: dict[int, Observed]) -> None:
     first, second = sides[0], sides[1]
     found.recording = found.recording or first.recording
     for side, one in sides.items():
-        found.runs[side].append(_counted(found, side, observed(one.facts)))
+        found.runs[side].append(_counted(found, side, one.facts))
     refuse_brief(found)
     unit = common_unit(*found.runs)
     for command, runs in zip(found.commands, found.runs, strict=True):
@@ -235,14 +244,15 @@ def _add(found: Comparison, sides: dict[int, Observed]) -> None:
     })  # fmt: skip
 
 
-def _counted(found: Comparison, side: int, run: Run) -> Run:
-    """Return the run; raise `FlatoutError` if nothing could be counted."""
+def _counted(found: Comparison, side: int, facts: Facts) -> Run:
+    """Return the result of a run; raise `FlatoutError` if nothing could be counted."""
+    run = observed(facts)
     name = shlex.join(found.commands[side])
     if found.count and CALLS not in run.rates:
         lasted = f"ended after {run.seconds:.1f} s" if run.ended else f"ran {run.seconds:.0f} s"
+        why = uncounted_words(facts.evidence) or "they were too few to tell a speed"
         raise FlatoutError(
-            f"{name} {lasted} without calls of {found.count} that could be counted: in the "
-            "program's own file a function is __main__:NAME, and a method is module:Class.method."
+            f"{name} {lasted} without calls of {found.count} that could be counted: {why}."
         )
     if run.ended and not run.rates:
         raise FlatoutError(

@@ -13,7 +13,14 @@ from itertools import pairwise
 from signal import Signals
 
 from flatout_explain import cards, cores
-from flatout_explain.against.rates import CALLS, count_words, counted, without_evaluation, work
+from flatout_explain.against.rates import (
+    CALLS,
+    count_words,
+    counted,
+    uncounted_words,
+    without_evaluation,
+    work,
+)
 from flatout_explain.causes import CAUSE_OF_LOSS, CAUSES, DEVICES, OVERLAPPING, UNKNOWN
 from flatout_explain.diagnosis import Diagnosis, Finding, WorkRate, lanes, verdict
 from flatout_explain.output import command_name
@@ -279,6 +286,8 @@ def _notes(facts: Facts) -> Iterator[str]:
                 f"Process {process.pid} was observed only in part: the probe in it failed "
                 f"({process.failure})."
             )
+    if uncounted := uncounted_words(facts.evidence):
+        yield f"--count {facts.evidence.count}: nothing was counted, because {uncounted}."
     yield from marks.notes(facts.evidence)
     yield from filter(None, (cores.slowdown(facts.evidence.monitor), cards.shared(facts.cards)))
     if driver is not None and not driver.main and not blame.threads:

@@ -44,6 +44,9 @@ Recording = tuple[dict[str, Any], list[list[dict[str, Any]]]]
 Span = tuple[int, int, str]
 """First and last line that the program marks, and the mark's text."""
 
+MISSING = ("", "argument", "function")
+"""What a process lacked of the function to count (``--count``)."""
+
 CALL, RETURN, C_CALL = 0, 1, 2  # kinds of a window's events, as in the probe
 
 
@@ -123,6 +126,7 @@ class Process:
     rank: int | None = None  # its number among processes that exchange data, if it has one
     # by what was counted, (time on the monotonic clock, how many until then)
     counts: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    missing: str | None = None  # of `MISSING`; None if it is unknown
     garbage: list[Collections] = field(default_factory=list)  # in order; empty where not counted
     gil: bool = True  # whether the interpreter has a lock
 
@@ -235,7 +239,9 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
         by_thread=last("thread", "why"), error=_error(of["end"]),
         outside=first.get("outside", False), main=str(last("main", "file") or ""),
         ended=last("end", "t"), parent=last("counts", "parent"),
-        counts=_counts(of["counts"]), rank=last("rank", "rank"),
+        counts=_counts(of["counts"]),
+        missing=least_missing(row.get("missing") for row in of["counts"]),
+        rank=last("rank", "rank"),
         garbage=collections(of["garbage"], started),
         gil=bool(of["gil"][-1]["on"]) if of["gil"] else True,
     )  # fmt: skip
@@ -291,6 +297,12 @@ def _counts(rows: Iterable[dict[str, Any]]) -> dict[str, list[tuple[float, float
             for unit, total in zip(row["units"], totals, strict=True):
                 counts[unit].append((t, total))
     return {unit: series for unit, series in counts.items() if series[-1][1]}
+
+
+def least_missing(found: Iterable[str | None]) -> str | None:
+    """Return what was missing of the function to count where most of it was found."""
+    known = set(found)
+    return next((each for each in MISSING if each in known), None)
 
 
 def _leaf(row: dict[str, Any]) -> Leaf:

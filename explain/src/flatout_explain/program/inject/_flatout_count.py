@@ -16,7 +16,7 @@ import types
 from functools import update_wrapper
 from itertools import count
 
-from _flatout_describe import COUNTED, defined_in, loaded, main_module, stored_in
+from _flatout_describe import COUNTED, attribute_of, defined_in, loaded, main_module, stored_in
 from _flatout_own import __builtins__, _thread, kept, os, read, stand_still, sys  # noqa: F401
 
 types = kept(types)
@@ -29,8 +29,10 @@ SINGLES = (("gymnasium.core", "Env"), ("gym.core", "Env"))
 TORCH = ("torch.optim.optimizer", "Optimizer")
 KERAS = ("keras.src.optimizers.base_optimizer", "BaseOptimizer")
 EARLY, OFTEN, SELDOM = 3.0, 0.009, 0.5  # seconds: how often new classes are looked for
-MOST_ROWS = 200000
+MANY_ROWS = 100000  # each time that there are as many more, changes are noted half as often
 MOST = 1 << 40  # that one call may count for
+WRAPPED = 8  # functions around one another
+NAMED = 0x08  # of a code's flags: it takes any argument by name
 
 
 def counter_of(folder):
@@ -78,8 +80,9 @@ class Counter:
         self.module, _, dotted = target.strip().partition(":")
         dotted, _, self.argument = dotted.rstrip(")").partition("(")
         self.words = dotted.split(".") if dotted else []
+        self.missing = "function" if self.words else ""  # what was asked for, and not found
         self.tallies = {name: Tally() for name in (CALLS, STEPS, UPDATES)}
-        ours = (called(None, None, None), outermost(None, None, None), valued(None, ""), one,
+        ours = (called(None, None, None), outermost(None, None, None), summed(None, 0, None), one,
                 self.hook(), environments, if_eager, loaded, Tally.add, Counted.__call__,
                 Counted.__get__)  # fmt: skip
         self.hidden = {id(one.__code__) for one in ours}
@@ -90,7 +93,7 @@ class Counter:
         """Return a process begins."""
         for tally in self.tallies.values():
             tally.forked()
-        self.rows, self.last, self.written = [], None, 0
+        self.rows, self.last, self.written, self.changes, self.said = [], None, 0, 0, None
         self.began = self.looked = self.unchanged = None
 
     def look(self, now):
@@ -106,21 +109,28 @@ class Counter:
     def note(self, now):
         """Note how much was counted, if that has changed, and until when it had not."""
         totals = [tally.all() - tally.before for tally in self.tallies.values()]
-        if totals != self.last and self.written < MOST_ROWS:
-            if self.unchanged is not None:
-                self.rows.append([self.unchanged] + self.last)
-            self.last, self.unchanged = totals, None
-            self.written += 1
-            self.rows.append([round(now, 5)] + totals)
-        else:
+        if totals == self.last:
             self.unchanged = round(now, 5)
+            return
+        self.changes += 1
+        if self.changes % (1 << self.written // MANY_ROWS):
+            return
+        if self.unchanged is not None:
+            self.rows.append([self.unchanged] + self.last)
+        self.last, self.unchanged = totals, None
+        self.written += 1
+        self.rows.append([round(now, 5)] + totals)
 
     def row(self):
-        """Return a line of evidence with the counts noted since the last one; None without any."""
+        """Return a line of evidence with the counts noted since the last one; None without news."""
         rows, self.rows = self.rows, []
-        if not rows:
+        if not rows and self.missing == self.said:
             return None
-        return {"k": "counts", "parent": os.getppid(), "units": list(self.tallies), "d": rows}
+        self.said = self.missing
+        return {
+            "k": "counts", "parent": os.getppid(), "missing": self.missing,
+            "units": list(self.tallies), "d": rows,
+        }  # fmt: skip
 
     # --- What is counted ----------------------------------------------------------------------
 
@@ -178,6 +188,9 @@ class Counter:
         if not callable(function) or id(function) in COUNTED:
             return
         amount = valued(function, self.argument) if self.argument else one
+        self.missing = "argument" if amount is None else ""
+        if amount is None:
+            return
         kind = called if type(function) is types.FunctionType else Counted
         new = kind(function, self.tallies[CALLS], amount)
         replace(owner, name, type(raw)(new) if bound else new, function, new)
@@ -266,13 +279,32 @@ def if_eager(tally, args, kwargs):
 
 
 def valued(function, name):
-    """Return a function that counts a call by the value of one of its arguments."""
-    code, default, place = getattr(function, "__code__", None), 0, None
-    if code is not None:
-        names = code.co_varnames[: code.co_argcount]
-        place = names.index(name) if name in names else None
-        defaults = dict(zip(reversed(names), reversed(function.__defaults__ or ())))
-        default = dict(defaults, **(function.__kwdefaults__ or {})).get(name, 0)
+    """Return a function that counts a call by the value of one of its arguments; None if it has no
+    such argument.
+
+    What wraps a function, such as `jax.jit`, passes the arguments on.
+    """
+    known = False  # whether all of the arguments' names are known
+    for _ in range(WRAPPED):
+        if type(function) is types.FunctionType:
+            code = function.__code__
+            positional = code.co_varnames[: code.co_argcount]
+            named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+            if name in named:
+                place = positional.index(name) if name in positional else None
+                defaults = dict(zip(reversed(positional), reversed(function.__defaults__ or ())))
+                default = dict(defaults, **(function.__kwdefaults__ or {})).get(name, 0)
+                return summed(name, default, place)
+            known = not code.co_flags & NAMED
+        function = attribute_of(function, "__wrapped__")
+        if function is None:
+            break
+    return None if known else summed(name, 0, None)
+
+
+def summed(name, default, place):
+    """Return a function that counts a call by the value of the argument with this name, at this
+    place where it is not given by its name."""
 
     def amount(tally, args, kwargs):
         try:
