@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -93,15 +93,36 @@ PLACES: dict[str, tuple[list[tuple[str, str, dict[str, Any] | None]], str]] = {
 """What a thread can be at: the frames inside of ``main``, innermost first, and the call."""
 
 
+Functions = Sequence[tuple[str, str, dict[str, Any] | None]]
+"""File, name, and class of the object that is its first argument."""
+
+
+def first_rows(pid: int = 1, script: str = "train.py") -> list[dict[str, Any]]:
+    """The rows of a process and its main thread."""
+    return [
+        {"k": "process", "pid": pid, "ppid": 1, "t": 100.0, "python": [3, 11, 7],
+         "argv": ["python", script], "stdlib": STDLIB},
+        {"k": "lane", "i": 0, "main": True, "name": "MainThread", "native": pid},
+    ]  # fmt: skip
+
+
+def seen_in(script: str, functions: Functions, *stacks: list[int], **about: Any) -> list[Any]:
+    """The rows of a process that was seen in these stacks (number of a function and line, the
+    innermost first); `about` are further values of each function's row."""
+    rows = first_rows(script=script)
+    for index, (file, name, owner) in enumerate(functions):
+        rows.append({"k": "code", "i": index, "file": file, "name": name, "plain": name, "line": 1}
+                    | ({"self": owner} if owner else {}) | about)  # fmt: skip
+    for index, stack in enumerate(stacks):
+        rows.append({"k": "stack", "i": index, "at": index, "f": stack})
+    return rows
+
+
 class Recorded:
     """One process's rows, as the probe writes them; its clock runs while `spend` is called."""
 
     def __init__(self, pid: int) -> None:
-        self.rows: list[dict[str, Any]] = [
-            {"k": "process", "pid": pid, "ppid": 1, "t": 100.0, "python": [3, 11, 7],
-             "argv": ["python", "train.py"], "stdlib": STDLIB},
-            {"k": "lane", "i": 0, "main": True, "name": "MainThread", "native": pid},
-        ]  # fmt: skip
+        self.rows = first_rows(pid)
         self._codes: dict[str, int] = {}
         self._stacks: dict[str, int] = {}
         self._samples: list[tuple[float, ...]] = []
@@ -444,11 +465,6 @@ def test_cards_come_first_only_where_they_hold_most_of_the_memory(
 
 def test_one_line_that_acts_and_learns_is_told_apart_by_its_caller() -> None:
     """As in CleanRL's ppo.py: no function but the policy's, called for acting and for learning."""
-    rows: list[dict[str, Any]] = [
-        {"k": "process", "pid": 1, "ppid": 0, "t": 100.0, "python": [3, 11, 7],
-         "argv": ["python", "ppo.py"], "stdlib": STDLIB},
-        {"k": "lane", "i": 0, "main": True, "name": "MainThread", "native": 1},
-    ]  # fmt: skip
     codes = [
         ("/home/me/ppo.py", "<module>", None),
         ("/home/me/ppo.py", "get_action_and_value", None),
@@ -456,13 +472,9 @@ def test_one_line_that_acts_and_learns_is_told_apart_by_its_caller() -> None:
         ("/home/me/maze.py", "step", ENV),
         ("/usr/lib/site-packages/torch/optim/adam.py", "step", ADAM),
     ]
-    for index, (file, name, owner) in enumerate(codes):
-        rows.append({"k": "code", "i": index, "file": file, "name": name, "plain": name, "line": 1}
-                    | ({"self": owner} if owner else {}))  # fmt: skip
     acts, learns, steps_, applies = ([2, 5, 1, 30, 0, 200], [2, 5, 1, 30, 0, 260],
                                      [3, 5, 0, 205], [4, 5, 0, 270])  # fmt: skip
-    for index, stack in enumerate((acts, learns, steps_, applies)):
-        rows.append({"k": "stack", "i": index, "at": index, "f": stack})
+    rows = seen_in("ppo.py", codes, acts, learns, steps_, applies)
     samples, clock = [], 0.0
     for _ in range(40):
         for stack, times in ((0, 6), (2, 1), (1, 2), (3, 1)):
@@ -493,11 +505,6 @@ def test_one_line_that_acts_and_learns_is_told_apart_by_its_caller() -> None:
 
 def test_the_loop_around_acting_and_learning_tells_nothing_about_one_of_its_calls() -> None:
     """As in a Keras tutorial: no window saw the batch of `predict`, some saw the batch of 32."""
-    rows: list[dict[str, Any]] = [
-        {"k": "process", "pid": 1, "ppid": 0, "t": 100.0, "python": [3, 11, 7],
-         "argv": ["python", "dqn.py"], "stdlib": STDLIB},
-        {"k": "lane", "i": 0, "main": True, "name": "MainThread", "native": 1},
-    ]  # fmt: skip
     keras = "/usr/lib/site-packages/keras/src"
     codes = [
         ("/home/me/dqn.py", "main", None),
@@ -509,11 +516,8 @@ def test_the_loop_around_acting_and_learning_tells_nothing_about_one_of_its_call
         (f"{keras}/optimizers/adam.py", "update_step", None),
         ("/home/me/dqn.py", "<module>", None),
     ]
-    for index, (file, name, owner) in enumerate(codes):
-        rows.append({"k": "code", "i": index, "file": file, "plain": name, "line": 1}
-                    | ({"self": owner} if owner else {}))  # fmt: skip
-    for index, stack in enumerate(([3, 5, 1, 10, 0, 50], [6, 5, 2, 20, 0, 60], [5, 5, 0, 52])):
-        rows.append({"k": "stack", "i": index, "at": index, "f": [*stack, 7, 99]})
+    stacks = [3, 5, 1, 10, 0, 50], [6, 5, 2, 20, 0, 60], [5, 5, 0, 52]
+    rows = seen_in("dqn.py", codes, *([*stack, 7, 99] for stack in stacks))
     samples, clock = [], 0.0
     for _ in range(40):
         for stack in (0, 0, 0, 0, 0, 0, 1, 1, 2):

@@ -11,7 +11,7 @@ from flatout_explain.program.diagnose import diagnose
 from flatout_explain.program.evidence import Process, build, process
 from flatout_explain.program.remedies import call_remedy
 from flatout_explain.program.tags import is_wait
-from tests.explain.test_program_rules import ENV, STDLIB, Recorded, meta, told
+from tests.explain.test_program_rules import ENV, STDLIB, Recorded, meta, seen_in, told
 
 
 def with_library(name: str) -> Process:
@@ -124,22 +124,14 @@ def test_workers_that_are_started_again_and_again_are_to_be_kept() -> None:
 def runs_a_network(batches: list[int], steps: bool) -> Any:
     """The first finding about a program that only runs a network, with these batches. Its window
     begins in a call, within which layers are called."""
-    rows: list[dict[str, Any]] = [
-        {"k": "process", "pid": 1, "ppid": 0, "t": 100.0, "python": [3, 11, 7],
-         "argv": ["python", "write.py"], "stdlib": STDLIB},
-        {"k": "lane", "i": 0, "main": True, "name": "MainThread", "native": 1},
-    ]  # fmt: skip
     codes = [
         ("/home/me/write.py", "generate", None),
         ("/usr/lib/site-packages/torch/nn/modules/module.py", "_call_impl", None),
         ("/home/me/model.py", "forward", None),
         ("/home/me/maze.py", "step", ENV),
     ]
-    for index, (file, name, owner) in enumerate(codes):
-        rows.append({"k": "code", "i": index, "file": file, "name": name, "plain": name, "line": 1,
-                     "loops": [[10, 30]]} | ({"self": owner} if owner else {}))  # fmt: skip
-    for index, stack in enumerate(([1, 5, 2, 7, 1, 5, 0, 20], [3, 5, 0, 21])):
-        rows.append({"k": "stack", "i": index, "at": index, "f": stack})
+    stack = [1, 5, 2, 7, 1, 5, 0, 20]
+    rows = seen_in("write.py", codes, stack, [3, 5, 0, 21], loops=[[10, 30]])
     details: list[list[Any]] = []
     events = [[0, 1, 0, 0]]  # the layer that the window began in ends
     for _ in range(5):
@@ -149,7 +141,6 @@ def runs_a_network(batches: list[int], steps: bool) -> Any:
     for batch in batches:
         details.append([len(events), "network", "Writer", batch, False])
         events += [[900, 0, 1, 20], [90_000, 1, 0, 0]]
-    stack = [1, 5, 2, 7, 1, 5, 0, 20]
     samples = [(round(0.01 * (at + 1), 2), 0.01, 0, int(steps and at % 5 == 0), 0)
                for at in range(400)]  # fmt: skip
     rows += [
