@@ -8,6 +8,7 @@ import dataclasses
 import json
 import linecache
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -128,13 +129,14 @@ def test_a_functions_own_lines_give_the_tree_of_the_whole_file(
     probe_source: Any, module: ModuleType
 ) -> None:
     file = str(module.__file__)
-    tree = ast.parse(Path(file).read_text())
+    text = Path(file).read_text()
+    tree = probe_module("_flatout_describe").parsed(text)
     nodes = {
         (node.name, min([node.lineno, *(one.lineno for one in node.decorator_list)])): node
         for node in ast.walk(tree)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
     }
-    codes = list(functions_of(compile(tree, file, "exec")))
+    codes = list(functions_of(compile(text, file, "exec")))
     assert len(codes) >= 5
     for code in codes:
         whole = nodes[code.co_name, code.co_firstlineno]
@@ -143,6 +145,15 @@ def test_a_functions_own_lines_give_the_tree_of_the_whole_file(
             (one.lineno, one.end_lineno) for one in probe_source.statements(whole)
         ]
         assert ast.dump(found) == ast.dump(whole)
+    assert without_texts(tree) == without_texts(ast.parse(text))
+
+
+def without_texts(tree: ast.AST) -> str:
+    """A syntax tree whose texts are empty: the probe's have no escapes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)):
+            node.value = type(node.value)()
+    return ast.dump(tree, include_attributes=True)
 
 
 def test_one_dear_sample_does_not_make_the_next_ones_rare() -> None:
@@ -363,3 +374,27 @@ def test_a_source_is_read_whatever_its_encoding(probe_source: Any, tmp_path: Pat
         file.write_bytes(f"{begin}name = 'é'\r\nlast = 1".encode(encoding))
         assert probe_source.source_lines(str(file))[-2:] == ["name = 'é'", "last = 1"]
     assert probe_source.source_lines("/dev/zero") == []
+
+
+WARNED_OF = r"""
+def f(x):
+    texts = "\d \N{DASH} \' \\d" + r"\d\"" + f"\d{x}" + "\
+more"
+    both = b"\q", 1or 2 if 0x1for 3 else x
+    return texts \
+        + str(both)
+"""
+
+
+def test_what_python_warns_of_is_parsed_while_the_filters_stay_the_program_s() -> None:
+    """They are those of all threads, one of which may run meanwhile."""
+    describe = probe_module("_flatout_describe")
+    assert not hasattr(describe, "warnings")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (function,) = describe.parsed(WARNED_OF).body
+        with pytest.raises((SyntaxError, Warning)):
+            ast.parse(WARNED_OF)
+    names = [node.id for node in ast.walk(function) if isinstance(node, ast.Name)]
+    assert sorted(names) == ["both", "both", "str", "texts", "texts", "x", "x"]
+    assert [node.lineno for node in function.body] == [3, 5, 6]

@@ -7,7 +7,6 @@ module.
 import ast
 import re
 import types
-import warnings
 from bisect import bisect_right
 from dis import findlinestarts
 from itertools import islice
@@ -33,7 +32,13 @@ COMPILING = (
 )  # fmt: skip
 """Libraries' folders, and their functions that trace or compile."""
 
-IGNORED = [("ignore", None, Warning, None, 0)]
+ESCAPE = re.compile(r"\\([\\'\"\r\n])|\\(?:N\{[^{}\n]*\})?")
+NUMBER = re.compile(
+    r"\b(0[xX][\da-fA-F_]+|0[bBoO][0-7_]+|\d[\d_.]*(?:[eE][+-]?[\d_]+)?[jJ]?)"
+    r"(?=(?:and|else|for|if|in|is|not|or)\b)"
+)
+"""Python warns of escapes that it does not know, and of numbers that a keyword touches."""
+
 ITEMS = 8  # of a value, that are looked at
 COUNTED = {}  # id of a function that counts its calls -> (it, the function that it calls)
 LINES = {}  # id of a code -> where its lines begin, and which they are
@@ -53,9 +58,10 @@ class CollectingError(ValueError):
 def parsed(text, mode="exec"):
     """Return the syntax tree of a source, without Python's warnings about it.
 
-    `warnings.catch_warnings` would make the program's own warnings appear once more. Python counts
-    the depth of all syntax trees together while it makes them: one that is made within a garbage
-    collection would end the program with a SystemError if that collection has interrupted another.
+    What they would be about is replaced in the text: filters of warnings are those of all threads,
+    and so the program's. Texts in the tree are therefore without escapes. Python counts the depth
+    of all syntax trees together while it makes them: one that is made within a garbage collection
+    would end the program with a SystemError if that collection has interrupted another.
 
     Raises:
         CollectingError: a thread is in a garbage collection.
@@ -67,11 +73,9 @@ def parsed(text, mode="exec"):
             if frame.f_code in COLLECTING:
                 raise CollectingError
             frame = frame.f_back
-    before, warnings.filters = warnings.filters, IGNORED
-    try:
-        return compile(text, "<unknown>", mode, ast.PyCF_ONLY_AST)
-    finally:
-        warnings.filters = before
+    if "\\" in text:
+        text = ESCAPE.sub(lambda found: found.group() if found.group(1) else "_", text)
+    return compile(NUMBER.sub(r"\1 ", text), "<unknown>", mode, ast.PyCF_ONLY_AST)
 
 
 def line_of(code, lasti):

@@ -14,9 +14,10 @@ import warnings
 from atexit import register
 from gc import get_referrers
 
-from _flatout_describe import IGNORED, attribute_of, loaded
+from _flatout_describe import attribute_of, loaded
 from _flatout_own import __builtins__, _thread, os, read, sys, time  # noqa: F401
 
+IGNORED = [("ignore", None, Warning, None, 0)]
 MARK = "flatout explain"  # an event of the trace, at a time that is known
 LEVEL, SILENT = "KINETO_LOG_LEVEL", "6"  # PyTorch's profiler writes to stderr otherwise
 UNMET = (
