@@ -269,6 +269,15 @@ def test_a_functions_phase_can_be_given() -> None:
 BASES = {"name": "Sub", "module": "m", "bases": ["m.Sub", "m.Maze"], "has": []}
 
 
+def test_a_function_of_a_script_with_a_relative_path_is_not_said_to_be_missing() -> None:
+    driver = Recorded(1).spend(3.0, "learn")
+    driver.rows.append({"k": "main", "file": "/home/me/train.py", "name": "__main__"})
+    about = meta(driver.clock) | {"phases": ["act=__main__:improve"]}
+    found = diagnose(build(about, [driver.written()]))
+    assert found.marked == {"act": pytest.approx(1.0)}
+    assert not [note for note in found.notes if "--phase" in note]
+
+
 @pytest.mark.parametrize(
     ("word", "code", "found"),
     [

@@ -101,7 +101,7 @@ def notes(evidence: Evidence) -> Iterator[str]:
     for word in evidence.phases:
         function = FunctionPhase.parse(word)
         if not any(
-            function.names(code, process.argv)
+            function.names(code, process.argv, process.main)
             for process in evidence.processes
             for code in process.codes
         ):
