@@ -9,7 +9,7 @@ from typing import Any
 from flatout_explain.diagnosis import Diagnosis
 from flatout_explain.program.diagnose import diagnose
 from flatout_explain.program.evidence import build, process
-from flatout_explain.program.spy import rows_of_profiles
+from flatout_explain.program.spy import notes_of_profiles, rows_of_profiles
 from tests.explain.test_program_rules import meta
 
 PROGRAM = """\
@@ -110,3 +110,17 @@ def test_where_calls_are_not_counted_the_mechanism_of_learning_is_unknown(tmp_pa
     assert found.verdict == "unknown"
     assert "calls were not counted" in found.headline
     assert not {"launch-bound", "compute-bound"} & {finding.id for finding in found.findings}
+
+
+def test_threads_that_were_not_there_all_the_time_are_named() -> None:
+    """py-spy writes no times: a worker that began after 30 s would be shown at the beginning."""
+
+    def read(**seconds: float) -> list[str]:
+        threads = [{"name": name, "weights": [0.02] * round(of / 0.02)}
+                   for name, of in seconds.items()]  # fmt: skip
+        return notes_of_profiles({"profiles": threads})
+
+    assert read(main=10.0, worker=9.8) == read() == []
+    (note,) = read(main=40.0, worker=10.0, other=3.0)
+    assert note.startswith("worker and 1 more began later or ended earlier than the longest thread")
+    assert "(10.0 of 40.0 s) is shown at the beginning" in note

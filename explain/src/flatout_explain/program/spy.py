@@ -29,6 +29,8 @@ from flatout_explain.program.watch import Watch
 RATE = 50  # samples per second
 RARE = 300  # samples of a thread, of which one may be of two moments
 
+BRIEF = 0.9  # of the longest thread's seconds: one with less was not seen all the time
+
 Frame = tuple[str, str, int]  # name, file, line
 
 THREAD = re.compile(r'(?:Process (?P<pid>\d+) )?Thread \S+(?: "(?P<name>.*)")?')
@@ -77,6 +79,7 @@ def record_pid(pid: int, seconds: float) -> Recording:
                 "kernel.yama.ptrace_scope=0."
             )
         profiles = json.loads(file.read_text(errors="replace"))
+    meta["notes"] += notes_of_profiles(profiles)
     meta["ended"] = time.monotonic()
     return meta, rows_of_profiles(profiles, pid, meta["began"], argv)
 
@@ -100,6 +103,23 @@ def rows_of_profiles(
                   for sample in profile["samples"]]  # fmt: skip
         process.add_thread(name or "", zip(whole(stacks), profile["weights"], strict=True))
     return [process.rows() for process in processes.values()]
+
+
+def notes_of_profiles(found: dict[str, Any]) -> list[str]:
+    """Return a sentence about threads that were not there all the time: py-spy does not write when
+    it took a sample, so that those of each thread are placed at the beginning."""
+    seconds = {profile["name"]: sum(profile["weights"]) for profile in found["profiles"]}
+    longest = max(seconds.values(), default=0.0)
+    brief = [name for name, seen in seconds.items() if seen < BRIEF * longest]
+    if not brief:
+        return []
+    others = f" and {len(brief) - 1} more" if len(brief) > 1 else ""
+    return [
+        f"{brief[0]}{others} began later or ended earlier than the longest thread, or py-spy could "
+        f"not read some of the samples; when is unknown: all that was seen of such a thread ("
+        f"{seconds[brief[0]]:.1f} of {longest:.1f} s) is shown at the beginning, next to what the "
+        "other threads did then."
+    ]
 
 
 def whole(stacks: list[list[Frame]]) -> list[list[Frame]]:
