@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from flatout_explain.against import rounds
 from flatout_explain.against.outcome import Outcome, interval, lines, moved, outcome
 from flatout_explain.against.rates import (
     CALLS,
@@ -299,3 +301,21 @@ def test_what_was_counted_is_named() -> None:
         " calls of agent:Agent.act per second, 3 pairs" in lines(found, "b", "agent:Agent.act")[0]
     )
     assert " rows of agent:fill per second, 3 pairs" in lines(found, "b", "agent:fill(rows)")[0]
+
+
+def test_rounds_of_another_machine_are_not_continued(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that was carried to a server has the laptop's rounds."""
+    facts = {"cpu": "a CPU", "cores": 4, "gpus": []}
+    narrow = Comparison((["python"], ["python"]), runs=(runs(*[1.0] * 9), runs(*[2.0] * 9)),
+                        gains=[{}] * 9)  # fmt: skip
+    for machine in (facts, facts | {"cores": 64}):
+        values = {"flatout_evidence": 2, "machine": machine, "against": narrow.as_json(),
+                  "processes": []}  # fmt: skip
+        (tmp_path / "s.json").write_text(json.dumps(values))
+        asked = Comparison((["python"], ["python"]))
+        found = rounds._continued(asked, tmp_path / "s.json", facts)
+        said = capsys.readouterr().err
+        assert (found is asked) is (machine is not facts)
+        assert ("another machine (a CPU, 64 cores)" in said) is (machine is not facts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 from flatout_explain.cards import WAITS_FOR
 from flatout_explain.cards import waits as waits_of
 from flatout_explain.diagnosis import Diagnosis
+from flatout_explain.hardware.nvml import visible_handles
 from flatout_explain.phases import PHASES
-from flatout_explain.program.attach import machine
+from flatout_explain.program.attach import cards_shown, machine
 from flatout_explain.program.diagnose import diagnose
 from flatout_explain.program.evidence import build
 from flatout_explain.ranking import LOST
@@ -303,6 +305,20 @@ def test_the_setting_is_recorded_with_the_machine(monkeypatch: pytest.MonkeyPatc
     assert machine()["visible"] == "4,6"
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert machine()["visible"] == ""
+
+
+def test_the_setting_that_a_command_line_begins_with_is_that_of_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else `gpu:1` would be a card that the program calls `gpu:0`."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    nvml: Any = SimpleNamespace(
+        nvmlDeviceGetCount=lambda: 8, nvmlDeviceGetHandleByIndex=str, nvmlDeviceGetUUID=str
+    )
+    for words, shown in [("-u A B=2 CUDA_VISIBLE_DEVICES=1", [1]), ("B=2", [4, 6])]:
+        with cards_shown(["env", *words.split(), "python", "CUDA_VISIBLE_DEVICES=2"]):
+            assert [index for index, _ in visible_handles(nvml)] == shown
+    assert machine()["visible"] == "4,6"
 
 
 def test_cards_whose_processes_are_hidden_are_known_by_their_growth() -> None:

@@ -108,6 +108,15 @@ def test_variables_that_are_set_already_are_not_tried(monkeypatch: pytest.Monkey
         trial.first(example(MALLOC), COMMAND, [])
 
 
+def test_variables_that_the_command_sets_itself_are_changed_or_not_tried() -> None:
+    """The last value of `env` counts: one in front of it would change nothing."""
+    given = ["/usr/bin/env", "-u", "A", "MALLOC_TOP_PAD_=1", *COMMAND]
+    tried = trial.first(example(MALLOC), given, [])
+    assert tried.command == [*given[:4], "MALLOC_TOP_PAD_=67108864", *COMMAND]
+    with pytest.raises(FlatoutError, match="no remedy is an environment variable"):
+        trial.first(example(MALLOC), ["env", "MALLOC_TOP_PAD_=67108864", *COMMAND], [])
+
+
 def test_nothing_is_tried_where_nothing_is_proposed() -> None:
     with pytest.raises(FlatoutError, match=r"was seen \(no learning yet\), .* raise --seconds"):
         trial.first(replace(example(MALLOC), part="no learning yet"), COMMAND, [])

@@ -21,8 +21,8 @@ from flatout_explain.hardware import running_cores
 from flatout_explain.hardware.monitor import MonitorSample
 from flatout_explain.phases import PHASES
 from flatout_explain.program import capacity
-from flatout_explain.program.attach import blocking_flags
 from flatout_explain.program.calls import Interval, Replay, counted
+from flatout_explain.program.command_line import blocking_flags
 from flatout_explain.program.diagnose import diagnose
 from flatout_explain.program.evidence import build, rows_of, save
 from flatout_explain.program.mechanism import Learning

@@ -24,6 +24,7 @@ from flatout_explain.against import rates
 from flatout_explain.against.outcome import lines, outcome
 from flatout_explain.against.rates import CALLS, STEPS, UPDATES, Course, Run, turn_ratios
 from flatout_explain.against.turns import Program, take_turns
+from flatout_explain.program import attach
 from flatout_explain.program.evidence import Evidence, build
 from flatout_explain.program.timeline import timeline
 from tests.conftest import Result
@@ -165,6 +166,49 @@ def test_a_program_that_ends_early_does_not_prolong_the_other_one(tmp_path: Path
         before = second.clock()
         time.sleep(0.05)
         assert second.clock() == before
+
+
+OUTLIVED = "import os, time\npid = os.fork()\nprint(pid, flush=True) if pid else time.sleep(60)\n"
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_only_what_outlived_the_program_is_ended_with_it(tmp_path: Path, ours: bool) -> None:
+    """The number of a program that ended long ago may be that of another one's group by now."""
+    folder = {"FLATOUT_EXPLAIN": str(tmp_path)} if ours else {}
+    child = subprocess.Popen(
+        [sys.executable, "-c", OUTLIVED], process_group=0, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, **folder},
+    )  # fmt: skip
+    assert child.stdout is not None
+    with child.stdout:
+        pid = int(child.stdout.readline())
+    child.wait()
+    program: Any = Program.__new__(Program)
+    program._child, program._folder, program._held_since = child, tmp_path, None
+    program._outside = {}
+    try:
+        program._end()
+        time.sleep(0.2)
+        assert (pid in psutil.pids() and not _is_zombie(pid)) is not ours
+    finally:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_the_children_of_a_number_that_may_be_another_one_s_are_not_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    child = subprocess.Popen([sys.executable, "-S", "-c", "raise SystemExit(3)"])
+    child.wait()
+    monkeypatch.setattr(attach.psutil, "Process", None)
+    assert attach.end(child) == 3
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return True
 
 
 class Counting:

@@ -32,6 +32,7 @@ from flatout_explain.against.rates import (
 from flatout_explain.errors import FlatoutError, Interrupt, UsageError, with_full_stop
 from flatout_explain.output import say
 from flatout_explain.program import attach, evidence
+from flatout_explain.program.command_line import blocking_flags
 from flatout_explain.program.evidence import Recording
 from flatout_explain.program.facts import Facts, facts_of
 
@@ -134,7 +135,7 @@ def check(commands: Sequence[Sequence[str]], count: str) -> None:
     for command in commands:
         if shutil.which(command[0]) is None:
             raise UsageError(f"{command[0]} cannot be started: there is no such program.")
-        if flags := attach.blocking_flags(command):
+        if flags := blocking_flags(command):
             raise UsageError(
                 f"{shlex.join(command)} cannot be counted: {' '.join(flags)} keeps Python from "
                 "loading the probe."
@@ -158,12 +159,12 @@ def compare(
         FlatoutError: a program failed, or their speeds cannot be compared.
     """
     began, limit = time.monotonic(), 60 * minutes
-    found = Comparison(commands, count, _digests(commands))
+    found, facts = Comparison(commands, count, _digests(commands)), attach.machine(commands[0])
     if save is not None and save.exists():
-        found = _continued(found, save)
+        found = _continued(found, save, facts)
     if seconds is None:
         seconds = min(SECONDS, max(limit / 2 - START_S, SHORTEST_S))
-    facts, slowest = attach.machine(commands[0]), 2 * (seconds + START_S)
+    slowest = 2 * (seconds + START_S)
     # Two programs may not fit into a GPU's memory.
     in_turns, proven = turns.CAN_STOP and not facts["gpus"], False
     with attach.signals_handled(ENDING, _interrupt):
@@ -299,8 +300,9 @@ def _digests(commands: Sequence[Sequence[str]]) -> dict[str, str]:
     return digests
 
 
-def _continued(asked: Comparison, file: Path) -> Comparison:
-    """Return the comparison in a saved file, if its programs are the given ones.
+def _continued(asked: Comparison, file: Path, facts: dict[str, Any]) -> Comparison:
+    """Return the comparison in a saved file, if its programs are the given ones, and its machine
+    has these facts.
 
     Raises:
         UsageError: the file holds something else.
@@ -308,8 +310,9 @@ def _continued(asked: Comparison, file: Path) -> Comparison:
     try:
         values = documents.read_json(file, limit=evidence.MOST_BYTES)
         saved = Comparison.from_json(values.pop("against"))
-        processes = values.pop("processes")
+        processes, machine = values.pop("processes"), values["machine"]
         values.pop("flatout_evidence")
+        same = all(machine[name] == facts[name] for name in ("cpu", "cores", "gpus"))
     except (OSError, AttributeError, LookupError, TypeError, ValueError):
         raise UsageError(
             f"--save {file} exists and holds no comparison of two programs; name another file."
@@ -322,6 +325,12 @@ def _continued(asked: Comparison, file: Path) -> Comparison:
         )
     if saved.files != asked.files:
         say(f"the programs have changed since {file} was written, so its runs are not used.")
+        return asked
+    if not same:
+        say(
+            f"{file} was written on another machine ({machine['cpu']}, {machine['cores']} cores), "
+            "so its runs are not used."
+        )
         return asked
     saved.recording = values, processes
     say(f"{file} has {len(saved.runs[0])} and {len(saved.runs[1])} runs already")

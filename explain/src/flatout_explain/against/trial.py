@@ -12,6 +12,7 @@ from flatout_explain.against.outcome import Outcome, pair_words, unit_words
 from flatout_explain.against.rounds import Comparison
 from flatout_explain.diagnosis import Diagnosis, Finding, MeasuredGain
 from flatout_explain.errors import FlatoutError
+from flatout_explain.program.command_line import assignments, env_words
 
 THREADS = "OMP_NUM_THREADS"
 
@@ -47,8 +48,10 @@ def first(diagnosis: Diagnosis, command: Sequence[str], flag: Sequence[str]) -> 
         if finding.trial is None:
             continue
         if finding.trial.processes is None:
-            if changed := [each for each in finding.trial.variables if _changes(each)]:
-                return Tried(finding, shlex.join(changed), ["env", *changed, *command])
+            if changed := [each for each in finding.trial.variables if _changes(each, command)]:
+                words = env_words(command)  # of several values for a variable, the last one counts
+                start = [*(command[:words] or ["env"]), *changed, *command[words:]]
+                return Tried(finding, shlex.join(changed), start)
         elif flag:
             return Tried(finding, shlex.join(flag), [*command, *flag])
         else:
@@ -111,7 +114,8 @@ def _certainty(outcome: Outcome) -> str:
     return ": no difference" if outcome.same else ""
 
 
-def _changes(variable: str) -> bool:
-    """Return whether the environment does not have this variable with this value."""
+def _changes(variable: str, command: Sequence[str]) -> bool:
+    """Return whether a program with this command line does not have this variable with this
+    value."""
     name, _, value = variable.partition("=")
-    return os.environ.get(name) != value
+    return assignments(command).get(name, os.environ.get(name)) != value

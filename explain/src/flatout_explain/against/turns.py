@@ -185,10 +185,22 @@ class Program:
 
     def _end(self) -> None:
         """End the program, and the processes of its group that have outlived it."""
+        known = self._child.returncode is not None
         self._resume()
         attach.end(self._child)
-        if CAN_STOP:
+        if CAN_STOP and (not known or self._outlived()):
             self._signal_group(signal.SIGKILL)
+
+    def _outlived(self) -> bool:
+        """Return whether a process of its group has outlived it. Without any, the group's number
+        may be another one's by now."""
+        for process in psutil.process_iter():
+            with suppress(OSError, psutil.Error):
+                if os.getpgid(process.pid) == self._child.pid:
+                    folder = process.environ().get(attach.FOLDER)
+                    if folder == str(self._folder):
+                        return True
+        return False
 
     def _signal_group(self, number: int) -> None:
         with suppress(OSError):  # there is none any more

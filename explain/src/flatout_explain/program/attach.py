@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import shutil
 import signal
 import stat
@@ -34,6 +33,7 @@ from flatout_explain.hardware.nvml import visible_gpus
 from flatout_explain.hardware.processes import MiB
 from flatout_explain.output import command_name
 from flatout_explain.program.capacity import together
+from flatout_explain.program.command_line import assignments, blocking_flags, flags_and_script
 from flatout_explain.program.evidence import Recording, rows_of
 from flatout_explain.program.watch import POLL_S, Watch, lengths
 
@@ -46,6 +46,8 @@ STOP_S = 5.0
 
 KILLED = 128 + 9  # exit code of a program that SIGKILL ended
 
+CARDS = "CUDA_VISIBLE_DEVICES"
+FOLDER = "FLATOUT_EXPLAIN"  # the variable that names the folder to which the probe writes
 PREFIX, LOCK = "flatout-explain-", "lock"
 YOUNG_S = 10.0
 
@@ -82,8 +84,8 @@ def record(
     Raises:
         UsageError: the program cannot be started.
     """
-    facts = machine(command)
-    with working_folder() as folder:
+    with cards_shown(command), working_folder() as folder:
+        facts = machine(command)
         if profiled is not None:
             steady = min(STEADY_S, seconds / 4)
             (folder / "record").write_text(f"{profiled} {steady}")
@@ -122,6 +124,23 @@ def start(
     return child, begun(command, facts)
 
 
+@contextmanager
+def cards_shown(command: Sequence[str]) -> Iterator[None]:
+    """Show this process the GPUs that a program sees whose command line begins with `env`."""
+    before, given = os.environ.get(CARDS), assignments(command).get(CARDS)
+    if given is None:
+        yield
+        return
+    os.environ[CARDS] = given
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[CARDS]
+        else:
+            os.environ[CARDS] = before
+
+
 def begun(command: Sequence[str], facts: dict[str, Any]) -> dict[str, Any]:
     """Return the evidence of an observation that begins now, without the probes' lines."""
     return {
@@ -133,7 +152,7 @@ def begun(command: Sequence[str], facts: dict[str, Any]) -> dict[str, Any]:
 def variables(folder: Path) -> dict[str, str]:
     """Return the environment variables with which a Python process loads the probe."""
     path = os.pathsep.join(filter(None, [str(INJECT), os.environ.get("PYTHONPATH")]))
-    return {"FLATOUT_EXPLAIN": str(folder), "PYTHONPATH": path}
+    return {FOLDER: str(folder), "PYTHONPATH": path}
 
 
 def probe_module(name: str) -> Any:
@@ -269,6 +288,8 @@ def last_lines(
 
 def end(child: subprocess.Popen[bytes]) -> int:
     """Terminate the program and its descendants; kill them after a while."""
+    if child.returncode is not None:  # its number may be another process's by now
+        return child.returncode
     started: list[psutil.Process] = []
     with suppress(psutil.Error):
         started = psutil.Process(child.pid).children(recursive=True)
@@ -294,7 +315,7 @@ def machine(command: Sequence[str] = ()) -> dict[str, Any]:
     cores, (total, available) = usable_cores(), memory()
     facts: dict[str, Any] = {
         "cores": cores, "cpu": cpu_name(), "gpus": [gpu.name for gpu in visible_gpus()[0]],
-        "visible": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+        "visible": os.environ.get(CARDS, ""),
         "memory_mb": total // MiB, "free_mb": available // MiB,
         "oom_kills": Counters().oom_kills(), "fault_s": page_fault_seconds(),
     }  # fmt: skip
@@ -342,33 +363,6 @@ def _obstacles(
 
 def _why(command: Sequence[str], code: int) -> str:
     """Return why Python itself failed: it exits with 2 if it cannot open the program's file."""
-    _, script = _arguments(command)
+    _, script = flags_and_script(command)
     missing = code == 2 and script and not Path(script).exists()
     return f"there is no file {script}" if missing else ""
-
-
-def blocking_flags(command: Sequence[str]) -> list[str]:
-    """Return the flags of a Python command line that keep the probe out: -I, -E, -S."""
-    return _arguments(command)[0]
-
-
-def _arguments(command: Sequence[str]) -> tuple[list[str], str]:
-    """Return the flags of a Python command line that keep the probe out, and the file of its
-    program; an empty text without one."""
-    if "python" not in Path(command[0]).name and "pypy" not in Path(command[0]).name:
-        return [], ""
-    flags: list[str] = []
-    words = iter(command[1:])
-    for word in words:
-        if word == "--check-hash-based-pycs":
-            next(words, None)
-        elif match := re.fullmatch(r"-(?=.)([^-cmWX]*)([cmWX]|$)(.*)", word):
-            letters, taker, argument = match.groups()
-            flags += [f"-{letter}" for letter in letters if letter in "IES"]
-            if taker in ("c", "m"):  # the program follows
-                break
-            if taker and not argument:  # it is the next word
-                next(words, None)
-        elif not re.match("--.", word):
-            return flags, "" if word == "-" else word
-    return flags, ""
