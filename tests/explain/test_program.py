@@ -84,34 +84,46 @@ import numpy as np
 
 class Maze:
     def __init__(self):
-        self.cells = [0.5] * 5000
-        self.moves = 0
+        self.cells = [0.5] * 50_000
+        self.seen = np.zeros(4)
 
     def reset(self):
         self.moves = 0
-        return np.zeros(4)
+        return self.seen
 
     def step(self, move):
         self.moves += 1
-        total = sum((cell * 31 + move) % 7 for cell in self.cells)  # SLOW
-        return np.full(4, total), 1.0, self.moves >= 50, {}
+        total = 0.0
+        for cell in self.cells: total += (cell * 31 + move) % 7  # SLOW
+        self.seen[move] = total / 1e6
+        return self.seen, 1.0, self.moves >= 50, {}
 
 
 def improve(weights, observation, reward):
-    error = reward - observation @ weights
+    error = reward - values(weights, observation)
     weights += 1e-9 * error * observation[:, None]
+
+
+def values(weights, observation):
+    return (observation[:, None] * weights).sum(axis=0)
 
 
 maze, weights = Maze(), np.zeros((4, 2))
 observation = maze.reset()
-end = time.process_time() + 1.2
-while time.process_time() < end:
-    move = int((observation @ weights).argmax())
-    observation, reward, done, _ = maze.step(move)
+start, begin = time.monotonic(), time.process_time()
+while (spent := time.process_time() - begin) < 1.2 or (
+    spent < 3.0 and time.monotonic() - start > 2.0 * spent  # other programs have the cores
+):
+    left, right = values(weights, observation)
+    observation, reward, done, _ = maze.step(int(left < right))
     improve(weights, observation, reward)
     if done:
         observation = maze.reset()
 """
+"""Where other programs have the cores, the program is seen only some ten times. It would often be
+seen at a call that releases Python's lock, such as a product of matrices: there it waits for the
+probe's thread, which waits for a core. And a window of 20 ms sees little: what `step` returns, by
+which it is known, is its first event, because `step` calls nothing."""
 
 
 @pytest.fixture(scope="module")
