@@ -1,4 +1,4 @@
-"""What a program's command line says before the program runs."""
+"""Reads a program's command line: what `env` sets before it, Python's flags, and its script."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ Span = tuple[int, int, str]
 """First and last line that the program marks, and the mark's text."""
 
 MISSING = ("", "argument", "function")
-"""What a process lacked of the function to count (``--count``)."""
+"""Parts of the function to count (``--count``) that a process may lack."""
 
 CALL, RETURN, C_CALL = 0, 1, 2  # kinds of a window's events, as in the probe
 
