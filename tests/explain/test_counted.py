@@ -441,8 +441,9 @@ def counting(missing: str | None, calls: int = 0) -> list[str]:
         "d": [[0.0, 0], [4.0, calls]],
     }
     driver.rows.append(counts | ({} if missing is None else {"missing": missing}))
-    about = meta(driver.clock) | {"count": "agent:learn(rows)"}
+    about = meta(driver.clock)
     about["machine"] |= COST
+    about["count"] = "agent:learn(rows)"
     return [note for note in diagnose(build(about, [driver.written()])).notes if "--count" in note]
 
 
