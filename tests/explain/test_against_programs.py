@@ -374,14 +374,14 @@ weights = rng.normal(size=(4, 2)).astype(np.float32)
 
 def evaluate(env, weights):
     total = 0.0
-    for _ in range(4):
+    for _ in range(40):
         obs, _ = env.reset()
         done = False
         while not done:
             action = int(np.argmax(obs @ weights))
             obs, reward, done, _, _ = env.step(action)
             total += reward
-    return total / 4
+    return total / 40
 
 @jax.jit
 def update(weights, batch, actions, returns):
@@ -397,7 +397,7 @@ def main(every):
     n = 0
     while True:
         batch, actions, returns = [], [], []
-        for _ in range(100):
+        for _ in range(1000):
             p = 1 / (1 + np.exp(-(obs @ weights)[1]))
             action = int(rng.random() < p)
             batch.append(obs)
@@ -415,6 +415,8 @@ def main(every):
 if __name__ == "__main__":
     main(1)
 """
+"""Updates are rare: each one waits for a thread of XLA, which may have to wait for a core. Where
+other programs have the cores, most of the time would be that, and evaluation hardly be seen."""
 
 
 @pytest.mark.slow
@@ -423,9 +425,13 @@ def test_evaluating_less_often_is_a_gain(tmp_path: Path) -> None:
     first = script(tmp_path, EVALUATES, "first.py")
     second = script(tmp_path, "import first\nfirst.main(10)\n", "second.py")
     shown = tmp_path / "r.json"
-    found = against(second, first, "--seconds", 5, "--minutes", 0.001, "--json", shown)
-    said = json.loads(shown.read_text())["against"]
-    assert said["gain"] > 1, found.err
+    for seconds in (5, 200):  # a single turn of a tenth of that, because the time is over
+        found = against(second, first, "--seconds", seconds, "--minutes", 0.001, "--json", shown)
+        said = json.loads(shown.read_text())
+        # Where other programs have the cores, which the report says, that is hardly a sample.
+        if said["findings"][0]["id"] != "contended":
+            break
+    assert said["against"]["gain"] > 1, found.err
     assert "evaluation takes up to" in found.err
 
 
