@@ -44,6 +44,15 @@ def test_virtual_devices_take_the_place_of_those_that_a_variable_asks_for() -> N
         assert done.stdout.split() == ["3", "3"]
 
 
+def test_a_cap_that_comes_too_late_is_named_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    jax.devices()
+    monkeypatch.delenv("XLA_CLIENT_MEM_FRACTION", raising=False)
+    placement = parse("act=gpu:0 learn=gpu:0 memory=0.5")
+    for _ in range(2):
+        (note,) = backend.start(placement)
+        assert "memory= has no effect" in note
+
+
 def test_jax_without_compiling_is_refused_by_the_name_of_its_variable() -> None:
     with jax.disable_jit(), pytest.raises(UsageError, match="JAX_DISABLE_JIT=0"):
         backend.start(parse("cpu"))

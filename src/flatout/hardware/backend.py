@@ -41,8 +41,11 @@ def start(placement: Placement) -> list[str]:
     notes: list[str] = []
     if placement.memory is not None and not gpus:
         notes.append("memory= caps GPUs only, and this placement names none")
-    limited = os.environ.get("XLA_CLIENT_MEM_FRACTION")
-    if gpus:
+    import jax
+    from jax._src import xla_bridge
+
+    used = xla_bridge.backends_are_initialized()
+    if gpus and not used:
         # Number cards as NVML does, which planned the run.
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         # Allocate as needed: a cap is not a reservation.
@@ -50,9 +53,6 @@ def start(placement: Placement) -> list[str]:
         if placement.memory is not None:
             os.environ.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)  # setting both is an error
             os.environ["XLA_CLIENT_MEM_FRACTION"] = str(placement.memory)
-    import jax
-    from jax._src import xla_bridge
-
     if jax.config.values.get("jax_enable_x64"):
         raise UsageError(
             "JAX computes in 64 bits here (JAX_ENABLE_X64), and Flatout in 32: unset that "
@@ -63,8 +63,9 @@ def start(placement: Placement) -> list[str]:
             "JAX compiles nothing here (JAX_DISABLE_JIT), and Flatout compiles its programs before "
             "it runs them: unset that variable, or set JAX_DISABLE_JIT=0."
         )
-    if xla_bridge.backends_are_initialized():
-        if placement.memory is not None and gpus and str(placement.memory) != limited:
+    if used:
+        limit = os.environ.get("XLA_CLIENT_MEM_FRACTION")
+        if placement.memory is not None and gpus and str(placement.memory) != limit:
             notes.append("memory= has no effect: this program has used JAX before")
         return notes
     if not gpus or not os.environ.get("JAX_PLATFORMS"):
