@@ -193,8 +193,10 @@ def finished(name: str, row: Json, runs: Sequence[Row]) -> Json:
 
 
 def committed_runs(folder: Path, name: str) -> list[Row]:
-    """Return the runs of a file with the contents of `finished`, as `Store` has them."""
-    if (found := load(folder, name)) is None:
+    """Return the runs of a file with the contents of `finished`, as `Store` has them. Runs whose
+    settings were not recorded are not returned: those of the row may be others by now."""
+    found = load(folder, name)
+    if found is None or found["settings"] is None:
         return []
     return [
         run | {

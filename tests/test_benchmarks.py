@@ -223,6 +223,19 @@ def test_an_incomplete_row_of_learning_resumes_from_what_is_committed(
     assert not unfinished.exists()
 
 
+def test_runs_whose_settings_were_not_recorded_are_made_again(
+    bench: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(program="learning") == 0
+    complete = tmp_path / "learning" / "row.json"
+    complete.write_text(json.dumps(json.loads(complete.read_text()) | {"settings": None}))
+    (tmp_path / "learning.jsonl").unlink()
+    capsys.readouterr()
+    assert bench(program="learning") == 0
+    assert "finished before" not in capsys.readouterr().err
+    assert json.loads(complete.read_text())["settings"] is not None
+
+
 def test_fewer_seeds_than_are_finished_lose_none(bench: Any, tmp_path: Path) -> None:
     assert bench(program="learning") == 0
     complete = tmp_path / "learning" / "row.json"
