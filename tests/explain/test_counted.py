@@ -432,7 +432,7 @@ def test_programs_that_are_started_in_each_turn_are_named_like_workers() -> None
 
 
 def counting(missing: str | None, calls: int = 0) -> list[str]:
-    """What the report notes about a function to count that was called so often."""
+    """Return the report's notes about ``--count`` of a function with this number of calls."""
     driver = steps(seconds=4.0)
     counts: dict[str, Any] = {
         "k": "counts",

@@ -40,8 +40,8 @@ def use_tls(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str) -> None:
 
 @contextmanager
 def tls_server(folder: Path) -> Iterator[str]:
-    """Serve one connection as a Ray that uses TLS does: clients must have the certificate ``own``.
-    The address."""
+    """Yield the address of a server of one connection that demands the certificate ``own`` of its
+    clients, as a Ray that uses TLS does."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "own.crt", folder / "own.key")
     context.load_verify_locations(folder / "own.crt")

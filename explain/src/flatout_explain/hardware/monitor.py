@@ -198,11 +198,12 @@ class Monitor:
     def _read_limits(self, reading: Reading) -> None:
         """Read again on which CPUs the program's threads may run, and their control group: commands
         such as taskset, numactl and systemd-run set them after its start."""
-        most = max(reading.by_thread.values(), default=0.0)
-        cpus = threads_cpus(t for t, s in reading.by_thread.items() if s >= WORKING * most)
-        if self._fixed or not cpus:
+        if self._fixed or not reading.by_thread:
             return
-        busiest = max(reading.by_thread, key=reading.by_thread.__getitem__)
+        busiest, most = max(reading.by_thread.items(), key=lambda each: each[1])
+        cpus = threads_cpus(t for t, s in reading.by_thread.items() if s >= WORKING * most)
+        if not cpus:
+            return
         group = _group(busiest)
         if cpus != self._cpus:
             self._busy_s = self._stolen_s = None  # they were counted on other CPUs

@@ -37,7 +37,7 @@ class Others:
 
     def read(self) -> dict[str, float]:
         """Cores that the busiest other programs used, by name, since the last reading; empty
-        until there were two in short order. Processes of one name count together."""
+        until two came in short order. Processes of one name count together."""
         now = time.perf_counter()
         if now - self._at >= EVERY_S:
             after, self._found = _used(), {}

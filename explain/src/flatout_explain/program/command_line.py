@@ -11,7 +11,7 @@ WITH_NEXT = ("-u", "--unset", "-C", "--chdir")
 
 
 def env_words(command: Sequence[str]) -> int:
-    """Return how many words `env` takes at the begin of a command line, before the program."""
+    """Return how many words `env` takes at the beginning of a command line, before the program."""
     at, end = 1, len(command)
     if not command or Path(command[0]).name != "env":
         return 0
@@ -21,7 +21,7 @@ def env_words(command: Sequence[str]) -> int:
 
 
 def assignments(command: Sequence[str]) -> dict[str, str]:
-    """Return the variables that `env` sets at the begin of a command line."""
+    """Return the variables that `env` sets at the beginning of a command line."""
     words = (word.partition("=") for word in command[1 : env_words(command)])
     return {name: value for name, equals, value in words if equals and not name.startswith("-")}
 

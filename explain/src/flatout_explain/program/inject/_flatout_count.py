@@ -90,7 +90,7 @@ class Counter:
         self.forked()
 
     def forked(self):
-        """Return a process begins."""
+        """Begin anew in a process that was forked."""
         for tally in self.tallies.values():
             tally.forked()
         self.rows, self.last, self.written, self.changes, self.said = [], None, 0, 0, None
