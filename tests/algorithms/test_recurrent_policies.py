@@ -249,11 +249,10 @@ def inline() -> Agent:
 @pytest.mark.slow
 @pytest.mark.bits
 @pytest.mark.usefixtures("shared_programs")
-@pytest.mark.parametrize(
-    "placement", [WORKERS, f"{WORKERS} inference=local", "sampler=inline groups=2"]
-)
+@pytest.mark.parametrize("placement", [WORKERS, f"{WORKERS} inference=local"])
 def test_no_placement_changes_a_bit(placement: str) -> None:
-    assert_same(trained(placement=placement), inline())
+    """Of equal groups: other numbers of rows in a product may change its last bit."""
+    assert_same(trained(placement=placement), trained(placement="sampler=inline groups=2"))
 
 
 @pytest.mark.usefixtures("shared_programs")
