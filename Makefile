@@ -92,7 +92,7 @@ smoke:
 # The quick tests, and those of equal bits, with another Python and JAX, in an environment of their
 # own: make cell PYTHON=python3.12 JAX=0.10 (or newest)
 JAX ?= newest
-CELL = .cache/cells/$(notdir $(PYTHON))-jax-$(JAX)
+CELL = .cache/cells/$(shell $(PYTHON) -c "import sys; print('python%d.%d' % sys.version_info[:2])")-jax-$(JAX)
 cell:
 	@$(PYTHON) -m venv $(CELL)
 	@$(CELL)/bin/python $(PIP) -e ./explain -e . \

@@ -1,7 +1,7 @@
 """Break single lines of the package on purpose and list the faults that no quick test catches.
 
     python tools/mutants.py                      # draw 24 faults; which ones do the tests catch?
-    python tools/mutants.py --group around       # in cli, api, config, sweeps, reports, ... explain
+    python tools/mutants.py --group around       # in all other folders, and in the tool explain
     python tools/mutants.py --list faults.json   # the faults of that file, or save them there
 
 Each fault changes one comparison, constant, sign or index, or drops one call. First the quick
@@ -35,14 +35,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE, TOOL = "src/flatout", "explain/src/flatout_explain"
 CORE = ("algorithms", "engine", "storage", "planning")
-AROUND = (
-    "cli", "api", "config", "sweeps", "reports", "populations", "envs", "run", "explain",
-)  # fmt: skip
-GROUPS = {
-    "core": tuple(f"{PACKAGE}/{name}" for name in CORE),
-    "around": (*(f"{PACKAGE}/{name}" for name in AROUND), TOOL),
-}
-"""Folders of the checkout by the name with which `--group` chooses them."""
+GROUPS = ("core", "around")
+"""`--group` chooses the folders of `CORE`, or everything else."""
 OTHER_PYTHONS = "program/inject"
 """Runs in the Pythons of other programs, where nothing can be recorded."""
 COMPARISONS = {
@@ -138,9 +132,14 @@ def faults_of(file: Path, source: str) -> list[Fault]:
 
 
 def files_of(root: Path, group: str) -> list[Path]:
-    """The modules of a group's folders in which faults can be recorded."""
-    found = [path for folder in GROUPS[group] for path in (root / folder).rglob("*.py")]
-    return sorted(path for path in found if OTHER_PYTHONS not in path.as_posix())
+    """The modules of a group in which faults can be recorded."""
+    found = [path for top in (PACKAGE, TOOL) for path in (root / top).rglob("*.py")]
+    core = tuple(root / PACKAGE / name for name in CORE)
+    return sorted(
+        path for path in found
+        if any(path.is_relative_to(folder) for folder in core) == (group == "core")
+        and OTHER_PYTHONS not in path.as_posix()
+    )  # fmt: skip
 
 
 def draw(root: Path, count: int, seed: int, group: str = "core") -> list[Fault]:
