@@ -254,11 +254,11 @@ def refuse_strange(folder: Path) -> None:
         if os.path.lexists(folder / name):
             raise UsageError(
                 f"{folder / name} does not belong to a population of Flatout, and a new one "
-                "would write into it; choose another --run-dir, or move it away."
+                "would write into it; choose another folder, or move it away."
             )
     if os.path.lexists(lock) and content != b"":  # empty: it is just being made
         raise UsageError(
-            f"{lock} does not belong to a population of Flatout; choose another --run-dir, or move "
+            f"{lock} does not belong to a population of Flatout; choose another folder, or move "
             "it away."
         )
 
