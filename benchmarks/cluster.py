@@ -28,6 +28,11 @@ from tests.cluster_link import linked_nodes
 from tests.cluster_nodes import Nodes, new_token
 
 THERE, HERE_LOCAL, RLLIB = "Ray cluster", "actor processes here", "RLlib"
+RLLIB_FLAGS = (
+    "--sleep", "0.02", "--runners", "16", "--envs", "1", "--n-steps", "50", "--batch-size", "200",
+    "--n-epochs", "4", "--steps", "6400", "--window-from", "1600",
+)  # fmt: skip
+"""The case `sleep` in RLlib."""
 ENVIRONMENT = {"PYTHONPATH": os.pathsep.join([str(HERE), str(REPO)])}
 QUIET = ("--checkpoint-every", "0", "--no-tensorboard", "--quiet")
 
@@ -114,9 +119,8 @@ def compare(args: argparse.Namespace, name: str) -> None:
             side: partial(train, args, name, case, side, *place) for side, place in places.items()
         }
         if args.rllib and name == "sleep":
-            sides[RLLIB] = lambda seed: Command(
-                [args.rllib, str(HERE / "peers" / "rllib_ppo.py"), "--seed", str(seed)]
-            )
+            program = [args.rllib, str(HERE / "peers" / "run_rllib.py"), *RLLIB_FLAGS]
+            sides[RLLIB] = lambda seed: Command([*program, "--seed", str(seed)])
         rows = store.alternate(sides, range(args.seeds))
     ratios = [
         ratio_row(f"steps/s of {THERE} / {side}", per_round(rates(rows[THERE]), rates(runs)))

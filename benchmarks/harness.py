@@ -108,16 +108,16 @@ class Lines:
 class Store:
     """The finished runs of one benchmark, one JSON line each.
 
-    A run counts if its settings are equal, and if the source is the same: `sources` has the digests
-    of sides that do not depend on all of Flatout's source.
+    A run counts if its settings are equal, and if the source is the same: `sources` returns the
+    digests of sides that do not depend on all of Flatout's source.
     """
 
     def __init__(
         self, name: str, settings: Row, args: argparse.Namespace,
-        sources: Mapping[str, str] | None = None,
+        sources: Callable[[], Mapping[str, str]] = dict,
     ) -> None:  # fmt: skip
-        self.name, self.settings = name, settings
-        self._sources, self._source, self._args = sources or {}, source_id(), args
+        self.name, self.settings, self._args = name, settings, args
+        self._digests, self._source, self._sources = sources, source_id(), sources()
         self.path = lines_file(name, args)
         self.rows = read_lines(self.path)
 
@@ -134,6 +134,13 @@ class Store:
     def _source_of(self, side: str) -> str:
         return self._sources.get(side, self._source)
 
+    def keep(self, rows: list[Row]) -> None:
+        """Forget all other runs; the file is replaced whole."""
+        fresh = self.path.with_suffix(".new")
+        fresh.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        fresh.replace(self.path)
+        self.rows = rows
+
     def run(
         self, side: str, seed: int, command: Command, check: Callable[[Row], None] | None = None
     ) -> Row:
@@ -142,7 +149,8 @@ class Store:
         `check` raises if a run does not count, which is not stored then.
 
         Raises:
-            BenchmarkError: the run failed or does not count, or `--minutes` are over.
+            BenchmarkError: the run failed or does not count, the source changed meanwhile, or
+                `--minutes` are over.
         """
         what = f"{self.name}: {side}, seed {seed}"
         if (row := self.get(side, seed)) is not None:
@@ -163,7 +171,12 @@ class Store:
                 f"{what} reports {inside:.1f} s of wall time; it lasted {child.wall_s:.1f} s."
             )
         if command.finish is not None:
-            result = command.finish(command, result)
+            try:
+                result = command.finish(command, result)
+            except (OSError, LookupError, ValueError) as error:
+                raise BenchmarkError(f"{what} left no complete results: {error!r}.") from None
+        if self._digests().get(side, source_id()) != self._source_of(side):
+            raise BenchmarkError(f"{what}: the source changed during the run, which is not kept.")
         row = {
             "name": self.name, "side": side, "seed": seed, "settings": self.settings,
             "source": self._source_of(side), **origin(),

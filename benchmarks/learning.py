@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import statistics
 import sys
 import threading
@@ -64,6 +65,7 @@ def measure(args: argparse.Namespace, name: str, row: Json) -> Json:
     Raises:
         BenchmarkError: a side cannot run here, failed, or made other steps.
     """
+    refuse_shared(args.seeds_at_once, row)
     steps: int = row["dry"] if args.dry else row["steps"]
     goal: float = -math.inf if args.dry else row.get("goal", math.inf)
     finish = {"eval": greedy, "training": training, "goal": reaching(goal)}[row["score"]]
@@ -100,6 +102,21 @@ def measure(args: argparse.Namespace, name: str, row: Json) -> Json:
     return results(finished(name, row, runs), seconds=row["score"] == "goal")
 
 
+def refuse_shared(at_once: int, row: Json) -> None:
+    """Refuse runs at a time that would share cores which each should have for itself.
+
+    Raises:
+        BenchmarkError: they would.
+    """
+    have = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if at_once > 1 and row["score"] == "goal":
+        raise BenchmarkError("its score is a time: --seeds-at-once 1.")
+    if at_once * row.get("cores", 0) > have:
+        raise BenchmarkError(
+            f"--seeds-at-once {at_once} needs {at_once * row['cores']} cores; there are {have}."
+        )
+
+
 def check_steps(run: Row, steps: int) -> None:
     """Refuse a run with other steps, with a `BenchmarkError`."""
     made = run["result"]["steps"]
@@ -134,6 +151,10 @@ def run_jobs(
                 future.result()
                 after_each()
             return [future.result() for future in futures]
+        except BenchmarkError:  # runs beside it end, and are kept
+            pool.shutdown(cancel_futures=True)
+            after_each()
+            raise
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             end_children()

@@ -6,12 +6,12 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 
-from published import OURS, Json, marks, median_interval
+from published import OURS, Json, marks, median_interval, ratios
 from report import table
 
 NAMES = {
     "flatout": "Flatout", "sb3": "Stable-Baselines3", "sbx": "SBX (Stable-Baselines3 in JAX)",
-    "sb3-contrib": "sb3-contrib", "rejax": "rejax", "purejaxrl": "PureJaxRL",
+    "sb3-contrib": "sb3-contrib", "rejax": "rejax",
     "sample-factory": "Sample Factory", "rllib": "RLlib", "rltools": "RLtools",
     "pytorch": "PyTorch",
 }  # fmt: skip
@@ -37,7 +37,7 @@ def performance_parts(speed: Rows, learned: Rows) -> dict[str, str]:
     return {
         "ratios": table(
             ["work", "compared with", *KINDS.values(), "marks"],
-            [cells for row in speed for cells in ratios(*row)],
+            [cells for row in speed for cells in multiples(*row)],
         ),
         "machines": f"Machines: {machines(speed)}.",
         "losses": losses(speed),
@@ -52,16 +52,16 @@ def performance_parts(speed: Rows, learned: Rows) -> dict[str, str]:
     }
 
 
-def ratios(name: str, row: Json, found: Json) -> Iterator[list[str]]:
+def multiples(name: str, row: Json, found: Json) -> Iterator[list[str]]:
     """Yield a line for each peer of a row: Flatout's speed as a multiple of its speed."""
-    for side, kinds in found["ratios"].items():
+    for side, kinds in ratios(found).items():
         cells = [multiple(kinds[kind]) for kind in KINDS]
         yield [row["title"], NAMES[side], *cells, ", ".join(marks(found, row))]
 
 
 def rates(name: str, row: Json, found: Json) -> Iterator[list[str]]:
     """Yield a line for each peer of a row: both sides' own figures."""
-    for side in found["ratios"]:
+    for side in ratios(found):
         cells = []
         for key in FIGURES:
             medians = [statistics.median(values_of(found, one, key) or [math.nan])
@@ -128,7 +128,7 @@ def losses(speed: Rows) -> str:
     """Return a list of the comparisons whose lower end is not above 1."""
     lines = []
     for _, row, found in speed:
-        for side, kinds in found["ratios"].items():
+        for side, kinds in ratios(found).items():
             for kind, pairs in kinds.items():
                 _, low, high = median_interval(pairs)
                 if low <= 1:

@@ -75,10 +75,13 @@ def run_child(
         timer = threading.Timer(timeout_s, stop)
         timer.daemon = True  # an interruption may come before the block that cancels it
         start = time.perf_counter()
-        child = subprocess.Popen(
-            list(argv), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=variables,
-            start_new_session=True,
-        )  # fmt: skip
+        try:
+            child = subprocess.Popen(
+                list(argv), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=variables,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise BenchmarkError(f"{argv[0]} cannot be started: {error.strerror}.") from None
         try:
             timer.start()
             _, status, usage = os.wait4(child.pid, 0)

@@ -1,7 +1,8 @@
 """Published rows: one JSON file each, and whether it still describes the present source.
 
 A row is *old* where a file that it measures, or its settings, differ from those of a measured
-pair, and *mixed* where its pairs were measured on two classes of machine or from two sources.
+pair, *mixed* where its pairs were measured on two classes of machine or from two sources, and
+*incomplete* where a side has fewer runs than the row asks for.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 import re
 import statistics
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,13 +26,17 @@ RESULTS = HERE / "results"
 SOURCE = REPO / "src" / "flatout"
 SUFFIXES = (".py", ".toml")
 
-OURS, PAIRS = "flatout", 6
+OURS, PAIRS = "flatout", 3
 ENVIRONMENTS = {
     "run_sb3.py": "sb3", "small_network.py": "sb3", "run_rejax.py": "rejax",
     "run_rltools.py": "rltools", "run_sample_factory.py": "sample-factory",
     "run_rllib.py": "rllib",
 }  # fmt: skip
 """The environment of each peer's program: ``peers/requirements-NAME.txt``, ``.venv-NAME``."""
+CORES = tuple(
+    f"explain/src/flatout_explain/hardware/{name}.py" for name in ("control_groups", "cores")
+)
+"""How many cores a run takes as its own."""
 
 Json = dict[str, Any]
 
@@ -42,7 +48,7 @@ def rows_of(kind: str) -> dict[str, Json]:
     """
     rows = tomllib.loads((HERE / f"{kind}.toml").read_text())
     parts = parts_of_source()
-    counted = files_of([""])
+    counted = files_of([""]).union(CORES, ["benchmarks/window.py"] * (kind == "speed"))
     for name, row in rows.items():
         named = {kind, *row.pop("parts")}
         if unknown := named - parts.keys():
@@ -89,6 +95,7 @@ def files_of_sides(sides: Mapping[str, str]) -> set[str]:
         found |= {f"benchmarks/{name}.py" for name in modules if (HERE / f"{name}.py").exists()}
         presets = re.findall(r"--preset (\S+)", command)
         found |= {f"src/flatout/config/presets/{name}.toml" for name in presets}
+        found |= {"benchmarks/images.py"} if "{images}" in command else set()
         if side != OURS:
             program = command.split()[0]
             text = (HERE / "peers" / program).read_text()
@@ -121,14 +128,53 @@ def sources_of(row: Json) -> dict[str, str]:
 
 
 def marks(found: Json, row: Json) -> list[str]:
-    """``old`` and ``mixed``, where they hold."""
+    """``old``, ``mixed`` and ``incomplete``, where they hold."""
     measured = found["runs"]
     present = sources_of(row)
     sources = {(run["side"], run["source"]) for run in measured}
     classes = {(run["machine"], run["isa"]) for run in measured}
     old = not sources <= present.items() or found["settings"] != settings_of(row)
     mixed = len(sources) > len(dict(sources)) or len(classes) > 1
-    return [word for word, holds in (("old", old), ("mixed", mixed)) if holds]
+    counts = Counter(run["side"] for run in measured)
+    wanted = row["pairs" if "pair" in measured[0] else "seeds"]
+    fewer = any(counts[side] < wanted for side in row["sides"])
+    kinds = (("old", old), ("mixed", mixed), ("incomplete", fewer))
+    return [word for word, holds in kinds if holds]
+
+
+def ratios(found: Json) -> Json:
+    """Of each peer of a row of speed: Flatout's speed while learning, and that of its whole process
+    by the steps that each side made, as multiples, pair by pair."""
+    figures = dict[str, dict[int, Json]]()
+    for run in found["runs"]:
+        figures.setdefault(run["side"], {})[run["pair"]] = run
+    ours, made = figures.pop(OURS), Json()
+    for side, theirs in figures.items():
+        both = [(ours[pair], theirs[pair]) for pair in sorted(ours.keys() & theirs.keys())]
+        made[side] = {
+            "steady": [one["steps_per_s"] / other["steps_per_s"] for one, other in both],
+            "whole": [
+                other["process_s"] / other["steps"] / (one["process_s"] / one["steps"])
+                for one, other in both
+            ],
+        }
+    return made
+
+
+def work_done(found: Json) -> dict[str, str]:
+    """The steps and updates of each side of a row of speed; one entry, of every side, if all did
+    the same."""
+
+    def text(numbers: set[int]) -> str:
+        low, high = min(numbers), max(numbers)
+        return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+    sides = dict[str, str]()
+    for side in dict.fromkeys(run["side"] for run in found["runs"]):
+        runs = [run for run in found["runs"] if run["side"] == side]
+        steps, updates = (text({run[key] for run in runs}) for key in ("steps", "updates"))
+        sides[side] = f"{steps} steps and {updates} updates"
+    return sides if len({*sides.values()}) > 1 else {"every side": sides[OURS]}
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
@@ -146,9 +192,13 @@ def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def load(folder: Path, name: str) -> Json | None:
-    """Return a row's results, or None if it was never measured."""
+    """Return a row's results, or None if it was never measured; a broken file is a
+    `BenchmarkError`."""
     path = folder / f"{name}.json"
-    return json.loads(path.read_text()) if path.exists() else None
+    try:
+        return json.loads(path.read_text()) if path.exists() else None
+    except json.JSONDecodeError as error:
+        raise BenchmarkError(f"{path} is no JSON ({error}): restore it with git.") from None
 
 
 def save(folder: Path, name: str, found: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness import REPO, BenchmarkError, json_of, run_child
+from harness import REPO, BenchmarkError, at_least, json_of, run_child
 
 LIMIT = 1.03
 REPLAY = ("--batch-size", "32", "--learning-starts", "512", "--buffer-size", "20000", "--hidden",
@@ -42,7 +42,7 @@ def main() -> int:
     """Run the pairs and print their ratios."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("base", metavar="COMMIT", help="compared with this source: BASE=COMMIT")
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--pairs", type=at_least(1), default=5)
     parser.add_argument(
         "--only", nargs="+", default=list(WORKLOADS), choices=WORKLOADS, help="workloads"
     )

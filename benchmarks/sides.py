@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import os
 import shlex
 import signal
@@ -48,8 +49,10 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def end_by_signal() -> None:
-    """Let SIGTERM end this process as Ctrl-C does, with the run that it has started."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Let SIGTERM and a closed terminal end this process as Ctrl-C does, with the run that it has
+    started."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
 
 
 def end_children() -> None:
@@ -70,42 +73,70 @@ def run_rows(
     Returns:
         1 if a row was refused or failed; a row whose peer is not installed is skipped.
     """
-    failed = 0
     try:
         chosen = named(rows_of(kind), args.row)
+        with alone(Path(args.results)):
+            done = [run_row(kind, args, name, row, measure, summary)
+                    for name, row in chosen.items()]  # fmt: skip
     except BenchmarkError as error:
         sys.exit(f"{kind}.py: {error}")
-    for name, row in chosen.items():
+    except KeyboardInterrupt:
+        end_children()
+        sys.exit("\ninterrupted: the same command resumes after the last finished run.")
+    return int(not all(done))
+
+
+def run_row(
+    kind: str, args: argparse.Namespace, name: str, row: Json,
+    measure: Callable[[str, Json], Json], summary: Callable[[Json], str],
+) -> bool:  # fmt: skip
+    """Measure a row and write it; False if it was refused or failed."""
+    try:
+        found = measure(name, row)
+        if not args.dry:
+            folder = Path(args.results) / kind
+            unfinished = load(folder, f"{name}.unfinished")
+            save(folder, name, found)
+            if unfinished is not None and len(unfinished["runs"]) <= len(found["runs"]):
+                (folder / f"{name}.unfinished.json").unlink()
+    except AbsentPeerError as error:
+        print(f"{name}: skipped. {error}", flush=True)
+    except BenchmarkError as error:
+        print(f"{name}: {error}", flush=True)
+        return False
+    else:
+        print(f"{name}: {summary(found)}", flush=True)
+    return True
+
+
+@contextlib.contextmanager
+def alone(results: Path) -> Iterator[None]:
+    """Hold a folder of results: two programs would measure each other.
+
+    Raises:
+        BenchmarkError: another program holds it.
+    """
+    results.mkdir(parents=True, exist_ok=True)
+    with (results / ".lock").open("w") as lock:
         try:
-            found = measure(name, row)
-        except AbsentPeerError as error:
-            print(f"{name}: skipped. {error}", flush=True)
-        except BenchmarkError as error:
-            failed = 1
-            print(f"{name}: {error}", flush=True)
-        except KeyboardInterrupt:
-            end_children()
-            sys.exit("\ninterrupted: the same command resumes after the last finished run.")
-        else:
-            if not args.dry:
-                folder = Path(args.results) / kind
-                save(folder, name, found)
-                unfinished = load(folder, f"{name}.unfinished")
-                if unfinished is not None and len(unfinished["runs"]) <= len(found["runs"]):
-                    (folder / f"{name}.unfinished.json").unlink()
-            print(f"{name}: {summary(found)}", flush=True)
-    return failed
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            words = f"another benchmark writes to {results}: wait for its end."
+            raise BenchmarkError(words) from None
+        yield
 
 
 @contextlib.contextmanager
 def finished_runs(kind: str, args: argparse.Namespace, name: str, row: Json) -> Iterator[Store]:
-    """Yield the finished runs of a row; a dry run has none, and leaves none."""
+    """Yield the finished runs of a row; a dry run has none, and leaves none. `--fresh` forgets
+    them."""
     with tempfile.TemporaryDirectory() as scratch:
         place = scratch if args.dry else args.results
         changed = argparse.Namespace(**vars(args) | {"fresh": False, "results": place})
-        store = Store(kind, {"row": name, **settings_of(row)}, changed, sources_of(row))
-        if args.fresh:
-            store.rows = [run for run in store.rows if run["settings"]["row"] != name]
+        settings = {"row": name, **settings_of(row)}
+        store = Store(kind, settings, changed, lambda: sources_of(row))
+        if args.fresh:  # on disk too, for a command that resumes this one
+            store.keep([run for run in store.rows if run["settings"]["row"] != name])
         yield store
 
 
@@ -145,10 +176,14 @@ def side_command(
 
 @contextlib.contextmanager
 def cores(count: int | None, first: int = 0) -> Iterator[None]:
-    """Give this thread, and processes that it starts, `count` cores; None leaves them all.
+    """Give this thread, and processes that it starts, `count` cores; None leaves them all, and so
+    does a system that cannot choose.
 
     `first` chooses others for another thread.
     """
+    if not hasattr(os, "sched_getaffinity"):
+        yield
+        return
     before = sorted(os.sched_getaffinity(0))
     wanted = count or len(before)
     os.sched_setaffinity(0, {before[-1 - (first + k) % len(before)] for k in range(wanted)})

@@ -16,9 +16,8 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from harness import HERE, BenchmarkError, Command, Row, at_least
-from published import Json, median_interval, settings_of
+from published import Json, median_interval, ratios, settings_of, work_done
 from sides import (
-    OURS,
     Finish,
     cores,
     end_by_signal,
@@ -69,7 +68,9 @@ def finished(window_from: int) -> Finish:
     def finish(train: Command, result: Row) -> Row:
         assert train.run_dir is not None
         text = (train.run_dir / "metrics.jsonl").read_text()
-        first = next(row for row in map(json.loads, text.splitlines()) if row["train/updates"])
+        rows = map(json.loads, text.splitlines())
+        if (first := next((row for row in rows if row["train/updates"]), None)) is None:
+            raise BenchmarkError(f"{train.run_dir} has made no update.")
         settings = json.loads((train.run_dir / "config.json").read_text())["settings"]
         return add_window(train, result) | {
             "samples": result["updates"] * settings["batch_size"],
@@ -104,7 +105,7 @@ def check(run: Row, row: Json, lengths: Json) -> None:
 
 
 def results(name: str, row: Json, rows: Mapping[str, Sequence[Row]]) -> Json:
-    """A row's results: every run, the sides' versions, the ratios.
+    """A row's results: every run, and the sides' versions.
 
     Raises:
         BenchmarkError: the sides of a pair ran on different machines.
@@ -118,10 +119,7 @@ def results(name: str, row: Json, rows: Mapping[str, Sequence[Row]]) -> Json:
             )
     runs = [one_run(run) for side in rows.values() for run in side]
     versions = {side: made[0]["result"].get("versions", {}) for side, made in rows.items()}
-    return {
-        "row": name, "settings": settings_of(row), "runs": runs, "versions": versions,
-        "ratios": ratios(runs),
-    }  # fmt: skip
+    return {"row": name, "settings": settings_of(row), "runs": runs, "versions": versions}
 
 
 def one_run(run: Row) -> Json:
@@ -138,32 +136,17 @@ def one_run(run: Row) -> Json:
     }  # fmt: skip
 
 
-def ratios(runs: Sequence[Json]) -> Json:
-    """Of each peer: Flatout's speed while learning, and that of its whole process, as multiples."""
-    figures: dict[str, dict[int, Json]] = {}
-    for run in runs:
-        figures.setdefault(run["side"], {})[run["pair"]] = run
-    ours, found = figures.pop(OURS), Json()
-    for side, theirs in figures.items():
-        pairs = sorted(ours.keys() & theirs.keys())
-        found[side] = {
-            "steady": [ours[pair]["steps_per_s"] / theirs[pair]["steps_per_s"] for pair in pairs],
-            "whole": [theirs[pair]["process_s"] / ours[pair]["process_s"] for pair in pairs],
-        }
-    return found
-
-
 def summary(found: Json) -> str:
     """One line about a row."""
     words = []
-    for side, kinds in found["ratios"].items():
+    for side, kinds in ratios(found).items():
         (middle, low, high), whole = (median_interval(kinds[kind]) for kind in ("steady", "whole"))
         words.append(
             f"{middle:.2f}x {side} ({low:.2f}-{high:.2f}), whole process {whole[0]:.2f}x "
             f"({whole[1]:.2f}-{whole[2]:.2f})"
         )
-    done = found["runs"][0]
-    return f"{'; '.join(words)}; {done['steps']:,} steps, {done['updates']:,} updates on every side"
+    words += [f"{done} on {side}" for side, done in work_done(found).items()]
+    return "; ".join(words)
 
 
 if __name__ == "__main__":

@@ -30,12 +30,26 @@ from performance import (
     places,
     sides_of,
 )
-from published import HERE, OURS, REPO, RESULTS, Json, load, marks, median_interval, rows_of
+from published import (
+    HERE,
+    OURS,
+    REPO,
+    RESULTS,
+    BenchmarkError,
+    Json,
+    load,
+    marks,
+    median_interval,
+    ratios,
+    rows_of,
+    work_done,
+)
 from report import table, with_part
 
 MEANINGS = {
     "old": "a file that it measures, or its settings, changed since",
     "mixed": "its pairs are of two sources or two classes of machine",
+    "incomplete": "a side has fewer runs than the row asks for",
 }
 
 
@@ -85,30 +99,30 @@ def measured(kind: str) -> Rows:
 
 def speed_section(name: str, row: Json, found: Json) -> str:
     """A row's section of RESULTS.md."""
-    counted = found["runs"][0]
+    done = "; ".join(
+        f"{done} on {NAMES.get(side, side)}" for side, done in work_done(found).items()
+    )
     lines = [
         *origin(name, "speed", row, found),
-        f"- {counted['steps']:,} steps and {counted['updates']:,} updates of {row['batch']:,} "
-        f"samples on every side, checked; {row['work']}.",
+        f"- {done}, of {row['batch']:,} samples; {row['work']}.",
+        f"- Rates count from step {row['full']['window_from']:,} to the end.",
+        *versions(found),
     ]
-    if found["settings"]:
-        lines.append(f"- Rates count from step {row['full']['window_from']:,} to the end.")
-    lines += versions(found)
     body = [
         [NAMES[side], *(figure(found, side, key) for key in FIGURES)] for side in sides_of(found)
     ]
-    ratios = []
-    for side, kinds in found["ratios"].items():
+    multiples = []
+    for side, kinds in ratios(found).items():
         for kind, pairs in kinds.items():
             middle, low, high = median_interval(pairs)
-            ratios.append([
+            multiples.append([
                 f"flatout / {side}, {KINDS[kind]}", f"{low:.2f}", f"{middle:.2f}", f"{high:.2f}",
                 ", ".join(f"{value:.2f}" for value in pairs),
             ])  # fmt: skip
     head = ["ratio", "low", "median", "high", "each pair"]
     return "\n".join([
         f"## Speed: {row['title']}", "", *lines, "",
-        table(["side", *FIGURES.values()], body), "", table(head, ratios),
+        table(["side", *FIGURES.values()], body), "", table(head, multiples),
     ])  # fmt: skip
 
 
@@ -129,7 +143,8 @@ def origin(name: str, kind: str, row: Json, found: Json) -> list[str]:
         f"- Date: {days[0]}{f' to {days[-1]}' if days[1:] else ''}. "
         f"Commit: {', '.join(commits)}." + (" By an earlier program." * (not found["settings"])),
         f"- Command: {command}" + (" measures it again." if not found["settings"] else ""),
-        f"- Other work on the machine during the runs, in cores: at most {max(loads):.2f}.",
+        *([f"- Other work on the machine during the runs, in cores: at most {max(loads):.2f}."]
+          if loads else []),
     ]  # fmt: skip
 
 
@@ -147,7 +162,7 @@ def front(rows: Rows) -> list[Bar]:
     bars = [
         Bar(row["readme"][side], row["title"], row["zh"], NAMES[side], kinds, marks(found, row))
         for _, row, found in rows
-        for side, kinds in found["ratios"].items()
+        for side, kinds in ratios(found).items()
         if side in row.get("readme", {})
     ]
     return sorted(bars, key=lambda bar: -median_interval(bar.ratios["steady"])[0])
@@ -183,8 +198,8 @@ def learning_section(name: str, row: Json, found: Json) -> str:
         f"ten training episodes in a row is at least {row.get('goal')}.",
     }[row["score"]]
     lines = [*origin(name, "learning", row, found), f"- {score}", *versions(found)]
-    if "published" in row:
-        lines.append(f"- Published: {row['published']}.")
+    lines += [f"- Published: {row['published']}."] if "published" in row else []
+    lines += [f"- {row['work'][0].upper()}{row['work'][1:]}."] if "work" in row else []
     body = [
         [NAMES[side], count(found, side), interval_text(made), each(found, side)]
         for side, made in found["iqm"].items()
@@ -223,4 +238,7 @@ def learning_table(rows: Rows) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except BenchmarkError as error:
+        sys.exit(f"write_results.py: {error}")

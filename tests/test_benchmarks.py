@@ -104,11 +104,26 @@ def bench(programs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any
 def test_a_row_is_published_with_its_ratios(bench: Any, tmp_path: Path, programs: Any) -> None:
     assert bench() == 0
     found = json.loads((tmp_path / "speed" / "row.json").read_text())
-    assert found["ratios"]["sb3"]["steady"] == pytest.approx([2.0, 2.0])  # 80 steps in 2 and 4 ms
+    published = programs["published"]
+    steady = published.ratios(found)["sb3"]["steady"]
+    assert steady == pytest.approx([2.0, 2.0])  # 80 steps in 2 and 4 ms
     assert [(run["side"], run["pair"], run["samples"]) for run in found["runs"]] == [
         ("flatout", 0, 40), ("flatout", 1, 40), ("sb3", 0, 40), ("sb3", 1, 40),
     ]  # fmt: skip
-    assert programs["published"].marks(found, ROW) == []
+    assert published.marks(found, ROW) == []
+    assert published.work_done(found) == {"every side": "100 steps and 10 updates"}
+
+
+def test_whole_processes_are_compared_by_the_steps_that_they_made(programs: Any) -> None:
+    published, runs = programs["published"], []
+    for side, steps, updates in (("flatout", 100, 10), ("sb3", 200, 20)):
+        work = {"steps": steps, "updates": updates, "process_s": 3.0, "steps_per_s": 1.0}
+        runs += [{"side": side, "pair": pair, **work} for pair in (0, 1)]
+    runs[-1] |= {"updates": 22}
+    assert published.ratios({"runs": runs})["sb3"]["whole"] == [0.5, 0.5]
+    assert published.work_done({"runs": runs}) == {
+        "flatout": "100 steps and 10 updates", "sb3": "200 steps and 20 to 22 updates",
+    }  # fmt: skip
 
 
 def test_unequal_work_is_one_sentence_and_nothing_is_published(
@@ -189,6 +204,60 @@ def test_sides_of_two_machines_are_one_sentence(
     assert "another machine" in out
     assert out.endswith("): --fresh measures the row again.\n")
     assert not (tmp_path / "speed").exists()
+
+
+def test_a_source_that_changes_during_a_run_is_one_sentence(
+    bench: Any, tmp_path: Path, programs: Any, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    digests = iter("abc")
+    monkeypatch.setattr(programs["sides"], "sources_of", lambda row: {"flatout": next(digests)})
+    assert bench() == 1
+    assert capsys.readouterr().out == (
+        "row: speed: flatout, seed 0: the source changed during the run, which is not kept.\n"
+    )
+    assert not (tmp_path / "speed.jsonl").exists()
+
+
+def test_what_fresh_forgets_is_forgotten_by_the_next_command(bench: Any, tmp_path: Path) -> None:
+    assert bench() == 0
+    assert bench("--fresh", fails=True) == 1
+    runs = [json.loads(line) for line in (tmp_path / "speed.jsonl").read_text().splitlines()]
+    assert [(run["side"], run["seed"]) for run in runs] == [("flatout", 0)]
+
+
+def test_two_benchmarks_do_not_run_at_once(bench: Any, tmp_path: Path, programs: Any) -> None:
+    with programs["sides"].alone(tmp_path), pytest.raises(SystemExit, match="another benchmark"):
+        bench()
+    assert bench() == 0
+
+
+def test_broken_results_are_one_sentence(
+    bench: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(program="learning") == 0
+    (tmp_path / "learning" / "row.json").write_text("<<<<<<< HEAD")
+    capsys.readouterr()
+    assert bench(program="learning") == 1
+    assert capsys.readouterr().out.startswith(f"row: {tmp_path}/learning/row.json is no JSON")
+
+
+def test_runs_that_would_share_a_core_are_refused(
+    bench: Any, programs: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = ROW | {"cores": 10_000}
+    monkeypatch.setattr(programs["sides"], "rows_of", lambda kind: {"row": row})
+    assert bench("--seeds-at-once", "2", program="learning") == 1
+    assert "--seeds-at-once 2 needs 20000 cores" in capsys.readouterr().out
+    monkeypatch.setattr(programs["sides"], "rows_of", lambda kind: {"row": ROW | {"score": "goal"}})
+    assert bench("--seeds-at-once", "2", program="learning") == 1
+    assert "its score is a time: --seeds-at-once 1" in capsys.readouterr().out
+
+
+def test_a_failed_seed_does_not_end_the_run_beside_it(bench: Any, tmp_path: Path) -> None:
+    assert bench("--seeds-at-once", "2", fails=True, program="learning") == 1
+    unfinished = json.loads((tmp_path / "learning" / "row.unfinished.json").read_text())
+    assert {run["side"] for run in unfinished["runs"]} == {"flatout"}
 
 
 def test_a_dry_run_publishes_nothing(bench: Any, tmp_path: Path) -> None:
@@ -296,13 +365,15 @@ def test_a_commit_that_does_not_exist_is_one_sentence(programs: Any) -> None:
 def test_changed_sources_are_old_and_two_machines_are_mixed(programs: Any) -> None:
     published = programs["published"]
     source = published.source_of(ROW["paths"])
-    run = {"side": "flatout", "source": source, "machine": "A", "isa": "avx2"}
-    found = {"settings": published.settings_of(ROW), "runs": [run, run]}
+    run = {"side": "flatout", "seed": 0, "source": source, "machine": "A", "isa": "avx2"}
+    peers = [run | {"side": "sb3"}] * 3
+    found = {"settings": published.settings_of(ROW), "runs": [run, run, run, *peers]}
     assert published.marks(found, ROW) == []
     assert published.marks(found, ROW | {"batch": 8}) == ["old"]
-    found["runs"] = [run, run | {"isa": "avx512f"}]
+    assert published.marks(found, ROW | {"seeds": 4}) == ["incomplete"]
+    found["runs"] = [run, run, run | {"isa": "avx512f"}, *peers]
     assert published.marks(found, ROW) == ["mixed"]
-    found["runs"] = [run, run | {"source": "other"}]
+    found["runs"] = [run, run, run | {"source": "other"}, *peers]
     assert published.marks(found, ROW) == ["old", "mixed"]
 
 
@@ -311,8 +382,9 @@ def test_agents_of_a_peer_are_not_older_than_its_program(programs: Any) -> None:
     row = published.rows_of("learning")["ppo-halfcheetah"]
     assert "benchmarks/peers/run_sb3.py" in row["peer_paths"]["sb3"]
     runs = [
-        {"side": side, "source": source, "machine": "A", "isa": "avx2"}
+        {"side": side, "seed": 0, "source": source, "machine": "A", "isa": "avx2"}
         for side, source in published.sources_of(row).items()
+        for _ in range(row["seeds"])
     ]
     found = {"settings": published.settings_of(row), "runs": runs}
     assert published.marks(found, row) == []
@@ -366,6 +438,7 @@ def test_a_row_is_of_its_peers_program_and_of_its_environment(programs: Any) -> 
     assert {path for path in row["paths"] if path.startswith("benchmarks")} == {
         "benchmarks/masked_env.py", "benchmarks/peers/clock.py",
         "benchmarks/peers/requirements-sb3.txt", "benchmarks/peers/run_sb3.py",
+        "benchmarks/window.py",
     }  # fmt: skip
 
 

@@ -25,7 +25,7 @@ def batch(size: int, bench: Bench) -> list[Figures]:
     compiled = not bench.dry or size == BATCHES[0]  # on a CPU that takes half a minute
     size = bench.size(size, size // 32)
     steps, start = bench.size(400, 40), bench.size(200, 20)
-    common = ("--data", data, "--size", "small", "--steps", steps, "--batch-size", size)
+    common = ("--data", data, "--steps", steps, "--batch-size", size)
     lines = []
     for name, how in SIDES.items():
         if how == "torch-compiled" and not compiled:
@@ -33,8 +33,8 @@ def batch(size: int, bench: Bench) -> list[Figures]:
         busy: Figures = {}
         if name.startswith("flatout"):
             result = bench.train(
-                "classify", *common, "--precision", how, "--log-every", 10, placement="gpu",
-                name=how, window_from=start,
+                "classify", *common, "--size", "small", "--precision", how, "--log-every", 10,
+                placement="gpu", name=how, window_from=start,
             )  # fmt: skip
             busy = result["busy"]
         else:

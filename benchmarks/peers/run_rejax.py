@@ -3,8 +3,8 @@
     run_rejax.py ppo --env CartPole-v1 --steps 1024000 --num-envs 4 --num-steps 128
 
 Any flag that is not listed in `--help` is a setting of rejax. The program is compiled first and
-evaluates nothing; the window is the whole of its run. rejax reports neither steps nor updates: they
-follow from the settings, by which it loops.
+evaluates nothing; the window is the whole of its run. Steps and updates are those that its state
+has counted at the end.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ def main() -> None:
     key = jax.random.PRNGKey(args.seed)
     program = jax.jit(algorithm.train).lower(key).compile()
     begin = time.perf_counter()
-    jax.block_until_ready(program(key))
+    state, _ = jax.block_until_ready(program(key))
     seconds = time.perf_counter() - begin
-    updates = iterations * algorithm.num_epochs * algorithm.num_minibatches
+    steps, updates = int(state.global_step), int(state.actor_ts.step)
     print(json.dumps({
-        "steps": iterations * rollout, "updates": updates,
+        "steps": steps, "updates": updates,
         "samples": updates * (rollout // algorithm.num_minibatches),
-        # It returns only at its end.
+        # It returns only at its end: as if all iterations took equally long.
         "first_update_s": since_start() - seconds * (1 - 1 / iterations),
-        "window": {"steps": iterations * rollout, "updates": updates, "s": seconds},
+        "window": {"steps": steps, "updates": updates, "s": seconds},
         "versions": {
             "python": platform.python_version(), "jax": jax.__version__,
             "rejax": importlib.metadata.version("rejax"),

@@ -3,8 +3,8 @@
     run_rltools.py sac --env Pendulum-v1 --steps 2600 --learning-starts 100 --batch-size 256
 
 The environment is Gymnasium's, in Python, as its users have it. RLtools compiles its loop for the
-sizes of the task when the program starts; a second run finds it compiled. It reports no counts:
-steps are those of the loop here, and each from `--learning-starts` on is followed by one update.
+sizes of the task when the program starts, in a folder of this run's own. It reports no counts:
+steps are those of the loop here, and updates one for each step from `--learning-starts` on.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import sys
+import tempfile
 import time
 from typing import Any
 
@@ -44,6 +45,8 @@ def main() -> None:
     add("--seed", type=int, default=0)
     args = parser.parse_args()
 
+    folder = tempfile.TemporaryDirectory()
+    tempfile.tempdir = folder.name  # where it looks for what it has compiled
     import gymnasium
     from gymnasium.wrappers import RecordEpisodeStatistics, RescaleAction
     from rltools import SAC

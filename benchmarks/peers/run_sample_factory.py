@@ -1,10 +1,11 @@
 """Train with Sample Factory's APPO: prints one JSON object on stdout.
 
 Worker processes of some environments each, on the CPU. A game (`--env atari_breakout`) has the
-settings, network and wrappers of Sample Factory's own Atari example; other environments have one
-64x64 torso for policy and value, without recurrence or running statistics, one epoch of one batch,
-and learn asynchronously, as Sample Factory is made to. Steps are those that it has learned from:
-it stops some rollouts after `--steps`. ``window`` lies between two of its training iterations.
+settings, network and wrappers of Sample Factory's own Atari example, but halves of a worker's
+environments take turns; other environments have one 64x64 torso for policy and value, one epoch of
+one batch, and learn asynchronously, as Sample Factory is made to. There is no recurrence, and no
+running statistics of observations or returns. Steps are those that it has learned from: it stops
+some rollouts after `--steps`. ``window`` lies between two of its training iterations.
 """
 
 from __future__ import annotations
@@ -70,13 +71,13 @@ def main() -> None:
         "device": "cpu", "seed": args.seed, "num_workers": args.workers,
         "num_envs_per_worker": args.envs, "worker_num_splits": 2, "rollout": args.rollout,
         "batch_size": args.batch, "train_for_env_steps": args.steps, "save_every_sec": 10_000,
-        "summaries_use_frameskip": False, "stats_avg": 100,
+        "summaries_use_frameskip": False, "stats_avg": 100, "normalize_input": False,
+        "normalize_returns": False,
     }  # fmt: skip
     if not game:
         flags |= {
             "num_batches_per_epoch": 1, "num_epochs": 1, "use_rnn": False, "recurrence": 1,
-            "normalize_input": False, "normalize_returns": False, "learning_rate": 3e-4,
-            "gamma": 0.99, "gae_lambda": 0.95, "with_vtrace": False,
+            "learning_rate": 3e-4, "gamma": 0.99, "gae_lambda": 0.95, "with_vtrace": False,
         }  # fmt: skip
     argv = [f"--{name}={value}" for name, value in flags.items()]
     if not game:
@@ -119,6 +120,7 @@ def main() -> None:
         "versions": {
             "python": platform.python_version(), "sample-factory": version("sample-factory"),
             "torch": version("torch"), "gymnasium": version("gymnasium"),
+            **({"ale-py": version("ale-py")} if game else {}),
         },
     }))  # fmt: skip
 
