@@ -2,6 +2,7 @@
 
     python tools/mutants.py                      # draw 24 faults; which ones do the tests catch?
     python tools/mutants.py --group around       # in all other folders, and in the tool explain
+    python tools/mutants.py --group all          # in both
     python tools/mutants.py --list faults.json   # the faults of that file, or save them there
 
 Each fault changes one comparison, constant, sign or index, or drops one call. First the quick
@@ -35,8 +36,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE, TOOL = "src/flatout", "explain/src/flatout_explain"
 CORE = ("algorithms", "engine", "storage", "planning")
-GROUPS = ("core", "around")
-"""`--group` chooses the folders of `CORE`, or everything else."""
+GROUPS = ("core", "around", "all")
+"""`--group` chooses the folders of `CORE`, everything else, or both."""
 OTHER_PYTHONS = "program/inject"
 """Runs in the Pythons of other programs, where nothing can be recorded."""
 COMPARISONS = {
@@ -134,10 +135,10 @@ def faults_of(file: Path, source: str) -> list[Fault]:
 def files_of(root: Path, group: str) -> list[Path]:
     """The modules of a group in which faults can be recorded."""
     found = [path for top in (PACKAGE, TOOL) for path in (root / top).rglob("*.py")]
-    core = tuple(root / PACKAGE / name for name in CORE)
+    core = {root / PACKAGE / name for name in CORE}
     return sorted(
         path for path in found
-        if any(path.is_relative_to(folder) for folder in core) == (group == "core")
+        if group in ("all", "core" if {*path.parents} & core else "around")
         and OTHER_PYTHONS not in path.as_posix()
     )  # fmt: skip
 
