@@ -5,7 +5,8 @@ settings, network and wrappers of Sample Factory's own Atari example; other envi
 64x64 torso for policy and value, and one epoch of one batch. Both learn asynchronously, and halves
 of a worker's environments take turns, as Sample Factory is made to: the example does neither, and
 is slower. There is no recurrence, and no running statistics of observations or returns. Steps are
-those that it has learned from: it stops some rollouts after `--steps`. ``window`` lies between two of its training iterations.
+those that it has learned from: it stops some rollouts after `--steps`. ``window`` lies between two
+of its training iterations.
 """
 
 from __future__ import annotations
