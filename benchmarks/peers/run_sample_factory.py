@@ -1,11 +1,12 @@
 """Train with Sample Factory's APPO: prints one JSON object on stdout.
 
 Worker processes of some environments each, on the CPU. A game (`--env atari_breakout`) has the
-settings, network and wrappers of Sample Factory's own Atari example, but halves of a worker's
-environments take turns; other environments have one 64x64 torso for policy and value, one epoch of
-one batch, and learn asynchronously, as Sample Factory is made to. There is no recurrence, and no
-running statistics of observations or returns. Steps are those that it has learned from: it stops
-some rollouts after `--steps`. ``window`` lies between two of its training iterations.
+settings, network and wrappers of Sample Factory's own Atari example; other environments have one
+64x64 torso for policy and value, and one epoch of one batch. Both learn asynchronously, and halves
+of a worker's environments take turns, as Sample Factory is made to: the example does neither, and
+is slower. There is no recurrence, and no running statistics of observations or returns. Steps are
+those that it has learned from: it stops some rollouts after `--steps`. ``window`` lies between two
+of its training iterations.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def main() -> None:
         "num_envs_per_worker": args.envs, "worker_num_splits": 2, "rollout": args.rollout,
         "batch_size": args.batch, "train_for_env_steps": args.steps, "save_every_sec": 10_000,
         "summaries_use_frameskip": False, "stats_avg": 100, "normalize_input": False,
-        "normalize_returns": False,
+        "normalize_returns": False, "async_rl": True,
     }  # fmt: skip
     if not game:
         flags |= {
