@@ -72,16 +72,26 @@ def test_the_statement_around_a_line_records_that_it_is_reached(mutants: ModuleT
     assert hits == set(faults)
 
 
-def test_the_same_seed_draws_the_same_faults_of_a_group(mutants: ModuleType) -> None:
-    mutants.GROUPS["one folder"] = ("src/flatout/networks",)
-    one, other = (mutants.draw(ROOT, 20, 3, "one folder") for _ in range(2))
+def test_the_same_seed_draws_the_same_faults_of_a_folder(
+    mutants: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mutants, "PACKAGE", "src/flatout/networks")
+    monkeypatch.setattr(mutants, "TOOL", "src/flatout/networks/none")
+    one, other = (mutants.draw(ROOT, 20, 3, "all") for _ in range(2))
     assert one == other
     assert len({(fault.file, fault.line, fault.nth) for fault in one}) == 20
-    assert one != mutants.draw(ROOT, 20, 4, "one folder")
+    assert one != mutants.draw(ROOT, 20, 4, "all")
     assert {fault.file.rpartition("/")[0] for fault in one} == {"src/flatout/networks"}
 
 
-def test_the_groups_name_folders_that_exist(mutants: ModuleType) -> None:
-    for folders in mutants.GROUPS.values():
-        assert [name for name in folders if not (ROOT / name).is_dir()] == []
-    assert not [path for path in mutants.files_of(ROOT, "around") if "inject" in path.parts]
+def test_the_groups_divide_all_folders(mutants: ModuleType) -> None:
+    core, around, everything = (
+        {path.relative_to(ROOT).as_posix() for path in mutants.files_of(ROOT, group)}
+        for group in mutants.GROUPS
+    )
+    assert not core & around
+    assert core | around == everything
+    assert {path.split("/")[2] for path in core} == set(mutants.CORE)
+    assert {"src/flatout/networks/memory.py", "src/flatout/tree.py"} < around
+    assert any(path.startswith(mutants.TOOL) for path in around)
+    assert not [path for path in everything if mutants.OTHER_PYTHONS in path]
