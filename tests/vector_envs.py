@@ -74,7 +74,9 @@ class Countdowns(VectorEnv[Any, Any, Any]):
                 rewards[env] = 1.0
         if self.mode == AutoresetMode.SAME_STEP or self.fault in ("hidden", "silent"):
             if terminated.any() and self.fault not in ("no finals", "silent"):
-                info["final_obs"] = self.obs.copy()
+                info["final_obs"] = (
+                    self.obs[:, :-1] if self.fault == "final size" else self.obs.copy()
+                )
                 info["_final_obs"] = terminated & (self.fault != "no final row")
             for env in np.flatnonzero(terminated):
                 self.begin(int(env))

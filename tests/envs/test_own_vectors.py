@@ -293,6 +293,7 @@ FAULTS = {
     "large": r"environment 1 .* returned reward -1e\+300 from step, which float32 cannot hold",
     "no finals": "says that it resets in the same step .* no 'final_obs'",
     "no final row": r"says that it resets in the same step .* its infos\['_final_obs'\] is False",
+    "final size": r"final_obs.\] of shape \(1,\) for an environment, whose .* have \(2,\)",
     "mask": r"gave info\['action_mask'\] in step, but none after its first reset: correct it, or",
 }
 

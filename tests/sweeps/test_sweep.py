@@ -675,6 +675,14 @@ def test_long_names_of_trials_show_their_seeds(tmp_path: Path) -> None:
     assert all(line.endswith("acting-bound") for line in map(str.rstrip, lines[1:]))
 
 
+def test_the_rate_of_a_trial_is_that_of_its_last_seconds(tmp_path: Path) -> None:
+    state = State(plan.Trial("one", "group", "ppo", {}), tmp_path)
+    state.begin(100.0)
+    for steps, now in ((1000, 101.0), (1500, 102.0), (2500, 104.0), (7500, 106.0)):
+        state.hear({"steps": steps, "updates": 1, "mean": None, "busy": ""}, now)
+    assert state.rate == (7500 - 2500) / 2.0  # a report is kept for 2 s
+
+
 # --- Engines ----------------------------------------------------------------------------------
 
 
