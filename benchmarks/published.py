@@ -36,7 +36,7 @@ ENVIRONMENTS = {
 CORES = tuple(
     f"explain/src/flatout_explain/hardware/{name}.py" for name in ("control_groups", "cores")
 )
-"""How many cores a run takes as its own."""
+"""The files that count the cores of a run."""
 
 Json = dict[str, Any]
 
@@ -143,8 +143,8 @@ def marks(found: Json, row: Json) -> list[str]:
 
 
 def ratios(found: Json) -> Json:
-    """Of each peer of a row of speed: Flatout's speed while learning, and that of its whole process
-    by the steps that each side made, as multiples, pair by pair."""
+    """Flatout's speed as multiples of each peer's, pair by pair: while learning, and of the whole
+    process, per step made."""
     figures = dict[str, dict[int, Json]]()
     for run in found["runs"]:
         figures.setdefault(run["side"], {})[run["pair"]] = run
@@ -162,8 +162,8 @@ def ratios(found: Json) -> Json:
 
 
 def work_done(found: Json) -> dict[str, str]:
-    """The steps and updates of each side of a row of speed; one entry, of every side, if all did
-    the same."""
+    """The steps and updates of each side of a row of speed; a single entry, "every side", if they
+    are equal."""
 
     def text(numbers: set[int]) -> str:
         low, high = min(numbers), max(numbers)

@@ -198,8 +198,10 @@ def learning_section(name: str, row: Json, found: Json) -> str:
         f"ten training episodes in a row is at least {row.get('goal')}.",
     }[row["score"]]
     lines = [*origin(name, "learning", row, found), f"- {score}", *versions(found)]
-    lines += [f"- Published: {row['published']}."] if "published" in row else []
-    lines += [f"- {row['work'][0].upper()}{row['work'][1:]}."] if "work" in row else []
+    if "published" in row:
+        lines.append(f"- Published: {row['published']}.")
+    if "work" in row:
+        lines.append(f"- {row['work'][0].upper()}{row['work'][1:]}.")
     body = [
         [NAMES[side], count(found, side), interval_text(made), each(found, side)]
         for side, made in found["iqm"].items()

@@ -32,7 +32,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
     add("--env", help="a Gymnasium id")
-    add("--sleep", type=float, help="an environment that sleeps so many seconds in each step")
+    add("--sleep", type=float, help="train on one that sleeps in each step: seconds")
     add("--runners", type=int, default=0, help="actors that step environments; 0: this process")
     add("--envs", type=int, default=8, help="in this process, or in each actor")
     add("--n-steps", type=int, default=256)
