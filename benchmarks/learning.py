@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import statistics
 import sys
 import threading
@@ -26,6 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from flatout.reports.statistics import enough, interval, iqm
+from flatout_explain.hardware.cores import usable_cores
 from harness import HERE, BenchmarkError, Command, Row, Store, at_least, json_of, run_child
 from published import Json, load, save, settings_of
 from sides import (
@@ -108,13 +108,10 @@ def refuse_shared(at_once: int, row: Json) -> None:
     Raises:
         BenchmarkError: they would.
     """
-    have = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if at_once > 1 and row["score"] == "goal":
         raise BenchmarkError("its score is a time: --seeds-at-once 1.")
-    if at_once * row.get("cores", 0) > have:
-        raise BenchmarkError(
-            f"--seeds-at-once {at_once} needs {at_once * row['cores']} cores; there are {have}."
-        )
+    if (needed := at_once * row.get("cores", 0)) > (have := usable_cores()):
+        raise BenchmarkError(f"--seeds-at-once {at_once} needs {needed} cores; there are {have}.")
 
 
 def check_steps(run: Row, steps: int) -> None:
