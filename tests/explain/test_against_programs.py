@@ -425,7 +425,7 @@ def test_evaluating_less_often_is_a_gain(tmp_path: Path) -> None:
     first = script(tmp_path, EVALUATES, "first.py")
     second = script(tmp_path, "import first\nfirst.main(10)\n", "second.py")
     shown = tmp_path / "r.json"
-    for seconds in (5, 200):  # a single turn of a tenth of that, because the time is over
+    for seconds in (5, 50):  # a single turn of a tenth of that, because the time is over
         found = against(second, first, "--seconds", seconds, "--minutes", 0.001, "--json", shown)
         said = json.loads(shown.read_text())
         # Where other programs have the cores, which the report says, that is hardly a sample.

@@ -6,6 +6,7 @@ import json
 import math
 from collections import namedtuple
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,16 @@ from hypothesis import strategies as st
 
 from flatout.algorithms.base import Counters, State
 from flatout.cli import compare_devices
+from flatout.config.placement import DeviceName
 from flatout.config.settings import with_run
 from flatout.errors import UsageError
+from flatout.hardware.inventory import resolve_placement
 from flatout.measurements.measure import averaged
 from flatout.measurements.scaling import PARTS, Row, Scaling, refuse_unequal, split
 from flatout.storage.checkpoint import PREFIX, named_leaves
 from flatout_explain.phases import PHASES
 from tests.conftest import Result
+from tests.hardware.test_inventory import machine
 from tests.runs_made import folder
 
 Cli = Callable[..., Result]
@@ -120,26 +124,60 @@ def test_the_same_work_on_one_and_two_devices(flatout: Cli, tmp_path: Path) -> N
     assert plot.read_text().startswith("<?xml")
 
 
-@pytest.mark.parametrize("placement", [None, "cpu", "sampler=processes workers=4x2"])
-def test_the_placement_is_that_which_is_given(
-    placement: str | None, flatout: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ran = list[dict[str, Any]]()
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The settings of the runs that a command compares; none is made."""
+    asked = list[dict[str, Any]]()
 
-    def measured(config: Any, settings: dict[str, Any]) -> dict[str, Any]:
-        ran.append(with_run(config, **settings).flat())
+    def measured(config: Any, count: int, settings: dict[str, Any]) -> dict[str, Any]:
+        asked.append(with_run(config, **settings).flat())
         phases = dict.fromkeys(PHASES, 0.1)
         summary = {"steps": 64, "updates": 1, "wall_s": 2.0, "steps_per_s": 32.0, "phases": phases}
         costs = {"average_s": 0.0, "dispatch_s": 0.0, "averages": 0.0, "dispatches": 0.0}
         return {"summary": summary, "costs": costs, "examples": 64}
 
     monkeypatch.setattr(compare_devices, "measured", measured)
-    words = () if placement is None else ("--placement", placement)
-    result = flatout("plan", "ppo", "--env", "CartPole-v1", "--envs", 8, "--n-steps", 8,
-                     "--steps", 64, "--compare-devices", "1,2", "--run", *words)  # fmt: skip
+    return asked
+
+
+CARTPOLE = ("plan", "ppo", "--env", "CartPole-v1", "--envs", 8, "--n-steps", 8, "--steps", 64,
+            "--compare-devices", "1,2", "--run")  # fmt: skip
+
+
+@pytest.mark.parametrize("placement", [None, "cpu", "sampler=processes workers=4x2"])
+def test_the_placement_is_that_which_is_given(
+    placement: str | None, flatout: Cli, ran: list[dict[str, Any]]
+) -> None:
+    result = flatout(*CARTPOLE, *(() if placement is None else ("--placement", placement)))
     assert result.code == 0, result.err
     assert [one["devices"] for one in ran] == [1, 2]
     assert {one["placement"] for one in ran} == {placement or "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("words", "act"),
+    [
+        ((), "cpu"),
+        (("--placement", "cpu"), "cpu"),
+        (("--placement", "sampler=processes workers=4x2"), "cpu"),
+        (("--env-backend", "device", "--placement", "sampler=device schedule=fused"), None),
+    ],
+)
+def test_one_gpu_is_no_place_for_two_virtual_devices(
+    words: tuple[str, ...], act: str | None, flatout: Cli, ran: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    here = machine(1)
+    monkeypatch.setattr("flatout.hardware.inventory.inventory", lambda: here)
+    result = flatout(*CARTPOLE, *words)
+    assert result.code == 0, result.err
+    there = replace(here, cpu_devices=2)
+    for count, asked in zip((1, 2), ran, strict=True):
+        placed, _ = resolve_placement(asked["placement"], there, devices=asked["devices"])
+        cpus = tuple(DeviceName("cpu", number) for number in range(count))
+        assert placed.learn == cpus
+        assert placed.act == (cpus if act is None else cpus[:1])
+        assert asked["virtual_devices"] == 2
 
 
 @pytest.mark.slow

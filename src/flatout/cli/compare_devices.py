@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,10 +131,9 @@ def _new(
         console.print(f"[dim]· {_count(count)} ...[/dim]")
         settings: dict[str, Any] = {"devices": count}
         if virtual:
+            settings = _on_cpu(config, count, bool(hardware.usable_gpus))
             settings["virtual_devices"] = max(counts)
-            if config.run.placed is None:
-                settings["placement"] = "cpu"
-        done = row(count, **measured(config, settings))
+        done = row(count, **measured(config, count, settings))
         rate = f"{done.seconds:.1f} s, {done.steps_per_s:,.0f} steps/s"
         console.print(f"  {rate}", highlight=False)  # a stop loses nothing that was measured
         return done
@@ -146,17 +146,31 @@ def _new(
     return scaling, larger
 
 
+def _on_cpu(config: TrainConfig, count: int, beside_gpus: bool) -> dict[str, Any]:
+    """Return the settings of a run that learns on `count` of the CPU's devices. Where there are
+    GPUs, ``devices`` would mean those: the placement names the CPU's."""
+    from flatout.config.placement import DeviceName, parse
+
+    run = config.run
+    if not beside_gpus or "learn=" in run.placement:  # the second is refused: it names them itself
+        return {"devices": count} | ({"placement": "cpu"} if run.placed is None else {})
+    placed = run.placed or parse("cpu")
+    cpus = tuple(DeviceName("cpu", number) for number in range(count))
+    placed = replace(placed, learn=cpus, act=cpus if placed.fused else placed.act)
+    return {"placement": str(placed)}
+
+
 def _count(count: int) -> str:
     return "1 device" if count == 1 else f"{count} devices"
 
 
-def measured(config: TrainConfig, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the measurements of one run in a process of its own.
+def measured(config: TrainConfig, count: int, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the measurements of one run on `count` devices, in a process of its own.
 
     Raises:
         FlatoutError: the run failed.
     """
-    what = f"the run with {_count(settings['devices'])}"
+    what = f"the run with {_count(count)}"
     changed = with_run(config, **settings)
     return run_in_child(what, "flatout.measurements.measure:measured", (changed,))
 
