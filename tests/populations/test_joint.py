@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flatout import PPO
 from flatout.engine.members import FusedPopulation
+from flatout.errors import CheckpointError
 from flatout.populations import population
 from flatout.populations.members import FOLDER, Strategy, members
 from flatout.populations.population import Population
@@ -78,6 +80,30 @@ def test_members_that_a_signal_stops_go_on_to_the_same_bits(words: Any, tmp_path
         if one.rows is not None and other.rows is not None:
             mine, theirs = (rows.read(*rows.stored) for rows in (one.rows, other.rows))
             assert furthest(mine, theirs) == 0.0
+
+
+def test_a_member_goes_on_alone_only_where_nothing_is_lost(flatout: Cli, tmp_path: Path) -> None:
+    """It was resumed from the end of the first training, and the later steps were gone."""
+    path = tmp_path / "p"
+    member, new = path / FOLDER / "seed=1", ("--run-dir", tmp_path / "new")
+    words = (*SMALL, "--seeds", 2, "--strategy", "together", "--run-dir", path)
+    assert flatout("train", *words).code == 0
+    longer = tuple(1920 if word == 640 else word for word in SMALL)
+    stopped = {state.steps for state in trained(path, longer, 2, resume=True, stop=2).states}
+    assert 640 < min(stopped) < 1920
+    rows = (member / "metrics.jsonl").read_text()
+    for words in (("--resume", member, "--steps", 1920), (*SMALL, "--from", member, *new)):
+        refused = flatout("train", *words)
+        assert refused.code == 1
+        said = f"of step 640, and one of all members is of step {max(stopped):,}"
+        assert said in refused.message
+        assert f"flatout train --resume {path}" in refused.message
+    with pytest.raises(CheckpointError, match="one of all members"):
+        PPO.load(member).learn(640)
+    assert (member / "metrics.jsonl").read_text() == rows
+    trained(path, longer, 2, resume=True)
+    assert flatout("train", "--resume", member, "--steps", 2560, "--quiet").code == 0
+    assert json.loads((member / "summary.json").read_text())["steps"] == 2560
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import numpy as np
 from flatout.config.schema import RESUMABLE, TrainConfig
 from flatout.config.settings import revise, with_run
 from flatout.errors import UsageError
+from flatout.populations.alone import continues_at
 from flatout.reports.curves import Run
 from flatout.run.curve import Points
 from flatout.run.metric_rows import ROWS
@@ -22,7 +23,6 @@ from flatout.run.resume import (
     begun_from,
     continue_counters,
     continued_seed,
-    newest_step,
 )
 from flatout.storage.checkpoint import load_latest
 from flatout.storage.run_folder import load_config
@@ -108,22 +108,23 @@ class History:
             reset: see `reset_argument`.
 
         Raises:
-            UsageError, CheckpointError: the loaded agent does not fit these settings.
+            UsageError, CheckpointError: the loaded agent does not fit these settings, or is a
+                member of a population that has trained further.
         """
         source, run = self._source, config.run
         parent = None if source is None else str(source)
         start, done, resume = None, 0, False
         if not reset and path and source and path.is_dir() and path.resolve() == source.resolve():
-            config, done, resume = self._of_folder(path, config), newest_step(path), True
+            config, done, resume = self._of_folder(path, config), continues_at(path), True
         elif not reset and self._kept is not None:
             config, state = self._kept
             start = Start(state, True, parent)
             done = start.made
-        elif reset is False and source and self._before and newest_step(source):
+        elif reset is False and source and self._before and continues_at(source):
             _, done, state = load_latest(source)
             start = Start(state, True, parent)
             self.counts_loaded = True
-        elif not reset and source and self._before and newest_step(source):
+        elif not reset and source and self._before and continues_at(source):
             config, start = begun_from(source, self._before, config, self._given)
             self.counts_loaded = False
         else:

@@ -79,11 +79,14 @@ def start_from(
     Raises:
         UsageError: the other run's parameters do not fit.
         UsageError, FlatoutError: as `assemble` raises them.
-        CheckpointError: the other run has no checkpoint, or a damaged one.
+        CheckpointError: the other run has no checkpoint, or a damaged one, or a newer one of a
+            population.
     """
+    from flatout.populations.alone import continues_at
     from flatout.run.resume import begun_from
     from flatout.storage.run_folder import load_config
 
+    continues_at(folder)
     before = load_config(folder, None)  # its code is refused or not already
     started, start = begun_from(folder, before, config, given)
     same = (before.env, before.network, before.hyper) == (config.env, config.network, config.hyper)

@@ -87,7 +87,10 @@ def train(argv: list[str]) -> int:
         console = Console(stderr=config.run.json)
         try:
             if resume:  # as they are now that no other process can change them
+                from flatout.populations.alone import continues_at
+
                 config, _ = settings()
+                continues_at(path)
                 if folder.parent is not None and not folder.has_saved:
                     from flatout.cli.carried import start_from
 

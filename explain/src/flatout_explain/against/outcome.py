@@ -30,8 +30,9 @@ LEAST_PAIRS = 3
 STARTS = 0.09
 """Half of an interval of 95 % for how the ratio of one round, in which each program was started
 once, differs from that of many. Two processes of the same program differ in speed: over the
-programs of `benchmarks/explain/zoo` their ratio had a standard deviation of about 3 %
-(`run_against.py --equal`), and of 8 % when one of them, clone_driver, was started five times."""
+programs of `benchmarks/explain/zoo` their ratio had a standard deviation of about 3 % in
+earlier runs, and of 8 % when one of them, clone_driver, was started five times. The later runs in
+RESULTS.md have 4.9 %, noise within a run included (`run_against.py --equal`)."""
 
 EACH = {CALLS: "each counted", STEPS: "each environment step", UPDATES: "each optimiser step"}
 
