@@ -157,6 +157,8 @@ def test_what_the_user_names_or_trusts_runs(got: Got, flatout: Cli, extra: tuple
         {"env_kwargs": {"file": "~root"}},
         {"env_kwargs": {"file": ".hidden"}},
         {"wandb": "anothers-project"},
+        {"ray_address": "10.0.0.9:6379"},
+        {"ray_working_dir": "/home/mine"},
     ],
 )
 def test_other_settings_that_reach_outside(got: Got, flatout: Cli, changes: dict[str, Any]) -> None:
@@ -564,6 +566,16 @@ def test_loading_a_saved_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert PPO.load(file, trust=True).config.run.seed == 5
 
 
+def test_a_strangers_agent_chooses_no_address(tmp_path: Path) -> None:
+    agent = PPO("CartPole-v1", envs=2, n_steps=16, batch_size=32).learn(32)
+    file = agent.save(tmp_path / "agent")
+    there = {"placement": "sampler=cluster workers=2x1", "ray_address": "10.0.0.9:6379"}
+    file.write_bytes(metadata(lambda c: c["settings"].update(there))(file.read_bytes()))
+    with pytest.raises(CheckpointError, match=r"asks for --ray-address 10\.0\.0\.9:6379"):
+        PPO.load(file)
+    assert PPO.load(file, ray_address="10.0.0.1:1").config.run.ray_address == "10.0.0.1:1"
+
+
 def test_a_settings_file_is_a_file(flatout: Cli, tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
     file.write_text('algorithm = "ppo"\nenv = "this:make"\n')
@@ -578,6 +590,8 @@ def test_a_settings_file_is_a_file(flatout: Cli, tmp_path: Path) -> None:
         ("env_kwargs = { xml_file = '/etc/passwd', n = 1 }", "--env-kwargs xml_file=/mine.xml"),
         ("env_kwargs = { maps = ['SFFF', { a = 'pwn:make' }] }", "--env-kwargs maps=4x4"),
         ("wandb = 'anothers-project'", "--wandb mine"),
+        ("ray_address = '10.0.0.9:6379'", "--ray-address 10.0.0.1:6379"),
+        ("ray_working_dir = '/home/mine'", "--ray-working-dir ."),
         ("algorithm = 'classify'\ndata = '../secrets'", "--data digits.npz"),
     ],
 )

@@ -43,6 +43,7 @@ from flatout.run.opening import other_environment
 from flatout.run.trainer import Trainer
 from flatout.run.video import MOST
 from flatout.storage.agent_file import save_parameters
+from flatout.storage.trust import ADDRESSES
 from flatout.types import UserCode
 from flatout_explain import output_file
 
@@ -401,7 +402,7 @@ class Agent:
                 that is not trusted.
         """
         path = path_argument("path", path)
-        saved = read_agent(
-            path, "best", consent(flag("trust", trust), env=env, algorithm=algorithm)
-        )
+        named = {name: settings.get(name) for name in ("env_kwargs", *ADDRESSES)}
+        consented = consent(flag("trust", trust), env=env, algorithm=algorithm, **named)
+        saved = read_agent(path, "best", consented)
         return restored(cls, saved, path.absolute(), env, network, algorithm, settings)

@@ -33,7 +33,7 @@ from flatout.config.settings import (
 from flatout.config.values import Range, check, hints
 from flatout.errors import UsageError
 from flatout.output import shell_word
-from flatout.storage.trust import Consent, refuse_unconfirmed
+from flatout.storage.trust import ADDRESSES, CODE, Consent, refuse_unconfirmed
 from flatout_explain.cli.parsing import HELP, Flag, option, read
 
 A = TypeVar("A", bound="SettingsArguments")
@@ -218,7 +218,7 @@ def settle(
     resumed = asked.resume if isinstance(asked, TrainArguments) else None
     source = asked.from_ if isinstance(asked, TrainArguments) else None
     # What was typed of the settings by which a file may reach outside of itself.
-    typed = {name: given[name] for name in ("env", "data", "network", "wandb") if name in given}
+    typed = {name: given[name] for name in (*CODE, *ADDRESSES) if name in given}
     typed["env_kwargs"] = parse_kwargs(given.get("env_kwargs", ()))
     named = None if asked.algorithm is None else algorithm_called(asked.algorithm)
     typed |= {} if named is None else {"algorithm": named}

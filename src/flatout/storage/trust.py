@@ -153,7 +153,10 @@ def import_here(*names: str, folder: Path | None = None) -> None:
         look_here()
 
 
-REACHING = (*CODE, "env_kwargs", "wandb")
+ADDRESSES = ("wandb", "ray_address", "ray_working_dir")
+"""Settings that send something to an address, and the folder that is sent."""
+
+REACHING = (*CODE, "env_kwargs", *ADDRESSES)
 """Settings that may name code, files or addresses."""
 
 
@@ -170,8 +173,10 @@ def reaching(settings: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     data = settings.get("data")
     if isinstance(data, str) and not names_code(data) and not data.endswith(PASSED):
         yield "data", "", data
-    if settings.get("wandb") is not None:
-        yield "wandb", "", settings["wandb"]
+    for name in ADDRESSES:
+        # "auto" is the user's own cluster, on this machine.
+        if settings.get(name) is not None and (name, settings[name]) != ("ray_address", "auto"):
+            yield name, "", settings[name]
 
 
 def named_code(config: TrainConfig) -> list[tuple[str, str]]:
