@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from flatout_explain.conditions import WORDS, Condition
+from flatout_explain.diagnosis import Finding
 from tests.conftest import Result
 from tests.explain.recorded import unpacked
 from tests.explain.test_program import explained, script
@@ -23,7 +24,8 @@ Cli = Callable[..., Result]
     ("text", "holds"),
     [("wait > 50", True), ("wait > 64.5", False), ("wait>=64", True), ("wait < 70 %", True),
      ("env > 0", False), ("env-bound > 60", True), ("compute-bound <= 24", True),
-     ("io-bound > 0", False), ("gpu-idle > 70", True), ("gpu-idle > 99", False)],
+     ("io-bound > 0", True), ("io-bound > 0.4", False), ("gpu-idle > 70", True),
+     ("gpu-idle > 99", False)],
 )  # fmt: skip
 def test_conditions_are_on_shares_of_the_time(text: str, holds: bool) -> None:
     assert Condition.parse(text).verdict(example())[0] is holds
@@ -34,6 +36,18 @@ def test_what_is_unknown_is_said_and_holds_nothing(text: str) -> None:
     holds, words = Condition.parse(text).verdict(empty())
     assert holds is None
     assert words.startswith(f'--fail-if "{text}" cannot be judged: ')
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [("compute-bound < 50", None), ("launch-bound > 30", None), ("garbage-bound < 5", None),
+     ("io-bound > 2", True), ("io-bound > 3", False), ("learn > 50", True)],
+)  # fmt: skip
+def test_a_cause_that_is_not_listed_is_no_share_of_nothing(text: str, holds: bool | None) -> None:
+    """What learning does was not seen, and io is too small to be a finding."""
+    phases = {"learn": 0.97, "io": 0.03}
+    found = replace(example(), findings=(Finding("unknown", 0.97, ("x",), "y"),), phases=phases)
+    assert Condition.parse(text).verdict(found)[0] is holds
 
 
 def test_a_gpu_whose_use_is_unknown_is_not_idle() -> None:

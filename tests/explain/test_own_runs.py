@@ -488,7 +488,8 @@ def test_samples_count_by_their_length_and_keep_the_most_memory() -> None:
 
 
 def test_crowded_cores_are_said() -> None:
-    use = Use(cpu=0.97, cpu_all=0.99, cores=CoreUse(2, used=1.94, others=0.04, runnable=9.0))
+    cores = CoreUse(2, used=1.94, others=0.04, runnable=9.0)
+    use = Use(cpu=0.97, cpu_all=0.99, cores=cores)
     worker = Worker(6.0, 0.0, 1000, 1000 * 0.006**2)
     given = told(
         {"wait": 7.0, "act": 1.0, "learn": 2.0}, placement="sampler=processes workers=8x1",
@@ -499,6 +500,9 @@ def test_crowded_cores_are_said() -> None:
     learning = findings(told({"learn": 9.0, "env": 1.0}, cores=2, use=use))
     assert [one.id for one in learning][:2] == ["oversubscribed", "compute-bound"]
     assert verdict(learning) == "oversubscribed"
+    few = replace(use, cores=replace(cores, runnable=3.0))  # the same order as in other programs
+    learning = findings(told({"learn": 9.0, "env": 1.0}, cores=2, use=few))
+    assert [one.id for one in learning][:2] == ["compute-bound", "oversubscribed"]
 
 
 seconds = st.floats(0, 100).map(lambda x: round(x, 3))

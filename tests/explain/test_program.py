@@ -485,16 +485,21 @@ sys.exit(7)
     assert "The program deleted" in said
 
 
+@pytest.mark.parametrize(
+    ("line", "said"), [('{"k": "process"}', "no report can be made"), ("5", "VERDICT")]
+)
 def test_a_recording_that_is_damaged_ends_neither_the_program_nor_its_exit_code(
-    tmp_path: Path,
+    line: str, said: str, tmp_path: Path
 ) -> None:
     program = script(
         tmp_path,
         BUSY
+        + f"LINE = {line!r}\n"
         + """
 import os, sys
 with open(os.path.join(os.environ["FLATOUT_EXPLAIN"], "1-1.jsonl"), "w") as file:
-    file.write('{"k": "process"}')
+    file.write(LINE)
+os.mkdir(os.path.join(os.environ["FLATOUT_EXPLAIN"], "2-2.jsonl"))
 busy(1.5)
 sys.exit(7)
 """,
@@ -502,7 +507,7 @@ sys.exit(7)
     done = explained("--seconds", "0.5", "--", sys.executable, program)
     assert done.code == 7, done.err
     assert "Traceback" not in done.err
-    assert "no report can be made" in done.err
+    assert said in done.err
 
 
 def test_flags_that_keep_the_probe_out_are_named() -> None:
@@ -543,6 +548,10 @@ def test_a_report_that_cannot_be_written_does_not_harm_the_program(tmp_path: Pat
         (("--seconds", "nan", "--", "true"), "--seconds nan is impossible"),
         (("--json", "/no/such/folder/x.json", "--", "true"), "/no/such/folder does not exist"),
         (("--html", "/", "--", "true"), "--html / is a folder"),
+        (("--json", "x.json", "--save", "./x.json", "--", "true"),
+         "--save ./x.json would replace that of --json x.json; name another file."),
+        (("--diff", "x.json", "y.json", "--json", "y.json"),
+         "--json y.json would replace that of --diff y.json; name another file."),
         (("--try", "--", "true"), "--try is for run folders"),
         (("--stop", "--pid", "1"), "--stop is for programs"),
         (("--", "no-such-command-anywhere"), "cannot be started: No such file"),

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from flatout_explain.cards import WORKS
-from flatout_explain.causes import CAUSES
+from flatout_explain.causes import CAUSE_OF, CAUSES, UNKNOWN
 from flatout_explain.diagnosis import Diagnosis
 from flatout_explain.errors import UsageError, nearest
 from flatout_explain.phases import PHASES
@@ -69,14 +69,23 @@ class Condition:
             return None
         if self.word in PHASES:
             return diagnosis.phases.get(self.word, 0.0)
-        return max((one.share for one in diagnosis.findings if one.id == self.word), default=0.0)
+        if listed := [one.share for one in diagnosis.findings if one.id == self.word]:
+            return max(listed)
+        # A small cause is not listed; its phase is known.
+        if phase := next((phase for phase, cause in CAUSE_OF.items() if cause == self.word), None):
+            return diagnosis.phases.get(phase, 0.0)
+        return None if any(one.id == UNKNOWN for one in diagnosis.findings) else 0.0
 
     def verdict(self, diagnosis: Diagnosis) -> tuple[bool | None, str]:
         """Return whether the condition holds, and a sentence about it; None if its share is
         unknown."""
         share = self.share(diagnosis)
         if share is None:
-            why = "no GPU was measured" if self.word == IDLE else "no time could be explained"
+            why = "no GPU was measured" if self.word == IDLE else (
+                "a part of the time could not be explained"
+                if diagnosis.phases
+                else "no time could be explained"
+            )
             return None, f'--fail-if "{self}" cannot be judged: {why}.'
         holds = COMPARED[self.relation](100 * share, self.percent)
         takes = "the GPUs are idle" if self.word == IDLE else f"{self.word} takes"

@@ -18,7 +18,7 @@ from flatout_explain import cards
 from flatout_explain.cards import CardUse
 from flatout_explain.causes import CAUSE_OF, DEVICES, OVERLAPPING
 from flatout_explain.diagnosis import Finding
-from flatout_explain.ranking import LEAST_SHARE, LOST, ordered
+from flatout_explain.ranking import LEAST_SHARE, LOST, MOSTLY, ordered
 from flatout_explain.report import percent, tie_words
 
 LEARNING_HOLDS = 0.5  # from this share on, learning itself is the bottleneck
@@ -63,7 +63,8 @@ def findings(facts: RunFacts, used: Sequence[CardUse] = ()) -> tuple[Finding, ..
         words = "Limit this run's memory with memory= in --placement, or use another GPU."
         results.append(replace(memory, remedy=words))
     others = ordered(finding for finding in results if finding is not named)
-    crowded = [one for one in others if one.id in OVERLAPPING and one.share >= LOST]
+    least = max(MOSTLY * named.share, LOST)
+    crowded = [one for one in others if one.id in OVERLAPPING and one.share >= least]
     if crowded and named.id == "compute-bound":  # it is no healthy run
         return *crowded, named, *(finding for finding in others if finding not in crowded)
     return named, *others

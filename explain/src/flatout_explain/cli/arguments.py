@@ -256,11 +256,16 @@ def check(asked: ExplainArguments, path: Path | None, kind: str, command: Sequen
     if asked.save and path is not None and not run and not profile:
         what = "a profiler's trace" if kind == "trace" else "saved evidence"
         raise UsageError(f"--save: {path} is {what} already.")
+    read = {Path(one).resolve(): f"--diff {one}" for one in asked.diff}
     for name, file in (("json", asked.json), ("html", asked.html), ("save", asked.save)):
         if file is not None:
             with writing(file):
                 _check_file(name, Path(file), path)
                 output_file.check_writable(Path(file))
+            other = read.setdefault(Path(file).resolve(), f"--{name} {file}")
+            ordinary = not Path(file).exists() or Path(file).is_file()  # /dev/null may be both
+            if other != (this := f"--{name} {file}") and ordinary:
+                raise UsageError(f"{this} would replace that of {other}; name another file.")
 
 
 def _check_measure(asked: ExplainArguments, command: Sequence[str]) -> None:

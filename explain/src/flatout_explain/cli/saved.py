@@ -58,6 +58,8 @@ def read_saved(
             if parts.get("kind") == "run":
                 if profile is not None:
                     raise UsageError("--save: evidence of a run has no samples for a profile.")
+                if phases:
+                    raise UsageError("--phase: the phases of a run are recorded, not decided.")
                 found = of_run(values)
             else:
                 read = evidence.from_json(values, path)

@@ -278,7 +278,7 @@ def last_lines(
     while running and time.monotonic() < limit:
         wait(0.7)
         size = 0
-        with suppress(FileNotFoundError):  # the program deletes them
+        with suppress(OSError):  # the program deletes them
             size = sum(path.stat().st_size for path in folder.glob("*.jsonl"))
         if size == before:
             break

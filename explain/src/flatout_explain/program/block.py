@@ -176,7 +176,9 @@ def _explain(folder: Path, meta: dict[str, Any], explanation: Explanation, show:
         rows = last_lines(folder, running=len(list(folder.glob("*.jsonl"))) > 1)
         explanation.diagnosis = diagnose(build(meta | {"finished": True}, rows))
         explanation.diagnosis.check()
-    except (ArithmeticError, LookupError, OSError, ValueError) as error:
+    except (
+        ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError,
+    ) as error:  # fmt: skip
         say(f"this block cannot be explained: what was recorded is damaged ({damage(error)}).")
         return
     if show:

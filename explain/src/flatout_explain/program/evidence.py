@@ -167,12 +167,13 @@ def rows_of(folder: Path) -> list[list[dict[str, Any]]]:
     """
     processes = []
     for path in sorted(folder.glob("*.jsonl")):
-        rows, text = [], ""
-        with suppress(FileNotFoundError):  # the program has just deleted it
+        rows, text = list[dict[str, Any]](), ""
+        with suppress(OSError):  # the program has just deleted or replaced it
             text = path.read_text(errors="replace")
         for line in text.splitlines():
             with suppress(ValueError):
-                rows.append(json.loads(line))
+                if isinstance(row := json.loads(line), dict):
+                    rows.append(row)
         own = [row for row in rows if row.get("k") == "process"]
         if own:
             processes.append([*own, *(row for row in rows if row.get("k") != "process")])
