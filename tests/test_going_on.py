@@ -142,6 +142,12 @@ def test_a_run_that_is_loaded_goes_on_with_all_of_it(tmp_path: Path) -> None:
     assert last(new)["step"] == 192
 
 
+def test_steps_of_a_resumed_run_are_counted_once(tmp_path: Path) -> None:
+    PPO("CartPole-v1", **ON).learn(64, run_dir=tmp_path / "run")
+    agent = PPO.load(tmp_path / "run").learn(64, run_dir=tmp_path / "run")
+    assert repr(agent) == "<PPO on CartPole-v1: 128 steps>"
+
+
 def test_steps_that_nothing_tells_cannot_be_counted_on(tmp_path: Path) -> None:
     path = PPO("CartPole-v1", **ON).learn(64).save(tmp_path / "agent")
     found, metadata = checkpoint.load_agent(path)

@@ -76,11 +76,17 @@ def test_an_agents_curve(agent: PPO, tmp_path: Path) -> None:
     assert "mean return" in str(made)
 
 
-def test_curves_of_agents_and_folders_together(agent: PPO, tmp_path: Path) -> None:
+def test_curves_of_agents_and_folders_together(
+    agent: PPO, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "run"
     PPO("CartPole-v1", **SETTINGS, seed=1).learn(512, run_dir=run)
     made = flatout.plot(agent, run)
     assert [curve.runs for curve in made.curves] == [2], "they differ in nothing but their seeds"
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "config.json").write_text("{")
+    assert [curve.runs for curve in flatout.plot(tmp_path, run).curves] == [1], "it is one run"
+    assert "damaged" in capsys.readouterr().err
     made = flatout.plot(agent, str(run), group="seed", by="seconds", out=tmp_path / "a.svg")
     assert [curve.label for curve in made.curves] == ["seed=0", "seed=1"]
     assert (tmp_path / "a.svg").exists()

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 import flatout
-from flatout import SAC, UsageError, sb3
+from flatout import DQN, SAC, UsageError, sb3
 from flatout.api.translate import schedule_of
 from flatout.sb3.common import callbacks, env_util, evaluation, noise, vec_env
+from flatout.sb3.common.monitor import Monitor
 from tests import tiny
 from tests.goal_envs import BitFlip
 
@@ -121,6 +122,25 @@ def test_vectorised_environments_are_settings() -> None:
     assert {name: flat[name] for name in wanted} == wanted
     each = vec_env.SubprocVecEnv([lambda: gym.make("CartPole-v1")] * 2)
     assert sb3.A2C("MlpPolicy", each).config.run.placement == "sampler=processes workers=2x1"
+
+
+def test_every_environment_has_a_monitor() -> None:
+    env = gym.make("CartPole-v1")
+    assert env_util.is_wrapped(env, Monitor)
+    assert env_util.is_wrapped(env, gym.wrappers.TimeLimit)
+    assert not env_util.is_wrapped(env, gym.wrappers.RescaleAction)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"envs": 4}, {"n_envs": 4}, {"placement": "sampler=processes workers=2x2"},
+     {"preset": "cartpole-dqn"}],
+    ids=["vector", "envs", "n_envs", "placement", "preset"],
+)  # fmt: skip
+def test_a_pair_counts_the_steps_of_each_environment(given: dict[str, Any]) -> None:
+    env = {"env": gym.make_vec("CartPole-v1", 4, "sync")} if not given else {"env": "CartPole-v1"}
+    flat = DQN(**env | given, train_freq=(2, "step")).config.flat()
+    assert flat["train_freq"] == 2 * flat["envs"]
     game = env_util.make_atari_env("BreakoutNoFrameskip-v4", wrapper_kwargs={"noop_max": 5})
     assert (game.settings["frame_stack"], game.settings["noop_max"]) == (1, 5)
     with pytest.raises(UsageError, match="for PPO and A2C, not for SAC"):
@@ -257,6 +277,9 @@ def test_an_agent_is_found_with_and_without_its_ending(tmp_path: Path) -> None:
         model.save(tmp_path / saved)
         for name in names:
             assert sb3.PPO.load(tmp_path / name).num_timesteps == 64
+    (tmp_path / "logs").mkdir()
+    model.save(tmp_path / "logs")
+    assert sb3.PPO.load(tmp_path / "logs").num_timesteps == 64
 
 
 def test_parameters_are_read_and_replaced() -> None:

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from flatout import PPO, Callback, Evaluate, Run, UsageError, sb3
+from flatout import PPO, SAC, Callback, Evaluate, Run, UsageError, sb3
 from flatout.api.callbacks import StopOnNoImprovement
 from flatout.errors import FlatoutError
 from flatout.run.resume import saved_agent
@@ -175,6 +175,9 @@ def test_a_loaded_agent_keeps_its_frequency_of_updates(tmp_path: Path) -> None:
         flat = sb3.SAC.load(saved, **given).config.flat()
         return flat["envs"], flat["train_freq"], flat["gradient_steps"]
 
+    assert SAC.load(saved, train_freq=(3, "step")).config.flat()["train_freq"] == 12
+    with pytest.raises(UsageError, match="preset = 'pendulum-sac' is for a new agent"):
+        SAC.load(saved, preset="pendulum-sac")
     assert found() == (4, 64, 1)
     assert found(gradient_steps=2) == (4, 64, 2)
     assert found(custom_objects={"gradient_steps": 2}) == (4, 64, 2)

@@ -157,6 +157,7 @@ NESTED, DIGITS = "[" * 99999, "9" * 400
         ("report --curves run --json", "no --json|draws curves"),
         ("eval run --show --json", "--show and --json cannot be combined"),
         ("eval run --fps 3", "--fps is for --show"),
+        ("eval run --show --seed=-1", "--seed = -1 is impossible"),
         ("eval run --video-episodes 3", "--video-episodes is for --out"),
         ("eval run --out no-such/a.gif", "--out no-such/a.gif is no file in an existing folder"),
         ("fleet sweep.toml", "'fleet'|flatout sweep"),

@@ -453,6 +453,19 @@ def test_an_object_is_evaluated_in_another_environment(shared_programs: Any) -> 
         PPO(cartpoles(2), eval_env="Acrobot-v1", **settings).learn(64)
 
 
+def test_a_loaded_agent_takes_an_environment_for_evaluation(
+    shared_programs: Any, tmp_path: Path
+) -> None:
+    settings = tiny.python("ppo", eval_every=64, eval_episodes=2)
+    del settings["envs"]
+    file = PPO(cartpoles(2), eval_env="CartPole-v1", **settings).learn(64).save(tmp_path / "agent")
+    with pytest.raises(UsageError, match="for evaluation another one as eval_env="):
+        PPO.load(file, env=cartpoles(2)).learn(64)
+    agent = PPO.load(file, env=cartpoles(2), eval_env="CartPole-v1").learn(64)
+    played = agent.evaluate(2, env="CartPole-v1", seed=agent.summary["seed"])
+    assert agent.summary["last_eval_return"] == played.return_mean
+
+
 def test_an_environment_is_not_reset_after_its_last_evaluation_episode_was_cut(
     monkeypatch: pytest.MonkeyPatch, shared_programs: Any
 ) -> None:

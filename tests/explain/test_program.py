@@ -548,10 +548,14 @@ def test_a_report_that_cannot_be_written_does_not_harm_the_program(tmp_path: Pat
         (("--seconds", "nan", "--", "true"), "--seconds nan is impossible"),
         (("--json", "/no/such/folder/x.json", "--", "true"), "/no/such/folder does not exist"),
         (("--html", "/", "--", "true"), "--html / is a folder"),
-        (("--json", "x.json", "--save", "./x.json", "--", "true"),
-         "--save ./x.json would replace that of --json x.json; name another file."),
-        (("--diff", "x.json", "y.json", "--json", "y.json"),
-         "--json y.json would replace that of --diff y.json; name another file."),
+        (
+            ("--json", "x.json", "--save", "./x.json", "--", "true"),
+            "--save ./x.json would replace that of --json x.json; name another file.",
+        ),
+        (
+            ("--diff", "x.json", "y.json", "--json", "y.json"),
+            "--json y.json would replace that of --diff y.json; name another file.",
+        ),
         (("--try", "--", "true"), "--try is for run folders"),
         (("--stop", "--pid", "1"), "--stop is for programs"),
         (("--", "no-such-command-anywhere"), "cannot be started: No such file"),

@@ -13,6 +13,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flatout.errors import UsageError
@@ -352,6 +353,13 @@ def test_in_python(runs: Path, tmp_path: Path) -> None:
             flatout.report(*wrong)
     with pytest.raises(UsageError, match=r"at = 1\.5"):
         Asked(at=1.5)  # type: ignore[arg-type]
+    for at in (np.int64(100), 1e2):
+        assert str(flatout.report(runs, at=at)) == str(flatout.report(runs, at=100))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="at = True is not a whole number"):
+        flatout.report(runs, at=True)
+    for pair in ((0, 1, 2), 5, (0, "x")):
+        with pytest.raises(UsageError, match=r"normalize\['CartPole-v1'\] = .* not two scores"):
+            flatout.report(runs, normalize={"CartPole-v1": pair})  # type: ignore[dict-item]
 
 
 def test_text_of_strangers_stays_text(flatout: Cli, tmp_path: Path) -> None:

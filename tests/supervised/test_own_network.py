@@ -258,6 +258,8 @@ def test_a_classifier_learns_predicts_and_is_loaded(tmp_path: Path) -> None:
         Classifier.load(tmp_path / "agent", network=own_networks.shallow)
     loaded = Classifier.load(tmp_path / "agent", network=Dense)
     np.testing.assert_array_equal(loaded.predict(x), labels)
+    other = Classifier.load(tmp_path / "agent", network=Dense, lr=1e-4, total_timesteps=30)
+    assert (other.config.hyper.learning_rate, other.config.run.steps) == (1e-4, 30)
     with pytest.raises(UsageError, match=r"passed in Python and not saved: pass it again"):
         loaded.learn(10)
     again = Classifier.load(tmp_path / "agent", (x, y), network=Dense).learn(20)

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from flatout.config.placement import parse
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve, revise
-from flatout.errors import CheckpointError, FlatoutError, UsageError
+from flatout.errors import CheckpointError, FlatoutError, NoRoomError, UsageError
 from flatout.hardware.inventory import Gpu, Hardware, inventory
 from flatout.run.auto import with_placement
 from flatout.run.interrupts import Interrupts
@@ -608,15 +608,17 @@ def test_populations_are_of_one_shape() -> None:
 # --- How many at a time -----------------------------------------------------------------------
 
 
-def limit(slots: Slots, rate: Callable[[int], float], seconds: float = 60.0) -> int:
-    """What is settled on where so many jobs together make `rate` steps per second."""
+def limit(slots: Slots, rate: Callable[[int], float], at: float = 0.0) -> int:
+    """What is settled on within a minute where so many jobs together make `rate` steps per second,
+    from a time of the clock on."""
     steps, told = [0.0] * 20, dict[str, tuple[float, int]]()
-    for tick in range(int(seconds * 4)):
+    for tick in range(4 * 60):
+        now = at + tick / 4
         for job in range(slots.limit):
             steps[job] += rate(slots.limit) / slots.limit / 4
             if (tick + job) % 7 == 0 or str(job) not in told:  # they tell now and then
-                told[str(job)] = tick / 4, int(steps[job])
-        slots.look(tick / 4, True, {str(job): told[str(job)] for job in range(slots.limit)})
+                told[str(job)] = now, int(steps[job])
+        slots.look(now, True, {str(job): told[str(job)] for job in range(slots.limit)})
     return slots.limit
 
 
@@ -624,9 +626,13 @@ def limit(slots: Slots, rate: Callable[[int], float], seconds: float = 60.0) -> 
     ("rate", "expected"),
     [(lambda n: 1000 * min(n, 3), 3), (lambda n: 1000, 1), (lambda n: 1000 * n, 8)],
 )
-def test_one_more_is_begun_while_the_sum_grows(rate: Callable[[int], float], expected: int) -> None:
+@pytest.mark.parametrize("at", [0.0, 5000.0])  # the clock is the machine's
+def test_one_more_is_begun_while_the_sum_grows(
+    rate: Callable[[int], float], expected: int, at: float
+) -> None:
     slots = Slots(8, 2, 1e6)
-    assert limit(slots, rate) == expected
+    assert limit(slots, rate, at) == expected
+    assert 1 in slots.rates
     assert slots.settled
     assert f"{expected} at a time" in slots.words()
 
@@ -720,6 +726,21 @@ def test_a_trial_without_room_is_tried_again_alone_with_all_memory(tmp_path: Pat
     assert caps[:2] == [("seed=0", 3600.0), ("seed=1", 3600.0)]
     assert caps[2:] == [("seed=0", 8000.0), ("seed=1", 8000.0)]
     assert {state.state for state in made.states.values()} == {"failed"}
+
+
+def test_a_population_of_which_one_lacks_room_is_tried_again_alone(tmp_path: Path) -> None:
+    def act(job: Job) -> list[dict[str, Any]]:
+        lacking = {"trial": "seed=1", "error": "no room.", "kind": "room"}
+        return [lacking] if job.population else []
+
+    acting = Acting(act)
+    made = Sweep(
+        tmp_path, base(), range(3), plan.Fixed([plan.Group("", {})]), acting,
+        Slots(2, 2, 8000.0, 2), populations={"population-1": ["seed=0", "seed=1"]},
+    )  # fmt: skip
+    made.run(lambda: None)
+    jobs = [(job.name, job.cap_mb, job.alone) for job in acting.started if job.population]
+    assert jobs[:2] == [("population-1", 3600.0, False), ("population-1", 8000.0, True)]
 
 
 @pytest.mark.parametrize(
@@ -879,3 +900,4 @@ def test_what_lacks_memory_within_another_failure_needs_more_of_it() -> None:
         raise FlatoutError("init failed") from MemoryError()
     assert worker.kind_of(failed.value) == worker.ROOM
     assert worker.kind_of(FlatoutError("init failed")) != worker.ROOM
+    assert worker.kind_of(NoRoomError("it does not fit")) == worker.ROOM

@@ -93,7 +93,8 @@ class Agent:
         if not self.algorithm:
             raise UsageError("Agent needs algorithm=, or use PPO, DQN, SAC, ...")
         names = settings_of(self.algorithm)
-        env, settings, self._verbose = translated(given, env, settings, names)
+        sizes = [size_of(one) for one in (env, *given) if isinstance(one, VectorEnv)]
+        env, settings, self._verbose = translated(given, env, settings, names, *sizes[:1])
         name, source = environment_name(env)
         if isinstance(env, VectorEnv):
             settings.setdefault("envs", size_of(env))
@@ -383,7 +384,8 @@ class Agent:
     @classmethod
     def load(
         cls, path: str | Path, env: Any = None, *, network: OwnNetwork | None = None,
-        algorithm: MakeAlgorithm | str | None = None, trust: bool = False, **settings: Any,
+        algorithm: MakeAlgorithm | str | None = None, eval_env: Any = None, trust: bool = False,
+        **settings: Any,
     ) -> Self:  # fmt: skip
         """Load an agent from a file that `save` wrote, or from a run folder: the best parameters
         by evaluation, or the last ones if there was none.
@@ -393,6 +395,7 @@ class Agent:
             network: the custom torso that the agent was made with.
             algorithm: your own algorithm that it was made with, if the module that the file names
                 is not trusted.
+            eval_env: as when it was made; it is not saved.
             trust: run the code that the file names as ``module:factory``, although another user
                 created the file, or the code lies next to it.
             settings: settings to change for further training.
@@ -405,4 +408,5 @@ class Agent:
         named = {name: settings.get(name) for name in ("env_kwargs", *ADDRESSES)}
         consented = consent(flag("trust", trust), env=env, algorithm=algorithm, **named)
         saved = read_agent(path, "best", consented)
-        return restored(cls, saved, path.absolute(), env, network, algorithm, settings)
+        path = path.absolute()
+        return restored(cls, saved, path, env, network, algorithm, settings, eval_env=eval_env)

@@ -16,6 +16,7 @@ from flatout.api.translate import (
     SCHEDULES,
     WITHOUT_EFFECT,
     activation,
+    environments_in,
     layers,
     noise_deviation,
     placement,
@@ -152,19 +153,21 @@ def _is_policy(argument: Any) -> bool:
 
 
 def translated(
-    first: Sequence[Any], env: Any, given: Mapping[str, Any], names: Sequence[str]
-) -> tuple[Any, dict[str, Any], bool]:
+    first: Sequence[Any], env: Any, given: Mapping[str, Any], names: Sequence[str],
+    envs: int = 1,
+) -> tuple[Any, dict[str, Any], bool]:  # fmt: skip
     """Return the environment, settings by Flatout's names, and whether `verbose` is above 0.
 
     Args:
         first: positional arguments: an environment, after a policy's name or without one.
         env, given: keyword arguments.
         names: the names of Flatout's settings.
+        envs: the number of environments if the arguments name none.
 
     Raises:
         UsageError: an argument without a counterpart, with advice; or a setting given twice.
     """
-    given = _translated_values(given)
+    given = _translated_values(given, envs)
     settings = {name: value for name, value in given.items() if name in names or name == "preset"}
     others = {name: value for name, value in given.items() if name not in settings}
 
@@ -259,9 +262,9 @@ def take_critic_memory(kwargs: dict[str, Any], take: Callable[[str, Any, str], N
     take(" and ".join(given), "own" if own else "shared", "critic_memory")
 
 
-def _translated_values(given: Mapping[str, Any]) -> dict[str, Any]:
+def _translated_values(given: Mapping[str, Any], envs: int) -> dict[str, Any]:
     """Return arguments with values of Stable-Baselines3's forms translated to Flatout's. Arguments
-    that are None or have no effect are left out.
+    that are None or have no effect are left out. `envs` as in `translated`.
 
     Raises:
         UsageError: a value has no counterpart; with advice.
@@ -274,9 +277,9 @@ def _translated_values(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in found.items():
         if name in SCHEDULES and callable(value):
             found[name] = schedule_of(name, value)
-    envs = next((found[name] for name in ("envs", "n_envs", "num_envs") if name in found), 1)
     if "train_freq" in found:
-        found["train_freq"] = steps_between_updates(found["train_freq"], envs)
+        count = environments_in(found, envs)
+        found["train_freq"] = steps_between_updates(found["train_freq"], count)
     if found.get("gradient_steps") == -1:
         if "train_freq" not in found:
             raise UsageError(

@@ -159,6 +159,7 @@ class Classifier(Agent):
                 that is not trusted.
         """
         path = path_argument("path", path)
+        _, settings, verbose = translated((), None, settings, _names())
         consented = consent(flag("trust", trust), data=data, network=network)
         saved = read_agent(path, "best", consented)
         if saved.config.algorithm != cls.algorithm:
@@ -169,6 +170,7 @@ class Classifier(Agent):
         given = (None if name == BUILT_IN else name) if network is None else network
         try:
             agent = cls(given, source if data is None else data, **(flat | settings))
+            agent._verbose = verbose
         except (UsageError, EnvironmentFailure) as error:
             if data is None and source is not None and source in str(error):
                 raise type(error)(

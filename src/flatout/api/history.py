@@ -116,6 +116,7 @@ class History:
         start, done, resume = None, 0, False
         if not reset and path and source and path.is_dir() and path.resolve() == source.resolve():
             config, done, resume = self._of_folder(path, config), continues_at(path), True
+            self.counts_loaded = True
         elif not reset and self._kept is not None:
             config, state = self._kept
             start = Start(state, True, parent)

@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flatout.api import Agent
-from flatout.api.arguments import one_or_several, path_argument, texts
+from flatout.api.arguments import one_or_several, path_argument, texts, whole_number
+from flatout.config.values import Range
 from flatout.errors import UsageError, short
+from flatout.output import say
 from flatout.reports.curves import Picture, Run, View, picture, readable
+from flatout.reports.curves import found as folders
 from flatout.reports.ranking import Asked, Report, of_folders, of_groups
 
 
@@ -40,9 +43,13 @@ def plot(
             + (f", not {short(wrong[0])}." if wrong else ".")
         )
     view = View(by, smooth, texts("group", group))
-    found: list[Run] = []
+    found, seen = list[Run](), set[Path]()  # a folder that is named twice is one run
     for run in runs:
-        found += [run.curve()] if isinstance(run, Agent) else readable([path_argument("runs", run)])
+        if isinstance(run, Agent):
+            found.append(run.curve())
+        elif new := [one for one in folders([path_argument("runs", run)]) if one not in seen]:
+            found += readable(new, lambda error: say(str(error)))
+            seen.update(new)
     made = picture(found, view)
     if out is not None:
         made.save(path_argument("out", out))
@@ -73,7 +80,8 @@ def report(
     Raises:
         UsageError: no run is finished, or an argument has an impossible value.
     """
-    asked = Asked(at, score, normalize or {})
+    steps = at if at is None or isinstance(at, str) else whole_number("at", at, Range(1))
+    asked = Asked(steps, score, normalize or {})
     keys = texts("group", group)
     if len(runs) == 1 and isinstance(runs[0], Mapping):
         if keys:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from gymnasium.vector import VectorEnv
+
 from flatout.algorithms.own import MakeAlgorithm
 from flatout.api.aliases import translated
 from flatout.api.history import History
 from flatout.config.modules import PASSED
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import settings_of
+from flatout.envs.vector_kind import size_of
 from flatout.errors import CheckpointError, NotInstalledError, UsageError
 from flatout.networks.torsos import OwnNetwork
 from flatout.run.acting import Acting
@@ -39,12 +42,13 @@ A = TypeVar("A", bound=Restorable)
 def restored(
     kind: type[A], saved: Saved, path: Path, env: Any, network: OwnNetwork | None,
     algorithm: MakeAlgorithm | str | None, changes: dict[str, Any], advice: str = "pass env=",
+    eval_env: Any = None,
 ) -> A:  # fmt: skip
     """Return a saved agent as an object of this class.
 
     Args:
         path: the path that the user named.
-        env, network, algorithm, changes: see `Agent.load`.
+        env, network, algorithm, changes, eval_env: see `Agent.load`.
         advice: how the caller gives another environment, for messages.
 
     Raises:
@@ -59,8 +63,14 @@ def restored(
             f"{path} holds an agent of {config.algorithm}, which is no algorithm of your own: "
             "leave algorithm= out."
         )
+    if "preset" in changes:
+        raise UsageError(
+            f"preset = {changes['preset']!r} is for a new agent: {path} keeps the settings with "
+            "which it learned; name those that are to change."
+        )
+    envs = size_of(env) if isinstance(env, VectorEnv) else config.env.envs
     names = settings_of(config.algorithm)
-    env, changes, verbose = translated((), env, changes, names)
+    env, changes, verbose = translated((), env, changes, names, envs)
     settings = config.flat() | {"run_dir": None, "verbose": verbose} | changes
     saved_env, built_in = settings.pop("env"), settings.pop("network")
     named = settings.pop("algorithm")
@@ -68,7 +78,10 @@ def restored(
         settings["algorithm"] = algorithm or named
     agent = kind.__new__(kind)
     agent._loads = True
-    kind.__init__(agent, saved_env if env is None else env, network=network or built_in, **settings)
+    kind.__init__(
+        agent, saved_env if env is None else env, network=network or built_in, eval_env=eval_env,
+        **settings,
+    )  # fmt: skip
     agent._acting.learned(saved.arrays)
     agent._history.load(saved, path, changes)
     if env is None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from flatout.config.placement import parse_or_auto
+from flatout.config.settings import load_preset
 from flatout.errors import UsageError, one_line, short
 
 SCHEDULES = ("learning_rate", "lr", "clip_range", "clip_coef", "clip_range_vf")
@@ -52,6 +55,24 @@ def schedule_of(name: str, function: Callable[[float], Any]) -> float | str:
             "number."
         )
     return start if np.isclose(start, end, rtol=1e-6, atol=0.0) else linear(start, end)
+
+
+def environments_in(given: Mapping[str, Any], default: int) -> Any:
+    """Return the number of environments that arguments name: by themselves, by the placement's
+    workers, or by a preset; `default` if they name none.
+
+    Raises:
+        UsageError: an impossible placement or preset.
+    """
+    for name in ("envs", "n_envs", "num_envs"):
+        if name in given:
+            return given[name]
+    named = given.get("placement")
+    placed = parse_or_auto(named) if isinstance(named, str) else None
+    if placed is not None and placed.workers is not None:
+        return math.prod(placed.workers)
+    preset = given.get("preset")
+    return load_preset(preset).get("envs", default) if isinstance(preset, str) else default
 
 
 def steps_between_updates(value: Any, envs: Any) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from flatout.cli.flags import Word, parse
+from flatout.config.schema import SEEDS
 from flatout.config.values import Range
 from flatout.errors import UsageError
 from flatout.output import on_one_line, print_json, printable, reserve_stdout, shell_word
@@ -33,7 +34,7 @@ class EvalArguments:
     """A run folder or a saved agent."""
     episodes: Annotated[int | None, Range(1, 1_000_000)] = None
     """Number of episodes; by default 20, with --show 3."""
-    seed: int | None = None
+    seed: Annotated[int | None, SEEDS] = None
     """Seed of the episodes; by default the run's own evaluation episodes."""
     show: bool = False
     """Show the episodes in the terminal, also while the agent learns: each episode is played by the

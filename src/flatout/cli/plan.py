@@ -14,7 +14,7 @@ from flatout.cli.flags import out_files, write_out
 from flatout.cli.plan_arguments import PlanArguments, refuse_unused
 from flatout.config.schema import TrainConfig
 from flatout.envs.source import EnvSource
-from flatout.errors import FlatoutError, UsageError, damage, with_full_stop, writing
+from flatout.errors import FlatoutError, UsageError, damage, with_full_stop
 from flatout.output import json_text, print_json, reserve_stdout
 from flatout.planning.answer import Answer
 from flatout.planning.machine import known_network
@@ -51,6 +51,8 @@ def plan(argv: list[str]) -> int:
     if asked.compare_devices:
         return compare_devices(asked, given)
     outs = out_files(asked.out, ".json", *PICTURES)
+    if asked.save_machine is not None:
+        output_file.check_writable(Path(asked.save_machine))  # before anything is measured
     machine, budget = asked.machine, asked.seconds
     changes = parse_changes(asked.what_if)
     if asked.algorithm is None and asked.preset is None and asked.config is None:
@@ -86,10 +88,6 @@ def plan(argv: list[str]) -> int:
         answer = _answer(config, hardware, budget)
         where = f"{hardware.cpu_name}, {hardware.cores} cores"
     show(answer, where, console)
-    if asked.save_machine is not None:
-        saved = {"machine": where, "settings": _compared(config), "how": "flatout plan",
-                 "answer": answer.as_json()}  # fmt: skip
-        output_file.write(Path(asked.save_machine), json_text(saved, indent=2) + "\n")
     outcomes, failed = list[Outcome](), None
     try:
         for change, other in zip(changes, others, strict=True):
@@ -111,6 +109,10 @@ def plan(argv: list[str]) -> int:
     if asked.json:
         print_json(values)
     write_out(outs, values, partial(draw, answer))
+    if asked.save_machine is not None:
+        saved = {"machine": where, "settings": _compared(config), "how": "flatout plan",
+                 "answer": answer.as_json()}  # fmt: skip
+        output_file.write(Path(asked.save_machine), json_text(saved, indent=2) + "\n")
     if failed is not None:
         raise failed
     return 0
@@ -256,14 +258,14 @@ def draw(answer: Answer, file: Path) -> None:
     Raises:
         FlatoutError: the file cannot be written.
     """
-    from flatout.reports.figure import figure
+    from flatout.reports.figure import figure, save
 
     rows = answer.predictions[::-1]
     rates = [p.best_known for p in rows]
     errors = [[max(p.best_known - p.low, 0.0) for p in rows],
               [max(p.high - p.best_known, 0.0) for p in rows]]  # fmt: skip
     colors = ["C0" if p.placement == answer.chosen.placement else "0.7" for p in rows]
-    with writing(file), figure(8, 1.2 + 0.35 * len(rows)) as drawn:
+    with figure(8, 1.2 + 0.35 * len(rows)) as drawn:
         axes = drawn.add_subplot()
         axes.barh(
             [str(p.placement) for p in rows],
@@ -273,4 +275,4 @@ def draw(answer: Answer, file: Path) -> None:
             capsize=3,
         )
         axes.set(xlabel="steps/s, measured where it was run, else predicted", xlim=(0, None))
-        drawn.savefig(file)
+        save(drawn, file)

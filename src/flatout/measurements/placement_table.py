@@ -11,10 +11,10 @@ from typing import Any
 
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import load_preset, resolve
-from flatout.errors import FlatoutError, writing
+from flatout.errors import FlatoutError
 from flatout.explain.facts import mean_use
 from flatout.hardware.inventory import Hardware, resolve_placement
-from flatout.reports.figure import figure
+from flatout.reports.figure import figure, save
 from flatout.run.probe_process import Report, run
 from flatout.storage.span_records import DEVICES, json_lines, read_samples
 from flatout_explain import output_file
@@ -180,7 +180,7 @@ def draw(table: Sequence[Row], file: Path) -> None:
     Raises:
         FlatoutError: the file cannot be written.
     """
-    with writing(file), figure(8, 1.5 + 0.35 * len(table)) as drawn:
+    with figure(8, 1.5 + 0.35 * len(table)) as drawn:
         axes = drawn.add_subplot()
         for number, placement in enumerate(PLACEMENTS):
             seconds = [cell.seconds if (cell := row.cells[number]) else None for row in table]
@@ -191,7 +191,7 @@ def draw(table: Sequence[Row], file: Path) -> None:
         axes.invert_yaxis()
         axes.set(xlabel="seconds for the episodes, after start-up")
         axes.legend()
-        drawn.savefig(file)
+        save(drawn, file)
 
 
 def train(config: TrainConfig, report: Report) -> None:

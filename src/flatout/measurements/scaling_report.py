@@ -10,9 +10,8 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from flatout.errors import writing
 from flatout.measurements.scaling import PARTS, Scaling
-from flatout.reports.figure import figure
+from flatout.reports.figure import figure, save
 from flatout_explain.causes import HEALTHY
 
 BAR = 24
@@ -67,10 +66,10 @@ def draw(scaling: Scaling, file: Path) -> None:
         FlatoutError: the file cannot be written.
     """
     counts = [row.devices for row in scaling.rows]
-    with writing(file), figure(6, 4) as drawn:
+    with figure(6, 4) as drawn:
         axes = drawn.add_subplot()
         axes.plot(counts, [n / counts[0] for n in counts], "--", color="0.6", label="in proportion")
         axes.plot(counts, [scaling.speed_up(row) for row in scaling.rows], "o-", label="measured")
         axes.set(xlabel="devices", ylabel="speed-up", xticks=counts, ylim=(0, None))
         axes.legend()
-        drawn.savefig(file)
+        save(drawn, file)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ import numpy as np
 
 from flatout.errors import CheckpointError, FlatoutError, UsageError, short
 from flatout.populations.members import FOLDER
-from flatout.reports.figure import PICTURES, check_file, figure
+from flatout.reports.figure import PICTURES, check_file, content, figure
 from flatout.reports.runs import alike, rows
 from flatout.reports.statistics import Statistic, interval, mean
 from flatout.run.curve import (
@@ -115,7 +114,7 @@ def found(paths: Sequence[Path]) -> list[Path]:
             raise CheckpointError(f"{inside} cannot be read: {error.strerror}.") from None
         else:
             runs += [inside / name for name in sorted(names)]
-    return runs
+    return list(dict.fromkeys(runs))  # one that is named twice is one run
 
 
 @dataclass(frozen=True)
@@ -233,11 +232,9 @@ class Picture:
         """A file's content with this ending: ``.svg``, ``.png`` or ``.pdf``."""
         if suffix == ".svg":
             return self._repr_svg_().encode()
-        file = io.BytesIO()
         with figure(8, 5) as drawn:
             self.draw(drawn.add_subplot())
-            drawn.savefig(file, format=suffix[1:])
-        return file.getvalue()
+            return content(drawn, suffix)
 
     def draw(self, axes: Any) -> None:
         """Draw it on axes of matplotlib."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import io
 import os
 import sys
 import warnings
@@ -14,6 +15,7 @@ from typing import Any
 
 from flatout.errors import FlatoutError, UsageError, one_line
 from flatout.installing import install
+from flatout_explain import output_file
 
 PICTURES = (".svg", ".png", ".pdf")
 """Endings of pictures."""
@@ -58,8 +60,7 @@ def figure(width: float, height: float) -> Iterator[Any]:
         width, height: in inches.
 
     Raises:
-        OSError: the figure cannot be written.
-        FlatoutError: matplotlib fails otherwise.
+        FlatoutError: matplotlib fails.
     """
     try:
         matplotlib = _matplotlib()
@@ -70,12 +71,28 @@ def figure(width: float, height: float) -> Iterator[Any]:
             matplotlib.rcParams["text.parse_math"] = False
             figures = importlib.import_module("matplotlib.figure")
             yield figures.Figure(figsize=(width, height), layout="constrained")
-    except (FlatoutError, OSError):
+    except FlatoutError:
         raise
     except Exception as error:  # of any kind: a damaged installation, too
         raise FlatoutError(
             f"matplotlib cannot draw this ({type(error).__name__}: {one_line(error)[:300]})."
         ) from error
+
+
+def save(drawn: Any, path: Path) -> None:
+    """Write a figure in the format of the file's ending, whole or not at all.
+
+    Raises:
+        FlatoutError: the file cannot be written.
+    """
+    output_file.write(path, content(drawn, path.suffix))
+
+
+def content(drawn: Any, ending: str) -> bytes:
+    """Return a figure as the content of a file with this ending."""
+    file = io.BytesIO()
+    drawn.savefig(file, format=ending[1:])
+    return file.getvalue()
 
 
 def _matplotlib() -> Any:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from flatout.errors import UsageError, damage, writing
+from flatout.errors import UsageError, damage, short
 from flatout.output import json_text
 from flatout.reports.figure import check_file
 from flatout.reports.ranking_tables import (
@@ -72,7 +72,13 @@ class Asked:
             raise UsageError(f"score = {self.score!r} is neither {' nor '.join(SCORES)}.")
         if self.at not in (None, "end") and not (isinstance(self.at, int) and self.at > 0):
             raise UsageError(f"at = {self.at!r} is neither a number of steps nor 'end'.")
-        for env, (low, high) in self.scale.items():
+        for env, pair in self.scale.items():
+            try:
+                low, high = map(float, pair)
+            except (TypeError, ValueError):
+                raise UsageError(
+                    f"normalize[{env!r}] = {short(pair)} is not two scores, such as (0, 500)."
+                ) from None
             if not -math.inf < low < high < math.inf:
                 raise UsageError(
                     f"normalize {env}={low:g},{high:g}: the first score counts as 0 and the second "
@@ -115,8 +121,7 @@ class Report:
         else:
             from flatout.reports.ranking_page import draw
 
-            with writing(path):
-                draw(self.tables, path)
+            draw(self.tables, path)
         return path
 
     def __str__(self) -> str:

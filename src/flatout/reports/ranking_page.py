@@ -16,7 +16,7 @@ import numpy as np
 
 from flatout.output import printable
 from flatout.reports.curves import Picture, Run, View, band, of_metrics, of_one_score
-from flatout.reports.figure import figure
+from flatout.reports.figure import figure, save
 from flatout.reports.ranking_tables import Line, Table, cells, title
 from flatout.reports.statistics import Estimate, enough, iqm, profiled
 from flatout.run.curve import AXES, Curve, axis
@@ -53,8 +53,7 @@ def draw(tables: Sequence[Table], path: Path) -> None:
     """Draw the pictures of all tables with matplotlib, a row for each.
 
     Raises:
-        OSError: the file cannot be written.
-        FlatoutError: matplotlib fails.
+        FlatoutError: the file cannot be written, or matplotlib fails.
     """
     rows = [pictures(table) for table in tables]
     wide = max(map(len, rows))
@@ -62,7 +61,7 @@ def draw(tables: Sequence[Table], path: Path) -> None:
         for number, row in enumerate(rows):
             for place, picture in enumerate(row, 1):
                 picture.draw(drawn.add_subplot(len(rows), wide, number * wide + place))
-        drawn.savefig(path)
+        save(drawn, path)
 
 
 def pictures(table: Table) -> list[Picture]:

@@ -159,7 +159,9 @@ class _Translated(Agent):
         named = path_argument("path", path)
         endings = ("", ENDING, ".zip") if named.suffix != ".zip" else (ENDING, "")
         plain = str(named).removesuffix(".zip")
-        found = [one for one in (named, *(Path(plain + e) for e in endings)) if one.exists()]
+        own = named if named.suffix else named.with_suffix(ENDING)  # as `save` writes it
+        places = (own, named, *(Path(plain + ending) for ending in endings))
+        found = [one for one in places if one.exists()]
         vec_env = env if isinstance(env, VecEnv) else None
         if vec_env is not None:
             env, others = environment_and_settings(vec_env, settings.get("placement"))

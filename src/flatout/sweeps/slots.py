@@ -53,7 +53,7 @@ class Slots:
     each_mb: float = 0.0
     _began: float | None = None
     _from: dict[str, tuple[float, int]] = field(default_factory=dict[str, tuple[float, int]])
-    _since: float = 0.0
+    _since: float | None = None
 
     def __post_init__(self) -> None:
         self.most = min(self.most, max(int(FULL * self.free_mb / LEAST_MB), 1))
@@ -72,6 +72,8 @@ class Slots:
         if self.settled or len(reports) < self.limit:
             self._began, self._since = None, now
             return
+        if self._since is None:
+            self._since = now
         if now - self._since > PATIENCE_S and self.limit < self.cores:
             self._more(now)
             return

@@ -247,14 +247,12 @@ class Sweep:
             job = next((one for one in self._waiting if one.name not in self._jobs), None)
             if job is None:
                 return  # what failed is tried again when its process has let go of it
-            state = self.states[job.trials[0].name]
-            if (state.alone and self._jobs) or any(
-                self.states[other.trials[0].name].alone for other in self._jobs.values()
-            ):
+            alone = any(self.states[trial.name].alone for trial in job.trials)
+            if (alone and self._jobs) or any(other.alone for other in self._jobs.values()):
                 return  # one of them needs the memory of all
             self._waiting.remove(job)
-            cap = self.slots.free_mb if state.alone else self.slots.cap_mb
-            job = replace(job, cap_mb=cap, alone=state.alone)
+            cap = self.slots.free_mb if alone else self.slots.cap_mb
+            job = replace(job, cap_mb=cap, alone=alone)
             self._jobs[job.name] = job
             for trial in job.trials:
                 if self.states[trial.name].state == WAITING:

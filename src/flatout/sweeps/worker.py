@@ -224,9 +224,10 @@ def _population(
                  peak_mb=peak_rss_mb())  # fmt: skip
             if state.error:
                 told.add(name)
-                error, kind = state.exception, USAGE
-                if error is not None and not isinstance(error, FlatoutError):
-                    kind = kind_of(error)
+                error = state.exception
+                kind = USAGE if error is None else kind_of(error)
+                if isinstance(error, FlatoutError) and kind != ROOM:
+                    kind = USAGE
                 tell(trial=name, error=state.error, kind=kind)
             elif state.ended:
                 told.add(name)

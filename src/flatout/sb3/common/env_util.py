@@ -10,6 +10,7 @@ import gymnasium as gym
 
 from flatout.errors import UsageError, short
 from flatout.output import say
+from flatout.sb3.common.monitor import Monitor
 from flatout.sb3.common.vec_env import SubprocVecEnv, VecEnv
 
 ATARI = ("noop_max", "frame_skip", "terminal_on_life_loss", "clip_reward")
@@ -88,8 +89,11 @@ def make_atari_env(
     return made.changed(frame_stack=1, **settings)
 
 
-def is_wrapped(env: Any, wrapper_class: type) -> bool:
-    """Return whether an environment has a wrapper of a class."""
+def is_wrapped(env: Any, wrapper_class: Any) -> bool:
+    """Return whether an environment has a wrapper of a class. All have what `Monitor` stands for:
+    Flatout records the episodes of each."""
+    if wrapper_class is Monitor:
+        return True
     while isinstance(env, gym.Wrapper):
         if isinstance(env, wrapper_class):
             return True
