@@ -317,7 +317,10 @@ class Counts:
         return 512 << 20
 
 
-@pytest.mark.parametrize(("code", "whom"), [(-9, "the program"), (0, "a process of the program")])
+@pytest.mark.parametrize(
+    ("code", "whom"),
+    [(-9, "the program"), (0, "a process of the program"), (1, "a process of the program")],
+)
 def test_what_the_oom_killer_ended_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, whom: str
 ) -> None:

@@ -78,6 +78,7 @@ def test_a_statement_is_explained_and_shows_its_value(out: str) -> None:
 
 def test_an_error_is_the_programs_own(out: str) -> None:
     assert "ZeroDivisionError" in out
+    assert "UsageError: a statement raised an exception." in out, "the cells below do not run"
 
 
 def test_nothing_to_run_is_one_sentence(out: str) -> None:

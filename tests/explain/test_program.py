@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -308,6 +309,22 @@ def test_signals_are_the_programs(
     result = finish(process)
     assert result.code == (number + 40 if code is None else number + code)
     assert "VERDICT" in result.err
+
+
+def test_a_terminals_ctrl_c_is_not_passed_on_whatever_standard_input_is() -> None:
+    """The program gets it from the terminal: a second one would end what it does at the first."""
+    code = "from flatout_explain.program.attach import _shares_terminal as f; print(f())"
+    master, slave = pty.openpty()
+    redirected = ["bash", "-c", 'exec "$0" "$@" < /dev/null', sys.executable, "-c", code]
+    for before, stdin, said in (
+        (["setsid", "--ctty"], slave, b"True"), (["setsid"], subprocess.DEVNULL, b"False"),
+    ):  # fmt: skip
+        done = subprocess.run(
+            [*before, *redirected], stdin=stdin, stdout=subprocess.PIPE, check=True
+        )
+        assert done.stdout.strip() == said
+    os.close(slave)
+    os.close(master)
 
 
 def test_programs_that_use_signals_are_left_alone(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from flatout_explain.hardware.monitor import MonitorSample
 from flatout_explain.phases import PHASES
 from flatout_explain.program import capacity
 from flatout_explain.program.calls import Interval, Replay, counted
-from flatout_explain.program.command_line import blocking_flags
+from flatout_explain.program.command_line import blocking_flags, is_inline
 from flatout_explain.program.diagnose import diagnose
 from flatout_explain.program.evidence import build, rows_of, save
 from flatout_explain.program.mechanism import Learning
@@ -711,6 +711,22 @@ def test_a_step_is_recognised_by_what_it_returns(kinds: str, expected: bool) -> 
 )
 def test_flags_that_keep_the_probe_out_are_recognised(command: str, expected: list[str]) -> None:
     assert blocking_flags(command.split()) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("python -c print()", True),
+        ("python -ucprint()", True),
+        ("python -X dev -c print()", True),
+        ("python train.py -c config.yaml", False),
+        ("python -m train -c config.yaml", False),
+        ("python", False),
+    ],
+)
+def test_a_program_on_the_command_line_is_recognised(command: str, expected: bool) -> None:
+    """A script's own flag made generated code, such as that of dataclasses, the program's."""
+    assert is_inline(command.split()) is expected
 
 
 # --- Evidence that is not as it should be -----------------------------------------------------

@@ -20,6 +20,7 @@ from flatout_explain.diagnosis import Diagnosis
 from flatout_explain.errors import FlatoutError
 from flatout_explain.trace import chrome, collecting, load
 from flatout_explain.trace.diagnose import diagnose
+from flatout_explain.trace.events import Kind
 from flatout_explain.trace.intervals import length, meeting, overlap, union, without
 from tests.explain.recorded_traces import MS, Framework, Kineto
 
@@ -329,6 +330,19 @@ def test_a_folder_of_ranks_is_one_report(tmp_path: Path) -> None:
     assert list(found.busy) == ["rank 0 gpu:0", "rank 1 gpu:0"]
 
 
+@pytest.mark.parametrize("rank", [None, 0])
+def test_two_runs_of_one_program_are_no_ranks(rank: int | None, tmp_path: Path) -> None:
+    """TensorBoard's handler writes both into its folder, by the number of the process."""
+    for process in (111, 222):
+        trace = Kineto()
+        if rank is not None:
+            trace.properties["distributedInfo"] = {"rank": rank, "world_size": 1}
+        steps(trace, loads)
+        trace.write(tmp_path / f"host_{process}.1623152021{process}.pt.trace.json.gz")
+    with pytest.raises(FlatoutError, match=r"2 recordings that are not of different ranks.*host"):
+        load.load(tmp_path)
+
+
 def test_a_folder_of_several_recordings_asks_for_one(tmp_path: Path) -> None:
     trace = Framework()
     trace.event(701, "python", "f", 0.0, 1.0)
@@ -394,6 +408,11 @@ def test_events_of_any_format_are_counted(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(collecting, "MOST_EVENTS", 5)
     with pytest.raises(ValueError, match="more than 5 events"):
         chrome.read(whole())
+    found = collecting.Collected(1e-6)
+    for step in range(5):
+        found.on_host(("", ""), Kind.RANGE, f"ProfilerStep#{step}", step, step + 1.0, 0)
+    with pytest.raises(ValueError, match="more than 5 events"):
+        found.on_host(("", ""), Kind.RANGE, "ProfilerStep#5", 5.0, 6.0, 0)
 
 
 @pytest.mark.parametrize("args", ["[%s]", '{"name": [%s]}', '{"correlation": [%s], "x": [%s]}'])

@@ -28,7 +28,8 @@ def run(shell: Any, line: str, cell: str | None) -> None:
     """Run a statement or a cell, and display its report.
 
     Raises:
-        IPython.core.error.UsageError: there is nothing to run, or the name is none.
+        IPython.core.error.UsageError: there is nothing to run, the name is none, or the code
+            raised an exception.
     """
     from IPython.core.error import UsageError  # pyright: ignore[reportMissingImports]
     from IPython.display import display  # pyright: ignore[reportMissingImports]
@@ -42,10 +43,12 @@ def run(shell: Any, line: str, cell: str | None) -> None:
     what = "a statement" if cell is None else "a cell"
     try:
         with explaining(show=False, subject=f"{what} of the notebook") as explanation:
-            shell.run_cell(code, store_history=False)
+            result = shell.run_cell(code, store_history=False)
     except FlatoutError as error:
         raise UsageError(str(error)) from None
     if explanation.diagnosis is not None:
         display(explanation)
     if name:
         shell.user_ns[name] = explanation
+    if not result.success:  # its traceback is above
+        raise UsageError(f"{what} raised an exception.")

@@ -34,7 +34,7 @@ from flatout_explain.hardware.processes import MiB
 from flatout_explain.output import command_name
 from flatout_explain.program.capacity import together
 from flatout_explain.program.command_line import assignments, blocking_flags, flags_and_script
-from flatout_explain.program.evidence import Recording, rows_of
+from flatout_explain.program.evidence import KILLED, Recording, rows_of
 from flatout_explain.program.watch import POLL_S, Watch, lengths
 
 INJECT = Path(__file__).parent / "inject"
@@ -43,8 +43,6 @@ STEADY_S = 5.0  # time without imports and compiling before the program's profil
 WRITING_S = 60.0  # the longest time for it to write its trace
 
 STOP_S = 5.0
-
-KILLED = 128 + 9  # exit code of a program that SIGKILL ended
 
 CARDS = "CUDA_VISIBLE_DEVICES"
 FOLDER = "FLATOUT_EXPLAIN"  # the variable that names the folder to which the probe writes
@@ -211,11 +209,18 @@ def signals_handled(
 
 
 def _shares_terminal() -> bool:
-    """Return whether a Ctrl-C comes from a terminal, which sends it to the program, too."""
+    """Return whether a Ctrl-C comes from a terminal, which sends it to the program, too. Standard
+    input may be another file."""
     try:
-        return os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp()
+        terminal = os.open(os.ctermid(), os.O_RDONLY | os.O_NOCTTY)
     except (OSError, AttributeError):  # AttributeError: Windows has no such groups
         return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
 
 
 def _observe(

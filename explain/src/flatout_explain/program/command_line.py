@@ -36,6 +36,18 @@ def flags_and_script(command: Sequence[str]) -> tuple[list[str], str]:
     program; an empty text without one."""
     if "python" not in Path(command[0]).name and "pypy" not in Path(command[0]).name:
         return [], ""
+    flags, _, script = _parts(command)
+    return flags, script
+
+
+def is_inline(command: Sequence[str]) -> bool:
+    """Return whether Python's command line holds the program itself: ``python -c CODE``."""
+    return _parts(command)[1] == "c"
+
+
+def _parts(command: Sequence[str]) -> tuple[list[str], str, str]:
+    """Return the flags that keep the probe out, ``c`` or ``m`` where one of these takes the rest,
+    and the file of the program."""
     flags: list[str] = []
     words = iter(command[1:])
     for word in words:
@@ -45,9 +57,9 @@ def flags_and_script(command: Sequence[str]) -> tuple[list[str], str]:
             letters, taker, argument = match.groups()
             flags += [f"-{letter}" for letter in letters if letter in "IES"]
             if taker in ("c", "m"):  # the program follows
-                break
+                return flags, taker, ""
             if taker and not argument:  # it is the next word
                 next(words, None)
         elif not re.match("--.", word):
-            return flags, "" if word == "-" else word
-    return flags, ""
+            return flags, "", "" if word == "-" else word
+    return flags, "", ""

@@ -13,7 +13,7 @@ from flatout_explain import cores
 from flatout_explain.diagnosis import Finding, Trial
 from flatout_explain.hardware.core_use import quota_share
 from flatout_explain.hardware.monitor import MonitorSample
-from flatout_explain.program.evidence import Evidence, Process
+from flatout_explain.program.evidence import KILLED, Evidence, Process
 from flatout_explain.program.facts import Facts
 from flatout_explain.program.garbage import between, collecting
 from flatout_explain.program.remedies import with_threads
@@ -220,7 +220,7 @@ def killed(evidence: Evidence) -> Finding | None:
     """Return the finding where the kernel ended a process because memory was full, or None."""
     if not evidence.oom:
         return None
-    whom = "a process of the program" if evidence.code in (0, None) else "the program"
+    whom = "the program" if evidence.code == KILLED else "a process of the program"
     most = max((sample.rss_mb or 0.0 for sample in evidence.monitor), default=0.0)
     words = f"the kernel's OOM killer ended {whom}, because {evidence.oom} was full"
     seen = [f"the program was seen to hold up to {most:,.0f} MiB"] if most else []

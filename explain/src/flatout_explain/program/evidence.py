@@ -27,6 +27,7 @@ from flatout_explain.program.codes import (
     Made,
     Statement,
 )
+from flatout_explain.program.command_line import is_inline
 from flatout_explain.program.evidence_check import refuse_impossible
 from flatout_explain.program.garbage import Collections, collections
 
@@ -34,6 +35,9 @@ VERSION = 2
 
 MOST_BYTES = 64 << 20
 """Maximum size of a file of evidence."""
+
+KILLED = 128 + 9
+"""Exit code of a program that SIGKILL ended."""
 
 MOST_LOST = 100_000
 """Rows that a killed process may have lost."""
@@ -186,7 +190,7 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
     of: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         of[row["k"]].append(row)
-    inline = "-c" in map(str, first["argv"])
+    inline = is_inline([*map(str, first["argv"])])
     codes = {row["i"]: _code(row, inline) for row in of["code"]}  # two threads write: in any order
     count = max(codes, default=-1) + 1
     if count > len(rows) + MOST_LOST:

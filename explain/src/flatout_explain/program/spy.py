@@ -10,7 +10,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
+import warnings
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from itertools import chain, pairwise
@@ -175,8 +176,11 @@ class Stacks:
         """Return all rows."""
         source = Source()
         rows = list(self._rows)
+        lines_of = defaultdict[int, set[int]](set)
+        for code, line in self._lines:
+            lines_of[code].add(line)
         for (name, file), code in self._codes.items():
-            lines = {line for number, line in self._lines if number == code}
+            lines = lines_of[code]
             known = {"file": file, "plain": name.rpartition(".")[2], "line": 0, "qualname": name}
             rows.append({"k": "code"} | known | source.described(name, file, lines) | {"i": code})
         for (code, line), file in self._lines.items():
@@ -232,7 +236,8 @@ class Source:
         if file not in self._files:
             codes = list[CodeType]()
             classes, names = dict[str, ast.ClassDef](), dict[str, str]()
-            with suppress(SyntaxError, ValueError, RecursionError):
+            with suppress(SyntaxError, ValueError, RecursionError), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about the program's source
                 text = self._text(file)
                 for one in ast.walk(ast.parse(text)):
                     if isinstance(one, ast.ClassDef):

@@ -38,17 +38,20 @@ class Collected:
     steps: list[tuple[float, float]] = field(default_factory=list)
     recorded: list[float | None] = field(default_factory=lambda: [None, None])
     unknown: Counter[str] = field(default_factory=Counter)
-    count: int = 0  # of the events of devices and threads
+    count: int = 0  # of all events
 
     def _add(
         self, row: Events, name: str, kind: Kind, begin: float, end: float, correlation: int
     ) -> None:
         """Add an event to the row of a device or a thread."""
+        self._count()
+        number = self.names.setdefault(name, len(self.names))
+        row.append((begin, end, correlation, number, kind))
+
+    def _count(self) -> None:
         self.count += 1
         if self.count > MOST_EVENTS:
             raise ValueError(f"it has more than {MOST_EVENTS:,} events: record fewer steps")
-        number = self.names.setdefault(name, len(self.names))
-        row.append((begin, end, correlation, number, kind))
 
     def on_device(
         self, device: str, kind: Kind, name: str, begin: float, end: float, correlation: int
@@ -64,6 +67,7 @@ class Collected:
         """Add what a thread did."""
         name = name[:LONGEST]
         if kind is not Kind.PYTHON and STEP.fullmatch(name):
+            self._count()
             self.steps.append((begin, end))
             return
         if kind is not Kind.PYTHON and is_wait(name):
@@ -81,7 +85,7 @@ class Collected:
         Raises:
             ValueError: it has no events, too many devices or threads, or impossible times.
         """
-        if not (self.count or self.steps):
+        if not self.count:
             raise ValueError("it has no events of a device or a thread")
         for what, number, most in (
             ("devices", len(self.devices), MOST_DEVICES),

@@ -57,7 +57,14 @@ def load(path: Path) -> list[Trace]:
     """
     require_numpy("a profiler's trace")
     chosen = _chosen(path) if path.is_dir() else {path: 0}
-    return [replace(_read(file), earlier=earlier) for file, earlier in chosen.items()]
+    found = [replace(_read(file), earlier=earlier) for file, earlier in chosen.items()]
+    if len({trace.rank for trace in found}) < len(found):
+        names = ", ".join(file.name for file in [*chosen][-3:])
+        raise FlatoutError(
+            f"{path} holds {len(found)} recordings that are not of different ranks of one program: "
+            f"name one of them ({names})."
+        )
+    return found
 
 
 def _files(folder: Path) -> list[Path]:
