@@ -210,6 +210,12 @@ def test_cartpole_is_learned_by_parameters_alone() -> None:
     settings: dict[str, Any] = {"envs": 16, "elites": 3, "noise": 0.3, "hidden": [8]}
     agent = Genetic("CartPole-v1", seed=1, **settings).learn(15_000)
     assert agent.evaluate(10).return_mean > 100
+    # Drawing would be of the other members, most of which have played no episode yet.
+    assert agent.evaluate(10, deterministic=False) == agent.evaluate(10)
+    observations = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)
+    actions, _ = agent.predict(observations)
+    for observation, action in zip(observations, actions, strict=True):
+        assert agent.predict(observation, deterministic=True)[0] == action
 
 
 def test_members_are_drawn_once_and_their_network_is_traced_once() -> None:

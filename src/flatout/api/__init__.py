@@ -255,7 +255,7 @@ class Agent:
                 f"predict takes no {name}=; it takes observation, state, episode_start, "
                 "deterministic and action_mask."
             )
-        greedy = flag("deterministic", deterministic)
+        greedy = flag("deterministic", deterministic) or self._has_best
         acting, spec = self._acting, self.task.action_spec
         if state is not None and not acting.recurrent:
             raise UsageError(
@@ -283,8 +283,13 @@ class Agent:
             deterministic: act greedily instead of drawing actions, as in `predict`.
         """
         episodes = whole_number("episodes", episodes, EPISODES)
-        greedy = flag("deterministic", deterministic)
+        greedy = flag("deterministic", deterministic) or self._has_best
         return self._acting.evaluate(episodes, self._seed(seed), *environment_name(env), greedy)
+
+    @property
+    def _has_best(self) -> bool:
+        """Whether its best member acts: draws would be of members that no episode has selected."""
+        return self.config.algorithm == "genetic"
 
     def _seed(self, seed: int | None) -> int:
         """Return the seed of episodes; by default the agent's."""
