@@ -1,7 +1,8 @@
 """A parallel game of PettingZoo in which one policy moves all agents: pursuers that catch evaders.
 
 The agents of a few games are the environments of one vector. All agents of a game end together, and
-the game is reset within that step. It prints:
+the game is reset within that step. It needs PettingZoo with its SISL games:
+``pip install 'pettingzoo[sisl]'``. It prints:
 
     mean return of a pursuer: -9.4 at first, -5.5 after learning
 """

@@ -1,7 +1,8 @@
 """A game of PettingZoo in which most actions are forbidden: tic-tac-toe against a random player.
 
 The game gives its mask in the observation, so nothing else is needed. Other sources are
-``info["action_mask"]`` and a method ``action_masks()``. It prints:
+``info["action_mask"]`` and a method ``action_masks()``. It needs PettingZoo with its classic games:
+``pip install 'pettingzoo[classic]'``. It prints:
 
     won 73%, lost 26% of 200 games
     first move: 4

@@ -111,17 +111,13 @@ def test_runs_learn_the_same_wherever_the_masks_are(algorithm: str) -> None:
 
 @pytest.mark.parametrize(
     ("algorithm", "settings"),
-    [
-        ("a2c", {}), ("genetic", {"n_steps": 24}), ("dqn", {"double": True, "dueling": True}),
-    ],
-)  # fmt: skip
+    [("genetic", {"n_steps": 24}), ("dqn", {"double": True, "dueling": True})],
+)
 @pytest.mark.slow
-def test_every_algorithm_takes_allowed_actions_alone(
+def test_other_algorithms_take_allowed_actions_alone(
     algorithm: str, settings: dict[str, Any]
 ) -> None:
-    env = {name: value for name, value in settings.items() if name in MULTI}
-    more = {name: value for name, value in settings.items() if name not in MULTI}
-    learned(algorithm, picky(**env), 512, **more)
+    learned(algorithm, picky(), 512, **settings)
 
 
 @pytest.mark.slow
@@ -216,20 +212,15 @@ def test_a_masked_policy_learns(kind: Any) -> None:
     assert agent.evaluate(20).return_mean > 2.9 * 12
 
 
-KILLED = {
-    "ppo": ("--log-every", "448"),
-    "dqn": ("--n-step", "3", "--eval-every", "1500", "--eval-episodes", "2"),
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", KILLED)
-def test_killed_at_random_times_and_resumed_is_bit_equal(name: str, tmp_path: Path) -> None:
+def test_replay_killed_at_random_times_and_resumed_is_bit_equal(tmp_path: Path) -> None:
+    """Those of policies with masks are in tests/run/test_resume.py."""
     flags = (
-        "train", name, *tiny.flags(name, env="tests.masked_envs:Picky"), "--steps", "4800",
-        *KILLED[name], "--no-tensorboard", "--quiet", "--checkpoint-every", "64", "--seed", "3",
+        "train", "dqn", *tiny.flags("dqn", env="tests.masked_envs:Picky"), "--steps", "4800",
+        "--n-step", "3", "--eval-every", "1500", "--eval-episodes", "2",
+        "--no-tensorboard", "--quiet", "--checkpoint-every", "64", "--seed", "3",
     )  # fmt: skip
-    kill_at_random_times(flags, 1, random.Random(name), tmp_path, 1.5)
+    kill_at_random_times(flags, 1, random.Random("dqn"), tmp_path, 1.5)
 
 
 # --- Using an agent ---------------------------------------------------------------------------

@@ -124,6 +124,17 @@ def test_vectorised_environments_are_settings() -> None:
     assert sb3.A2C("MlpPolicy", each).config.run.placement == "sampler=processes workers=2x1"
 
 
+@pytest.mark.parametrize("kind", [sb3.TD3, sb3.DDPG])
+def test_deterministic_policies_predict_without_noise(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flatout's own predict adds `action_noise`, unless it is asked not to."""
+    monkeypatch.setattr(flatout.Agent, "predict", lambda self, *given, **named: (given, named))
+    agent = kind("MlpPolicy", "Pendulum-v1")
+    for given in ((0,), (0, None, None, False)):
+        assert agent.predict(*given) == ((0, None, None, True), {})
+
+
 def test_every_environment_has_a_monitor() -> None:
     env = gym.make("CartPole-v1")
     assert env_util.is_wrapped(env, Monitor)

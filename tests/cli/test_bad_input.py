@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +19,7 @@ from flatout.envs.host import HostEnvs
 from flatout.envs.make import specs
 from flatout.errors import EnvironmentFailure
 from flatout.storage import checkpoint
+from flatout.storage.run_folder import RunFolder
 from flatout.types import ObservationSpec
 from tests import tiny
 from tests.bad_envs import Good, NumpyValues, WrongValue
@@ -509,22 +508,10 @@ def test_run_folders(flatout: Cli, tmp_path: Path, kind: str) -> None:
 
 
 def test_run_folder_in_use(flatout: Cli, tmp_path: Path) -> None:
-    argv = [*BAD, "tests.bad_envs:NeverEnds", "--steps", "1000000", "--run-dir", str(tmp_path)]
-    settings = ["--env-kwargs", "delay=0.001"]
-    process = subprocess.Popen([sys.executable, "-m", "flatout", *tiny.latest([*argv, *settings])])
-    try:
-        until = time.monotonic() + 300
-        while not checkpoint.checkpoints(tmp_path / "checkpoints"):
-            assert process.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.05)
-        sentence(flatout("train", "--resume", tmp_path), 1, f"{tmp_path}|in use")
-        assert process.poll() is None
-    finally:
-        process.kill()
-        process.wait()
-    step, _ = checkpoint.load(checkpoint.latest(tmp_path))
-    assert step % 64 == 0
+    run = tmp_path / "run"
+    assert flatout("train", "ppo", *RUN, "--run-dir", run).code == 0
+    with closing(RunFolder(run, resume=True)):
+        sentence(flatout("train", "--resume", run), 1, f"{run}|in use")
 
 
 @pytest.mark.parametrize(

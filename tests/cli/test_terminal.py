@@ -310,9 +310,11 @@ def test_a_second_ctrl_c_ends_a_hanging_environment_and_shows_the_cursor(tmp_pat
         "fault=swallow",
         "--env-kwargs",
         "at=400",
+        "--env-kwargs",
+        f"folder={tmp_path}",
     )
     terminal = Terminal(*WATCHED, "--steps", "64000", *faulty, folder=tmp_path)
-    wait_for(lambda: learns(tmp_path))
+    wait_for(lambda: (tmp_path / "done").exists())
     for _ in range(2):
         time.sleep(1.0)
         assert terminal.process.poll() is None

@@ -138,6 +138,7 @@ def test_many_members_killed_at_any_moment_end_with_the_same_bits(
     assert flatout("train", *words, "--run-dir", whole).code == 0
     first = ["train", *words, "--run-dir", str(killed)]
     again = ["train", "--resume", str(killed), "--quiet"]
+    codes = list[int]()
     for number, command in enumerate([first, again, again]):  # each time at another moment
         process = spawn(*command, module="tests.populations.few_apart")
         folder = killed / "groups" / "0" / "checkpoints"
@@ -148,7 +149,9 @@ def test_many_members_killed_at_any_moment_end_with_the_same_bits(
             time.sleep(0.01)
         time.sleep(0.05 * number)
         process.kill()
-        finish(process)
+        codes.append(finish(process).code)
+    assert codes[0] == -signal.SIGKILL
+    assert set(codes) <= {0, -signal.SIGKILL}
     assert flatout("train", "--resume", killed, "--quiet").code == 0
     steps = set[int]()
     for seed in range(6):

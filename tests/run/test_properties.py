@@ -75,17 +75,6 @@ def test_each_environment_has_its_own_noise_however_many_act_in_one_call(
         np.testing.assert_array_equal(array, two[name], name)
 
 
-def test_seeds_decide_everything(tmp_path: Path) -> None:
-    def learned(seed: int) -> dict[str, np.ndarray]:
-        agent = PPO("CartPole-v1", **tiny.python("ppo", seed=seed)).learn(256)
-        return checkpoint.load_agent(agent.save(tmp_path / "agent"))[0]
-
-    one, again, other = learned(1), learned(1), learned(2)
-    assert_same(one, again)
-    name = "learner.params.networks.actor.head.weight"
-    assert not np.array_equal(one[name], other[name])
-
-
 def test_phases_name_every_span_and_sum_to_one(
     flatout: Callable[..., Result], tmp_path: Path
 ) -> None:

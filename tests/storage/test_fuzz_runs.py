@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,15 +42,24 @@ def run_fuzz(bases: list[Path], place: Path, seed: int, count: int, how: str) ->
     assert min(found["outcomes"].values()) > count // 10
 
 
-def test_50_mutations(bases: list[Path], tmp_path: Path) -> None:
-    run_fuzz(bases, tmp_path, 1, 50, "readers")
+FEW, MANY, COMMANDS = 50, 1000, 60
+
+
+def test_a_few_mutations(bases: list[Path], tmp_path: Path) -> None:
+    run_fuzz(bases, tmp_path, 1, FEW, "readers")
 
 
 @pytest.mark.slow
-def test_1000_mutations(bases: list[Path], tmp_path: Path) -> None:
-    run_fuzz(bases, tmp_path, 2, 1000, "readers")
+def test_many_mutations(bases: list[Path], tmp_path: Path) -> None:
+    run_fuzz(bases, tmp_path, 2, MANY, "readers")
 
 
 @pytest.mark.slow
-def test_60_mutations_through_the_command(bases: list[Path], tmp_path: Path) -> None:
-    run_fuzz(bases, tmp_path, 3, 60, "command")
+def test_mutations_through_the_command(bases: list[Path], tmp_path: Path) -> None:
+    run_fuzz(bases, tmp_path, 3, COMMANDS, "command")
+
+
+def test_the_page_says_how_many_there_are() -> None:
+    page = (ROOT / "docs" / "reliability.md").read_text()
+    rows = re.findall(r"^\|.*?([\d,]+) mutations", page, re.MULTILINE)
+    assert rows == [f"{count:,}" for count in (FEW, MANY, COMMANDS)]

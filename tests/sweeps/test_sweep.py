@@ -25,6 +25,7 @@ from flatout.errors import CheckpointError, FlatoutError, NoRoomError, UsageErro
 from flatout.hardware.inventory import Gpu, Hardware, inventory
 from flatout.run.auto import with_placement
 from flatout.run.interrupts import Interrupts
+from flatout.storage import checkpoint
 from flatout.storage.run_folder import RunFolder
 from flatout.sweeps import engine, plan, worker
 from flatout.sweeps.folder import PLAN
@@ -196,14 +197,20 @@ def test_a_population_begins_where_only_rows_of_its_members_have_arrived(
 
 @pytest.mark.slow
 def test_ctrl_c_saves_every_trial(tmp_path: Path) -> None:
-    words = [str(word) for word in (*SMALL, "--steps", 10**6, "--checkpoint-every", 0)]
-    process = spawn("sweep", *words, "--run-dir", str(tmp_path / "f"))
-    wait_for(lambda: any((tmp_path / "f").glob("*/metrics.jsonl")))
+    words = (*SMALL, *GRID, "--at-once", 2, "--steps", 10**6, "--checkpoint-every", 0)
+    process = spawn("sweep", *map(str, words), "--run-dir", str(tmp_path / "f"))
+
+    def training() -> list[Path]:
+        rows = (tmp_path / "f").glob("*/metrics.jsonl")
+        return [path.parent for path in rows if path.stat().st_size]
+
+    wait_for(lambda: len(training()) == 2)
     process.send_signal(signal.SIGINT)
     result = finish(process)
     assert result.code == 130
     assert "resume with: flatout sweep --resume" in result.err
-    assert any((tmp_path / "f").glob("*/checkpoints/step_*"))
+    for trial in training():
+        assert checkpoint.load(checkpoint.latest(trial))[0] > 0
 
 
 @pytest.mark.fault

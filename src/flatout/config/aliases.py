@@ -48,6 +48,20 @@ REFUSED: dict[str, str] = {
     "anneal_lr": "give learning_rate as lin_0.0003, which falls linearly to 0 over the run",
     "device": "--placement gpu, cpu or cpu+gpu (placement='gpu' in Python and in files)",
     "cuda": "--placement gpu, cpu or cpu+gpu (placement='gpu' in Python and in files)",
+    "gpu": "--placement gpu (placement='gpu' in Python and in files)",
+    "max_steps": "steps, the environment steps of the run",
+    "entropy": "ent_coef, the weight of the entropy",
+    "output": "run_dir, the folder of the run",
+    "output_dir": "run_dir, the folder of the run",
+    "policy": "network, for example mlp",
+    "verbose": "the command shows its progress without it; quiet shows none",
+    "progress_bar": "the command shows its progress without it; quiet shows none",
+    "workers": '--placement "sampler=processes workers=4x2": four processes with two environments '
+    "each",
+    "num_workers": '--placement "sampler=processes workers=4x2": four processes with two '
+    "environments each",
+    "render": "flatout eval RUN_DIR --show, or --out video.mp4",
+    "video": "flatout eval RUN_DIR --out video.mp4",
     "track": "set wandb to the name of the Weights & Biases project",
     "clip_vloss": "set clip_range_vf, for example 0.2",
     "log_interval": "use log_every, which is in environment steps",
@@ -118,7 +132,7 @@ def meant(name: str, names: Collection[str], flag: bool = False) -> str:
     for other in close:
         there = other in right
         return f" Did you mean {right[other]!r}?" if there else f" Instead: {REFUSED[other]}."
-    return nearest(name, difflib.get_close_matches(name, list(names), n=1, cutoff=0.6))
+    return nearest(name, difflib.get_close_matches(name, list(names), n=1, cutoff=0.72))
 
 
 def similar(name: str, names: Iterable[str]) -> str | None:

@@ -329,11 +329,24 @@ class DQN(_Translated, agents.DQN):
     """`flatout.DQN` with Stable-Baselines3's arguments."""
 
 
-class DDPG(_Translated, agents.DDPG):
+class _WithoutNoise:
+    """Agents whose `predict` adds no exploration noise, as in Stable-Baselines3."""
+
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: Any = None,
+        deterministic: bool = False, **others: Any,
+    ) -> Any:  # fmt: skip
+        """Return the action without noise, and the state; see `flatout.Agent.predict`."""
+        flag("deterministic", deterministic)
+        given: Any = super()
+        return given.predict(observation, state, episode_start, True, **others)
+
+
+class DDPG(_WithoutNoise, _Translated, agents.DDPG):
     """`flatout.DDPG` with Stable-Baselines3's arguments."""
 
 
-class TD3(_Translated, agents.TD3):
+class TD3(_WithoutNoise, _Translated, agents.TD3):
     """`flatout.TD3` with Stable-Baselines3's arguments."""
 
 
