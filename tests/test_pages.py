@@ -98,7 +98,7 @@ CUT: dict[str, list[tuple[str, str]]] = {
     "own-algorithm": [("0_000", "00")],
     "own-loop": [
         ("length=100", "length=2"),
-        ("envs=64, n_steps=128", "envs=2, n_steps=32"),
+        ("n_steps=128, batch_size=128", "n_steps=32, batch_size=32"),
         ("jax.random.key(0), 16", "jax.random.key(0), 2"),
     ],
     "populations": [("100_000", "10_000")],
