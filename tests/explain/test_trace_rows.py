@@ -109,8 +109,8 @@ def test_lines_of_one_name_are_told_apart_by_their_numbers(
 def test_of_the_cycles_of_a_schedule_the_newest_is_read(tmp_path: Path) -> None:
     """`tensorboard_trace_handler` writes a file in each cycle: worker, time, ending."""
     for worker, time, kernels in (
-        ("host_71", 9 * 10**12, 1), ("host_71", 10**13, 2), ("host_71", 10**12, 3),
-        ("host_72", 5 * 10**12, 4),
+        ("host_71", 999_999_000_000, 1), ("host_71", 1_000_000_009_000, 2),
+        ("host_71", 999_990_000_000, 3), ("host_72", 1_000_000_004_000, 4),
     ):  # fmt: skip
         trace = Kineto()
         for _ in range(kernels):

@@ -333,13 +333,13 @@ def test_a_folder_of_ranks_is_one_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rank", [None, 0])
 def test_two_runs_of_one_program_are_no_ranks(rank: int | None, tmp_path: Path) -> None:
     """TensorBoard's handler writes both into its folder, by the number of the process."""
-    for process in (111, 222):
+    for process, day in ((111, 1), (222, 2)):
         trace = Kineto()
         if rank is not None:
             trace.properties["distributedInfo"] = {"rank": rank, "world_size": 1}
         steps(trace, loads)
-        trace.write(tmp_path / f"host_{process}.1623152021{process}.pt.trace.json.gz")
-    with pytest.raises(FlatoutError, match=r"2 recordings that are not of different ranks.*host"):
+        trace.write(tmp_path / f"host_{process}.162{day}152021000.pt.trace.json.gz")
+    with pytest.raises(FlatoutError, match=r"2 recordings that are not of processes of one run.*h"):
         load.load(tmp_path)
 
 

@@ -132,7 +132,7 @@ def meant(name: str, names: Collection[str], flag: bool = False) -> str:
     for other in close:
         there = other in right
         return f" Did you mean {right[other]!r}?" if there else f" Instead: {REFUSED[other]}."
-    return nearest(name, difflib.get_close_matches(name, list(names), n=1, cutoff=0.72))
+    return nearest(name, difflib.get_close_matches(name, list(names), n=1, cutoff=0.66))
 
 
 def similar(name: str, names: Iterable[str]) -> str | None:

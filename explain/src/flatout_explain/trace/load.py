@@ -6,6 +6,7 @@ import gzip
 import re
 import zlib
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from io import BufferedReader
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 LARGEST = 1 << 29  # bytes of a trace, unpacked
 ENDINGS = (".json", ".json.gz", ".xplane.pb")
 RANKS = 64  # files of one folder that are read
+WRITING_S = 120.0  # the processes of one run write their traces within this time
 SPAN = re.compile(r"(.+)\.(\d{12,20})\.pt\.trace\.json(?:\.gz)?")
 """Names of PyTorch's files: the worker, which is one process, and the time (ms or ns since 1970). A
 schedule that repeats writes one in each cycle."""
@@ -57,14 +59,33 @@ def load(path: Path) -> list[Trace]:
     """
     require_numpy("a profiler's trace")
     chosen = _chosen(path) if path.is_dir() else {path: 0}
-    found = [replace(_read(file), earlier=earlier) for file, earlier in chosen.items()]
-    if len({trace.rank for trace in found}) < len(found):
+    found = {file: replace(_read(file), earlier=earlier) for file, earlier in chosen.items()}
+    if _several_runs(found):
         names = ", ".join(file.name for file in [*chosen][-3:])
         raise FlatoutError(
-            f"{path} holds {len(found)} recordings that are not of different ranks of one program: "
-            f"name one of them ({names})."
+            f"{path} holds {len(found)} recordings that are not of processes of one run: name one "
+            f"of them ({names})."
         )
-    return found
+    return [*found.values()]
+
+
+def _several_runs(found: Mapping[Path, Trace]) -> bool:
+    """Return whether two traces have one rank, or traces without a rank were written at times that
+    are too far apart for one recording."""
+    ranks = [trace.rank for trace in found.values() if trace.rank is not None]
+    if len(ranks) == len(found) or len({*ranks}) < len(ranks):
+        return len({*ranks}) < len(ranks)
+    times = [written for file in found if (written := _written_s(file)) is not None]
+    longest = max((end - begin for begin, end in (one.extent for one in found.values())), default=0)
+    return len(times) > 1 and max(times) - min(times) > longest + WRITING_S
+
+
+def _written_s(file: Path) -> float | None:
+    """Return the seconds since 1970 that a file of PyTorch's has in its name, or None."""
+    if (span := SPAN.fullmatch(file.name)) is None:
+        return None
+    time = int(span[2])
+    return time / (1e9 if time > 10**16 else 1e3)
 
 
 def _files(folder: Path) -> list[Path]:
