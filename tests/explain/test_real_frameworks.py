@@ -1,4 +1,4 @@
-"""`flatout explain` on programs with PyTorch and Stable-Baselines3, observed for 8 seconds each.
+"""`flatout explain` on programs with PyTorch and Stable-Baselines3, observed for 12 seconds each.
 
 `make test-slow` makes the environment that has them (`tools/frameworks.py`). A busy machine takes
 longer for the programs that are timed in CPU seconds.
@@ -20,7 +20,7 @@ from flatout_explain.program.attach import INJECT
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks" / "explain"
 PROGRAMS = Path(__file__).parent / "programs"
-SECONDS = 8
+SECONDS = 12
 
 LEARNING = ("launch-bound", "compute-bound")
 BY_TIMER = {
